@@ -1,0 +1,126 @@
+//! The constructors that limits of one shape share.
+
+/// `new`, `try_new` and `per_…` of a limit with a `limit` per `period`, by its `of`.
+macro_rules! window_constructors {
+    ($name:ident, $what:literal) => {
+        impl $name {
+            #[doc = concat!("At most `limit` tokens, from 1, in ", $what, " `period`, from 1 µs to 366 days.")]
+            ///
+            /// # Panics
+            ///
+            /// When one is out of its range; at compile time in a constant.
+            /// [`try_new`](Self::try_new) returns an error instead.
+            #[must_use]
+            pub const fn new(limit: u32, period: std::time::Duration) -> Self {
+                Self::of(
+                    $crate::quota::checked!($crate::quota::tokens("limit", limit)),
+                    $crate::quota::checked!($crate::quota::span("period", period)),
+                )
+            }
+
+            /// Like [`new`](Self::new), for values that are not known to be right.
+            ///
+            /// # Errors
+            ///
+            /// When `limit` is 0, or `period` is 0, over 366 days, or not whole microseconds.
+            pub fn try_new(limit: u32, period: std::time::Duration) -> Result<Self, $crate::error::ConfigError> {
+                Ok(Self::of($crate::quota::tokens("limit", limit)?, $crate::quota::span("period", period)?))
+            }
+
+            $crate::algorithm::constructors::window_constructors!(@unit per_second, SECOND, "second", $what);
+            $crate::algorithm::constructors::window_constructors!(@unit per_minute, MINUTE, "minute", $what);
+            $crate::algorithm::constructors::window_constructors!(@unit per_hour, HOUR, "hour", $what);
+            $crate::algorithm::constructors::window_constructors!(@unit per_day, DAY, "day", $what);
+
+            pub(super) const fn capacity(&self) -> u64 {
+                self.limit as u64
+            }
+
+            pub(super) const fn window(&self) -> u128 {
+                self.period as u128
+            }
+        }
+    };
+    (@unit $per:ident, $span:ident, $unit:literal, $what:literal) => {
+        #[doc = concat!("At most `limit` tokens in ", $what, " ", $unit, ".")]
+        ///
+        /// # Panics
+        ///
+        /// When `limit` is 0; at compile time in a constant.
+        #[must_use]
+        pub const fn $per(limit: u32) -> Self {
+            Self::new(limit, $crate::quota::$span)
+        }
+    };
+}
+pub(super) use window_constructors;
+
+/// `new`, `try_new`, `per_…` and `burst` of a limit with a `capacity`, and an `amount` per
+/// `interval`, by its `of`.
+macro_rules! bucket_constructors {
+    ($name:ident, $holds:literal, $moves:literal) => {
+        impl $name {
+            #[doc = concat!("`capacity` tokens ", $holds, ", `amount` ", $moves, " evenly per `interval`: tokens from 1,")]
+            /// an interval from 1 µs to 366 days.
+            ///
+            /// # Panics
+            ///
+            /// When one is out of its range; at compile time in a constant.
+            /// [`try_new`](Self::try_new) returns an error instead.
+            #[must_use]
+            pub const fn new(capacity: u32, amount: u32, interval: std::time::Duration) -> Self {
+                Self::of(
+                    $crate::quota::checked!($crate::quota::tokens("capacity", capacity)),
+                    $crate::quota::checked!($crate::quota::tokens("amount", amount)),
+                    $crate::quota::checked!($crate::quota::span("interval", interval)),
+                )
+            }
+
+            /// Like [`new`](Self::new), for values that are not known to be right.
+            ///
+            /// # Errors
+            ///
+            /// When `capacity` or `amount` is 0, or `interval` is 0, over 366 days, or not whole
+            /// microseconds.
+            pub fn try_new(
+                capacity: u32,
+                amount: u32,
+                interval: std::time::Duration,
+            ) -> Result<Self, $crate::error::ConfigError> {
+                Ok(Self::of(
+                    $crate::quota::tokens("capacity", capacity)?,
+                    $crate::quota::tokens("amount", amount)?,
+                    $crate::quota::span("interval", interval)?,
+                ))
+            }
+
+            $crate::algorithm::constructors::bucket_constructors!(@unit per_second, SECOND, "second", $holds, $moves);
+            $crate::algorithm::constructors::bucket_constructors!(@unit per_minute, MINUTE, "minute", $holds, $moves);
+            $crate::algorithm::constructors::bucket_constructors!(@unit per_hour, HOUR, "hour", $holds, $moves);
+            $crate::algorithm::constructors::bucket_constructors!(@unit per_day, DAY, "day", $holds, $moves);
+
+            #[doc = concat!("Another capacity, from 1: the tokens ", $holds, ". It may be smaller than the amount.")]
+            ///
+            /// # Panics
+            ///
+            /// When `capacity` is 0; at compile time in a constant.
+            #[must_use]
+            pub const fn burst(mut self, capacity: u32) -> Self {
+                self.capacity = $crate::quota::checked!($crate::quota::tokens("burst", capacity));
+                self
+            }
+        }
+    };
+    (@unit $per:ident, $span:ident, $unit:literal, $holds:literal, $moves:literal) => {
+        #[doc = concat!("`tokens` ", $holds, ", and as many ", $moves, " each ", $unit, ".")]
+        ///
+        /// # Panics
+        ///
+        /// When `tokens` is 0; at compile time in a constant.
+        #[must_use]
+        pub const fn $per(tokens: u32) -> Self {
+            Self::new(tokens, tokens, $crate::quota::$span)
+        }
+    };
+}
+pub(super) use bucket_constructors;

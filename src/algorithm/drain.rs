@@ -1,0 +1,102 @@
+//! A debt that is paid back evenly: what a continuous token bucket and both leaky buckets share.
+//!
+//! Tokens that are out of a token bucket, water in a leaky bucket and requests in a queue are the
+//! same thing: a debt that grows by what a request costs and is paid at `amount` tokens per
+//! `interval`. Counted in `1/interval` of a token, a µs pays `amount` of it, so all is integers.
+//! What a key remembers is the instant at which the debt is paid. That is GCRA's "theoretical
+//! arrival time" (ITU-T I.371), kept here with its fraction.
+
+use super::full::Full;
+use super::ratio::{div_ceil, mul_div_ceil};
+use super::{Room, Standing};
+use crate::record::Record;
+
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) struct Drain {
+    /// The largest debt, in tokens.
+    pub(super) capacity: u64,
+    /// Tokens paid back per interval.
+    pub(super) amount: u32,
+    /// In µs.
+    pub(super) interval: u64,
+}
+
+impl Drain {
+    /// How long it takes to pay back all there can be, in µs.
+    pub(super) fn span(&self) -> u128 {
+        mul_div_ceil(self.capacity, self.interval, u64::from(self.amount))
+    }
+
+    /// A number of tokens, in `1/interval` of a token.
+    fn units(&self, tokens: u64) -> u128 {
+        u128::from(tokens) * u128::from(self.interval)
+    }
+
+    /// How long it takes to pay `debt` back, in µs.
+    fn time(&self, debt: u128) -> u128 {
+        div_ceil(debt, u64::from(self.amount))
+    }
+
+    /// What is owed at `now`.
+    fn debt(&self, record: &Record, now: u64) -> u128 {
+        let full = Full::of(record);
+        let Some(left) = full.micros.checked_sub(u128::from(now)) else { return 0 };
+        let debt = (left * u128::from(self.amount)).saturating_sub(u128::from(full.detail));
+        let most = self.units(self.capacity);
+        // More than could be owed is left by a clock that stepped back. A small step is waited
+        // for; after a large one, all there can be is owed, and is paid from now on.
+        if debt > 2 * most { most } else { debt }
+    }
+
+    fn record(&self, debt: u128, now: u64) -> Record {
+        if debt == 0 {
+            return Record::EMPTY;
+        }
+        let time = self.time(debt);
+        let early = time * u128::from(self.amount) - debt;
+        Full { micros: u128::from(now) + time, detail: early as u32 }.record()
+    }
+
+    pub(super) fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
+        let after = self.debt(record, now) + self.units(cost);
+        match after.checked_sub(self.units(self.capacity)) {
+            None | Some(0) => Room::NOW,
+            Some(_) if cost > self.capacity => Room::Never,
+            Some(over) => Room::After(self.time(over)),
+        }
+    }
+
+    pub(super) fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
+        let debt = self.debt(record, now) + self.units(cost);
+        *record = self.record(debt, now);
+        *record
+    }
+
+    pub(super) fn standing(&self, record: &Record, now: u64) -> Standing {
+        let debt = self.debt(record, now);
+        if debt == 0 {
+            return Standing::untouched(self.capacity);
+        }
+        let taken = div_ceil(debt, self.interval).min(u128::from(self.capacity)) as u64;
+        Standing {
+            remaining: self.capacity - taken,
+            more_after: Some(self.time(debt - self.units(taken - 1))),
+            reset_after: self.time(debt),
+        }
+    }
+
+    /// How long until the debt is paid, in µs.
+    pub(super) fn backlog(&self, record: &Record, now: u64) -> u128 {
+        self.time(self.debt(record, now))
+    }
+
+    /// Gives back what is not yet paid of a charge that left `mark`.
+    ///
+    /// What time has paid in the meantime was not free: had the charge not been, time would have
+    /// paid something else, or nothing, the bucket being full. So it is never given back.
+    pub(super) fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
+        let unpaid = self.debt(&mark, now).min(self.units(cost));
+        let debt = self.debt(record, now).saturating_sub(unpaid);
+        *record = self.record(debt, now);
+    }
+}

@@ -1,0 +1,82 @@
+//! A counter for each aligned window.
+
+use super::constructors::window_constructors;
+use super::{Exact, Room, Standing};
+use crate::record::Record;
+
+/// At most `limit` tokens in each window of `period`. Windows start at the multiples of `period`
+/// since the Unix epoch, so that a window of a day is a day of UTC.
+///
+/// - **Admits at most**: `limit` in a window; twice that across the edge of two, if a client
+///   spends one window's tokens at its end and the next one's at its start.
+/// - **Remembers**: 16 bytes a key: the window and its count.
+/// - **Choose it when** people think in calendar windows ("10,000 a day"), or when cost matters
+///   most and a burst at the edge does no harm.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::FixedWindow;
+///
+/// let daily = FixedWindow::per_day(10_000);
+/// assert_eq!(daily, FixedWindow::new(10_000, Duration::from_secs(86_400)));
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct FixedWindow {
+    limit: u32,
+    period: u64,
+}
+
+window_constructors!(FixedWindow, "each aligned");
+
+impl FixedWindow {
+    const fn of(limit: u32, period: u64) -> Self {
+        Self { limit, period }
+    }
+
+    /// The end of the window that counts at `now`, and what it counts.
+    fn current(&self, record: &Record, now: u64) -> (u64, u64) {
+        let end = now - now % self.period + self.period;
+        if record.until < end {
+            (end, 0)
+        } else if record.until - end <= self.period {
+            // This window, or the next one after a clock stepped back: time waits for it.
+            (record.until, record.detail)
+        } else {
+            (end, record.detail)
+        }
+    }
+}
+
+impl Exact<Record> for FixedWindow {
+    fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
+        let (end, count) = self.current(record, now);
+        match self.capacity().checked_sub(cost) {
+            None => Room::Never,
+            Some(most) if count <= most => Room::NOW,
+            Some(_) => Room::After(u128::from(end - now)),
+        }
+    }
+
+    fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
+        let (until, count) = self.current(record, now);
+        *record = Record { until, detail: count + cost };
+        *record
+    }
+
+    fn standing(&self, record: &Record, now: u64) -> Standing {
+        let (end, count) = self.current(record, now);
+        if count == 0 {
+            return Standing::untouched(self.capacity());
+        }
+        let left = u128::from(end - now);
+        Standing { remaining: self.capacity().saturating_sub(count), more_after: Some(left), reset_after: left }
+    }
+
+    fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
+        let (until, count) = self.current(record, now);
+        if until == mark.until {
+            let count = count.saturating_sub(cost);
+            *record = if count == 0 { Record::EMPTY } else { Record { until, detail: count } };
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A bucket that leaks: the queue.
+
+use super::constructors::bucket_constructors;
+use super::drain::Drain;
+use super::{Exact, Room, Standing};
+use crate::record::Record;
+
+/// A queue in which `capacity` tokens may wait, and which lets `amount` go on evenly per
+/// `interval`, first in, first out. Who finds it full is denied; who finds it empty goes on at
+/// once.
+///
+/// A delayed request waits in its own future: nothing is held for it but its slot. If it is given
+/// up while it waits (the client hangs up), its slot is given back if no other request has queued
+/// behind it. If one has, the slot passes unused: the others keep the instants that they were
+/// promised.
+///
+/// - **Admits at most**: `capacity` + 1 + `amount` · span / interval in any span, of which no two
+///   go on closer together than interval / `amount`.
+/// - **Remembers**: 16 bytes a key: the instant at which the next slot is free.
+/// - **Choose it when** what lies behind wants a steady stream: to shape traffic to a constant
+///   rate rather than cut it off, on servers and on clients.
+///
+/// ```
+/// use tower_ratelimit::LeakyBucketQueue;
+///
+/// // One goes on each second, five may wait.
+/// let queue = LeakyBucketQueue::per_second(1).burst(5);
+/// # let _ = queue;
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct LeakyBucketQueue {
+    capacity: u32,
+    amount: u32,
+    interval: u64,
+}
+
+bucket_constructors!(LeakyBucketQueue, "waiting at most", "go on");
+
+impl LeakyBucketQueue {
+    const fn of(capacity: u32, amount: u32, interval: u64) -> Self {
+        Self { capacity, amount, interval }
+    }
+
+    /// Those that wait, and the one that goes on.
+    pub(super) fn capacity(&self) -> u64 {
+        u64::from(self.capacity) + 1
+    }
+
+    pub(super) fn window(&self) -> u128 {
+        self.drain().span()
+    }
+
+    fn drain(&self) -> Drain {
+        Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
+    }
+}
+
+impl Exact<Record> for LeakyBucketQueue {
+    fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
+        match self.drain().peek(record, now, cost) {
+            // Who takes no slot waits for none.
+            Room::Now { .. } if cost > 0 => Room::Now { delay: self.drain().backlog(record, now) },
+            room => room,
+        }
+    }
+
+    fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
+        self.drain().commit(record, now, cost)
+    }
+
+    fn standing(&self, record: &Record, now: u64) -> Standing {
+        self.drain().standing(record, now)
+    }
+
+    fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
+        // Requests behind this one have been told when they go on: only the last can leave.
+        if *record == mark {
+            self.drain().refund(record, mark, now, cost);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A log of what was taken and when: what both exact sliding windows share.
+//!
+//! Time is cut into buckets of `width` µs, and a token counts for `buckets` of them: its own and
+//! those that follow. A log of every request is that with buckets of 1 µs.
+
+use std::collections::VecDeque;
+
+use super::{Room, Standing};
+use crate::record::Record;
+
+/// What was taken in each bucket in which something was taken, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    entries: VecDeque<Entry>,
+    /// All that was ever taken before the first entry, modulo 2^64.
+    base: u64,
+    /// The instant, in µs, from which the log means nothing any more.
+    pub(crate) until: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    bucket: u64,
+    /// All that was ever taken up to and in this bucket, modulo 2^64: sums are differences, found
+    /// by binary search.
+    total: u64,
+}
+
+impl Log {
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+
+    /// The running total before the entry at `index`.
+    fn before(&self, index: usize) -> u64 {
+        index.checked_sub(1).map_or(self.base, |last| self.entries[last].total)
+    }
+
+    fn last_total(&self) -> u64 {
+        self.before(self.entries.len())
+    }
+
+    fn forget(&mut self, entries: usize) {
+        self.base = self.before(entries);
+        self.entries.drain(..entries);
+        // Small ones are left alone: they would only be allocated again.
+        if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+    }
+}
+
+/// The rule over a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) limit: u64,
+    pub(super) width: u64,
+    pub(super) buckets: u64,
+}
+
+/// The part of a log that counts at an instant.
+struct View<'a> {
+    log: &'a Log,
+    /// The bucket that counts as the present one.
+    present: u64,
+    /// The first entry that counts.
+    first: usize,
+    /// All entries are newer than a right clock could have left them: they count as of `present`.
+    ahead: bool,
+}
+
+impl View<'_> {
+    fn used(&self) -> u64 {
+        self.log.last_total().wrapping_sub(self.log.before(self.first))
+    }
+}
+
+impl Span {
+    fn view<'a>(&self, log: &'a Log, now: u64) -> View<'a> {
+        let clock = now / self.width;
+        let newest = log.entries.back().map_or(0, |entry| entry.bucket);
+        // A newer entry than the clock's bucket was left before the clock stepped back. Time waits
+        // for a small step; a large one puts all that counts at the instant it fell back to.
+        let ahead = newest > clock && newest - clock > self.buckets;
+        let present = if ahead { clock } else { clock.max(newest) };
+        let oldest = if ahead { newest } else { present };
+        let first = log.entries.partition_point(|entry| entry.bucket + self.buckets <= oldest);
+        View { log, present, first, ahead }
+    }
+
+    /// When a token taken in `bucket` no longer counts, in µs.
+    fn passes(&self, bucket: u64) -> u64 {
+        (bucket + self.buckets) * self.width
+    }
+
+    /// How long until `tokens` of those that count no longer do.
+    fn freed(&self, view: &View<'_>, tokens: u64, now: u64) -> u128 {
+        let bucket = if view.ahead {
+            view.present
+        } else {
+            let start = view.log.before(view.first);
+            let freed = |entry: &Entry| entry.total.wrapping_sub(start);
+            let mut counting = view.first..view.log.entries.len();
+            // Binary search: totals grow along the log.
+            while counting.len() > 1 {
+                let middle = counting.start + (counting.len() - 1) / 2;
+                if freed(&view.log.entries[middle]) >= tokens {
+                    counting.end = middle + 1;
+                } else {
+                    counting.start = middle + 1;
+                }
+            }
+            view.log.entries[counting.start].bucket
+        };
+        u128::from(self.passes(bucket) - now)
+    }
+
+    pub(super) fn peek(&self, log: &Log, now: u64, cost: u64) -> Room {
+        let Some(most) = self.limit.checked_sub(cost) else { return Room::Never };
+        let view = self.view(log, now);
+        match view.used().checked_sub(most) {
+            None | Some(0) => Room::NOW,
+            Some(over) => Room::After(self.freed(&view, over, now)),
+        }
+    }
+
+    pub(super) fn commit(&self, log: &mut Log, now: u64, cost: u64) -> Record {
+        let View { present, first, ahead, .. } = self.view(log, now);
+        let total = log.last_total().wrapping_add(cost);
+        log.forget(first);
+        if ahead {
+            log.entries.clear();
+        }
+        match log.entries.back_mut() {
+            Some(newest) if newest.bucket == present => newest.total = total,
+            _ => log.entries.push_back(Entry { bucket: present, total }),
+        }
+        log.until = self.passes(present);
+        Record { until: present, detail: 0 }
+    }
+
+    pub(super) fn standing(&self, log: &Log, now: u64) -> Standing {
+        let view = self.view(log, now);
+        let used = view.used();
+        if used == 0 {
+            return Standing::untouched(self.limit);
+        }
+        let over = used.saturating_sub(self.limit);
+        Standing {
+            remaining: self.limit.saturating_sub(used),
+            more_after: Some(self.freed(&view, over + 1, now)),
+            reset_after: self.freed(&view, used, now),
+        }
+    }
+
+    /// Takes `cost` out of the bucket that `mark` names. Later buckets are untouched, but for
+    /// their running totals: this takes as long as there are later ones.
+    pub(super) fn refund(&self, log: &mut Log, mark: Record, now: u64, cost: u64) {
+        let View { first, .. } = self.view(log, now);
+        let index = log.entries.partition_point(|entry| entry.bucket < mark.until);
+        if index < first || log.entries.get(index).is_none_or(|entry| entry.bucket != mark.until) {
+            return;
+        }
+        let taken = log.entries[index].total.wrapping_sub(log.before(index));
+        let back = taken.min(cost);
+        for entry in log.entries.range_mut(index..) {
+            entry.total = entry.total.wrapping_sub(back);
+        }
+        if back == taken {
+            log.entries.remove(index);
+        }
+        log.until = log.entries.back().map_or(0, |newest| self.passes(newest.bucket));
+    }
+}

@@ -1,0 +1,212 @@
+//! What is decided: the limits, each a pure function of what a key remembers, the instant and the
+//! cost.
+//!
+//! | limit | admits at most | bytes a key | choose it for |
+//! |---|---|---|---|
+//! | [`TokenBucket`] | its capacity at once, its rate on average | 16 | APIs: bursts welcome, the average counts |
+//! | [`FixedWindow`] | its limit in an aligned window, twice that across an edge | 16 | quotas by calendar: "10,000 a day" |
+//! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 16 | a smoother window at the same price |
+//! | [`SlidingWindow`] | its limit in any period less one bucket | 16 for each bucket in use | windows without edges, as fine as you like |
+//! | [`SlidingLog`] | its limit in any period, exactly | 16 for each request in the period | small limits that must be exact: logins, payments |
+//! | [`LeakyBucket`] | its capacity at once, its rate on average | 16 | a token bucket, seen as a level |
+//! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 16 | shaping: delays instead of denying |
+//!
+//! To add an algorithm: a file here with its type and `impl Exact`, a line in [`Algorithm`], and
+//! its name in the vectors' test.
+
+mod constructors;
+mod drain;
+mod fixed_window;
+mod full;
+mod leaky_bucket;
+mod leaky_bucket_queue;
+mod log;
+mod ratio;
+mod sliding_log;
+mod sliding_window;
+mod sliding_window_counter;
+mod token_bucket;
+
+use std::time::Duration;
+
+pub use fixed_window::FixedWindow;
+pub use leaky_bucket::LeakyBucket;
+pub use leaky_bucket_queue::LeakyBucketQueue;
+pub(crate) use log::Log;
+pub use sliding_log::SlidingLog;
+pub use sliding_window::SlidingWindow;
+pub use sliding_window_counter::{Rounding, SlidingWindowCounter};
+pub use token_bucket::{Refill, TokenBucket};
+
+use crate::decision::{Level, Verdict};
+use crate::record::Record;
+use crate::time;
+
+/// One of the limits, whichever it is.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// A counter for each aligned window.
+    FixedWindow(FixedWindow),
+    /// Every request of the last period.
+    SlidingLog(SlidingLog),
+    /// A counter for each part of the last period.
+    SlidingWindow(SlidingWindow),
+    /// A counter for this window and a weighted one for the window before.
+    SlidingWindowCounter(SlidingWindowCounter),
+    /// A bucket of tokens that fills up again.
+    TokenBucket(TokenBucket),
+    /// A bucket that leaks: the meter.
+    LeakyBucket(LeakyBucket),
+    /// A bucket that leaks: the queue.
+    LeakyBucketQueue(LeakyBucketQueue),
+}
+
+/// Calls `$method` of the limit, whichever it is.
+macro_rules! of_each {
+    ($algorithm:expr, $limit:ident => $call:expr) => {
+        match $algorithm {
+            Algorithm::FixedWindow($limit) => $call,
+            Algorithm::SlidingLog($limit) => $call,
+            Algorithm::SlidingWindow($limit) => $call,
+            Algorithm::SlidingWindowCounter($limit) => $call,
+            Algorithm::TokenBucket($limit) => $call,
+            Algorithm::LeakyBucket($limit) => $call,
+            Algorithm::LeakyBucketQueue($limit) => $call,
+        }
+    };
+}
+
+impl Algorithm {
+    /// The largest cost, in tokens, that it can ever allow.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        of_each!(self, limit => limit.capacity())
+    }
+
+    /// The span over which [`capacity`](Self::capacity) is allowed: a window's period, or the time
+    /// that an empty bucket takes to fill (a full one to drain).
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        time::micros(of_each!(self, limit => limit.window()))
+    }
+
+    /// The name of the algorithm.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::FixedWindow(_) => "fixed_window",
+            Self::SlidingLog(_) => "sliding_log",
+            Self::SlidingWindow(_) => "sliding_window",
+            Self::SlidingWindowCounter(_) => "sliding_window_counter",
+            Self::TokenBucket(_) => "token_bucket",
+            Self::LeakyBucket(_) => "leaky_bucket",
+            Self::LeakyBucketQueue(_) => "leaky_bucket_queue",
+        }
+    }
+
+    /// By what the algorithm remembers.
+    #[inline]
+    pub(crate) fn remembers(&self) -> Remembers<'_> {
+        match self {
+            Self::FixedWindow(limit) => Remembers::Record(limit),
+            Self::SlidingLog(limit) => Remembers::Log(limit),
+            Self::SlidingWindow(limit) => Remembers::Log(limit),
+            Self::SlidingWindowCounter(limit) => Remembers::Record(limit),
+            Self::TokenBucket(limit) => Remembers::Record(limit),
+            Self::LeakyBucket(limit) => Remembers::Record(limit),
+            Self::LeakyBucketQueue(limit) => Remembers::Record(limit),
+        }
+    }
+}
+
+/// What an algorithm keeps for a key: something of constant size, or a log.
+pub(crate) enum Remembers<'a> {
+    Record(&'a dyn Exact<Record>),
+    Log(&'a dyn Exact<Log>),
+}
+
+/// A limit over what a key remembers, `S`, whose default is a key that was never seen.
+///
+/// Instants and spans are µs. All is exact, and nothing panics for any state that `commit` and
+/// `refund` can leave, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX): clocks step
+/// back. Time then waits for a key, until the clock has caught up; where the clock fell back by
+/// more than the limit's span, it goes on from there, and all that was used is used still.
+pub(crate) trait Exact<S> {
+    /// Whether there is room for `cost`, which is at least 1.
+    fn peek(&self, state: &S, now: u64, cost: u64) -> Room;
+
+    /// Takes `cost`, for which there is room. Returns what a refund of it needs.
+    fn commit(&self, state: &mut S, now: u64, cost: u64) -> Record;
+
+    /// What is left.
+    fn standing(&self, state: &S, now: u64) -> Standing;
+
+    /// Gives back as much of a `cost` that left `mark` as still counts.
+    fn refund(&self, state: &mut S, mark: Record, now: u64, cost: u64);
+}
+
+/// [`Verdict`], in µs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Room {
+    Now { delay: u128 },
+    After(u128),
+    Never,
+}
+
+impl Room {
+    pub(crate) const NOW: Self = Self::Now { delay: 0 };
+}
+
+impl From<Room> for Verdict {
+    fn from(room: Room) -> Self {
+        match room {
+            Room::Now { delay: 0 } => Self::NOW,
+            Room::Now { delay } => Self::Allow { delay: time::micros(delay) },
+            Room::After(after) => Self::Deny { retry_after: Some(time::micros(after)) },
+            Room::Never => Self::Deny { retry_after: None },
+        }
+    }
+}
+
+/// [`Level`], in µs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Standing {
+    pub(crate) remaining: u64,
+    pub(crate) more_after: Option<u128>,
+    pub(crate) reset_after: u128,
+}
+
+impl Standing {
+    pub(crate) const fn untouched(capacity: u64) -> Self {
+        Self { remaining: capacity, more_after: None, reset_after: 0 }
+    }
+}
+
+impl From<Standing> for Level {
+    fn from(standing: Standing) -> Self {
+        Self {
+            remaining: standing.remaining,
+            more_after: standing.more_after.map(time::micros),
+            reset_after: time::micros(standing.reset_after),
+        }
+    }
+}
+
+macro_rules! into_algorithm {
+    ($($name:ident),*) => {
+        $(impl From<$name> for Algorithm {
+            fn from(limit: $name) -> Self {
+                Self::$name(limit)
+            }
+        })*
+    };
+}
+into_algorithm!(
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    SlidingWindowCounter,
+    TokenBucket,
+    LeakyBucket,
+    LeakyBucketQueue
+);

@@ -1,0 +1,96 @@
+//! A counter for each part of the last period.
+
+use std::time::Duration;
+
+use super::constructors::window_constructors;
+use super::log::{Log, Span};
+use super::{Exact, Room, Standing};
+use crate::error::{ConfigError, Fault};
+use crate::record::Record;
+
+/// At most `limit` tokens in the last `period`, which is cut into buckets: the present one, begun
+/// but not ended, and those before it.
+///
+/// - **Admits at most**: `limit` in any span of `period` less one bucket.
+/// - **Remembers**: 16 bytes a key for each bucket in which something was allowed, and 48 besides.
+/// - **Choose it when** a window's edges would hurt and a [`SlidingLog`](crate::SlidingLog) would
+///   remember too much: the more buckets, the closer to the log, and the more it remembers.
+///
+/// ```
+/// use tower_ratelimit::SlidingWindow;
+///
+/// // 100 an hour, counted by the minute.
+/// let hourly = SlidingWindow::per_hour(100).buckets(60);
+/// # let _ = hourly;
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct SlidingWindow {
+    limit: u32,
+    period: u64,
+    buckets: u32,
+}
+
+window_constructors!(SlidingWindow, "a sliding");
+
+impl SlidingWindow {
+    const fn of(limit: u32, period: u64) -> Self {
+        let mut buckets = 10;
+        while !period.is_multiple_of(buckets as u64) {
+            buckets -= 1;
+        }
+        Self { limit, period, buckets }
+    }
+
+    /// Into how many buckets the period is cut: 10 at first, or fewer where the period does not
+    /// divide into 10. One makes it a [`FixedWindow`](crate::FixedWindow).
+    ///
+    /// # Panics
+    ///
+    /// When the period does not divide into that many buckets of whole microseconds; at compile
+    /// time in a constant. [`try_buckets`](Self::try_buckets) returns an error instead.
+    #[must_use]
+    pub const fn buckets(mut self, buckets: u32) -> Self {
+        self.buckets = crate::quota::checked!(self.divides(buckets));
+        self
+    }
+
+    /// Like [`buckets`](Self::buckets), for a number that is not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When the period does not divide into that many buckets of whole microseconds.
+    pub fn try_buckets(mut self, buckets: u32) -> Result<Self, ConfigError> {
+        self.buckets = self.divides(buckets)?;
+        Ok(self)
+    }
+
+    const fn divides(&self, buckets: u32) -> Result<u32, Fault> {
+        if buckets == 0 || !self.period.is_multiple_of(buckets as u64) {
+            return Err(Fault::Buckets { period: Duration::from_micros(self.period), buckets });
+        }
+        Ok(buckets)
+    }
+
+    fn span(&self) -> Span {
+        let buckets = u64::from(self.buckets);
+        Span { limit: self.capacity(), width: self.period / buckets, buckets }
+    }
+}
+
+impl Exact<Log> for SlidingWindow {
+    fn peek(&self, log: &Log, now: u64, cost: u64) -> Room {
+        self.span().peek(log, now, cost)
+    }
+
+    fn commit(&self, log: &mut Log, now: u64, cost: u64) -> Record {
+        self.span().commit(log, now, cost)
+    }
+
+    fn standing(&self, log: &Log, now: u64) -> Standing {
+        self.span().standing(log, now)
+    }
+
+    fn refund(&self, log: &mut Log, mark: Record, now: u64, cost: u64) {
+        self.span().refund(log, mark, now, cost);
+    }
+}

@@ -1,0 +1,177 @@
+//! A bucket of tokens that fills up again.
+
+use super::constructors::bucket_constructors;
+use super::drain::Drain;
+use super::full::Full;
+use super::ratio::div_ceil;
+use super::{Exact, Room, Standing};
+use crate::record::Record;
+
+/// A bucket of `capacity` tokens, full at first, to which `amount` tokens come back per
+/// `interval`, evenly or ([`at_intervals`](Self::at_intervals)) all at once.
+///
+/// - **Admits at most**: `capacity` + `amount` · span / interval in any span: a burst of the
+///   whole bucket, then the rate at which it fills.
+/// - **Remembers**: 16 bytes a key: the instant at which the bucket is full again.
+/// - **Choose it when** bursts are welcome and the long-run rate is what counts: the usual choice
+///   for an API. Filled at intervals, it says "10 attempts, one back per hour".
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::TokenBucket;
+///
+/// // 10 a second on average, 20 at once.
+/// let api = TokenBucket::per_second(10).burst(20);
+/// assert_eq!(api, TokenBucket::new(20, 10, Duration::from_secs(1)));
+///
+/// // $200 a day, of which $50 come back every day.
+/// let spending = TokenBucket::new(200, 50, Duration::from_secs(86_400));
+///
+/// // 3 a minute, all back at the minute.
+/// let strict = TokenBucket::per_minute(3).at_intervals();
+/// # let _ = (spending, strict);
+/// ```
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct TokenBucket {
+    capacity: u32,
+    amount: u32,
+    interval: u64,
+    refill: Refill,
+}
+
+/// How tokens come back to a [`TokenBucket`].
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Refill {
+    /// Evenly, as fractions.
+    #[default]
+    Continuous,
+    /// All at once, at each whole interval since the bucket was last full. A full bucket starts
+    /// its intervals anew when it is next used.
+    Interval,
+}
+
+bucket_constructors!(TokenBucket, "at once", "back");
+
+impl TokenBucket {
+    const fn of(capacity: u32, amount: u32, interval: u64) -> Self {
+        Self { capacity, amount, interval, refill: Refill::Continuous }
+    }
+
+    /// Tokens come back all at once, at each whole interval since the bucket was last full.
+    #[must_use]
+    pub const fn at_intervals(self) -> Self {
+        self.refill(Refill::Interval)
+    }
+
+    /// Another way for tokens to come back.
+    #[must_use]
+    pub const fn refill(mut self, refill: Refill) -> Self {
+        self.refill = refill;
+        self
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        u64::from(self.capacity)
+    }
+
+    pub(super) fn window(&self) -> u128 {
+        match self.refill {
+            Refill::Continuous => self.drain().span(),
+            Refill::Interval => self.intervals(self.capacity()) * u128::from(self.interval),
+        }
+    }
+
+    fn drain(&self) -> Drain {
+        Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
+    }
+
+    /// How many intervals it takes for `missing` tokens to come back.
+    fn intervals(&self, missing: u64) -> u128 {
+        u128::from(missing.div_ceil(u64::from(self.amount)))
+    }
+
+    /// Of a bucket filled at intervals: the tokens missing at `now`, and how long until the next
+    /// interval, in µs.
+    ///
+    /// It remembers when it will be full, and how many tokens the interval before that instant
+    /// brings; each earlier one brings `amount`.
+    fn missing(&self, record: &Record, now: u64) -> (u64, u128) {
+        let interval = u128::from(self.interval);
+        let full = Full::of(record);
+        let left = full.micros.saturating_sub(u128::from(now));
+        if left == 0 {
+            return (0, interval);
+        }
+        let intervals = div_ceil(left, self.interval);
+        if intervals > 2 * self.intervals(self.capacity()) {
+            // Left by a clock that stepped back by more than it takes to fill the bucket.
+            return (self.capacity(), interval);
+        }
+        let last = u64::from(full.detail);
+        let missing = (intervals as u64 - 1) * u64::from(self.amount) + last;
+        (missing, left - (intervals - 1) * interval)
+    }
+
+    fn remember(&self, missing: u64, next: u128, now: u64) -> Record {
+        if missing == 0 {
+            return Record::EMPTY;
+        }
+        let before_last = self.intervals(missing) - 1;
+        let last = missing - before_last as u64 * u64::from(self.amount);
+        let micros = u128::from(now) + next + before_last * u128::from(self.interval);
+        Full { micros, detail: last as u32 }.record()
+    }
+
+    /// How long until at most `missing` of `now_missing` tokens are missing, in µs.
+    fn until_missing(&self, missing: u64, now_missing: u64, next: u128) -> u128 {
+        next + (self.intervals(now_missing - missing) - 1) * u128::from(self.interval)
+    }
+}
+
+impl Exact<Record> for TokenBucket {
+    fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
+        if self.refill == Refill::Continuous {
+            return self.drain().peek(record, now, cost);
+        }
+        let (missing, next) = self.missing(record, now);
+        match self.capacity().checked_sub(cost) {
+            None => Room::Never,
+            Some(most) if missing <= most => Room::NOW,
+            Some(most) => Room::After(self.until_missing(most, missing, next)),
+        }
+    }
+
+    fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
+        if self.refill == Refill::Continuous {
+            return self.drain().commit(record, now, cost);
+        }
+        let (missing, next) = self.missing(record, now);
+        *record = self.remember(missing + cost, next, now);
+        *record
+    }
+
+    fn standing(&self, record: &Record, now: u64) -> Standing {
+        if self.refill == Refill::Continuous {
+            return self.drain().standing(record, now);
+        }
+        let (missing, next) = self.missing(record, now);
+        if missing == 0 {
+            return Standing::untouched(self.capacity());
+        }
+        let taken = missing.min(self.capacity());
+        Standing {
+            remaining: self.capacity() - taken,
+            more_after: Some(self.until_missing(taken - 1, missing, next)),
+            reset_after: self.until_missing(0, missing, next),
+        }
+    }
+
+    fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
+        if self.refill == Refill::Continuous {
+            return self.drain().refund(record, mark, now, cost);
+        }
+        let (missing, next) = self.missing(record, now);
+        let (unpaid, _) = self.missing(&mark, now);
+        *record = self.remember(missing.saturating_sub(unpaid.min(cost)), next, now);
+    }
+}

@@ -1,0 +1,159 @@
+//! What can be wrong with a configuration or with a store.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A configuration that was refused when it was built.
+///
+/// Its text names the value and what to change.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::FixedWindow;
+///
+/// let error = FixedWindow::try_new(0, Duration::from_secs(1)).unwrap_err();
+/// assert_eq!(error.to_string(), "limit is 0: allow at least 1 token, or leave the limit out");
+/// ```
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConfigError {
+    kind: ConfigErrorKind,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum ConfigErrorKind {
+    Value(Fault),
+    NoLimits,
+    TooManyLimits { limits: usize },
+    NameEmpty,
+    NameTooLong { name: String },
+    NameCharacter { name: String, character: char },
+    NameTwice { name: String },
+    CostOverCapacity { limit: String, cost: u64, capacity: u64 },
+    NeedsRequest { limit: String, what: &'static str },
+}
+
+/// A value out of its range: what constructors find that also run at compile time.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Fault {
+    Zero { what: &'static str },
+    PeriodZero { what: &'static str },
+    PeriodTooLong { what: &'static str, is: Duration },
+    PeriodNotWhole { what: &'static str, is: Duration },
+    Buckets { period: Duration, buckets: u32 },
+}
+
+impl Fault {
+    /// What is wrong, as far as a panic in a constant can say it: without the value.
+    pub(crate) const fn message(self) -> &'static str {
+        match self {
+            Self::Zero { .. } => "a limit, capacity, amount or cap is 0: use at least 1",
+            Self::PeriodZero { .. } => "a period or interval is 0: use at least 1 µs",
+            Self::PeriodTooLong { .. } => "a period or interval is longer than 366 days: shorten it",
+            Self::PeriodNotWhole { .. } => "a period or interval is not whole microseconds: round it",
+            Self::Buckets { .. } => "a period does not divide into its buckets: use a number that divides it",
+        }
+    }
+}
+
+impl From<Fault> for ConfigError {
+    fn from(fault: Fault) -> Self {
+        Self { kind: ConfigErrorKind::Value(fault) }
+    }
+}
+
+impl From<ConfigErrorKind> for ConfigError {
+    fn from(kind: ConfigErrorKind) -> Self {
+        Self { kind }
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            ConfigErrorKind::Value(fault) => fault.fmt(f),
+            ConfigErrorKind::NoLimits => write!(f, "there is no limit: give at least one, or leave the layer out"),
+            ConfigErrorKind::TooManyLimits { limits } => {
+                write!(f, "{limits} limits for one request are too many: use at most 64")
+            }
+            ConfigErrorKind::NameEmpty => write!(f, "a limit's name is empty: give it 1 to 64 characters"),
+            ConfigErrorKind::NameTooLong { name } => {
+                write!(f, "the limit's name {name:?} has {} characters: use at most 64", name.chars().count())
+            }
+            ConfigErrorKind::NameCharacter { name, character } => write!(
+                f,
+                "the limit's name {name:?} has the character {character:?}: use ASCII letters, digits, \
+                 punctuation and spaces, which HTTP headers can carry"
+            ),
+            ConfigErrorKind::NameTwice { name } => {
+                write!(f, "two limits are named {name:?}: give each a name of its own")
+            }
+            ConfigErrorKind::CostOverCapacity { limit, cost, capacity } => write!(
+                f,
+                "a cost of {cost} can never pass the limit {limit:?}, which holds {capacity}: \
+                 lower the cost or raise the limit"
+            ),
+            ConfigErrorKind::NeedsRequest { limit, what } => write!(
+                f,
+                "the limit {limit:?} takes its {what} from a request, and a `Limiter` sees none: \
+                 leave that out and pass it to `acquire`, or use a `RateLimitLayer`"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Zero { what } => {
+                write!(f, "{what} is 0: allow at least 1 token, or leave the limit out")
+            }
+            Self::PeriodZero { what } => write!(f, "{what} is 0: use at least 1 µs"),
+            Self::PeriodTooLong { what, is } => {
+                write!(f, "{what} {is:?} is longer than 366 days: shorten it")
+            }
+            Self::PeriodNotWhole { what, is } => {
+                write!(f, "{what} {is:?} is not a whole number of microseconds: round it")
+            }
+            Self::Buckets { period, buckets: 0 } => {
+                write!(f, "period {period:?} is cut into 0 buckets: use at least 1")
+            }
+            Self::Buckets { period, buckets } => {
+                let micros = period.as_micros();
+                write!(f, "period {period:?} does not divide into {buckets} buckets of whole microseconds: ")?;
+                match (1..u128::from(buckets)).rev().take(4096).find(|&fewer| micros % fewer == 0) {
+                    Some(fewer) => write!(f, "use {fewer}, for example"),
+                    None => write!(f, "use a number that divides {micros}"),
+                }
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A store that could not decide. It is not a denial.
+///
+/// Its text and [`source`](std::error::Error::source) are for operators; clients never see them.
+#[derive(Debug)]
+pub struct StoreError {
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl StoreError {
+    /// Wraps what went wrong.
+    pub fn new(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { source: source.into() }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the rate limit store could not decide")
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}

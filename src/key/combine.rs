@@ -1,0 +1,97 @@
+//! Keys made of keys.
+
+use super::extract::{Extracted, KeyExtractor};
+use super::part::KeyBuf;
+use crate::request::RequestHead;
+
+/// One key, or another where it is missing. See [`KeyExtractor::or`].
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B> {
+    first: A,
+    second: B,
+}
+
+impl<A, B> Or<A, B> {
+    pub(super) fn new(first: A, second: B) -> Self {
+        Self { first, second }
+    }
+}
+
+// What says which of the two a key is: without it, a header that spells an address' bytes would
+// share that address' bucket.
+const FIRST: &[u8] = &[1];
+const SECOND: &[u8] = &[2];
+
+impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+        let before = key.len();
+        key.push(FIRST);
+        match self.first.extract(head, key) {
+            Extracted::Done => Extracted::Done,
+            Extracted::Missing(_) => {
+                key.truncate(before);
+                key.push(SECOND);
+                self.second.extract(head, key)
+            }
+            Extracted::Later(first) => {
+                let parts = key.split_off(before);
+                let mut others = KeyBuf::default();
+                others.push(SECOND);
+                let second = self.second.extract(head, &mut others);
+                Extracted::Later(Box::pin(async move {
+                    match complete(parts, Extracted::Later(first)).await {
+                        Ok(key) => Ok(key),
+                        Err(_) => complete(others, second).await,
+                    }
+                }))
+            }
+        }
+    }
+}
+
+/// The parts so far, and those that have yet to come.
+async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, super::Missing> {
+    match rest {
+        Extracted::Done => Ok(parts),
+        Extracted::Missing(missing) => Err(missing),
+        Extracted::Later(rest) => {
+            parts.append(&rest.await?);
+            Ok(parts)
+        }
+    }
+}
+
+/// Goes on with `next` behind what was extracted so far.
+fn then(so_far: Extracted, head: &RequestHead<'_>, key: &mut KeyBuf, next: &impl KeyExtractor) -> Extracted {
+    match so_far {
+        Extracted::Done => next.extract(head, key),
+        Extracted::Missing(missing) => Extracted::Missing(missing),
+        Extracted::Later(first) => {
+            let mut parts = KeyBuf::default();
+            let second = next.extract(head, &mut parts);
+            Extracted::Later(Box::pin(async move {
+                let mut key = first.await?;
+                key.append(&complete(parts, second).await?);
+                Ok(key)
+            }))
+        }
+    }
+}
+
+macro_rules! extractor_of_tuple {
+    ($first:ident $(, $rest:ident)*) => {
+        impl<$first: KeyExtractor $(, $rest: KeyExtractor)*> KeyExtractor for ($first, $($rest,)*) {
+            #[allow(non_snake_case)]
+            fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+                let ($first, $($rest,)*) = self;
+                let so_far = $first.extract(head, key);
+                $(let so_far = then(so_far, head, key, $rest);)*
+                so_far
+            }
+        }
+    };
+}
+extractor_of_tuple!(A);
+extractor_of_tuple!(A, B);
+extractor_of_tuple!(A, B, C);
+extractor_of_tuple!(A, B, C, D);

@@ -1,0 +1,38 @@
+//! Whose bucket a request is charged to.
+//!
+//! An extractor takes a key from a request: [`peer_ip`], [`header`], [`path`], [`matched_route`],
+//! [`method`], [`extension`], [`from_fn`], [`from_async_fn`]. Several make one key as a tuple, and
+//! one stands in for another with [`or`](KeyExtractor::or). A limit without one has a single
+//! bucket for all requests.
+//!
+//! ```
+//! use tower_ratelimit::{Limit, TokenBucket, key};
+//! use tower_ratelimit::key::KeyExtractor;
+//!
+//! // Who has an API key is counted by it, everyone else by address.
+//! let api = Limit::new("api", TokenBucket::per_second(10)).by(key::header("x-api-key").or(key::peer_ip()));
+//!
+//! // One bucket for each address and route.
+//! let route = Limit::new("route", TokenBucket::per_second(5)).by((key::peer_ip(), key::matched_route()));
+//! # let _ = (api, route);
+//! ```
+//!
+//! # Trust
+//!
+//! A header, a path or a query is the client's to choose: keyed by one that nobody has checked, a
+//! client picks its own bucket, or another's. Put the limiter behind what checks it, or make the
+//! address a part of the key. A raw [`path`] has as many spellings as a client likes;
+//! [`matched_route`] has one.
+
+mod combine;
+mod extract;
+mod part;
+mod peer;
+
+pub use combine::Or;
+pub use extract::{
+    Extension, Extracted, FromAsyncFn, FromFn, Header, KeyExtractor, MatchedRoute, MethodKey, Missing, Path, extension,
+    from_async_fn, from_fn, header, matched_route, method, path,
+};
+pub use part::{Key, KeyBuf};
+pub use peer::{PeerAddr, PeerIp, peer_ip};

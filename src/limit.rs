@@ -1,0 +1,218 @@
+//! One limit: a name, an algorithm, and whose bucket is charged how much.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::algorithm::Algorithm;
+use crate::cost::Cost;
+use crate::error::{ConfigError, ConfigErrorKind};
+use crate::hash::KeyHasher;
+use crate::key::KeyExtractor;
+use crate::request::RequestHead;
+use crate::store::Terms;
+
+/// One limit.
+///
+/// ```
+/// use tower_ratelimit::{FixedWindow, Limit, key};
+///
+/// let daily = Limit::new("daily", FixedWindow::per_day(10_000)).by(key::header("x-api-key"));
+/// assert_eq!(daily.name(), "daily");
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Limit {
+    name: Arc<str>,
+    algorithm: Algorithm,
+    key: Option<Arc<dyn KeyExtractor>>,
+    missing: MissingKey,
+    cost: Option<Cost>,
+}
+
+/// What becomes of a request that has no key for a limit.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum MissingKey {
+    /// It is refused.
+    #[default]
+    Deny,
+    /// This limit does not apply to it.
+    Skip,
+    /// It shares one bucket with all others that have none.
+    Share,
+}
+
+/// The most characters of a name.
+const LONGEST_NAME: usize = 64;
+
+impl Limit {
+    /// A limit called `name`, which clients see in headers: 1 to 64 characters of ASCII, none of
+    /// them a control character. It has one bucket for all requests, unless [`by`](Self::by) says
+    /// whose to charge.
+    ///
+    /// On one store, limits of the same name and algorithm share what their keys have used.
+    ///
+    /// # Panics
+    ///
+    /// When the name can't stand in a header. [`try_new`](Self::try_new) returns an error instead.
+    #[track_caller]
+    pub fn new(name: impl Into<String>, algorithm: impl Into<Algorithm>) -> Self {
+        Self::try_new(name, algorithm).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`new`](Self::new), for a name that is not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When the name is empty, longer than 64 characters, or has one that a header can't carry.
+    pub fn try_new(name: impl Into<String>, algorithm: impl Into<Algorithm>) -> Result<Self, ConfigError> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(ConfigErrorKind::NameEmpty.into());
+        }
+        if name.chars().count() > LONGEST_NAME {
+            return Err(ConfigErrorKind::NameTooLong { name }.into());
+        }
+        if let Some(character) = name.chars().find(|character| !matches!(character, ' '..='~')) {
+            return Err(ConfigErrorKind::NameCharacter { name, character }.into());
+        }
+        let algorithm = algorithm.into();
+        Ok(Self { name: name.into(), algorithm, key: None, missing: MissingKey::Deny, cost: None })
+    }
+
+    /// Whose bucket is charged: see [`key`](crate::key).
+    pub fn by(mut self, key: impl KeyExtractor) -> Self {
+        self.key = Some(Arc::new(key));
+        self
+    }
+
+    /// What becomes of a request that has no key: refused, unless this says otherwise.
+    pub fn on_missing_key(mut self, missing: MissingKey) -> Self {
+        self.missing = missing;
+        self
+    }
+
+    /// What each request takes from this limit, in tokens, whatever the layer or the route says a
+    /// request costs.
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = Some(Cost::Constant(cost));
+        self
+    }
+
+    /// What a request takes from this limit, in tokens, whatever the layer or the route says it
+    /// costs.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, TokenBucket, key};
+    ///
+    /// // A megabyte a second, by what clients announce.
+    /// let upload = Limit::new("upload", TokenBucket::per_second(1_000_000).burst(50_000_000))
+    ///     .by(key::peer_ip())
+    ///     .cost_by(|head| head.header("content-length").and_then(|bytes| bytes.parse().ok()).unwrap_or(1));
+    /// # let _ = upload;
+    /// ```
+    pub fn cost_by(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Cost::By(Arc::new(cost)));
+        self
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it decides.
+    #[must_use]
+    pub fn algorithm(&self) -> &Algorithm {
+        &self.algorithm
+    }
+
+    pub(crate) fn extractor(&self) -> Option<&dyn KeyExtractor> {
+        self.key.as_deref()
+    }
+
+    pub(crate) fn missing_key(&self) -> MissingKey {
+        self.missing
+    }
+
+    pub(crate) fn own_cost(&self) -> Option<&Cost> {
+        self.cost.as_ref()
+    }
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limit")
+            .field("name", &self.name)
+            .field("algorithm", &self.algorithm)
+            .field("keyed", &self.key.is_some())
+            .field("missing", &self.missing)
+            .field("cost", &self.cost)
+            .finish()
+    }
+}
+
+/// Limits that are decided together, each with its terms for one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Limits {
+    limits: Box<[Limit]>,
+    terms: Box<[Arc<Terms>]>,
+}
+
+/// The most limits of one request.
+const MOST: usize = 64;
+
+impl Limits {
+    pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
+        if limits.is_empty() {
+            return Err(ConfigErrorKind::NoLimits.into());
+        }
+        if limits.len() > MOST {
+            return Err(ConfigErrorKind::TooManyLimits { limits: limits.len() }.into());
+        }
+        for (index, limit) in limits.iter().enumerate() {
+            if limits[..index].iter().any(|other| other.name == limit.name) {
+                return Err(ConfigErrorKind::NameTwice { name: limit.name.to_string() }.into());
+            }
+            limit.cost.as_ref().and_then(Cost::largest).map_or(Ok(()), |cost| limit.can_hold(cost))?;
+        }
+        let mut limits = Self { limits: limits.into(), terms: Box::default() };
+        limits.hash_by(hasher);
+        Ok(limits)
+    }
+
+    /// Fits the terms to a store that hashes by `hasher`.
+    pub(crate) fn hash_by(&mut self, hasher: &KeyHasher) {
+        let terms = |(index, limit): (usize, &Limit)| {
+            Arc::new(Terms::new(limit.name.clone(), index as u16, limit.algorithm, hasher))
+        };
+        self.terms = self.limits.iter().enumerate().map(terms).collect();
+    }
+
+    /// Refuses a cost that could never pass.
+    pub(crate) fn can_hold(&self, cost: u64) -> Result<(), ConfigError> {
+        self.limits.iter().filter(|limit| limit.cost.is_none()).try_for_each(|limit| limit.can_hold(cost))
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Limit, &Arc<Terms>)> {
+        self.limits.iter().zip(&self.terms)
+    }
+
+    pub(crate) fn terms(&self, index: usize) -> Option<&Arc<Terms>> {
+        self.terms.get(index)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Limit] {
+        &self.limits
+    }
+}
+
+impl Limit {
+    fn can_hold(&self, cost: u64) -> Result<(), ConfigError> {
+        let capacity = self.algorithm.capacity();
+        if cost > capacity {
+            return Err(ConfigErrorKind::CostOverCapacity { limit: self.name.to_string(), cost, capacity }.into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! What keys and costs are taken from.
+
+use http::{Extensions, HeaderMap, Method, Request, Uri};
+
+/// The head of a request: all but its body.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::RequestHead;
+///
+/// let request = Request::get("/search").header("x-plan", "pro").body(()).unwrap();
+/// let head = RequestHead::of(&request);
+/// assert_eq!((head.uri.path(), head.header("x-plan")), ("/search", Some("pro")));
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct RequestHead<'a> {
+    /// Its method.
+    pub method: &'a Method,
+    /// Its URI.
+    pub uri: &'a Uri,
+    /// Its headers.
+    pub headers: &'a HeaderMap,
+    /// What the server and the layers further out say of it.
+    pub extensions: &'a Extensions,
+}
+
+impl<'a> RequestHead<'a> {
+    /// The head of `request`.
+    #[must_use]
+    pub fn of<B>(request: &'a Request<B>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+        }
+    }
+
+    /// The first header called `name`, if there is one and it is visible ASCII.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The route that the request has matched, as it was written, if Axum's router has matched one.
+    #[must_use]
+    pub fn matched_path(&self) -> Option<&'a str> {
+        #[cfg(feature = "axum")]
+        if let Some(path) = self.extensions.get::<axum::extract::MatchedPath>() {
+            return Some(path.as_str());
+        }
+        None
+    }
+}

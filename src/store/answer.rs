@@ -1,0 +1,76 @@
+//! A store's answer: there already, or on its way.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::error::StoreError;
+
+/// A future of what a store answers, which may be there already. A store that answers from memory
+/// allocates nothing for it.
+///
+/// ```
+/// use tower_ratelimit::store::Answer;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let ready = Answer::ready(Ok(1));
+/// let pending = Answer::pending(async { Ok(2) });
+/// assert_eq!(ready.await.unwrap() + pending.await.unwrap(), 3);
+/// # });
+/// ```
+#[must_use = "an answer that is not awaited may never be worked out"]
+pub struct Answer<T>(State<T>);
+
+enum State<T> {
+    Ready(Option<Result<T, StoreError>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+}
+
+impl<T> Answer<T> {
+    /// An answer that is there.
+    pub fn ready(answer: Result<T, StoreError>) -> Self {
+        Self(State::Ready(Some(answer)))
+    }
+
+    /// An answer that has yet to come.
+    pub fn pending(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
+        Self(State::Pending(Box::pin(answer)))
+    }
+
+    /// The answer, if it is there and was not taken.
+    ///
+    /// # Errors
+    ///
+    /// The future itself, if the answer has yet to come.
+    pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
+        match self.0 {
+            State::Ready(Some(answer)) => Ok(answer),
+            state => Err(Self(state)),
+        }
+    }
+}
+
+impl<T: Unpin> Future for Answer<T> {
+    type Output = Result<T, StoreError>;
+
+    /// # Panics
+    ///
+    /// When polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            State::Ready(answer) => Poll::Ready(answer.take().expect("an answer is polled once it is there")),
+            State::Pending(answer) => answer.as_mut().poll(context),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.0 {
+            State::Ready(_) => "ready",
+            State::Pending(_) => "pending",
+        };
+        f.debug_tuple("Answer").field(&state).finish()
+    }
+}

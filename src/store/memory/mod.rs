@@ -1,0 +1,253 @@
+//! The store in this process's memory.
+
+mod shard;
+mod table;
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use self::shard::Shard;
+use super::{Answer, Charge, Refund, Store, Terms};
+use crate::algorithm::Room;
+use crate::decision::{Decision, Outcome, Outcomes, Verdict};
+use crate::error::{ConfigError, Fault};
+use crate::hash::{KeyHash, KeyHasher};
+use crate::quota::checked;
+use crate::record::Record;
+use crate::time::{Clock, SystemClock};
+
+/// Remembers keys in this process: exact, bounded, and without a task in the background.
+///
+/// A key that is as if it had never been used is dropped: each request looks at one slot on
+/// average, whoever's it is. At [`max_keys`](Self::max_keys), a key that is new displaces one that
+/// has little to lose: one that has used the least of its limit, as of its last request. A key
+/// that was denied goes only when all others were denied too.
+///
+/// A key takes about 36 bytes under the limits that remember 16 (see
+/// [`algorithm`](crate::algorithm)), and never more than 43 once there are a thousand.
+///
+/// ```
+/// use tower_ratelimit::{FixedWindow, Limit, Limiter, MemoryStore};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let store = MemoryStore::new().max_keys(100_000);
+/// let limiter = Limiter::new([Limit::new("mails", FixedWindow::per_day(20))]).store(store);
+/// assert!(limiter.acquire("ann@example.org", 1).await.unwrap().is_allowed());
+/// # });
+/// ```
+pub struct MemoryStore {
+    shards: Box<[Padded]>,
+    /// The most keys in a shard.
+    most: usize,
+    /// Which shard is swept next.
+    sweeper: AtomicUsize,
+    clock: Box<dyn Clock>,
+    hasher: KeyHasher,
+}
+
+/// A lock on cache lines of its own, so that two cores at work on two shards don't wait for each
+/// other. (Processors fetch lines in pairs.)
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// How many requests a shard decides between two sweeps, and how many slots a sweep looks at.
+const SWEEP: u32 = 16;
+
+/// The shards of a request, locked in ascending order, so that no two requests wait for each other.
+type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
+
+impl MemoryStore {
+    /// A store of at most a million keys, on the system's clock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::sized(1_000_000)
+    }
+
+    /// Bounds the keys that it remembers, from 1.
+    ///
+    /// # Panics
+    ///
+    /// When `keys` is 0. [`try_max_keys`](Self::try_max_keys) returns an error instead.
+    #[must_use]
+    pub fn max_keys(self, keys: usize) -> Self {
+        checked!(self.bounded(keys))
+    }
+
+    /// Like [`max_keys`](Self::max_keys), for a number that is not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When `keys` is 0.
+    pub fn try_max_keys(self, keys: usize) -> Result<Self, ConfigError> {
+        Ok(self.bounded(keys)?)
+    }
+
+    fn bounded(self, keys: usize) -> Result<Self, Fault> {
+        if keys == 0 {
+            return Err(Fault::Zero { what: "max_keys" });
+        }
+        Ok(Self { clock: self.clock, ..Self::sized(keys) })
+    }
+
+    /// Replaces its clock, for tests.
+    #[must_use]
+    pub fn clock(self, clock: impl Clock) -> Self {
+        Self { clock: Box::new(clock), ..self }
+    }
+
+    /// How many keys it remembers.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        (0..self.shards.len()).map(|shard| self.lock(shard).keys()).sum()
+    }
+
+    /// How many bytes it has allocated for them.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let shards = size_of_val(&*self.shards);
+        shards + (0..self.shards.len()).map(|shard| self.lock(shard).heap()).sum::<usize>()
+    }
+
+    fn sized(keys: usize) -> Self {
+        // Small enough to grow within microseconds, large enough to fill evenly.
+        let shards = (keys / 2_048).clamp(1, 1_024).next_power_of_two();
+        Self {
+            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
+            most: keys / shards,
+            sweeper: AtomicUsize::new(0),
+            clock: Box::new(SystemClock::new()),
+            hasher: KeyHasher::random(),
+        }
+    }
+
+    fn shard_of(&self, print: u128) -> usize {
+        // Not the leading bits, which order the shard's table.
+        (print >> 8) as usize & (self.shards.len() - 1)
+    }
+
+    fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_all(&self, prints: impl Iterator<Item = u128>) -> Locked<'_> {
+        let mut shards: SmallVec<[usize; 8]> = prints.map(|print| self.shard_of(print)).collect();
+        if shards.len() > 1 {
+            shards.sort_unstable();
+            shards.dedup();
+        }
+        shards.into_iter().map(|shard| (shard, self.lock(shard))).collect()
+    }
+
+    fn of<'l>(&self, locked: &'l mut Locked<'_>, print: u128) -> &'l mut Shard {
+        let shard = self.shard_of(print);
+        let place = locked.iter().position(|(index, _)| *index == shard);
+        &mut locked[place.expect("the shard of every print is locked")].1
+    }
+
+    fn decide(&self, charges: &[Charge<'_>], take: bool) -> Decision {
+        let at = self.clock.now();
+        let now = at.as_micros();
+        let prints: SmallVec<[u128; 4]> = charges.iter().map(|charge| charge.terms.print(charge.key)).collect();
+        let mut locked = self.lock_all(prints.iter().copied());
+
+        let mut verdict = Verdict::NOW;
+        let rooms: SmallVec<[Room; 4]> = charges
+            .iter()
+            .zip(&prints)
+            .map(|(charge, &print)| match charge.cost {
+                0 => Room::NOW,
+                _ => self.of(&mut locked, print).peek(print, charge, now),
+            })
+            .inspect(|room| verdict = verdict.and(Verdict::from(*room)))
+            .collect();
+
+        let take = take && verdict.is_allowed();
+        let mut outcomes = Outcomes::new();
+        for ((charge, &print), &room) in charges.iter().zip(&prints).zip(&rooms) {
+            let shard = self.of(&mut locked, print);
+            let verdict = Verdict::from(room);
+            let (mark, standing) = if take && charge.cost > 0 {
+                shard.commit(print, charge, now, self.most)
+            } else {
+                (Record::EMPTY, shard.report(print, charge, now, !verdict.is_allowed()))
+            };
+            outcomes.push(Outcome {
+                limit: charge.terms.index(),
+                key: charge.key,
+                cost: charge.cost,
+                mark,
+                verdict,
+                level: standing.into(),
+            });
+        }
+
+        let due = locked.first_mut().is_some_and(|(_, shard)| {
+            shard.requests = shard.requests.wrapping_add(1);
+            shard.requests.is_multiple_of(SWEEP)
+        });
+        drop(locked);
+        if due {
+            self.sweep(now);
+        }
+        Decision::new(at, verdict, take, outcomes)
+    }
+
+    /// Drops what means nothing any more from the next part of the next shard, unless someone else
+    /// is at work there.
+    fn sweep(&self, now: u64) {
+        let shard = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
+        if let Ok(mut shard) = self.shards[shard].0.try_lock() {
+            shard.sweep(SWEEP as usize, now);
+        }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("max_keys", &(self.most * self.shards.len()))
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for MemoryStore {
+    fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
+    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        Answer::ready(Ok(self.decide(charges, true)))
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        Answer::ready(Ok(self.decide(charges, false)))
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+        let now = self.clock.now().as_micros();
+        for &Refund { terms, key, cost, mark } in refunds {
+            let print = terms.print(key);
+            let charge = Charge { terms, key, cost };
+            self.lock(self.shard_of(print)).refund(print, &charge, mark, now);
+        }
+        Answer::ready(Ok(()))
+    }
+
+    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        for &(terms, key) in keys {
+            let print = terms.print(key);
+            self.lock(self.shard_of(print)).forget(print);
+        }
+        Answer::ready(Ok(()))
+    }
+}

@@ -1,0 +1,298 @@
+//! A hash table in sorted order: open addressing that grows in small steps and wastes little.
+//!
+//! A key's print is random, so its leading bits say roughly where it would stand in a sorted
+//! array. Every entry stands at that place or a little behind it, in sorted order, with no gap in
+//! between (Knuth's ordered hash table, 6.4 exercise 66; "linear Robin Hood"). So a look-up ends
+//! at the first larger print, growing is one pass over both tables, any size will do, not only
+//! powers of two, and an entry is removed by moving its followers one place up: no tombstones.
+
+/// What a table can hold.
+pub(super) trait Slot: Default {
+    /// The instant, in µs, from which the slot's content means nothing any more. Zero for a slot
+    /// that is empty.
+    fn until(&self) -> u64;
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Entry<T> {
+    /// The key's hash, but for the last 8 bits, which hold the entry's rank.
+    print: u128,
+    pub(super) state: T,
+}
+
+/// How much of its limit a key had used when it was last decided: 0 for nothing, [`Rank::DENIED`]
+/// for one that was denied. At the cap, low ranks go first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Rank(u8);
+
+impl Rank {
+    pub(super) const DENIED: Self = Self(u8::MAX);
+
+    pub(super) fn of(remaining: u64, capacity: u64) -> Self {
+        // Capacities stay below 2^33, so nothing overflows.
+        let used = capacity.saturating_sub(remaining);
+        Self((used * 254 / capacity.max(1)) as u8)
+    }
+}
+
+const RANK: u128 = 0xff;
+
+impl<T: Slot> Entry<T> {
+    fn is_empty(&self) -> bool {
+        self.state.until() == 0
+    }
+
+    fn rank(&self) -> Rank {
+        Rank((self.print & RANK) as u8)
+    }
+
+    pub(super) fn set_rank(&mut self, rank: Rank) {
+        self.print = self.print & !RANK | u128::from(rank.0);
+    }
+}
+
+/// Where a print stands, or where it would.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Place {
+    At(usize),
+    Before(usize),
+}
+
+/// An entry that may go, the likeliest first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Candidate {
+    rank: Rank,
+    until: u64,
+    pub(super) at: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    slots: Vec<Entry<T>>,
+    /// The slots that prints are spread over. A few more behind them take what is pushed out.
+    spread: usize,
+    len: usize,
+    /// Where the next sweep goes on.
+    hand: usize,
+}
+
+const SMALLEST: usize = 8;
+
+impl<T: Slot> Table<T> {
+    pub(super) const fn new() -> Self {
+        Self { slots: Vec::new(), spread: 0, len: 0, hand: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn home(&self, print: u128) -> usize {
+        ((print >> 64) * self.spread as u128 >> 64) as usize
+    }
+
+    pub(super) fn find(&self, print: u128) -> Place {
+        let mut at = self.home(print);
+        while let Some(entry) = self.slots.get(at) {
+            if entry.is_empty() {
+                break;
+            }
+            if entry.print | RANK >= print | RANK {
+                return if entry.print | RANK == print | RANK { Place::At(at) } else { Place::Before(at) };
+            }
+            at += 1;
+        }
+        Place::Before(at)
+    }
+
+    pub(super) fn entry(&self, at: usize) -> &Entry<T> {
+        &self.slots[at]
+    }
+
+    pub(super) fn entry_mut(&mut self, at: usize) -> &mut Entry<T> {
+        &mut self.slots[at]
+    }
+
+    /// Adds an entry for a print that is not there. Whatever was found earlier may have moved.
+    pub(super) fn insert(&mut self, print: u128, state: T) -> &mut Entry<T> {
+        // At most nine tenths full: at that, a look-up reads three cache lines on average.
+        if (self.len + 1) * 10 > self.spread * 9 {
+            self.resize((self.spread + self.spread / 8).max(self.len + 2).max(SMALLEST));
+        }
+        let (Place::At(at) | Place::Before(at)) = self.find(print);
+        let gap = self.slots[at..].iter().position(Entry::is_empty);
+        let gap = gap.map_or(self.slots.len(), |distance| at + distance);
+        if gap == self.slots.len() {
+            self.slots.push(Entry::default());
+        }
+        self.slots[at..=gap].rotate_right(1);
+        self.slots[at] = Entry { print: print & !RANK, state };
+        self.len += 1;
+        &mut self.slots[at]
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        let mut end = at + 1;
+        while end < self.slots.len() && !self.slots[end].is_empty() && self.home(self.slots[end].print) < end {
+            end += 1;
+        }
+        self.slots[at..end].rotate_left(1);
+        self.slots[end - 1] = Entry::default();
+        self.len -= 1;
+    }
+
+    /// Moves all entries, in one pass, to a table spread over `spread` slots.
+    fn resize(&mut self, spread: usize) {
+        let mut larger = Vec::with_capacity(spread + 8 + spread / 64);
+        let old = std::mem::take(&mut self.slots);
+        self.spread = spread;
+        for entry in old.into_iter().filter(|entry| !entry.is_empty()) {
+            let home = self.home(entry.print);
+            while larger.len() < home {
+                larger.push(Entry::default());
+            }
+            larger.push(entry);
+        }
+        while larger.len() < spread + 8 {
+            larger.push(Entry::default());
+        }
+        self.slots = larger;
+    }
+
+    /// Looks at the next `slots` slots and drops what means nothing at `now` any more.
+    pub(super) fn sweep(&mut self, slots: usize, now: u64) {
+        for _ in 0..slots.min(self.slots.len()) {
+            self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
+            let entry = &self.slots[self.hand];
+            if !entry.is_empty() && entry.state.until() <= now {
+                self.remove(self.hand);
+            } else {
+                self.hand += 1;
+            }
+        }
+        if self.spread > SMALLEST && self.len < self.spread / 3 {
+            self.resize((self.spread / 2).max(SMALLEST));
+        }
+    }
+
+    /// Which entry should go when room is needed, if there is one: an entry that means nothing at
+    /// `now`, or else the one with the lowest rank among the next few, and of equals the one that
+    /// would be forgotten first. One that was denied only if all were.
+    pub(super) fn candidate(&mut self, now: u64) -> Option<Candidate> {
+        const FEW: usize = 16;
+        let mut lowest: Option<Candidate> = None;
+        let mut seen = 0;
+        for step in 0..self.slots.len() {
+            let at = (self.hand + step) % self.slots.len();
+            let entry = &self.slots[at];
+            if entry.is_empty() {
+                continue;
+            }
+            let until = entry.state.until();
+            let rank = if until <= now { Rank(0) } else { entry.rank() };
+            let candidate = Candidate { rank, until, at };
+            lowest = Some(lowest.map_or(candidate, |lowest| lowest.min(candidate)));
+            seen += 1;
+            if seen >= FEW && lowest.is_some_and(|lowest| lowest.rank < Rank::DENIED) {
+                self.hand = at;
+                break;
+            }
+        }
+        lowest
+    }
+
+    pub(super) fn states(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter(|entry| !entry.is_empty()).map(|entry| &entry.state)
+    }
+
+    /// Bytes on the heap, but for those of the states.
+    pub(super) fn heap(&self) -> usize {
+        self.slots.capacity() * size_of::<Entry<T>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    struct Until(u64);
+
+    impl Slot for Until {
+        fn until(&self) -> u64 {
+            self.0
+        }
+    }
+
+    /// Prints that crowd together, at the start, in the middle and at the end.
+    fn prints() -> impl Strategy<Value = u128> {
+        let near = |base: u128| (0u128..24).prop_map(move |n| base + (n << 8));
+        prop_oneof![any::<u128>().prop_map(|p| p & !RANK), near(0), near(1 << 127), near(!RANK - (24 << 8))]
+    }
+
+    proptest! {
+        /// Whatever comes and goes, the table holds what a sorted map holds.
+        #[test]
+        fn it_is_a_map(steps in prop::collection::vec((prints(), 0u8..8, 1u64..100), 1..600)) {
+            let mut table = Table::<Until>::new();
+            let mut map = BTreeMap::new();
+            for (print, action, until) in steps {
+                match (action, table.find(print)) {
+                    (0..=4, Place::At(at)) => {
+                        table.entry_mut(at).state = Until(until);
+                        table.entry_mut(at).set_rank(Rank(until as u8));
+                        map.insert(print, until);
+                    }
+                    (0..=4, Place::Before(_)) => {
+                        table.insert(print, Until(until));
+                        map.insert(print, until);
+                    }
+                    (5..=6, Place::At(at)) => {
+                        table.remove(at);
+                        map.remove(&print);
+                    }
+                    (5..=6, Place::Before(_)) => prop_assert!(!map.contains_key(&print)),
+                    _ => {
+                        table.sweep(usize::MAX, until);
+                        table.sweep(usize::MAX, until);
+                        map.retain(|_, kept| *kept > until);
+                    }
+                }
+                prop_assert_eq!(table.len(), map.len());
+                for (&print, &until) in &map {
+                    let Place::At(at) = table.find(print) else { panic!("{print:x} is lost") };
+                    prop_assert_eq!(table.entry(at).state, Until(until));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn it_wastes_at_most_a_quarter_once_it_is_large() {
+        let mut table = Table::<Until>::new();
+        for n in 0..50_000u128 {
+            table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), Until(1));
+            let used = table.len() * size_of::<Entry<Until>>();
+            assert!(table.len() < 1_000 || table.heap() * 3 <= used * 4, "{} of {}", used, table.heap());
+        }
+    }
+
+    #[test]
+    fn the_lowest_rank_goes_first_and_a_denied_one_last() {
+        let mut table = Table::<Until>::new();
+        for n in 0..200u128 {
+            table.insert(n << 120, Until(1_000)).set_rank(Rank::DENIED);
+        }
+        table.insert(77 << 119, Until(1_000)).set_rank(Rank(3));
+        table.insert(78 << 113, Until(2_000)).set_rank(Rank(2));
+        for rank in [Rank(2), Rank(3), Rank::DENIED] {
+            let candidate = table.candidate(5).unwrap();
+            assert_eq!(candidate.rank, rank);
+            table.remove(candidate.at);
+        }
+    }
+}
