@@ -176,6 +176,13 @@ impl Decision {
         &self.outcomes
     }
 
+    /// Notes that `tokens` of what a limit was charged were given back.
+    pub(crate) fn give_back(&mut self, limit: usize, tokens: u64) {
+        for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.limit() == limit) {
+            outcome.cost = outcome.cost.saturating_sub(tokens);
+        }
+    }
+
     /// What proves that this request was charged, for a refund. Nothing, where it was not.
     #[must_use]
     pub fn into_receipt(self) -> Receipt {

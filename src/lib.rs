@@ -8,6 +8,7 @@ mod cost;
 mod decision;
 mod error;
 mod hash;
+mod http;
 pub mod key;
 mod limit;
 mod limiter;
@@ -24,6 +25,9 @@ pub use algorithm::{
 pub use cost::CostTable;
 pub use decision::{Decision, Level, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError};
+pub use http::{
+    HeaderStyle, OnStoreError, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture,
+};
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use request::RequestHead;

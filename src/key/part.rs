@@ -23,6 +23,10 @@ impl KeyBuf {
         &self.0
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -1,0 +1,146 @@
+//! From a request to a decision.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use super::layer::Shared;
+use crate::decision::Decision;
+use crate::error::StoreError;
+use crate::hash::KeyHash;
+use crate::key::{Extracted, KeyBuf, Missing};
+use crate::limit::{Limit, MissingKey};
+use crate::request::RequestHead;
+use crate::store::{Charge, Terms};
+
+/// What came of asking for a decision. `None`: no limit applies.
+pub(super) type Asked = Result<Option<Decision>, Failure>;
+
+/// Why there is no decision.
+#[derive(Debug)]
+pub(super) enum Failure {
+    MissingKey(Missing),
+    Store(StoreError),
+}
+
+/// A decision, at once or later.
+pub(super) enum Asking {
+    Now(Asked),
+    Later(Pin<Box<dyn Future<Output = Asked> + Send>>),
+}
+
+impl fmt::Debug for Asking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Now(_) => "Now",
+            Self::Later(_) => "Later",
+        })
+    }
+}
+
+/// Asks whether a request may go on, and charges it if so.
+pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
+    let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
+    let mut later: Vec<KeyToCome> = Vec::new();
+    let mut key = KeyBuf::default();
+    for (limit, terms) in shared.limits.iter() {
+        key.clear();
+        let extracted = limit.extractor().map_or(Extracted::Done, |extractor| extractor.extract(head, &mut key));
+        let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
+        match extracted {
+            Extracted::Done => {}
+            Extracted::Missing(missing) => match instead(limit, missing, shared) {
+                Ok(Instead::Skip) => continue,
+                Ok(Instead::Share) => key.clear(),
+                Err(failure) => return Asking::Now(Err(failure)),
+            },
+            Extracted::Later(rest) => {
+                let (terms, missing) = (terms.clone(), limit.missing_key());
+                later.push(KeyToCome { terms, cost, missing, so_far: std::mem::take(&mut key), rest });
+                continue;
+            }
+        }
+        charges.push(Charge { terms, key: shared.hasher.hash(key.as_bytes()), cost });
+    }
+    if !later.is_empty() {
+        let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
+        return Asking::Later(Box::pin(complete(shared.clone(), known, later)));
+    }
+    if charges.is_empty() {
+        return Asking::Now(Ok(None));
+    }
+    match shared.store.acquire(&charges).into_ready() {
+        Ok(decision) => Asking::Now(decision.map(Some).map_err(Failure::Store)),
+        Err(pending) => Asking::Later(Box::pin(async { pending.await.map(Some).map_err(Failure::Store) })),
+    }
+}
+
+/// What becomes of a missing key.
+enum Instead {
+    Skip,
+    Share,
+}
+
+fn instead(limit: &Limit, missing: Missing, shared: &Shared) -> Result<Instead, Failure> {
+    match limit.missing_key() {
+        MissingKey::Skip => Ok(Instead::Skip),
+        MissingKey::Share => Ok(Instead::Share),
+        MissingKey::Deny => {
+            report(limit.name(), missing, shared);
+            Err(Failure::MissingKey(missing))
+        }
+    }
+}
+
+/// Says once what only the operator can mend.
+fn report(limit: &str, missing: Missing, shared: &Shared) {
+    if missing == Missing::FromServer && !shared.identity.has_reported.swap(true, Ordering::Relaxed) {
+        #[cfg(feature = "tracing")]
+        tracing::error!(
+            limit,
+            "requests are refused with 500: the server does not say who the peer is. With Axum, serve \
+             `app.into_make_service_with_connect_info::<SocketAddr>()`; with Tonic, enable the feature `tonic`; \
+             otherwise, insert a `PeerAddr` extension",
+        );
+        #[cfg(not(feature = "tracing"))]
+        let _ = limit;
+    }
+}
+
+/// A charge whose key has yet to be found out.
+struct KeyToCome {
+    terms: Arc<Terms>,
+    cost: u64,
+    missing: MissingKey,
+    so_far: KeyBuf,
+    rest: Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>,
+}
+
+async fn complete(shared: Arc<Shared>, mut known: Vec<(Arc<Terms>, KeyHash, u64)>, later: Vec<KeyToCome>) -> Asked {
+    for KeyToCome { terms, cost, missing, mut so_far, rest } in later {
+        match (rest.await, missing) {
+            (Ok(rest), _) => so_far.append(&rest),
+            (Err(_), MissingKey::Skip) => continue,
+            (Err(_), MissingKey::Share) => so_far.clear(),
+            (Err(missing), MissingKey::Deny) => {
+                report(terms.name(), missing, &shared);
+                return Err(Failure::MissingKey(missing));
+            }
+        }
+        known.push((terms, shared.hasher.hash(so_far.as_bytes()), cost));
+    }
+    // Decisions list limits in the order in which they were given.
+    known.sort_by_key(|(terms, ..)| terms.index());
+    let charges: SmallVec<[Charge<'_>; 4]> =
+        known.iter().map(|(terms, key, cost)| Charge { terms, key: *key, cost: *cost }).collect();
+    if charges.is_empty() {
+        return Ok(None);
+    }
+    let answer = shared.store.acquire(&charges);
+    drop(charges);
+    answer.await.map(Some).map_err(Failure::Store)
+}

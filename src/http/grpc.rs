@@ -1,0 +1,65 @@
+//! Refusals for gRPC: an HTTP status says nothing to its clients but "unavailable, try again".
+//!
+//! A refusal is "trailers-only": HTTP 200, no body, and the status among the headers.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+
+use super::reject::{Reason, Rejection};
+use crate::key::Missing;
+use crate::request::RequestHead;
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+// https://grpc.io/docs/guides/status-codes/
+const INVALID_ARGUMENT: u16 = 3;
+const RESOURCE_EXHAUSTED: u16 = 8;
+const INTERNAL: u16 = 13;
+const UNAVAILABLE: u16 = 14;
+
+/// The content type of a gRPC or gRPC-Web request, which its response must have too.
+pub(super) fn content_type<'a>(head: &RequestHead<'a>) -> Option<&'a HeaderValue> {
+    let value = head.headers.get(CONTENT_TYPE)?;
+    let rest = value.as_bytes().strip_prefix(b"application/grpc")?;
+    matches!(rest.first(), None | Some(b'+' | b'-' | b';')).then_some(value)
+}
+
+pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue) -> Response<Bytes> {
+    let status = match rejection.reason() {
+        Reason::Limited { .. } => RESOURCE_EXHAUSTED,
+        Reason::MissingKey(Missing::FromRequest) => INVALID_ARGUMENT,
+        Reason::MissingKey(Missing::FromServer) => INTERNAL,
+        Reason::StoreFailed => UNAVAILABLE,
+    };
+    let mut response = Response::new(Bytes::new());
+    *response.status_mut() = StatusCode::OK;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, content_type.clone());
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(GRPC_STATUS, status.into());
+    if let Ok(message) = HeaderValue::try_from(percent_encoded(&rejection.message())) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    if let Reason::Limited { retry_after } = rejection.reason() {
+        // Negative: don't retry (gRFC A6). The largest that it can tell is 24 days.
+        let pushback =
+            retry_after.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        headers.insert(GRPC_RETRY_PUSHBACK_MS, pushback.into());
+    }
+    response
+}
+
+/// As `grpc-message` wants it: all but printable ASCII, and `%`, as `%` and two digits.
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}

@@ -1,0 +1,238 @@
+//! The headers that tell clients where they stand.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+
+use crate::decision::{Decision, Outcome, Verdict};
+use crate::limit::Limit;
+use crate::time::{Timestamp, ceil_seconds};
+
+/// A way to tell clients where they stand. Times are whole seconds, rounded up.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum HeaderStyle {
+    /// `RateLimit-Policy` and `RateLimit`, with every limit by name, as the IETF's draft has them
+    /// ([draft-ietf-httpapi-ratelimit-headers-10](https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/)).
+    ///
+    /// ```text
+    /// RateLimit-Policy: "burst";q=20;w=2, "daily";q=10000;w=86400
+    /// RateLimit: "burst";r=19;t=1, "daily";r=9999;t=3600
+    /// ```
+    ///
+    /// `q` tokens per `w` seconds (left out below a second); `r` are left, and there are more in
+    /// `t` seconds. For a bucket `q` is its capacity, and `w` the time in which it fills.
+    Draft,
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the limit that has
+    /// least left.
+    XRateLimit(Reset),
+    /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, likewise.
+    XRateLimitDashed(Reset),
+    /// `X-Ratelimit-Retry-After` on what is denied: the same as `Retry-After`, for clients that
+    /// look for it under this name.
+    XRetryAfter,
+}
+
+/// How an `…-Reset` header tells when a limit is as if it had never been used.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum Reset {
+    /// In how many seconds.
+    #[default]
+    Seconds,
+    /// At which second since the Unix epoch, by the store's clock.
+    Epoch,
+}
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
+const X_RATE_LIMIT: Names = Names {
+    limit: HeaderName::from_static("x-ratelimit-limit"),
+    remaining: HeaderName::from_static("x-ratelimit-remaining"),
+    reset: HeaderName::from_static("x-ratelimit-reset"),
+};
+const X_RATE_LIMIT_DASHED: Names = Names {
+    limit: HeaderName::from_static("x-rate-limit-limit"),
+    remaining: HeaderName::from_static("x-rate-limit-remaining"),
+    reset: HeaderName::from_static("x-rate-limit-reset"),
+};
+
+/// The names of a triple.
+struct Names {
+    limit: HeaderName,
+    remaining: HeaderName,
+    reset: HeaderName,
+}
+
+/// The chosen styles, with all that can be written before there is a request.
+#[derive(Clone, Debug)]
+pub(super) struct Headers {
+    styles: Vec<HeaderStyle>,
+    limits: Vec<Texts>,
+    /// `RateLimit-Policy` with all limits.
+    policies: HeaderValue,
+}
+
+/// What is always the same about a limit.
+#[derive(Clone, Debug)]
+struct Texts {
+    /// `"name"`
+    name: Bytes,
+    /// `"name";q=20;w=2`
+    policy: Bytes,
+    capacity: u64,
+}
+
+impl Headers {
+    pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
+        let limits: Vec<Texts> = limits.iter().map(Texts::of).collect();
+        let policies = join(limits.iter().map(|limit| &limit.policy));
+        Self { styles: styles.into_iter().collect(), policies, limits }
+    }
+
+    /// The same styles for other limits, or other styles for the same.
+    pub(super) fn set_styles(&mut self, styles: impl IntoIterator<Item = HeaderStyle>) {
+        self.styles = styles.into_iter().collect();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.styles.is_empty()
+    }
+
+    /// The names of all headers that a response can have.
+    pub(super) fn names(&self) -> Vec<HeaderName> {
+        let mut names = vec![RETRY_AFTER];
+        for style in &self.styles {
+            match style {
+                HeaderStyle::Draft => names.extend([RATE_LIMIT_POLICY, RATE_LIMIT]),
+                HeaderStyle::XRateLimit(_) => names.extend(X_RATE_LIMIT.all()),
+                HeaderStyle::XRateLimitDashed(_) => names.extend(X_RATE_LIMIT_DASHED.all()),
+                HeaderStyle::XRetryAfter => names.push(X_RETRY_AFTER),
+            }
+        }
+        names
+    }
+
+    /// Tells `decision`. What limiters further in have told stays: lists grow, and of triples the
+    /// one with less left stays.
+    pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+        let outcomes = decision.outcomes();
+        let Some(tightest) = outcomes.iter().reduce(tighter) else { return };
+        for style in &self.styles {
+            match style {
+                HeaderStyle::Draft => {
+                    headers.append(RATE_LIMIT_POLICY, self.policies(outcomes));
+                    headers.append(RATE_LIMIT, self.standings(outcomes));
+                }
+                HeaderStyle::XRateLimit(reset) => {
+                    self.write_triple(&X_RATE_LIMIT, *reset, tightest, decision.at(), headers);
+                }
+                HeaderStyle::XRateLimitDashed(reset) => {
+                    self.write_triple(&X_RATE_LIMIT_DASHED, *reset, tightest, decision.at(), headers);
+                }
+                HeaderStyle::XRetryAfter => {
+                    if let Some(wait) = decision.retry_after() {
+                        headers.insert(X_RETRY_AFTER, ceil_seconds(wait).max(1).into());
+                    }
+                }
+            }
+        }
+    }
+
+    fn policies(&self, outcomes: &[Outcome]) -> HeaderValue {
+        if outcomes.len() == self.limits.len() {
+            return self.policies.clone();
+        }
+        join(outcomes.iter().map(|outcome| &self.limits[outcome.limit()].policy))
+    }
+
+    fn standings(&self, outcomes: &[Outcome]) -> HeaderValue {
+        let names: usize = outcomes.iter().map(|outcome| self.limits[outcome.limit()].name.len()).sum();
+        let mut text = BytesMut::with_capacity(names + 48 * outcomes.len());
+        let mut number = itoa::Buffer::new();
+        for (index, outcome) in outcomes.iter().enumerate() {
+            if index > 0 {
+                text.extend_from_slice(b", ");
+            }
+            text.extend_from_slice(&self.limits[outcome.limit()].name);
+            text.extend_from_slice(b";r=");
+            text.extend_from_slice(number.format(outcome.remaining()).as_bytes());
+            if let Some(more) = outcome.more_after() {
+                text.extend_from_slice(b";t=");
+                text.extend_from_slice(number.format(integer(ceil_seconds(more))).as_bytes());
+            }
+        }
+        value(text.freeze())
+    }
+
+    fn write_triple(&self, names: &Names, reset: Reset, outcome: &Outcome, at: Timestamp, headers: &mut HeaderMap) {
+        let told = headers.get(&names.remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
+        if told.is_some_and(|left| left <= outcome.remaining()) {
+            return;
+        }
+        let reset = match reset {
+            Reset::Seconds => ceil_seconds(outcome.reset_after()),
+            Reset::Epoch => epoch_seconds(at, outcome),
+        };
+        headers.insert(names.limit.clone(), self.limits[outcome.limit()].capacity.into());
+        headers.insert(names.remaining.clone(), outcome.remaining().into());
+        headers.insert(names.reset.clone(), reset.into());
+    }
+}
+
+impl Names {
+    fn all(self) -> [HeaderName; 3] {
+        [self.limit, self.remaining, self.reset]
+    }
+}
+
+impl Texts {
+    fn of(limit: &Limit) -> Self {
+        let escaped = limit.name().replace('\\', r"\\").replace('"', "\\\"");
+        let name = format!("\"{escaped}\"");
+        let capacity = limit.algorithm().capacity();
+        let window = limit.algorithm().window();
+        let policy = match window.as_secs() {
+            0 => format!("{name};q={capacity}"),
+            _ => format!("{name};q={capacity};w={}", integer(ceil_seconds(window))),
+        };
+        Self { name: name.into(), policy: policy.into(), capacity }
+    }
+}
+
+/// Of two limits, the one to mind: one that denies, the longer the wait the more; or else the one
+/// that has less left.
+fn tighter<'a>(one: &'a Outcome, other: &'a Outcome) -> &'a Outcome {
+    let looseness = |outcome: &Outcome| {
+        let wait = match outcome.verdict() {
+            Verdict::Allow { .. } => None,
+            Verdict::Deny { retry_after } => Some(retry_after.unwrap_or(std::time::Duration::MAX)),
+        };
+        (std::cmp::Reverse(wait), outcome.remaining(), std::cmp::Reverse(outcome.reset_after()))
+    };
+    if looseness(other) < looseness(one) { other } else { one }
+}
+
+fn epoch_seconds(at: Timestamp, outcome: &Outcome) -> u64 {
+    let at = u128::from(at.as_micros()) + outcome.reset_after().as_micros();
+    u64::try_from(at.div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// The largest integer that a structured field can hold, if it is less (RFC 9651, 3.3.1).
+fn integer(number: u64) -> u64 {
+    number.min(999_999_999_999_999)
+}
+
+fn join<'a>(members: impl Iterator<Item = &'a Bytes>) -> HeaderValue {
+    let mut text = BytesMut::new();
+    for member in members {
+        if !text.is_empty() {
+            text.extend_from_slice(b", ");
+        }
+        text.extend_from_slice(member);
+    }
+    value(text.freeze())
+}
+
+fn value(text: Bytes) -> HeaderValue {
+    HeaderValue::from_maybe_shared(text).expect("names are visible ASCII, and the rest is ours")
+}

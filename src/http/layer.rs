@@ -1,0 +1,308 @@
+//! The layer: what to limit, and how to say so.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::{HeaderName, Response};
+use tower_layer::Layer;
+
+use super::headers::{HeaderStyle, Headers};
+use super::reject::{Rejection, Wording};
+use super::service::RateLimit;
+use crate::cost::{Cost, CostTable};
+use crate::error::ConfigError;
+use crate::hash::KeyHasher;
+use crate::limit::{Limit, Limits};
+use crate::request::RequestHead;
+use crate::store::{MemoryStore, Store};
+
+/// Limits the requests that reach a service.
+///
+/// It fits every service of `http` requests and responses: Axum's, Tonic's, Hyper's, servers and
+/// clients. All limits are decided together: a request that one of them denies takes nothing from
+/// any. Clones of a layer, and the services that it makes, share what has been used.
+///
+/// ```
+/// use axum::Router;
+/// use axum::routing::{get, post};
+/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
+///
+/// # async fn read() {}
+/// # async fn create() {}
+/// # async fn report() {}
+/// let limits = RateLimitLayer::new([
+///     Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(key::peer_ip()),
+///     Limit::new("daily", FixedWindow::per_day(10_000)).by(key::header("x-api-key").or(key::peer_ip())),
+/// ]);
+/// # use tower_ratelimit::key::KeyExtractor;
+///
+/// let app: Router = Router::new()
+///     .route("/user", get(read).post(create))
+///     .route("/report", get(report).route_layer(limits.cost(10))) // this endpoint costs 10
+///     .layer(limits); // everything else costs 1
+/// ```
+///
+/// # Order
+///
+/// Further out, put what a refusal should pass through too: tracing, CORS (or browsers can't read
+/// a 429, and preflights are counted). Further in, what is not to run for refused requests.
+///
+/// In Axum, use [`route_layer`](axum::routing::MethodRouter::route_layer) rather than `layer` on
+/// a single method router: Rust can't infer the error type of the latter when there are two.
+#[derive(Clone)]
+#[must_use]
+pub struct RateLimitLayer {
+    shared: Arc<Shared>,
+}
+
+/// All that a limiter's services share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) limits: Limits,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) hasher: KeyHasher,
+    pub(super) cost: Cost,
+    pub(super) headers: Headers,
+    pub(super) wording: Wording,
+    pub(super) on_store_error: OnStoreError,
+    pub(super) identity: Arc<Identity>,
+}
+
+/// What makes a limiter the same one on a router and on its routes.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    /// Some routes have a cost of their own: an outer layer leaves a note of what it has charged.
+    pub(super) has_route_costs: AtomicBool,
+    /// It was reported that the server does not provide a key.
+    pub(super) has_reported: AtomicBool,
+}
+
+/// What becomes of requests when the store can't decide.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum OnStoreError {
+    /// They are refused: 503, with `Retry-After`.
+    #[default]
+    Refuse,
+    /// They go on, uncounted.
+    Allow,
+}
+
+impl RateLimitLayer {
+    /// Limits that are decided together, all or nothing: in memory, each request at a cost of 1,
+    /// told by [`HeaderStyle::Draft`], unless the methods below say otherwise.
+    ///
+    /// # Panics
+    ///
+    /// When there is no limit, more than 64, two have one name, or one has a constant cost over
+    /// its capacity. [`try_new`](Self::try_new) returns an error instead.
+    #[track_caller]
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self::try_new(limits).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`new`](Self::new), for limits that are not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When there is no limit, more than 64, two have one name, or one has a constant cost over
+    /// its capacity.
+    pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
+        let store = MemoryStore::new();
+        let hasher = store.hasher();
+        let limits = Limits::new(limits.into_iter().collect(), &hasher)?;
+        let shared = Shared {
+            headers: Headers::new([HeaderStyle::Draft], limits.as_slice()),
+            limits,
+            store: Arc::new(store),
+            hasher,
+            cost: Cost::Constant(1),
+            wording: Wording::default(),
+            on_store_error: OnStoreError::default(),
+            identity: Arc::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Another store. Limiters that are given one store share it: their limits of the same name
+    /// and algorithm count together.
+    pub fn store(mut self, store: impl Store) -> Self {
+        let shared = self.shared();
+        shared.hasher = store.hasher();
+        shared.limits.hash_by(&shared.hasher);
+        shared.store = Arc::new(store);
+        self
+    }
+
+    /// This limiter, for a route whose requests cost `cost` tokens.
+    ///
+    /// On a route, inside the same limiter's layer on the router, it charges the difference to
+    /// what that has charged. If that is denied, the request is, and what was charged is given
+    /// back. On its own, it charges the cost.
+    ///
+    /// Limits with a [`cost`](Limit::cost) of their own are not concerned.
+    ///
+    /// # Panics
+    ///
+    /// When a limit could never allow that cost. [`try_cost`](Self::try_cost) returns an error
+    /// instead.
+    #[track_caller]
+    pub fn cost(&self, cost: u64) -> Self {
+        self.try_cost(cost).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`cost`](Self::cost), for a cost that is not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When a limit could never allow that cost.
+    pub fn try_cost(&self, cost: u64) -> Result<Self, ConfigError> {
+        self.costing(Cost::Constant(cost))
+    }
+
+    /// This limiter, with costs by method and route.
+    ///
+    /// # Panics
+    ///
+    /// When a limit could never allow one of the costs. [`try_costs`](Self::try_costs) returns an
+    /// error instead.
+    #[track_caller]
+    pub fn costs(&self, costs: CostTable) -> Self {
+        self.try_costs(costs).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`costs`](Self::costs), for costs that are not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When a limit could never allow one of the costs.
+    pub fn try_costs(&self, costs: CostTable) -> Result<Self, ConfigError> {
+        self.costing(Cost::Table(Arc::new(costs)))
+    }
+
+    /// This limiter, with costs that a closure takes from requests. A cost of 0 takes nothing; one
+    /// over a limit's capacity is denied.
+    pub fn cost_by(&self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        let mut layer = self.clone();
+        layer.shared().cost = Cost::By(Arc::new(cost));
+        layer.shared.identity.has_route_costs.store(true, Ordering::Relaxed);
+        layer
+    }
+
+    /// Tells clients where they stand in other styles: several at once, or, with `[]`, in none.
+    /// `Retry-After` is always told.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
+    ///
+    /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))])
+    ///     .headers([HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)]);
+    /// # let _ = limits;
+    /// ```
+    pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {
+        self.shared().headers.set_styles(styles);
+        self
+    }
+
+    /// The names of all headers that this limiter can add to a response: for CORS to expose.
+    ///
+    /// ```
+    /// use tower_http::cors::CorsLayer;
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]);
+    /// let cors = CorsLayer::new().expose_headers(limits.exposed_headers());
+    /// # let _ = cors;
+    /// ```
+    #[must_use]
+    pub fn exposed_headers(&self) -> Vec<HeaderName> {
+        self.shared.headers.names()
+    }
+
+    /// Answers refused requests with `application/problem+json` (RFC 9457) rather than plain text.
+    pub fn problem_json(mut self) -> Self {
+        self.shared().wording = Wording::ProblemJson;
+        self
+    }
+
+    /// Answers refused requests with what a closure makes of them. `Retry-After` and
+    /// `Cache-Control` are added where it has not set them. gRPC requests are answered as ever.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]).on_reject(|rejection| {
+    ///     let mut response = Response::new(format!("<p>{}</p>", rejection.message()));
+    ///     *response.status_mut() = rejection.status();
+    ///     response
+    /// });
+    /// # let _ = limits;
+    /// ```
+    pub fn on_reject<B: Into<Bytes>>(
+        mut self,
+        word: impl Fn(&Rejection<'_>) -> Response<B> + Send + Sync + 'static,
+    ) -> Self {
+        self.shared().wording = Wording::Custom(Arc::new(move |rejection| word(rejection).map(Into::into)));
+        self
+    }
+
+    /// What becomes of requests when the store can't decide: refused, unless this says otherwise.
+    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
+        self.shared().on_store_error = policy;
+        self
+    }
+
+    /// The limits, in the order in which they were given.
+    #[must_use]
+    pub fn limits(&self) -> &[Limit] {
+        self.shared.limits.as_slice()
+    }
+
+    fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {
+        cost.largest().map_or(Ok(()), |largest| self.shared.limits.can_hold(largest))?;
+        let mut layer = self.clone();
+        layer.shared().cost = cost;
+        layer.shared.identity.has_route_costs.store(true, Ordering::Relaxed);
+        Ok(layer)
+    }
+
+    /// What is shared, to change it: a copy, once there are other users of it.
+    fn shared(&mut self) -> &mut Shared {
+        Arc::make_mut(&mut self.shared)
+    }
+}
+
+impl Shared {
+    pub(super) fn has_route_costs(&self) -> bool {
+        self.identity.has_route_costs.load(Ordering::Relaxed)
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit::new(inner, self.shared.clone())
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("limits", &self.limits.as_slice())
+            .field("store", &self.store)
+            .field("cost", &self.cost)
+            .field("wording", &self.wording)
+            .field("on_store_error", &self.on_store_error)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,89 @@
+//! The service: asks, and lets a request go on, wait or end here.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::body::ResponseBody;
+use super::charge::Asking;
+use super::future::ResponseFuture;
+use super::layer::Shared;
+use super::visit::{Next, Visit};
+
+/// Limits the requests that reach a service. A [`RateLimitLayer`](crate::RateLimitLayer) makes it.
+#[derive(Clone)]
+pub struct RateLimit<S> {
+    inner: S,
+    shared: Arc<Shared>,
+}
+
+impl<S> RateLimit<S> {
+    pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        Self { inner, shared }
+    }
+
+    /// The service within.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service within.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service within.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for RateLimit<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    R: Body,
+    R::Data: From<Bytes>,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, B>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        // Which key is asked for is not known yet: limits never show here.
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let visit = Visit::of(&self.shared, &request);
+        match visit.ask(&request) {
+            Asking::Now(asked) => match visit.next(asked, &mut request) {
+                Next::GoOn(report) => ResponseFuture::running(self.inner.call(request), report),
+                Next::Wait { delay, held } => {
+                    ResponseFuture::waiting(delay, held, visit.into_owned(), self.take_ready(), request)
+                }
+                Next::Refuse(response) => ResponseFuture::refused(response),
+            },
+            Asking::Later(asked) => ResponseFuture::asking(asked, visit.into_owned(), self.take_ready(), request),
+        }
+    }
+}
+
+impl<S: Clone> RateLimit<S> {
+    /// The service that was polled ready, which is the one to call; a clone of it, which may not
+    /// be ready, takes its place.
+    fn take_ready(&mut self) -> S {
+        let clone = self.inner.clone();
+        std::mem::replace(&mut self.inner, clone)
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).field("shared", &self.shared).finish()
+    }
+}

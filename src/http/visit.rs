@@ -1,0 +1,160 @@
+//! One request at the limiter: what it is asked for, and what becomes of it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use smallvec::SmallVec;
+
+use super::charge::{self, Asked, Asking, Failure};
+use super::layer::{OnStoreError, Shared};
+use super::ledger::Ledger;
+use super::reject::{Reason, Rejection};
+use crate::decision::Decision;
+use crate::error::StoreError;
+use crate::limiter;
+use crate::request::RequestHead;
+
+/// One request at the limiter.
+pub(super) struct Visit<'a> {
+    shared: Cow<'a, Arc<Shared>>,
+    /// What the same limiter further out has charged it.
+    ledger: Option<Arc<Ledger>>,
+}
+
+/// What becomes of it.
+pub(super) enum Next {
+    GoOn(Report),
+    Wait { delay: Duration, held: Held },
+    Refuse(Response<Bytes>),
+}
+
+/// What to tell with the response.
+pub(super) enum Report {
+    Nothing,
+    Decision(Arc<Shared>, Decision),
+    Ledger(Arc<Shared>, Arc<Ledger>),
+}
+
+impl<'a> Visit<'a> {
+    pub(super) fn of<B>(shared: &'a Arc<Shared>, request: &Request<B>) -> Self {
+        let ledger = if shared.has_route_costs() { Ledger::find(shared, request.extensions()) } else { None };
+        Self { shared: Cow::Borrowed(shared), ledger }
+    }
+
+    pub(super) fn into_owned(self) -> Visit<'static> {
+        Visit { shared: Cow::Owned(self.shared.into_owned()), ledger: self.ledger }
+    }
+
+    /// Asks whether the request may go on, and charges it if so.
+    pub(super) fn ask<B>(&self, request: &Request<B>) -> Asking {
+        let head = RequestHead::of(request);
+        match &self.ledger {
+            None => charge::ask(&self.shared, &head),
+            Some(ledger) => {
+                let cost = self.shared.cost.of(&head);
+                Asking::Later(Box::pin(ledger.clone().adjust(Arc::clone(&self.shared), cost)))
+            }
+        }
+    }
+
+    /// What becomes of the request.
+    pub(super) fn next<B>(&self, asked: Asked, request: &mut Request<B>) -> Next {
+        let decision = match asked {
+            Ok(Some(decision)) => decision,
+            Ok(None) => return Next::GoOn(Report::Nothing),
+            Err(Failure::Store(error)) => {
+                report_failure(&error);
+                return match self.shared.on_store_error {
+                    OnStoreError::Allow => Next::GoOn(Report::Nothing),
+                    OnStoreError::Refuse => Next::Refuse(self.refusal(Reason::StoreFailed, &[], request)),
+                };
+            }
+            Err(Failure::MissingKey(missing)) => {
+                return Next::Refuse(self.refusal(Reason::MissingKey(missing), &[], request));
+            }
+        };
+        if !decision.is_allowed() {
+            return Next::Refuse(self.deny(decision, request));
+        }
+        match decision.delay() {
+            Duration::ZERO => Next::GoOn(self.go_on(decision, request)),
+            delay => Next::Wait { delay, held: Held { shared: Arc::clone(&self.shared), decision: Some(decision) } },
+        }
+    }
+
+    /// What to tell with the response to a request that goes on.
+    pub(super) fn go_on<B>(&self, decision: Decision, request: &mut Request<B>) -> Report {
+        if let Some(ledger) = &self.ledger {
+            // Whoever has opened it tells the decision.
+            ledger.add(decision);
+            Report::Nothing
+        } else if self.shared.has_route_costs() {
+            let ledger = Ledger::open(&self.shared, decision, request.extensions_mut());
+            Report::Ledger(Arc::clone(&self.shared), ledger)
+        } else if self.shared.headers.is_empty() {
+            Report::Nothing
+        } else {
+            Report::Decision(Arc::clone(&self.shared), decision)
+        }
+    }
+
+    fn deny<B>(&self, decision: Decision, request: &Request<B>) -> Response<Bytes> {
+        let limits = self.shared.limits.as_slice();
+        let denies = decision.outcomes().iter().filter(|outcome| !outcome.verdict().is_allowed());
+        let violated: SmallVec<[&str; 4]> = denies.map(|outcome| limits[outcome.limit()].name()).collect();
+        let reason = Reason::Limited { retry_after: decision.retry_after() };
+        let mut response = self.refusal(reason, &violated, request);
+        match &self.ledger {
+            Some(ledger) => ledger.add(decision),
+            None => self.shared.headers.write(&decision, response.headers_mut()),
+        }
+        response
+    }
+
+    fn refusal<B>(&self, reason: Reason, violated: &[&str], request: &Request<B>) -> Response<Bytes> {
+        let head = RequestHead::of(request);
+        self.shared.wording.response(&Rejection { reason, violated, head })
+    }
+}
+
+fn report_failure(error: &StoreError) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(error = error as &dyn std::error::Error, "a request was not counted");
+    #[cfg(not(feature = "tracing"))]
+    let _ = error;
+}
+
+impl Report {
+    pub(super) fn write(&self, headers: &mut HeaderMap) {
+        match self {
+            Self::Nothing => {}
+            Self::Decision(shared, decision) => shared.headers.write(decision, headers),
+            Self::Ledger(shared, ledger) => ledger.write(shared, headers),
+        }
+    }
+}
+
+/// A decision whose time has not come. Given up, it gives back what it has taken.
+pub(super) struct Held {
+    shared: Arc<Shared>,
+    decision: Option<Decision>,
+}
+
+impl Held {
+    pub(super) fn release(mut self) -> Option<Decision> {
+        self.decision.take()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(decision) = self.decision.take() {
+            let answer = limiter::refund(&*self.shared.store, &self.shared.limits, &decision.into_receipt());
+            // In memory it is done. A future can't be awaited here: elsewhere, the slot passes unused.
+            drop(answer);
+        }
+    }
+}
