@@ -184,7 +184,6 @@ impl Decision {
     }
 
     /// What proves that this request was charged, for a refund. Nothing, where it was not.
-    #[must_use]
     pub fn into_receipt(self) -> Receipt {
         let mut charged = self.outcomes;
         if self.charged {

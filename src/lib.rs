@@ -1,4 +1,37 @@
-//! Exact rate limiting for Tower services.
+//! Rate limiting for every Tower service: exact, several limits decided all or nothing, a cost for
+//! each endpoint, memory that stays bounded.
+//!
+//! ```
+//! use axum::{Router, routing::get};
+//! use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
+//!
+//! let limits = RateLimitLayer::new([
+//!     // 10 a second from each address, 20 at once,
+//!     Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(key::peer_ip()),
+//!     // and 10,000 a day. Both, or the request is refused, and neither is charged.
+//!     Limit::new("daily", FixedWindow::per_day(10_000)).by(key::peer_ip()),
+//! ]);
+//!
+//! let app: Router = Router::new()
+//!     .route("/", get(|| async { "hello" }))
+//!     .route("/report", get(|| async { "…" }).route_layer(limits.cost(10)))
+//!     .layer(limits);
+//! ```
+//!
+//! - [`RateLimitLayer`] limits a service, [`Limiter`] anything else.
+//! - [`algorithm`] has a table of the limits to choose from.
+//! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
+//! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
+//!   are.
+//! - [`MemoryStore`] remembers; [`Store`] is what it takes to remember elsewhere.
+//!
+//! # Features
+//!
+//! | feature | | what it adds |
+//! |---|---|---|
+//! | `axum` | default | peer addresses and matched routes from where Axum puts them |
+//! | `tracing` | default | reports of what an operator must mend |
+//! | `tonic` | | peer addresses from where Tonic's server puts them |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -33,3 +66,7 @@ pub use limiter::{Limiter, WaitError};
 pub use request::RequestHead;
 pub use store::{MemoryStore, Store};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
+
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -84,7 +84,6 @@ impl Limiter {
     }
 
     /// The limits, in the order in which they were given.
-    #[must_use]
     pub fn limits(&self) -> &[Limit] {
         self.limits.as_slice()
     }

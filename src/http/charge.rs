@@ -28,6 +28,7 @@ pub(super) enum Failure {
 }
 
 /// A decision, at once or later.
+#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum Asking {
     Now(Asked),
     Later(Pin<Box<dyn Future<Output = Asked> + Send>>),

@@ -256,7 +256,6 @@ impl RateLimitLayer {
     }
 
     /// The limits, in the order in which they were given.
-    #[must_use]
     pub fn limits(&self) -> &[Limit] {
         self.shared.limits.as_slice()
     }

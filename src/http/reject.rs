@@ -94,13 +94,15 @@ impl<'a> Rejection<'a> {
     }
 }
 
+pub(super) type Closure = dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync;
+
 /// How refusals are worded.
 #[derive(Clone, Default)]
 pub(super) enum Wording {
     #[default]
     PlainText,
     ProblemJson,
-    Custom(Arc<dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync>),
+    Custom(Arc<Closure>),
 }
 
 impl fmt::Debug for Wording {

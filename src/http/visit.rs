@@ -32,6 +32,7 @@ pub(super) enum Next {
 }
 
 /// What to tell with the response.
+#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum Report {
     Nothing,
     Decision(Arc<Shared>, Decision),

@@ -1,0 +1,138 @@
+//! A server to try every limit on: `cargo run --example server`, then `curl` as it says.
+//!
+//! It listens on 127.0.0.1:3000, or where `--listen` says, and remembers in memory. Whoever sends
+//! the header `x-user` is counted by it, everyone else by address.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::Method;
+use axum::routing::{MethodRouter, get};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tower_ratelimit::key::{self, KeyExtractor};
+use tower_ratelimit::{
+    Algorithm, CostTable, FixedWindow, HeaderStyle, LeakyBucket, LeakyBucketQueue, Limit, RateLimitLayer, Reset,
+    SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+};
+
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// One route for each algorithm.
+fn algorithms() -> [(&'static str, Algorithm); 7] {
+    [
+        ("fixed-window", FixedWindow::new(10, PERIOD).into()),
+        ("sliding-log", SlidingLog::new(10, PERIOD).into()),
+        ("sliding-window", SlidingWindow::new(10, PERIOD).into()),
+        ("sliding-window-counter", SlidingWindowCounter::new(10, PERIOD).into()),
+        ("token-bucket", TokenBucket::new(10, 10, PERIOD).into()),
+        ("leaky-bucket", LeakyBucket::new(10, 10, PERIOD).into()),
+        ("leaky-bucket-queue", LeakyBucketQueue::per_second(1).burst(5).into()),
+    ]
+}
+
+fn app() -> Router {
+    let mut app = Router::new().route("/", get(help()));
+    for (name, algorithm) in algorithms() {
+        app = app.route(&format!("/{name}"), limited([limit(name, algorithm)]));
+    }
+
+    // Reading costs 1 and writing 2, from one bucket.
+    let users = layer([limit("user", FixedWindow::new(10, PERIOD))]);
+    let costs = CostTable::new().route(Method::POST, "/user", 2);
+    app = app.route("/user", get("read\n").post("created\n").route_layer(users.costs(costs)));
+
+    // Both, or none: a request that comes too fast does not count towards the day.
+    let friends = [limit("second", TokenBucket::per_second(1)), limit("day", FixedWindow::per_day(150))];
+    app.route("/friends", limited(friends))
+}
+
+fn limit(name: &str, algorithm: impl Into<Algorithm>) -> Limit {
+    Limit::new(name, algorithm).by(key::header("x-user").or(key::peer_ip()))
+}
+
+fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
+    RateLimitLayer::new(limits).headers([HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)])
+}
+
+fn limited(limits: impl IntoIterator<Item = Limit>) -> MethodRouter {
+    get("ok\n").route_layer(layer(limits))
+}
+
+fn help() -> String {
+    let mut help = String::from("10 requests per 10 seconds, by one algorithm each:\n");
+    for (name, _) in algorithms() {
+        help += &format!("  GET /{name}\n");
+    }
+    help += "The last one delays rather than refuses: one a second goes on, 5 may wait.\n\
+             One bucket of 10 per 10 seconds:\n  GET /user costs 1, POST /user costs 2\n\
+             One a second and 150 a day:\n  GET /friends\n\
+             Send `x-user: NAME` to be counted as NAME.\n";
+    help
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let address = match listen_address() {
+        Ok(address) => address,
+        Err(message) => {
+            eprintln!("{message}\nusage: server [--listen ADDRESS:PORT]");
+            return ExitCode::from(2);
+        }
+    };
+    let listener = match TcpListener::bind(address).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            eprintln!("can't listen on {address}: {error}; choose another with --listen");
+            return ExitCode::FAILURE;
+        }
+    };
+    let address = listener.local_addr().unwrap_or(address);
+    println!("listening on http://{address}, try:\n");
+    println!("  curl -i http://{address}/token-bucket");
+    println!(
+        "  for i in $(seq 12); do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{address}/token-bucket; done"
+    );
+    println!("  curl -i http://{address}/token-bucket\n\nand http://{address}/ for all routes.");
+
+    // The limits count by address: the server has to say whose a connection is.
+    let service = app().into_make_service_with_connect_info::<SocketAddr>();
+    match axum::serve(listener, service).with_graceful_shutdown(told_to_stop()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the server failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn listen_address() -> Result<SocketAddr, String> {
+    let mut address = SocketAddr::from(([127, 0, 0, 1], 3000));
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--listen" => {
+                let value = arguments.next().ok_or("--listen wants an address, such as 127.0.0.1:8080")?;
+                address = value.parse().map_err(|_| format!("{value:?} is not an address such as 127.0.0.1:8080"))?;
+            }
+            other => return Err(format!("unknown argument {other:?}")),
+        }
+    }
+    Ok(address)
+}
+
+/// Ctrl-C, or SIGTERM.
+async fn told_to_stop() {
+    let interrupted = tokio::signal::ctrl_c();
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminated) => {
+            tokio::select! {
+                _ = interrupted => {}
+                _ = terminated.recv() => {}
+            }
+        }
+        Err(_) => drop(interrupted.await),
+    }
+}
