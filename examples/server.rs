@@ -82,14 +82,19 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let listener = match TcpListener::bind(address).await {
-        Ok(listener) => listener,
+    match serve(address).await {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("can't listen on {address}: {error}; choose another with --listen");
-            return ExitCode::FAILURE;
+            eprintln!("can't serve on {address}: {error}; choose another address with --listen");
+            ExitCode::FAILURE
         }
-    };
-    let address = listener.local_addr().unwrap_or(address);
+    }
+}
+
+async fn serve(address: SocketAddr) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    let stop = told_to_stop()?;
+    let address = listener.local_addr()?;
     println!("listening on http://{address}, try:\n");
     println!("  curl -i http://{address}/token-bucket");
     println!(
@@ -99,13 +104,7 @@ async fn main() -> ExitCode {
 
     // The limits count by address: the server has to say whose a connection is.
     let service = app().into_make_service_with_connect_info::<SocketAddr>();
-    match axum::serve(listener, service).with_graceful_shutdown(told_to_stop()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("the server failed: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    axum::serve(listener, service).with_graceful_shutdown(stop).await
 }
 
 fn listen_address() -> Result<SocketAddr, String> {
@@ -123,16 +122,14 @@ fn listen_address() -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-/// Ctrl-C, or SIGTERM.
-async fn told_to_stop() {
-    let interrupted = tokio::signal::ctrl_c();
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminated) => {
-            tokio::select! {
-                _ = interrupted => {}
-                _ = terminated.recv() => {}
-            }
+/// Ends at Ctrl-C or SIGTERM, for both of which it listens from now on.
+fn told_to_stop() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupted.recv() => {}
+            _ = terminated.recv() => {}
         }
-        Err(_) => drop(interrupted.await),
-    }
+    })
 }

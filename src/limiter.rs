@@ -185,8 +185,11 @@ impl Limiter {
 
     fn charges(&self, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'_>; 4]> {
         let key = self.hash(key);
-        let limits = self.limits.iter().enumerate();
-        limits.map(|(index, (_, terms))| Charge { terms, key, cost: cost(index) }).collect()
+        let mut charges = SmallVec::new();
+        for (index, (_, terms)) in self.limits.iter().enumerate() {
+            charges.push(Charge { terms, key, cost: cost(index) });
+        }
+        charges
     }
 }
 

@@ -1,6 +1,6 @@
 //! A counter for each aligned window.
 
-use super::constructors::window_constructors;
+use super::shape::window_constructors;
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 

@@ -1,8 +1,7 @@
 //! A bucket that leaks: the meter.
 
-use super::constructors::bucket_constructors;
 use super::drain::Drain;
-use super::{Exact, Room, Standing};
+use super::shape::{bucket_constructors, decided_by};
 use crate::record::Record;
 
 /// A bucket that holds `capacity` tokens, empty at first. A request pours its cost in, `amount`
@@ -49,20 +48,4 @@ impl LeakyBucket {
     }
 }
 
-impl Exact<Record> for LeakyBucket {
-    fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
-        self.drain().peek(record, now, cost)
-    }
-
-    fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
-        self.drain().commit(record, now, cost)
-    }
-
-    fn standing(&self, record: &Record, now: u64) -> Standing {
-        self.drain().standing(record, now)
-    }
-
-    fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
-        self.drain().refund(record, mark, now, cost);
-    }
-}
+decided_by!(LeakyBucket, drain over Record);

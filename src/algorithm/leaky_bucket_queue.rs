@@ -1,7 +1,7 @@
 //! A bucket that leaks: the queue.
 
-use super::constructors::bucket_constructors;
 use super::drain::Drain;
+use super::shape::bucket_constructors;
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 

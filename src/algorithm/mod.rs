@@ -14,7 +14,6 @@
 //! To add an algorithm: a file here with its type and `impl Exact`, a line in [`Algorithm`], and
 //! its name in the vectors' test.
 
-mod constructors;
 mod drain;
 mod fixed_window;
 mod full;
@@ -22,6 +21,7 @@ mod leaky_bucket;
 mod leaky_bucket_queue;
 mod log;
 mod ratio;
+mod shape;
 mod sliding_log;
 mod sliding_window;
 mod sliding_window_counter;

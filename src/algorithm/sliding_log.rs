@@ -1,9 +1,7 @@
 //! Every request of the last period.
 
-use super::constructors::window_constructors;
 use super::log::{Log, Span};
-use super::{Exact, Room, Standing};
-use crate::record::Record;
+use super::shape::{decided_by, window_constructors};
 
 /// At most `limit` tokens in any `period`, exactly: every allowed request is remembered until it
 /// is `period` old.
@@ -38,20 +36,4 @@ impl SlidingLog {
     }
 }
 
-impl Exact<Log> for SlidingLog {
-    fn peek(&self, log: &Log, now: u64, cost: u64) -> Room {
-        self.span().peek(log, now, cost)
-    }
-
-    fn commit(&self, log: &mut Log, now: u64, cost: u64) -> Record {
-        self.span().commit(log, now, cost)
-    }
-
-    fn standing(&self, log: &Log, now: u64) -> Standing {
-        self.span().standing(log, now)
-    }
-
-    fn refund(&self, log: &mut Log, mark: Record, now: u64, cost: u64) {
-        self.span().refund(log, mark, now, cost);
-    }
-}
+decided_by!(SlidingLog, span over Log);

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::constructors::window_constructors;
 use super::log::{Log, Span};
-use super::{Exact, Room, Standing};
+use super::shape::{decided_by, window_constructors};
 use crate::error::{ConfigError, Fault};
-use crate::record::Record;
 
 /// At most `limit` tokens in the last `period`, which is cut into buckets: the present one, begun
 /// but not ended, and those before it.
@@ -77,20 +75,4 @@ impl SlidingWindow {
     }
 }
 
-impl Exact<Log> for SlidingWindow {
-    fn peek(&self, log: &Log, now: u64, cost: u64) -> Room {
-        self.span().peek(log, now, cost)
-    }
-
-    fn commit(&self, log: &mut Log, now: u64, cost: u64) -> Record {
-        self.span().commit(log, now, cost)
-    }
-
-    fn standing(&self, log: &Log, now: u64) -> Standing {
-        self.span().standing(log, now)
-    }
-
-    fn refund(&self, log: &mut Log, mark: Record, now: u64, cost: u64) {
-        self.span().refund(log, mark, now, cost);
-    }
-}
+decided_by!(SlidingWindow, span over Log);

@@ -1,7 +1,7 @@
 //! A counter for this window and a weighted one for the window before.
 
-use super::constructors::window_constructors;
 use super::ratio::{mul_div, mul_div_ceil};
+use super::shape::window_constructors;
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 

@@ -1,9 +1,9 @@
 //! A bucket of tokens that fills up again.
 
-use super::constructors::bucket_constructors;
 use super::drain::Drain;
 use super::full::Full;
 use super::ratio::div_ceil;
+use super::shape::bucket_constructors;
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use self::shard::Shard;
+use self::shard::{SWEEP, Shard};
 use super::{Answer, Charge, Refund, Store, Terms};
-use crate::algorithm::Room;
+use crate::algorithm::{Room, Standing};
 use crate::decision::{Decision, Outcome, Outcomes, Verdict};
 use crate::error::{ConfigError, Fault};
 use crate::hash::{KeyHash, KeyHasher};
@@ -52,9 +52,6 @@ pub struct MemoryStore {
 /// other. (Processors fetch lines in pairs.)
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
-
-/// How many requests a shard decides between two sweeps, and how many slots a sweep looks at.
-const SWEEP: u32 = 16;
 
 /// The shards of a request, locked in ascending order, so that no two requests wait for each other.
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
@@ -148,6 +145,31 @@ impl MemoryStore {
     }
 
     fn decide(&self, charges: &[Charge<'_>], take: bool) -> Decision {
+        match charges {
+            [charge] => self.decide_one(charge, take),
+            charges => self.decide_all(charges, take),
+        }
+    }
+
+    /// Most requests have one limit, and need no more than one lock.
+    fn decide_one(&self, charge: &Charge<'_>, take: bool) -> Decision {
+        let at = self.clock.now();
+        let now = at.as_micros();
+        let print = charge.terms.print(charge.key);
+        let mut shard = self.lock(self.shard_of(print));
+        let (room, mark, standing) = shard.settle(print, charge, now, take, self.most);
+        let due = shard.is_sweep_due();
+        drop(shard);
+        if due {
+            self.sweep(now);
+        }
+        let verdict = Verdict::from(room);
+        let mut outcomes = Outcomes::new();
+        outcomes.push(outcome(charge, verdict, mark, standing));
+        Decision::new(at, verdict, take && verdict.is_allowed(), outcomes)
+    }
+
+    fn decide_all(&self, charges: &[Charge<'_>], take: bool) -> Decision {
         let at = self.clock.now();
         let now = at.as_micros();
         let prints: SmallVec<[u128; 4]> = charges.iter().map(|charge| charge.terms.print(charge.key)).collect();
@@ -174,20 +196,10 @@ impl MemoryStore {
             } else {
                 (Record::EMPTY, shard.report(print, charge, now, !verdict.is_allowed()))
             };
-            outcomes.push(Outcome {
-                limit: charge.terms.index(),
-                key: charge.key,
-                cost: charge.cost,
-                mark,
-                verdict,
-                level: standing.into(),
-            });
+            outcomes.push(outcome(charge, verdict, mark, standing));
         }
 
-        let due = locked.first_mut().is_some_and(|(_, shard)| {
-            shard.requests = shard.requests.wrapping_add(1);
-            shard.requests.is_multiple_of(SWEEP)
-        });
+        let due = locked.first_mut().is_some_and(|(_, shard)| shard.is_sweep_due());
         drop(locked);
         if due {
             self.sweep(now);
@@ -203,6 +215,10 @@ impl MemoryStore {
             shard.sweep(SWEEP as usize, now);
         }
     }
+}
+
+fn outcome(charge: &Charge<'_>, verdict: Verdict, mark: Record, standing: Standing) -> Outcome {
+    Outcome { limit: charge.terms.index(), key: charge.key, cost: charge.cost, mark, verdict, level: standing.into() }
 }
 
 impl Default for MemoryStore {

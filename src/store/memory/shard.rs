@@ -23,8 +23,11 @@ pub(super) struct Shard {
     records: Table<Record>,
     logs: Table<Log>,
     /// How many requests it has decided, modulo 2^32.
-    pub(super) requests: u32,
+    requests: u32,
 }
+
+/// How many requests a shard decides between two sweeps, and how many slots a sweep looks at.
+pub(super) const SWEEP: u32 = 16;
 
 /// The calls that a shard makes on the table and the rule of a charge, whichever they are.
 macro_rules! of_charge {
@@ -53,6 +56,23 @@ impl Shard {
 
     pub(super) fn heap(&self) -> usize {
         self.records.heap() + self.logs.heap() + self.logs.states().map(Log::heap).sum::<usize>()
+    }
+
+    /// Decides a charge that is alone, and takes it if it has room and is to be taken.
+    pub(super) fn settle(
+        &mut self,
+        print: u128,
+        charge: &Charge<'_>,
+        now: u64,
+        take: bool,
+        most: usize,
+    ) -> (Room, Record, Standing) {
+        let room = if charge.cost == 0 { Room::NOW } else { self.peek(print, charge, now) };
+        if take && charge.cost > 0 && matches!(room, Room::Now { .. }) {
+            let (mark, standing) = self.commit(print, charge, now, most);
+            return (room, mark, standing);
+        }
+        (room, Record::EMPTY, self.report(print, charge, now, !matches!(room, Room::Now { .. })))
     }
 
     /// Whether `charge` has room, of which nothing is taken yet.
@@ -105,6 +125,12 @@ impl Shard {
         if let Place::At(at) = self.logs.find(print) {
             self.logs.remove(at);
         }
+    }
+
+    /// Counts a request; after every few, part of the store is to be swept.
+    pub(super) fn is_sweep_due(&mut self) -> bool {
+        self.requests = self.requests.wrapping_add(1);
+        self.requests.is_multiple_of(SWEEP)
     }
 
     pub(super) fn sweep(&mut self, slots: usize, now: u64) {

@@ -1,4 +1,4 @@
-//! The constructors that limits of one shape share.
+//! What limits of one shape share: their constructors, and decisions made for them.
 
 /// `new`, `try_new` and `per_…` of a limit with a `limit` per `period`, by its `of`.
 macro_rules! window_constructors {
@@ -27,10 +27,10 @@ macro_rules! window_constructors {
                 Ok(Self::of($crate::quota::tokens("limit", limit)?, $crate::quota::span("period", period)?))
             }
 
-            $crate::algorithm::constructors::window_constructors!(@unit per_second, SECOND, "second", $what);
-            $crate::algorithm::constructors::window_constructors!(@unit per_minute, MINUTE, "minute", $what);
-            $crate::algorithm::constructors::window_constructors!(@unit per_hour, HOUR, "hour", $what);
-            $crate::algorithm::constructors::window_constructors!(@unit per_day, DAY, "day", $what);
+            $crate::algorithm::shape::window_constructors!(@unit per_second, SECOND, "second", $what);
+            $crate::algorithm::shape::window_constructors!(@unit per_minute, MINUTE, "minute", $what);
+            $crate::algorithm::shape::window_constructors!(@unit per_hour, HOUR, "hour", $what);
+            $crate::algorithm::shape::window_constructors!(@unit per_day, DAY, "day", $what);
 
             pub(super) const fn capacity(&self) -> u64 {
                 self.limit as u64
@@ -94,10 +94,10 @@ macro_rules! bucket_constructors {
                 ))
             }
 
-            $crate::algorithm::constructors::bucket_constructors!(@unit per_second, SECOND, "second", $holds, $moves);
-            $crate::algorithm::constructors::bucket_constructors!(@unit per_minute, MINUTE, "minute", $holds, $moves);
-            $crate::algorithm::constructors::bucket_constructors!(@unit per_hour, HOUR, "hour", $holds, $moves);
-            $crate::algorithm::constructors::bucket_constructors!(@unit per_day, DAY, "day", $holds, $moves);
+            $crate::algorithm::shape::bucket_constructors!(@unit per_second, SECOND, "second", $holds, $moves);
+            $crate::algorithm::shape::bucket_constructors!(@unit per_minute, MINUTE, "minute", $holds, $moves);
+            $crate::algorithm::shape::bucket_constructors!(@unit per_hour, HOUR, "hour", $holds, $moves);
+            $crate::algorithm::shape::bucket_constructors!(@unit per_day, DAY, "day", $holds, $moves);
 
             #[doc = concat!("Another capacity, from 1: the tokens ", $holds, ". It may be smaller than the amount.")]
             ///
@@ -124,3 +124,27 @@ macro_rules! bucket_constructors {
     };
 }
 pub(super) use bucket_constructors;
+
+/// The decisions of a limit that a kernel makes for it.
+macro_rules! decided_by {
+    ($limit:ty, $kernel:ident over $state:ty) => {
+        impl $crate::algorithm::Exact<$state> for $limit {
+            fn peek(&self, state: &$state, now: u64, cost: u64) -> $crate::algorithm::Room {
+                self.$kernel().peek(state, now, cost)
+            }
+
+            fn commit(&self, state: &mut $state, now: u64, cost: u64) -> $crate::record::Record {
+                self.$kernel().commit(state, now, cost)
+            }
+
+            fn standing(&self, state: &$state, now: u64) -> $crate::algorithm::Standing {
+                self.$kernel().standing(state, now)
+            }
+
+            fn refund(&self, state: &mut $state, mark: $crate::record::Record, now: u64, cost: u64) {
+                self.$kernel().refund(state, mark, now, cost);
+            }
+        }
+    };
+}
+pub(super) use decided_by;
