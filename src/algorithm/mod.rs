@@ -103,26 +103,6 @@ impl Algorithm {
             Self::LeakyBucketQueue(_) => "leaky_bucket_queue",
         }
     }
-
-    /// By what the algorithm remembers.
-    #[inline]
-    pub(crate) fn remembers(&self) -> Remembers<'_> {
-        match self {
-            Self::FixedWindow(limit) => Remembers::Record(limit),
-            Self::SlidingLog(limit) => Remembers::Log(limit),
-            Self::SlidingWindow(limit) => Remembers::Log(limit),
-            Self::SlidingWindowCounter(limit) => Remembers::Record(limit),
-            Self::TokenBucket(limit) => Remembers::Record(limit),
-            Self::LeakyBucket(limit) => Remembers::Record(limit),
-            Self::LeakyBucketQueue(limit) => Remembers::Record(limit),
-        }
-    }
-}
-
-/// What an algorithm keeps for a key: something of constant size, or a log.
-pub(crate) enum Remembers<'a> {
-    Record(&'a dyn Exact<Record>),
-    Log(&'a dyn Exact<Log>),
 }
 
 /// A limit over what a key remembers, `S`, whose default is a key that was never seen.
@@ -155,6 +135,10 @@ pub(crate) enum Room {
 
 impl Room {
     pub(crate) const NOW: Self = Self::Now { delay: 0 };
+
+    pub(crate) const fn is_now(&self) -> bool {
+        matches!(self, Self::Now { .. })
+    }
 }
 
 impl From<Room> for Verdict {

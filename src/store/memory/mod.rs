@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use self::shard::{SWEEP, Shard};
+use self::shard::{SWEEP, Settled, Shard};
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::algorithm::{Room, Standing};
 use crate::decision::{Decision, Outcome, Outcomes, Verdict};
@@ -157,7 +157,7 @@ impl MemoryStore {
         let now = at.as_micros();
         let print = charge.terms.print(charge.key);
         let mut shard = self.lock(self.shard_of(print));
-        let (room, mark, standing) = shard.settle(print, charge, now, take, self.most);
+        let Settled { room, mark, standing } = shard.settle(print, charge, now, take, self.most);
         let due = shard.is_sweep_due();
         drop(shard);
         if due {

@@ -1,7 +1,7 @@
 //! A part of the store, behind one lock.
 
 use super::table::{Place, Rank, Slot, Table};
-use crate::algorithm::{Exact, Log, Remembers, Room, Standing};
+use crate::algorithm::{Algorithm, Exact, Log, Room, Standing};
 use crate::record::Record;
 use crate::store::Charge;
 
@@ -29,20 +29,24 @@ pub(super) struct Shard {
 /// How many requests a shard decides between two sweeps, and how many slots a sweep looks at.
 pub(super) const SWEEP: u32 = 16;
 
-/// The calls that a shard makes on the table and the rule of a charge, whichever they are.
+/// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
+/// algorithm, so that the compiler sees through all of it.
 macro_rules! of_charge {
     ($shard:expr, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
-        match $charge.terms.algorithm().remembers() {
-            Remembers::Record($rule) => {
-                let $table = &mut $shard.records;
-                $call
-            }
-            Remembers::Log($rule) => {
-                let $table = &mut $shard.logs;
-                $call
-            }
+        match $charge.terms.algorithm() {
+            Algorithm::FixedWindow($rule) => of_charge!(@in $shard.records, $table => $call),
+            Algorithm::SlidingLog($rule) => of_charge!(@in $shard.logs, $table => $call),
+            Algorithm::SlidingWindow($rule) => of_charge!(@in $shard.logs, $table => $call),
+            Algorithm::SlidingWindowCounter($rule) => of_charge!(@in $shard.records, $table => $call),
+            Algorithm::TokenBucket($rule) => of_charge!(@in $shard.records, $table => $call),
+            Algorithm::LeakyBucket($rule) => of_charge!(@in $shard.records, $table => $call),
+            Algorithm::LeakyBucketQueue($rule) => of_charge!(@in $shard.records, $table => $call),
         }
     };
+    (@in $of:expr, $table:ident => $call:expr) => {{
+        let $table = &mut $of;
+        $call
+    }};
 }
 
 impl Shard {
@@ -58,21 +62,14 @@ impl Shard {
         self.records.heap() + self.logs.heap() + self.logs.states().map(Log::heap).sum::<usize>()
     }
 
-    /// Decides a charge that is alone, and takes it if it has room and is to be taken.
-    pub(super) fn settle(
-        &mut self,
-        print: u128,
-        charge: &Charge<'_>,
-        now: u64,
-        take: bool,
-        most: usize,
-    ) -> (Room, Record, Standing) {
-        let room = if charge.cost == 0 { Room::NOW } else { self.peek(print, charge, now) };
-        if take && charge.cost > 0 && matches!(room, Room::Now { .. }) {
-            let (mark, standing) = self.commit(print, charge, now, most);
-            return (room, mark, standing);
+    /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`
+    /// keys, another makes way.
+    pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, now: u64, take: bool, most: usize) -> Settled {
+        let take = take && charge.cost > 0;
+        if take && self.keys() >= most && !self.holds(print, charge) {
+            self.evict(now);
         }
-        (room, Record::EMPTY, self.report(print, charge, now, !matches!(room, Room::Now { .. })))
+        of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, now, take))
     }
 
     /// Whether `charge` has room, of which nothing is taken yet.
@@ -152,9 +149,54 @@ impl Shard {
     }
 }
 
+/// What became of a charge that was alone.
+pub(super) struct Settled {
+    pub(super) room: Room,
+    pub(super) mark: Record,
+    pub(super) standing: Standing,
+}
+
+/// [`Shard::peek`], then [`Shard::commit`] or [`Shard::report`], at the price of one look-up.
+fn settle<S: Slot>(
+    table: &mut Table<S>,
+    rule: &impl Exact<S>,
+    print: u128,
+    charge: &Charge<'_>,
+    now: u64,
+    take: bool,
+) -> Settled {
+    let decide = |state: &mut S| {
+        let room = if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) };
+        let taken = take && room.is_now();
+        let mark = if taken { rule.commit(state, now, charge.cost) } else { Record::EMPTY };
+        (Settled { room, mark, standing: rule.standing(state, now) }, taken)
+    };
+    let rank = |settled: &Settled| Rank::of(settled.standing.remaining, charge.terms.algorithm().capacity());
+    match table.find(print) {
+        Place::At(at) => {
+            let entry = table.entry_mut(at);
+            let (settled, taken) = decide(&mut entry.state);
+            if taken {
+                entry.set_rank(rank(&settled));
+            } else if !settled.room.is_now() {
+                entry.set_rank(Rank::DENIED);
+            }
+            settled
+        }
+        Place::Before(_) => {
+            let mut state = S::default();
+            let (settled, taken) = decide(&mut state);
+            if taken {
+                table.insert(print, state).set_rank(rank(&settled));
+            }
+            settled
+        }
+    }
+}
+
 fn commit<S: Slot>(
     table: &mut Table<S>,
-    rule: &dyn Exact<S>,
+    rule: &impl Exact<S>,
     print: u128,
     charge: &Charge<'_>,
     now: u64,
