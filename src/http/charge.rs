@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::layer::Shared;
+use super::shared::Shared;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::KeyHash;

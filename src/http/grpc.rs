@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
-use super::reject::{Reason, Rejection};
+use super::rejection::{Reason, Rejection};
 use crate::key::Missing;
 use crate::request::RequestHead;
 

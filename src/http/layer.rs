@@ -2,18 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderName, Response};
 use tower_layer::Layer;
 
 use super::headers::{HeaderStyle, Headers};
-use super::reject::{Rejection, Wording};
+use super::rejection::Rejection;
 use super::service::RateLimit;
+use super::shared::{IsUsed, OnStoreError, Shared};
+use super::wording::Wording;
 use crate::cost::{Cost, CostTable};
 use crate::error::ConfigError;
-use crate::hash::KeyHasher;
 use crate::limit::{Limit, Limits};
 use crate::request::RequestHead;
 use crate::store::{MemoryStore, Store};
@@ -57,39 +57,6 @@ pub struct RateLimitLayer {
     shared: Arc<Shared>,
 }
 
-/// All that a limiter's services share.
-#[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) limits: Limits,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) hasher: KeyHasher,
-    pub(super) cost: Cost,
-    pub(super) headers: Headers,
-    pub(super) wording: Wording,
-    pub(super) on_store_error: OnStoreError,
-    pub(super) identity: Arc<Identity>,
-}
-
-/// What makes a limiter the same one on a router and on its routes.
-#[derive(Debug, Default)]
-pub(super) struct Identity {
-    /// Some routes have a cost of their own: an outer layer leaves a note of what it has charged.
-    pub(super) has_route_costs: AtomicBool,
-    /// It was reported that the server does not provide a key.
-    pub(super) has_reported: AtomicBool,
-}
-
-/// What becomes of requests when the store can't decide.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum OnStoreError {
-    /// They are refused: 503, with `Retry-After`.
-    #[default]
-    Refuse,
-    /// They go on, uncounted.
-    Allow,
-}
-
 impl RateLimitLayer {
     /// Limits that are decided together, all or nothing: in memory, each request at a cost of 1,
     /// told by [`HeaderStyle::Draft`], unless the methods below say otherwise.
@@ -122,14 +89,19 @@ impl RateLimitLayer {
             wording: Wording::default(),
             on_store_error: OnStoreError::default(),
             identity: Arc::default(),
+            is_used: IsUsed::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Another store. Limiters that are given one store share it: their limits of the same name
     /// and algorithm count together.
+    ///
+    /// Say so before [`cost`](Self::cost): what was made of this limiter before keeps its store, and
+    /// is another limiter from now on.
     pub fn store(mut self, store: impl Store) -> Self {
         let shared = self.shared();
+        shared.identity = Arc::default();
         shared.hasher = store.hasher();
         shared.limits.hash_by(&shared.hasher);
         shared.store = Arc::new(store);
@@ -187,7 +159,6 @@ impl RateLimitLayer {
     pub fn cost_by(&self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
         let mut layer = self.clone();
         layer.shared().cost = Cost::By(Arc::new(cost));
-        layer.shared.identity.has_route_costs.store(true, Ordering::Relaxed);
         layer
     }
 
@@ -264,7 +235,6 @@ impl RateLimitLayer {
         cost.largest().map_or(Ok(()), |largest| self.shared.limits.can_hold(largest))?;
         let mut layer = self.clone();
         layer.shared().cost = cost;
-        layer.shared.identity.has_route_costs.store(true, Ordering::Relaxed);
         Ok(layer)
     }
 
@@ -274,16 +244,11 @@ impl RateLimitLayer {
     }
 }
 
-impl Shared {
-    pub(super) fn has_route_costs(&self) -> bool {
-        self.identity.has_route_costs.load(Ordering::Relaxed)
-    }
-}
-
 impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        self.shared.note_use();
         RateLimit::new(inner, self.shared.clone())
     }
 }
@@ -291,17 +256,5 @@ impl<S> Layer<S> for RateLimitLayer {
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt(f)
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitLayer")
-            .field("limits", &self.limits.as_slice())
-            .field("store", &self.store)
-            .field("cost", &self.cost)
-            .field("wording", &self.wording)
-            .field("on_store_error", &self.on_store_error)
-            .finish_non_exhaustive()
     }
 }

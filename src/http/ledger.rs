@@ -6,7 +6,7 @@ use http::{Extensions, HeaderMap};
 use smallvec::SmallVec;
 
 use super::charge::{Asked, Failure};
-use super::layer::{Identity, Shared};
+use super::shared::{Identity, Shared};
 use crate::decision::{Decision, Outcome};
 use crate::error::StoreError;
 use crate::hash::KeyHash;

@@ -1,7 +1,7 @@
 //! Where requests meet limits: the layer, its service, and all that makes responses.
 //!
 //! A request's way: [`service`] → [`visit`] → [`charge`] (keys, costs, the store) → on, after a
-//! wait or not ([`future`]), or out ([`reject`], [`grpc`]) → [`headers`].
+//! wait or not ([`future`]), or out ([`rejection`], [`wording`], [`grpc`]) → [`headers`].
 
 mod body;
 mod charge;
@@ -10,13 +10,16 @@ mod grpc;
 mod headers;
 mod layer;
 mod ledger;
-mod reject;
+mod rejection;
 mod service;
+mod shared;
 mod visit;
+mod wording;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use headers::{HeaderStyle, Reset};
-pub use layer::{OnStoreError, RateLimitLayer};
-pub use reject::{Reason, Rejection};
+pub use layer::RateLimitLayer;
+pub use rejection::{Reason, Rejection};
 pub use service::RateLimit;
+pub use shared::OnStoreError;

@@ -12,7 +12,7 @@ use tower_service::Service;
 use super::body::ResponseBody;
 use super::charge::Asking;
 use super::future::ResponseFuture;
-use super::layer::Shared;
+use super::shared::Shared;
 use super::visit::{Next, Visit};
 
 /// Limits the requests that reach a service. A [`RateLimitLayer`](crate::RateLimitLayer) makes it.

@@ -9,9 +9,9 @@ use http::{HeaderMap, Request, Response};
 use smallvec::SmallVec;
 
 use super::charge::{self, Asked, Asking, Failure};
-use super::layer::{OnStoreError, Shared};
 use super::ledger::Ledger;
-use super::reject::{Reason, Rejection};
+use super::rejection::{Reason, Rejection};
+use super::shared::{OnStoreError, Shared};
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::limiter;
@@ -41,7 +41,7 @@ pub(super) enum Report {
 
 impl<'a> Visit<'a> {
     pub(super) fn of<B>(shared: &'a Arc<Shared>, request: &Request<B>) -> Self {
-        let ledger = if shared.has_route_costs() { Ledger::find(shared, request.extensions()) } else { None };
+        let ledger = if shared.has_variants() { Ledger::find(shared, request.extensions()) } else { None };
         Self { shared: Cow::Borrowed(shared), ledger }
     }
 
@@ -92,7 +92,7 @@ impl<'a> Visit<'a> {
             // Whoever has opened it tells the decision.
             ledger.add(decision);
             Report::Nothing
-        } else if self.shared.has_route_costs() {
+        } else if self.shared.has_variants() {
             let ledger = Ledger::open(&self.shared, decision, request.extensions_mut());
             Report::Ledger(Arc::clone(&self.shared), ledger)
         } else if self.shared.headers.is_empty() {

@@ -1,0 +1,90 @@
+//! Why a request does not go on.
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use crate::key::Missing;
+use crate::request::RequestHead;
+use crate::time::ceil_seconds;
+
+/// Why a request does not go on, for the closure that words the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Rejection<'a> {
+    pub(super) reason: Reason,
+    pub(super) violated: &'a [&'a str],
+    pub(super) head: RequestHead<'a>,
+}
+
+/// What kept a request from going on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A limit has no room for it.
+    Limited {
+        /// The shortest wait after which it would be allowed, if nothing else comes. `None` where
+        /// no wait can help.
+        retry_after: Option<Duration>,
+    },
+    /// It has no key for a limit.
+    MissingKey(Missing),
+    /// The store could not decide.
+    StoreFailed,
+}
+
+impl<'a> Rejection<'a> {
+    /// Why.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// The status that fits.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self.reason {
+            Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Reason::MissingKey(Missing::FromRequest) => StatusCode::BAD_REQUEST,
+            Reason::MissingKey(Missing::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
+            Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// What `Retry-After` says: whole seconds, rounded up, at least 1. `None` where no wait can
+    /// help.
+    #[must_use]
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        match self.reason {
+            Reason::Limited { retry_after } => retry_after.map(|wait| ceil_seconds(wait).max(1)),
+            Reason::MissingKey(_) => None,
+            Reason::StoreFailed => Some(1),
+        }
+    }
+
+    /// The names of the limits that have no room.
+    #[must_use]
+    pub fn violated(&self) -> &'a [&'a str] {
+        self.violated
+    }
+
+    /// The head of the request.
+    #[must_use]
+    pub fn head(&self) -> &RequestHead<'a> {
+        &self.head
+    }
+
+    /// A sentence for people, which gives nothing away.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match (self.reason, self.retry_after_seconds()) {
+            (Reason::Limited { .. }, Some(1)) => "Too many requests: try again in 1 second.".into(),
+            (Reason::Limited { .. }, Some(seconds)) => format!("Too many requests: try again in {seconds} seconds."),
+            (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.".into(),
+            (Reason::MissingKey(Missing::FromRequest), _) => "The request does not say whom to count it for.".into(),
+            (Reason::MissingKey(Missing::FromServer), _) => {
+                "The server can't tell whom to count the request for.".into()
+            }
+            (Reason::StoreFailed, _) => "Too busy to take the request: try again in a moment.".into(),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What all services of a limiter share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::headers::Headers;
+use super::wording::Wording;
+use crate::cost::Cost;
+use crate::hash::KeyHasher;
+use crate::limit::Limits;
+use crate::store::Store;
+
+/// All that a limiter's services share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) limits: Limits,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) hasher: KeyHasher,
+    pub(super) cost: Cost,
+    pub(super) headers: Headers,
+    pub(super) wording: Wording,
+    pub(super) on_store_error: OnStoreError,
+    pub(super) identity: Arc<Identity>,
+    pub(super) is_used: IsUsed,
+}
+
+/// What makes a limiter the same one on a router and on its routes.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    /// How many variants of it, which charge differently, are in use.
+    variants: AtomicUsize,
+    /// It was reported that the server does not provide a key.
+    pub(super) has_reported: AtomicBool,
+}
+
+/// Whether a variant of a limiter is in use. A copy is another variant.
+#[derive(Debug, Default)]
+pub(super) struct IsUsed(AtomicBool);
+
+impl Clone for IsUsed {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Shared {
+    /// Notes that a service was made of this variant.
+    pub(super) fn note_use(&self) {
+        if !self.is_used.0.swap(true, Ordering::Relaxed) {
+            self.identity.variants.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a request may meet this limiter more than once, at different costs: then whoever is
+    /// further out leaves a note of what it has charged.
+    pub(super) fn has_variants(&self) -> bool {
+        self.identity.variants.load(Ordering::Relaxed) > 1
+    }
+}
+
+/// What becomes of requests when the store can't decide.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum OnStoreError {
+    /// They are refused: 503, with `Retry-After`.
+    #[default]
+    Refuse,
+    /// They go on, uncounted.
+    Allow,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("limits", &self.limits.as_slice())
+            .field("store", &self.store)
+            .field("cost", &self.cost)
+            .field("wording", &self.wording)
+            .field("on_store_error", &self.on_store_error)
+            .finish_non_exhaustive()
+    }
+}
