@@ -55,7 +55,8 @@ impl Exact<Record> for LeakyBucket {
     }
 
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
-        self.drain().commit(record, now, cost)
+        self.drain().commit(record, now, cost);
+        self.drain().mark(now)
     }
 
     fn standing(&self, record: &Record, now: u64) -> Standing {

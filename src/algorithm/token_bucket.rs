@@ -143,11 +143,12 @@ impl Exact<Record> for TokenBucket {
 
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         if self.refill == Refill::Continuous {
-            return self.drain().commit(record, now, cost);
+            self.drain().commit(record, now, cost);
+            return self.drain().mark(now);
         }
         let (missing, next) = self.missing(record, now);
         *record = self.remember(missing + cost, next, now);
-        *record
+        Record { until: now + next as u64, detail: 0 }
     }
 
     fn standing(&self, record: &Record, now: u64) -> Standing {
@@ -171,7 +172,15 @@ impl Exact<Record> for TokenBucket {
             return self.drain().refund(record, mark, now, cost);
         }
         let (missing, next) = self.missing(record, now);
-        let (unpaid, _) = self.missing(&mark, now);
-        *record = self.remember(missing.saturating_sub(unpaid.min(cost)), next, now);
+        // The mark is the first instant at which tokens came back. Why they are taken to have come
+        // back for this charge before all others, see `Drain::refund`.
+        let refills = match now.checked_sub(mark.until) {
+            Some(since) => since / self.interval + 1,
+            None if mark.until - now <= self.interval => 0,
+            // A clock that stepped back can't say how many there were.
+            None => return,
+        };
+        let back = cost.saturating_sub(refills.saturating_mul(u64::from(self.amount)));
+        *record = self.remember(missing.saturating_sub(back), next, now);
     }
 }
