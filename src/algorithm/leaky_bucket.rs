@@ -66,4 +66,7 @@ impl Exact<Record> for LeakyBucket {
     fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
         self.drain().refund(record, mark, now, cost);
     }
+    fn fall_back(&self, record: &mut Record, now: u64) {
+        self.drain().fall_back(record, now);
+    }
 }

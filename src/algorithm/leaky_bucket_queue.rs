@@ -79,4 +79,7 @@ impl Exact<Record> for LeakyBucketQueue {
             self.drain().refund_last(record, now, cost);
         }
     }
+    fn fall_back(&self, record: &mut Record, now: u64) {
+        self.drain().fall_back(record, now);
+    }
 }

@@ -93,4 +93,7 @@ impl Exact<Log> for SlidingWindow {
     fn refund(&self, log: &mut Log, mark: Record, now: u64, cost: u64) {
         self.span().refund(log, mark, now, cost);
     }
+    fn fall_back(&self, log: &mut Log, now: u64) {
+        self.span().fall_back(log, now);
+    }
 }

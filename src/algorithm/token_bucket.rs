@@ -183,4 +183,11 @@ impl Exact<Record> for TokenBucket {
         let back = cost.saturating_sub(refills.saturating_mul(u64::from(self.amount)));
         *record = self.remember(missing.saturating_sub(back), next, now);
     }
+    fn fall_back(&self, record: &mut Record, now: u64) {
+        if self.refill == Refill::Continuous {
+            return self.drain().fall_back(record, now);
+        }
+        let (missing, next) = self.missing(record, now);
+        *record = self.remember(missing, next, now);
+    }
 }

@@ -75,10 +75,19 @@ impl Shard {
     pub(super) fn report(&mut self, print: u128, charge: &Charge<'_>, now: u64, denied: bool) -> Standing {
         of_charge!(self, charge, (table, rule) => match table.find(print) {
             Place::At(at) => {
+                let entry = table.entry_mut(at);
                 if denied {
-                    table.entry_mut(at).set_rank(Rank::DENIED);
+                    entry.set_rank(Rank::DENIED);
+                    if entry.state.until() > now {
+                        rule.fall_back(&mut entry.state, now);
+                    }
                 }
-                rule.standing(&table.entry(at).state, now)
+                let standing = rule.standing(&entry.state, now);
+                // Under other numbers than it was left by, a state can come to nothing.
+                if entry.state.until() == 0 {
+                    table.remove(at);
+                }
+                standing
             }
             Place::Before(_) => rule.standing(&Default::default(), now),
         })
