@@ -11,7 +11,8 @@ use crate::record::Record;
 /// `interval`, evenly or ([`at_intervals`](Self::at_intervals)) all at once.
 ///
 /// - **Admits at most**: `capacity` + `amount` · span / interval in any span: a burst of the
-///   whole bucket, then the rate at which it fills.
+///   whole bucket, then the rate at which it fills. Filled at intervals, one `amount` more in
+///   spans that are no whole number of them, as they may begin just before it comes.
 /// - **Remembers**: 16 bytes a key: the instant at which the bucket is full again.
 /// - **Choose it when** bursts are welcome and the long-run rate is what counts: the usual choice
 ///   for an API. Filled at intervals, it says "10 attempts, one back per hour".
