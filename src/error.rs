@@ -40,17 +40,19 @@ pub(crate) enum Fault {
     PeriodTooLong { what: &'static str, is: Duration },
     PeriodNotWhole { what: &'static str, is: Duration },
     Buckets { period: Duration, buckets: u32 },
+    NoKeys,
 }
 
 impl Fault {
     /// What is wrong, as far as a panic in a constant can say it: without the value.
     pub(crate) const fn message(self) -> &'static str {
         match self {
-            Self::Zero { .. } => "a limit, capacity, amount or cap is 0: use at least 1",
+            Self::Zero { .. } => "a limit, capacity or amount is 0: use at least 1",
             Self::PeriodZero { .. } => "a period or interval is 0: use at least 1 µs",
             Self::PeriodTooLong { .. } => "a period or interval is longer than 366 days: shorten it",
             Self::PeriodNotWhole { .. } => "a period or interval is not whole microseconds: round it",
             Self::Buckets { .. } => "a period does not divide into its buckets: use a number that divides it",
+            Self::NoKeys => "max_keys is 0: remember at least 1 key",
         }
     }
 }
@@ -125,6 +127,7 @@ impl fmt::Display for Fault {
                     None => write!(f, "use a number that divides {micros}"),
                 }
             }
+            Self::NoKeys => f.write_str(self.message()),
         }
     }
 }

@@ -33,6 +33,7 @@
 //! | `tracing` | default | reports of what an operator must mend |
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -108,6 +108,43 @@ impl Limiter {
         self.store.acquire(&self.charges(&key, |limit| costs.get(limit).copied().unwrap_or(0)))
     }
 
+    /// Like [`acquire`](Self::acquire), with a key and a cost of its own for each limit, in the
+    /// order in which the limits were given. Where there are fewer charges than limits, the last
+    /// limits don't apply to this request.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let uploads = Limiter::new([
+    ///     Limit::new("files of a user", FixedWindow::per_day(100)),
+    ///     Limit::new("bytes of a tenant", FixedWindow::per_day(1_000_000_000)),
+    /// ]);
+    ///
+    /// let (user, tenant) = ("ann@example.org", 7_u64);
+    /// let decision = uploads.acquire_all(&[(&user, 1), (&tenant, 52_300)]).await.unwrap();
+    /// assert!(decision.is_allowed());
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the store can't decide.
+    ///
+    /// # Panics
+    ///
+    /// When there are more charges than limits.
+    pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> Answer<Decision> {
+        let limits = self.limits.iter().len();
+        assert!(charges.len() <= limits, "{} charges for {limits} limits: give each at most one", charges.len());
+        let charge = |((_, terms), (key, cost)): ((_, _), &(&(dyn Key + Sync), u64))| {
+            let key = self.hash(key);
+            Charge { terms, key, cost: *cost }
+        };
+        let charges: SmallVec<[Charge<'_>; 4]> = self.limits.iter().zip(charges).map(charge).collect();
+        self.store.acquire(&charges)
+    }
+
     /// Decides as [`acquire`](Self::acquire) would now, and takes nothing.
     ///
     /// # Errors
@@ -157,7 +194,9 @@ impl Limiter {
         }
     }
 
-    /// Gives back what still counts of an earlier charge.
+    /// Gives back what still counts of an earlier charge by this limiter or a clone of it: of a
+    /// window's, all while the window counts it; of a bucket's, what would not have come back by
+    /// itself since; of a queue's, the slot if it is still the last.
     ///
     /// # Errors
     ///
@@ -177,7 +216,7 @@ impl Limiter {
         self.store.reset(&keys)
     }
 
-    fn hash(&self, key: &impl Key) -> KeyHash {
+    fn hash(&self, key: &(impl Key + ?Sized)) -> KeyHash {
         let mut parts = KeyBuf::default();
         key.write(&mut parts);
         self.hasher.hash(parts.as_bytes())

@@ -43,9 +43,10 @@ impl Drain {
         let Some(left) = full.micros.checked_sub(u128::from(now)) else { return 0 };
         let debt = (left * u128::from(self.amount)).saturating_sub(u128::from(full.detail));
         let most = self.units(self.capacity);
-        // More than could be owed is left by a clock that stepped back. A small step is waited
-        // for; after a large one, all there can be is owed, and is paid from now on.
-        if debt > 2 * most { most } else { debt }
+        // More than could be owed is left by a clock that stepped back. A small step, of up to the
+        // span in whole µs, is waited for; after a large one, all there can be is owed, and is paid
+        // from now on.
+        if debt > 2 * most + u128::from(self.amount) { most } else { debt }
     }
 
     fn record(&self, debt: u128, now: u64) -> Record {
@@ -66,10 +67,11 @@ impl Drain {
         }
     }
 
+    /// Takes `cost`. A refund needs to know when.
     pub(super) fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         let debt = self.debt(record, now) + self.units(cost);
         *record = self.record(debt, now);
-        *record
+        Record { until: now, detail: 0 }
     }
 
     pub(super) fn standing(&self, record: &Record, now: u64) -> Standing {
@@ -90,13 +92,30 @@ impl Drain {
         self.time(self.debt(record, now))
     }
 
-    /// Gives back what is not yet paid of a charge that left `mark`.
+    /// Gives back what is surely not paid yet of a charge that left `mark`: what would not be, had
+    /// time paid this charge before all others.
     ///
     /// What time has paid in the meantime was not free: had the charge not been, time would have
-    /// paid something else, or nothing, the bucket being full. So it is never given back.
+    /// paid something else, or nothing, the bucket being full. Who stood in line before it can't be
+    /// known any more, as some of them may have been given back since; to take it for paid last
+    /// would give back what was paid already, out of someone else's charge.
     pub(super) fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
-        let unpaid = self.debt(&mark, now).min(self.units(cost));
-        let debt = self.debt(record, now).saturating_sub(unpaid);
-        *record = self.record(debt, now);
+        // A clock that stepped back can't say what is paid.
+        let Some(since) = now.checked_sub(mark.until) else { return };
+        let paid = u128::from(since) * u128::from(self.amount);
+        self.give_back(record, now, self.units(cost).saturating_sub(paid));
+    }
+
+    /// Gives back the last charge, of `cost`, as far as it is not paid yet.
+    pub(super) fn refund_last(&self, record: &mut Record, now: u64, cost: u64) {
+        self.give_back(record, now, self.units(cost));
+    }
+
+    pub(super) fn fall_back(&self, record: &mut Record, now: u64) {
+        self.give_back(record, now, 0);
+    }
+
+    fn give_back(&self, record: &mut Record, now: u64, debt: u128) {
+        *record = self.record(self.debt(record, now).saturating_sub(debt), now);
     }
 }

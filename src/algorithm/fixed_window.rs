@@ -45,6 +45,10 @@ impl FixedWindow {
             (end, record.detail)
         }
     }
+
+    fn record(until: u64, count: u64) -> Record {
+        if count == 0 { Record::EMPTY } else { Record { until, detail: count } }
+    }
 }
 
 impl Exact<Record> for FixedWindow {
@@ -59,7 +63,7 @@ impl Exact<Record> for FixedWindow {
 
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         let (until, count) = self.current(record, now);
-        *record = Record { until, detail: count + cost };
+        *record = Self::record(until, count + cost);
         *record
     }
 
@@ -75,8 +79,12 @@ impl Exact<Record> for FixedWindow {
     fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
         let (until, count) = self.current(record, now);
         if until == mark.until {
-            let count = count.saturating_sub(cost);
-            *record = if count == 0 { Record::EMPTY } else { Record { until, detail: count } };
+            *record = Self::record(until, count.saturating_sub(cost));
         }
+    }
+
+    fn fall_back(&self, record: &mut Record, now: u64) {
+        let (until, count) = self.current(record, now);
+        *record = Self::record(until, count);
     }
 }

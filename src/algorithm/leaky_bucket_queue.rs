@@ -65,7 +65,8 @@ impl Exact<Record> for LeakyBucketQueue {
     }
 
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
-        self.drain().commit(record, now, cost)
+        self.drain().commit(record, now, cost);
+        *record
     }
 
     fn standing(&self, record: &Record, now: u64) -> Standing {
@@ -75,7 +76,11 @@ impl Exact<Record> for LeakyBucketQueue {
     fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
         // Requests behind this one have been told when they go on: only the last can leave.
         if *record == mark {
-            self.drain().refund(record, mark, now, cost);
+            self.drain().refund_last(record, now, cost);
         }
+    }
+
+    fn fall_back(&self, record: &mut Record, now: u64) {
+        self.drain().fall_back(record, now);
     }
 }

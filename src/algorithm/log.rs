@@ -172,4 +172,10 @@ impl Span {
         }
         log.until = log.entries.back().map_or(0, |newest| self.passes(newest.bucket));
     }
+
+    pub(super) fn fall_back(&self, log: &mut Log, now: u64) {
+        if self.view(log, now).ahead {
+            self.commit(log, now, 0);
+        }
+    }
 }

@@ -123,6 +123,11 @@ pub(crate) trait Exact<S> {
 
     /// Gives back as much of a `cost` that left `mark` as still counts.
     fn refund(&self, state: &mut S, mark: Record, now: u64, cost: u64);
+
+    /// Where a clock fell back from a `state` that still means something by more than the limit's
+    /// span, leaves it where `peek` and `standing` see it: at `now`. `commit` does so too; but a
+    /// key that is denied would be seen so anew at each instant, until the clock has caught up.
+    fn fall_back(&self, state: &mut S, now: u64);
 }
 
 /// [`Verdict`], in µs.

@@ -144,6 +144,10 @@ macro_rules! decided_by {
             fn refund(&self, state: &mut $state, mark: $crate::record::Record, now: u64, cost: u64) {
                 self.$kernel().refund(state, mark, now, cost);
             }
+
+            fn fall_back(&self, state: &mut $state, now: u64) {
+                self.$kernel().fall_back(state, now);
+            }
         }
     };
 }

@@ -161,4 +161,11 @@ impl Exact<Record> for SlidingWindowCounter {
         }
         *record = self.record(&windows);
     }
+
+    fn fall_back(&self, record: &mut Record, now: u64) {
+        let (windows, _) = self.windows(record, now);
+        if record.until > windows.start + 2 * self.period {
+            *record = self.record(&windows);
+        }
+    }
 }

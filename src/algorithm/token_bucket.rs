@@ -11,7 +11,8 @@ use crate::record::Record;
 /// `interval`, evenly or ([`at_intervals`](Self::at_intervals)) all at once.
 ///
 /// - **Admits at most**: `capacity` + `amount` · span / interval in any span: a burst of the
-///   whole bucket, then the rate at which it fills.
+///   whole bucket, then the rate at which it fills. Filled at intervals, one `amount` more in
+///   spans that are no whole number of them, as they may begin just before it comes.
 /// - **Remembers**: 16 bytes a key: the instant at which the bucket is full again.
 /// - **Choose it when** bursts are welcome and the long-run rate is what counts: the usual choice
 ///   for an API. Filled at intervals, it says "10 attempts, one back per hour".
@@ -147,7 +148,7 @@ impl Exact<Record> for TokenBucket {
         }
         let (missing, next) = self.missing(record, now);
         *record = self.remember(missing + cost, next, now);
-        *record
+        Record { until: now + next as u64, detail: 0 }
     }
 
     fn standing(&self, record: &Record, now: u64) -> Standing {
@@ -171,7 +172,23 @@ impl Exact<Record> for TokenBucket {
             return self.drain().refund(record, mark, now, cost);
         }
         let (missing, next) = self.missing(record, now);
-        let (unpaid, _) = self.missing(&mark, now);
-        *record = self.remember(missing.saturating_sub(unpaid.min(cost)), next, now);
+        // The mark is the first instant at which tokens came back. Why they are taken to have come
+        // back for this charge before all others, see `Drain::refund`.
+        let refills = match now.checked_sub(mark.until) {
+            Some(since) => since / self.interval + 1,
+            None if mark.until - now <= self.interval => 0,
+            // A clock that stepped back can't say how many there were.
+            None => return,
+        };
+        let back = cost.saturating_sub(refills.saturating_mul(u64::from(self.amount)));
+        *record = self.remember(missing.saturating_sub(back), next, now);
+    }
+
+    fn fall_back(&self, record: &mut Record, now: u64) {
+        if self.refill == Refill::Continuous {
+            return self.drain().fall_back(record, now);
+        }
+        let (missing, next) = self.missing(record, now);
+        *record = self.remember(missing, next, now);
     }
 }

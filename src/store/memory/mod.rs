@@ -84,7 +84,7 @@ impl MemoryStore {
 
     fn bounded(self, keys: usize) -> Result<Self, Fault> {
         if keys == 0 {
-            return Err(Fault::Zero { what: "max_keys" });
+            return Err(Fault::NoKeys);
         }
         Ok(Self { clock: self.clock, ..Self::sized(keys) })
     }

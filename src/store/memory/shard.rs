@@ -91,12 +91,8 @@ impl Shard {
     /// Reports a charge that is not taken, because it was `denied`, or asks for nothing.
     pub(super) fn report(&mut self, print: u128, charge: &Charge<'_>, now: u64, denied: bool) -> Standing {
         of_charge!(self, charge, (table, rule) => match table.find(print) {
-            Place::At(at) => {
-                if denied {
-                    table.entry_mut(at).set_rank(Rank::DENIED);
-                }
-                rule.standing(&table.entry(at).state, now)
-            }
+            Place::At(at) if denied => deny(table, rule, at, now),
+            Place::At(at) => rule.standing(&table.entry(at).state, now),
             Place::Before(_) => rule.standing(&Default::default(), now),
         })
     }
@@ -165,33 +161,49 @@ fn settle<S: Slot>(
     now: u64,
     take: bool,
 ) -> Settled {
-    let decide = |state: &mut S| {
-        let room = if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) };
-        let taken = take && room.is_now();
-        let mark = if taken { rule.commit(state, now, charge.cost) } else { Record::EMPTY };
-        (Settled { room, mark, standing: rule.standing(state, now) }, taken)
-    };
-    let rank = |settled: &Settled| Rank::of(settled.standing.remaining, charge.terms.algorithm().capacity());
+    let peek = |state: &S| if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) };
+    let rank = |standing: &Standing| Rank::of(standing.remaining, charge.terms.algorithm().capacity());
     match table.find(print) {
         Place::At(at) => {
             let entry = table.entry_mut(at);
-            let (settled, taken) = decide(&mut entry.state);
-            if taken {
-                entry.set_rank(rank(&settled));
-            } else if !settled.room.is_now() {
-                entry.set_rank(Rank::DENIED);
+            let room = peek(&entry.state);
+            if !room.is_now() {
+                return Settled { room, mark: Record::EMPTY, standing: deny(table, rule, at, now) };
             }
-            settled
+            let mark = if take { rule.commit(&mut entry.state, now, charge.cost) } else { Record::EMPTY };
+            let standing = rule.standing(&entry.state, now);
+            if take {
+                entry.set_rank(rank(&standing));
+            }
+            Settled { room, mark, standing }
         }
         Place::Before(_) => {
             let mut state = S::default();
-            let (settled, taken) = decide(&mut state);
-            if taken {
-                table.insert(print, state).set_rank(rank(&settled));
+            let room = peek(&state);
+            let take = take && room.is_now();
+            let mark = if take { rule.commit(&mut state, now, charge.cost) } else { Record::EMPTY };
+            let standing = rule.standing(&state, now);
+            if take {
+                table.insert(print, state).set_rank(rank(&standing));
             }
-            settled
+            Settled { room, mark, standing }
         }
     }
+}
+
+/// Notes that the key at `at` was denied.
+fn deny<S: Slot>(table: &mut Table<S>, rule: &impl Exact<S>, at: usize, now: u64) -> Standing {
+    let entry = table.entry_mut(at);
+    entry.set_rank(Rank::DENIED);
+    if entry.state.until() > now {
+        rule.fall_back(&mut entry.state, now);
+    }
+    let standing = rule.standing(&entry.state, now);
+    // Under other numbers than it was left by, a state can come to nothing.
+    if entry.state.until() == 0 {
+        table.remove(at);
+    }
+    standing
 }
 
 fn commit<S: Slot>(

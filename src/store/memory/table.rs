@@ -123,7 +123,7 @@ impl<T: Slot> Table<T> {
         let gap = self.slots[at..].iter().position(Entry::is_empty);
         let gap = gap.map_or(self.slots.len(), |distance| at + distance);
         if gap == self.slots.len() {
-            self.slots.push(Entry::default());
+            Self::push(&mut self.slots, self.spread, Entry::default());
         }
         self.slots[at..=gap].rotate_right(1);
         self.slots[at] = Entry { print: print & !RANK, state };
@@ -141,9 +141,23 @@ impl<T: Slot> Table<T> {
         self.len -= 1;
     }
 
+    /// How many slots are kept ready for what is pushed out at the end.
+    fn spare(spread: usize) -> usize {
+        8 + spread / 64
+    }
+
+    /// Adds a slot at the end of `slots`, and room for only a few more if there is none: left to
+    /// itself, a vector takes twice as much.
+    fn push(slots: &mut Vec<Entry<T>>, spread: usize, entry: Entry<T>) {
+        if slots.len() == slots.capacity() {
+            slots.reserve_exact(Self::spare(spread));
+        }
+        slots.push(entry);
+    }
+
     /// Moves all entries, in one pass, to a table spread over `spread` slots.
     fn resize(&mut self, spread: usize) {
-        let mut larger = Vec::with_capacity(spread + 8 + spread / 64);
+        let mut larger = Vec::with_capacity(spread + Self::spare(spread));
         let old = std::mem::take(&mut self.slots);
         self.spread = spread;
         for entry in old.into_iter().filter(|entry| !entry.is_empty()) {
@@ -151,7 +165,7 @@ impl<T: Slot> Table<T> {
             while larger.len() < home {
                 larger.push(Entry::default());
             }
-            larger.push(entry);
+            Self::push(&mut larger, spread, entry);
         }
         while larger.len() < spread + 8 {
             larger.push(Entry::default());
@@ -284,6 +298,20 @@ mod tests {
             table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), Until(1));
             let used = table.len() * size_of::<Entry<Until>>();
             assert!(table.len() < 1_000 || table.heap() * 3 <= used * 4, "{} of {}", used, table.heap());
+        }
+    }
+
+    /// What pushes the last slots' entries out takes a few slots more, not twice as many.
+    #[test]
+    fn a_crowd_at_the_end_does_not_double_it() {
+        let mut table = Table::<Until>::new();
+        for n in 0..1_000u128 {
+            table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 8 << 8, Until(1));
+        }
+        for n in 0..40 {
+            table.insert(!RANK - (n << 8), Until(1));
+            let used = table.len() * size_of::<Entry<Until>>();
+            assert!(table.heap() * 3 <= used * 4, "{} of {}", used, table.heap());
         }
     }
 

@@ -1,0 +1,261 @@
+//! Memory: bounded, given back, and none of it taken for a decision. Counted where it is allocated.
+//!
+//! Figures are printed: `cargo test --release --test memory -- --nocapture --test-threads 1`.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tower_ratelimit::{
+    Algorithm, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock, MemoryStore,
+    SlidingLog, SlidingWindow, SlidingWindowCounter, Timestamp, TokenBucket,
+};
+
+use self::counting::{allocations, live_bytes};
+
+/// An allocator that counts, for each thread: tests don't see each other's.
+mod counting {
+    // An allocator can't be written otherwise.
+    #![allow(unsafe_code)]
+
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::cell::Cell;
+
+    struct Counting;
+
+    #[global_allocator]
+    static COUNTING: Counting = Counting;
+
+    thread_local! {
+        static LIVE: Cell<isize> = const { Cell::new(0) };
+        static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// The bytes that this thread has allocated and not freed.
+    pub(crate) fn live_bytes() -> isize {
+        LIVE.get()
+    }
+
+    /// How often this thread has allocated.
+    pub(crate) fn allocations() -> usize {
+        ALLOCATIONS.get()
+    }
+
+    fn count(bytes: isize, allocations: usize) {
+        // A thread that ends frees after its counters are gone.
+        let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
+        let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + allocations));
+    }
+
+    // SAFETY: it is the system's allocator, which does all the work.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            count(layout.size() as isize, 1);
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+            count(-(layout.size() as isize), 0);
+            unsafe { System.dealloc(pointer, layout) }
+        }
+    }
+}
+
+/// What a key may take, at the worst.
+const BYTES_PER_KEY: usize = 43;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+struct Subject {
+    clock: ManualClock,
+    store: Arc<MemoryStore>,
+    /// Allocated before there was a store.
+    before: isize,
+}
+
+impl Subject {
+    fn new(max_keys: usize) -> Self {
+        let before = live_bytes();
+        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+        let store = Arc::new(MemoryStore::new().max_keys(max_keys).clock(clock.clone()));
+        Self { clock, store, before }
+    }
+
+    fn limiter(&self, name: &str, algorithm: impl Into<Algorithm>) -> Limiter {
+        Limiter::new([Limit::new(name, algorithm)]).store(Arc::clone(&self.store))
+    }
+
+    fn allocated(&self) -> usize {
+        usize::try_from(live_bytes() - self.before).unwrap()
+    }
+}
+
+fn acquire(limiter: &Limiter, key: u64) -> Decision {
+    limiter.acquire(key, 1).into_ready().unwrap().unwrap()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Eight limits of two a day, with twenty keys each that have used them up.
+fn denied(subject: &Subject) -> Vec<Limiter> {
+    let limiters = vec![
+        subject.limiter("window", FixedWindow::new(2, DAY)),
+        subject.limiter("log", SlidingLog::new(2, DAY)),
+        subject.limiter("sliding", SlidingWindow::new(2, DAY).buckets(24)),
+        subject.limiter("counter", SlidingWindowCounter::new(2, DAY)),
+        subject.limiter("tokens", TokenBucket::new(2, 2, DAY)),
+        subject.limiter("refilled", TokenBucket::new(2, 1, DAY).at_intervals()),
+        subject.limiter("meter", LeakyBucket::new(2, 2, DAY)),
+        subject.limiter("queue", LeakyBucketQueue::new(1, 1, DAY)),
+    ];
+    for limiter in &limiters {
+        for victim in 0..20 {
+            while acquire(limiter, victim).is_allowed() {}
+        }
+    }
+    limiters
+}
+
+/// Lets `batches` of 10,000 new keys pass, each of which has room for more.
+fn flood(algorithm: impl Into<Algorithm>, batches: u64, bytes_per_key: usize) {
+    const MAX_KEYS: usize = 100_000;
+    const BATCH: u64 = 10_000;
+    let subject = Subject::new(MAX_KEYS);
+    let denied = denied(&subject);
+    let limiter = subject.limiter("flood", algorithm);
+    let (mut times, mut most) = (Vec::new(), 0);
+    for batch in 0..batches {
+        let start = Instant::now();
+        for key in batch * BATCH..(batch + 1) * BATCH {
+            assert!(acquire(&limiter, key).is_allowed());
+        }
+        times.push(start.elapsed() / BATCH as u32);
+        most = most.max(subject.allocated());
+        assert!(subject.store.keys() <= MAX_KEYS, "{} keys", subject.store.keys());
+    }
+    println!("{} keys take {most} bytes at most, {} each", batches * BATCH, most / MAX_KEYS);
+    // Locks, limiters, and the few keys of the other kind.
+    assert!(most <= bytes_per_key * MAX_KEYS + 100_000, "{most} bytes");
+
+    let half = times.split_off(times.len() / 2);
+    let (late, early) = (median(half), median(times));
+    println!("a request takes {early:?} in the first half, {late:?} in the second");
+    assert!(late <= early * 20, "{early:?} a request at first, {late:?} at last");
+
+    for limiter in &denied {
+        for victim in 0..20 {
+            assert!(!acquire(limiter, victim).is_allowed(), "{:?} has forgotten {victim}", limiter.limits());
+        }
+    }
+}
+
+#[test]
+fn a_flood_of_keys_takes_bounded_memory_and_frees_nobody_who_was_denied() {
+    flood(TokenBucket::new(10, 10, DAY), 200, BYTES_PER_KEY);
+}
+
+#[test]
+fn a_flood_of_logs_takes_bounded_memory_and_frees_nobody_who_was_denied() {
+    // A slot takes twice as much, and one request's entry is at first four entries' room.
+    flood(SlidingLog::new(10, DAY), 40, 2 * BYTES_PER_KEY + 4 * 16);
+}
+
+#[test]
+fn what_means_nothing_any_more_vanishes_by_itself() {
+    const KEYS: u64 = 50_000;
+    let subject = Subject::new(1_000_000);
+    let [records, logs] =
+        [subject.limiter("tokens", TokenBucket::per_second(10)), subject.limiter("log", SlidingLog::per_second(100))];
+    let empty = subject.allocated();
+    for key in 0..KEYS {
+        acquire(&records, key);
+        acquire(&logs, key % 5_000);
+    }
+    let full = subject.allocated();
+    assert_eq!(subject.store.keys(), KEYS as usize + 5_000);
+
+    subject.clock.advance(Duration::from_secs(2));
+    // Some other key's requests do the work, a little each.
+    for _ in 0..4 * KEYS {
+        acquire(&records, 7);
+    }
+    let left = subject.allocated() - empty;
+    println!("{} keys in {full} bytes, then {} in {left} more than none", KEYS + 5_000, subject.store.keys());
+    assert_eq!(subject.store.keys(), 1);
+    // A few slots in each of 512 shards, for either kind.
+    assert!(left <= 512 * (16 * 32 + 24 * 64), "{left} bytes for one key");
+}
+
+#[test]
+fn a_million_keys_take_43_bytes_each_at_most() {
+    const KEYS: u64 = 1_000_000;
+    let subject = Subject::new(2 * KEYS as usize);
+    let limiter = subject.limiter("tokens", TokenBucket::per_day(10));
+    let mut longest = Duration::ZERO;
+    let mut worst = 0.0_f64;
+    for key in 0..KEYS {
+        let start = Instant::now();
+        acquire(&limiter, key);
+        longest = longest.max(start.elapsed());
+        if key >= KEYS / 2 && key % 1_000 == 0 {
+            worst = worst.max(subject.allocated() as f64 / key as f64);
+        }
+    }
+    let each = subject.allocated() as f64 / KEYS as f64;
+    println!("{each:.1} bytes a key at a million, {worst:.1} at worst from half a million on");
+    println!("the longest insert took {longest:?}");
+    assert!(each.max(worst) <= BYTES_PER_KEY as f64, "{each} bytes a key, {worst} at worst");
+    let told = subject.store.bytes() as f64 / KEYS as f64;
+    assert!((told - each).abs() < 0.5, "the store tells of {told} bytes a key, and takes {each}");
+}
+
+/// One shard by itself, many times over: what its last slots push out does not double it.
+#[test]
+fn from_a_thousand_keys_on_none_takes_more_than_43_bytes() {
+    let mut worst = 0.0_f64;
+    for _ in 0..60 {
+        let subject = Subject::new(4_000);
+        let limiter = subject.limiter("tokens", TokenBucket::per_day(10));
+        for key in 0..4_000_u64 {
+            acquire(&limiter, key);
+            if key >= 1_000 {
+                worst = worst.max((subject.store.bytes() as f64) / (key + 1) as f64);
+            }
+        }
+    }
+    println!("{worst:.1} bytes a key at worst, from a thousand on");
+    assert!(worst <= BYTES_PER_KEY as f64, "{worst} bytes a key");
+}
+
+#[test]
+fn a_decision_allocates_nothing() {
+    let algorithms: [Algorithm; 7] = [
+        FixedWindow::new(100, DAY).into(),
+        SlidingWindowCounter::new(100, DAY).into(),
+        TokenBucket::new(100, 100, DAY).into(),
+        TokenBucket::new(100, 100, DAY).at_intervals().into(),
+        LeakyBucket::new(100, 100, DAY).into(),
+        LeakyBucketQueue::new(100, 100, DAY).into(),
+        TokenBucket::new(u32::MAX, 1, DAY).into(),
+    ];
+    for algorithm in algorithms {
+        let subject = Subject::new(1_000);
+        let named = |name| Limit::new(name, algorithm);
+        for limits in [vec![named("one")], vec![named("one"), named("other")]] {
+            let limiter = Limiter::new(limits).store(Arc::clone(&subject.store));
+            acquire(&limiter, 1);
+            let before = allocations();
+            for _ in 0..150 {
+                // Allowed at first, then denied.
+                drop(limiter.refund(acquire(&limiter, 1).into_receipt()));
+                drop(limiter.peek("user:42", 1));
+                acquire(&limiter, 1);
+            }
+            assert_eq!(allocations() - before, 0, "{algorithm:?}");
+        }
+    }
+}
