@@ -1,0 +1,13 @@
+//! The HTTP floor, by what clients and services see of it.
+
+mod answer;
+mod server;
+mod service;
+mod store;
+
+mod addresses;
+mod bodies;
+mod combinations;
+mod keys;
+mod readiness;
+mod services;
