@@ -6,9 +6,11 @@ mod service;
 mod store;
 
 mod addresses;
+mod answers;
 mod bodies;
 mod combinations;
 mod costs;
+mod headers;
 mod keys;
 mod readiness;
 mod services;
