@@ -176,11 +176,9 @@ impl Decision {
         &self.outcomes
     }
 
-    /// Notes that `tokens` of what a limit was charged were given back.
-    pub(crate) fn give_back(&mut self, limit: usize, tokens: u64) {
-        for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.limit() == limit) {
-            outcome.cost = outcome.cost.saturating_sub(tokens);
-        }
+    /// What each limit says, to note what was given back.
+    pub(crate) fn outcomes_mut(&mut self) -> &mut [Outcome] {
+        &mut self.outcomes
     }
 
     /// What proves that this request was charged, for a refund. Nothing, where it was not.

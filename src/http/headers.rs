@@ -1,7 +1,8 @@
 //! The headers that tell clients where they stand.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use smallvec::SmallVec;
 
 use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
@@ -79,7 +80,8 @@ struct Texts {
     name: Bytes,
     /// `"name";q=20;w=2`
     policy: Bytes,
-    capacity: u64,
+    /// `20`
+    capacity: HeaderValue,
 }
 
 impl Headers {
@@ -131,7 +133,7 @@ impl Headers {
                 }
                 HeaderStyle::XRetryAfter => {
                     if let Some(wait) = decision.retry_after() {
-                        headers.insert(X_RETRY_AFTER, ceil_seconds(wait).max(1).into());
+                        headers.insert(X_RETRY_AFTER, number(ceil_seconds(wait).max(1)));
                     }
                 }
             }
@@ -146,8 +148,7 @@ impl Headers {
     }
 
     fn standings(&self, outcomes: &[Outcome]) -> HeaderValue {
-        let names: usize = outcomes.iter().map(|outcome| self.limits[outcome.limit()].name.len()).sum();
-        let mut text = BytesMut::with_capacity(names + 48 * outcomes.len());
+        let mut text: SmallVec<[u8; 256]> = SmallVec::new();
         let mut number = itoa::Buffer::new();
         for (index, outcome) in outcomes.iter().enumerate() {
             if index > 0 {
@@ -161,7 +162,7 @@ impl Headers {
                 text.extend_from_slice(number.format(integer(ceil_seconds(more))).as_bytes());
             }
         }
-        value(text.freeze())
+        value(&text)
     }
 
     fn write_triple(&self, names: &Names, reset: Reset, outcome: &Outcome, at: Timestamp, headers: &mut HeaderMap) {
@@ -173,9 +174,9 @@ impl Headers {
             Reset::Seconds => ceil_seconds(outcome.reset_after()),
             Reset::Epoch => epoch_seconds(at, outcome),
         };
-        headers.insert(names.limit.clone(), self.limits[outcome.limit()].capacity.into());
-        headers.insert(names.remaining.clone(), outcome.remaining().into());
-        headers.insert(names.reset.clone(), reset.into());
+        headers.insert(names.limit.clone(), self.limits[outcome.limit()].capacity.clone());
+        headers.insert(names.remaining.clone(), number(outcome.remaining()));
+        headers.insert(names.reset.clone(), number(reset));
     }
 }
 
@@ -195,7 +196,7 @@ impl Texts {
             0 => format!("{name};q={capacity}"),
             _ => format!("{name};q={capacity};w={}", integer(ceil_seconds(window))),
         };
-        Self { name: name.into(), policy: policy.into(), capacity }
+        Self { name: name.into(), policy: policy.into(), capacity: number(capacity) }
     }
 }
 
@@ -223,16 +224,21 @@ fn integer(number: u64) -> u64 {
 }
 
 fn join<'a>(members: impl Iterator<Item = &'a Bytes>) -> HeaderValue {
-    let mut text = BytesMut::new();
+    let mut text: SmallVec<[u8; 256]> = SmallVec::new();
     for member in members {
         if !text.is_empty() {
             text.extend_from_slice(b", ");
         }
         text.extend_from_slice(member);
     }
-    value(text.freeze())
+    value(&text)
 }
 
-fn value(text: Bytes) -> HeaderValue {
-    HeaderValue::from_maybe_shared(text).expect("names are visible ASCII, and the rest is ours")
+/// Written on the stack and copied once: `From<u64>` would allocate twice.
+fn number(number: u64) -> HeaderValue {
+    value(itoa::Buffer::new().format(number).as_bytes())
+}
+
+fn value(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).expect("names are visible ASCII, and the rest is ours")
 }

@@ -101,6 +101,7 @@ impl RateLimitLayer {
     /// is another limiter from now on.
     pub fn store(mut self, store: impl Store) -> Self {
         let shared = self.shared();
+        // What one store was charged, another can't give back: it is another limiter from here on.
         shared.identity = Arc::default();
         shared.hasher = store.hasher();
         shared.limits.hash_by(&shared.hasher);

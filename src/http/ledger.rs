@@ -11,7 +11,6 @@ use crate::decision::{Decision, Outcome};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::limiter;
-use crate::record::Record;
 use crate::store::{Charge, Refund};
 
 /// A note among a request's extensions: the limiter's decisions about it so far.
@@ -69,10 +68,9 @@ impl Ledger {
             Some(first) => first.outcomes().iter().map(|outcome| Bill::new(outcome, &charged, shared, cost)).collect(),
             None => return Ok(None),
         };
-        let refunds: Vec<Refund<'_>> = bills.iter().filter_map(|bill| bill.refund(shared)).collect();
+        let refunds: Vec<Refund<'_>> = bills.iter().flat_map(|bill| bill.refunds(&mut charged, shared)).collect();
         if !refunds.is_empty() {
             shared.store.refund(&refunds).await?;
-            bills.iter().for_each(|bill| charged[0].give_back(bill.limit, bill.too_much()));
         }
         let more = Bill::charges(&bills, shared, |bill| bill.due.saturating_sub(bill.paid));
         let decision = shared.store.acquire(&more).await?;
@@ -80,7 +78,8 @@ impl Ledger {
             self.decisions().append(&mut charged);
             return Ok(Some(decision));
         }
-        for decision in charged {
+        // The last first: a queue lets only its last go.
+        for decision in charged.into_iter().rev() {
             limiter::refund(&*shared.store, &shared.limits, &decision.into_receipt()).await?;
         }
         let all = Bill::charges(&bills, shared, |bill| bill.due);
@@ -96,7 +95,6 @@ impl Ledger {
 struct Bill {
     limit: usize,
     key: KeyHash,
-    mark: Record,
     paid: u64,
     due: u64,
 }
@@ -107,17 +105,24 @@ impl Bill {
         let outcomes = charged.iter().flat_map(Decision::outcomes);
         let paid = outcomes.filter(|outcome| outcome.limit() == limit).map(Outcome::cost).sum();
         let has_own_cost = shared.limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
-        Self { limit, key: first.key, mark: first.mark, paid, due: if has_own_cost { paid } else { cost } }
+        Self { limit, key: first.key, paid, due: if has_own_cost { paid } else { cost } }
     }
 
-    fn too_much(&self) -> u64 {
-        self.paid.saturating_sub(self.due)
-    }
-
-    fn refund<'a>(&self, shared: &'a Shared) -> Option<Refund<'a>> {
-        let terms = shared.limits.terms(self.limit)?;
-        let refund = Refund { terms, key: self.key, cost: self.too_much(), mark: self.mark };
-        (refund.cost > 0).then_some(refund)
+    /// Takes out of the charges what was too much, of the last charge first.
+    fn refunds<'a>(&self, charged: &mut [Decision], shared: &'a Shared) -> Vec<Refund<'a>> {
+        let Some(terms) = shared.limits.terms(self.limit) else { return Vec::new() };
+        let outcomes = charged.iter_mut().rev().flat_map(Decision::outcomes_mut);
+        let mut too_much = self.paid.saturating_sub(self.due);
+        let mut refunds = Vec::new();
+        for outcome in outcomes.filter(|outcome| outcome.limit() == self.limit) {
+            let cost = too_much.min(outcome.cost);
+            if cost > 0 {
+                too_much -= cost;
+                outcome.cost -= cost;
+                refunds.push(Refund { terms, key: self.key, cost, mark: outcome.mark });
+            }
+        }
+        refunds
     }
 
     fn charges<'a>(bills: &[Self], shared: &'a Shared, cost: impl Fn(&Self) -> u64) -> Vec<Charge<'a>> {

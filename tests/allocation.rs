@@ -1,0 +1,195 @@
+//! What the layer allocates for a request, beyond what a service would that makes the same response
+//! by itself. The keys have been seen before: the store's table has grown by then.
+#![allow(unsafe_code, reason = "an allocator is unsafe by nature")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::future::{Future, Ready, ready};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::Empty;
+use tower::{Layer, Service};
+use tower_ratelimit::key::PeerAddr;
+use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset, TokenBucket, key};
+
+/// The system's allocator, which counts the calls of each thread.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+}
+
+fn count() {
+    COUNT.set(COUNT.get() + 1);
+}
+
+// SAFETY: all is left to the system's allocator; counting touches nothing but a thread's own number.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Answers with these headers.
+#[derive(Clone, Default)]
+struct Answering(HeaderMap);
+
+impl Service<Request<()>> for Answering {
+    type Response = Response<Empty<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let mut response = Response::new(Empty::new());
+        for (name, value) in &self.0 {
+            response.headers_mut().append(name, value.clone());
+        }
+        ready(Ok(response))
+    }
+}
+
+fn request() -> Request<()> {
+    let mut request = Request::get("/").header("x-api-key", "a-key-of-32-characters-0123456789").body(()).unwrap();
+    request.extensions_mut().insert(PeerAddr(SocketAddr::from(([192, 0, 2, 1], 50_000))));
+    request
+}
+
+/// Answers a request without a runtime, and counts what is allocated from the call to the response.
+fn answer<S, B>(service: &mut S, request: Request<()>) -> (usize, Response<B>)
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    let before = COUNT.get();
+    assert!(service.poll_ready(&mut context).is_ready());
+    let Poll::Ready(Ok(response)) = pin!(service.call(request)).poll(&mut context) else {
+        panic!("it is answered at once")
+    };
+    (COUNT.get() - before, response)
+}
+
+/// The same headers, whose values are copied without an allocation.
+fn constant(headers: &HeaderMap) -> HeaderMap {
+    let constant = |value: &HeaderValue| HeaderValue::from_static(value.to_str().unwrap().to_owned().leak());
+    headers.iter().map(|(name, value)| (name.clone(), constant(value))).collect()
+}
+
+/// What the layer allocates for the `nth` request of many, and what is answered.
+fn allocated(layer: &RateLimitLayer, nth: usize) -> (usize, StatusCode) {
+    let mut service = layer.layer(Answering::default());
+    for _ in 1..nth {
+        answer(&mut service, request());
+    }
+    let (all, response) = answer(&mut service, request());
+    let (head, _) = response.into_parts();
+    let (same, _) = answer(&mut Answering(constant(&head.headers)), request());
+    (all - same, head.status)
+}
+
+/// The request that is looked at: one that is allowed, and one that is denied.
+const ALLOWED: usize = 100;
+const DENIED: usize = 1_100;
+
+/// `RateLimit`; `RateLimit-Policy` was written before.
+const DRAFT: usize = 1;
+/// What is left, and the reset; the limit was written before.
+const TRIPLE: usize = 2;
+/// The text, and `Retry-After`.
+const REFUSAL: usize = 4;
+const PROBLEM: usize = 15;
+/// The note itself, what is on it, and its place among the request's extensions.
+const NOTE: usize = 3;
+
+fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
+    RateLimitLayer::new(limits)
+}
+
+fn limit(name: &str) -> Limit {
+    Limit::new(name, FixedWindow::per_day(1_000))
+}
+
+fn bucket(name: &str) -> Limit {
+    Limit::new(name, TokenBucket::per_day(1_000))
+}
+
+#[track_caller]
+fn allocates(what: &str, layer: &RateLimitLayer, nth: usize, expected: usize) {
+    let (measured, status) = allocated(layer, nth);
+    println!("{measured:>2} {what}");
+    assert_eq!(status.is_success(), nth == ALLOWED, "{what}");
+    assert!(measured <= expected, "{what}: {measured} allocations, not {expected}");
+}
+
+/// Whoever counts nothing finds nothing.
+#[test]
+fn the_counter_counts() {
+    let before = COUNT.get();
+    drop(std::hint::black_box(Box::new(1)));
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(9)));
+    assert_eq!(COUNT.get() - before, 2);
+}
+
+#[test]
+fn nothing_where_nothing_is_told() {
+    let none = |limits: Vec<Limit>| layer(limits).headers([]);
+    allocates("global", &none(vec![limit("a")]), ALLOWED, 0);
+    allocates("by peer", &none(vec![limit("a").by(key::peer_ip())]), ALLOWED, 0);
+    allocates("by header", &none(vec![limit("a").by(key::header("x-api-key"))]), ALLOWED, 0);
+    let two = vec![limit("a").by(key::peer_ip()), bucket("b").by(key::header("x-api-key"))];
+    allocates("two limits", &none(two), ALLOWED, 0);
+    let either = {
+        use key::KeyExtractor;
+        bucket("a").by(key::header("x-user").or((key::peer_ip(), key::path(), key::method())))
+    };
+    allocates("either of two keys", &none(vec![either]), ALLOWED, 0);
+    allocates("at another cost", &none(vec![bucket("a").cost(2)]), ALLOWED, 0);
+}
+
+#[test]
+fn little_where_limits_are_told() {
+    let by_peer = || layer([limit("a").by(key::peer_ip())]);
+    let two = || layer([limit("a").by(key::peer_ip()), bucket("b")]);
+    let triple = [HeaderStyle::XRateLimit(Reset::Seconds)];
+    allocates("draft, one limit", &by_peer(), ALLOWED, DRAFT);
+    allocates("draft, two limits", &two(), ALLOWED, DRAFT);
+    allocates("triple", &two().headers(triple), ALLOWED, TRIPLE);
+    allocates("denied, untold", &by_peer().headers([]), DENIED, REFUSAL);
+    allocates("denied, draft", &by_peer(), DENIED, REFUSAL + DRAFT);
+    allocates("denied, triple", &by_peer().headers(triple), DENIED, REFUSAL + TRIPLE);
+    allocates("denied, problem+json", &by_peer().headers([]).problem_json(), DENIED, PROBLEM);
+}
+
+/// A route whose cost is its own: a note of what was charged goes with the request.
+#[test]
+fn some_where_routes_have_costs() {
+    let limits = layer([limit("a").by(key::peer_ip())]).headers([]);
+    let _ = limits.cost(2);
+    allocates("beside a route with a cost", &limits, ALLOWED, NOTE);
+}

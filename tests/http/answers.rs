@@ -1,0 +1,214 @@
+//! What a refusal says.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get as route;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tower::Layer;
+use tower_http::cors::{Any, CorsLayer};
+use tower_ratelimit::key::Missing;
+use tower_ratelimit::{
+    Algorithm, FixedWindow, HeaderStyle, LeakyBucket, Limit, RateLimitLayer, Reason, Reset, SlidingLog,
+    SlidingWindowCounter, TokenBucket, key,
+};
+
+use crate::answer::{Answer, ask};
+use crate::server::Server;
+use crate::service::{Hello, get};
+use crate::store::{midnight, still};
+
+fn one(algorithm: impl Into<Algorithm>) -> RateLimitLayer {
+    RateLimitLayer::new([Limit::new("one", algorithm)]).store(still())
+}
+
+async fn refusal(layer: RateLimitLayer) -> Answer {
+    let service = layer.layer(Hello::default());
+    assert!(!ask(&service, get("/")).await.is_refused());
+    let refused = ask(&service, get("/")).await;
+    assert!(!refused.status.is_success());
+    refused
+}
+
+#[tokio::test]
+async fn a_refusal_is_plain_text_that_is_not_kept() {
+    let refused = refusal(one(FixedWindow::per_minute(1))).await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.header("retry-after"), Some("60"));
+    assert_eq!(refused.header("cache-control"), Some("no-store"));
+    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(refused.body, "Too many requests: try again in 60 seconds.\n");
+}
+
+/// httprate#47, boundary#4094 and others: 0, or earlier than there is room.
+#[tokio::test]
+async fn the_wait_is_whole_seconds_rounded_up() {
+    let second = Duration::from_secs(1);
+    for (period, seconds) in [
+        (Duration::from_micros(1), "1"),
+        (Duration::from_millis(1), "1"),
+        (second, "1"),
+        (second + Duration::from_micros(1), "2"),
+        (Duration::from_millis(1_999), "2"),
+        (Duration::from_secs(366 * 86_400), "31622400"),
+    ] {
+        let refused = refusal(one(TokenBucket::new(1, 1, period))).await;
+        assert_eq!(refused.header("retry-after"), Some(seconds), "{period:?}");
+    }
+    let refused = refusal(one(TokenBucket::per_second(1))).await;
+    assert_eq!(refused.body, "Too many requests: try again in 1 second.\n");
+}
+
+/// Whoever waits as long as he is told is let in, and the wait is not a second too long.
+#[tokio::test]
+async fn to_wait_as_told_is_enough() {
+    let algorithms: [Algorithm; 5] = [
+        FixedWindow::new(3, Duration::from_millis(7_300)).into(),
+        SlidingLog::new(3, Duration::from_millis(7_300)).into(),
+        SlidingWindowCounter::new(3, Duration::from_millis(7_300)).into(),
+        TokenBucket::new(3, 2, Duration::from_millis(7_300)).into(),
+        LeakyBucket::new(3, 2, Duration::from_millis(7_300)).into(),
+    ];
+    for algorithm in algorithms {
+        let clock = midnight();
+        let store = tower_ratelimit::MemoryStore::new().clock(clock.clone());
+        let service = RateLimitLayer::new([Limit::new("three", algorithm)]).store(store).layer(Hello::default());
+        clock.advance(Duration::from_micros(1_234_567));
+        let mut waits = 0;
+        for _ in 0..20 {
+            let answer = ask(&service, get("/")).await;
+            if !answer.is_refused() {
+                clock.advance(Duration::from_millis(111));
+                continue;
+            }
+            waits += 1;
+            let seconds: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+            let almost = Duration::from_secs(seconds - 1);
+            clock.advance(almost);
+            assert!(ask(&service, get("/")).await.is_refused(), "{algorithm:?} after {almost:?}");
+            clock.advance(Duration::from_secs(1));
+            assert!(!ask(&service, get("/")).await.is_refused(), "{algorithm:?} after {seconds} s");
+        }
+        assert!(waits > 3, "{algorithm:?} refused {waits} times");
+    }
+}
+
+#[tokio::test]
+async fn a_problem_as_json() {
+    let limits = [
+        Limit::new("a \"quoted\" \\name\\", FixedWindow::per_minute(1)),
+        Limit::new("daily", FixedWindow::per_day(10)),
+        Limit::new("b", FixedWindow::per_minute(1)),
+    ];
+    let refused = refusal(RateLimitLayer::new(limits).store(still()).problem_json()).await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert_eq!(refused.header("retry-after"), Some("60"));
+    assert_eq!(refused.header("cache-control"), Some("no-store"));
+    let problem: Value = serde_json::from_str(&refused.body).unwrap();
+    let expected = json!({
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": "Too many requests: try again in 60 seconds.",
+        "violated-policies": ["a \"quoted\" \\name\\", "b"],
+    });
+    assert_eq!(problem, expected);
+}
+
+#[tokio::test]
+async fn a_problem_with_the_request_as_json() {
+    let limit = Limit::new("secret", FixedWindow::per_minute(1)).by(key::header("x-api-key"));
+    let service = RateLimitLayer::new([limit]).store(still()).problem_json().layer(Hello::default());
+    let refused = ask(&service, get("/")).await;
+    assert_eq!(refused.header("retry-after"), None);
+    let problem: Value = serde_json::from_str(&refused.body).unwrap();
+    let detail = "The request does not say whom to count it for.";
+    assert_eq!(problem, json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}));
+}
+
+#[tokio::test]
+async fn worded_by_a_closure() {
+    let seen = Arc::new(Mutex::new(None));
+    let layer = one(FixedWindow::per_minute(1)).on_reject({
+        let seen = seen.clone();
+        move |rejection| {
+            let violated: Vec<String> = rejection.violated().iter().map(|name| (*name).to_owned()).collect();
+            let path = rejection.head().uri.path().to_owned();
+            *seen.lock().unwrap() = Some((rejection.reason(), violated, path, rejection.retry_after_seconds()));
+            let mut response = Response::new(format!("<p>{}</p>", rejection.message()));
+            *response.status_mut() = StatusCode::IM_A_TEAPOT;
+            response
+        }
+    });
+    let refused = refusal(layer).await;
+    assert_eq!(refused.status, StatusCode::IM_A_TEAPOT);
+    assert_eq!(refused.body, "<p>Too many requests: try again in 60 seconds.</p>");
+    assert_eq!(refused.header("retry-after"), Some("60"));
+    assert_eq!(refused.header("cache-control"), Some("no-store"));
+    assert_eq!(refused.header("content-type"), None);
+    assert_eq!(refused.remaining(), 0, "headers are told all the same");
+    let minute = Duration::from_secs(60);
+    let expected = (Reason::Limited { retry_after: Some(minute) }, vec!["one".to_owned()], "/".to_owned(), Some(60));
+    assert_eq!(*seen.lock().unwrap(), Some(expected));
+}
+
+#[tokio::test]
+async fn what_a_closure_has_said_is_not_said_twice() {
+    let layer = one(FixedWindow::per_minute(1)).on_reject(|_| {
+        let response = Response::builder().status(429).header("retry-after", "7").header("cache-control", "no-cache");
+        response.body("").unwrap()
+    });
+    let refused = refusal(layer).await;
+    assert_eq!(refused.header("retry-after"), Some("7"));
+    assert_eq!(refused.header("cache-control"), Some("no-cache"));
+    assert_eq!(refused.body, "");
+}
+
+#[tokio::test]
+async fn a_closure_words_every_refusal() {
+    let limit = Limit::new("one", FixedWindow::per_minute(1));
+    let words = |rejection: &tower_ratelimit::Rejection<'_>| Response::new(format!("{:?}", rejection.reason()));
+    let body = async |limit: Limit| {
+        let service = RateLimitLayer::new([limit]).store(still()).on_reject(words).layer(Hello::default());
+        ask(&service, get("/")).await.body
+    };
+    assert_eq!(
+        body(limit.clone().by(key::header("x-user"))).await,
+        format!("{:?}", Reason::MissingKey(Missing::FromRequest))
+    );
+    assert_eq!(body(limit.clone().by(key::peer_ip())).await, format!("{:?}", Reason::MissingKey(Missing::FromServer)));
+    let never = Reason::Limited { retry_after: None };
+    assert_eq!(body(limit.cost_by(|_| 2)).await, format!("{never:?}"));
+}
+
+/// boundary#4159, labrinth#874: without CORS headers, a browser can't read a refusal, nor what it says.
+#[tokio::test]
+async fn with_cors_outside_a_browser_can_read_a_refusal() {
+    let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
+    let limits = one(FixedWindow::per_minute(1)).headers(styles);
+    let cors = CorsLayer::new().allow_origin(Any).expose_headers(limits.exposed_headers());
+    let server = Server::axum(Router::new().route("/", route(async || "hello")).layer(limits).layer(cors)).await;
+    let ask = async |method: Method| {
+        let request = Request::builder().method(method).uri(server.uri("/")).header("origin", "https://example.org");
+        server.send(request.header("access-control-request-method", "GET").body(Full::default()).unwrap()).await
+    };
+    for _ in 0..3 {
+        assert_eq!(ask(Method::OPTIONS).await.status, StatusCode::OK, "preflights are not counted");
+    }
+    assert!(!ask(Method::GET).await.is_refused());
+    let refused = ask(Method::GET).await;
+    assert!(refused.is_refused());
+    assert_eq!(refused.header("access-control-allow-origin"), Some("*"));
+    let exposed = refused.header("access-control-expose-headers").unwrap().to_lowercase();
+    let exposed: Vec<&str> = exposed.split(',').map(str::trim).collect();
+    let safe = ["cache-control", "content-length", "content-type"];
+    let cors_own = ["vary", "access-control-allow-origin", "access-control-expose-headers", "date"];
+    let unexposed = |name: &&str| !exposed.contains(name) && !safe.contains(name) && !cors_own.contains(name);
+    let hidden: Vec<&str> = refused.headers.keys().map(|name| name.as_str()).filter(unexposed).collect();
+    assert_eq!(hidden, [] as [&str; 0]);
+    assert_eq!(exposed.len(), 7);
+}

@@ -1,0 +1,144 @@
+//! Bodies pass untouched, whatever they are made of.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use http::{HeaderMap, Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, ResponseBody};
+
+use crate::answer::{Answer, ask};
+use crate::service::{Hello, get};
+use crate::store::still;
+
+fn one() -> RateLimitLayer {
+    RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1))]).store(still())
+}
+
+/// A request's body that must not be looked at.
+struct Untouchable;
+
+impl Body for Untouchable {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("the body was polled");
+    }
+}
+
+#[tokio::test]
+async fn of_a_refused_request_nothing_is_read() {
+    let service = one().layer(Hello::default());
+    assert!(!ask(&service, Request::new(Untouchable)).await.is_refused());
+    assert!(ask(&service, Request::new(Untouchable)).await.is_refused());
+}
+
+/// Three frames and trailers, of a length that is not known.
+struct Frames<D>(VecDeque<Frame<D>>);
+
+impl<D: From<Bytes>> Frames<D> {
+    fn new() -> Self {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", "3".parse().unwrap());
+        let data = ["one ", "two ", "three"].map(|text| Frame::data(Bytes::from(text).into()));
+        Self(data.into_iter().chain([Frame::trailers(trailers)]).collect())
+    }
+}
+
+impl<D: Buf + Unpin> Body for Frames<D> {
+    type Data = D;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<D>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(Ok))
+    }
+}
+
+#[tokio::test]
+async fn streams_arrive_whole_both_ways() {
+    let echo =
+        service_fn(async |request: Request<Frames<Bytes>>| Ok::<_, Infallible>(Response::new(request.into_body())));
+    let echoed = one().layer(echo).oneshot(Request::new(Frames::new())).await.unwrap().into_body();
+    assert!(!echoed.is_end_stream());
+    assert_eq!(echoed.size_hint().exact(), None);
+    let collected = echoed.collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["x-sum"], "3");
+    assert_eq!(collected.to_bytes(), "one two three");
+}
+
+/// Data of another kind, which can be made of bytes.
+#[derive(Debug)]
+struct Chunk(Bytes);
+
+impl From<Bytes> for Chunk {
+    fn from(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Buf for Chunk {
+    fn remaining(&self) -> usize {
+        self.0.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.0.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.0.advance(count);
+    }
+}
+
+#[tokio::test]
+async fn data_need_not_be_bytes() {
+    let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Frames::<Chunk>::new())));
+    let service = one().layer(inner);
+    assert_eq!(ask(&service, get("/")).await.body, "one two three");
+    assert_eq!(ask(&service, get("/")).await.body, "Too many requests: try again in 60 seconds.\n");
+}
+
+/// Fails after its first frame.
+struct Torn(Option<Bytes>);
+
+impl Body for Torn {
+    type Data = Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Poll::Ready(Some(self.0.take().map(Frame::data).ok_or("torn")))
+    }
+}
+
+#[tokio::test]
+async fn a_bodys_error_is_its_own() {
+    let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Torn(Some("one".into())))));
+    let mut body: ResponseBody<Torn> = one().layer(inner).oneshot(get("/")).await.unwrap().into_body();
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+    assert_eq!(body.frame().await.unwrap().unwrap_err(), "torn");
+}
+
+#[tokio::test]
+async fn lengths_are_known_where_they_were() {
+    let service = one().layer(Hello::default());
+    let sizes = async || {
+        let mut body = service.clone().oneshot(get("/")).await.unwrap().into_body();
+        let before = (body.size_hint().exact(), body.is_end_stream());
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(before, (Some(frame.len() as u64), false));
+        assert!(body.is_end_stream());
+        assert!(body.frame().await.is_none());
+        frame
+    };
+    assert_eq!(sizes().await, "hello");
+    assert_eq!(sizes().await, "Too many requests: try again in 60 seconds.\n");
+    let empty = ResponseBody::<Full<Bytes>>::default();
+    assert!(empty.is_end_stream());
+    assert_eq!(Answer::of(Response::new(empty)).await.body, "");
+}

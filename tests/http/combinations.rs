@@ -1,0 +1,191 @@
+//! Keys of several parts, found at once or later, and keys that stand in for others.
+
+use http::{Request, StatusCode};
+use tower::Layer;
+use tower_ratelimit::key::{FromAsyncFn, Header, KeyExtractor};
+use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimitLayer, key};
+
+use crate::answer::ask;
+use crate::service::{Hello, from, with};
+use crate::store::still;
+
+/// The header's value, at once.
+fn now(name: &'static str) -> Header {
+    key::header(name)
+}
+
+/// The header's value, looked up.
+fn later(name: &'static str) -> impl KeyExtractor {
+    looked_up(move |head| head.header(name).map(str::to_owned))
+}
+
+fn looked_up<F>(find: F) -> FromAsyncFn<impl Fn(&tower_ratelimit::RequestHead<'_>) -> Found + Send + Sync + 'static>
+where
+    F: Fn(&tower_ratelimit::RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
+{
+    key::from_async_fn(move |head| {
+        let found = find(head);
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            found
+        }) as Found
+    })
+}
+
+type Found = std::pin::Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+
+/// How `requests` fare with one token for each key.
+async fn statuses(by: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> Vec<u16> {
+    let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by);
+    let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+    let mut statuses = Vec::new();
+    for request in requests {
+        statuses.push(ask(&service, request).await.status.as_u16());
+    }
+    statuses
+}
+
+fn parts(one: &str, two: &str, three: &str) -> Request<()> {
+    let all = [("x-one", one), ("x-two", two), ("x-three", three)];
+    with(&all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>())
+}
+
+/// Each of the parts tells keys apart, none runs into another, and without one there is no key.
+async fn every_part_counts(by: impl KeyExtractor) {
+    let requests = [
+        parts("a", "b", "c"),
+        parts("a", "b", "c"),
+        parts("x", "b", "c"),
+        parts("a", "x", "c"),
+        parts("a", "b", "x"),
+        parts("c", "b", "a"),
+        parts("ab", "b", "c"),
+        parts("a", "b", "bc"),
+        parts("", "b", "c"),
+        parts("a", "", "c"),
+        parts("a", "b", ""),
+        parts("c", "b", "a"),
+    ];
+    let expected = [200, 429, 200, 200, 200, 200, 200, 200, 400, 400, 400, 429];
+    assert_eq!(statuses(by, requests).await, expected);
+}
+
+#[tokio::test]
+async fn parts_found_at_once_and_later_in_every_order() {
+    every_part_counts((now("x-one"), now("x-two"), now("x-three"))).await;
+    every_part_counts((later("x-one"), now("x-two"), now("x-three"))).await;
+    every_part_counts((now("x-one"), later("x-two"), now("x-three"))).await;
+    every_part_counts((now("x-one"), now("x-two"), later("x-three"))).await;
+    every_part_counts((later("x-one"), later("x-two"), now("x-three"))).await;
+    every_part_counts((later("x-one"), now("x-two"), later("x-three"))).await;
+    every_part_counts((now("x-one"), later("x-two"), later("x-three"))).await;
+    every_part_counts((later("x-one"), later("x-two"), later("x-three"))).await;
+}
+
+#[tokio::test]
+async fn tuples_within_tuples() {
+    every_part_counts(((now("x-one"), later("x-two")), now("x-three"))).await;
+    every_part_counts((later("x-one"), (now("x-two"), later("x-three")))).await;
+    every_part_counts(((later("x-one"),), key::method(), (now("x-two"), now("x-three")))).await;
+    every_part_counts((key::path(), later("x-one"), now("x-two"), later("x-three"))).await;
+}
+
+/// Found at once or later, the same parts are the same key.
+#[tokio::test]
+async fn when_it_is_found_does_not_tell_keys_apart() {
+    let store = std::sync::Arc::new(still());
+    let limited = |limit: Limit| RateLimitLayer::new([limit]).store(store.clone()).layer(Hello::default());
+    let limit = || Limit::new("one", FixedWindow::per_minute(1));
+    let one = limited(limit().by((now("x-one"), later("x-two"), now("x-three"))));
+    let other = limited(limit().by((later("x-one"), now("x-two"), later("x-three"))));
+    assert!(!ask(&one, parts("a", "b", "c")).await.is_refused());
+    assert!(ask(&other, parts("a", "b", "c")).await.is_refused());
+    assert!(!ask(&other, parts("a", "c", "b")).await.is_refused());
+    assert!(ask(&one, parts("a", "c", "b")).await.is_refused());
+}
+
+/// The first if it is there, or else the second, whatever the first would have been: the two are
+/// never one bucket, even if they read the same.
+async fn one_or_the_other(by: impl KeyExtractor) {
+    let requests = [
+        parts("a", "", ""),
+        parts("a", "b", ""),
+        parts("", "a", ""),
+        parts("", "a", ""),
+        parts("b", "a", ""),
+        parts("", "b", ""),
+        parts("", "", ""),
+    ];
+    assert_eq!(statuses(by, requests).await, [200, 429, 200, 429, 200, 200, 400]);
+}
+
+#[tokio::test]
+async fn one_stands_in_for_another_in_every_order() {
+    one_or_the_other(now("x-one").or(now("x-two"))).await;
+    one_or_the_other(later("x-one").or(now("x-two"))).await;
+    one_or_the_other(now("x-one").or(later("x-two"))).await;
+    one_or_the_other(later("x-one").or(later("x-two"))).await;
+    one_or_the_other((later("x-one").or(now("x-two")), key::method())).await;
+    one_or_the_other((key::method(), later("x-one").or(later("x-two")), key::path())).await;
+    one_or_the_other((key::path(), now("x-one")).or((key::method(), later("x-two")))).await;
+    one_or_the_other((now("x-one"), later("x-one")).or((later("x-two"), now("x-two")))).await;
+}
+
+#[tokio::test]
+async fn a_third_stands_in_for_both() {
+    let requests = || [parts("a", "", ""), parts("", "a", ""), parts("", "", "a"), parts("", "", "a")];
+    let expected = [200, 200, 200, 429];
+    assert_eq!(statuses(now("x-one").or(now("x-two")).or(now("x-three")), requests()).await, expected);
+    assert_eq!(statuses(later("x-one").or(now("x-two").or(later("x-three"))), requests()).await, expected);
+    assert_eq!(statuses(now("x-one").or(later("x-two")).or(now("x-three")), requests()).await, expected);
+}
+
+/// A header that spells an address, or its bytes, is not that address.
+#[tokio::test]
+async fn a_header_never_takes_an_addresss_bucket() {
+    let by = || now("x-api-key").or(key::peer_ip());
+    for forged in ["AAAA", "65.65.65.65", "\u{4}AAAA"] {
+        let Ok(value) = http::HeaderValue::from_bytes(forged.as_bytes()) else { continue };
+        let mut request = from("192.0.2.1");
+        request.headers_mut().insert("x-api-key", value);
+        assert_eq!(statuses(by(), [request, from("65.65.65.65")]).await, [200, 200], "{forged:?}");
+    }
+    assert_eq!(statuses(by(), [from("65.65.65.65"), from("65.65.65.65")]).await, [200, 429]);
+}
+
+/// What the server does not tell is its fault, unless the client can still say it.
+#[tokio::test]
+async fn whose_fault_it_is_is_told_by_the_last() {
+    let nobody = || [with(&[])];
+    let [bad_request, server_error] = [StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR].map(|s| s.as_u16());
+    assert_eq!(statuses(key::peer_ip().or(now("x-one")), nobody()).await, [bad_request]);
+    assert_eq!(statuses(now("x-one").or(key::peer_ip()), nobody()).await, [server_error]);
+    assert_eq!(statuses(later("x-one").or(key::peer_ip()), nobody()).await, [server_error]);
+    assert_eq!(statuses(key::peer_ip().or(later("x-one")), nobody()).await, [bad_request]);
+}
+
+/// Several limits, some of whose keys are looked up: told in the order in which they were given.
+#[tokio::test]
+async fn limits_keep_their_order_and_their_policy() {
+    let limit = |name: &str, tokens| Limit::new(name, FixedWindow::per_minute(tokens));
+    let limits = [
+        limit("later", 5).by(later("x-one")),
+        limit("now", 4).by(now("x-two")),
+        limit("skipped", 3).by(later("x-three")).on_missing_key(MissingKey::Skip),
+        limit("shared", 2).by(later("x-three")).on_missing_key(MissingKey::Share),
+        limit("all", 9),
+    ];
+    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    let answer = ask(&service, parts("a", "b", "")).await;
+    let told: Vec<(String, i64)> = answer
+        .standings()
+        .into_iter()
+        .map(|member| (member.get("r").unwrap(), member.name))
+        .map(|(r, n)| (n, r))
+        .collect();
+    let expected = [("later", 4), ("now", 3), ("shared", 1), ("all", 8)];
+    assert_eq!(told, expected.map(|(name, left)| (name.to_owned(), left)));
+    assert_eq!(ask(&service, parts("a", "b", "c")).await.standings().len(), 5);
+    assert_eq!(ask(&service, parts("", "b", "c")).await.status, StatusCode::BAD_REQUEST);
+    assert_eq!(ask(&service, parts("a", "b", "c")).await.remaining_of("all"), 6);
+}

@@ -1,0 +1,271 @@
+//! What a request costs: on a route, inside the same limiter on the router, and from a closure.
+
+use std::fmt::Debug;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::{Request, Response, StatusCode};
+use tower::{Layer, Service, ServiceBuilder};
+use tower_ratelimit::{
+    FixedWindow, LeakyBucket, Limit, MissingKey, RateLimitLayer, SlidingLog, SlidingWindowCounter, Store, TokenBucket,
+    key,
+};
+
+use crate::answer::{Answer, ask};
+use crate::service::{self, Hello, with};
+use crate::store::{Slow, still};
+
+fn of_ten(store: impl Store) -> RateLimitLayer {
+    RateLimitLayer::new([Limit::new("ten", FixedWindow::per_minute(10))]).store(store)
+}
+
+async fn hello() -> &'static str {
+    "hello"
+}
+
+/// Routes of several costs, inside the same limiter on the router.
+fn app(limits: RateLimitLayer) -> Router {
+    Router::new()
+        .route("/one", get(hello))
+        .route("/nothing", get(hello).route_layer(limits.cost(0)))
+        .route("/five", get(hello).route_layer(limits.cost(5)))
+        .route("/six", get(hello).route_layer(limits.cost(6)))
+        .layer(limits)
+}
+
+async fn visit(app: &Router, path: &str) -> Answer {
+    ask(app, Request::get(path).body(Body::empty()).unwrap()).await
+}
+
+/// A route's cost is what it costs in all, and headers tell it once.
+async fn a_route_costs_what_it_says(limits: RateLimitLayer) {
+    let app = app(limits);
+    for (path, left) in [("/five", 5), ("/one", 4), ("/nothing", 4), ("/nowhere", 3)] {
+        let answer = visit(&app, path).await;
+        assert_eq!(answer.all("ratelimit-policy"), ["\"ten\";q=10;w=60"], "{path}");
+        assert_eq!(answer.remaining(), left, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_difference_is_charged() {
+    a_route_costs_what_it_says(of_ten(still())).await;
+    a_route_costs_what_it_says(of_ten(Slow::new(still()))).await;
+}
+
+/// If the whole does not fit, nothing is taken: what the router has charged is given back.
+async fn all_or_nothing(limits: RateLimitLayer) {
+    let app = app(limits);
+    assert_eq!(visit(&app, "/six").await.remaining(), 4);
+    for _ in 0..2 {
+        let refused = visit(&app, "/five").await;
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.remaining(), 4);
+        assert_eq!(refused.header("retry-after"), Some("60"));
+    }
+    assert_eq!(visit(&app, "/one").await.remaining(), 3);
+}
+
+#[tokio::test]
+async fn a_difference_that_is_denied_takes_nothing() {
+    all_or_nothing(of_ten(still())).await;
+    all_or_nothing(of_ten(Slow::new(still()))).await;
+}
+
+#[tokio::test]
+async fn whatever_the_algorithm() {
+    let algorithms = [
+        FixedWindow::per_minute(10).into(),
+        SlidingLog::per_minute(10).into(),
+        SlidingWindowCounter::per_minute(10).into(),
+        TokenBucket::per_minute(10).into(),
+        LeakyBucket::per_minute(10).into(),
+    ] as [tower_ratelimit::Algorithm; 5];
+    for algorithm in algorithms {
+        let app = app(RateLimitLayer::new([Limit::new("ten", algorithm)]).store(still()));
+        for (path, left) in [("/six", 4), ("/five", 4), ("/nothing", 4), ("/one", 3), ("/five", 3)] {
+            assert_eq!(visit(&app, path).await.remaining(), left, "{path} under {algorithm:?}");
+        }
+    }
+}
+
+/// Of several limits, all are given back when one denies the difference.
+#[tokio::test]
+async fn all_limits_or_none() {
+    let limits = [Limit::new("ten", FixedWindow::per_minute(10)), Limit::new("hundred", FixedWindow::per_hour(100))];
+    let app = app(RateLimitLayer::new(limits).store(still()));
+    let left = async |path| {
+        let answer = visit(&app, path).await;
+        (answer.is_refused(), answer.remaining_of("ten"), answer.remaining_of("hundred"))
+    };
+    assert_eq!(left("/six").await, (false, 4, 94));
+    assert_eq!(left("/five").await, (true, 4, 94));
+    assert_eq!(left("/one").await, (false, 3, 93));
+}
+
+#[tokio::test]
+async fn cheaper_routes_give_the_difference_back() {
+    let limits = of_ten(still());
+    let app = Router::new()
+        .route("/five", get(hello))
+        .route("/two", get(hello).route_layer(limits.cost(2)))
+        .route("/nothing", get(hello).route_layer(limits.cost(0)))
+        .layer(limits.cost(5));
+    for (path, left) in [("/two", 8), ("/nothing", 8), ("/five", 3)] {
+        assert_eq!(visit(&app, path).await.remaining(), left, "{path}");
+    }
+    // There is no room for the router's five to begin with.
+    assert!(visit(&app, "/two").await.is_refused());
+}
+
+#[tokio::test]
+async fn alone_it_charges_its_cost() {
+    let limits = of_ten(still());
+    let app = Router::new()
+        .route("/one", get(hello).route_layer(limits.clone()))
+        .route("/five", get(hello).route_layer(limits.cost(5)));
+    for (path, left) in [("/five", 5), ("/one", 4)] {
+        assert_eq!(visit(&app, path).await.remaining(), left, "{path}");
+    }
+    assert_eq!(visit(&app, "/five").await.remaining(), 4);
+}
+
+#[tokio::test]
+async fn limits_of_their_own_cost_are_not_concerned() {
+    let limits = [
+        Limit::new("requests", FixedWindow::per_minute(10)).cost(1),
+        Limit::new("bytes", FixedWindow::per_minute(100)).cost_by(|head| head.uri.path().len() as u64),
+        Limit::new("tokens", FixedWindow::per_minute(10)),
+    ];
+    let app = app(RateLimitLayer::new(limits).store(still()));
+    let left = async |path| {
+        let answer = visit(&app, path).await;
+        ["requests", "bytes", "tokens"].map(|name| answer.remaining_of(name))
+    };
+    assert_eq!(left("/six").await, [9, 96, 4]);
+    assert_eq!(left("/nothing").await, [8, 88, 4]);
+    assert_eq!(left("/five").await, [8, 88, 4], "denied by one, given back to all");
+    assert_eq!(left("/one").await, [7, 84, 3]);
+}
+
+#[tokio::test]
+async fn two_limiters_keep_apart() {
+    let (ten, hundred) = (of_ten(still()), Limit::new("hundred", FixedWindow::per_hour(100)));
+    let hundred = RateLimitLayer::new([hundred]).store(still());
+    let both = || ServiceBuilder::new().layer(hundred.cost(20)).layer(ten.cost(3));
+    let app = Router::new()
+        .route("/one", get(hello))
+        .route("/both", get(hello).route_layer(both()))
+        .layer(ten.clone())
+        .layer(hundred.clone());
+    let left = async |path| {
+        let answer = visit(&app, path).await;
+        (answer.is_refused(), answer.remaining_of("ten"), answer.remaining_of("hundred"))
+    };
+    assert_eq!(left("/both").await, (false, 7, 80));
+    assert_eq!(left("/one").await, (false, 6, 79));
+    assert_eq!(left("/both").await, (false, 3, 59));
+    assert_eq!(left("/both").await, (false, 0, 39));
+}
+
+/// The innermost has the last word, whatever those around it have charged and when.
+async fn the_innermost_decides(limit: Limit) {
+    let limits = RateLimitLayer::new([limit]).store(still());
+    for (outer, inner, left) in [(8, 2, 8), (2, 8, 2), (0, 5, 5), (5, 0, 10), (7, 7, 3)] {
+        let limits = limits.clone().store(still());
+        let nested = Router::new().route("/", get(hello).route_layer(limits.cost(inner))).layer(limits.cost(outer));
+        let app = Router::new().nest("/nested", nested).layer(limits);
+        assert_eq!(visit(&app, "/nested").await.remaining(), left, "{outer} around {inner}");
+    }
+}
+
+#[tokio::test]
+async fn costs_within_costs() {
+    the_innermost_decides(Limit::new("ten", FixedWindow::per_minute(10))).await;
+    the_innermost_decides(Limit::new("ten", SlidingLog::per_minute(10))).await;
+    the_innermost_decides(Limit::new("ten", TokenBucket::per_minute(10))).await;
+    the_innermost_decides(Limit::new("ten", LeakyBucket::per_minute(10))).await;
+}
+
+/// The outer limiter had no key; what lies between has found one.
+#[tokio::test]
+async fn what_the_router_has_not_charged_the_route_charges_whole() {
+    let limit = Limit::new("ten", FixedWindow::per_minute(10));
+    let limit = limit.by(key::header("x-user")).on_missing_key(MissingKey::Skip);
+    let limits = RateLimitLayer::new([limit]).store(still());
+    let authenticate = tower::util::MapRequestLayer::new(|mut request: Request<()>| {
+        request.headers_mut().insert("x-user", http::HeaderValue::from_static("ann"));
+        request
+    });
+    let service =
+        ServiceBuilder::new().layer(limits.clone()).layer(authenticate).layer(limits.cost(4)).service(Hello::default());
+    assert_eq!(ask(&service, service::get("/")).await.remaining(), 6);
+    assert_eq!(ask(&service, with(&[("x-user", "ann")])).await.remaining(), 2);
+}
+
+/// What one store was charged, another can't give back.
+#[tokio::test]
+async fn with_another_store_it_is_another_limiter() {
+    let outer = of_ten(still());
+    let inner = outer.clone().store(still()).headers([]).cost(6);
+    let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
+    assert_eq!(ask(&service, service::get("/")).await.remaining(), 9);
+    assert_eq!(ask(&service, service::get("/")).await.status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+fn by_header(limits: &RateLimitLayer) -> RateLimitLayer {
+    limits.cost_by(|head| head.header("x-cost").map_or(1, |cost| cost.parse().unwrap()))
+}
+
+#[tokio::test]
+async fn by_a_closure() {
+    let service = by_header(&of_ten(still())).layer(Hello::default());
+    for (cost, left) in [("3", 7), ("0", 7), ("7", 0), ("0", 0)] {
+        let answer = ask(&service, with(&[("x-cost", cost)])).await;
+        assert_eq!((answer.is_refused(), answer.remaining()), (false, left), "{cost}");
+    }
+    assert!(ask(&service, service::get("/")).await.is_refused());
+}
+
+async fn is_denied_for_good<S, R>(service: &S)
+where
+    S: Service<Request<()>, Response = Response<R>, Error: Debug> + Clone,
+    R: http_body::Body<Error: Debug>,
+{
+    for cost in ["11", "4294967296", "18446744073709551615"] {
+        let refused = ask(service, with(&[("x-cost", cost)])).await;
+        assert!(refused.is_refused(), "{cost}");
+        assert_eq!(refused.header("retry-after"), None, "{cost}");
+        assert_eq!(refused.header("cache-control"), Some("no-store"));
+        assert_eq!(refused.remaining(), 10, "{cost}");
+        assert_eq!(refused.body, "Too much for one request: it costs more than its limit allows.\n");
+    }
+    assert_eq!(ask(service, with(&[("x-cost", "10")])).await.remaining(), 0);
+}
+
+#[tokio::test]
+async fn a_cost_over_the_capacity_is_denied_for_good() {
+    is_denied_for_good(&by_header(&of_ten(still())).layer(Hello::default())).await;
+    // The difference to what the router has charged would fit.
+    let limits = of_ten(still());
+    is_denied_for_good(&limits.layer(by_header(&limits).layer(Hello::default()))).await;
+}
+
+#[test]
+fn a_constant_cost_over_the_capacity_is_refused_when_it_is_built() {
+    let text = "a cost of 11 can never pass the limit \"ten\", which holds 10: lower the cost or raise the limit";
+    let limits = of_ten(still());
+    assert!(limits.try_cost(10).is_ok());
+    assert_eq!(limits.try_cost(11).unwrap_err().to_string(), text);
+    let limit = Limit::new("ten", FixedWindow::per_minute(10));
+    assert_eq!(RateLimitLayer::try_new([limit.clone().cost(11)]).unwrap_err().to_string(), text);
+    // One that has a cost of its own does not mind the route's.
+    assert!(RateLimitLayer::new([limit.cost(1)]).try_cost(11).is_ok());
+}
+
+#[test]
+#[should_panic(expected = "a cost of 11 can never pass the limit \"ten\"")]
+fn a_constant_cost_over_the_capacity_panics_where_it_is_written() {
+    let _ = of_ten(still()).cost(11);
+}

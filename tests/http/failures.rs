@@ -1,0 +1,119 @@
+//! Stores that answer later, or can't.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get as route;
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+use tower::{Layer, ServiceBuilder};
+use tower_ratelimit::{FixedWindow, Limit, OnStoreError, RateLimitLayer, key};
+
+use crate::answer::{Answer, ask};
+use crate::service::{Hello, get, with};
+use crate::store::{Broken, Slow, still};
+
+/// Limits with names, keys and a store that are nobody's business.
+fn secret(store: impl tower_ratelimit::Store) -> RateLimitLayer {
+    let limits = [
+        Limit::new("secret-plan", FixedWindow::per_minute(2)).by(key::header("x-api-key")),
+        Limit::new("all", FixedWindow::per_hour(100)),
+    ];
+    RateLimitLayer::new(limits).store(store)
+}
+
+fn keyed() -> Request<()> {
+    with(&[("x-api-key", "sk-ann")])
+}
+
+#[tokio::test]
+async fn answers_that_come_later_are_the_same() {
+    let (slow, fast) = (secret(Slow::new(still())).layer(Hello::default()), secret(still()).layer(Hello::default()));
+    for _ in 0..4 {
+        let (late, early) = (ask(&slow, keyed()).await, ask(&fast, keyed()).await);
+        assert_eq!(late.status, early.status);
+        assert_eq!(late.body, early.body);
+        assert_eq!(late.headers, early.headers);
+    }
+    assert!(ask(&slow, keyed()).await.is_refused());
+}
+
+fn gives_nothing_away(answer: &Answer) {
+    let told = format!("{:?} {}", answer.headers, answer.body);
+    for secret in ["secret", "sk-ann", "redis", "10.0.0.7", "x-api-key"] {
+        assert!(!told.contains(secret), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_refuses_and_says_nothing_of_itself() {
+    for broken in [Broken::AtOnce, Broken::Later] {
+        let inner = Hello::default();
+        let answer = ask(&secret(broken).layer(inner.clone()), keyed()).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        assert_eq!(answer.header("cache-control"), Some("no-store"));
+        assert_eq!(answer.body, "Too busy to take the request: try again in a moment.\n");
+        gives_nothing_away(&answer);
+        assert_eq!(inner.calls(), 0);
+
+        let answer = ask(&secret(broken).problem_json().layer(inner), keyed()).await;
+        let problem: Value = serde_json::from_str(&answer.body).unwrap();
+        let expected = json!({
+            "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            "title": "Request cannot be satisfied due to temporary server capacity constraints",
+            "status": 503,
+            "detail": "Too busy to take the request: try again in a moment.",
+        });
+        assert_eq!(problem, expected);
+        gives_nothing_away(&answer);
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_lets_pass_where_it_is_told_to() {
+    for broken in [Broken::AtOnce, Broken::Later] {
+        let layer = secret(broken).on_store_error(OnStoreError::Allow);
+        for _ in 0..3 {
+            let answer = ask(&layer.layer(Hello::default()), keyed()).await;
+            assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "hello"));
+            assert_eq!(answer.header("ratelimit"), None);
+        }
+        // A missing key is not the store's failure.
+        assert_eq!(ask(&layer.layer(Hello::default()), get("/")).await.status, StatusCode::BAD_REQUEST);
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_key_learns_nothing_either() {
+    for layer in [secret(still()), secret(still()).problem_json()] {
+        let answer = ask(&layer.layer(Hello::default()), get("/")).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        gives_nothing_away(&answer);
+    }
+}
+
+/// Routes with costs of their own, on stores that fail.
+#[tokio::test]
+async fn a_cost_on_a_route_fails_as_the_router_does() {
+    for (policy, status) in [(OnStoreError::Refuse, 503), (OnStoreError::Allow, 200)] {
+        let limits = secret(Broken::Later).on_store_error(policy);
+        let service = ServiceBuilder::new().layer(limits.clone()).layer(limits.cost(2)).service(Hello::default());
+        let answer = ask(&service, keyed()).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("ratelimit"), None);
+    }
+}
+
+/// Once a store works again, it counts as before.
+#[tokio::test]
+async fn clones_and_routes_share_a_store_whatever_it_is() {
+    let limits = RateLimitLayer::new([Limit::new("two", FixedWindow::per_minute(2))]).store(Slow::new(still()));
+    let app = Router::new()
+        .route("/a", route(async || "a").route_layer(limits.clone()))
+        .route("/b", route(async || "b").route_layer(limits.clone()));
+    let refused = async |path: &str| ask(&app, Request::get(path).body(Body::empty()).unwrap()).await.is_refused();
+    assert!(!refused("/a").await);
+    assert!(!refused("/b").await);
+    assert!(refused("/a").await);
+    assert!(refused("/b").await);
+}

@@ -1,0 +1,224 @@
+//! The headers that tell clients where they stand.
+
+use std::convert::Infallible;
+use std::future::ready;
+use std::time::Duration;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceBuilder, service_fn};
+use tower_ratelimit::{
+    FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, ManualClock, MemoryStore, RateLimitLayer, Reset, TokenBucket,
+};
+
+use crate::answer::{Answer, Member, ask};
+use crate::service::{Hello, get};
+use crate::store::{MIDNIGHT, midnight, still};
+
+fn layer(limits: impl IntoIterator<Item = Limit>) -> (RateLimitLayer, ManualClock) {
+    let clock = midnight();
+    (RateLimitLayer::new(limits).store(MemoryStore::new().clock(clock.clone())), clock)
+}
+
+fn two() -> Limit {
+    Limit::new("two", FixedWindow::per_minute(2))
+}
+
+/// All headers but those that are not about limits.
+fn told(answer: &Answer) -> Vec<(String, String)> {
+    let others = ["content-type", "cache-control", "retry-after"];
+    let headers = answer.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
+    let mut told: Vec<_> = headers.filter(|(name, _)| !others.contains(&name.as_str())).collect();
+    told.sort();
+    told
+}
+
+fn texts(headers: &[(&str, &str)]) -> Vec<(String, String)> {
+    headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn the_draft_tells_every_limit() {
+    let (layer, clock) = layer([
+        Limit::new("burst", TokenBucket::new(20, 10, Duration::from_secs(1))),
+        Limit::new("daily", FixedWindow::per_day(10_000)),
+        Limit::new("fast", FixedWindow::new(5, Duration::from_millis(999))),
+        Limit::new("odd", FixedWindow::new(5, Duration::from_millis(1_500))),
+        Limit::new("queue", LeakyBucketQueue::new(9, 1, Duration::from_secs(60))),
+    ]);
+    let service = layer.layer(Hello::default());
+    clock.advance(Duration::from_micros(1));
+    let answer = ask(&service, get("/")).await;
+    let policies = [
+        Member::new("burst", &[("q", 20), ("w", 2)]),
+        Member::new("daily", &[("q", 10_000), ("w", 86_400)]),
+        // A window below a second can't be told.
+        Member::new("fast", &[("q", 5)]),
+        Member::new("odd", &[("q", 5), ("w", 2)]),
+        Member::new("queue", &[("q", 10), ("w", 600)]),
+    ];
+    assert_eq!(answer.policies(), policies);
+    let standings = [
+        Member::new("burst", &[("r", 19), ("t", 1)]),
+        Member::new("daily", &[("r", 9_999), ("t", 86_400)]),
+        Member::new("fast", &[("r", 4), ("t", 1)]),
+        Member::new("odd", &[("r", 4), ("t", 2)]),
+        Member::new("queue", &[("r", 9), ("t", 60)]),
+    ];
+    assert_eq!(answer.standings(), standings);
+}
+
+#[tokio::test]
+async fn names_are_escaped() {
+    let name = r#"a "quoted" \name\, with;all=that"#;
+    let longest = "~".repeat(64);
+    let service =
+        layer([Limit::new(name, FixedWindow::per_minute(2)), Limit::new(&longest, FixedWindow::per_minute(3))])
+            .0
+            .layer(Hello::default());
+    let answer = ask(&service, get("/")).await;
+    assert_eq!(answer.policies().iter().map(|member| member.name.as_str()).collect::<Vec<_>>(), [name, &longest]);
+    assert_eq!((answer.remaining_of(name), answer.remaining_of(&longest)), (1, 2));
+}
+
+/// Where nothing is taken, `t` is left out: there is nothing to wait for.
+#[tokio::test]
+async fn an_untouched_limit_has_no_time() {
+    let service = layer([two().cost(0)]).0.layer(Hello::default());
+    assert_eq!(ask(&service, get("/")).await.standings(), [Member::new("two", &[("r", 2)])]);
+}
+
+#[tokio::test]
+async fn triples_allowed_and_denied() {
+    let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRateLimitDashed(Reset::Epoch)];
+    let (layer, clock) = layer([two()]);
+    let service = layer.headers(styles).layer(Hello::default());
+    clock.advance(Duration::from_millis(1_500));
+    for left in ["1", "0", "0"] {
+        let expected = [
+            ("x-rate-limit-limit", "2"),
+            ("x-rate-limit-remaining", left),
+            ("x-rate-limit-reset", &(MIDNIGHT + 60).to_string()),
+            ("x-ratelimit-limit", "2"),
+            ("x-ratelimit-remaining", left),
+            ("x-ratelimit-reset", "59"),
+        ];
+        assert_eq!(told(&ask(&service, get("/")).await), texts(&expected));
+    }
+}
+
+#[tokio::test]
+async fn the_other_resets() {
+    let styles = [HeaderStyle::XRateLimit(Reset::Epoch), HeaderStyle::XRateLimitDashed(Reset::Seconds)];
+    let (layer, clock) = layer([Limit::new("two", TokenBucket::new(2, 1, Duration::from_millis(1_500)))]);
+    let service = layer.headers(styles).layer(Hello::default());
+    clock.advance(Duration::from_micros(1));
+    let answer = ask(&service, get("/")).await;
+    // 1.5 s from a microsecond past midnight: rounded up, both of them.
+    assert_eq!(answer.header("x-ratelimit-reset"), Some((MIDNIGHT + 2).to_string().as_str()));
+    assert_eq!(answer.header("x-rate-limit-reset"), Some("2"));
+    // A reset that falls on a whole second is that second.
+    clock.set(tower_ratelimit::Timestamp::from_micros((MIDNIGHT + 100) * 1_000_000));
+    let answers = [ask(&service, get("/")).await, ask(&service, get("/")).await];
+    assert_eq!(answers[1].header("x-ratelimit-reset"), Some((MIDNIGHT + 103).to_string().as_str()));
+    assert_eq!(answers[1].header("x-rate-limit-reset"), Some("3"));
+}
+
+#[tokio::test]
+async fn a_wait_by_another_name() {
+    let service = layer([two()]).0.headers([HeaderStyle::XRetryAfter]).layer(Hello::default());
+    assert_eq!(told(&ask(&service, get("/")).await), []);
+    ask(&service, get("/")).await;
+    let refused = ask(&service, get("/")).await;
+    assert_eq!(told(&refused), texts(&[("x-ratelimit-retry-after", "60")]));
+    assert_eq!(refused.header("retry-after"), Some("60"));
+}
+
+#[tokio::test]
+async fn in_no_style_a_refusal_still_says_when_to_come_back() {
+    let service = layer([two()]).0.headers([]).layer(Hello::default());
+    for expected in [None, None, Some("60")] {
+        let answer = ask(&service, get("/")).await;
+        assert_eq!(told(&answer), []);
+        assert_eq!(answer.header("retry-after"), expected);
+    }
+}
+
+/// Of a triple, the limit to mind: the one that denies, or else the one that has least left.
+#[tokio::test]
+async fn triples_tell_the_tightest() {
+    let limits = [
+        Limit::new("wide", FixedWindow::per_hour(100)),
+        Limit::new("tight", FixedWindow::per_minute(3)),
+        // It has less left, but is not what denies.
+        Limit::new("tighter", FixedWindow::per_second(2)).cost(0),
+    ];
+    let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
+    let (layer, _) = layer(limits);
+    let service = layer.headers(styles).cost(2).layer(Hello::default());
+    let allowed = ask(&service, get("/")).await;
+    assert_eq!(allowed.header("x-ratelimit-limit"), Some("3"));
+    assert_eq!(allowed.header("x-ratelimit-remaining"), Some("1"));
+    let denied = ask(&service, get("/")).await;
+    assert!(denied.is_refused());
+    assert_eq!(denied.header("x-ratelimit-limit"), Some("3"));
+    assert_eq!(denied.header("x-ratelimit-reset"), Some("60"));
+    assert_eq!(denied.header("x-ratelimit-retry-after"), Some("60"));
+}
+
+/// Two limiters around one service: lists grow, and of triples the one with less left stays,
+/// whichever is outside.
+#[tokio::test]
+async fn stacked_limiters_tell_all() {
+    for wide_is_outside in [true, false] {
+        let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)];
+        let wide = layer([Limit::new("wide", FixedWindow::per_hour(100))]).0.headers(styles);
+        let tight = layer([two()]).0.headers(styles);
+        let (outer, inner) = if wide_is_outside { (wide, tight) } else { (tight, wide) };
+        let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
+        for (wide, tight) in [(99, 1), (98, 0)] {
+            let answer = ask(&service, get("/")).await;
+            assert_eq!((answer.remaining_of("wide"), answer.remaining_of("two")), (wide, tight));
+            assert_eq!(answer.all("ratelimit").len(), 2);
+            assert_eq!(answer.header("x-ratelimit-limit"), Some("2"));
+            assert_eq!(answer.header("x-ratelimit-remaining"), Some(tight.to_string().as_str()));
+            assert_eq!(answer.header("x-ratelimit-reset"), Some("60"));
+        }
+        let refused = ask(&service, get("/")).await;
+        assert_eq!(refused.header("x-ratelimit-remaining"), Some("0"));
+        assert_eq!(refused.header("retry-after"), Some("60"));
+        assert_eq!(refused.remaining_of("two"), 0);
+    }
+}
+
+/// What the service has told of its own accord is not overwritten unless there is less left.
+#[tokio::test]
+async fn an_inner_services_triple_stays_if_it_is_tighter() {
+    let told_by_inner = async |remaining: &'static str| {
+        let inner = service_fn(move |_: Request<()>| {
+            let response = Response::builder().header("x-ratelimit-limit", "7").header("x-ratelimit-reset", "9");
+            let response = response.header("x-ratelimit-remaining", remaining).body(String::new()).unwrap();
+            ready(Ok::<_, Infallible>(response))
+        });
+        let layer = layer([two()]).0.headers([HeaderStyle::XRateLimit(Reset::Seconds)]);
+        let answer = ask(&layer.layer(inner), get("/")).await;
+        ["limit", "remaining", "reset"].map(|name| answer.header(&format!("x-ratelimit-{name}")).unwrap().to_owned())
+    };
+    assert_eq!(told_by_inner("0").await, ["7", "0", "9"]);
+    assert_eq!(told_by_inner("2").await, ["2", "1", "60"]);
+    assert_eq!(told_by_inner("what?").await, ["2", "1", "60"]);
+}
+
+#[test]
+fn every_name_is_exposed() {
+    let names = |styles: &[HeaderStyle]| {
+        let layer = RateLimitLayer::new([two()]).store(still()).headers(styles.iter().copied());
+        layer.exposed_headers().iter().map(|name| name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[]), ["retry-after"]);
+    assert_eq!(names(&[HeaderStyle::Draft]), ["retry-after", "ratelimit-policy", "ratelimit"]);
+    let dashed = ["retry-after", "x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset"];
+    assert_eq!(names(&[HeaderStyle::XRateLimitDashed(Reset::Epoch)]), dashed);
+    let many = [HeaderStyle::XRetryAfter, HeaderStyle::XRateLimit(Reset::Epoch)];
+    let both = ["x-ratelimit-retry-after", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+    assert_eq!(names(&many)[1..], both);
+}

@@ -1,0 +1,258 @@
+//! Every way to take a key from a request.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use axum::Router;
+use axum::routing::{any, get as route};
+use http::{HeaderValue, Method, Request, StatusCode};
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::key::KeyExtractor;
+use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimit, RateLimitLayer, key};
+
+use crate::answer::ask;
+use crate::service::{Hello, get, with};
+use crate::store::{Slow, still};
+
+fn one() -> Limit {
+    Limit::new("one", FixedWindow::per_minute(1))
+}
+
+fn limited(limit: Limit) -> RateLimit<Hello> {
+    RateLimitLayer::new([limit]).store(still()).layer(Hello::default())
+}
+
+/// Whether two requests share a bucket of one.
+async fn share<B>(by: impl KeyExtractor, first: Request<B>, second: Request<B>) -> bool {
+    let service = limited(one().by(by));
+    assert!(!ask(&service, first).await.is_refused());
+    ask(&service, second).await.is_refused()
+}
+
+#[tokio::test]
+async fn without_a_key_all_share_one() {
+    let service = limited(one());
+    assert!(!ask(&service, get("/one")).await.is_refused());
+    assert!(ask(&service, with(&[("x-user", "ann")])).await.is_refused());
+}
+
+#[tokio::test]
+async fn by_a_header() {
+    let by = || key::header("X-User");
+    assert!(share(by(), with(&[("x-user", "ann")]), with(&[("x-user", "ann")])).await);
+    assert!(!share(by(), with(&[("x-user", "ann")]), with(&[("x-user", "Ann")])).await);
+    assert!(!share(by(), with(&[("x-user", "ann")]), with(&[("x-user", "bob")])).await);
+    // The first of several.
+    assert!(share(by(), with(&[("x-user", "ann"), ("x-user", "bob")]), with(&[("x-user", "ann")])).await);
+}
+
+#[test]
+#[should_panic(expected = "\"x user\" is not a header's name")]
+fn a_header_has_a_name() {
+    key::header("x user");
+}
+
+#[tokio::test]
+async fn by_path() {
+    assert!(share(key::path(), get("/a?x=1"), get("/a?x=2")).await);
+    assert!(!share(key::path(), get("/a"), get("/b")).await);
+    assert!(!share(key::path(), get("/a"), get("/a/")).await);
+}
+
+#[tokio::test]
+async fn by_method() {
+    let request = |method: Method| Request::builder().method(method).body(()).unwrap();
+    assert!(share(key::method(), request(Method::GET), request(Method::HEAD)).await);
+    assert!(share(key::method(), request(Method::HEAD), request(Method::GET)).await);
+    assert!(!share(key::method(), request(Method::GET), request(Method::POST)).await);
+    // Methods are told apart by case: `get` is not `GET` (GHSA-vpvj-hfh8-388m).
+    assert!(!share(key::method(), request(Method::GET), request(Method::from_bytes(b"get").unwrap())).await);
+}
+
+#[derive(Clone)]
+struct User {
+    id: u64,
+}
+
+#[tokio::test]
+async fn by_an_extension() {
+    let by = || key::extension(|user: &User| user.id);
+    let request = |id| {
+        let mut request = get("/");
+        request.extensions_mut().insert(User { id });
+        request
+    };
+    assert!(share(by(), request(1), request(1)).await);
+    assert!(!share(by(), request(1), request(2)).await);
+    assert_eq!(ask(&limited(one().by(by())), get("/")).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn by_a_closure() {
+    let by = || key::from_fn(|head| head.uri.query().map(str::to_owned));
+    assert!(share(by(), get("/a?x=1"), get("/b?x=1")).await);
+    assert!(!share(by(), get("/a?x=1"), get("/a?x=2")).await);
+    assert_eq!(ask(&limited(one().by(by())), get("/a")).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn by_an_extractor_that_is_shared() {
+    let by: Arc<dyn KeyExtractor> = Arc::new(key::path());
+    assert!(share(by.clone(), get("/a"), get("/a")).await);
+    assert!(!share(by, get("/a"), get("/b")).await);
+}
+
+/// CVE-2026-25480 (Litestar) and envoyproxy/ratelimit: parts that run into each other.
+#[tokio::test]
+async fn parts_do_not_run_into_each_other() {
+    let pairs = [(["a:b", "c"], ["a", "b:c"]), (["a", "b_c"], ["a_b", "c"]), (["ab", "c"], ["a", "bc"])];
+    for ([one, two], [three, four]) in pairs {
+        let by = (key::header("x-one"), key::header("x-two"));
+        let first = with(&[("x-one", one), ("x-two", two)]);
+        assert!(!share(by.clone(), first.clone(), with(&[("x-one", three), ("x-two", four)])).await);
+        assert!(share(by, first.clone(), first).await);
+    }
+}
+
+#[tokio::test]
+async fn limits_of_one_key_do_not_share_a_bucket() {
+    let limits = [one().by(key::path()), Limit::new("two", FixedWindow::per_minute(2)).by(key::path())];
+    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    let answer = ask(&service, get("/")).await;
+    assert_eq!((answer.remaining_of("one"), answer.remaining_of("two")), (0, 1));
+}
+
+#[tokio::test]
+async fn a_missing_key_does_what_was_chosen() {
+    let asked = async |missing| {
+        let service = limited(one().by(key::header("x-user")).on_missing_key(missing));
+        let mut statuses = Vec::new();
+        // One without, one of nothing, and one from somebody who has a bucket.
+        for request in [get("/"), with(&[("x-user", "")]), get("/"), with(&[("x-user", "ann")])] {
+            statuses.push(ask(&service, request).await.status.as_u16());
+        }
+        statuses
+    };
+    assert_eq!(asked(MissingKey::Deny).await, [400, 400, 400, 200]);
+    assert_eq!(asked(MissingKey::default()).await, [400, 400, 400, 200]);
+    assert_eq!(asked(MissingKey::Skip).await, [200, 200, 200, 200]);
+    assert_eq!(asked(MissingKey::Share).await, [200, 429, 429, 200]);
+}
+
+#[tokio::test]
+async fn a_limit_that_is_skipped_is_not_told_and_the_others_hold() {
+    let skipped = one().by(key::header("x-user")).on_missing_key(MissingKey::Skip);
+    let limits = [skipped, Limit::new("two", FixedWindow::per_minute(2))];
+    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    let answer = ask(&service, get("/")).await;
+    assert_eq!(answer.header("ratelimit-policy"), Some("\"two\";q=2;w=60"));
+    assert_eq!(answer.remaining(), 1);
+    // Denied by the second, the first is not charged either.
+    assert!(!ask(&service, get("/")).await.is_refused());
+    assert!(ask(&service, with(&[("x-user", "ann")])).await.is_refused());
+}
+
+/// A request that is refused for one key takes nothing under the others.
+#[tokio::test]
+async fn a_missing_key_charges_no_other_limit() {
+    let limits = [Limit::new("two", FixedWindow::per_minute(2)), one().by(key::header("x-user"))];
+    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    for _ in 0..3 {
+        assert_eq!(ask(&service, get("/")).await.status, StatusCode::BAD_REQUEST);
+    }
+    assert_eq!(ask(&service, with(&[("x-user", "ann")])).await.remaining_of("two"), 1);
+}
+
+/// Kong's and others' local stores keep whole keys: header-sized ones eat their memory.
+#[tokio::test]
+async fn a_key_as_large_as_a_header_takes_no_more_memory() {
+    let bytes_with_keys_of = async |length: usize| {
+        // Small enough for one table, whose size hardly depends on anything but how many keys it has.
+        let store = Arc::new(still().max_keys(1_000));
+        let limit = Limit::new("two", FixedWindow::per_minute(2)).by(key::header("x-user"));
+        let service = RateLimitLayer::new([limit]).store(store.clone()).layer(Hello::default());
+        for number in 0..64 {
+            // They differ in their last characters only.
+            let user = format!("{number:0>length$}");
+            assert_eq!(ask(&service, with(&[("x-user", &user)])).await.remaining(), 1);
+            assert_eq!(ask(&service, with(&[("x-user", &user)])).await.remaining(), 0);
+        }
+        assert_eq!(store.keys(), 64);
+        store.bytes()
+    };
+    let large = 8 << 10;
+    assert!(bytes_with_keys_of(large).await < bytes_with_keys_of(2).await + large, "not one of them was kept");
+}
+
+#[tokio::test]
+async fn a_header_that_is_not_text_is_a_key_like_any_other() {
+    let request =
+        |bytes: &[u8]| Request::get("/").header("x-user", HeaderValue::from_bytes(bytes).unwrap()).body(()).unwrap();
+    assert!(share(key::header("x-user"), request(b"\xff\xfe"), request(b"\xff\xfe")).await);
+    assert!(!share(key::header("x-user"), request(b"\xff\xfe"), request(b"\xff\xfd")).await);
+}
+
+/// Advisories CVE-2025-71399 (Better Auth), Outline 13504, steemit/wallet F14: a route that is
+/// spelled in another way, or whose parameter changes, is not a fresh bucket.
+#[tokio::test]
+async fn by_the_matched_route_no_spelling_is_a_fresh_bucket() {
+    let inner = Router::new().route("/{code}", route(async || "hello"));
+    let app = Router::new().route("/reset/{code}", route(async || "hello")).nest("/api/{version}", inner);
+    let app = app.layer(RateLimitLayer::new([one().by(key::matched_route())]).store(still()));
+    let status = async |path: &str| {
+        let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+        ask(&app, request).await.status.as_u16()
+    };
+    assert_eq!(status("/reset/1").await, 200);
+    for path in ["/reset/2", "/reset/1?x=1", "/reset/%31", "/reset/a%2Fb"] {
+        assert_eq!(status(path).await, 429, "{path}");
+    }
+    assert_eq!(status("/api/1/reset").await, 200);
+    assert_eq!(status("/api/2/sent").await, 429);
+    // What matches no route shares one bucket: the first of them finds it full.
+    assert_eq!(status("//reset/1").await, 404);
+    for path in ["/reset//1", "/reset/1/", "/Reset/1", "/api/1/2/3", "/"] {
+        assert_eq!(status(path).await, 429, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn by_route_and_method() {
+    let app = Router::new().route("/a", any(async || "a")).route("/b", any(async || "b"));
+    let by = (key::method(), key::matched_route());
+    let app = app.layer(RateLimitLayer::new([one().by(by)]).store(still()));
+    let status = async |method: &str, path: &str| {
+        let request = Request::builder().method(method).uri(path).body(axum::body::Body::empty()).unwrap();
+        ask(&app, request).await.status.as_u16()
+    };
+    assert_eq!(status("GET", "/a").await, 200);
+    assert_eq!(status("HEAD", "/a").await, 429);
+    assert_eq!(status("POST", "/a").await, 200);
+    assert_eq!(status("GET", "/b").await, 200);
+    assert_eq!(status("GET", "/a").await, 429);
+}
+
+/// express-rate-limit 8.3.2: a connection that closes early must not be free, nor half charged.
+#[tokio::test]
+async fn a_key_that_is_never_found_charges_nothing() {
+    let store = Slow::new(still());
+    let never = key::from_async_fn(|head| {
+        let is_ann = head.header("x-user") == Some("ann");
+        async move {
+            if is_ann {
+                return Some(1);
+            }
+            std::future::pending().await
+        }
+    });
+    let limits = [Limit::new("two", FixedWindow::per_minute(2)), one().by(never)];
+    let service = RateLimitLayer::new(limits).store(store.clone()).layer(Hello::default());
+    let mut asking = Box::pin(service.clone().oneshot(get("/")));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(matches!(asking.as_mut().poll(&mut context), Poll::Pending));
+    drop(asking);
+    assert_eq!(store.asked(), 0);
+    let answer = ask(&service, with(&[("x-user", "ann")])).await;
+    assert_eq!((answer.remaining_of("two"), answer.remaining_of("one")), (1, 0));
+}

@@ -1,0 +1,20 @@
+//! The HTTP floor, by what clients and services see of it.
+
+mod answer;
+mod server;
+mod service;
+mod store;
+
+mod addresses;
+mod answers;
+mod bodies;
+mod combinations;
+mod costs;
+mod delays;
+mod failures;
+mod grpc;
+mod headers;
+mod keys;
+mod readiness;
+mod services;
+mod tables;

@@ -1,0 +1,152 @@
+//! One layer, in every place where requests pass.
+
+use axum::Router;
+use axum::routing::get;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tower::{ServiceBuilder, ServiceExt};
+use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
+
+use crate::answer::{Answer, Member};
+use crate::server::Server;
+use crate::service::Hello;
+use crate::store::still;
+
+/// Two a minute for each peer, at the minute's start.
+fn two() -> RateLimitLayer {
+    RateLimitLayer::new([Limit::new("two", FixedWindow::per_minute(2)).by(key::peer_ip())]).store(still())
+}
+
+async fn hello() -> &'static str {
+    "hello"
+}
+
+fn is_allowed(answer: &Answer, left: i64) {
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.body, "hello");
+    assert_eq!(answer.policies(), [Member::new("two", &[("q", 2), ("w", 60)])]);
+    assert_eq!(answer.standings(), [Member::new("two", &[("r", left), ("t", 60)])]);
+    assert_eq!(answer.header("retry-after"), None);
+}
+
+fn is_refused(answer: &Answer) {
+    assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(answer.standings(), [Member::new("two", &[("r", 0), ("t", 60)])]);
+    assert_eq!(answer.header("retry-after"), Some("60"));
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+}
+
+async fn allows_two(server: &Server, path: &str) {
+    is_allowed(&server.get(path).await, 1);
+    is_allowed(&server.get(path).await, 0);
+    is_refused(&server.get(path).await);
+}
+
+#[tokio::test]
+async fn on_an_axum_router() {
+    let server = Server::axum(Router::new().route("/", get(hello)).layer(two())).await;
+    allows_two(&server, "/").await;
+    // What matches no route is limited too.
+    is_refused(&server.get("/nowhere").await);
+}
+
+#[tokio::test]
+async fn on_the_routes_of_an_axum_router() {
+    let app = Router::new().route("/", get(hello)).route_layer(two());
+    let server = Server::axum(app.route("/free", get(hello))).await;
+    assert_eq!(server.get("/nowhere").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(server.get("/free").await.header("ratelimit"), None);
+    allows_two(&server, "/").await;
+    assert_eq!(server.get("/nowhere").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(server.get("/free").await.body, "hello");
+}
+
+#[tokio::test]
+async fn on_one_route() {
+    let app = Router::new().route("/", get(hello).route_layer(two())).route("/free", get(hello));
+    let server = Server::axum(app).await;
+    allows_two(&server, "/").await;
+    assert_eq!(server.get("/free").await.header("ratelimit"), None);
+    let post = Request::post(server.uri("/")).body(Full::default()).unwrap();
+    assert_eq!(server.send(post).await.status, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn around_one_route() {
+    let server = Server::axum(Router::new().route("/", get(hello).layer(two()))).await;
+    allows_two(&server, "/").await;
+    // A method that the route does not have is limited too.
+    let post = Request::post(server.uri("/")).body(Full::default()).unwrap();
+    is_refused(&server.send(post).await);
+}
+
+#[tokio::test]
+async fn on_a_nested_router() {
+    let inner = Router::new().route("/hello", get(hello)).layer(two());
+    let server = Server::axum(Router::new().nest("/api", inner).route("/free", get(hello))).await;
+    allows_two(&server, "/api/hello").await;
+    assert_eq!(server.get("/free").await.header("ratelimit"), None);
+}
+
+#[tokio::test]
+async fn around_a_whole_router() {
+    let app = Router::new().route("/", get(hello));
+    // Nobody has said who the peer is out here but the server itself.
+    let service = ServiceBuilder::new().layer(two()).service(app);
+    let server = Server::hyper(service).await;
+    allows_two(&server, "/").await;
+}
+
+#[tokio::test]
+async fn in_hyper() {
+    let inner = Hello::default();
+    let server = Server::hyper(ServiceBuilder::new().layer(two()).service(inner.clone())).await;
+    allows_two(&server, "/").await;
+    assert_eq!(inner.calls(), 2, "a refused request gets no further");
+}
+
+#[tokio::test]
+async fn in_a_client() {
+    let calls = Hello::default();
+    let server = Server::hyper(calls.clone()).await;
+    let limits = RateLimitLayer::new([Limit::new("two", FixedWindow::per_minute(2))]).store(still());
+    let client = ServiceBuilder::new().layer(limits).service(Client::builder(TokioExecutor::new()).build_http());
+    let ask = async || {
+        let request = Request::get(server.uri("/")).body(Full::<bytes::Bytes>::default()).unwrap();
+        Answer::of(client.clone().oneshot(request).await.unwrap()).await
+    };
+    is_allowed(&ask().await, 1);
+    is_allowed(&ask().await, 0);
+    is_refused(&ask().await);
+    assert_eq!(calls.calls(), 2, "a refused request is never sent");
+}
+
+/// Tonic's own extension tells the peer: keyed by anything else, the calls would end as INTERNAL.
+#[tokio::test]
+async fn in_tonic() {
+    let (_, health) = tonic_health::server::health_reporter();
+    let server = Server::run(async |listener| {
+        let server = tonic::transport::Server::builder().layer(two()).add_service(health);
+        server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("Tonic serves");
+    })
+    .await;
+    let channel = Channel::from_shared(server.uri("")).unwrap().connect().await.unwrap();
+    let mut client = HealthClient::new(channel);
+    let mut check = async || client.check(HealthCheckRequest::default()).await;
+
+    for left in ["1", "0"] {
+        let answer = check().await.expect("the server is healthy");
+        assert_eq!(answer.metadata().get("ratelimit").unwrap(), format!("\"two\";r={left};t=60").as_str());
+    }
+    let status = check().await.expect_err("it is the third");
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+    assert_eq!(status.message(), "Too many requests: try again in 60 seconds.");
+    assert_eq!(status.metadata().get("grpc-retry-pushback-ms").unwrap(), "60000");
+    assert_eq!(status.metadata().get("ratelimit").unwrap(), "\"two\";r=0;t=60");
+}

@@ -1,0 +1,101 @@
+//! Costs of all endpoints in one table.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::{any, get};
+use http::{Method, Request};
+use tower::Layer;
+use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer};
+
+use crate::answer::ask;
+use crate::service::Hello;
+use crate::store::still;
+
+fn hundred() -> RateLimitLayer {
+    RateLimitLayer::new([Limit::new("hundred", FixedWindow::per_minute(100))]).store(still())
+}
+
+fn costs() -> CostTable {
+    CostTable::new()
+        .route(Method::GET, "/users/{id}", 2)
+        .route(Method::POST, "/users/{id}", 99)
+        .route(Method::POST, "/users/{id}", 5)
+        .path("/reports/{*name}", 10)
+        .route(Method::GET, "/reports/{*name}", 7)
+        .path("/free", 0)
+        .path("/package.Service/Method", 11)
+        .otherwise(3)
+}
+
+#[tokio::test]
+async fn by_method_and_matched_route() {
+    let user = Router::new().route("/{id}", any(async || "user"));
+    let app = Router::new()
+        .nest("/users", user)
+        .route("/reports/{*name}", any(async || "report"))
+        .route("/free", any(async || "free"))
+        .route("/other", any(async || "other"))
+        .layer(hundred().costs(costs()));
+    let mut left = 100;
+    for (method, path, cost) in [
+        ("GET", "/users/1", 2),
+        ("HEAD", "/users/2", 2),
+        ("POST", "/users/3?x=1", 5),
+        ("DELETE", "/users/4", 3),
+        ("GET", "/reports/a/b", 7),
+        ("HEAD", "/reports/a/b", 7),
+        ("PUT", "/reports/a", 10),
+        ("GET", "/free", 0),
+        ("GET", "/other", 3),
+        ("GET", "/nowhere", 3),
+        // No other spelling of a route is cheaper than what is in no route at all.
+        ("PUT", "/reports//a", 10),
+        ("PUT", "/Reports/a", 3),
+    ] {
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+        left -= cost;
+        assert_eq!(ask(&app, request).await.remaining(), left, "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn by_path_where_there_is_no_router() {
+    let service = hundred().costs(costs()).layer(Hello::default());
+    let mut left = 100;
+    for (method, path, cost) in [
+        ("POST", "/package.Service/Method", 11),
+        ("POST", "/package.Service/Other", 3),
+        ("POST", "/package.Service/Method?x=1", 11),
+        ("GET", "/users/1", 3),
+        ("GET", "/free", 0),
+    ] {
+        let request = Request::builder().method(method).uri(path).body(()).unwrap();
+        left -= cost;
+        assert_eq!(ask(&service, request).await.remaining(), left, "{method} {path}");
+    }
+}
+
+/// The table on the router, and what a route says itself: the route wins.
+#[tokio::test]
+async fn a_route_overrides_the_table() {
+    async fn free() {}
+    let limits = hundred();
+    let app = Router::new()
+        .route("/free", get(free).route_layer(limits.cost(20)))
+        .route("/reports/{*name}", any(async || "report"))
+        .layer(limits.costs(costs()));
+    let request = |path: &str| Request::get(path).body(Body::empty()).unwrap();
+    assert_eq!(ask(&app, request("/free")).await.remaining(), 80);
+    assert_eq!(ask(&app, request("/reports/a")).await.remaining(), 73);
+}
+
+#[test]
+fn every_cost_in_the_table_fits_the_limits() {
+    let text = "a cost of 101 can never pass the limit \"hundred\", which holds 100: lower the cost or raise the limit";
+    let refused = |costs| hundred().try_costs(costs).unwrap_err().to_string();
+    assert_eq!(refused(costs().path("/a", 101)), text);
+    assert_eq!(refused(costs().route(Method::GET, "/a", 101)), text);
+    assert_eq!(refused(costs().otherwise(101)), text);
+    // What was said twice counts as it was said last.
+    assert!(hundred().try_costs(costs().path("/a", 101).path("/a", 100)).is_ok());
+}

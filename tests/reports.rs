@@ -1,0 +1,131 @@
+//! What operators are told through `tracing`. Apart from the other tests, whose threads would race
+//! to register what is reported (tracing's cache of who is interested is global).
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt::Debug;
+use std::future::{Ready, ready};
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response};
+use tokio::runtime::Builder;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
+use tower_ratelimit::{Decision, FixedWindow, Limit, MissingKey, RateLimitLayer, Store, StoreError, key};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Collects what is reported: the level, and every field.
+#[derive(Clone, Default)]
+struct Reports(Arc<Mutex<Vec<String>>>);
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 += &format!(" {}={value:?}", field.name());
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        self.0 += &format!(" {}={value}: {}", field.name(), value.source().expect("the source is kept"));
+    }
+}
+
+impl Subscriber for Reports {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("tower_ratelimit")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(event.metadata().level().to_string());
+        event.record(&mut text);
+        self.0.lock().expect("nobody has panicked").push(text.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+fn hello(_: Request<()>) -> Ready<Result<Response<String>, Infallible>> {
+    ready(Ok(Response::new("hello".to_owned())))
+}
+
+/// What is reported while two requests pass each of two services of `layer`.
+fn reports_of(layer: &RateLimitLayer) -> Vec<String> {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let runtime = Builder::new_current_thread().build().expect("there is a runtime");
+        runtime.block_on(async {
+            for _ in 0..2 {
+                let mut service = layer.layer(service_fn(hello));
+                for _ in 0..2 {
+                    let service = service.ready().await.expect("it is always ready");
+                    let _ = service.call(Request::new(())).await.expect("it never fails");
+                }
+            }
+        });
+    });
+    std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"))
+}
+
+fn by_peer() -> Limit {
+    Limit::new("per-peer", FixedWindow::per_minute(1)).by(key::peer_ip())
+}
+
+#[test]
+fn a_server_that_does_not_say_who_the_peer_is_is_reported_once() {
+    let reports = reports_of(&RateLimitLayer::new([by_peer()]));
+    let [report] = reports.as_slice() else { panic!("there are {} reports: {reports:#?}", reports.len()) };
+    assert!(report.starts_with("ERROR message="), "{report}");
+    assert!(report.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{report}");
+    assert!(report.ends_with("limit=\"per-peer\""), "{report}");
+    // Whoever has chosen what becomes of such requests knows.
+    assert_eq!(reports_of(&RateLimitLayer::new([by_peer().on_missing_key(MissingKey::Skip)])), [] as [&str; 0]);
+    // A client that sends no key is no news.
+    let by_user = Limit::new("per-user", FixedWindow::per_minute(1)).by(key::header("x-user"));
+    assert_eq!(reports_of(&RateLimitLayer::new([by_user])), [] as [&str; 0]);
+}
+
+#[derive(Debug)]
+struct Broken;
+
+fn failure<T>() -> Answer<T> {
+    Answer::ready(Err(StoreError::new("the cable is out")))
+}
+
+impl Store for Broken {
+    fn hasher(&self) -> KeyHasher {
+        KeyHasher::random()
+    }
+
+    fn acquire(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+        failure()
+    }
+
+    fn peek(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+        failure()
+    }
+
+    fn refund(&self, _: &[Refund<'_>]) -> Answer<()> {
+        failure()
+    }
+
+    fn reset(&self, _: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        failure()
+    }
+}
+
+#[test]
+fn a_store_that_fails_is_reported_with_its_reason() {
+    let limit = Limit::new("one", FixedWindow::per_minute(1));
+    let reports = reports_of(&RateLimitLayer::new([limit]).store(Broken));
+    let report = "WARN message=a request was not counted error=the rate limit store could not decide: the cable is out";
+    assert_eq!(reports, [report; 4]);
+}
