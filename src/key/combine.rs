@@ -1,6 +1,6 @@
 //! Keys made of keys.
 
-use super::extract::{Extracted, KeyExtractor};
+use super::extractor::{Extracted, KeyExtractor};
 use super::part::KeyBuf;
 use crate::request::RequestHead;
 

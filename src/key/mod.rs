@@ -24,15 +24,16 @@
 //! address a part of the key. A raw [`path`] has as many spellings as a client likes;
 //! [`matched_route`] has one.
 
+mod closure;
 mod combine;
-mod extract;
+mod extractor;
+mod head;
 mod part;
 mod peer;
 
+pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
 pub use combine::Or;
-pub use extract::{
-    Extension, Extracted, FromAsyncFn, FromFn, Header, KeyExtractor, MatchedRoute, MethodKey, Missing, Path, extension,
-    from_async_fn, from_fn, header, matched_route, method, path,
-};
+pub use extractor::{Extracted, KeyExtractor, Missing};
+pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
 pub use part::{Key, KeyBuf};
 pub use peer::{PeerAddr, PeerIp, peer_ip};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::extract::{Extracted, KeyExtractor, Missing};
+use super::extractor::{Extracted, KeyExtractor, Missing};
 use super::part::{Key, KeyBuf};
 use crate::request::RequestHead;
 

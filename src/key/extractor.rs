@@ -1,0 +1,66 @@
+//! Taking keys from requests.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::combine::Or;
+use super::part::{Key, KeyBuf};
+use crate::request::RequestHead;
+
+/// Takes a key from a request.
+pub trait KeyExtractor: Send + Sync + 'static {
+    /// Adds the key's parts to `key`, or says why it can't.
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted;
+
+    /// Takes `other` where this key is missing. The two never name the same bucket.
+    fn or<E: KeyExtractor>(self, other: E) -> Or<Self, E>
+    where
+        Self: Sized,
+    {
+        Or::new(self, other)
+    }
+}
+
+/// What became of taking a key from a request.
+#[must_use]
+pub enum Extracted {
+    /// Its parts were added.
+    Done,
+    /// It is not there.
+    Missing(Missing),
+    /// Its parts have yet to come, behind those that were added.
+    Later(Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>),
+}
+
+impl fmt::Debug for Extracted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Done => f.write_str("Done"),
+            Self::Missing(missing) => f.debug_tuple("Missing").field(missing).finish(),
+            Self::Later(_) => f.write_str("Later"),
+        }
+    }
+}
+
+/// Whose fault it is that a key is missing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Missing {
+    /// The client has not sent it: answered with 400, if the limit denies such requests.
+    FromRequest,
+    /// The server does not provide it, for any request: answered with 500, and reported.
+    FromServer,
+}
+
+impl KeyExtractor for Arc<dyn KeyExtractor> {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+        (**self).extract(head, key)
+    }
+}
+
+/// The key that was there all along.
+pub(super) fn done(parts: &(impl Key + ?Sized), key: &mut KeyBuf) -> Extracted {
+    parts.write(key);
+    Extracted::Done
+}

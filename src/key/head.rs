@@ -1,0 +1,82 @@
+//! Keys that every request has, or may have: its header fields, path, route and method.
+
+use http::{HeaderName, Method};
+
+use super::extractor::{Extracted, KeyExtractor, Missing, done};
+use super::part::KeyBuf;
+use crate::request::RequestHead;
+
+/// A request's header called `name`: its first, if there are several. Missing where it is not
+/// there or empty.
+///
+/// # Panics
+///
+/// When `name` is not a header's name.
+pub fn header(name: &str) -> Header {
+    match name.parse() {
+        Ok(name) => Header(name),
+        Err(_) => panic!("{name:?} is not a header's name: use letters, digits and dashes"),
+    }
+}
+
+/// See [`header`].
+#[derive(Clone, Debug)]
+pub struct Header(HeaderName);
+
+impl KeyExtractor for Header {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+        match head.headers.get(&self.0) {
+            Some(value) if !value.is_empty() => done(value, key),
+            _ => Extracted::Missing(Missing::FromRequest),
+        }
+    }
+}
+
+/// A request's path as the client spelled it, without the query. Many spellings can lead to one
+/// route: prefer [`matched_route`], unless the path is all there is, as for gRPC.
+pub const fn path() -> Path {
+    Path
+}
+
+/// See [`path`].
+#[derive(Clone, Copy, Debug)]
+pub struct Path;
+
+impl KeyExtractor for Path {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+        done(head.uri.path(), key)
+    }
+}
+
+/// The route that a request has matched, as it was written (`/users/{id}`). All requests that
+/// match none share one key, and so do all where no router has matched yet: in Axum, put the layer
+/// on the `Router`, not around it.
+pub const fn matched_route() -> MatchedRoute {
+    MatchedRoute
+}
+
+/// See [`matched_route`].
+#[derive(Clone, Copy, Debug)]
+pub struct MatchedRoute;
+
+impl KeyExtractor for MatchedRoute {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+        done(head.matched_path().unwrap_or(""), key)
+    }
+}
+
+/// A request's method. HEAD counts as GET, which answers it.
+pub const fn method() -> MethodKey {
+    MethodKey
+}
+
+/// See [`method`].
+#[derive(Clone, Copy, Debug)]
+pub struct MethodKey;
+
+impl KeyExtractor for MethodKey {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+        let method = if *head.method == Method::HEAD { &Method::GET } else { head.method };
+        done(method.as_str(), key)
+    }
+}
