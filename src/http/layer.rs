@@ -178,7 +178,8 @@ impl RateLimitLayer {
         self
     }
 
-    /// The names of all headers that this limiter can add to a response: for CORS to expose.
+    /// The names of all headers that this limiter can add to a response: for CORS to expose. (Not
+    /// gRPC's own, such as `grpc-status`, which gRPC-Web needs exposed for every answer.)
     ///
     /// ```
     /// use tower_http::cors::CorsLayer;

@@ -1,6 +1,7 @@
 //! What a key is made of.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use smallvec::SmallVec;
 /// A key, part by part, each with its length: `("a", "bc")` and `("ab", "c")` differ.
 ///
 /// It is hashed and then forgotten. Keys of up to 128 bytes stay off the heap.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct KeyBuf(SmallVec<[u8; 128]>);
 
 impl KeyBuf {
@@ -45,6 +46,13 @@ impl KeyBuf {
     /// Adds all parts of another key.
     pub(crate) fn append(&mut self, parts: &Self) {
         self.0.extend_from_slice(&parts.0);
+    }
+}
+
+/// Not the key itself, which may be a credential.
+impl fmt::Debug for KeyBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyBuf({} bytes)", self.0.len())
     }
 }
 

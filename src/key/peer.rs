@@ -16,7 +16,8 @@ use crate::request::RequestHead;
 /// - **Hyper**, and any other: insert a [`PeerAddr`].
 ///
 /// Without it no request has a key: each is refused with 500, and the first is reported through
-/// `tracing`, so that a first `curl` shows it. They never share a bucket, and nothing panics.
+/// `tracing`, so that a first `curl` shows it. They don't share a bucket unless
+/// [`MissingKey::Share`](crate::MissingKey::Share) was chosen, and nothing panics.
 ///
 /// # Deployment
 ///

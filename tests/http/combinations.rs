@@ -1,9 +1,12 @@
 //! Keys of several parts, found at once or later, and keys that stand in for others.
 
+use std::pin::Pin;
+use std::sync::Arc;
+
 use http::{Request, StatusCode};
 use tower::Layer;
 use tower_ratelimit::key::{FromAsyncFn, Header, KeyExtractor};
-use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimitLayer, key};
+use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimitLayer, RequestHead, key};
 
 use crate::answer::ask;
 use crate::service::{Hello, from, with};
@@ -19,9 +22,9 @@ fn later(name: &'static str) -> impl KeyExtractor {
     looked_up(move |head| head.header(name).map(str::to_owned))
 }
 
-fn looked_up<F>(find: F) -> FromAsyncFn<impl Fn(&tower_ratelimit::RequestHead<'_>) -> Found + Send + Sync + 'static>
+fn looked_up<F>(find: F) -> FromAsyncFn<impl Fn(&RequestHead<'_>) -> Found + Send + Sync + 'static>
 where
-    F: Fn(&tower_ratelimit::RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
 {
     key::from_async_fn(move |head| {
         let found = find(head);
@@ -32,7 +35,7 @@ where
     })
 }
 
-type Found = std::pin::Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+type Found = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
 /// How `requests` fare with one token for each key.
 async fn statuses(by: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> Vec<u16> {
@@ -93,7 +96,7 @@ async fn tuples_within_tuples() {
 /// Found at once or later, the same parts are the same key.
 #[tokio::test]
 async fn when_it_is_found_does_not_tell_keys_apart() {
-    let store = std::sync::Arc::new(still());
+    let store = Arc::new(still());
     let limited = |limit: Limit| RateLimitLayer::new([limit]).store(store.clone()).layer(Hello::default());
     let limit = || Limit::new("one", FixedWindow::per_minute(1));
     let one = limited(limit().by((now("x-one"), later("x-two"), now("x-three"))));
@@ -129,6 +132,46 @@ async fn one_stands_in_for_another_in_every_order() {
     one_or_the_other((key::method(), later("x-one").or(later("x-two")), key::path())).await;
     one_or_the_other((key::path(), now("x-one")).or((key::method(), later("x-two")))).await;
     one_or_the_other((now("x-one"), later("x-one")).or((later("x-two"), now("x-two")))).await;
+}
+
+/// What stands before and behind an alternative counts, whichever it takes.
+#[tokio::test]
+async fn an_alternative_is_a_part_like_any_other() {
+    let requests = || [parts("a", "b", ""), parts("a", "", "b"), parts("x", "b", ""), parts("x", "", "b")];
+    let twice = || requests().into_iter().chain(requests());
+    let expected = [200, 200, 200, 200, 429, 429, 429, 429];
+    assert_eq!(statuses((now("x-one"), now("x-two").or(now("x-three"))), twice()).await, expected);
+    assert_eq!(statuses((now("x-one"), later("x-two").or(now("x-three"))), twice()).await, expected);
+    assert_eq!(statuses((later("x-two").or(later("x-three")), now("x-one")), twice()).await, expected);
+}
+
+/// Not even parts that were made up to look like the other's.
+#[tokio::test]
+async fn no_parts_look_like_the_first_of_an_alternative() {
+    let forged = |tag: u8| key::from_fn(move |_| Some(([tag], "a".to_owned())));
+    for tag in 0..=3 {
+        let requests = || [parts("a", "", ""), parts("", "", "")];
+        assert_eq!(statuses(now("x-one").or(forged(tag)), requests()).await, [200, 200], "{tag}");
+        assert_eq!(statuses(later("x-one").or(forged(tag)), requests()).await, [200, 200], "{tag}");
+    }
+}
+
+/// Those without a key share one bucket, whatever other parts of theirs were found.
+#[tokio::test]
+async fn half_a_key_is_none() {
+    let halves = [parts("a", "", ""), parts("x", "", ""), parts("a", "b", "")];
+    let asked = async |by: Arc<dyn KeyExtractor>| {
+        let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by).on_missing_key(MissingKey::Share);
+        let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+        let mut statuses = Vec::new();
+        for request in halves.clone() {
+            statuses.push(ask(&service, request).await.status.as_u16());
+        }
+        statuses
+    };
+    assert_eq!(asked(Arc::new((now("x-one"), now("x-two")))).await, [200, 429, 200]);
+    assert_eq!(asked(Arc::new((now("x-one"), later("x-two")))).await, [200, 429, 200]);
+    assert_eq!(asked(Arc::new((later("x-one"), now("x-two")))).await, [200, 429, 200]);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod store;
 mod addresses;
 mod answers;
 mod bodies;
+mod bugs;
 mod combinations;
 mod costs;
 mod delays;
