@@ -87,13 +87,11 @@ enum Instead {
 }
 
 fn instead(limit: &Limit, missing: Missing, shared: &Shared) -> Result<Instead, Failure> {
+    report(limit.name(), missing, shared);
     match limit.missing_key() {
         MissingKey::Skip => Ok(Instead::Skip),
         MissingKey::Share => Ok(Instead::Share),
-        MissingKey::Deny => {
-            report(limit.name(), missing, shared);
-            Err(Failure::MissingKey(missing))
-        }
+        MissingKey::Deny => Err(Failure::MissingKey(missing)),
     }
 }
 
@@ -103,8 +101,8 @@ fn report(limit: &str, missing: Missing, shared: &Shared) {
         #[cfg(feature = "tracing")]
         tracing::error!(
             limit,
-            "requests are refused with 500: the server does not say who the peer is. With Axum, serve \
-             `app.into_make_service_with_connect_info::<SocketAddr>()`; with Tonic, enable the feature `tonic`; \
+            "no request has a key for this limit: the server does not provide it. For peers' addresses with Axum, \
+             serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with Tonic, enable the feature `tonic`; \
              otherwise, insert a `PeerAddr` extension",
         );
         #[cfg(not(feature = "tracing"))]

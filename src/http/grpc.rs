@@ -2,6 +2,8 @@
 //!
 //! A refusal is "trailers-only": HTTP 200, no body, and the status among the headers.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
@@ -43,7 +45,12 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue) ->
     if let Ok(message) = HeaderValue::try_from(percent_encoded(&rejection.message())) {
         headers.insert(GRPC_MESSAGE, message);
     }
-    if let Reason::Limited { retry_after } = rejection.reason() {
+    let wait = match rejection.reason() {
+        Reason::Limited { retry_after } => Some(retry_after),
+        Reason::StoreFailed => Some(rejection.retry_after_seconds().map(Duration::from_secs)),
+        Reason::MissingKey(_) => None,
+    };
+    if let Some(retry_after) = wait {
         // Negative: don't retry (gRFC A6). The largest that it can tell is 24 days.
         let pushback =
             retry_after.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));

@@ -1,5 +1,7 @@
 //! The headers that tell clients where they stand.
 
+use std::mem::discriminant;
+
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
@@ -88,12 +90,20 @@ impl Headers {
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
         let limits: Vec<Texts> = limits.iter().map(Texts::of).collect();
         let policies = join(limits.iter().map(|limit| &limit.policy));
-        Self { styles: styles.into_iter().collect(), policies, limits }
+        let mut headers = Self { styles: Vec::new(), policies, limits };
+        headers.set_styles(styles);
+        headers
     }
 
     /// The same styles for other limits, or other styles for the same.
     pub(super) fn set_styles(&mut self, styles: impl IntoIterator<Item = HeaderStyle>) {
-        self.styles = styles.into_iter().collect();
+        self.styles.clear();
+        for style in styles {
+            // Told twice in one way, the second would contradict or repeat the first.
+            if !self.styles.iter().any(|known| discriminant(known) == discriminant(&style)) {
+                self.styles.push(style);
+            }
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -115,7 +115,9 @@ impl RateLimitLayer {
     /// what that has charged. If that is denied, the request is, and what was charged is given
     /// back. On its own, it charges the cost.
     ///
-    /// Limits with a [`cost`](Limit::cost) of their own are not concerned.
+    /// Limits with a [`cost`](Limit::cost) of their own are not concerned. For a
+    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), prefer [`costs`](Self::costs): charged in two
+    /// steps, a request waits for its own first slot.
     ///
     /// # Panics
     ///
@@ -164,7 +166,7 @@ impl RateLimitLayer {
     }
 
     /// Tells clients where they stand in other styles: several at once, or, with `[]`, in none.
-    /// `Retry-After` is always told.
+    /// `Retry-After` is always told. Of two that differ only in their [`Reset`], the first counts.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};

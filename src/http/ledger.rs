@@ -17,7 +17,16 @@ use crate::store::{Charge, Refund};
 #[derive(Debug)]
 pub(super) struct Ledger {
     identity: Arc<Identity>,
-    decisions: Mutex<Vec<Decision>>,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Debug)]
+struct Pages {
+    decisions: Vec<Decision>,
+    /// The variants of the limiter that have charged here. None does so twice: a request that meets
+    /// one again is another, which a handler has made of the first with its extensions, or is to be
+    /// charged twice.
+    variants: Vec<Arc<Shared>>,
 }
 
 /// The notes of all limiters that the request has passed.
@@ -26,26 +35,30 @@ struct Ledgers(SmallVec<[Arc<Ledger>; 2]>);
 
 impl Ledger {
     /// Notes what was decided about the request with these extensions.
-    pub(super) fn open(shared: &Shared, decision: Decision, extensions: &mut Extensions) -> Arc<Self> {
-        let ledger = Arc::new(Self { identity: shared.identity.clone(), decisions: Mutex::new(vec![decision]) });
+    pub(super) fn open(shared: &Arc<Shared>, decision: Decision, extensions: &mut Extensions) -> Arc<Self> {
+        let pages = Pages { decisions: vec![decision], variants: vec![shared.clone()] };
+        let ledger = Arc::new(Self { identity: shared.identity.clone(), pages: Mutex::new(pages) });
         extensions.get_or_insert_default::<Ledgers>().0.push(ledger.clone());
         ledger
     }
 
-    /// The note that the same limiter further out has left.
-    pub(super) fn find(shared: &Shared, extensions: &Extensions) -> Option<Arc<Self>> {
+    /// The note that another variant of the limiter has left further out.
+    pub(super) fn find(shared: &Arc<Shared>, extensions: &Extensions) -> Option<Arc<Self>> {
         let Ledgers(ledgers) = extensions.get()?;
-        ledgers.iter().find(|ledger| Arc::ptr_eq(&ledger.identity, &shared.identity)).cloned()
+        let ledger = ledgers.iter().rev().find(|ledger| Arc::ptr_eq(&ledger.identity, &shared.identity))?;
+        let pages = ledger.pages();
+        let is_new = !pages.variants.iter().any(|variant| Arc::ptr_eq(variant, shared));
+        (is_new && !pages.decisions.is_empty()).then(|| ledger.clone())
     }
 
     /// Adds a later decision.
     pub(super) fn add(&self, decision: Decision) {
-        self.decisions().push(decision);
+        self.pages().decisions.push(decision);
     }
 
     /// Tells the last decision.
     pub(super) fn write(&self, shared: &Shared, headers: &mut HeaderMap) {
-        if let Some(decision) = self.decisions().last() {
+        if let Some(decision) = self.pages().decisions.last() {
             shared.headers.write(decision, headers);
         }
     }
@@ -54,40 +67,41 @@ impl Ledger {
     /// given back, and the whole is asked for once more, so that the answer says how long to wait
     /// for it.
     pub(super) async fn adjust(self: Arc<Self>, shared: Arc<Shared>, cost: u64) -> Asked {
-        let charged = std::mem::take(&mut *self.decisions());
-        self.settle(&shared, charged, cost).await.map_err(Failure::Store)
+        self.settle(&shared, cost).await.map(Some).map_err(Failure::Store)
     }
 
-    async fn settle(
-        &self,
-        shared: &Shared,
-        mut charged: Vec<Decision>,
-        cost: u64,
-    ) -> Result<Option<Decision>, StoreError> {
-        let bills: Vec<Bill> = match charged.first() {
-            Some(first) => first.outcomes().iter().map(|outcome| Bill::new(outcome, &charged, shared, cost)).collect(),
-            None => return Ok(None),
-        };
-        let refunds: Vec<Refund<'_>> = bills.iter().flat_map(|bill| bill.refunds(&mut charged, shared)).collect();
+    async fn settle(&self, shared: &Arc<Shared>, cost: u64) -> Result<Decision, StoreError> {
+        let (bills, refunds) = self.bills(shared, cost);
         if !refunds.is_empty() {
             shared.store.refund(&refunds).await?;
         }
         let more = Bill::charges(&bills, shared, |bill| bill.due.saturating_sub(bill.paid));
         let decision = shared.store.acquire(&more).await?;
         if decision.is_allowed() {
-            self.decisions().append(&mut charged);
-            return Ok(Some(decision));
+            return Ok(decision);
         }
         // The last first: a queue lets only its last go.
+        let charged = std::mem::take(&mut self.pages().decisions);
         for decision in charged.into_iter().rev() {
             limiter::refund(&*shared.store, &shared.limits, &decision.into_receipt()).await?;
         }
         let all = Bill::charges(&bills, shared, |bill| bill.due);
-        shared.store.acquire(&all).await.map(Some)
+        shared.store.acquire(&all).await
     }
 
-    fn decisions(&self) -> MutexGuard<'_, Vec<Decision>> {
-        self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What each limit was paid and is due, and what is to be given back of what it was paid.
+    fn bills<'a>(&self, shared: &'a Arc<Shared>, cost: u64) -> (Vec<Bill>, Vec<Refund<'a>>) {
+        let mut pages = self.pages();
+        pages.variants.push(shared.clone());
+        let charged = &mut pages.decisions;
+        let first = charged.first().map_or(&[][..], Decision::outcomes);
+        let bills: Vec<Bill> = first.iter().map(|outcome| Bill::new(outcome, charged, shared, cost)).collect();
+        let refunds = bills.iter().flat_map(|bill| bill.refunds(charged, shared)).collect();
+        (bills, refunds)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

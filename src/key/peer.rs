@@ -83,6 +83,10 @@ fn peer(head: &RequestHead<'_>) -> Option<SocketAddr> {
     if let Some(axum::extract::ConnectInfo(peer)) = head.extensions.get() {
         return Some(*peer);
     }
+    #[cfg(feature = "axum")]
+    if let Some(axum::extract::connect_info::MockConnectInfo(peer)) = head.extensions.get() {
+        return Some(*peer);
+    }
     #[cfg(feature = "tonic")]
     if let Some(peer) = head.extensions.get::<tonic::transport::server::TcpConnectInfo>() {
         return peer.remote_addr();

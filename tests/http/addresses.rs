@@ -124,6 +124,17 @@ async fn a_server_that_does_not_tell_gets_what_was_chosen_for_it() {
     assert_eq!(asked(MissingKey::Share).await, [false, true]);
 }
 
+/// In-process tests have no connection: Axum lets them make one up.
+#[tokio::test]
+async fn a_mock_connection_is_one() {
+    let limits = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())]).store(still());
+    let peer = axum::extract::connect_info::MockConnectInfo(std::net::SocketAddr::from(([192, 0, 2, 1], 80)));
+    let app = Router::new().route("/", get(async || "hello")).layer(limits).layer(peer);
+    let visit = || http::Request::get("/").body(axum::body::Body::empty()).unwrap();
+    assert_eq!(ask(&app, visit()).await.body, "hello");
+    assert!(ask(&app, visit()).await.is_refused());
+}
+
 #[tokio::test]
 async fn axum_tells_when_it_is_asked_to() {
     let limits = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())]);

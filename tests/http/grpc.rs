@@ -105,6 +105,8 @@ async fn other_refusals_have_other_codes() {
     let service = RateLimitLayer::new([limit()]).store(Broken::AtOnce).layer(Hello::default());
     let answer = ask(&service, call("application/grpc")).await;
     assert_eq!(status(&answer), (Some("14"), Some("Too busy to take the request: try again in a moment.")));
+    // As Retry-After says over HTTP.
+    assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("1000"));
 }
 
 /// A closure words refusals for people; gRPC's clients would not understand them.

@@ -124,6 +124,20 @@ async fn the_other_resets() {
 }
 
 #[tokio::test]
+async fn a_style_chosen_twice_is_told_once() {
+    let styles = [
+        HeaderStyle::Draft,
+        HeaderStyle::XRateLimit(Reset::Seconds),
+        HeaderStyle::Draft,
+        HeaderStyle::XRateLimit(Reset::Epoch),
+    ];
+    let (layer, _) = layer([two()]);
+    let answer = ask(&layer.headers(styles).layer(Hello::default()), get("/")).await;
+    assert_eq!(answer.all("ratelimit").len(), 1);
+    assert!(answer.header("x-ratelimit-reset").is_some_and(|reset| reset.len() < 10), "{answer:?}");
+}
+
+#[tokio::test]
 async fn a_wait_by_another_name() {
     let service = layer([two()]).0.headers([HeaderStyle::XRetryAfter]).layer(Hello::default());
     assert_eq!(told(&ask(&service, get("/")).await), []);

@@ -19,3 +19,4 @@ mod keys;
 mod readiness;
 mod services;
 mod tables;
+mod visits;

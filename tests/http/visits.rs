@@ -1,0 +1,55 @@
+//! Requests that meet one limiter more than once.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::routing::get;
+use http::StatusCode;
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+
+use crate::answer::ask;
+use crate::service::{self, Hello};
+use crate::store::still;
+
+fn of_ten() -> RateLimitLayer {
+    RateLimitLayer::new([Limit::new("ten", FixedWindow::per_minute(10))]).store(still())
+}
+
+/// CVE-2026-30972 (Parse Server): what `/batch` asked for in turn passed the limiter unseen. Here
+/// each part carries the extensions of the whole, and with them the note of what that was charged.
+#[tokio::test]
+async fn parts_of_a_batch_pass_free() {
+    async fn batch(State(parts): State<Router>, whole: Request) -> String {
+        let mut allowed = 0;
+        for _ in 0..5 {
+            let mut part = Request::get("/part").body(Body::empty()).expect("it is a request");
+            *part.extensions_mut() = whole.extensions().clone();
+            let answer = parts.clone().oneshot(part).await.expect("it never fails");
+            allowed += u32::from(answer.status() == StatusCode::OK);
+        }
+        allowed.to_string()
+    }
+    let limits = of_ten();
+    // The whole costs 1, each part 2: there is room for four of them.
+    let parts = || Router::new().route("/part", get(async || "part").route_layer(limits.cost(2)));
+    let within = parts().layer(limits.clone());
+    let app = parts().route("/batch", get(batch).with_state(within)).layer(limits.clone());
+    let whole = Request::get("/batch").body(Body::empty()).expect("it is a request");
+    assert_eq!(ask(&app, whole).await.body, "4");
+}
+
+/// A limiter that is passed twice charges twice, whatever other routes cost.
+#[tokio::test]
+async fn passed_twice_it_charges_twice() {
+    for has_a_route_of_its_own_cost in [false, true] {
+        let limits = of_ten();
+        if has_a_route_of_its_own_cost {
+            let _elsewhere = limits.cost(5).layer(Hello::default());
+        }
+        let twice = limits.layer(limits.layer(Hello::default()));
+        ask(&twice, service::get("/")).await;
+        let left = ask(&limits.layer(Hello::default()), service::get("/")).await.remaining();
+        assert_eq!(left, 7, "{has_a_route_of_its_own_cost}");
+    }
+}
