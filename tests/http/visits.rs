@@ -37,6 +37,8 @@ async fn parts_of_a_batch_pass_free() {
     let app = parts().route("/batch", get(batch).with_state(within)).layer(limits.clone());
     let whole = Request::get("/batch").body(Body::empty()).expect("it is a request");
     assert_eq!(ask(&app, whole).await.body, "4");
+    // 1, and 2 for each of the four.
+    assert_eq!(ask(&limits.layer(Hello::default()), service::get("/")).await.remaining(), 0);
 }
 
 /// A limiter that is passed twice charges twice, whatever other routes cost.
