@@ -31,13 +31,13 @@ async fn parts_of_a_batch_pass_free() {
         allowed.to_string()
     }
     let limits = of_ten();
-    // The whole costs 1, each part 2: there is room for four of them.
     let parts = || Router::new().route("/part", get(async || "part").route_layer(limits.cost(2)));
     let within = parts().layer(limits.clone());
     let app = parts().route("/batch", get(batch).with_state(within)).layer(limits.clone());
-    let whole = Request::get("/batch").body(Body::empty()).expect("it is a request");
-    assert_eq!(ask(&app, whole).await.body, "4");
-    // 1, and 2 for each of the four.
+    // Of 10, a part of its own takes 2 and the whole 1, so that three parts of 2 have room.
+    let visit = async |path| ask(&app, Request::get(path).body(Body::empty()).expect("it is a request")).await;
+    assert_eq!(visit("/part").await.remaining(), 8);
+    assert_eq!(visit("/batch").await.body, "3");
     assert_eq!(ask(&limits.layer(Hello::default()), service::get("/")).await.remaining(), 0);
 }
 
