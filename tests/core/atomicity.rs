@@ -1,0 +1,96 @@
+//! All or nothing: a request that any limit denies takes nothing, from any of them.
+
+use proptest::prelude::*;
+
+use crate::oracle::LimitAnswer;
+use crate::rule::{any_rule, one_of_each, small_rule};
+use crate::subject::Subject;
+use crate::trace::{Trace, traces};
+
+/// What is left, without what was just decided.
+fn left(levels: &[LimitAnswer]) -> Vec<(u64, Option<u128>, u128)> {
+    levels.iter().map(|level| (level.remaining, level.more_after, level.reset_after)).collect()
+}
+
+fn denials_take_nothing(trace: &Trace) -> Result<(), TestCaseError> {
+    let subject = Subject::new(&trace.rules);
+    for step in trace.run() {
+        let before = left(&subject.set(step.at).levels());
+        let decision = subject.acquire_each(&step.costs);
+        if decision.is_allowed() && step.costs.iter().any(|&cost| cost > 0) {
+            continue;
+        }
+        let charged = !decision.into_receipt().is_empty();
+        prop_assert!(!charged, "a receipt for nothing");
+        prop_assert_eq!(&left(&subject.levels()), &before);
+        // However often it is asked.
+        for _ in 0..100 {
+            subject.acquire_each(&step.costs);
+        }
+        prop_assert_eq!(left(&subject.levels()), before);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn denials_by_small_limits_take_nothing(trace in traces(small_rule(), 3, 20)) {
+        denials_take_nothing(&trace)?;
+    }
+
+    #[test]
+    fn denials_by_limits_of_any_size_take_nothing(trace in traces(any_rule(), 3, 15)) {
+        denials_take_nothing(&trace)?;
+    }
+
+    /// Wherever the limit that denies stands, the others keep what they had.
+    #[test]
+    fn whichever_limit_denies_no_other_pays(others in prop::collection::vec(small_rule(), 3), denying in 0usize..3) {
+        let subject = Subject::new(&others);
+        subject.set(1_000_003);
+        let cost = |index: usize| if index == denying { others[index].capacity() + 1 } else { 1 };
+        let costs: Vec<u64> = (0..3).map(cost).collect();
+        let decision = subject.acquire_each(&costs);
+        prop_assert!(!decision.is_allowed());
+        for (index, rule) in others.iter().enumerate() {
+            prop_assert_eq!(decision.outcomes()[index].remaining(), rule.capacity());
+            prop_assert_eq!(decision.outcomes()[index].verdict().is_allowed(), index != denying);
+        }
+    }
+}
+
+#[test]
+fn a_peek_decides_as_an_acquire_would_and_takes_nothing() {
+    for rule in one_of_each(3) {
+        let subject = Subject::new(&[rule]);
+        subject.set(1_767_225_600_000_000);
+        for left in (0..=3).rev() {
+            for _ in 0..3 {
+                assert_eq!(subject.peek(1).is_allowed(), left > 0, "{rule:?} with {left} left");
+                assert_eq!(subject.peek(left).outcomes()[0].remaining(), left, "{rule:?}");
+                assert!(!subject.peek(left + 1).is_allowed(), "{rule:?} with {left} left");
+            }
+            assert!(subject.peek(1).into_receipt().is_empty());
+            let (peeked, acquired) = (subject.peek(1), subject.acquire(1));
+            assert_eq!(peeked.verdict(), acquired.verdict(), "{rule:?}");
+        }
+    }
+}
+
+#[test]
+fn cost_zero_is_allowed_by_a_limit_that_is_used_up_and_takes_nothing() {
+    for rule in one_of_each(2) {
+        let subject = Subject::new(&[rule]);
+        subject.set(1_767_225_600_000_000);
+        let untouched = subject.acquire(0);
+        assert!(untouched.is_allowed() && untouched.outcomes()[0].reset_after().is_zero(), "{rule:?}");
+        assert!(subject.acquire(2).is_allowed());
+        for _ in 0..10 {
+            let decision = subject.acquire(0);
+            assert!(decision.is_allowed() && decision.delay().is_zero(), "{rule:?}");
+            assert_eq!(decision.outcomes()[0].remaining(), 0, "{rule:?}");
+        }
+    }
+}

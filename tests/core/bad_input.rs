@@ -1,0 +1,182 @@
+//! What can't be right is refused when it is built, with the value and what to do about it.
+
+use std::time::Duration;
+
+use tower_ratelimit::{
+    ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket, key,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(366 * 86_400);
+
+#[track_caller]
+fn refused<T>(built: Result<T, ConfigError>, text: &str) {
+    match built {
+        Ok(_) => panic!("it was not refused: {text}"),
+        Err(error) => assert_eq!(error.to_string(), text),
+    }
+}
+
+/// What `build` panics with.
+#[track_caller]
+fn panic_of<T>(build: impl FnOnce() -> T + std::panic::UnwindSafe) -> String {
+    let panic = std::panic::catch_unwind(build).err().expect("it did not panic");
+    match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic.downcast::<&str>().expect("a panic with a text").to_string(),
+    }
+}
+
+#[test]
+fn nothing_at_all_is_no_limit() {
+    let text = "limit is 0: allow at least 1 token, or leave the limit out";
+    refused(FixedWindow::try_new(0, SECOND), text);
+    refused(SlidingLog::try_new(0, SECOND), text);
+    refused(SlidingWindow::try_new(0, SECOND), text);
+    refused(SlidingWindowCounter::try_new(0, SECOND), text);
+    let text = "capacity is 0: allow at least 1 token, or leave the limit out";
+    refused(TokenBucket::try_new(0, 1, SECOND), text);
+    refused(LeakyBucket::try_new(0, 1, SECOND), text);
+    refused(LeakyBucketQueue::try_new(0, 1, SECOND), text);
+    let text = "amount is 0: allow at least 1 token, or leave the limit out";
+    refused(TokenBucket::try_new(1, 0, SECOND), text);
+    refused(LeakyBucket::try_new(1, 0, SECOND), text);
+    refused(LeakyBucketQueue::try_new(1, 0, SECOND), text);
+}
+
+#[test]
+fn periods_are_whole_microseconds_up_to_a_leap_year() {
+    for is in [Duration::from_micros(1), LONGEST] {
+        assert!(FixedWindow::try_new(1, is).is_ok() && TokenBucket::try_new(1, 1, is).is_ok(), "{is:?}");
+    }
+    refused(FixedWindow::try_new(1, Duration::ZERO), "period is 0: use at least 1 µs");
+    refused(TokenBucket::try_new(1, 1, Duration::ZERO), "interval is 0: use at least 1 µs");
+    let over = LONGEST + Duration::from_nanos(1);
+    refused(SlidingLog::try_new(1, over), "period 31622400.000000001s is longer than 366 days: shorten it");
+    refused(
+        SlidingWindow::try_new(1, Duration::MAX),
+        "period 18446744073709551615.999999999s is longer than 366 days: shorten it",
+    );
+    refused(
+        LeakyBucket::try_new(1, 1, Duration::from_nanos(999)),
+        "interval 999ns is not a whole number of microseconds: round it",
+    );
+    refused(
+        SlidingWindowCounter::try_new(1, Duration::from_nanos(1_500)),
+        "period 1.5µs is not a whole number of microseconds: round it",
+    );
+}
+
+#[test]
+fn buckets_divide_their_period() {
+    let minute = SlidingWindow::per_minute(1);
+    assert!(minute.try_buckets(60).is_ok() && minute.try_buckets(60_000_000).is_ok());
+    refused(minute.try_buckets(0), "period 60s is cut into 0 buckets: use at least 1");
+    refused(
+        minute.try_buckets(7),
+        "period 60s does not divide into 7 buckets of whole microseconds: use 6, for example",
+    );
+    refused(
+        SlidingWindow::new(1, Duration::from_micros(5)).try_buckets(u32::MAX),
+        "period 5µs does not divide into 4294967295 buckets of whole microseconds: use a number that divides 5",
+    );
+}
+
+#[test]
+fn names_can_stand_in_a_header() {
+    let named = |name: &str| Limit::try_new(name, FixedWindow::per_day(1));
+    assert!(named("a").is_ok() && named("Per user, per day!").is_ok() && named(&"x".repeat(64)).is_ok());
+    refused(named(""), "a limit's name is empty: give it 1 to 64 characters");
+    let long = "x".repeat(65);
+    refused(named(&long), &format!("the limit's name \"{long}\" has 65 characters: use at most 64"));
+    for (name, shown, character) in
+        [("täglich", "täglich", "ä"), ("a\nb", "a\\nb", "\\n"), ("\u{7f}", "\\u{7f}", "\\u{7f}")]
+    {
+        let text = format!(
+            "the limit's name \"{shown}\" has the character '{character}': use ASCII letters, digits, \
+             punctuation and spaces, which HTTP headers can carry"
+        );
+        refused(named(name), &text);
+    }
+}
+
+#[test]
+fn a_limiter_has_limits_that_can_be_told_apart() {
+    let named = |name: &str| Limit::new(name, FixedWindow::per_day(1));
+    refused(Limiter::try_new([]), "there is no limit: give at least one, or leave the layer out");
+    refused(
+        Limiter::try_new([named("a"), named("b"), named("a")]),
+        "two limits are named \"a\": give each a name of its own",
+    );
+    let limits = |limits: usize| (0..limits).map(|index| Limit::new(index.to_string(), FixedWindow::per_day(1)));
+    assert!(Limiter::try_new(limits(64)).is_ok());
+    refused(Limiter::try_new(limits(65)), "65 limits for one request are too many: use at most 64");
+}
+
+#[test]
+fn a_limiter_takes_nothing_from_a_request() {
+    let limit = || Limit::new("daily", FixedWindow::per_day(5));
+    let text = |what| {
+        format!(
+            "the limit \"daily\" takes its {what} from a request, and a `Limiter` sees none: \
+             leave that out and pass it to `acquire`, or use a `RateLimitLayer`"
+        )
+    };
+    refused(Limiter::try_new([limit().by(key::header("x-api-key"))]), &text("key"));
+    refused(Limiter::try_new([limit().cost(2)]), &text("cost"));
+    refused(Limiter::try_new([limit().cost(6)]), &text("cost"));
+    refused(Limiter::try_new([limit().cost_by(|_| 1)]), &text("cost"));
+}
+
+#[test]
+fn a_store_remembers_someone() {
+    refused(MemoryStore::new().try_max_keys(0), "max_keys is 0: remember at least 1 key");
+    assert!(MemoryStore::new().try_max_keys(1).is_ok());
+}
+
+#[test]
+fn panics_say_what_to_do() {
+    assert_eq!(panic_of(|| FixedWindow::per_second(0)), "a limit, capacity or amount is 0: use at least 1");
+    assert_eq!(panic_of(|| TokenBucket::per_second(5).burst(0)), "a limit, capacity or amount is 0: use at least 1");
+    assert_eq!(panic_of(|| MemoryStore::new().max_keys(0)), "max_keys is 0: remember at least 1 key");
+    assert_eq!(panic_of(|| SlidingLog::new(1, Duration::ZERO)), "a period or interval is 0: use at least 1 µs");
+    assert_eq!(
+        panic_of(|| LeakyBucket::new(1, 1, Duration::MAX)),
+        "a period or interval is longer than 366 days: shorten it"
+    );
+    assert_eq!(
+        panic_of(|| TokenBucket::new(1, 1, Duration::from_nanos(1))),
+        "a period or interval is not whole microseconds: round it"
+    );
+    assert_eq!(
+        panic_of(|| SlidingWindow::per_second(1).buckets(3)),
+        "a period does not divide into its buckets: use a number that divides it"
+    );
+    assert_eq!(
+        panic_of(|| Limit::new("", FixedWindow::per_day(1))),
+        "a limit's name is empty: give it 1 to 64 characters"
+    );
+    assert_eq!(panic_of(|| Limiter::new([])), "there is no limit: give at least one, or leave the layer out");
+    assert_eq!(panic_of(|| key::header("x y")), "\"x y\" is not a header's name: use letters, digits and dashes");
+}
+
+/// All that is known when the program is compiled is checked when it is compiled.
+#[test]
+fn limits_can_be_constants() {
+    const WINDOW: FixedWindow = FixedWindow::new(5, LONGEST);
+    const LOG: SlidingLog = SlidingLog::per_minute(5);
+    const SLIDING: SlidingWindow = SlidingWindow::per_hour(5).buckets(60);
+    const COUNTER: SlidingWindowCounter = SlidingWindowCounter::per_day(5);
+    const TOKENS: TokenBucket = TokenBucket::per_second(5).burst(20).at_intervals();
+    const METER: LeakyBucket = LeakyBucket::new(5, 1, SECOND);
+    static QUEUE: LeakyBucketQueue = LeakyBucketQueue::per_second(5).burst(2);
+    let names = ["window", "log", "sliding", "counter", "tokens", "meter", "queue"].into_iter();
+    let algorithms =
+        [WINDOW.into(), LOG.into(), SLIDING.into(), COUNTER.into(), TOKENS.into(), METER.into(), QUEUE.into()];
+    let limiter = Limiter::new(
+        names.zip(algorithms).map(|(name, algorithm): (_, tower_ratelimit::Algorithm)| Limit::new(name, algorithm)),
+    );
+    assert_eq!(limiter.limits()[4].algorithm().capacity(), 20);
+    assert_eq!(limiter.limits()[6].algorithm().capacity(), 3, "two wait, one goes on");
+}

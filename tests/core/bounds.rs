@@ -1,0 +1,123 @@
+//! What each limit admits at most, as its documentation says, whatever requests come.
+
+use proptest::prelude::*;
+
+use crate::rule::{Kind, Rule, any_rule, small_rule};
+use crate::subject::Subject;
+use crate::trace::{Trace, traces};
+
+/// What was admitted, when, and after which delay.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admitted {
+    pub(crate) at: u64,
+    pub(crate) cost: u64,
+    pub(crate) delay: u128,
+}
+
+impl Rule {
+    /// The most tokens admitted from one instant to another `span` µs later, both included, as far
+    /// as the rule says.
+    pub(crate) fn most_within(self, span: u64) -> Option<u128> {
+        let span = u128::from(span);
+        let capacity = u128::from(self.capacity());
+        match self {
+            Self::FixedWindow { period, .. } | Self::Counter { period, .. } => {
+                (span < period.into()).then_some(2 * capacity)
+            }
+            Self::SlidingLog { period, .. } => (span < period.into()).then_some(capacity),
+            Self::SlidingWindow { width, buckets, .. } => {
+                (span <= u128::from(width) * u128::from(buckets - 1)).then_some(capacity)
+            }
+            // Up to a whole interval's tokens come at the last instant.
+            Self::Bucket { kind: Kind::TokensAtIntervals, amount, interval, .. } => {
+                Some(capacity + u128::from(amount) * span.div_ceil(interval.into()))
+            }
+            Self::Bucket { amount, interval, .. } => Some(capacity + u128::from(amount) * span / u128::from(interval)),
+        }
+    }
+
+    /// The most tokens admitted in one aligned window, and how long that is.
+    fn aligned(self) -> Option<(u64, u64)> {
+        match self {
+            Self::FixedWindow { limit, period } | Self::Counter { limit, period, .. } => Some((limit.into(), period)),
+            _ => None,
+        }
+    }
+}
+
+/// Fails where more was admitted between any two instants than the rule says.
+pub(crate) fn keeps_to(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
+    for (index, first) in admitted.iter().enumerate() {
+        let mut sum = 0;
+        for last in &admitted[index..] {
+            sum += u128::from(last.cost);
+            let Some(most) = rule.most_within(last.at - first.at) else { break };
+            prop_assert!(sum <= most, "{rule:?} admitted {sum}, not {most}, from {} to {}", first.at, last.at);
+        }
+        if let Some((most, period)) = rule.aligned() {
+            let same = |other: &&Admitted| other.at / period == first.at / period;
+            let sum: u128 = admitted.iter().filter(same).map(|admitted| u128::from(admitted.cost)).sum();
+            prop_assert!(sum <= most.into(), "{rule:?} admitted {sum} in the window of {}", first.at);
+        }
+    }
+    Ok(())
+}
+
+/// Requests of a queue go on one behind the other, no closer together than the rate allows.
+fn are_spaced(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
+    let Rule::Bucket { kind: Kind::Queue, amount, interval, .. } = rule else { return Ok(()) };
+    let goes_on = |admitted: &Admitted| u128::from(admitted.at) + admitted.delay;
+    for (index, first) in admitted.iter().enumerate() {
+        let mut tokens = 0;
+        for pair in admitted[index..].windows(2) {
+            tokens += u128::from(pair[0].cost);
+            let apart = goes_on(&pair[1]) - goes_on(first);
+            // Instants are rounded up to a µs, so that two can seem closer by less than one.
+            prop_assert!((apart + 1) * u128::from(amount) > tokens * u128::from(interval), "{first:?}, {pair:?}");
+        }
+    }
+    Ok(())
+}
+
+fn admits_at_most(trace: &Trace) -> Result<(), TestCaseError> {
+    let subject = Subject::new(&trace.rules);
+    let mut admitted = Vec::new();
+    for step in trace.run() {
+        let decision = subject.set(step.at).acquire_each(&step.costs);
+        if decision.is_allowed() && step.costs[0] > 0 {
+            admitted.push(Admitted { at: step.at, cost: step.costs[0], delay: decision.delay().as_micros() });
+        }
+    }
+    keeps_to(trace.rules[0], &admitted)?;
+    are_spaced(trace.rules[0], &admitted)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn small_limits_admit_no_more_than_they_say(trace in traces(small_rule(), 1, 40)) {
+        admits_at_most(&trace)?;
+    }
+
+    #[test]
+    fn limits_of_any_size_admit_no_more_than_they_say(trace in traces(any_rule(), 1, 20)) {
+        admits_at_most(&trace)?;
+    }
+
+    /// A client that always tries again gets all that the rule lets it have, and no more.
+    #[test]
+    fn a_greedy_client_gets_what_the_limit_says(rule in small_rule(), start in 0u64..1_000) {
+        let subject = Subject::new(&[rule]);
+        let mut admitted = Vec::new();
+        for at in start..start + 150 {
+            while let decision = subject.set(at).acquire(1) && decision.is_allowed() {
+                admitted.push(Admitted { at, cost: 1, delay: decision.delay().as_micros() });
+            }
+        }
+        keeps_to(rule, &admitted)?;
+        are_spaced(rule, &admitted)?;
+        let first_burst = admitted.iter().filter(|admitted| admitted.at == start).count() as u64;
+        prop_assert_eq!(first_burst, rule.capacity());
+    }
+}

@@ -1,0 +1,179 @@
+//! Bugs of cost, denial and refund.
+
+use std::time::Duration;
+
+use tower_ratelimit::{FixedWindow, Limit, Limiter, TokenBucket, Verdict};
+
+use super::{DAY, MIDNIGHT, MINUTE, SECOND, allowed_of, tokens};
+use crate::rule::{Rule, one_of_each};
+use crate::subject::Subject;
+
+/// upstash ratelimit-js, sliding window: of 10, 7 and 7 were charged, the second with a denial.
+/// Also APISIX, which compares `cur >= limit` whatever the cost.
+#[test]
+fn check_ignores_cost() {
+    for rule in one_of_each(10) {
+        let subject = Subject::new(&[rule]);
+        subject.set(MIDNIGHT);
+        assert!(subject.acquire(7).is_allowed(), "{rule:?}");
+        let denied = subject.acquire(7);
+        assert!(!denied.is_allowed(), "{rule:?}");
+        assert_eq!(denied.outcomes()[0].remaining(), 3, "{rule:?}");
+        assert!(subject.acquire(3).is_allowed(), "{rule:?}");
+    }
+}
+
+/// upstash, token bucket: one denied request of cost 100 left −99, and each further one −100 more.
+#[test]
+fn denied_cost_digs_deeper() {
+    for rule in one_of_each(10) {
+        let subject = Subject::new(&[rule]);
+        subject.set(MIDNIGHT);
+        for _ in 0..5 {
+            let denied = subject.acquire(100);
+            assert_eq!(denied.verdict(), Verdict::Deny { retry_after: None }, "{rule:?}: it can never pass");
+            assert_eq!(denied.outcomes()[0].remaining(), 10, "{rule:?}");
+        }
+        assert!(subject.acquire(10).is_allowed(), "{rule:?}");
+    }
+}
+
+/// axum-governor `decide.rs:85`, flask-limiter, langfuse#14280, APISIX, Kong: limits in a row, of
+/// which the earlier ones stay charged.
+#[test]
+fn earlier_limits_charged_on_a_later_denial() {
+    for denying in one_of_each(1) {
+        for other in one_of_each(5) {
+            let subject = Subject::new(&[other, denying, other]);
+            subject.set(MIDNIGHT);
+            subject.acquire_each(&[0, denying.capacity(), 0]);
+            for _ in 0..3 {
+                assert!(!subject.acquire(1).is_allowed());
+            }
+            let left: Vec<u64> = subject.levels().iter().map(|level| level.remaining).collect();
+            assert_eq!(left, [5, 0, 5], "{other:?} paid for what {denying:?} denied");
+        }
+    }
+}
+
+/// limits#112, flask-limiter#448: requests of different costs were looked up by the wrong entry.
+#[test]
+fn variable_costs_break_the_log() {
+    let subject = Subject::new(&[Rule::SlidingLog { limit: 10, period: MINUTE }]);
+    for (second, cost) in [(0, 5), (10, 1), (20, 3)] {
+        assert!(subject.set(MIDNIGHT + second * SECOND).acquire(cost).is_allowed());
+    }
+    let wait = |cost| subject.set(MIDNIGHT + 30 * SECOND).peek(cost).retry_after();
+    assert_eq!(wait(1), None);
+    assert_eq!(wait(2), Some(Duration::from_secs(30)));
+    assert_eq!(wait(6), Some(Duration::from_secs(30)));
+    assert_eq!(wait(7), Some(Duration::from_secs(40)));
+    assert_eq!(wait(8), Some(Duration::from_secs(50)));
+}
+
+/// upstash, sliding window with a negative rate; rate-limiter-flexible, `reward`: a refund for a
+/// key that owed nothing let 15 of 10 pass.
+#[test]
+fn refund_on_a_fresh_key_banks_credit() {
+    for rule in one_of_each(10) {
+        let subject = Subject::new(&[rule]);
+        let receipt = subject.set(MIDNIGHT).acquire(5).into_receipt();
+        // As good as new.
+        subject.set(MIDNIGHT + 10 * SECOND).refund(receipt);
+        assert_eq!(subject.remaining(), 10, "{rule:?}");
+        assert_eq!(allowed_of(20, &subject, MIDNIGHT + 10 * SECOND), 10, "{rule:?}");
+    }
+}
+
+/// limits, `incr_expire`: a refund to zero made the next hit the first of a window, 58 s became 60.
+#[test]
+fn refund_restarts_the_window() {
+    for windows in one_of_each(10).into_iter().filter(|rule| !matches!(rule, Rule::Bucket { .. })) {
+        let subject = Subject::new(&[windows]);
+        subject.set(MIDNIGHT).acquire(2);
+        let receipt = subject.set(MIDNIGHT + 400_000).acquire(3).into_receipt();
+        let before = subject.levels()[0].reset_after;
+        subject.refund(receipt);
+        assert!(subject.levels()[0].reset_after <= before, "{windows:?}");
+        let again = subject.acquire(3);
+        assert_eq!(again.outcomes()[0].reset_after().as_micros(), before, "{windows:?}");
+    }
+    let subject = Subject::new(&[Rule::FixedWindow { limit: 10, period: MINUTE }]);
+    let receipt = subject.set(MIDNIGHT).acquire(1).into_receipt();
+    subject.set(MIDNIGHT + 2 * SECOND).refund(receipt);
+    assert_eq!(subject.acquire(1).outcomes()[0].reset_after(), Duration::from_secs(58));
+}
+
+/// actix-extensible-rate-limit `redis.rs:145`, express-rate-limit 8.6.0: a refund that came after
+/// the window had rolled took from the new one's count, below zero even.
+#[test]
+fn refund_after_window_roll_decrements_the_new_window() {
+    let subject = Subject::new(&[Rule::FixedWindow { limit: 10, period: MINUTE }]);
+    let receipt = subject.set(MIDNIGHT).acquire(5).into_receipt();
+    subject.set(MIDNIGHT + MINUTE).acquire(4);
+    subject.refund(receipt);
+    assert_eq!(subject.remaining(), 6);
+
+    // Where the window before still counts, what is given back is its own.
+    let counter = Rule::Counter { limit: 10, period: MINUTE, rounding: Default::default() };
+    let subject = Subject::new(&[counter]);
+    let receipt = subject.set(MIDNIGHT).acquire(6).into_receipt();
+    subject.set(MIDNIGHT + MINUTE + MINUTE / 2).acquire(4);
+    assert_eq!(subject.remaining(), 3);
+    subject.refund(receipt);
+    assert_eq!(subject.remaining(), 6);
+}
+
+/// Ours, found by the model: once an earlier charge was given back, a receipt still told when the
+/// bucket had been going to be full, and its refund took what time had paid from another charge.
+#[test]
+fn refund_of_what_is_paid_takes_from_another_charge() {
+    let subject = Subject::new(&[tokens(10, 1, SECOND)]);
+    let earlier = subject.set(MIDNIGHT).acquire(5).into_receipt();
+    let later = subject.acquire(5).into_receipt();
+    subject.refund(earlier);
+    assert!(subject.set(MIDNIGHT + 5 * SECOND).acquire(5).is_allowed());
+    subject.refund(later);
+    assert_eq!(subject.remaining(), 5);
+}
+
+/// tokio-rate-limit `limiter.rs:38`: only whole requests per second, and no burst below the rate.
+#[test]
+fn ten_per_minute_and_a_burst_below_the_rate_can_be_said() {
+    assert_eq!(TokenBucket::per_minute(10), TokenBucket::new(10, 10, Duration::from_secs(60)));
+    let subject = Subject::new(&[tokens(10, 10, MINUTE)]);
+    assert_eq!(allowed_of(20, &subject, MIDNIGHT), 10);
+    assert_eq!(allowed_of(20, &subject, MIDNIGHT + 6 * SECOND), 1);
+
+    assert_eq!(TokenBucket::per_second(100).burst(5), TokenBucket::new(5, 100, Duration::from_secs(1)));
+    let subject = Subject::new(&[tokens(5, 100, SECOND)]);
+    assert_eq!(allowed_of(20, &subject, MIDNIGHT), 5);
+    assert_eq!(allowed_of(20, &subject, MIDNIGHT + SECOND / 100), 1);
+    assert_eq!(allowed_of(20, &subject, MIDNIGHT + DAY), 5);
+}
+
+/// throttle-kit `backend.rs:78`: what remained was told as 1, 2, 3.
+#[test]
+fn remaining_counts_up() {
+    for rule in one_of_each(4) {
+        let subject = Subject::new(&[rule]);
+        subject.set(MIDNIGHT);
+        let told: Vec<u64> = (0..5).map(|_| subject.acquire(1).outcomes()[0].remaining()).collect();
+        assert_eq!(told, [3, 2, 1, 0, 0], "{rule:?}");
+    }
+}
+
+/// envoyproxy/ratelimit, and CVE-2026-25480: parts of a key that met when they were joined. And
+/// traefik#11753: limits that met, as their names were no part of the key.
+#[tokio::test]
+async fn keys_and_limits_meet() {
+    let limiter = Limiter::new([Limit::new("a", FixedWindow::per_day(1))]);
+    for key in [("a", "b_c"), ("a_b", "c"), ("", "a_b_c"), ("a_b_c", "")] {
+        assert!(limiter.acquire(key, 1).await.unwrap().is_allowed(), "{key:?} was somebody else");
+        assert!(!limiter.acquire(key, 1).await.unwrap().is_allowed());
+    }
+    let limiter = Limiter::new(["a", "b", "ab"].map(|name| Limit::new(name, FixedWindow::per_day(1))));
+    for costs in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
+        assert!(limiter.acquire_each("key", &costs).await.unwrap().is_allowed(), "{costs:?}");
+    }
+}

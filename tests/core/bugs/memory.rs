@@ -1,0 +1,111 @@
+//! Bugs of what is kept, and for how long.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, MemoryStore, SlidingLog, Timestamp};
+
+use super::{MIDNIGHT, SECOND, allowed_of, tokens};
+use crate::rule::{Rule, one_of_each};
+use crate::subject::Subject;
+
+/// Lets enough requests of another key pass that all is looked at that could be dropped.
+fn others_come(subject: &Subject, at: u64) {
+    subject.set(at);
+    for _ in 0..500 {
+        subject.acquire_as("another key", &[1]);
+    }
+}
+
+/// PostHog#89726: what the window before had counted vanished before it had stopped to count.
+#[test]
+fn lifetime_shorter_than_the_look_back() {
+    let subject = Subject::new(&[Rule::Counter { limit: 10, period: SECOND, rounding: Default::default() }]);
+    assert_eq!(allowed_of(20, &subject, MIDNIGHT + SECOND - 1), 10);
+    for (at, room) in [(SECOND, 0), (SECOND + SECOND / 2, 5), (2 * SECOND - 1, 4)] {
+        others_come(&subject, MIDNIGHT + at);
+        assert_eq!(allowed_of(20, &subject, MIDNIGHT + at), room, "{at} µs later");
+    }
+}
+
+/// axum-limit `redis.rs:76`, tokio-rate-limit `token_bucket.rs:422`: forgotten after two periods,
+/// a bucket that takes longer to fill was full at once.
+#[test]
+fn lifetime_shorter_than_the_refill() {
+    let subject = Subject::new(&[tokens(1_000, 1, SECOND)]);
+    assert!(subject.set(MIDNIGHT).acquire(1_000).is_allowed());
+    for after in [2, 10, 500] {
+        others_come(&subject, MIDNIGHT + after * SECOND);
+        assert_eq!(subject.remaining(), after);
+    }
+}
+
+/// aspnetcore-redis#157, limitador with moka: keys evicted while they still counted, so that
+/// their limit was lifted.
+#[test]
+fn live_keys_are_forgotten() {
+    for rule in one_of_each(10) {
+        let subject = Subject::new(&[rule]);
+        subject.set(MIDNIGHT).acquire(6);
+        let reset = subject.levels()[0].reset_after as u64;
+        others_come(&subject, MIDNIGHT + reset - 1);
+        assert_eq!(subject.levels()[0].reset_after, 1, "{rule:?}");
+    }
+}
+
+/// throttled `memory.rs:9` and its SQL stores: nothing was ever dropped, and a denial left a row.
+#[tokio::test]
+async fn what_takes_nothing_leaves_something_behind() {
+    let store = Arc::new(MemoryStore::new());
+    let limits = [Limit::new("window", FixedWindow::per_day(5)), Limit::new("log", SlidingLog::per_day(3))];
+    let limiter = Limiter::new(limits).store(Arc::clone(&store));
+    for key in 0..100_u32 {
+        assert!(!limiter.acquire(key, 6).await.unwrap().is_allowed());
+        assert!(!limiter.acquire(key, 4).await.unwrap().is_allowed(), "by one of two");
+        limiter.acquire(key, 0).await.unwrap();
+        limiter.peek(key, 1).await.unwrap();
+        let given_back = limiter.acquire(key, 1).await.unwrap();
+        limiter.refund(given_back.into_receipt()).await.unwrap();
+    }
+    assert_eq!(store.keys(), 0);
+}
+
+/// Kong advanced 3.11, which cut keys to 256 characters: keys as long as a header took as much
+/// memory.
+#[tokio::test]
+async fn long_keys_take_more() {
+    let bytes = async |key: &str| {
+        let store = Arc::new(MemoryStore::new());
+        let limiter = Limiter::new([Limit::new("window", FixedWindow::per_day(5))]).store(Arc::clone(&store));
+        limiter.acquire(key, 1).await.unwrap();
+        store.bytes()
+    };
+    assert_eq!(bytes(&"x".repeat(64_000)).await, bytes("x").await);
+    // And they are told apart by their last character.
+    let limiter = Limiter::new([Limit::new("window", FixedWindow::per_day(1))]);
+    for last in ["a", "b"] {
+        assert!(limiter.acquire("x".repeat(64_000) + last, 1).await.unwrap().is_allowed());
+    }
+}
+
+/// aspnetcore#66434, #69259: limiters, their timers and tasks, that outlived the application.
+#[tokio::test(start_paused = true)]
+async fn the_limiter_outlives_its_owner() {
+    #[derive(Debug)]
+    struct Watched(#[allow(dead_code)] Arc<()>);
+    impl Clock for Watched {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_micros(MIDNIGHT)
+        }
+    }
+    let alive = Arc::new(());
+    let watch: Weak<()> = Arc::downgrade(&alive);
+    let store = MemoryStore::new().clock(Watched(alive));
+    let limiter = Limiter::new([Limit::new("window", FixedWindow::per_day(5))]).store(store);
+    let clone = limiter.clone();
+    clone.wait("key", 1).await.unwrap();
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "a task in the background");
+    drop((limiter, clone));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(watch.upgrade().is_none());
+}

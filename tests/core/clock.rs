@@ -1,0 +1,179 @@
+//! A clock that steps back: nothing panics, nothing overflows, no limit admits more, and nobody
+//! waits for the instant from which it fell.
+
+use proptest::prelude::*;
+use tower_ratelimit::Timestamp;
+
+use crate::bounds::Admitted;
+use crate::oracle::{Answer, Model};
+use crate::rule::{Rule, any_rule, one_of_each, small_rule};
+use crate::subject::Subject;
+
+const NOON: u64 = 1_767_268_800_000_000;
+
+/// How the clock moves before a request: thousandths of the limit's span, on or back; and what it
+/// asks for, in thousandths of the capacity.
+type Step = (i64, u64);
+
+fn steps(furthest_back: i64) -> impl Strategy<Value = Vec<Step>> {
+    let on = prop_oneof![0i64..=100, 0i64..=1_200];
+    let moves = prop_oneof![3 => on, 2 => -furthest_back..=0];
+    prop::collection::vec((moves, prop_oneof![Just(0u64), 0u64..=1_000]), 1..40)
+}
+
+fn cost(rule: Rule, thousandths: u64) -> u64 {
+    (rule.capacity() * thousandths / 1_000).max(1)
+}
+
+fn moved(rule: Rule, at: u64, thousandths: i64) -> u64 {
+    let by = (rule.span() * u128::from(thousandths.unsigned_abs())).div_ceil(1_000);
+    let by = u64::try_from(by).unwrap_or(u64::MAX);
+    let to = if thousandths < 0 { at.saturating_sub(by) } else { at.saturating_add(by) };
+    to.min(Timestamp::MAX.as_micros())
+}
+
+/// Where a clock steps back by no more than the limit's span, it allows nothing that would be
+/// denied if time had stood still instead.
+fn time_waits(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
+    let subject = Subject::new(&[rule]);
+    let mut standing_still = Model::new(rule);
+    let (mut at, mut latest) = (NOON, 0);
+    for &(by, thousandths) in steps {
+        at = moved(rule, at, by).max(moved(rule, latest, -1_000));
+        let cost = cost(rule, thousandths);
+        if subject.set(at).acquire(cost).is_allowed() {
+            latest = latest.max(at);
+            prop_assert!(standing_still.has_room(latest.into(), cost), "{cost} at {at}, when time stood at {latest}");
+            standing_still.taken.push((latest.into(), cost.into()));
+        }
+    }
+    Ok(())
+}
+
+/// However far a clock steps back, the waits told are those of a limit and not those of the clock,
+/// and they are true: who comes back then is allowed, and who comes sooner is not.
+fn waits_are_short_and_true(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
+    let subject = Subject::new(&[rule]);
+    let mut at = NOON;
+    for &(by, thousandths) in steps {
+        at = moved(rule, at, by);
+        let cost = cost(rule, thousandths);
+        let answer = Answer::from(&subject.set(at).acquire(cost));
+        let told = [answer.retry_after, answer.limits[0].more_after, Some(answer.limits[0].reset_after)];
+        let longest = told.into_iter().flatten().chain([answer.delay]).max().unwrap();
+        prop_assert!(longest <= 3 * rule.span() + 2, "{rule:?}, span {}, tells {answer:?}", rule.span());
+
+        if let Some(wait) = answer.retry_after {
+            let then = u128::from(at) + wait;
+            let Some(then) = u64::try_from(then).ok().filter(|&then| then <= Timestamp::MAX.as_micros()) else { break };
+            prop_assert!(!subject.set(then - 1).acquire(cost).is_allowed(), "{rule:?}: allowed before {wait}");
+            prop_assert!(subject.set(then).acquire(cost).is_allowed(), "{rule:?}: denied after {wait}");
+            at = then;
+        }
+    }
+    Ok(())
+}
+
+/// In the time that really passes, no more is admitted than the limit says. (Aligned windows are
+/// told by the clock: each step back can give them one more edge.)
+fn real_time_counts(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
+    let subject = Subject::new(&[rule]);
+    let (mut at, mut really) = (NOON, NOON);
+    let mut back = 0;
+    let mut admitted: Vec<(Admitted, u128)> = Vec::new();
+    for &(by, thousandths) in steps {
+        let to = moved(rule, at, by);
+        let Some(passed) = really.checked_add(to.saturating_sub(at)) else { break };
+        really = passed;
+        back += u128::from(to < at);
+        at = to;
+        let cost = cost(rule, thousandths);
+        if subject.set(at).acquire(cost).is_allowed() {
+            admitted.push((Admitted { at: really, cost, delay: 0 }, back));
+        }
+        let (last, steps_at_last) = match admitted.last() {
+            Some(last) => *last,
+            None => continue,
+        };
+        let mut sum = 0;
+        for (first, steps_at_first) in admitted.iter().rev() {
+            sum += u128::from(first.cost);
+            let Some(most) = rule.most_within(last.at - first.at) else { break };
+            let edges = match rule {
+                Rule::FixedWindow { .. } | Rule::Counter { .. } => steps_at_last - steps_at_first,
+                _ => 0,
+            };
+            let most = most + edges * u128::from(rule.capacity());
+            prop_assert!(sum <= most, "{rule:?} admitted {sum}, not {most}, in {} µs", last.at - first.at);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn time_waits_for_small_limits(rule in small_rule(), steps in steps(1_000)) {
+        time_waits(rule, &steps)?;
+    }
+
+    #[test]
+    fn time_waits_for_limits_of_any_size(rule in any_rule(), steps in steps(1_000)) {
+        time_waits(rule, &steps)?;
+    }
+
+    #[test]
+    fn waits_of_small_limits_are_short_and_true(rule in small_rule(), steps in steps(20_000)) {
+        waits_are_short_and_true(rule, &steps)?;
+    }
+
+    #[test]
+    fn waits_of_limits_of_any_size_are_short_and_true(rule in any_rule(), steps in steps(20_000)) {
+        waits_are_short_and_true(rule, &steps)?;
+    }
+
+    #[test]
+    fn small_limits_count_real_time(rule in small_rule(), steps in steps(20_000)) {
+        real_time_counts(rule, &steps)?;
+    }
+
+    #[test]
+    fn limits_of_any_size_count_real_time(rule in any_rule(), steps in steps(20_000)) {
+        real_time_counts(rule, &steps)?;
+    }
+
+    /// To any instant from any other, with charges and refunds in between.
+    #[test]
+    fn no_instant_makes_anything_panic(rule in any_rule(), steps in prop::collection::vec((instant(), 0u64..=1_000), 1..30)) {
+        let subject = Subject::new(&[rule]);
+        let mut receipts = Vec::new();
+        for (at, thousandths) in steps {
+            subject.set(at);
+            receipts.push(subject.acquire(cost(rule, thousandths)).into_receipt());
+            prop_assert!(subject.remaining() <= rule.capacity());
+            if thousandths % 3 == 0 {
+                subject.refund(receipts.swap_remove(thousandths as usize % receipts.len()));
+            }
+            prop_assert!(subject.remaining() <= rule.capacity());
+        }
+    }
+}
+
+fn instant() -> impl Strategy<Value = u64> {
+    let last = Timestamp::MAX.as_micros();
+    prop_oneof![0u64..3, NOON..NOON + 100, last - 3..=last, 0..=last]
+}
+
+/// An operator sets the clock right, by an hour: a key that was used up is used up, and a second
+/// later it is as good as any other.
+#[test]
+fn an_hour_back_is_not_an_hour_of_denials() {
+    for rule in one_of_each(5) {
+        let subject = Subject::new(&[rule]);
+        subject.set(NOON).acquire(5);
+        let back = NOON - 3_600_000_000;
+        assert!(!subject.set(back).acquire(1).is_allowed(), "{rule:?}");
+        assert!(subject.set(back + 3_000_000).acquire(5).is_allowed(), "{rule:?}");
+    }
+}

@@ -1,0 +1,191 @@
+//! Many at once: exactly the limit is admitted, every time, and nobody waits for ever.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Barrier;
+use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, MemoryStore, SlidingLog, Timestamp, TokenBucket};
+
+use crate::rule::{Kind, Rule, one_of_each};
+use crate::subject::{KEY, Subject};
+
+const TASKS: u64 = 16;
+
+/// More threads than cores, so that they are interrupted anywhere.
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(TASKS as usize).build().unwrap()
+}
+
+/// What `work` returns for each of the tasks, which begin together.
+fn all_at_once<T, F>(runtime: &Runtime, work: impl Fn(u64) -> F) -> Vec<T>
+where
+    T: Send + 'static,
+    F: Future<Output = T> + Send + 'static,
+{
+    let barrier = Arc::new(Barrier::new(TASKS as usize));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (barrier, work) = (Arc::clone(&barrier), work(task));
+            runtime.spawn(async move {
+                barrier.wait().await;
+                work.await
+            })
+        })
+        .collect();
+    runtime.block_on(async {
+        let mut results = Vec::new();
+        for task in tasks {
+            results.push(task.await.unwrap());
+        }
+        results
+    })
+}
+
+/// Fails where `test` does, or gets stuck.
+fn unless_stuck(test: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        done.send(()).unwrap();
+    });
+    match is_done.recv_timeout(Duration::from_secs(120)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it is stuck"),
+        _ => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+    }
+}
+
+#[test]
+fn exactly_the_limit_is_admitted() {
+    let runtime = runtime();
+    for rule in one_of_each(1_000) {
+        for round in 0..12 {
+            let subject = Subject::new(&[rule]);
+            subject.set(1_767_225_600_000_000 + round);
+            let cost = 1 + round % 3;
+            let admitted = all_at_once(&runtime, |_| {
+                let limiter = subject.limiter.clone();
+                async move {
+                    let mut admitted = 0;
+                    for _ in 0..150 {
+                        admitted += u64::from(limiter.acquire(KEY, cost).await.unwrap().is_allowed());
+                    }
+                    admitted
+                }
+            });
+            let admitted: u64 = admitted.iter().sum();
+            assert_eq!(admitted, rule.capacity() / cost, "{rule:?} at cost {cost}, round {round}");
+            assert_eq!(subject.remaining(), rule.capacity() % cost, "{rule:?}");
+        }
+    }
+}
+
+/// Whatever is taken and given back by whom, no more is out at once than the limit, and in the end
+/// all is there again.
+#[test]
+fn refunds_give_back_exactly_what_was_taken() {
+    let runtime = runtime();
+    for rule in one_of_each(20) {
+        if matches!(rule, Rule::Bucket { kind: Kind::Queue, .. }) {
+            continue;
+        }
+        let subject = Subject::new(&[rule]);
+        subject.set(1_767_225_600_000_000);
+        let out = Arc::new(AtomicU64::new(0));
+        let most = all_at_once(&runtime, |task| {
+            let (limiter, out) = (subject.limiter.clone(), Arc::clone(&out));
+            async move {
+                let (mut most, cost) = (0, 1 + task % 3);
+                for _ in 0..300 {
+                    let decision = limiter.acquire(KEY, cost).await.unwrap();
+                    if decision.is_allowed() {
+                        most = most.max(out.fetch_add(cost, Ordering::SeqCst) + cost);
+                        tokio::task::yield_now().await;
+                        out.fetch_sub(cost, Ordering::SeqCst);
+                        limiter.refund(decision.into_receipt()).await.unwrap();
+                    }
+                }
+                most
+            }
+        });
+        assert!(most.into_iter().all(|most| most <= rule.capacity()), "{rule:?}");
+        assert_eq!(subject.remaining(), rule.capacity(), "{rule:?}");
+        assert!(subject.peek(0).outcomes()[0].reset_after().is_zero(), "{rule:?}");
+    }
+}
+
+/// Two limiters on one store, which name the same two limits in opposite orders.
+fn opposites() -> [Limiter; 2] {
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let store = Arc::new(MemoryStore::new().max_keys(100_000).clock(clock));
+    let loose = Limit::new("loose", FixedWindow::per_day(10));
+    let tight = Limit::new("tight", SlidingLog::per_day(5));
+    let orders = [[loose.clone(), tight.clone()], [tight, loose]];
+    orders.map(|limits| Limiter::new(limits).store(Arc::clone(&store)))
+}
+
+#[test]
+fn limits_in_opposite_orders_neither_deadlock_nor_charge_for_denials() {
+    unless_stuck(|| {
+        let limiters = opposites();
+        let admitted = all_at_once(&runtime(), |task| {
+            let limiter = limiters[task as usize % 2].clone();
+            async move {
+                let mut admitted = vec![0_u64; 1_000];
+                for step in 0..1_000 {
+                    // Each begins somewhere else, and half of them go backwards.
+                    let key = if task % 4 < 2 { step } else { 999 - step };
+                    let key = (key + task * 61) % 1_000;
+                    let decision = limiter.acquire(key, 1).await.unwrap();
+                    admitted[key as usize] += u64::from(decision.is_allowed());
+                }
+                admitted
+            }
+        });
+        for key in 0..1_000_u64 {
+            let admitted: u64 = admitted.iter().map(|admitted| admitted[key as usize]).sum();
+            assert_eq!(admitted, 5, "of key {key}");
+            let left = limiters[0].peek(key, 0).into_ready().unwrap().unwrap();
+            let left: Vec<_> = left.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+            assert_eq!(left, [5, 0], "the loose limit has paid for what the tight one denied");
+        }
+    });
+}
+
+/// Transfers between accounts, as it were: each request takes from two keys, in either order.
+#[test]
+fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
+    const KEYS: u64 = 1_000;
+    unless_stuck(|| {
+        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+        let limit = |name: &str| Limit::new(name, TokenBucket::per_second(20));
+        let store = MemoryStore::new().max_keys(100_000).clock(clock);
+        let limiter = Limiter::new([limit("from"), limit("to")]).store(store);
+        let taken = all_at_once(&runtime(), |task| {
+            let limiter = limiter.clone();
+            async move {
+                let mut taken = [vec![0_u64; KEYS as usize], vec![0_u64; KEYS as usize]];
+                for step in 0..2_000 {
+                    let one = (step * 7 + task) % KEYS;
+                    let other = (step * 13 + task * 5) % KEYS;
+                    let [from, to] = if task % 2 == 0 { [one, other] } else { [other, one] };
+                    let costs = [1 + step % 3, 1 + task % 2];
+                    let decision = limiter.acquire_all(&[(&from, costs[0]), (&to, costs[1])]).await.unwrap();
+                    if decision.is_allowed() {
+                        taken[0][from as usize] += costs[0];
+                        taken[1][to as usize] += costs[1];
+                    }
+                }
+                taken
+            }
+        });
+        for key in 0..KEYS {
+            let left = limiter.peek(key, 0).into_ready().unwrap().unwrap();
+            for (limit, outcome) in left.outcomes().iter().enumerate() {
+                let taken: u64 = taken.iter().map(|taken| taken[limit][key as usize]).sum();
+                assert_eq!(taken + outcome.remaining(), 20, "tokens lost or made, limit {limit} of key {key}");
+            }
+        }
+    });
+}

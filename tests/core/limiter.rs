@@ -1,0 +1,258 @@
+//! Limits without HTTP: taking, waiting, giving back, sharing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tokio::time::{Instant, advance};
+use tower_ratelimit::{
+    Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, TokenBucket, Verdict, WaitError,
+};
+
+use crate::bounds::{Admitted, keeps_to};
+use crate::rule::{Kind, Rule, any_rule, small_rule};
+use crate::subject::Subject;
+
+const TENTH: Duration = Duration::from_millis(100);
+
+fn bucket(capacity: u32, amount: u32) -> Limiter {
+    Limiter::new([Limit::new("bucket", TokenBucket::new(capacity, amount, TENTH))])
+}
+
+/// One each tenth of a second, five wait.
+fn queue() -> Limiter {
+    Limiter::new([Limit::new("queue", LeakyBucketQueue::new(5, 1, TENTH))])
+}
+
+fn remaining(decision: &Decision) -> Vec<u64> {
+    decision.outcomes().iter().map(|outcome| outcome.remaining()).collect()
+}
+
+/// Polls once, so that it has its place, if it is one that has to wait.
+async fn begin<F: Future + Unpin>(future: &mut F) {
+    assert!(tokio::time::timeout(Duration::ZERO, future).await.is_err(), "it had nothing to wait for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_takes_as_long_as_was_told() {
+    let limiter = bucket(3, 1);
+    let start = Instant::now();
+    for _ in 0..3 {
+        limiter.wait("key", 1).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+    let told = limiter.peek("key", 2).await.unwrap().retry_after().unwrap();
+    assert!(limiter.wait("key", 2).await.unwrap().is_allowed());
+    assert_eq!((start.elapsed(), told), (2 * TENTH, 2 * TENTH));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_first_come_first_served() {
+    let (limiter, start) = (queue(), Instant::now());
+    let waiters: Vec<_> = (0..6)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                limiter.wait("key", 1).await.unwrap();
+                start.elapsed()
+            })
+        })
+        .collect();
+    for (place, waiter) in waiters.into_iter().enumerate() {
+        assert_eq!(waiter.await.unwrap(), TENTH * place as u32);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_finds_the_queue_full_comes_in_when_there_is_a_place() {
+    let (limiter, start) = (queue(), Instant::now());
+    for _ in 0..6 {
+        assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+    }
+    // A place in a tenth of a second, and five before it.
+    limiter.wait("key", 1).await.unwrap();
+    assert_eq!(start.elapsed(), 6 * TENTH);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_in_a_queue_gives_its_slot_back_when_it_is_dropped() {
+    let limiter = queue();
+    limiter.wait("key", 1).await.unwrap();
+    let mut last = Box::pin(limiter.wait("key", 1));
+    begin(&mut last).await;
+    assert_eq!(remaining(&limiter.peek("key", 0).await.unwrap()), [4]);
+    drop(last);
+    assert_eq!(remaining(&limiter.peek("key", 0).await.unwrap()), [5]);
+    assert_eq!(limiter.acquire("key", 1).await.unwrap().delay(), TENTH);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_the_middle_of_a_queue_moves_nobody() {
+    let limiter = queue();
+    let start = Instant::now();
+    limiter.wait("key", 1).await.unwrap();
+    let mut middle = Box::pin(limiter.wait("key", 1));
+    let mut last = Box::pin(limiter.wait("key", 1));
+    begin(&mut middle).await;
+    begin(&mut last).await;
+    drop(middle);
+    assert_eq!(limiter.peek("key", 1).await.unwrap().delay(), 3 * TENTH);
+    last.await.unwrap();
+    assert_eq!(start.elapsed(), 2 * TENTH);
+}
+
+/// Who has gone on keeps what it took: only a waiter gives back when it is dropped.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_over_gives_nothing_back() {
+    let limiter = queue();
+    drop(limiter.wait("key", 1).await.unwrap());
+    drop(limiter.wait("key", 1).await.unwrap());
+    assert_eq!(limiter.peek("key", 1).await.unwrap().delay(), TENTH);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
+    let (bucket, queue, start) = (bucket(2, 1), queue(), Instant::now());
+    bucket.acquire("key", 2).await.unwrap();
+    queue.acquire("key", 3).await.unwrap();
+    let short = TENTH - Duration::from_millis(1);
+
+    let error = bucket.wait_at_most("key", 1, short).await.unwrap_err();
+    assert!(matches!(error, WaitError::TooLong { retry_after: Some(TENTH) }), "{error:?}");
+    assert_eq!(error.to_string(), "there is no room for another 100ms");
+
+    let error = queue.wait_at_most("key", 1, 3 * short).await.unwrap_err();
+    assert!(matches!(error, WaitError::TooLong { retry_after: Some(wait) } if wait == 3 * TENTH), "{error:?}");
+    assert_eq!(remaining(&queue.peek("key", 0).await.unwrap()), [3], "a slot for nobody");
+
+    let error = bucket.wait("key", 3).await.unwrap_err();
+    assert!(matches!(error, WaitError::TooLong { retry_after: None }), "{error:?}");
+    assert_eq!(error.to_string(), "there will never be room: the cost is over the capacity");
+
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!(bucket.wait_at_most("key", 1, TENTH).await.unwrap().is_allowed(), "just long enough");
+}
+
+/// A herd that waits for the same token gets one each, however often each of them has to wait.
+#[tokio::test(start_paused = true)]
+async fn no_waiter_of_a_herd_goes_on_without_a_token() {
+    let (limiter, start) = (bucket(2, 1), Instant::now());
+    let herd: Vec<_> = (0..12)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let decision = limiter.wait("key", 1).await.unwrap();
+                assert!(decision.is_allowed());
+                Admitted { at: start.elapsed().as_micros() as u64, cost: 1, delay: 0 }
+            })
+        })
+        .collect();
+    let mut went_on = Vec::new();
+    for waiter in herd {
+        went_on.push(waiter.await.unwrap());
+    }
+    went_on.sort_by_key(|admitted| admitted.at);
+    let rule = Rule::Bucket { kind: Kind::Tokens, capacity: 2, amount: 1, interval: 100_000 };
+    keeps_to(rule, &went_on).unwrap();
+    assert_eq!(went_on.last().unwrap().at, 1_000_000, "and no longer than they must");
+}
+
+/// The second wait counts against what may be waited in all.
+#[tokio::test(start_paused = true)]
+async fn two_waits_are_together_no_longer_than_they_may() {
+    let (limiter, start) = (bucket(1, 1), Instant::now());
+    limiter.acquire("key", 1).await.unwrap();
+    let mut patient = Box::pin(limiter.wait_at_most("key", 1, TENTH * 3 / 2));
+    begin(&mut patient).await;
+    // Someone else is first when the token comes.
+    advance(TENTH).await;
+    assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+    let error = patient.await.unwrap_err();
+    assert!(matches!(error, WaitError::TooLong { retry_after: Some(TENTH) }), "{error:?}");
+    assert_eq!(start.elapsed(), TENTH, "at once when it was clear");
+}
+
+#[tokio::test]
+async fn a_reset_forgets_one_key_under_all_limits() {
+    let limiter = Limiter::new([Limit::new("a", FixedWindow::per_day(3)), Limit::new("b", TokenBucket::per_day(2))]);
+    for key in ["ann", "bob"] {
+        limiter.acquire(key, 2).await.unwrap();
+    }
+    limiter.reset("ann").await.unwrap();
+    assert_eq!(remaining(&limiter.peek("ann", 0).await.unwrap()), [3, 2]);
+    assert_eq!(remaining(&limiter.peek("bob", 0).await.unwrap()), [1, 0]);
+    limiter.reset("never seen").await.unwrap();
+}
+
+#[tokio::test]
+async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
+    let store = Arc::new(MemoryStore::new());
+    let named = |name: &str| Limiter::new([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store));
+    let (one, same, other) = (named("mails"), named("mails"), named("letters"));
+    one.acquire("ann", 4).await.unwrap();
+    one.clone().acquire("ann", 3).await.unwrap();
+    assert_eq!(remaining(&same.peek("ann", 0).await.unwrap()), [3]);
+    assert_eq!(remaining(&other.peek("ann", 0).await.unwrap()), [10]);
+    assert_eq!(remaining(&named("mails").peek("bob", 0).await.unwrap()), [10]);
+
+    let apart = Limiter::new([Limit::new("mails", FixedWindow::per_day(10))]);
+    assert_eq!(remaining(&apart.peek("ann", 0).await.unwrap()), [10]);
+    // What is counted in one way says nothing about another.
+    let bucket = Limiter::new([Limit::new("mails", TokenBucket::per_day(10))]).store(store);
+    assert_eq!(remaining(&bucket.peek("ann", 0).await.unwrap()), [10]);
+}
+
+#[tokio::test]
+async fn each_limit_can_have_its_own_key_and_cost_all_or_nothing() {
+    let limiter =
+        Limiter::new([Limit::new("files", FixedWindow::per_day(3)), Limit::new("bytes", FixedWindow::per_day(100))]);
+    let upload = async |user: &str, bytes: u64| limiter.acquire_all(&[(&user, 1), (&7_u64, bytes)]).await.unwrap();
+    assert_eq!(remaining(&upload("ann", 60).await), [2, 40]);
+    assert_eq!(remaining(&upload("bob", 30).await), [2, 10], "another user of the same tenant");
+
+    let denied = upload("ann", 11).await;
+    assert!(matches!(denied.verdict(), Verdict::Deny { .. }));
+    assert_eq!(remaining(&denied), [2, 10]);
+    assert!(denied.outcomes()[0].verdict().is_allowed() && !denied.outcomes()[1].verdict().is_allowed());
+
+    let allowed = upload("ann", 10).await;
+    limiter.refund(allowed.into_receipt()).await.unwrap();
+    assert_eq!(remaining(&limiter.acquire_all(&[(&"ann", 1), (&7_u64, 0)]).await.unwrap()), [1, 10]);
+
+    let first_only = limiter.acquire_all(&[(&"ann", 1)]).await.unwrap();
+    assert_eq!(remaining(&first_only), [0]);
+}
+
+#[test]
+#[should_panic(expected = "2 charges for 1 limits: give each at most one")]
+fn more_charges_than_limits_are_refused() {
+    drop(bucket(1, 1).acquire_all(&[(&"ann", 1), (&"bob", 1)]));
+}
+
+proptest! {
+    /// A limit that was changed finds what its keys have used under the old one, and copes.
+    #[test]
+    fn limits_of_one_name_and_other_numbers_get_along(
+        one in prop_oneof![small_rule(), any_rule()],
+        others in prop::collection::vec(prop_oneof![small_rule(), any_rule()], 1..4),
+        acts in prop::collection::vec((0usize..4, 0u64..=1_100, 0u64..100_000_000), 1..30),
+    ) {
+        let subject = Subject::new(&[one]);
+        let store = Arc::new(MemoryStore::new().max_keys(100).clock(subject.clock.clone()));
+        let rules: Vec<Rule> = [one].into_iter().chain(others).collect();
+        let limiter = |rule: &Rule| Limiter::new([Limit::new("changed", rule.algorithm())]).store(Arc::clone(&store));
+        let limiters: Vec<Limiter> = rules.iter().map(limiter).collect();
+        let mut at = 1_767_225_600_000_000;
+        for (which, thousandths, wait) in acts {
+            let which = which % rules.len();
+            at += wait;
+            subject.set(at);
+            let cost = rules[which].capacity() * thousandths / 1_000;
+            let decision = limiters[which].acquire("key", cost).into_ready().unwrap().unwrap();
+            prop_assert!(decision.outcomes()[0].remaining() <= rules[which].capacity());
+            if thousandths % 3 == 0 {
+                limiters[which].refund(decision.into_receipt()).into_ready().unwrap().unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A refund gives back what of a charge still counts, and never anything else.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use tower_ratelimit::Receipt;
+
+use crate::bounds::{Admitted, keeps_to};
+use crate::oracle::Model;
+use crate::rule::{Kind, Rule, any_rule, small_rule};
+use crate::subject::Subject;
+
+/// What a client may do that can give charges back.
+#[derive(Clone, Debug)]
+enum Act {
+    /// Takes so many thousandths of the capacity, at least one token.
+    Acquire(u64),
+    /// Gives back one of the charges that it holds.
+    Refund(prop::sample::Index),
+    /// Lets so many thousandths of the span pass.
+    Wait(u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        6 => (0u64..=1_000).prop_map(Act::Acquire),
+        4 => any::<prop::sample::Index>().prop_map(Act::Refund),
+        3 => prop_oneof![0u64..=300, 0u64..=1_500].prop_map(Act::Wait),
+    ];
+    prop::collection::vec(act, 1..40)
+}
+
+/// A client, and what it has been charged and not given back.
+struct Client {
+    rule: Rule,
+    subject: Subject,
+    at: u64,
+    /// Receipts, each with the number of its charge.
+    held: Vec<(Receipt, usize)>,
+    kept: BTreeMap<usize, Admitted>,
+}
+
+impl Client {
+    fn new(rule: Rule) -> Self {
+        let at = 1_767_225_600_000_000;
+        let subject = Subject::new(&[rule]);
+        subject.set(at);
+        Self { rule, subject, at, held: Vec::new(), kept: BTreeMap::new() }
+    }
+
+    fn wait(&mut self, thousandths: u64) {
+        let wait = (self.rule.span() * u128::from(thousandths)).div_ceil(1_000);
+        self.at += u64::try_from(wait.min(1 << 60)).unwrap();
+        self.at = self.at.min(1 << 61);
+        self.subject.set(self.at);
+    }
+
+    fn acquire(&mut self, cost: u64) -> Result<(), TestCaseError> {
+        let before = self.subject.levels();
+        let decision = self.subject.acquire(cost);
+        if !decision.is_allowed() {
+            return Ok(());
+        }
+        // Given back at once, it is as if it had never been.
+        self.subject.refund(decision.into_receipt());
+        prop_assert_eq!(&self.subject.levels(), &before, "after a refund at once");
+
+        let number = self.kept.last_key_value().map_or(0, |(last, _)| last + 1).max(self.held.len() + self.kept.len());
+        let decision = self.subject.acquire(cost);
+        self.kept.insert(number, Admitted { at: self.at, cost, delay: decision.delay().as_micros() });
+        self.held.push((decision.into_receipt(), number));
+        Ok(())
+    }
+
+    fn refund(&mut self, which: prop::sample::Index) -> Result<(), TestCaseError> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let (receipt, number) = self.held.remove(which.index(self.held.len()));
+        let before = &self.subject.levels()[0];
+        self.subject.refund(receipt);
+        let after = &self.subject.levels()[0];
+
+        prop_assert!(after.remaining >= before.remaining, "a refund that takes");
+        prop_assert!(after.remaining <= self.rule.capacity(), "credit banked");
+        prop_assert!(after.reset_after <= before.reset_after, "a reset put off");
+        if matches!(self.rule, Rule::FixedWindow { .. }) && after.reset_after > 0 {
+            prop_assert_eq!(after.reset_after, before.reset_after, "a window's end moved");
+        }
+        let is_queue = matches!(self.rule, Rule::Bucket { kind: Kind::Queue, .. });
+        if is_queue && self.kept.keys().last() != Some(&number) {
+            prop_assert_eq!(after, before, "a slot given back from the middle of a queue");
+        } else {
+            self.kept.remove(&number);
+        }
+        Ok(())
+    }
+
+    /// What is left is what would be, had nothing been taken but what was kept: exactly, where
+    /// charges are counted; at most, where a refund gives back only what is surely not paid yet.
+    fn has_what_it_should(&self) -> Result<(), TestCaseError> {
+        let kept: Vec<Admitted> = self.kept.values().copied().collect();
+        keeps_to(self.rule, &kept)?;
+
+        let mut model = Model::new(self.rule);
+        model.taken = kept.iter().map(|kept| (kept.at.into(), kept.cost.into())).collect();
+        let left = &self.subject.levels()[0];
+        match self.rule {
+            Rule::Bucket { kind: Kind::TokensAtIntervals, .. } => {
+                // Its intervals began with its first charge, given back or not.
+            }
+            Rule::Bucket { .. } => {
+                let most = model.remaining(self.at.into());
+                prop_assert!(left.remaining <= most, "{} left, not {most}", left.remaining);
+            }
+            _ => {
+                prop_assert_eq!(left.remaining, model.remaining(self.at.into()));
+                prop_assert_eq!(left.reset_after, model.reset_after(self.at.into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn refunds_are_sound(rule: Rule, acts: Vec<Act>) -> Result<(), TestCaseError> {
+    let mut client = Client::new(rule);
+    for act in acts {
+        match act {
+            Act::Wait(thousandths) => client.wait(thousandths),
+            Act::Acquire(thousandths) => client.acquire((rule.capacity() * thousandths / 1_000).max(1))?,
+            Act::Refund(which) => client.refund(which)?,
+        }
+        client.has_what_it_should()?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_500))]
+
+    #[test]
+    fn refunds_of_small_limits_are_sound(rule in small_rule(), acts in acts()) {
+        refunds_are_sound(rule, acts)?;
+    }
+
+    #[test]
+    fn refunds_of_limits_of_any_size_are_sound(rule in any_rule(), acts in acts()) {
+        refunds_are_sound(rule, acts)?;
+    }
+}

@@ -1,0 +1,78 @@
+//! What is tested: limits on a store in memory, with a clock in the test's hand.
+
+use tower_ratelimit::{Decision, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp, Verdict};
+
+use crate::oracle::{Answer, LimitAnswer};
+use crate::rule::Rule;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) clock: ManualClock,
+    pub(crate) limiter: Limiter,
+}
+
+pub(crate) const KEY: &str = "key";
+
+impl Subject {
+    pub(crate) fn new(rules: &[Rule]) -> Self {
+        let clock = ManualClock::default();
+        let named = |(index, rule): (usize, &Rule)| Limit::new(format!("limit-{index}"), rule.algorithm());
+        let store = MemoryStore::new().max_keys(1_000).clock(clock.clone());
+        Self { clock, limiter: Limiter::new(rules.iter().enumerate().map(named)).store(store) }
+    }
+
+    pub(crate) fn set(&self, at: u64) -> &Self {
+        self.clock.set(Timestamp::from_micros(at));
+        self
+    }
+
+    /// Takes `cost` from each limit, at the clock's instant.
+    pub(crate) fn acquire(&self, cost: u64) -> Decision {
+        self.limiter.acquire(KEY, cost).into_ready().unwrap().unwrap()
+    }
+
+    pub(crate) fn acquire_each(&self, costs: &[u64]) -> Decision {
+        self.acquire_as(KEY, costs)
+    }
+
+    pub(crate) fn acquire_as(&self, key: &str, costs: &[u64]) -> Decision {
+        self.limiter.acquire_each(key, costs).into_ready().unwrap().unwrap()
+    }
+
+    pub(crate) fn peek(&self, cost: u64) -> Decision {
+        self.limiter.peek(KEY, cost).into_ready().unwrap().unwrap()
+    }
+
+    pub(crate) fn refund(&self, receipt: Receipt) {
+        self.limiter.refund(receipt).into_ready().unwrap().unwrap();
+    }
+
+    /// What is left of each limit.
+    pub(crate) fn levels(&self) -> Vec<LimitAnswer> {
+        Answer::from(&self.peek(0)).limits
+    }
+
+    pub(crate) fn remaining(&self) -> u64 {
+        self.peek(0).outcomes()[0].remaining()
+    }
+}
+
+impl From<&Decision> for Answer {
+    fn from(decision: &Decision) -> Self {
+        let limits = decision.outcomes().iter().map(|outcome| LimitAnswer {
+            verdict: match outcome.verdict() {
+                Verdict::Allow { delay } => Ok(delay.as_micros()),
+                Verdict::Deny { retry_after } => Err(retry_after.map(|wait| wait.as_micros())),
+            },
+            remaining: outcome.remaining(),
+            more_after: outcome.more_after().map(|wait| wait.as_micros()),
+            reset_after: outcome.reset_after().as_micros(),
+        });
+        Self {
+            allowed: decision.is_allowed(),
+            retry_after: decision.retry_after().map(|wait| wait.as_micros()),
+            delay: decision.delay().as_micros(),
+            limits: limits.collect(),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The waits that answers tell are exact: tried out, each on a copy of the same history.
+
+use proptest::prelude::*;
+use tower_ratelimit::Timestamp;
+
+use crate::oracle::Answer;
+use crate::rule::{Rule, any_rule, small_rule};
+use crate::subject::Subject;
+use crate::trace::{Step, Trace, traces};
+
+/// A new store that has seen the same requests.
+fn replayed(rules: &[Rule], steps: &[Step]) -> Subject {
+    let subject = Subject::new(rules);
+    for step in steps {
+        subject.set(step.at).acquire_each(&step.costs);
+    }
+    subject
+}
+
+/// The instant `wait` µs later, unless that is after the end of time.
+fn later(at: u64, wait: u128) -> Option<u64> {
+    let then = u64::try_from(u128::from(at) + wait).ok()?;
+    (then <= Timestamp::MAX.as_micros()).then_some(then)
+}
+
+fn waits_are_exact(trace: &Trace) -> Result<(), TestCaseError> {
+    let subject = Subject::new(&trace.rules);
+    let steps = trace.run();
+    for (index, step) in steps.iter().enumerate() {
+        let answer = Answer::from(&subject.set(step.at).acquire_each(&step.costs));
+        let copy = || replayed(&trace.rules, &steps[..=index]);
+
+        if let Some(wait) = answer.retry_after {
+            prop_assert!(wait > 0, "a denial that a retry at once would lift");
+            if let Some(then) = later(step.at, wait) {
+                prop_assert!(!copy().set(then - 1).acquire_each(&step.costs).is_allowed(), "{step:?}: too long");
+                prop_assert!(copy().set(then).acquire_each(&step.costs).is_allowed(), "{step:?}: too short");
+            }
+        }
+        for (limit, told) in answer.limits.iter().enumerate() {
+            if let Some(then) = told.more_after.and_then(|wait| later(step.at, wait)) {
+                prop_assert_eq!(copy().set(then - 1).levels()[limit].remaining, told.remaining);
+                prop_assert!(copy().set(then).levels()[limit].remaining > told.remaining, "{step:?}: {told:?}");
+            } else if told.more_after.is_none() {
+                prop_assert_eq!(told.remaining, trace.rules[limit].capacity());
+            }
+            if let Some(then) = later(step.at, told.reset_after).filter(|_| told.reset_after > 0) {
+                prop_assert_eq!(copy().set(then - 1).levels()[limit].reset_after, 1);
+                prop_assert_eq!(copy().set(then).levels()[limit].reset_after, 0);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Once all limits of a key are reset, it is told the same as one that was never seen, whatever
+/// comes next.
+fn forgotten_is_full(before: &Trace, after: &Trace) -> Result<(), TestCaseError> {
+    let subject = Subject::new(&before.rules);
+    let steps = before.run();
+    let mut last = None;
+    for step in &steps {
+        last = Some((step.at, Answer::from(&subject.set(step.at).acquire_each(&step.costs))));
+    }
+    let (at, answer) = last.expect("a trace has a step");
+    let longest = answer.limits.iter().map(|limit| limit.reset_after).max().unwrap_or(0);
+    let Some(reset) = later(at, longest) else { return Ok(()) };
+
+    // What comes next is made for the same limits, and comes from then on.
+    for step in after.against(&before.rules, reset).run() {
+        subject.set(step.at);
+        let seen = Answer::from(&subject.acquire_each(&step.costs));
+        let never_seen = Answer::from(&subject.acquire_as("another key", &step.costs));
+        prop_assert_eq!(seen, never_seen);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn waits_of_small_limits_are_exact(trace in traces(small_rule(), 3, 15)) {
+        waits_are_exact(&trace)?;
+    }
+
+    #[test]
+    fn waits_of_limits_of_any_size_are_exact(trace in traces(any_rule(), 3, 10)) {
+        waits_are_exact(&trace)?;
+    }
+
+    #[test]
+    fn small_limits_forget_when_they_said(before in traces(small_rule(), 3, 15), after in traces(small_rule(), 1, 10)) {
+        forgotten_is_full(&before, &after)?;
+    }
+
+    #[test]
+    fn limits_of_any_size_forget_when_they_said(before in traces(any_rule(), 3, 15), after in traces(any_rule(), 1, 8)) {
+        forgotten_is_full(&before, &after)?;
+    }
+}
