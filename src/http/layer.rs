@@ -166,7 +166,7 @@ impl RateLimitLayer {
     }
 
     /// Tells clients where they stand in other styles: several at once, or, with `[]`, in none.
-    /// `Retry-After` is always told. Of two that differ only in their [`Reset`], the first counts.
+    /// `Retry-After` is always told. Of two that differ only in their [`Reset`](crate::Reset), the first counts.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
