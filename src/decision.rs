@@ -127,6 +127,7 @@ pub(crate) type Outcomes = SmallVec<[Outcome; 2]>;
 
 impl Decision {
     /// Puts the outcomes of all limits together.
+    #[inline]
     pub(crate) fn new(at: Timestamp, verdict: Verdict, charged: bool, outcomes: Outcomes) -> Self {
         Self { at, verdict, charged, outcomes }
     }

@@ -20,6 +20,7 @@ impl KeyHash {
     ///
     /// Both are keyed with the same secret, so nobody who lacks it can make two of them meet.
     #[must_use]
+    #[inline]
     pub(crate) const fn under(self, limit: Self) -> Self {
         Self(self.0 ^ limit.0.rotate_left(64))
     }
@@ -65,6 +66,7 @@ impl KeyHasher {
 
     /// The hash of a key's bytes.
     #[must_use]
+    #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash(self.hasher.hash(key).as_u128())
     }

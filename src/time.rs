@@ -149,6 +149,7 @@ fn clamp(micros: u128) -> u64 {
 }
 
 /// A span of whole microseconds. The longest there is, 2^32 intervals of 366 days, fits.
+#[inline]
 pub(crate) fn micros(span: u128) -> Duration {
     match u64::try_from(span) {
         Ok(span) => Duration::from_micros(span),

@@ -28,16 +28,19 @@ impl Drain {
     }
 
     /// A number of tokens, in `1/interval` of a token.
+    #[inline]
     fn units(&self, tokens: u64) -> u128 {
         u128::from(tokens) * u128::from(self.interval)
     }
 
     /// How long it takes to pay `debt` back, in µs.
+    #[inline]
     fn time(&self, debt: u128) -> u128 {
         div_ceil(debt, u64::from(self.amount))
     }
 
     /// What is owed at `now`.
+    #[inline]
     fn debt(&self, record: &Record, now: u64) -> u128 {
         let full = Full::of(record);
         let Some(left) = full.micros.checked_sub(u128::from(now)) else { return 0 };
@@ -49,6 +52,7 @@ impl Drain {
         if debt > 2 * most + u128::from(self.amount) { most } else { debt }
     }
 
+    #[inline]
     fn record(&self, debt: u128, now: u64) -> Record {
         if debt == 0 {
             return Record::EMPTY;
@@ -58,6 +62,7 @@ impl Drain {
         Full { micros: u128::from(now) + time, detail: early as u32 }.record()
     }
 
+    #[inline]
     pub(super) fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         let after = self.debt(record, now) + self.units(cost);
         match after.checked_sub(self.units(self.capacity)) {
@@ -68,12 +73,14 @@ impl Drain {
     }
 
     /// Takes `cost`. A refund needs to know when.
+    #[inline]
     pub(super) fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         let debt = self.debt(record, now) + self.units(cost);
         *record = self.record(debt, now);
         Record { until: now, detail: 0 }
     }
 
+    #[inline]
     pub(super) fn standing(&self, record: &Record, now: u64) -> Standing {
         let debt = self.debt(record, now);
         if debt == 0 {

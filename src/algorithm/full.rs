@@ -16,6 +16,7 @@ pub(super) struct Full {
 const FAR: u64 = 1 << 63;
 
 impl Full {
+    #[inline]
     pub(super) fn of(record: &Record) -> Self {
         if record.until & FAR == 0 {
             return Self { micros: u128::from(record.until), detail: record.detail as u32 };
@@ -24,6 +25,7 @@ impl Full {
         Self { micros: packed >> 32, detail: packed as u32 }
     }
 
+    #[inline]
     pub(super) fn record(self) -> Record {
         match u64::try_from(self.micros) {
             Ok(until) if until & FAR == 0 => Record { until, detail: u64::from(self.detail) },

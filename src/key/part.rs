@@ -15,6 +15,7 @@ pub struct KeyBuf(SmallVec<[u8; 128]>);
 
 impl KeyBuf {
     /// Adds a part.
+    #[inline]
     pub fn push(&mut self, part: &[u8]) {
         self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
         self.0.extend_from_slice(part);

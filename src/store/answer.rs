@@ -29,6 +29,7 @@ enum State<T> {
 
 impl<T> Answer<T> {
     /// An answer that is there.
+    #[inline]
     pub fn ready(answer: Result<T, StoreError>) -> Self {
         Self(State::Ready(Some(answer)))
     }
@@ -43,6 +44,7 @@ impl<T> Answer<T> {
     /// # Errors
     ///
     /// The future itself, if the answer has yet to come.
+    #[inline]
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
             State::Ready(Some(answer)) => Ok(answer),

@@ -87,10 +87,12 @@ impl<T: Slot> Table<T> {
         self.len
     }
 
+    #[inline]
     fn home(&self, print: u128) -> usize {
         (((print >> 64) * self.spread as u128) >> 64) as usize
     }
 
+    #[inline]
     pub(super) fn find(&self, print: u128) -> Place {
         let mut at = self.home(print);
         while let Some(entry) = self.slots.get(at) {
@@ -109,6 +111,7 @@ impl<T: Slot> Table<T> {
         &self.slots[at]
     }
 
+    #[inline]
     pub(super) fn entry_mut(&mut self, at: usize) -> &mut Entry<T> {
         &mut self.slots[at]
     }
