@@ -18,6 +18,8 @@ use tower_ratelimit::{
     SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
+const USAGE: &str = "usage: server [--listen ADDRESS:PORT]";
+
 const PERIOD: Duration = Duration::from_secs(10);
 
 /// One route for each algorithm.
@@ -29,7 +31,7 @@ fn algorithms() -> [(&'static str, Algorithm); 7] {
         ("sliding-window-counter", SlidingWindowCounter::new(10, PERIOD).into()),
         ("token-bucket", TokenBucket::new(10, 10, PERIOD).into()),
         ("leaky-bucket", LeakyBucket::new(10, 10, PERIOD).into()),
-        ("leaky-bucket-queue", LeakyBucketQueue::per_second(1).burst(5).into()),
+        ("leaky-bucket-queue", LeakyBucketQueue::per_second(1).waiting(5).into()),
     ]
 }
 
@@ -67,7 +69,7 @@ fn help() -> String {
         help += &format!("  GET /{name}\n");
     }
     help += "The last one delays rather than refuses: one a second goes on, 5 may wait.\n\
-             One bucket of 10 per 10 seconds:\n  GET /user costs 1, POST /user costs 2\n\
+             10 tokens per 10 seconds:\n  GET /user costs 1, POST /user costs 2\n\
              One a second and 150 a day:\n  GET /friends\n\
              Send `x-user: NAME` to be counted as NAME.\n";
     help
@@ -75,10 +77,14 @@ fn help() -> String {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    if std::env::args().any(|argument| argument == "--help") {
+        println!("A server to try every limit on.\n{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let address = match listen_address() {
         Ok(address) => address,
         Err(message) => {
-            eprintln!("{message}\nusage: server [--listen ADDRESS:PORT]");
+            eprintln!("{message}\n{USAGE}");
             return ExitCode::from(2);
         }
     };

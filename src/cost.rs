@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use http::Method;
 
+use crate::error::{ConfigError, ConfigErrorKind};
 use crate::request::RequestHead;
 
 /// Costs by method and route, in tokens, for all endpoints in one place.
 ///
 /// A route is told by the path that it was written with (`/users/{id}`), where Axum's router has
-/// matched one, and by the request's path otherwise, as for gRPC (`/package.Service/Method`). HEAD
+/// matched one, with the prefixes of the routers it is nested in; and by the request's path
+/// otherwise, as for gRPC (`/package.Service/Method`). HEAD
 /// costs what GET costs. What is not in the table costs 1, or what [`otherwise`](Self::otherwise)
 /// says.
 ///
@@ -75,6 +77,11 @@ impl CostTable {
         costs.chain([self.otherwise])
     }
 
+    /// A path in the table that no request has.
+    fn unreachable(&self) -> Option<&str> {
+        self.routes.keys().map(String::as_str).find(|path| !path.starts_with('/'))
+    }
+
     fn of(&self, head: &RequestHead<'_>) -> u64 {
         let path = head.matched_path().unwrap_or_else(|| head.uri.path());
         let Some(costs) = self.routes.get(path) else { return self.otherwise };
@@ -105,6 +112,15 @@ impl Cost {
             Self::Table(costs) => costs.of(head),
             Self::By(cost) => cost(head),
         }
+    }
+
+    /// Refuses what could never be meant.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        let path = match self {
+            Self::Table(costs) => costs.unreachable(),
+            Self::Constant(_) | Self::By(_) => None,
+        };
+        path.map_or(Ok(()), |path| Err(ConfigErrorKind::CostPath { path: path.to_owned() }.into()))
     }
 
     /// The largest cost that is known before there is a request.

@@ -115,6 +115,7 @@ impl Outcome {
 
 /// What was decided about one request by all the limits that apply to it, at one instant.
 #[derive(Debug)]
+#[must_use = "a denied request is `Ok` too: ask `is_allowed`"]
 pub struct Decision {
     at: Timestamp,
     verdict: Verdict,

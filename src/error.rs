@@ -14,7 +14,7 @@ use std::time::Duration;
 /// let error = FixedWindow::try_new(0, Duration::from_secs(1)).unwrap_err();
 /// assert_eq!(error.to_string(), "limit is 0: allow at least 1 token, or leave the limit out");
 /// ```
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Eq, PartialEq)]
 pub struct ConfigError {
     kind: ConfigErrorKind,
 }
@@ -29,6 +29,7 @@ pub(crate) enum ConfigErrorKind {
     NameCharacter { name: String, character: char },
     NameTwice { name: String },
     CostOverCapacity { limit: String, cost: u64, capacity: u64 },
+    CostPath { path: String },
     NeedsRequest { limit: String, what: &'static str },
 }
 
@@ -69,6 +70,13 @@ impl From<ConfigErrorKind> for ConfigError {
     }
 }
 
+/// The text, as `main` shows it that returns this error.
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
@@ -93,6 +101,11 @@ impl fmt::Display for ConfigError {
                 f,
                 "a cost of {cost} can never pass the limit {limit:?}, which holds {capacity}: \
                  lower the cost or raise the limit"
+            ),
+            ConfigErrorKind::CostPath { path } => write!(
+                f,
+                "the cost table's path {path:?} matches nothing, as paths start with a slash: write {:?}",
+                format!("/{path}")
             ),
             ConfigErrorKind::NeedsRequest { limit, what } => write!(
                 f,

@@ -88,7 +88,13 @@ impl Limiter {
         self.limits.as_slice()
     }
 
-    /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so.
+    /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so. Whoever a
+    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue) allows goes on after the decision's
+    /// [`delay`](Decision::delay): [`wait`](Self::wait) sees to that.
+    ///
+    /// Any [`Key`] will do; text and numbers, and numbers of different widths, are different keys.
+    /// A store in memory answers at once:
+    /// [`acquire(…).into_ready()`](crate::store::Answer::into_ready) needs no `await`.
     ///
     /// # Errors
     ///
@@ -134,6 +140,7 @@ impl Limiter {
     /// # Panics
     ///
     /// When there are more charges than limits.
+    #[track_caller]
     pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> Answer<Decision> {
         let limits = self.limits.iter().len();
         assert!(charges.len() <= limits, "{} charges for {limits} limits: give each at most one", charges.len());

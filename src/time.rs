@@ -31,6 +31,7 @@ impl Timestamp {
     ///
     /// When it would be later than [`Timestamp::MAX`].
     #[must_use]
+    #[track_caller]
     pub const fn from_micros(micros: u64) -> Self {
         assert!(micros <= Self::MAX.0, "a timestamp is at most 2^62 µs after the epoch");
         Self(micros)
@@ -107,6 +108,9 @@ impl Clock for SystemClock {
 }
 
 /// A clock that moves only when it is told to, for tests. Its clones tell the same time.
+///
+/// It moves no timers: what waits ([`Limiter::wait`](crate::Limiter::wait), a queue's delays) sleeps
+/// in Tokio's time. To test that, leave the [`SystemClock`] and let `tokio::time::pause` stop both.
 ///
 /// ```
 /// use std::time::Duration;

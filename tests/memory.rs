@@ -173,8 +173,8 @@ fn what_means_nothing_any_more_vanishes_by_itself() {
         [subject.limiter("tokens", TokenBucket::per_second(10)), subject.limiter("log", SlidingLog::per_second(100))];
     let empty = subject.allocated();
     for key in 0..KEYS {
-        acquire(&records, key);
-        acquire(&logs, key % 5_000);
+        let _ = acquire(&records, key);
+        let _ = acquire(&logs, key % 5_000);
     }
     let full = subject.allocated();
     assert_eq!(subject.store.keys(), KEYS as usize + 5_000);
@@ -182,7 +182,7 @@ fn what_means_nothing_any_more_vanishes_by_itself() {
     subject.clock.advance(Duration::from_secs(2));
     // Some other key's requests do the work, a little each.
     for _ in 0..4 * KEYS {
-        acquire(&records, 7);
+        let _ = acquire(&records, 7);
     }
     let left = subject.allocated() - empty;
     println!("{} keys in {full} bytes, then {} in {left} more than none", KEYS + 5_000, subject.store.keys());
@@ -200,7 +200,7 @@ fn a_million_keys_take_43_bytes_each_at_most() {
     let mut worst = 0.0_f64;
     for key in 0..KEYS {
         let start = Instant::now();
-        acquire(&limiter, key);
+        let _ = acquire(&limiter, key);
         longest = longest.max(start.elapsed());
         if key >= KEYS / 2 && key % 1_000 == 0 {
             worst = worst.max(subject.allocated() as f64 / key as f64);
@@ -222,7 +222,7 @@ fn from_a_thousand_keys_on_none_takes_more_than_43_bytes() {
         let subject = Subject::new(4_000);
         let limiter = subject.limiter("tokens", TokenBucket::per_day(10));
         for key in 0..4_000_u64 {
-            acquire(&limiter, key);
+            let _ = acquire(&limiter, key);
             if key >= 1_000 {
                 worst = worst.max((subject.store.bytes() as f64) / (key + 1) as f64);
             }
@@ -248,13 +248,13 @@ fn a_decision_allocates_nothing() {
         let named = |name| Limit::new(name, algorithm);
         for limits in [vec![named("one")], vec![named("one"), named("other")]] {
             let limiter = Limiter::new(limits).store(Arc::clone(&subject.store));
-            acquire(&limiter, 1);
+            let _ = acquire(&limiter, 1);
             let before = allocations();
             for _ in 0..150 {
                 // Allowed at first, then denied.
                 drop(limiter.refund(acquire(&limiter, 1).into_receipt()));
                 drop(limiter.peek("user:42", 1));
-                acquire(&limiter, 1);
+                let _ = acquire(&limiter, 1);
             }
             assert_eq!(allocations() - before, 0, "{algorithm:?}");
         }

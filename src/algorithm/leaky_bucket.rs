@@ -28,7 +28,7 @@ pub struct LeakyBucket {
     interval: u64,
 }
 
-bucket_constructors!(LeakyBucket, "in the bucket at most", "leak out");
+bucket_constructors!(LeakyBucket, burst, "in the bucket at most", "leak out");
 
 impl LeakyBucket {
     const fn of(capacity: u32, amount: u32, interval: u64) -> Self {

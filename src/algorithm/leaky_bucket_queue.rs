@@ -24,7 +24,7 @@ use crate::record::Record;
 /// use tower_ratelimit::LeakyBucketQueue;
 ///
 /// // One goes on each second, five may wait.
-/// let queue = LeakyBucketQueue::per_second(1).burst(5);
+/// let queue = LeakyBucketQueue::per_second(1).waiting(5);
 /// # let _ = queue;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -34,7 +34,7 @@ pub struct LeakyBucketQueue {
     interval: u64,
 }
 
-bucket_constructors!(LeakyBucketQueue, "waiting at most", "go on");
+bucket_constructors!(LeakyBucketQueue, waiting, "waiting at most", "go on");
 
 impl LeakyBucketQueue {
     const fn of(capacity: u32, amount: u32, interval: u64) -> Self {

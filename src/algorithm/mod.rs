@@ -10,9 +10,6 @@
 //! | [`SlidingLog`] | its limit in any period, exactly | 16 for each request in the period | small limits that must be exact: logins, payments |
 //! | [`LeakyBucket`] | its capacity at once, its rate on average | 16 | a token bucket, seen as a level |
 //! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 16 | shaping: delays instead of denying |
-//!
-//! To add an algorithm: a file here with its type and `impl Exact`, a line in [`Algorithm`], and
-//! its name in the vectors' test.
 
 mod drain;
 mod fixed_window;

@@ -11,6 +11,7 @@ macro_rules! window_constructors {
             /// When one is out of its range; at compile time in a constant.
             /// [`try_new`](Self::try_new) returns an error instead.
             #[must_use]
+            #[track_caller]
             pub const fn new(limit: u32, period: std::time::Duration) -> Self {
                 Self::of(
                     $crate::quota::checked!($crate::quota::tokens("limit", limit)),
@@ -48,6 +49,7 @@ macro_rules! window_constructors {
         ///
         /// When `limit` is 0; at compile time in a constant.
         #[must_use]
+        #[track_caller]
         pub const fn $per(limit: u32) -> Self {
             Self::new(limit, $crate::quota::$span)
         }
@@ -55,10 +57,10 @@ macro_rules! window_constructors {
 }
 pub(super) use window_constructors;
 
-/// `new`, `try_new`, `per_…` and `burst` of a limit with a `capacity`, and an `amount` per
+/// `new`, `try_new`, `per_…` and the setter of the capacity of a limit with a `capacity`, and an `amount` per
 /// `interval`, by its `of`.
 macro_rules! bucket_constructors {
-    ($name:ident, $holds:literal, $moves:literal) => {
+    ($name:ident, $set:ident, $holds:literal, $moves:literal) => {
         impl $name {
             #[doc = concat!("`capacity` tokens ", $holds, ", `amount` ", $moves, " evenly per `interval`: tokens from 1,")]
             /// an interval from 1 µs to 366 days.
@@ -68,6 +70,7 @@ macro_rules! bucket_constructors {
             /// When one is out of its range; at compile time in a constant.
             /// [`try_new`](Self::try_new) returns an error instead.
             #[must_use]
+            #[track_caller]
             pub const fn new(capacity: u32, amount: u32, interval: std::time::Duration) -> Self {
                 Self::of(
                     $crate::quota::checked!($crate::quota::tokens("capacity", capacity)),
@@ -105,8 +108,9 @@ macro_rules! bucket_constructors {
             ///
             /// When `capacity` is 0; at compile time in a constant.
             #[must_use]
-            pub const fn burst(mut self, capacity: u32) -> Self {
-                self.capacity = $crate::quota::checked!($crate::quota::tokens("burst", capacity));
+            #[track_caller]
+            pub const fn $set(mut self, capacity: u32) -> Self {
+                self.capacity = $crate::quota::checked!($crate::quota::tokens(stringify!($set), capacity));
                 self
             }
         }
@@ -118,6 +122,7 @@ macro_rules! bucket_constructors {
         ///
         /// When `tokens` is 0; at compile time in a constant.
         #[must_use]
+        #[track_caller]
         pub const fn $per(tokens: u32) -> Self {
             Self::new(tokens, tokens, $crate::quota::$span)
         }

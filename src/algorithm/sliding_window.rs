@@ -47,6 +47,7 @@ impl SlidingWindow {
     /// When the period does not divide into that many buckets of whole microseconds; at compile
     /// time in a constant. [`try_buckets`](Self::try_buckets) returns an error instead.
     #[must_use]
+    #[track_caller]
     pub const fn buckets(mut self, buckets: u32) -> Self {
         self.buckets = crate::quota::checked!(self.divides(buckets));
         self

@@ -51,7 +51,7 @@ pub enum Refill {
     Interval,
 }
 
-bucket_constructors!(TokenBucket, "at once", "back");
+bucket_constructors!(TokenBucket, burst, "at once", "back");
 
 impl TokenBucket {
     const fn of(capacity: u32, amount: u32, interval: u64) -> Self {

@@ -10,7 +10,8 @@ use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
 use crate::time::{Timestamp, ceil_seconds};
 
-/// A way to tell clients where they stand. Times are whole seconds, rounded up.
+/// A way to tell clients where they stand. Times are whole seconds, rounded up, from the instant of
+/// the decision: of a request that had to wait, from before it did.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum HeaderStyle {

@@ -20,13 +20,13 @@ use crate::store::{MemoryStore, Store};
 
 /// Limits the requests that reach a service.
 ///
-/// It fits every service of `http` requests and responses: Axum's, Tonic's, Hyper's, servers and
-/// clients. All limits are decided together: a request that one of them denies takes nothing from
+/// It fits every service of `http` requests and responses that can be cloned: Axum's, Tonic's,
+/// Hyper's, servers and clients. All limits are decided together: a request that one of them denies takes nothing from
 /// any. Clones of a layer, and the services that it makes, share what has been used.
 ///
 /// ```
 /// use axum::Router;
-/// use axum::routing::{get, post};
+/// use axum::routing::get;
 /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
 ///
 /// # async fn read() {}
@@ -113,7 +113,9 @@ impl RateLimitLayer {
     ///
     /// On a route, inside the same limiter's layer on the router, it charges the difference to
     /// what that has charged. If that is denied, the request is, and what was charged is given
-    /// back. On its own, it charges the cost.
+    /// back. On its own, it charges the cost. A lower cost gives the difference back, but the request
+    /// has to get past the router's layer first: to exempt a route whatever is left, give it the cost
+    /// 0 in a table ([`costs`](Self::costs)), or leave it outside.
     ///
     /// Limits with a [`cost`](Limit::cost) of their own are not concerned. For a
     /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), prefer [`costs`](Self::costs): charged in two
@@ -137,11 +139,11 @@ impl RateLimitLayer {
         self.costing(Cost::Constant(cost))
     }
 
-    /// This limiter, with costs by method and route.
+    /// This limiter, with costs by method and route, instead of those that it had.
     ///
     /// # Panics
     ///
-    /// When a limit could never allow one of the costs. [`try_costs`](Self::try_costs) returns an
+    /// When a limit could never allow one of the costs, or a path does not start with a slash. [`try_costs`](Self::try_costs) returns an
     /// error instead.
     #[track_caller]
     pub fn costs(&self, costs: CostTable) -> Self {
@@ -152,7 +154,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// When a limit could never allow one of the costs.
+    /// When a limit could never allow one of the costs, or a path does not start with a slash.
     pub fn try_costs(&self, costs: CostTable) -> Result<Self, ConfigError> {
         self.costing(Cost::Table(Arc::new(costs)))
     }
@@ -202,17 +204,18 @@ impl RateLimitLayer {
         self
     }
 
-    /// Answers refused requests with what a closure makes of them. `Retry-After` and
-    /// `Cache-Control` are added where it has not set them. gRPC requests are answered as ever.
+    /// Answers refused requests with what a closure makes of them: a response whose body is text or
+    /// bytes, whole. `Retry-After` and `Cache-Control` are added where it has not set them. gRPC
+    /// requests are answered as ever.
     ///
     /// ```
     /// use http::Response;
     /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
     ///
     /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]).on_reject(|rejection| {
-    ///     let mut response = Response::new(format!("<p>{}</p>", rejection.message()));
-    ///     *response.status_mut() = rejection.status();
-    ///     response
+    ///     let json = format!(r#"{{"error":"{}"}}"#, rejection.message());
+    ///     let response = Response::builder().status(rejection.status()).header("content-type", "application/json");
+    ///     response.body(json).unwrap()
     /// });
     /// # let _ = limits;
     /// ```
@@ -236,6 +239,7 @@ impl RateLimitLayer {
     }
 
     fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {
+        cost.validate()?;
         cost.largest().map_or(Ok(()), |largest| self.shared.limits.can_hold(largest))?;
         let mut layer = self.clone();
         layer.shared().cost = cost;

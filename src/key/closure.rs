@@ -9,7 +9,8 @@ use super::part::{Key, KeyBuf};
 use crate::request::RequestHead;
 
 /// A key from a request's extension of type `T`: what a layer further out has put there, such as
-/// the user that it has authenticated. Missing where there is none.
+/// the user that it has authenticated. Missing where there is none: mind that Axum's last `.layer`
+/// is the outermost, and that the limiter has to be further in than what inserts the extension.
 ///
 /// ```
 /// #[derive(Clone)]
@@ -56,7 +57,7 @@ where
     }
 }
 
-/// A key that a closure takes from a request. Missing where it returns `None`.
+/// A key that a closure takes from a request, and owns. Missing where it returns `None`.
 ///
 /// ```
 /// use tower_ratelimit::key;

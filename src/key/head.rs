@@ -12,6 +12,7 @@ use crate::request::RequestHead;
 /// # Panics
 ///
 /// When `name` is not a header's name.
+#[track_caller]
 pub fn header(name: &str) -> Header {
     match name.parse() {
         Ok(name) => Header(name),

@@ -114,6 +114,20 @@ macro_rules! key_of_number {
 }
 key_of_number!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);
 
+/// As wide as a `u64`, on every machine.
+impl Key for usize {
+    fn write(&self, key: &mut KeyBuf) {
+        (*self as u64).write(key);
+    }
+}
+
+/// The key of what has one bucket for all.
+impl Key for () {
+    fn write(&self, key: &mut KeyBuf) {
+        key.push(&[]);
+    }
+}
+
 impl Key for Ipv4Addr {
     fn write(&self, key: &mut KeyBuf) {
         key.push(&self.octets());

@@ -39,6 +39,7 @@ impl PeerIp {
     ///
     /// When `bits` is 0, which would put all of IPv6 in one bucket, or over 128.
     #[must_use]
+    #[track_caller]
     pub const fn ipv6_prefix(self, bits: u8) -> Self {
         assert!(bits >= 1 && bits <= 128, "an IPv6 prefix has 1 to 128 bits");
         Self { ipv6_prefix: bits }

@@ -170,7 +170,7 @@ fn limits_can_be_constants() {
     const COUNTER: SlidingWindowCounter = SlidingWindowCounter::per_day(5);
     const TOKENS: TokenBucket = TokenBucket::per_second(5).burst(20).at_intervals();
     const METER: LeakyBucket = LeakyBucket::new(5, 1, SECOND);
-    static QUEUE: LeakyBucketQueue = LeakyBucketQueue::per_second(5).burst(2);
+    static QUEUE: LeakyBucketQueue = LeakyBucketQueue::per_second(5).waiting(2);
     let names = ["window", "log", "sliding", "counter", "tokens", "meter", "queue"].into_iter();
     let algorithms =
         [WINDOW.into(), LOG.into(), SLIDING.into(), COUNTER.into(), TOKENS.into(), METER.into(), QUEUE.into()];

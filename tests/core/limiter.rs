@@ -38,7 +38,7 @@ async fn a_wait_takes_as_long_as_was_told() {
     let limiter = bucket(3, 1);
     let start = Instant::now();
     for _ in 0..3 {
-        limiter.wait("key", 1).await.unwrap();
+        let _ = limiter.wait("key", 1).await.unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
     let told = limiter.peek("key", 2).await.unwrap().retry_after().unwrap();
@@ -53,7 +53,7 @@ async fn a_queue_is_first_come_first_served() {
         .map(|_| {
             let limiter = limiter.clone();
             tokio::spawn(async move {
-                limiter.wait("key", 1).await.unwrap();
+                let _ = limiter.wait("key", 1).await.unwrap();
                 start.elapsed()
             })
         })
@@ -70,14 +70,14 @@ async fn who_finds_the_queue_full_comes_in_when_there_is_a_place() {
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
     }
     // A place in a tenth of a second, and five before it.
-    limiter.wait("key", 1).await.unwrap();
+    let _ = limiter.wait("key", 1).await.unwrap();
     assert_eq!(start.elapsed(), 6 * TENTH);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_last_in_a_queue_gives_its_slot_back_when_it_is_dropped() {
     let limiter = queue();
-    limiter.wait("key", 1).await.unwrap();
+    let _ = limiter.wait("key", 1).await.unwrap();
     let mut last = Box::pin(limiter.wait("key", 1));
     begin(&mut last).await;
     assert_eq!(remaining(&limiter.peek("key", 0).await.unwrap()), [4]);
@@ -90,14 +90,14 @@ async fn the_last_in_a_queue_gives_its_slot_back_when_it_is_dropped() {
 async fn who_leaves_the_middle_of_a_queue_moves_nobody() {
     let limiter = queue();
     let start = Instant::now();
-    limiter.wait("key", 1).await.unwrap();
+    let _ = limiter.wait("key", 1).await.unwrap();
     let mut middle = Box::pin(limiter.wait("key", 1));
     let mut last = Box::pin(limiter.wait("key", 1));
     begin(&mut middle).await;
     begin(&mut last).await;
     drop(middle);
     assert_eq!(limiter.peek("key", 1).await.unwrap().delay(), 3 * TENTH);
-    last.await.unwrap();
+    let _ = last.await.unwrap();
     assert_eq!(start.elapsed(), 2 * TENTH);
 }
 
@@ -113,8 +113,8 @@ async fn a_wait_that_is_over_gives_nothing_back() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
     let (bucket, queue, start) = (bucket(2, 1), queue(), Instant::now());
-    bucket.acquire("key", 2).await.unwrap();
-    queue.acquire("key", 3).await.unwrap();
+    let _ = bucket.acquire("key", 2).await.unwrap();
+    let _ = queue.acquire("key", 3).await.unwrap();
     let short = TENTH - Duration::from_millis(1);
 
     let error = bucket.wait_at_most("key", 1, short).await.unwrap_err();
@@ -161,7 +161,7 @@ async fn no_waiter_of_a_herd_goes_on_without_a_token() {
 #[tokio::test(start_paused = true)]
 async fn two_waits_are_together_no_longer_than_they_may() {
     let (limiter, start) = (bucket(1, 1), Instant::now());
-    limiter.acquire("key", 1).await.unwrap();
+    let _ = limiter.acquire("key", 1).await.unwrap();
     let mut patient = Box::pin(limiter.wait_at_most("key", 1, TENTH * 3 / 2));
     begin(&mut patient).await;
     // Someone else is first when the token comes.
@@ -176,7 +176,7 @@ async fn two_waits_are_together_no_longer_than_they_may() {
 async fn a_reset_forgets_one_key_under_all_limits() {
     let limiter = Limiter::new([Limit::new("a", FixedWindow::per_day(3)), Limit::new("b", TokenBucket::per_day(2))]);
     for key in ["ann", "bob"] {
-        limiter.acquire(key, 2).await.unwrap();
+        let _ = limiter.acquire(key, 2).await.unwrap();
     }
     limiter.reset("ann").await.unwrap();
     assert_eq!(remaining(&limiter.peek("ann", 0).await.unwrap()), [3, 2]);
@@ -189,8 +189,8 @@ async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
     let store = Arc::new(MemoryStore::new());
     let named = |name: &str| Limiter::new([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store));
     let (one, same, other) = (named("mails"), named("mails"), named("letters"));
-    one.acquire("ann", 4).await.unwrap();
-    one.clone().acquire("ann", 3).await.unwrap();
+    let _ = one.acquire("ann", 4).await.unwrap();
+    let _ = one.clone().acquire("ann", 3).await.unwrap();
     assert_eq!(remaining(&same.peek("ann", 0).await.unwrap()), [3]);
     assert_eq!(remaining(&other.peek("ann", 0).await.unwrap()), [10]);
     assert_eq!(remaining(&named("mails").peek("bob", 0).await.unwrap()), [10]);
@@ -255,4 +255,14 @@ proptest! {
             }
         }
     }
+}
+
+/// A limiter with one bucket for all has a key for that too.
+#[tokio::test]
+async fn nobody_in_particular_is_a_key() {
+    let limiter = Limiter::new([Limit::new("one", FixedWindow::per_day(1))]);
+    assert!(limiter.acquire((), 1).await.unwrap().is_allowed());
+    assert!(!limiter.acquire((), 1).await.unwrap().is_allowed());
+    assert!(limiter.acquire(0_usize, 1).await.unwrap().is_allowed());
+    assert!(!limiter.acquire(0_u64, 1).await.unwrap().is_allowed());
 }

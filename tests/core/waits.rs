@@ -12,7 +12,7 @@ use crate::trace::{Step, Trace, traces};
 fn replayed(rules: &[Rule], steps: &[Step]) -> Subject {
     let subject = Subject::new(rules);
     for step in steps {
-        subject.set(step.at).acquire_each(&step.costs);
+        let _ = subject.set(step.at).acquire_each(&step.costs);
     }
     subject
 }

@@ -59,7 +59,7 @@ fn calls(expected: &[(&str, u128)]) -> Vec<(String, u128)> {
 
 /// One a second, of which three may wait.
 fn queue() -> Limit {
-    Limit::new("queue", LeakyBucketQueue::per_second(1).burst(3))
+    Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(3))
 }
 
 /// Sends a request at once, in a task of its own.
@@ -106,7 +106,7 @@ async fn told_later_they_queue_the_same() {
 #[tokio::test(start_paused = true)]
 async fn fast_queues_keep_their_order() {
     let log = Log::new();
-    let limit = Limit::new("queue", LeakyBucketQueue::per_second(10_000).burst(200));
+    let limit = Limit::new("queue", LeakyBucketQueue::per_second(10_000).waiting(200));
     let service = RateLimitLayer::new([limit]).layer(log.clone());
     let mut paths = Vec::new();
     for number in 0..200 {
@@ -237,7 +237,7 @@ async fn a_cost_on_a_route_that_does_not_fit_disturbs_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_does_not_block_its_connection() {
     let log = Log::new();
-    let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).burst(3)).by(key::path());
+    let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(3)).by(key::path());
     let service = TowerToHyperService::new(RateLimitLayer::new([queue]).layer(log.clone()));
     let (client, server) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {

@@ -99,7 +99,7 @@ async fn with_a_cost_of_its_own_within() {
 #[tokio::test(start_paused = true)]
 async fn delayed() {
     let inner = Hello::default();
-    let queue = LeakyBucketQueue::per_second(1).burst(2);
+    let queue = LeakyBucketQueue::per_second(1).waiting(2);
     let layer = RateLimitLayer::new([Limit::new("queue", queue)]);
     let mut service = layer.layer(Strict { is_ready: false, inner: inner.clone() });
     let first = service.ready().await.unwrap().call(get("/"));
@@ -167,7 +167,7 @@ async fn around_a_buffer_and_inside_one() {
 #[tokio::test(start_paused = true)]
 async fn inside_a_timeout_a_request_that_queues_gives_up() {
     let inner = Hello::default();
-    let queue = LeakyBucketQueue::per_second(1).burst(1);
+    let queue = LeakyBucketQueue::per_second(1).waiting(1);
     let service = ServiceBuilder::new()
         .timeout(Duration::from_millis(300))
         .layer(RateLimitLayer::new([Limit::new("queue", queue)]))

@@ -99,3 +99,10 @@ fn every_cost_in_the_table_fits_the_limits() {
     // What was said twice counts as it was said last.
     assert!(hundred().try_costs(costs().path("/a", 101).path("/a", 100)).is_ok());
 }
+
+#[test]
+fn a_path_that_no_request_has_is_refused() {
+    let text = "the cost table's path \"users\" matches nothing, as paths start with a slash: write \"/users\"";
+    let table = CostTable::new().path("/reports", 1).route(Method::GET, "users", 2);
+    assert_eq!(hundred().try_costs(table).unwrap_err().to_string(), text);
+}

@@ -69,6 +69,7 @@ impl MemoryStore {
     ///
     /// When `keys` is 0. [`try_max_keys`](Self::try_max_keys) returns an error instead.
     #[must_use]
+    #[track_caller]
     pub fn max_keys(self, keys: usize) -> Self {
         checked!(self.bounded(keys))
     }

@@ -46,7 +46,7 @@ fn earlier_limits_charged_on_a_later_denial() {
         for other in one_of_each(5) {
             let subject = Subject::new(&[other, denying, other]);
             subject.set(MIDNIGHT);
-            subject.acquire_each(&[0, denying.capacity(), 0]);
+            let _ = subject.acquire_each(&[0, denying.capacity(), 0]);
             for _ in 0..3 {
                 assert!(!subject.acquire(1).is_allowed());
             }
@@ -90,7 +90,7 @@ fn refund_on_a_fresh_key_banks_credit() {
 fn refund_restarts_the_window() {
     for windows in one_of_each(10).into_iter().filter(|rule| !matches!(rule, Rule::Bucket { .. })) {
         let subject = Subject::new(&[windows]);
-        subject.set(MIDNIGHT).acquire(2);
+        let _ = subject.set(MIDNIGHT).acquire(2);
         let receipt = subject.set(MIDNIGHT + 400_000).acquire(3).into_receipt();
         let before = subject.levels()[0].reset_after;
         subject.refund(receipt);
@@ -110,7 +110,7 @@ fn refund_restarts_the_window() {
 fn refund_after_window_roll_decrements_the_new_window() {
     let subject = Subject::new(&[Rule::FixedWindow { limit: 10, period: MINUTE }]);
     let receipt = subject.set(MIDNIGHT).acquire(5).into_receipt();
-    subject.set(MIDNIGHT + MINUTE).acquire(4);
+    let _ = subject.set(MIDNIGHT + MINUTE).acquire(4);
     subject.refund(receipt);
     assert_eq!(subject.remaining(), 6);
 
@@ -118,7 +118,7 @@ fn refund_after_window_roll_decrements_the_new_window() {
     let counter = Rule::Counter { limit: 10, period: MINUTE, rounding: Default::default() };
     let subject = Subject::new(&[counter]);
     let receipt = subject.set(MIDNIGHT).acquire(6).into_receipt();
-    subject.set(MIDNIGHT + MINUTE + MINUTE / 2).acquire(4);
+    let _ = subject.set(MIDNIGHT + MINUTE + MINUTE / 2).acquire(4);
     assert_eq!(subject.remaining(), 3);
     subject.refund(receipt);
     assert_eq!(subject.remaining(), 6);

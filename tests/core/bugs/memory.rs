@@ -13,7 +13,7 @@ use crate::subject::Subject;
 fn others_come(subject: &Subject, at: u64) {
     subject.set(at);
     for _ in 0..500 {
-        subject.acquire_as("another key", &[1]);
+        let _ = subject.acquire_as("another key", &[1]);
     }
 }
 
@@ -46,7 +46,7 @@ fn lifetime_shorter_than_the_refill() {
 fn live_keys_are_forgotten() {
     for rule in one_of_each(10) {
         let subject = Subject::new(&[rule]);
-        subject.set(MIDNIGHT).acquire(6);
+        let _ = subject.set(MIDNIGHT).acquire(6);
         let reset = subject.levels()[0].reset_after as u64;
         others_come(&subject, MIDNIGHT + reset - 1);
         assert_eq!(subject.levels()[0].reset_after, 1, "{rule:?}");
@@ -62,8 +62,8 @@ async fn what_takes_nothing_leaves_something_behind() {
     for key in 0..100_u32 {
         assert!(!limiter.acquire(key, 6).await.unwrap().is_allowed());
         assert!(!limiter.acquire(key, 4).await.unwrap().is_allowed(), "by one of two");
-        limiter.acquire(key, 0).await.unwrap();
-        limiter.peek(key, 1).await.unwrap();
+        let _ = limiter.acquire(key, 0).await.unwrap();
+        let _ = limiter.peek(key, 1).await.unwrap();
         let given_back = limiter.acquire(key, 1).await.unwrap();
         limiter.refund(given_back.into_receipt()).await.unwrap();
     }
@@ -77,7 +77,7 @@ async fn long_keys_take_more() {
     let bytes = async |key: &str| {
         let store = Arc::new(MemoryStore::new());
         let limiter = Limiter::new([Limit::new("window", FixedWindow::per_day(5))]).store(Arc::clone(&store));
-        limiter.acquire(key, 1).await.unwrap();
+        let _ = limiter.acquire(key, 1).await.unwrap();
         store.bytes()
     };
     assert_eq!(bytes(&"x".repeat(64_000)).await, bytes("x").await);
@@ -103,7 +103,7 @@ async fn the_limiter_outlives_its_owner() {
     let store = MemoryStore::new().clock(Watched(alive));
     let limiter = Limiter::new([Limit::new("window", FixedWindow::per_day(5))]).store(store);
     let clone = limiter.clone();
-    clone.wait("key", 1).await.unwrap();
+    let _ = clone.wait("key", 1).await.unwrap();
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "a task in the background");
     drop((limiter, clone));
     tokio::time::advance(Duration::from_secs(1)).await;

@@ -90,7 +90,7 @@ fn epoch_2100_no_f64_cancellation() {
     let epoch = 4_102_444_800 * SECOND;
     for rule in one_of_each(1_000_000).into_iter().filter(|rule| matches!(rule, Rule::Bucket { .. })) {
         let subject = Subject::new(&[rule]);
-        subject.set(epoch).acquire(rule.capacity());
+        let _ = subject.set(epoch).acquire(rule.capacity());
         if let Rule::Bucket { kind: Kind::Tokens | Kind::Meter | Kind::Queue, .. } = rule {
             for n in 1..100 {
                 assert_eq!(allowed_of(3, &subject, epoch + n), 1, "{rule:?}, {n} µs later");
@@ -158,7 +158,7 @@ fn fractions_of_tokens_lost() {
 fn waits_below_a_second_are_told_as_none() {
     for rule in one_of_each(1).into_iter().filter(|rule| rule.capacity() == 1) {
         let subject = Subject::new(&[rule]);
-        subject.set(MIDNIGHT).acquire(1);
+        let _ = subject.set(MIDNIGHT).acquire(1);
         let Verdict::Deny { retry_after: Some(wait) } = subject.set(MIDNIGHT + 100_001).acquire(1).verdict() else {
             panic!("{rule:?} has room");
         };
@@ -173,7 +173,7 @@ fn waits_below_a_second_are_told_as_none() {
 fn backward_clock_inflates_waits() {
     for rule in one_of_each(2) {
         let subject = Subject::new(&[rule]);
-        subject.set(MIDNIGHT + DAY).acquire(rule.capacity());
+        let _ = subject.set(MIDNIGHT + DAY).acquire(rule.capacity());
         let denied = subject.set(MIDNIGHT).acquire(1);
         let wait = denied.retry_after().expect("a wait that helps");
         assert!(wait <= Duration::from_secs(2), "{rule:?} tells {wait:?}");
