@@ -64,6 +64,8 @@ pub use http::{
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use request::RequestHead;
+#[cfg(feature = "redis")]
+pub use store::RedisStore;
 pub use store::{MemoryStore, Store};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 

@@ -1,0 +1,15 @@
+-- The twin of leaky_bucket_queue.rs: a drain from which only the last can leave, as those behind
+-- it have been told when they go on.
+local function leaky_bucket_queue()
+  local rule = drain()
+  local refund = rule.refund
+
+  function rule.refund(charge, mark_hi, mark_lo, mark_rest)
+    local raw, hi, lo, rest = read(charge.key)
+    if hi == mark_hi and lo == mark_lo and rest == mark_rest then
+      refund(charge, mark_hi, mark_lo, mark_rest)
+    end
+  end
+
+  return rule
+end

@@ -1,0 +1,61 @@
+-- The twin of token_bucket.rs, of what is filled at intervals; filled evenly it is a drain. A key
+-- holds the instant at which an interval ends, and how many tokens are missing until then, modulo
+-- 2^32 and by 2^32.
+local function token_bucket()
+  local rule = { numbers = '<dddd' }
+
+  -- How many tokens are missing now of those missing before (hi, lo), and how long until the next
+  -- interval. All of this is exact where it matters: a bucket fills in at most 2^32 intervals.
+  local function missing(charge, hi, lo, count)
+    local capacity, amount, interval = charge[2], charge[3], charge[4]
+    if count == 0 then return 0, interval end
+    local left, rest, ended
+    local left_hi, left_lo = sub(hi, lo, 0, now_hi, now_lo, 0, 1)
+    if left_hi < 0 or left_hi + left_lo == 0 then
+      left_hi, left_lo = sub(now_hi, now_lo, 0, hi, lo, 0, 1)
+      rest = rest_of(left_hi, left_lo, interval)
+      ended = floor((left_hi * 1e9 + left_lo - rest) / interval + 0.5) + 1
+      rest = interval - rest
+    else
+      rest = rest_of(left_hi, left_lo, interval)
+      ended = -floor((left_hi * 1e9 + left_lo - rest) / interval + 0.5)
+      if rest == 0 then rest, ended = interval, ended + 1 end
+    end
+    local intervals = ceil(count / amount) - ended
+    if intervals <= 0 then return 0, interval end
+    -- Left by a clock that stepped back by more than it takes to fill the bucket.
+    if intervals > 2 * ceil(capacity / amount) then return capacity, interval end
+    return count - ended * amount, rest
+  end
+
+  local function remember(charge, count, rest)
+    if count == 0 then return call('DEL', charge.key) end
+    local amount, interval = charge[3], charge[4]
+    local hi, lo = plus(now_hi, now_lo, rest)
+    local high = floor(count / 4294967296)
+    local until_hi, until_lo = plus(hi, lo, (ceil(count / amount) - 1) * interval)
+    write(charge.key, hi, lo, count - high * 4294967296, high, until_hi, until_lo)
+  end
+
+  function rule.peek(charge)
+    local raw, hi, lo, count, high = read(charge.key)
+    charge.held = raw
+    charge.missing, charge.rest = missing(charge, hi, lo, high * 4294967296 + count)
+    return charge.missing + charge[1] <= charge[2]
+  end
+
+  function rule.commit(charge)
+    remember(charge, charge.missing + charge[1], charge.rest)
+  end
+
+  function rule.refund(charge, mark_hi, mark_lo, mark_count)
+    local raw, hi, lo, count, high = read(charge.key)
+    if raw == '' then return end
+    local unpaid = math.min(missing(charge, mark_hi, mark_lo, mark_count), charge[1])
+    local rest
+    count, rest = missing(charge, hi, lo, high * 4294967296 + count)
+    remember(charge, math.max(count - unpaid, 0), rest)
+  end
+
+  return rule
+end
