@@ -27,7 +27,7 @@ local function fixed_window()
 
   function rule.refund(charge, mark_hi, mark_lo)
     local raw, hi, lo, count = current(charge.key, charge[3])
-    if hi ~= mark_hi or lo ~= mark_lo or count == 0 then return end
+    if raw == '' or hi ~= mark_hi or lo ~= mark_lo then return end
     if count <= charge[1] then return call('DEL', charge.key) end
     write(charge.key, hi, lo, count - charge[1], 0, hi, lo)
   end

@@ -94,7 +94,7 @@ local function log()
     local held = charge.oldest
     if used > limit then held = held .. freed(charge, used - limit + 1) end
     local room = used + cost <= limit
-    if not room and cost <= limit then held = held .. freed(charge, used + cost - limit) end
+    if not room and cost > 0 and cost <= limit then held = held .. freed(charge, used + cost - limit) end
     charge.held = held .. charge.newest
     return room
   end

@@ -202,9 +202,9 @@ impl Span {
         for state in held {
             let bucket = state.instant()? / self.width;
             let total = u64::from(state.counts[0].wrapping_sub(base));
-            match log.entries.back() {
-                Some(last) if last.bucket == bucket => continue,
+            match log.entries.back_mut() {
                 Some(last) if last.bucket > bucket || last.total > total => return None,
+                Some(last) if last.bucket == bucket => last.total = total,
                 _ => log.entries.push_back(Entry { bucket, total }),
             }
         }

@@ -50,9 +50,10 @@ local function sliding_window_counter()
     local cost, period = charge[1], charge[3]
     local raw, hi, lo, elapsed, before, count = windows(charge.key, period)
     local later = apart(hi, lo, plus(mark_hi, mark_lo, -2 * period))
-    if later == 0 and count > 0 then
+    if raw == '' then return end
+    if later == 0 then
       remember(charge.key, period, hi, lo, before, math.max(count - cost, 0))
-    elseif later == period and before > 0 then
+    elseif later == period then
       remember(charge.key, period, hi, lo, math.max(before - cost, 0), count)
     end
   end

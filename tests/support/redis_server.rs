@@ -39,6 +39,14 @@ impl RedisServer {
         None
     }
 
+    /// Kills it, and starts another one on its port.
+    #[allow(dead_code, reason = "only some tests need it")]
+    pub(crate) fn restart(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        *self = Self::on(self.port).expect("redis-server starts on the port it had");
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

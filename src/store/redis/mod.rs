@@ -5,6 +5,8 @@ mod connection;
 mod error;
 mod key;
 mod script;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
