@@ -1,6 +1,6 @@
 //! The connections: few, shared, replaced when they break.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, Value, cmd};
@@ -20,7 +20,11 @@ pub(super) struct Connections {
     pool: Pool,
     slots: [Mutex<Slot>; CONNECTIONS],
     turn: AtomicUsize,
-    script: Mutex<Script>,
+    /// What the server knows the script by.
+    hash: Box<str>,
+    /// How often the script was loaded.
+    loads: AtomicU64,
+    loading: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -30,36 +34,33 @@ struct Slot {
     generation: u64,
 }
 
-#[derive(Debug)]
-struct Script {
-    /// What the server knows it by.
-    hash: Box<str>,
-    /// How often it was loaded.
-    loads: u64,
-}
-
 impl Connections {
     /// Connects, and loads the script.
     pub(super) async fn open(url: &str) -> Result<Self, Fault> {
-        let pool = Config::from_url(url).builder().map_err(Fault::Url)?;
-        let pool = pool.max_size(CONNECTIONS).runtime(Runtime::Tokio1).build().map_err(Fault::Build)?;
-        let script = Mutex::new(Script { hash: Box::default(), loads: 0 });
-        let connections = Self { pool, slots: Default::default(), turn: AtomicUsize::new(0), script };
+        let pool = Config::from_url(url).builder()?;
+        let pool = pool.max_size(CONNECTIONS).runtime(Runtime::Tokio1).build()?;
+        let connections = Self {
+            pool,
+            slots: Default::default(),
+            turn: AtomicUsize::new(0),
+            hash: Box::default(),
+            loads: AtomicU64::new(0),
+            loading: Mutex::default(),
+        };
         let (mut connection, ..) = connections.connection().await?;
-        connections.load(&mut connection, 0).await?;
-        Ok(connections)
+        Ok(Self { hash: load(&mut connection).await?.into(), ..connections })
     }
 
     /// Has the script decide `requests`. A call is never sent twice, unless the server said that it
     /// did not run because it does not know the script.
     pub(super) async fn call(&self, clock: &[u8], requests: &[Request]) -> Result<Value, Fault> {
         let (mut connection, slot, generation) = self.connection().await?;
-        let (hash, loads) = self.script().await;
-        let mut reply = script::call(&hash, clock, requests).query_async(&mut connection).await;
+        let loads = self.loads.load(Ordering::Acquire);
+        let mut reply = script::call(&self.hash, clock, requests).query_async(&mut connection).await;
         if reply.as_ref().is_err_and(|error: &RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
         {
-            self.load(&mut connection, loads).await?;
-            reply = script::call(&hash, clock, requests).query_async(&mut connection).await;
+            self.load_again(&mut connection, loads).await?;
+            reply = script::call(&self.hash, clock, requests).query_async(&mut connection).await;
         }
         if reply.as_ref().is_err_and(breaks) {
             self.replace(slot, generation).await;
@@ -67,18 +68,13 @@ impl Connections {
         Ok(reply?)
     }
 
-    async fn script(&self) -> (Box<str>, u64) {
-        let script = self.script.lock().await;
-        (script.hash.clone(), script.loads)
-    }
-
     /// Loads the script, unless it was loaded after the first `loads` times: of many calls that
     /// miss it, one does.
-    async fn load(&self, connection: &mut MultiplexedConnection, loads: u64) -> Result<(), Fault> {
-        let mut script = self.script.lock().await;
-        if script.loads == loads {
-            let hash: String = cmd("SCRIPT").arg("LOAD").arg(script::TEXT).query_async(connection).await?;
-            *script = Script { hash: hash.into(), loads: loads + 1 };
+    async fn load_again(&self, connection: &mut MultiplexedConnection, loads: u64) -> Result<(), Fault> {
+        let _loading = self.loading.lock().await;
+        if self.loads.load(Ordering::Acquire) == loads {
+            load(connection).await?;
+            self.loads.store(loads + 1, Ordering::Release);
         }
         Ok(())
     }
@@ -91,7 +87,7 @@ impl Connections {
             Some(connection) => connection.clone(),
             None => {
                 // Taken out of the pool for good: there, each use would cost a PING.
-                let connection = Connection::take(self.pool.get().await.map_err(Fault::Connect)?);
+                let connection = Connection::take(self.pool.get().await?);
                 slot.connection.insert(connection).clone()
             }
         };
@@ -105,6 +101,10 @@ impl Connections {
             *slot = Slot { connection: None, generation: generation + 1 };
         }
     }
+}
+
+async fn load(connection: &mut MultiplexedConnection) -> Result<String, Fault> {
+    Ok(cmd("SCRIPT").arg("LOAD").arg(script::TEXT).query_async(connection).await?)
 }
 
 /// Whether a connection is of no use after `error`: it was lost, or its server is no master.

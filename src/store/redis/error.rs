@@ -1,23 +1,24 @@
 //! What can go wrong between a store and its server.
 
 use std::fmt;
+use std::sync::Arc;
 
 use deadpool_redis::redis::RedisError;
 use deadpool_redis::{BuildError, ConfigError, PoolError};
 
 use crate::error::StoreError;
 
-/// Why Redis gave no answer. What clients of a service see never shows it.
-#[derive(Debug)]
+/// Why Redis gave no answer; those whose requests left together share it. What clients of a service see never shows it.
+#[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// The URL is not one of Redis.
-    Url(ConfigError),
+    Url(Arc<ConfigError>),
     /// There can be no pool.
-    Build(BuildError),
+    Build(Arc<BuildError>),
     /// No connection could be had.
-    Connect(PoolError),
+    Connect(Arc<PoolError>),
     /// A call failed, on the way or there.
-    Call(RedisError),
+    Call(Arc<RedisError>),
     /// A script could not decide a request: a key of another type, no memory left, a replica.
     Script(String),
     /// The reply is not one that the script gives.
@@ -44,10 +45,10 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Url(source) => Some(source),
-            Self::Build(source) => Some(source),
-            Self::Connect(source) => Some(source),
-            Self::Call(source) => Some(source),
+            Self::Url(source) => Some(&**source),
+            Self::Build(source) => Some(&**source),
+            Self::Connect(source) => Some(&**source),
+            Self::Call(source) => Some(&**source),
             Self::Script(_) | Self::Reply(_) => None,
         }
     }
@@ -59,8 +60,26 @@ impl From<Fault> for StoreError {
     }
 }
 
+impl From<ConfigError> for Fault {
+    fn from(error: ConfigError) -> Self {
+        Self::Url(Arc::new(error))
+    }
+}
+
+impl From<BuildError> for Fault {
+    fn from(error: BuildError) -> Self {
+        Self::Build(Arc::new(error))
+    }
+}
+
+impl From<PoolError> for Fault {
+    fn from(error: PoolError) -> Self {
+        Self::Connect(Arc::new(error))
+    }
+}
+
 impl From<RedisError> for Fault {
     fn from(error: RedisError) -> Self {
-        Self::Call(error)
+        Self::Call(Arc::new(error))
     }
 }

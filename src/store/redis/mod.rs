@@ -4,6 +4,7 @@ mod ask;
 mod connection;
 mod error;
 mod key;
+mod queue;
 mod script;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 use self::connection::Connections;
 use self::error::Fault;
+use self::queue::Queue;
 use self::script::{Found, Request, Task};
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::decision::Decision;
@@ -24,7 +26,7 @@ use crate::time::Clock;
 /// answers of a [`MemoryStore`](crate::MemoryStore), to the microsecond.
 ///
 /// All limits of a request are decided and charged by one script, in one round trip, at one instant
-/// of Redis' clock. A key is called `prefix:{hash}:limit:algorithm`, holds 18 bytes (a sliding log
+/// of Redis' clock; requests that wait for Redis at the same time share a round trip. A key is called `prefix:{hash}:limit:algorithm`, holds 18 bytes (a sliding log
 /// 18 for each request, a sliding window for each bucket in use), and vanishes at the millisecond at
 /// which it is as if it had never been used.
 ///
@@ -42,7 +44,7 @@ use crate::time::Clock;
 /// Its clones share connections.
 #[derive(Clone)]
 pub struct RedisStore {
-    connections: Arc<Connections>,
+    queue: Arc<Queue>,
     prefix: Arc<str>,
     hasher: KeyHasher,
     clock: Option<Arc<dyn Clock>>,
@@ -61,7 +63,7 @@ impl RedisStore {
     /// script.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Ok(Self {
-            connections: Arc::new(Connections::open(url).await?),
+            queue: Queue::new(Connections::open(url).await?),
             prefix: key::PREFIX.into(),
             hasher: KeyHasher::with_secret(NO_SECRET),
             clock: None,
@@ -99,13 +101,13 @@ impl RedisStore {
         request: Request,
         read: impl FnOnce(u64, Found) -> Result<T, Fault> + Send + 'static,
     ) -> Answer<T> {
-        let connections = self.connections.clone();
+        let queue = self.queue.clone();
         let clock = self.clock.as_ref().map(|clock| script::clock(clock.now().as_micros()));
         Answer::pending(async move {
-            let clock = clock.as_ref().map_or(&[][..], |clock| clock);
-            let reply = connections.call(clock, std::slice::from_ref(&request)).await?;
-            let (now, mut replies) = script::replies(reply, 1)?;
-            let found = replies.pop().unwrap_or(Err(Fault::Reply("nothing")))?;
+            let (now, found) = match clock {
+                None => queue.ask(request).await?,
+                Some(clock) => queue.ask_by(&clock, request).await?,
+            };
             Ok(read(now, found)?)
         })
     }

@@ -62,7 +62,7 @@ impl Random {
             0 => FixedWindow::new(one, span).into(),
             1 => SlidingLog::new(one, span).into(),
             2 => {
-                let buckets = (1..=self.up_to(5_000)).rev().find(|buckets| micros % buckets == 0).unwrap();
+                let buckets = (1..=self.up_to(5_000)).rev().find(|buckets| micros.is_multiple_of(*buckets)).unwrap();
                 SlidingWindow::new(one, span).buckets(buckets as u32).into()
             }
             3 => {
