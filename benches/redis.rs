@@ -55,6 +55,7 @@ async fn main() {
 
     let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_second(most))]).store(store.clone());
     let bare = Bare { connection: connection.clone(), call: spy(&server, &limiter).await };
+    println!();
     println!("decisions per second, token bucket, medians of {ROUNDS}:");
     println!("concurrency | ours | p50 µs | p99 µs | one call each | p50 µs | p99 µs | ratio | server µs per decision");
     for keys in [1, 100_000] {
@@ -75,11 +76,13 @@ async fn main() {
                 micros = calls as f64 / (figures[0].last().expect("a figure").0 * TIME.as_secs_f64());
                 let bare = bare.clone();
                 figures[1].push(
-                    load(concurrency, move |_| {
+                    load(concurrency, move |n| {
                         let mut bare = bare.clone();
                         async move {
+                            // After the hash and the number of keys comes the key.
+                            let key = format!("ratelimit:{{{:032x}}}:limit:tb", n % keys);
                             let mut call = cmd("EVALSHA");
-                            call.arg(&bare.call);
+                            call.arg(&bare.call[..2]).arg(key).arg(&bare.call[3..]);
                             let _: Value = call.query_async(&mut bare.connection).await.expect("a reply");
                         }
                     })

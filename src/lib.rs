@@ -32,6 +32,7 @@
 //! | `axum` | default | peer addresses and matched routes from where Axum puts them |
 //! | `tracing` | default | reports of what an operator must mend |
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
+//! | `redis` | | `RedisStore`, by which a fleet shares its limits |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -69,6 +70,6 @@ pub use store::RedisStore;
 pub use store::{MemoryStore, Store};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 
-#[cfg(all(doctest, feature = "axum"))]
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -142,6 +142,52 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 }
 
 #[tokio::test]
+async fn requests_that_wait_at_the_same_time_leave_together() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
+    let mut connection = connection(&server).await;
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+    let calls: Vec<_> = (0..200)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    let mut left = Vec::new();
+    for call in calls {
+        left.push(call.await.expect("a task").expect("a decision").outcomes()[0].remaining());
+    }
+    left.sort_unstable();
+    assert_eq!(left, (800..1_000).collect::<Vec<_>>(), "each has an answer of its own");
+    let stats: String = cmd("INFO").arg("commandstats").query_async(&mut connection).await.expect("statistics");
+    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
+    let calls: u32 = calls.and_then(|calls| calls.parse().ok()).expect("a count");
+    assert!(calls <= 20, "{calls} calls for 200 decisions");
+}
+
+#[tokio::test]
+async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
+    let mut connection = connection(&server).await;
+    let () = cmd("CLIENT").arg("PAUSE").arg(200).query_async(&mut connection).await.expect("a pause");
+    let calls: Vec<_> = (0..50)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+    for call in calls {
+        assert!(call.await.is_err(), "it was given up");
+    }
+    // Four calls had left.
+    let decision = limiter.acquire("key", 1).await.expect("a decision");
+    assert_eq!(decision.outcomes()[0].remaining(), 1_000 - 4 - 1);
+}
+
+#[tokio::test]
 async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
     let server = RedisServer::start();
     let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);

@@ -9,13 +9,19 @@ local function drain()
   -- What is owed on a debt that is paid at (hi, lo), less rest.
   local function owed(charge, hi, lo, rest)
     local amount, most_hi, most_lo, most_n = charge[2], charge[3], charge[4], charge[5]
-    local whole = ceil(rest / amount)
-    hi, lo = plus(hi, lo, -whole)
-    local n
-    hi, lo, n = sub(hi, lo, whole * amount - rest, now_hi, now_lo, 0, amount)
+    local n = 0
+    if rest > 0 then
+      local whole = ceil(rest / amount)
+      hi, lo = plus(hi, lo, -whole)
+      n = whole * amount - rest
+    end
+    hi, lo, n = sub(hi, lo, n, now_hi, now_lo, 0, amount)
     if hi < 0 then return 0, 0, 0 end
     -- Left by a clock that stepped back by far: all there can be is owed, and is paid from now on.
-    if more(hi, lo, n, add(most_hi, most_lo, most_n, most_hi, most_lo, most_n, amount)) then
+    if
+      more(hi, lo, n, most_hi, most_lo, most_n)
+      and more(hi, lo, n, add(most_hi, most_lo, most_n, most_hi, most_lo, most_n, amount))
+    then
       return most_hi, most_lo, most_n
     end
     return hi, lo, n

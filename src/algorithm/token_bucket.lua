@@ -40,12 +40,12 @@ local function token_bucket()
   function rule.peek(charge)
     local raw, hi, lo, count, high = read(charge.key)
     charge.held = raw
-    charge.missing, charge.rest = missing(charge, hi, lo, high * 4294967296 + count)
-    return charge.missing + charge[1] <= charge[2]
+    charge.count, charge.n = missing(charge, hi, lo, high * 4294967296 + count)
+    return charge.count + charge[1] <= charge[2]
   end
 
   function rule.commit(charge)
-    remember(charge, charge.missing + charge[1], charge.rest)
+    remember(charge, charge.count + charge[1], charge.n)
   end
 
   function rule.refund(charge, mark_hi, mark_lo, mark_count)

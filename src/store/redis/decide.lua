@@ -29,20 +29,23 @@ local arg, key = 2, 1
 -- The next limit of a request: its rule, its numbers, and where they began.
 local function next_charge(offset)
   local text = ARGV[arg]
-  local letter = string.byte(text)
+  local letter = byte(text)
   local rule = made[letter]
   if not rule then
     rule = rules[letter]()
     made[letter] = rule
   end
-  local charge = { unpack_from(rule.numbers, text, 2 + offset) }
-  charge.key, charge.rule = KEYS[key], rule
+  -- All that a rule notes has its place from the start: a table that grows is made anew.
+  local charge = {
+    key = KEYS[key], rule = rule, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
+    unpack_from(rule.numbers, text, 2 + offset),
+  }
   arg, key = arg + 1, key + 1
   return charge, text
 end
 
 local function decide(take, limits)
-  local charges, reply, room = {}, { 0 }, true
+  local charges, reply, room = { 0 }, { 0, limits > 0 and '' or nil }, true
   for i = 1, limits do
     local charge = next_charge(0)
     local free = charge.rule.peek(charge)
@@ -79,7 +82,7 @@ end
 
 local replies = { pack(STATE, now_hi, now_lo, 0, 0) }
 while arg <= #ARGV do
-  local what, limits = string.byte(ARGV[arg], 1, 2)
+  local what, limits = byte(ARGV[arg], 1, 2)
   local next_arg, next_key = arg + 1 + limits, key + limits
   if what == RESET then next_arg = arg + 1 end
   arg = arg + 1

@@ -1,8 +1,9 @@
 -- Instants and spans, exact beyond the 2^53 of Lua's numbers: (hi, lo) is hi * 1e9 + lo µs, lo
 -- under 1e9, and n / of a µs more where a bucket counts fractions.
 
+local KEYS, ARGV = KEYS, ARGV
 local call, floor, ceil, fmod = redis.call, math.floor, math.ceil, math.fmod
-local pack, unpack_from = struct.pack, struct.unpack
+local pack, unpack_from, byte, format = struct.pack, struct.unpack, string.byte, string.format
 
 -- What a key holds, or a log for each entry: an instant, and two counts under 2^32.
 local STATE, SIZE = '<I6I4I4I4', 18
@@ -84,7 +85,8 @@ end
 -- less than that, and nothing for over 30,000 years.
 local function expiry(hi, lo)
   local ms = hi * 1e6 + ceil(lo / 1000) + shift
-  return string.format('%.0f', math.min(ms, 1e15))
+  if ms > 1e15 then ms = 1e15 end
+  return format('%d', ms)
 end
 
 -- What a key holds: an instant (0 at first) and two counts, and the bytes themselves.
