@@ -249,6 +249,24 @@ async fn a_server_that_restarts_is_found_again() {
 }
 
 #[tokio::test]
+async fn a_connection_to_what_is_no_longer_the_master_is_replaced() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
+    let mut connection = connection(&server).await;
+    let () = cmd("REPLICAOF").arg("127.0.0.1").arg(1).query_async(&mut connection).await.expect("a replica");
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+    for _ in 0..3 {
+        let error = limiter.acquire("key", 1).await.expect_err("no decision");
+        assert!(chain(&error).contains("READONLY"), "{}", chain(&error));
+    }
+    let stats: String = cmd("INFO").arg("stats").query_async(&mut connection).await.expect("statistics");
+    let opened = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    assert!(opened.is_some_and(|opened| opened.trim() != "0"), "{stats}");
+    let () = cmd("REPLICAOF").arg("NO").arg("ONE").query_async(&mut connection).await.expect("a master");
+    assert_eq!(limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].remaining(), 9);
+}
+
+#[tokio::test]
 async fn prefixes_secrets_and_stores_are_apart_or_shared() {
     let server = RedisServer::start();
     let store = store(&server).await;

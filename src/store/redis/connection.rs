@@ -8,7 +8,7 @@ use deadpool_redis::{Config, Connection, Pool, Runtime};
 use tokio::sync::Mutex;
 
 use super::error::Fault;
-use super::script::{self, Request};
+use super::script::{self, Replies, Request};
 
 /// How many connections there are. Each carries any number of calls at a time; a second one lets
 /// another core of ours read replies.
@@ -53,19 +53,24 @@ impl Connections {
 
     /// Has the script decide `requests`. A call is never sent twice, unless the server said that it
     /// did not run because it does not know the script.
-    pub(super) async fn call(&self, clock: &[u8], requests: &[Request]) -> Result<Value, Fault> {
+    pub(super) async fn call(&self, clock: &[u8], requests: &[Request]) -> Result<Replies, Fault> {
         let (mut connection, slot, generation) = self.connection().await?;
         let loads = self.loads.load(Ordering::Acquire);
-        let mut reply = script::call(&self.hash, clock, requests).query_async(&mut connection).await;
-        if reply.as_ref().is_err_and(|error: &RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
-        {
+        let mut reply: Result<Value, RedisError> =
+            script::call(&self.hash, clock, requests).query_async(&mut connection).await;
+        if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
             self.load_again(&mut connection, loads).await?;
             reply = script::call(&self.hash, clock, requests).query_async(&mut connection).await;
         }
-        if reply.as_ref().is_err_and(breaks) {
+        let replies = reply.map_err(Fault::from).and_then(|reply| script::replies(reply, requests.len()));
+        let broken = match &replies {
+            Ok(replies) => replies.found.iter().filter_map(|found| found.as_ref().err()).any(Fault::breaks),
+            Err(fault) => fault.breaks(),
+        };
+        if broken {
             self.replace(slot, generation).await;
         }
-        Ok(reply?)
+        replies
     }
 
     /// Loads the script, unless it was loaded after the first `loads` times: of many calls that
@@ -105,12 +110,6 @@ impl Connections {
 
 async fn load(connection: &mut MultiplexedConnection) -> Result<String, Fault> {
     Ok(cmd("SCRIPT").arg("LOAD").arg(script::TEXT).query_async(connection).await?)
-}
-
-/// Whether a connection is of no use after `error`: it was lost, or its server is no master.
-fn breaks(error: &RedisError) -> bool {
-    error.is_unrecoverable_error()
-        || matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown))
 }
 
 impl std::fmt::Debug for Slot {

@@ -25,6 +25,19 @@ pub(super) enum Fault {
     Reply(&'static str),
 }
 
+impl Fault {
+    /// Whether a connection is of no use any more: it was lost, or its server is no longer the
+    /// master, which a connection outlives.
+    pub(super) fn breaks(&self) -> bool {
+        let replica = |code: &str| matches!(code, "READONLY" | "MASTERDOWN");
+        match self {
+            Self::Call(error) => error.is_unrecoverable_error() || error.code().is_some_and(replica),
+            Self::Script(error) => error.split_whitespace().take(2).any(|word| replica(word.trim_start_matches('-'))),
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use super::connection::Connections;
 use super::error::Fault;
-use super::script::{self, Found, Request};
+use super::script::{Found, Replies, Request};
 
 /// How many calls are under way at most. Whoever finds fewer goes at once, so that a lone request
 /// is never delayed; the others wait for a reply, and leave with all that have come since.
@@ -60,12 +60,8 @@ impl Queue {
 
     /// What the script says of `request` by a clock that is handed in, in a call of its own.
     pub(super) async fn ask_by(&self, clock: &[u8], request: Request) -> Reply {
-        let (now, mut found) = self.call(clock, &[request]).await?;
+        let Replies { now, mut found } = self.connections.call(clock, &[request]).await?;
         Ok((now, found.pop().unwrap_or(Err(Fault::Reply("nothing")))?))
-    }
-
-    async fn call(&self, clock: &[u8], requests: &[Request]) -> Result<(u64, Vec<Result<Found, Fault>>), Fault> {
-        script::replies(self.connections.call(clock, requests).await?, requests.len())
     }
 
     /// Sends what waits, call after call, until nothing does.
@@ -76,8 +72,8 @@ impl Queue {
             if requests.is_empty() {
                 return drop(turn);
             }
-            match self.call(&[], &requests).await {
-                Ok((now, found)) => {
+            match self.connections.call(&[], &requests).await {
+                Ok(Replies { now, found }) => {
                     for (sender, found) in senders.into_iter().zip(found) {
                         // Who gave up meanwhile was charged all the same.
                         let _ = sender.send(found.map(|found| (now, found)));

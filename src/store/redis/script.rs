@@ -91,8 +91,17 @@ pub(super) struct Found {
     pub(super) held: SmallVec<[Value; 2]>,
 }
 
-/// The instant at which the script decided, in µs, and what it says of each of `requests`.
-pub(super) fn replies(reply: Value, requests: usize) -> Result<(u64, Vec<Result<Found, Fault>>), Fault> {
+/// What the script says of several requests.
+#[derive(Debug)]
+pub(super) struct Replies {
+    /// The instant at which it decided, in µs.
+    pub(super) now: u64,
+    /// What it found for each, or why it could not decide it.
+    pub(super) found: Vec<Result<Found, Fault>>,
+}
+
+/// Reads what the script replied to as many `requests`.
+pub(super) fn replies(reply: Value, requests: usize) -> Result<Replies, Fault> {
     let Value::Array(replies) = reply else { return Err(Fault::Reply("no array")) };
     let mut replies = replies.into_iter();
     let instant = replies.next().as_ref().and_then(bytes).and_then(State::all);
@@ -101,7 +110,7 @@ pub(super) fn replies(reply: Value, requests: usize) -> Result<(u64, Vec<Result<
     if replies.len() != requests {
         return Err(Fault::Reply("another number of requests"));
     }
-    Ok((now, replies.map(found).collect()))
+    Ok(Replies { now, found: replies.map(found).collect() })
 }
 
 fn found(reply: Value) -> Result<Found, Fault> {

@@ -9,14 +9,12 @@ mod redis_server;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::Value;
-
 use self::fake::{Fake, Held};
 use self::random::Random;
 use self::redis_server::RedisServer;
 use super::ask::{self, Asked};
 use super::connection::Connections;
-use super::script::{self, Request, Task};
+use super::script::{self, Replies, Request, Task};
 use crate::algorithm::{Algorithm, Log, Remembers, Room, Standing};
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
@@ -42,9 +40,9 @@ impl Redis {
         Self::Real(Box::new(connections), runtime)
     }
 
-    fn run(&self, clock: &[u8], requests: &[Request]) -> Value {
+    fn run(&self, clock: &[u8], requests: &[Request]) -> Replies {
         match self {
-            Self::Fake(fake) => fake.run(clock, requests),
+            Self::Fake(fake) => script::replies(fake.run(clock, requests), requests.len()).unwrap(),
             Self::Real(connections, runtime) => runtime.block_on(connections.call(clock, requests)).unwrap(),
         }
     }
@@ -200,9 +198,9 @@ impl<'a> Trace<'a> {
         }
         let clock = script::clock(self.now);
         let clock = if self.own_clock { &[] } else { &clock[..] };
-        let (now, replies) = script::replies(self.redis.run(clock, &requests), requests.len()).unwrap();
+        let Replies { now, found } = self.redis.run(clock, &requests);
         assert_eq!(now, self.now);
-        for (step, found) in steps.into_iter().zip(replies) {
+        for (step, found) in steps.into_iter().zip(found) {
             self.steps += 1;
             let found = found.unwrap();
             if variable("TWIN_SEED").is_some() {
@@ -370,7 +368,7 @@ fn whatever_a_key_holds_nothing_panics() {
             let charge = Charge { terms: &terms, key, cost: random.cost(terms.algorithm().capacity()) };
             let (request, asked) = ask::charges("t", Task::Acquire, &[charge]);
             let reply = fake.run(&script::clock(now), &[request]);
-            let found = script::replies(reply, 1).unwrap().1.remove(0);
+            let found = script::replies(reply, 1).unwrap().found.remove(0);
             let decision = found.and_then(|found| ask::decision(Task::Acquire, now, &asked, &found));
             assert!(!changes || decision.is_ok(), "{:?} {:?}", terms, decision);
         }
