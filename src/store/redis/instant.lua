@@ -81,8 +81,8 @@ local function divide(a, b, c)
   return quotient, rest
 end
 
--- The millisecond of Redis' clock at which (hi, lo) has passed. A key outlives what it means by
--- less than that, and nothing for over 30,000 years.
+-- The millisecond of Redis' clock at which (hi, lo) has passed: absolute, as spans that a script
+-- works out start later than those that Redis counts from. Nothing is kept beyond the year 33,658.
 local function expiry(hi, lo)
   local ms = hi * 1e6 + ceil(lo / 1000) + shift
   if ms > 1e15 then ms = 1e15 end
