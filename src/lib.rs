@@ -32,6 +32,7 @@
 //! | `axum` | default | peer addresses and matched routes from where Axum puts them |
 //! | `tracing` | default | reports of what an operator must mend |
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
+//! | `redis` | | `RedisStore`, by which a fleet shares its limits |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
@@ -65,9 +66,11 @@ pub use http::{
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use request::RequestHead;
+#[cfg(feature = "redis")]
+pub use store::RedisStore;
 pub use store::{MemoryStore, Store};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 
-#[cfg(all(doctest, feature = "axum"))]
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -3,6 +3,10 @@
 //! The vectors are the `*.json` files of the folder that the environment variable `VECTORS` names,
 //! by default `tests/vectors`.
 
+#[cfg(feature = "redis")]
+#[path = "support/redis_server.rs"]
+mod redis_server;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -135,18 +139,25 @@ fn traces() -> Vec<Trace> {
     traces.collect()
 }
 
-/// A store, and the clock that it reads.
+/// A store that reads the clock.
 struct Subject {
     name: &'static str,
-    limiter: fn(&[Limit], &ManualClock) -> Limiter,
+    limiter: Box<dyn Fn(Vec<Limit>, ManualClock) -> Limiter>,
 }
 
-const SUBJECTS: &[Subject] = &[Subject {
-    name: "memory",
-    limiter: |limits, clock| {
-        Limiter::new(limits.to_vec()).store(MemoryStore::new().max_keys(1_000).clock(clock.clone()))
-    },
-}];
+impl Subject {
+    fn memory() -> Self {
+        let store = |clock| MemoryStore::new().max_keys(1_000).clock(clock);
+        Self { name: "memory", limiter: Box::new(move |limits, clock| Limiter::new(limits).store(store(clock))) }
+    }
+
+    #[cfg(feature = "redis")]
+    async fn redis(server: &redis_server::RedisServer) -> Self {
+        let store = tower_ratelimit::RedisStore::connect(&server.url()).await.expect("a connection");
+        let limiter = move |limits, clock| Limiter::new(limits).store(store.clone().clock(clock));
+        Self { name: "redis", limiter: Box::new(limiter) }
+    }
+}
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -154,14 +165,22 @@ async fn main() -> ExitCode {
     let steps: usize = traces.iter().map(|trace| trace.steps.len()).sum();
     assert!(steps > 0, "the vectors hold no step");
 
+    #[cfg(feature = "redis")]
+    let server = redis_server::RedisServer::start();
+    let subjects = [
+        Subject::memory(),
+        #[cfg(feature = "redis")]
+        Subject::redis(&server).await,
+    ];
+
     let mut all_agree = true;
-    for subject in SUBJECTS {
+    for subject in subjects {
         let mut differ = 0;
         for trace in &traces {
             let named = |(index, terms): (usize, &Terms)| Limit::new(format!("limit-{index}"), terms.algorithm());
             let limits: Vec<Limit> = trace.limits.iter().enumerate().map(named).collect();
             let clock = ManualClock::new(Timestamp::EPOCH);
-            let limiter = (subject.limiter)(&limits, &clock);
+            let limiter = (subject.limiter)(limits, clock.clone());
             for (index, step) in trace.steps.iter().enumerate() {
                 clock.set(Timestamp::from_micros(step.at));
                 let decision = limiter.acquire_each(trace.name.as_str(), &step.costs).await.expect("a decision");

@@ -8,6 +8,8 @@
 
 use super::full::Full;
 use super::ratio::{div_ceil, mul_div_ceil};
+#[cfg(feature = "redis")]
+use super::twin::{self, Numbers, State};
 use super::{Room, Standing};
 use crate::record::Record;
 
@@ -124,5 +126,39 @@ impl Drain {
 
     fn give_back(&self, record: &mut Record, now: u64, debt: u128) {
         *record = self.record(self.debt(record, now).saturating_sub(debt), now);
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Drain {
+    pub(super) fn letter(&self) -> u8 {
+        b'd'
+    }
+
+    /// The cost and the amount, then how long it takes to pay back all there can be, all that
+    /// leaves room for the cost, and the cost: to the 1/amount of a µs, so that its twin only adds
+    /// and compares.
+    pub(super) fn numbers(&self, cost: u64) -> Numbers {
+        let cost = twin::within(cost, self.capacity);
+        let room = self.capacity.checked_sub(cost).map_or([-1.0, 0.0, 0.0], |tokens| self.parts(tokens));
+        let numbers = [cost as f64, self.amount.into()].into_iter();
+        numbers.chain(self.parts(self.capacity)).chain(room).chain(self.parts(cost)).collect()
+    }
+
+    /// How long it takes to pay `tokens` back: 10^9 µs, µs, and 1/amount of a µs.
+    fn parts(&self, tokens: u64) -> [f64; 3] {
+        let [units, amount] = [self.units(tokens), u128::from(self.amount)];
+        let [high, low] = twin::limbs(units / amount);
+        [high, low, (units % amount) as f64]
+    }
+
+    pub(super) fn mark(&self, mark: &Record) -> State {
+        let Full { micros, detail } = Full::of(mark);
+        State { micros, counts: [detail, 0] }
+    }
+
+    pub(super) fn recall(&self, held: &[State]) -> Option<Record> {
+        let record = |held: &State| Full { micros: held.micros, detail: held.counts[0] }.record();
+        Some(held.first().map_or(Record::EMPTY, record))
     }
 }

@@ -1,6 +1,8 @@
 //! A counter for each aligned window.
 
 use super::shape::window_constructors;
+#[cfg(feature = "redis")]
+use super::twin::{self, Numbers, State, Twin};
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 
@@ -86,5 +88,25 @@ impl Exact<Record> for FixedWindow {
     fn fall_back(&self, record: &mut Record, now: u64) {
         let (until, count) = self.current(record, now);
         *record = Self::record(until, count);
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Twin<Record> for FixedWindow {
+    fn letter(&self) -> u8 {
+        b'w'
+    }
+
+    fn numbers(&self, cost: u64) -> Numbers {
+        [twin::within(cost, self.capacity()) as f64, self.limit.into(), self.period as f64].into_iter().collect()
+    }
+
+    fn mark(&self, mark: &Record) -> State {
+        State { micros: mark.until.into(), counts: [mark.detail as u32, 0] }
+    }
+
+    fn recall(&self, held: &[State]) -> Option<Record> {
+        let Some(held) = held.first() else { return Some(Record::EMPTY) };
+        Some(Record { until: held.instant()?, detail: held.counts[0].into() })
     }
 }

@@ -2,6 +2,8 @@
 
 use super::drain::Drain;
 use super::shape::bucket_constructors;
+#[cfg(feature = "redis")]
+use super::twin::{Numbers, State, Twin};
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 
@@ -82,5 +84,24 @@ impl Exact<Record> for LeakyBucketQueue {
 
     fn fall_back(&self, record: &mut Record, now: u64) {
         self.drain().fall_back(record, now);
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Twin<Record> for LeakyBucketQueue {
+    fn letter(&self) -> u8 {
+        b'q'
+    }
+
+    fn numbers(&self, cost: u64) -> Numbers {
+        self.drain().numbers(cost)
+    }
+
+    fn mark(&self, mark: &Record) -> State {
+        self.drain().mark(mark)
+    }
+
+    fn recall(&self, held: &[State]) -> Option<Record> {
+        self.drain().recall(held)
     }
 }

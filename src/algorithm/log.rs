@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+#[cfg(feature = "redis")]
+use super::twin::{self, Numbers, State};
 use super::{Room, Standing};
 use crate::record::Record;
 
@@ -177,5 +179,42 @@ impl Span {
         if self.view(log, now).ahead {
             self.commit(log, now, 0);
         }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Span {
+    pub(super) fn letter(&self) -> u8 {
+        b'l'
+    }
+
+    pub(super) fn numbers(&self, cost: u64) -> Numbers {
+        let cost = twin::within(cost, self.limit) as f64;
+        [cost, self.limit as f64, self.width as f64, (self.width * self.buckets) as f64].into_iter().collect()
+    }
+
+    pub(super) fn mark(&self, mark: &Record) -> State {
+        State { micros: u128::from(mark.until) * u128::from(self.width), counts: [0, 0] }
+    }
+
+    /// The log whose oldest entry that counts is the first one `held`, and whose newest is the
+    /// last. Some between may be left out: it decides as if what was taken in them had been taken
+    /// in the next one.
+    pub(super) fn recall(&self, held: &[State]) -> Option<Log> {
+        let mut log = Log::default();
+        let Some(oldest) = held.first() else { return Some(log) };
+        // Totals are told modulo 2^32, and all that counts is less.
+        let base = oldest.counts[0].wrapping_sub(oldest.counts[1]);
+        for state in held {
+            let bucket = state.instant()? / self.width;
+            let total = u64::from(state.counts[0].wrapping_sub(base));
+            match log.entries.back_mut() {
+                Some(last) if last.bucket > bucket || last.total > total => return None,
+                Some(last) if last.bucket == bucket => last.total = total,
+                _ => log.entries.push_back(Entry { bucket, total }),
+            }
+        }
+        log.until = log.entries.back().map_or(0, |newest| self.passes(newest.bucket));
+        Some(log)
     }
 }

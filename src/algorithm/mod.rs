@@ -23,6 +23,8 @@ mod sliding_log;
 mod sliding_window;
 mod sliding_window_counter;
 mod token_bucket;
+#[cfg(feature = "redis")]
+mod twin;
 
 use std::time::Duration;
 
@@ -34,6 +36,8 @@ pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use sliding_window_counter::{Rounding, SlidingWindowCounter};
 pub use token_bucket::{Refill, TokenBucket};
+#[cfg(feature = "redis")]
+pub(crate) use twin::{State, Twins};
 
 use crate::decision::{Level, Verdict};
 use crate::record::Record;

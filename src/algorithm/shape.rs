@@ -154,6 +154,25 @@ macro_rules! decided_by {
                 self.$kernel().fall_back(state, now);
             }
         }
+
+        #[cfg(feature = "redis")]
+        impl $crate::algorithm::twin::Twin<$state> for $limit {
+            fn letter(&self) -> u8 {
+                self.$kernel().letter()
+            }
+
+            fn numbers(&self, cost: u64) -> $crate::algorithm::twin::Numbers {
+                self.$kernel().numbers(cost)
+            }
+
+            fn mark(&self, mark: &$crate::record::Record) -> $crate::algorithm::twin::State {
+                self.$kernel().mark(mark)
+            }
+
+            fn recall(&self, held: &[$crate::algorithm::twin::State]) -> Option<$state> {
+                self.$kernel().recall(held)
+            }
+        }
     };
 }
 pub(super) use decided_by;

@@ -4,6 +4,8 @@ use super::drain::Drain;
 use super::full::Full;
 use super::ratio::div_ceil;
 use super::shape::bucket_constructors;
+#[cfg(feature = "redis")]
+use super::twin::{self, Numbers, State, Twin};
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 
@@ -80,6 +82,11 @@ impl TokenBucket {
             Refill::Continuous => self.drain().span(),
             Refill::Interval => self.intervals(self.capacity()) * u128::from(self.interval),
         }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn refills(&self) -> Refill {
+        self.refill
     }
 
     fn drain(&self) -> Drain {
@@ -190,5 +197,44 @@ impl Exact<Record> for TokenBucket {
         }
         let (missing, next) = self.missing(record, now);
         *record = self.remember(missing, next, now);
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Twin<Record> for TokenBucket {
+    fn letter(&self) -> u8 {
+        match self.refill {
+            Refill::Continuous => self.drain().letter(),
+            Refill::Interval => b'i',
+        }
+    }
+
+    fn numbers(&self, cost: u64) -> Numbers {
+        if self.refill == Refill::Continuous {
+            return self.drain().numbers(cost);
+        }
+        let cost = twin::within(cost, self.capacity()) as f64;
+        [cost, self.capacity.into(), self.amount.into(), self.interval as f64].into_iter().collect()
+    }
+
+    /// Of a bucket filled at intervals, the twin counts what is missing before the next interval,
+    /// and this what is missing before the last one: the same, seen from another interval.
+    fn mark(&self, mark: &Record) -> State {
+        self.drain().mark(mark)
+    }
+
+    fn recall(&self, held: &[State]) -> Option<Record> {
+        if self.refill == Refill::Continuous {
+            return self.drain().recall(held);
+        }
+        let Some(held) = held.first() else { return Some(Record::EMPTY) };
+        let missing = u64::from(held.counts[1]) << 32 | u64::from(held.counts[0]);
+        if missing == 0 {
+            return Some(Record::EMPTY);
+        }
+        let before_last = self.intervals(missing) - 1;
+        let last = missing - before_last as u64 * u64::from(self.amount);
+        let micros = held.micros + before_last * u128::from(self.interval);
+        Some(Full { micros, detail: last as u32 }.record())
     }
 }

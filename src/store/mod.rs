@@ -5,12 +5,16 @@
 
 mod answer;
 mod memory;
+#[cfg(feature = "redis")]
+mod redis;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use answer::Answer;
 pub use memory::MemoryStore;
+#[cfg(feature = "redis")]
+pub use redis::RedisStore;
 
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;

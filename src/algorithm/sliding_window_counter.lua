@@ -1,0 +1,67 @@
+-- The twin of sliding_window_counter.rs. A key holds the instant at which it means nothing any
+-- more, the count of the window before, and that of its own.
+local function sliding_window_counter()
+  local rule = { numbers = '<dddd' }
+
+  -- The start of the window that counts now, how far into it now is, both counts, and whether a
+  -- clock fell back by far.
+  local function windows(key, period)
+    local raw, hi, lo, before, count = read(key)
+    local start_hi, start_lo = window_start(period)
+    local elapsed = apart(now_hi, now_lo, start_hi, start_lo)
+    local ahead = apart(hi, lo, start_hi, start_lo)
+    if ahead <= 0 then
+      before, count = 0, 0
+    elseif ahead <= period then
+      before, count = count, 0
+    elseif ahead > 2 * period and ahead <= 3 * period then
+      -- The next window, after a clock stepped back: time waits for its start.
+      start_hi, start_lo = plus(hi, lo, -2 * period)
+      elapsed = 0
+    end
+    return raw, start_hi, start_lo, elapsed, before, count, ahead > 3 * period
+  end
+
+  local function remember(key, period, hi, lo, before, count)
+    if count > 0 then
+      hi, lo = plus(hi, lo, 2 * period)
+      return write(key, hi, lo, before, count, hi, lo)
+    end
+    if before == 0 then return call('DEL', key) end
+    -- The window before, seen as its own.
+    hi, lo = plus(hi, lo, period)
+    write(key, hi, lo, 0, before, hi, lo)
+  end
+
+  function rule.peek(charge)
+    local cost, limit, period, rounds_up = charge[1], charge[2], charge[3], charge[4]
+    local elapsed
+    charge.held, charge.hi, charge.lo, elapsed, charge.before, charge.count, charge.ahead = windows(charge.key, period)
+    local weighted, rest = divide(charge.before, period - elapsed, period)
+    if rest > 0 then weighted = weighted + rounds_up end
+    return weighted + charge.count + cost <= limit
+  end
+
+  function rule.commit(charge)
+    remember(charge.key, charge[3], charge.hi, charge.lo, charge.before, charge.count + charge[1])
+  end
+
+  function rule.fall_back(charge)
+    remember(charge.key, charge[3], charge.hi, charge.lo, charge.before, charge.count)
+  end
+
+  -- The mark is the instant at which the charge's own window meant nothing any more.
+  function rule.refund(charge, mark_hi, mark_lo)
+    local cost, period = charge[1], charge[3]
+    local raw, hi, lo, elapsed, before, count = windows(charge.key, period)
+    local later = apart(hi, lo, plus(mark_hi, mark_lo, -2 * period))
+    if raw == '' then return end
+    if later == 0 then
+      remember(charge.key, period, hi, lo, before, math.max(count - cost, 0))
+    elseif later == period then
+      remember(charge.key, period, hi, lo, math.max(before - cost, 0), count)
+    end
+  end
+
+  return rule
+end

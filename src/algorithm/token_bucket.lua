@@ -1,0 +1,76 @@
+-- The twin of token_bucket.rs, of what is filled at intervals; filled evenly it is a drain. A key
+-- holds the instant at which an interval ends, and how many tokens are missing until then, modulo
+-- 2^32 and by 2^32.
+local function token_bucket()
+  local rule = { numbers = '<dddd' }
+
+  -- How many tokens are missing now of those missing before (hi, lo), how long until the next
+  -- interval, and whether a clock fell back by far. All of this is exact where it matters: a bucket fills in at most 2^32 intervals.
+  local function missing(charge, hi, lo, count)
+    local capacity, amount, interval = charge[2], charge[3], charge[4]
+    if count == 0 then return 0, interval, false end
+    local left, rest, ended
+    local left_hi, left_lo = sub(hi, lo, 0, now_hi, now_lo, 0, 1)
+    if left_hi < 0 or left_hi + left_lo == 0 then
+      left_hi, left_lo = sub(now_hi, now_lo, 0, hi, lo, 0, 1)
+      rest = rest_of(left_hi, left_lo, interval)
+      ended = floor((left_hi * 1e9 + left_lo - rest) / interval + 0.5) + 1
+      rest = interval - rest
+    else
+      rest = rest_of(left_hi, left_lo, interval)
+      ended = -floor((left_hi * 1e9 + left_lo - rest) / interval + 0.5)
+      if rest == 0 then rest, ended = interval, ended + 1 end
+    end
+    local intervals = ceil(count / amount) - ended
+    if intervals <= 0 then return 0, interval, false end
+    -- Left by a clock that stepped back by more than it takes to fill the bucket.
+    if intervals > 2 * ceil(capacity / amount) then return capacity, interval, true end
+    return count - ended * amount, rest, false
+  end
+
+  local function remember(charge, count, rest)
+    if count == 0 then return call('DEL', charge.key) end
+    local amount, interval = charge[3], charge[4]
+    local hi, lo = plus(now_hi, now_lo, rest)
+    local high = floor(count / 4294967296)
+    local until_hi, until_lo = plus(hi, lo, (ceil(count / amount) - 1) * interval)
+    write(charge.key, hi, lo, count - high * 4294967296, high, until_hi, until_lo)
+  end
+
+  function rule.peek(charge)
+    local raw, hi, lo, count, high = read(charge.key)
+    charge.held = raw
+    charge.count, charge.n, charge.ahead = missing(charge, hi, lo, high * 4294967296 + count)
+    return charge.count + charge[1] <= charge[2]
+  end
+
+  function rule.commit(charge)
+    remember(charge, charge.count + charge[1], charge.n)
+  end
+
+  function rule.fall_back(charge)
+    remember(charge, charge.count, charge.n)
+  end
+
+  -- The mark is the first instant at which tokens came back after the charge: for it before all
+  -- others, as token_bucket.rs says why.
+  function rule.refund(charge, mark_hi, mark_lo)
+    local raw, hi, lo, count, high = read(charge.key)
+    if raw == '' then return end
+    local amount, interval = charge[3], charge[4]
+    local refills = 0
+    local since_hi, since_lo = sub(now_hi, now_lo, 0, mark_hi, mark_lo, 0, 1)
+    if since_hi >= 0 then
+      refills = floor((since_hi * 1e9 + since_lo - rest_of(since_hi, since_lo, interval)) / interval + 0.5) + 1
+    elseif apart(mark_hi, mark_lo, now_hi, now_lo) > interval then
+      -- A clock that stepped back can't say how many there were.
+      return
+    end
+    local rest
+    count, rest = missing(charge, hi, lo, high * 4294967296 + count)
+    local back = math.max(charge[1] - refills * amount, 0)
+    remember(charge, math.max(count - back, 0), rest)
+  end
+
+  return rule
+end

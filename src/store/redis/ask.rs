@@ -1,0 +1,102 @@
+//! Requests as the script is handed them, and decisions from what it found.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::error::Fault;
+use super::key;
+use super::script::{self, Found, Request, Task};
+use crate::algorithm::{Exact, Room, Standing, State, Twins};
+use crate::decision::{Decision, Outcome, Outcomes, Verdict};
+use crate::hash::KeyHash;
+use crate::record::Record;
+use crate::store::{Charge, Refund, Terms};
+use crate::time::Timestamp;
+
+/// A [`Charge`] that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Asked {
+    terms: Arc<Terms>,
+    key: KeyHash,
+    cost: u64,
+}
+
+pub(super) fn charges(prefix: &str, task: Task, charges: &[Charge<'_>]) -> (Request, SmallVec<[Asked; 2]>) {
+    let mut request = Request::new(task, charges.len());
+    let asked = charges.iter().map(|&Charge { terms, key, cost }| {
+        request.limit(key::name(prefix, terms, key));
+        match terms.algorithm().twin() {
+            Twins::Record(twin) => request.rule(twin.letter(), None, &twin.numbers(cost)),
+            Twins::Log(twin) => request.rule(twin.letter(), None, &twin.numbers(cost)),
+        }
+        Asked { terms: terms.clone(), key, cost }
+    });
+    let asked = asked.collect();
+    (request, asked)
+}
+
+pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
+    let mut request = Request::new(Task::Refund, refunds.len());
+    for Refund { terms, key, cost, mark } in refunds {
+        request.limit(key::name(prefix, terms, *key));
+        match terms.algorithm().twin() {
+            Twins::Record(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost)),
+            Twins::Log(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost)),
+        }
+    }
+    request
+}
+
+pub(super) fn resets(prefix: &str, keys: &[(&Arc<Terms>, KeyHash)]) -> Request {
+    let mut request = Request::new(Task::Reset, keys.len());
+    for &(terms, key) in keys {
+        request.limit(key::name(prefix, terms, key));
+    }
+    request
+}
+
+/// The decision on what was `asked`, from what the script found at `now`: the memory store's own
+/// code says of each limit what is left and for how long.
+pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> Result<Decision, Fault> {
+    if found.held.len() != asked.len() {
+        return Err(Fault::Reply("another number of limits"));
+    }
+    let take = task == Task::Acquire && found.allowed;
+    let mut verdict = Verdict::NOW;
+    let mut outcomes = Outcomes::new();
+    for (asked, held) in asked.iter().zip(&found.held) {
+        let held = script::bytes(held).and_then(State::all).ok_or(Fault::Reply("no state"))?;
+        let seen = match asked.terms.algorithm().twin() {
+            Twins::Record(twin) => twin.recall(&held).map(|state| settle(twin, state, now, asked.cost, take)),
+            Twins::Log(twin) => twin.recall(&held).map(|state| settle(twin, state, now, asked.cost, take)),
+        };
+        let (room, mark, standing) = seen.ok_or(Fault::Reply("a state that can't be"))?;
+        let of_this = Verdict::from(room);
+        verdict = verdict.and(of_this);
+        outcomes.push(Outcome {
+            limit: asked.terms.index(),
+            key: asked.key,
+            cost: asked.cost,
+            mark,
+            verdict: of_this,
+            level: standing.into(),
+        });
+    }
+    if verdict.is_allowed() != found.allowed {
+        return Err(Fault::Reply("another verdict than its state's"));
+    }
+    Ok(Decision::new(Timestamp::from_micros(now), verdict, take, outcomes))
+}
+
+fn settle<S>(
+    rule: &(impl Exact<S> + ?Sized),
+    mut state: S,
+    now: u64,
+    cost: u64,
+    take: bool,
+) -> (Room, Record, Standing) {
+    let room = if cost == 0 { Room::NOW } else { rule.peek(&state, now, cost) };
+    let mark = if take && cost > 0 { rule.commit(&mut state, now, cost) } else { Record::EMPTY };
+    (room, mark, rule.standing(&state, now))
+}

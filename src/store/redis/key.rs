@@ -1,0 +1,60 @@
+//! The names of keys.
+
+use std::fmt::Write;
+
+use crate::hash::KeyHash;
+use crate::store::Terms;
+
+/// What starts every key's name, unless the store is told otherwise.
+pub(super) const PREFIX: &str = "ratelimit";
+
+/// `prefix:{hash}:limit:code`: the limits of one subject share a slot of a Cluster, by the hash in
+/// braces, and no two algorithms a key.
+pub(super) fn name(prefix: &str, terms: &Terms, key: KeyHash) -> String {
+    let mut name = String::with_capacity(prefix.len() + terms.name().len() + 40);
+    name.push_str(prefix);
+    // Writing to a string can't fail.
+    let _ = write!(name, ":{{{:032x}}}:", key.as_u128());
+    escape(terms.name(), &mut name);
+    name.push(':');
+    name.push_str(terms.algorithm().code());
+    name
+}
+
+/// Percent-encodes what could end a component, be a pattern, or break a line.
+pub(super) fn escape(text: &str, into: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
+            into.push(char::from(byte));
+        } else {
+            let _ = write!(into, "%{byte:02x}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::FixedWindow;
+    use crate::hash::KeyHasher;
+
+    fn named(limit: &str) -> String {
+        let hasher = KeyHasher::with_secret([0; 16]);
+        let terms = Terms::new(limit.into(), 0, FixedWindow::per_day(1).into(), &hasher);
+        name(PREFIX, &terms, hasher.hash(b"ann@example.org"))
+    }
+
+    #[test]
+    fn a_key_has_the_hash_in_braces_and_nothing_of_the_input() {
+        let name = named("daily");
+        assert!(name.starts_with("ratelimit:{") && name.ends_with("}:daily:fw"), "{name}");
+        assert_eq!(name.len(), "ratelimit:{}:daily:fw".len() + 32);
+        assert!(!name.contains("ann"));
+    }
+
+    #[test]
+    fn odd_limit_names_cannot_pass_for_others() {
+        assert!(named("a:b {x}*").ends_with("}:a%3ab%20%7bx%7d%2a:fw"));
+        assert_ne!(named("a%3ab"), named("a:b"));
+    }
+}

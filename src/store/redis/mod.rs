@@ -1,0 +1,150 @@
+//! The store in Redis, for a fleet.
+
+mod ask;
+mod connection;
+mod error;
+mod key;
+mod queue;
+mod script;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use self::connection::Connections;
+use self::error::Fault;
+use self::queue::Queue;
+use self::script::{Found, Request, Task};
+use super::{Answer, Charge, Refund, Store, Terms};
+use crate::decision::Decision;
+use crate::error::StoreError;
+use crate::hash::{KeyHash, KeyHasher};
+use crate::time::Clock;
+
+/// Remembers keys in Redis (6.2 or later) or Valkey, so that a fleet shares its limits: with the
+/// answers of a [`MemoryStore`](crate::MemoryStore), to the microsecond.
+///
+/// All limits of a request are decided and charged by one script, in one round trip, at one instant
+/// of Redis' clock; requests that wait for Redis at the same time share a round trip. A key is called `prefix:{hash}:limit:algorithm`, holds 18 bytes (a sliding log
+/// 18 for each request, a sliding window for each bucket in use), and vanishes at the millisecond at
+/// which it is as if it had never been used.
+///
+/// ```no_run
+/// use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://127.0.0.1:6379").await?.secret(*b"0123456789abcdef");
+/// let limiter = Limiter::new([Limit::new("mails", FixedWindow::per_day(20))]).store(store);
+/// assert!(limiter.acquire("ann@example.org", 1).await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Its clones share connections.
+#[derive(Clone)]
+pub struct RedisStore {
+    queue: Arc<Queue>,
+    prefix: Arc<str>,
+    hasher: KeyHasher,
+    clock: Option<Arc<dyn Clock>>,
+}
+
+/// The secret of fleets that were given none: keys are hashed so that they have one size, and by
+/// whoever knows this crate.
+const NO_SECRET: [u8; 16] = *b"tower-ratelimit\0";
+
+impl RedisStore {
+    /// Connects to the Redis at `url`, such as `redis://user:password@host:6379/0`.
+    ///
+    /// # Errors
+    ///
+    /// When the URL is not one of Redis, or there is no Redis that answers and lets us load a
+    /// script.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Ok(Self {
+            queue: Queue::new(Connections::open(url).await?),
+            prefix: key::PREFIX.into(),
+            hasher: KeyHasher::with_secret(NO_SECRET),
+            clock: None,
+        })
+    }
+
+    /// What the names of keys start with: `ratelimit`, unless this says otherwise. Stores of
+    /// different prefixes share nothing. All but ASCII letters, digits and `-._/` is
+    /// percent-encoded.
+    #[must_use]
+    pub fn prefix(self, prefix: &str) -> Self {
+        let mut escaped = String::new();
+        key::escape(prefix, &mut escaped);
+        Self { prefix: escaped.into(), ..self }
+    }
+
+    /// The secret that keys are hashed with, the same for a whole fleet. Without one, who can read
+    /// Redis can find out whether a key that they guess was used, and who can choose keys can make
+    /// up two that share a bucket.
+    #[must_use]
+    pub fn secret(self, secret: [u8; 16]) -> Self {
+        Self { hasher: KeyHasher::with_secret(secret), ..self }
+    }
+
+    /// Replaces Redis' clock, for tests. Keys are then kept for ten minutes longer than they mean
+    /// something, as Redis' own clock goes on.
+    #[must_use]
+    pub fn clock(self, clock: impl Clock) -> Self {
+        Self { clock: Some(Arc::new(clock)), ..self }
+    }
+
+    /// Has the script do what is asked, and reads its reply by `read`.
+    fn ask<T>(
+        &self,
+        request: Request,
+        read: impl FnOnce(u64, Found) -> Result<T, Fault> + Send + 'static,
+    ) -> Answer<T> {
+        let queue = self.queue.clone();
+        let clock = self.clock.as_ref().map(|clock| script::clock(clock.now().as_micros()));
+        Answer::pending(async move {
+            let (now, found) = match clock {
+                None => queue.ask(request).await?,
+                Some(clock) => queue.ask_by(&clock, request).await?,
+            };
+            Ok(read(now, found)?)
+        })
+    }
+
+    fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let (request, asked) = ask::charges(&self.prefix, task, charges);
+        self.ask(request, move |now, found| ask::decision(task, now, &asked, &found))
+    }
+}
+
+impl Store for RedisStore {
+    fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
+    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.decide(Task::Acquire, charges)
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.decide(Task::Peek, charges)
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+        if refunds.is_empty() {
+            return Answer::ready(Ok(()));
+        }
+        self.ask(ask::refunds(&self.prefix, refunds), |_, _| Ok(()))
+    }
+
+    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        self.ask(ask::resets(&self.prefix, keys), |_, _| Ok(()))
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("prefix", &self.prefix).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,136 @@
+//! The twins against the algorithms: random traces, every answer the same, on the script run in
+//! this process and on a real server.
+#![allow(clippy::print_stdout, reason = "how many steps were compared")]
+
+mod fake;
+mod random;
+#[path = "../../../../tests/support/redis_server.rs"]
+mod redis_server;
+mod trace;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use deadpool_redis::redis;
+
+use self::fake::{Fake, Held};
+use self::random::Random;
+use self::redis_server::RedisServer;
+use self::trace::Trace;
+use super::ask;
+use super::connection::Connections;
+use super::script::{self, Replies, Request, Task};
+use crate::hash::KeyHasher;
+use crate::store::{Charge, Terms};
+
+/// Environment variables for who looks closer: `TWIN_STEPS`, how many to compare, and `TWIN_SEED`,
+/// the trace to begin with, which is then printed.
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+/// What runs the script.
+enum Redis {
+    Fake(Fake),
+    Real(Box<Connections>, tokio::runtime::Runtime),
+}
+
+impl Redis {
+    fn real(server: &RedisServer) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let connections = runtime.block_on(Connections::open(&server.url())).unwrap();
+        Self::Real(Box::new(connections), runtime)
+    }
+
+    fn run(&self, clock: &[u8], requests: &[Request]) -> Replies {
+        match self {
+            Self::Fake(fake) => script::replies(fake.run(clock, requests), requests.len()).unwrap(),
+            Self::Real(connections, runtime) => runtime.block_on(connections.call(clock, requests)).unwrap(),
+        }
+    }
+
+    fn fake(&self) -> Option<&Fake> {
+        match self {
+            Self::Fake(fake) => Some(fake),
+            Self::Real(..) => None,
+        }
+    }
+}
+
+fn traces(redis: &Redis, steps: u64) {
+    let mut done = 0;
+    for seed in variable("TWIN_SEED").unwrap_or(0).. {
+        let failed = catch_unwind(AssertUnwindSafe(|| {
+            // Most traces are short, to meet many limits; some fill logs.
+            Trace::new(seed, redis).run(if seed % 64 == 63 { 1_500 } else { 40 })
+        }));
+        match failed {
+            Ok(steps) => done += steps,
+            Err(_) => panic!("the trace of seed {seed} differs"),
+        }
+        if let Some(fake) = redis.fake() {
+            fake.keys.borrow_mut().clear();
+        }
+        if done > steps {
+            println!("{done} steps compared, in {} traces", seed + 1);
+            return;
+        }
+    }
+}
+
+#[test]
+fn twins_decide_alike() {
+    traces(&Redis::Fake(Fake::new()), variable("TWIN_STEPS").unwrap_or(500_000));
+}
+
+#[test]
+fn a_real_server_decides_alike() {
+    let server = RedisServer::start();
+    traces(&Redis::real(&server), 20_000);
+
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+    assert!(!keys.is_empty());
+    for key in keys {
+        let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
+        assert!(left > 0, "{key} has no time to live");
+    }
+}
+
+/// A limit is changed while keys remember what the old one left, or what nobody left.
+#[test]
+fn whatever_a_key_holds_nothing_panics() {
+    let fake = Fake::new();
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let key = hasher.hash(b"key");
+    let mut random = Random(1);
+    for _ in 0..2_000 {
+        fake.keys.borrow_mut().clear();
+        let kind = random.below(8);
+        let changes = random.one_in(2);
+        let mut now = 1_767_225_600_000_000;
+        for _ in 0..20 {
+            let terms = Arc::new(Terms::new("limit".into(), 0, random.algorithm(kind), &hasher));
+            if !changes {
+                let bytes = |random: &mut Random| {
+                    let bytes: Vec<u8> =
+                        (0..18).map(|_| if random.one_in(3) { 0 } else { random.next() as u8 }).collect();
+                    bytes[..random.up_to(18) as usize].to_vec()
+                };
+                let held = match random.below(2) {
+                    0 => Held::Text(bytes(&mut random)),
+                    _ => Held::List((0..random.up_to(5)).map(|_| bytes(&mut random)).collect()),
+                };
+                let name = super::key::name("t", &terms, key);
+                fake.keys.borrow_mut().insert(name.into_bytes(), (held, Some(u64::MAX)));
+            }
+            now += random.up_to(1 << 40);
+            let charge = Charge { terms: &terms, key, cost: random.cost(terms.algorithm().capacity()) };
+            let (request, asked) = ask::charges("t", Task::Acquire, &[charge]);
+            let reply = fake.run(&script::clock(now), &[request]);
+            let found = script::replies(reply, 1).unwrap().found.remove(0);
+            let decision = found.and_then(|found| ask::decision(Task::Acquire, now, &asked, &found));
+            assert!(!changes || decision.is_ok(), "{:?} {:?}", terms, decision);
+        }
+    }
+}

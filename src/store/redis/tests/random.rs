@@ -1,0 +1,89 @@
+//! Random limits, costs and instants, with a liking for the edges.
+
+use std::time::Duration;
+
+use crate::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Rounding, SlidingLog, SlidingWindow, SlidingWindowCounter,
+    TokenBucket,
+};
+
+/// SplitMix64.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub(super) fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// From 1 to `most`, as often of few digits as of many.
+    pub(super) fn up_to(&mut self, most: u64) -> u64 {
+        match self.below(12) {
+            0 => 1,
+            1 => most,
+            _ => {
+                let bits = self.below(u64::from(64 - most.leading_zeros())) + 1;
+                (self.next() >> (64 - bits)).clamp(1, most)
+            }
+        }
+    }
+
+    fn tokens(&mut self) -> u32 {
+        let most = if self.one_in(4) { u64::from(u32::MAX) } else { 12 };
+        self.up_to(most) as u32
+    }
+
+    fn micros(&mut self) -> u64 {
+        const ROUND: [u64; 8] =
+            [1, 10, 1_000, 60_000_000, 1_000_000, 86_400_000_000, 3_600_000_000, 31_622_400_000_000];
+        match self.below(3) {
+            0 => ROUND[self.below(8) as usize],
+            1 => self.up_to(100),
+            _ => self.up_to(31_622_400_000_000),
+        }
+    }
+
+    pub(super) fn algorithm(&mut self, kind: u64) -> Algorithm {
+        let [one, other] = [self.tokens(), self.tokens()];
+        let micros = self.micros();
+        let span = Duration::from_micros(micros);
+        match kind {
+            0 => FixedWindow::new(one, span).into(),
+            1 => SlidingLog::new(one, span).into(),
+            2 => {
+                let buckets = (1..=self.up_to(5_000)).rev().find(|buckets| micros.is_multiple_of(*buckets)).unwrap();
+                SlidingWindow::new(one, span).buckets(buckets as u32).into()
+            }
+            3 => {
+                let rounding = if self.one_in(2) { Rounding::Up } else { Rounding::Down };
+                SlidingWindowCounter::new(one, span).rounding(rounding).into()
+            }
+            4 => TokenBucket::new(one, other, span).into(),
+            5 => TokenBucket::new(one, other, span).at_intervals().into(),
+            6 => LeakyBucket::new(one, other, span).into(),
+            _ => LeakyBucketQueue::new(one, other, span).into(),
+        }
+    }
+
+    pub(super) fn cost(&mut self, capacity: u64) -> u64 {
+        match self.below(16) {
+            0 => 0,
+            1 => capacity,
+            2 => capacity + 1,
+            3 => self.next(),
+            4..8 => self.up_to(capacity),
+            _ => self.up_to(capacity.min(3)),
+        }
+    }
+}

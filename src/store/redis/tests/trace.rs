@@ -1,0 +1,278 @@
+//! A random trace: on what runs the script, and on a naive memory beside it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::random::Random;
+use super::{Redis, variable};
+use crate::algorithm::{Algorithm, Log, Room, Standing, Twins};
+use crate::decision::{Decision, Verdict};
+use crate::hash::{KeyHash, KeyHasher};
+use crate::record::Record;
+use crate::store::redis::ask::{self, Asked};
+use crate::store::redis::key;
+use crate::store::redis::script::{self, Replies, Request, Task};
+use crate::store::{Charge, Refund, Terms};
+
+/// What a key remembers.
+#[derive(Clone, Debug)]
+enum Memory {
+    Record(Record),
+    Log(Log),
+}
+
+macro_rules! ruled {
+    ($algorithm:expr, $memory:expr, ($rule:ident, $state:ident) => $call:expr) => {
+        match ($algorithm.twin(), $memory) {
+            (Twins::Record($rule), Memory::Record($state)) => $call,
+            (Twins::Log($rule), Memory::Log($state)) => $call,
+            _ => unreachable!("a limit's state is of its algorithm"),
+        }
+    };
+}
+
+impl Memory {
+    fn of(algorithm: &Algorithm) -> Self {
+        match algorithm.twin() {
+            Twins::Record(_) => Self::Record(Record::EMPTY),
+            Twins::Log(_) => Self::Log(Log::default()),
+        }
+    }
+
+    fn peek(&self, algorithm: &Algorithm, now: u64, cost: u64) -> Room {
+        match cost {
+            0 => Room::NOW,
+            _ => ruled!(algorithm, self, (rule, state) => rule.peek(state, now, cost)),
+        }
+    }
+
+    fn commit(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> Record {
+        ruled!(algorithm, self, (rule, state) => rule.commit(state, now, cost))
+    }
+
+    fn standing(&self, algorithm: &Algorithm, now: u64) -> Standing {
+        ruled!(algorithm, self, (rule, state) => rule.standing(state, now))
+    }
+
+    fn fall_back(&mut self, algorithm: &Algorithm, now: u64) {
+        let until = match self {
+            Self::Record(record) => record.until,
+            Self::Log(log) => log.until,
+        };
+        if until > now {
+            ruled!(algorithm, self, (rule, state) => rule.fall_back(state, now));
+        }
+    }
+
+    fn refund(&mut self, algorithm: &Algorithm, mark: Record, now: u64, cost: u64) {
+        ruled!(algorithm, self, (rule, state) => rule.refund(state, mark, now, cost));
+    }
+}
+
+/// A request, and what it is to be answered.
+#[derive(Debug)]
+enum Step {
+    Decide { task: Task, asked: SmallVec<[Asked; 2]>, expected: Vec<(Verdict, Record, Standing)> },
+    Change,
+}
+
+/// A trace: limits, what they remember, and a clock.
+pub(super) struct Trace<'a> {
+    random: Random,
+    redis: &'a Redis,
+    terms: Vec<Arc<Terms>>,
+    key: KeyHash,
+    memories: Vec<Memory>,
+    receipts: Vec<Vec<(usize, u64, Record)>>,
+    now: u64,
+    /// Spans that led to an edge before.
+    edges: Vec<u64>,
+    /// Redis' own clock is used, keys expire, and time goes on.
+    own_clock: bool,
+    steps: u64,
+}
+
+impl<'a> Trace<'a> {
+    pub(super) fn new(seed: u64, redis: &'a Redis) -> Self {
+        let mut random = Random(seed);
+        let hasher = KeyHasher::with_secret([0; 16]);
+        let limits = 1 + random.below(3) * random.below(2);
+        let algorithms = (0..limits).map(|_| {
+            let kind = random.below(8);
+            random.algorithm(kind)
+        });
+        let algorithms: Vec<Algorithm> = algorithms.collect();
+        let terms = |(index, algorithm): (usize, &Algorithm)| {
+            Arc::new(Terms::new(format!("limit {index}").into(), index as u16, *algorithm, &hasher))
+        };
+        let own_clock = redis.fake().is_some() && random.one_in(3);
+        let now = match random.below(6) {
+            0 => random.below(1_000),
+            1 if !own_clock => (1 << 62) - random.up_to(1 << 61),
+            _ => 1_767_225_600_000_000 + random.up_to(1 << 40),
+        };
+        Self {
+            redis,
+            terms: algorithms.iter().enumerate().map(terms).collect(),
+            key: hasher.hash(&seed.to_le_bytes()),
+            memories: algorithms.iter().map(Memory::of).collect(),
+            receipts: Vec::new(),
+            now,
+            edges: Vec::new(),
+            own_clock,
+            steps: 0,
+            random,
+        }
+    }
+
+    pub(super) fn run(mut self, calls: u64) -> u64 {
+        for _ in 0..calls {
+            self.step_clock();
+            let together = 1 + self.random.below(3) * self.random.below(2);
+            self.call(together);
+        }
+        self.steps
+    }
+
+    fn step_clock(&mut self) {
+        let random = &mut self.random;
+        let edge = if self.edges.is_empty() { 1 } else { self.edges[random.below(self.edges.len() as u64) as usize] };
+        let ahead = match random.below(10) {
+            0..3 => 0,
+            3..5 => edge,
+            5 => edge.saturating_sub(1),
+            6 => random.up_to(edge.max(1)),
+            7 => random.up_to(1_000),
+            8 => random.up_to(1 << 20),
+            _ => random.next() >> (14 + random.below(50)),
+        };
+        let most = if self.own_clock { 1 << 52 } else { 1 << 62 };
+        self.now = if !self.own_clock && random.one_in(8) {
+            self.now.saturating_sub(ahead)
+        } else {
+            (self.now + ahead).min(most)
+        };
+        self.edges.clear();
+    }
+
+    fn call(&mut self, together: u64) {
+        let steps: Vec<(Request, Step)> = (0..together).map(|_| self.step()).collect();
+        let (requests, steps): (Vec<Request>, Vec<Step>) = steps.into_iter().unzip();
+        if let Some(fake) = self.redis.fake() {
+            // A clock that is handed in does not go together with Redis' own.
+            fake.time.set(if self.own_clock { self.now } else { 1_700_000_000_123_456 });
+            if self.own_clock {
+                fake.expire();
+            }
+        }
+        let clock = script::clock(self.now);
+        let clock = if self.own_clock { &[] } else { &clock[..] };
+        let Replies { now, found } = self.redis.run(clock, &requests);
+        assert_eq!(now, self.now);
+        for (step, found) in steps.into_iter().zip(found) {
+            self.steps += 1;
+            let found = found.unwrap();
+            if variable("TWIN_SEED").is_some() {
+                println!("{now} {step:?} {found:?}");
+            }
+            let Step::Decide { task, asked, expected } = step else { continue };
+            let decision = ask::decision(task, now, &asked, &found).unwrap();
+            self.compare(&decision, &expected);
+        }
+        self.check_expiry();
+    }
+
+    fn compare(&mut self, decision: &Decision, expected: &[(Verdict, Record, Standing)]) {
+        for (outcome, &(verdict, mark, standing)) in decision.outcomes().iter().zip(expected) {
+            assert_eq!(outcome.verdict, verdict, "{:?}", self.terms);
+            assert_eq!(outcome.level, standing.into(), "{:?}", self.terms);
+            assert_eq!(outcome.mark, mark, "{:?}", self.terms);
+        }
+        let spans =
+            [decision.retry_after(), decision.outcomes()[0].more_after(), Some(decision.outcomes()[0].reset_after())];
+        let spans = spans.into_iter().flatten().map(|span| u64::try_from(span.as_micros()).unwrap_or(1 << 50));
+        self.edges.extend(spans.map(|span| span.min(1 << 50)));
+    }
+
+    /// No key without a time to live, and none that is longer than the state means something.
+    fn check_expiry(&self) {
+        let Some(fake) = self.redis.fake() else { return };
+        if self.own_clock {
+            fake.expire();
+        }
+        let keys = fake.keys.borrow();
+        for (terms, memory) in self.terms.iter().zip(&self.memories) {
+            let Some((_, last)) = keys.get(key::name("t", terms, self.key).as_bytes()) else { continue };
+            let last = last.expect("a key has a time to live");
+            let left = memory.standing(terms.algorithm(), self.now).reset_after;
+            // Within its last ms a key is there and means nothing.
+            if self.own_clock && left > 0 {
+                let until = u128::from(self.now) + left;
+                let expected = until.div_ceil(1_000).min(1_000_000_000_000_000);
+                let off = u128::from(last).abs_diff(expected);
+                // Beyond 2^53 µs the ms is rounded, too.
+                let rounded = if until < 1 << 53 { 0 } else { 1 };
+                assert!(off <= rounded, "{last} for {expected}: {:?}", self.terms);
+            }
+        }
+    }
+
+    fn step(&mut self) -> (Request, Step) {
+        match self.random.below(12) {
+            0..3 if !self.receipts.is_empty() => self.refund(),
+            3 if self.random.one_in(4) => {
+                let keys: Vec<_> = self.terms.iter().map(|terms| (terms, self.key)).collect();
+                let request = ask::resets("t", &keys);
+                self.memories = self.terms.iter().map(|terms| Memory::of(terms.algorithm())).collect();
+                (request, Step::Change)
+            }
+            4 => self.decide(Task::Peek),
+            _ => self.decide(Task::Acquire),
+        }
+    }
+
+    fn refund(&mut self) -> (Request, Step) {
+        let which = self.random.below(self.receipts.len() as u64) as usize;
+        let receipt = self.receipts.swap_remove(which);
+        let mut refunds = Vec::new();
+        for &(limit, cost, mark) in &receipt {
+            let terms = &self.terms[limit];
+            let part = if self.random.one_in(3) { self.random.up_to(cost) } else { cost };
+            self.memories[limit].refund(terms.algorithm(), mark, self.now, part);
+            refunds.push(Refund { terms, key: self.key, cost: part, mark });
+        }
+        (ask::refunds("t", &refunds), Step::Change)
+    }
+
+    fn decide(&mut self, task: Task) -> (Request, Step) {
+        let costs: Vec<u64> = self.terms.iter().map(|terms| self.random.cost(terms.algorithm().capacity())).collect();
+        let limits = || self.terms.iter().map(|terms| terms.algorithm());
+        let rooms: Vec<Room> = limits()
+            .zip(&self.memories)
+            .zip(&costs)
+            .map(|((algorithm, memory), &cost)| memory.peek(algorithm, self.now, cost))
+            .collect();
+        let take = task == Task::Acquire && rooms.iter().all(|room| room.is_now());
+        let mut receipt = Vec::new();
+        let mut expected = Vec::new();
+        for (limit, algorithm) in limits().enumerate() {
+            let memory = &mut self.memories[limit];
+            let mut mark = Record::EMPTY;
+            if take && costs[limit] > 0 {
+                mark = memory.commit(algorithm, self.now, costs[limit]);
+                receipt.push((limit, costs[limit], mark));
+            } else if !rooms[limit].is_now() {
+                memory.fall_back(algorithm, self.now);
+            }
+            expected.push((rooms[limit].into(), mark, memory.standing(algorithm, self.now)));
+        }
+        let charge = |(terms, &cost)| Charge { terms, key: self.key, cost };
+        let charges: Vec<Charge<'_>> = self.terms.iter().zip(&costs).map(charge).collect();
+        let (request, asked) = ask::charges("t", task, &charges);
+        if !receipt.is_empty() {
+            self.receipts.push(receipt);
+        }
+        (request, Step::Decide { task, asked, expected })
+    }
+}

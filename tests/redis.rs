@@ -1,0 +1,313 @@
+//! The store in Redis, on a real server.
+#![cfg(feature = "redis")]
+
+#[path = "support/redis_server.rs"]
+mod redis_server;
+
+use std::error::Error;
+use std::time::Duration;
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{Client, cmd};
+use redis_server::RedisServer;
+use tower_ratelimit::{
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, RedisStore, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
+};
+
+fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
+    [
+        ("fixed_window", FixedWindow::new(tokens, period).into()),
+        ("sliding_log", SlidingLog::new(tokens, period).into()),
+        ("sliding_window", SlidingWindow::new(tokens, period).into()),
+        ("sliding_window_counter", SlidingWindowCounter::new(tokens, period).into()),
+        ("token_bucket", TokenBucket::new(tokens, tokens, period).into()),
+        ("token_bucket-at-intervals", TokenBucket::new(tokens, tokens, period).at_intervals().into()),
+        ("leaky_bucket", LeakyBucket::new(tokens, tokens, period).into()),
+        ("leaky_bucket_queue", LeakyBucketQueue::new(tokens - 1, tokens, period).into()),
+    ]
+}
+
+fn limits(tokens: u32, period: Duration) -> Vec<Limit> {
+    all(tokens, period).map(|(name, algorithm)| Limit::new(name, algorithm)).into()
+}
+
+async fn store(server: &RedisServer) -> RedisStore {
+    RedisStore::connect(&server.url()).await.expect("a connection")
+}
+
+async fn connection(server: &RedisServer) -> MultiplexedConnection {
+    let client = Client::open(server.url()).expect("a client");
+    client.get_multiplexed_async_connection().await.expect("a connection")
+}
+
+async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
+    cmd("KEYS").arg("*").query_async(connection).await.expect("keys")
+}
+
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+#[tokio::test]
+async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(limits(10, Duration::from_millis(400))).store(store(&server).await);
+    let mut connection = connection(&server).await;
+    for round in 0..3 {
+        let decision = limiter.acquire("key", 2).await.expect("a decision");
+        assert!(decision.is_allowed(), "round {round}: {decision:?}");
+        if round == 1 {
+            limiter.refund(decision.into_receipt()).await.expect("a refund");
+        }
+        let decision = limiter.peek("key", 1).await.expect("a decision");
+        assert_eq!(keys(&mut connection).await.len(), 8);
+        for outcome in decision.outcomes() {
+            let name = limiter.limits()[outcome.limit()].name();
+            let mut left: Vec<i64> = Vec::new();
+            for key in keys(&mut connection).await.iter().filter(|key| key.contains(&format!("}}:{name}:"))) {
+                left.push(cmd("PTTL").arg(key).query_async(&mut connection).await.expect("a time to live"));
+            }
+            let [left] = left[..] else { panic!("{name} has {left:?}") };
+            let most = outcome.reset_after().as_micros().div_ceil(1_000) as i64 + 1;
+            assert!(0 < left && left <= most, "{name}: {left} ms of {most}");
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    assert_eq!(keys(&mut connection).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn all_is_given_back_and_forgotten() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(limits(5, Duration::from_secs(3_600))).store(store(&server).await);
+    let mut connection = connection(&server).await;
+
+    let decision = limiter.acquire("key", 5).await.expect("a decision");
+    limiter.refund(decision.into_receipt()).await.expect("a refund");
+    assert_eq!(keys(&mut connection).await, [""; 0], "what is empty is deleted");
+
+    assert!(limiter.acquire("key", 5).await.expect("a decision").is_allowed());
+    assert!(!limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+    assert!(limiter.acquire("another", 5).await.expect("a decision").is_allowed());
+    limiter.reset("key").await.expect("a reset");
+    assert_eq!(keys(&mut connection).await.len(), 8);
+    assert!(limiter.acquire("key", 5).await.expect("a decision").is_allowed());
+}
+
+#[tokio::test]
+async fn a_denied_request_takes_nothing_from_any_limit() {
+    let server = RedisServer::start();
+    let limiter =
+        Limiter::new([Limit::new("wide", FixedWindow::per_day(100)), Limit::new("narrow", SlidingLog::per_day(1))])
+            .store(store(&server).await);
+    assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+    for _ in 0..10 {
+        let decision = limiter.acquire("key", 1).await.expect("a decision");
+        assert!(!decision.is_allowed());
+        assert_eq!(decision.outcomes()[0].remaining(), 99);
+    }
+}
+
+/// Many tasks on two stores, as two machines would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_requests_are_admitted_exactly_the_limit() {
+    let server = RedisServer::start();
+    let stores = [store(&server).await, store(&server).await];
+    for (name, algorithm) in all(100, Duration::from_secs(86_400)) {
+        let tasks: Vec<_> = (0..64)
+            .map(|task| {
+                let limiter = Limiter::new([Limit::new(name, algorithm)]).store(stores[task % 2].clone());
+                tokio::spawn(async move {
+                    let mut allowed = 0;
+                    for _ in 0..5 {
+                        allowed += u32::from(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+                    }
+                    allowed
+                })
+            })
+            .collect();
+        let mut allowed = 0;
+        for task in tasks {
+            allowed += task.await.expect("a task");
+        }
+        assert_eq!(allowed, 100, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_wait_at_the_same_time_leave_together() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
+    let mut connection = connection(&server).await;
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+    let calls: Vec<_> = (0..200)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    let mut left = Vec::new();
+    for call in calls {
+        left.push(call.await.expect("a task").expect("a decision").outcomes()[0].remaining());
+    }
+    left.sort_unstable();
+    assert_eq!(left, (800..1_000).collect::<Vec<_>>(), "each has an answer of its own");
+    let stats: String = cmd("INFO").arg("commandstats").query_async(&mut connection).await.expect("statistics");
+    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
+    let calls: u32 = calls.and_then(|calls| calls.parse().ok()).expect("a count");
+    assert!(calls <= 20, "{calls} calls for 200 decisions");
+}
+
+#[tokio::test]
+async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
+    let mut connection = connection(&server).await;
+    let () = cmd("CLIENT").arg("PAUSE").arg(200).query_async(&mut connection).await.expect("a pause");
+    let calls: Vec<_> = (0..50)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+    for call in calls {
+        assert!(call.await.is_err(), "it was given up");
+    }
+    // Four calls had left.
+    let decision = limiter.acquire("key", 1).await.expect("a decision");
+    assert_eq!(decision.outcomes()[0].remaining(), 1_000 - 4 - 1);
+}
+
+#[tokio::test]
+async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
+    let mut connection = connection(&server).await;
+    let () = cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.expect("a flush");
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+
+    let calls: Vec<_> = (0..100)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    for call in calls {
+        assert!(call.await.expect("a task").expect("a decision").is_allowed());
+    }
+    assert_eq!(limiter.peek("key", 1).await.expect("a decision").outcomes()[0].remaining(), 900);
+    let stats: String = cmd("INFO").arg("commandstats").query_async(&mut connection).await.expect("statistics");
+    assert!(stats.contains("cmdstat_script|load:calls=1,"), "{stats}");
+}
+
+#[tokio::test]
+async fn what_is_not_ours_is_an_error_and_stays() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = connection(&server).await;
+    for (name, algorithm) in all(10, Duration::from_secs(3_600)) {
+        let free = Limit::new("free", FixedWindow::per_day(10));
+        let limiter = Limiter::new([free, Limit::new(name, algorithm)]).store(store.clone());
+        assert!(limiter.acquire(name, 1).await.expect("a decision").is_allowed());
+        let ours = keys(&mut connection).await;
+        let ours = ours.iter().find(|key| key.contains(&format!("}}:{name}:"))).expect("our key").clone();
+        for wrong in ["SET", "LPUSH", "SADD"] {
+            let () = cmd("DEL").arg(&ours).query_async(&mut connection).await.expect("a deletion");
+            let () = cmd(wrong).arg(&ours).arg("17").query_async(&mut connection).await.expect("a write");
+            let error = limiter.acquire(name, 1).await.expect_err("no decision");
+            let text = chain(&error);
+            assert!(text.contains("WRONGTYPE") || text.contains("UNREADABLE"), "{name}: {text}");
+            let kept: String = cmd("TYPE").arg(&ours).query_async(&mut connection).await.expect("a type");
+            assert_ne!(kept, "none");
+        }
+        limiter.reset(name).await.expect("a reset");
+        assert_eq!(limiter.acquire(name, 1).await.expect("a decision").outcomes()[0].remaining(), 9, "{name}");
+        limiter.reset(name).await.expect("a reset");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_restarts_is_found_again() {
+    let mut server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
+    assert!(limiter.acquire("key", 1).await.is_ok());
+    server.restart();
+    let mut found = false;
+    for _ in 0..10 {
+        found |= limiter.acquire("key", 1).await.is_ok();
+    }
+    assert!(found && limiter.acquire("key", 1).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_connection_to_what_is_no_longer_the_master_is_replaced() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
+    let mut connection = connection(&server).await;
+    let () = cmd("REPLICAOF").arg("127.0.0.1").arg(1).query_async(&mut connection).await.expect("a replica");
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+    for _ in 0..3 {
+        let error = limiter.acquire("key", 1).await.expect_err("no decision");
+        assert!(chain(&error).contains("READONLY"), "{}", chain(&error));
+    }
+    let stats: String = cmd("INFO").arg("stats").query_async(&mut connection).await.expect("statistics");
+    let opened = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    assert!(opened.is_some_and(|opened| opened.trim() != "0"), "{stats}");
+    let () = cmd("REPLICAOF").arg("NO").arg("ONE").query_async(&mut connection).await.expect("a master");
+    assert_eq!(limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].remaining(), 9);
+}
+
+#[tokio::test]
+async fn prefixes_secrets_and_stores_are_apart_or_shared() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let used = |store: RedisStore| async move {
+        let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store);
+        limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].remaining()
+    };
+    assert_eq!(used(store.clone()).await, 9);
+    assert_eq!(used(store.clone()).await, 8);
+    assert_eq!(used(store.clone().prefix("another {one}")).await, 9);
+    assert_eq!(used(store.clone().secret([7; 16])).await, 9);
+    let names = keys(&mut connection(&server).await).await;
+    assert!(names.iter().any(|name| name.starts_with("another%20%7bone%7d:{")), "{names:?}");
+}
+
+#[tokio::test]
+async fn who_cannot_connect_is_told_why() {
+    let error = RedisStore::connect("http://localhost").await.expect_err("no connection");
+    assert!(chain(&error).contains("redis://host:port"), "{}", chain(&error));
+    let error = RedisStore::connect("redis://127.0.0.1:1").await.expect_err("no connection");
+    assert!(chain(&error).contains("no connection to Redis"), "{}", chain(&error));
+}
+
+/// What README.md says a key takes: prints it, and fails where it has grown.
+#[tokio::test]
+async fn keys_are_small() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = connection(&server).await;
+    for (name, algorithm) in all(200, Duration::from_secs(3_600)) {
+        let limiter = Limiter::new([Limit::new("limit", algorithm)]).store(store.clone());
+        let mut sizes = Vec::new();
+        for _ in 0..100 {
+            assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+            let key = keys(&mut connection).await.remove(0);
+            let size: u64 = cmd("MEMORY").arg("USAGE").arg(key).query_async(&mut connection).await.expect("a size");
+            sizes.push(size);
+        }
+        println!("{name}: {} bytes after 1 request, {} after 100", sizes[0], sizes[99]);
+        let most = if name == "sliding_log" { 2_600 } else { 240 };
+        assert!(sizes[99] <= most, "{name}: {sizes:?}");
+        limiter.reset("key").await.expect("a reset");
+    }
+}
