@@ -151,6 +151,11 @@ impl Decision {
         self.verdict.is_allowed()
     }
 
+    /// Whether it was not only decided, but also taken.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.charged
+    }
+
     /// How long an allowed request waits before it goes on: the longest delay of all limits.
     /// Zero where it was denied.
     #[must_use]

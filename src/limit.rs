@@ -49,7 +49,7 @@ impl Limit {
     /// them a control character. It has one bucket for all requests, unless [`by`](Self::by) says
     /// whose to charge.
     ///
-    /// On one store, limits of the same name and algorithm share what their keys have used.
+    /// On one store, limits of the same name, algorithm and period share what their keys have used.
     ///
     /// # Panics
     ///

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::{ConfigError, ConfigErrorKind, StoreError};
@@ -182,22 +183,22 @@ impl Limiter {
     /// `longest`; or the store can't decide.
     pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, WaitError> {
         let charges = self.charges(&key, |_| cost);
-        let mut left = longest;
+        let deadline = Instant::now().checked_add(longest);
+        let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         loop {
             let decision = self.store.acquire(&charges).await.map_err(WaitError::Store)?;
             let wait = match decision.verdict() {
-                Verdict::Allow { delay } if delay <= left => {
+                Verdict::Allow { delay } if delay <= left() => {
                     return Ok(Waiting { limiter: self, decision: Some(decision) }.go_on(delay).await);
                 }
                 Verdict::Allow { delay } => {
                     self.refund(decision.into_receipt()).await.map_err(WaitError::Store)?;
                     return Err(WaitError::TooLong { retry_after: Some(delay) });
                 }
-                Verdict::Deny { retry_after: Some(wait) } if wait <= left => wait,
+                Verdict::Deny { retry_after: Some(wait) } if wait <= left() => wait,
                 Verdict::Deny { retry_after } => return Err(WaitError::TooLong { retry_after }),
             };
             tokio::time::sleep(wait).await;
-            left = left.saturating_sub(wait);
         }
     }
 

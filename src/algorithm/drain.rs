@@ -44,12 +44,7 @@ impl Drain {
     fn debt(&self, record: &Record, now: u64) -> u128 {
         let full = Full::of(record);
         let Some(left) = full.micros.checked_sub(u128::from(now)) else { return 0 };
-        let debt = (left * u128::from(self.amount)).saturating_sub(u128::from(full.detail));
-        let most = self.units(self.capacity);
-        // More than could be owed is left by a clock that stepped back. A small step, of up to the
-        // span in whole µs, is waited for; after a large one, all there can be is owed, and is paid
-        // from now on.
-        if debt > 2 * most + u128::from(self.amount) { most } else { debt }
+        (left * u128::from(self.amount)).saturating_sub(u128::from(full.detail))
     }
 
     #[inline]
@@ -116,10 +111,6 @@ impl Drain {
     /// Gives back the last charge, of `cost`, as far as it is not paid yet.
     pub(super) fn refund_last(&self, record: &mut Record, now: u64, cost: u64) {
         self.give_back(record, now, self.units(cost));
-    }
-
-    pub(super) fn fall_back(&self, record: &mut Record, now: u64) {
-        self.give_back(record, now, 0);
     }
 
     fn give_back(&self, record: &mut Record, now: u64, debt: u128) {

@@ -88,6 +88,11 @@ impl Algorithm {
         time::micros(of_each!(self, limit => limit.window()))
     }
 
+    /// The period or the interval, in µs, to which what it remembers refers.
+    pub(crate) fn cycle(&self) -> u64 {
+        of_each!(self, limit => limit.cycle())
+    }
+
     /// The name of the algorithm.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -106,8 +111,7 @@ impl Algorithm {
 ///
 /// Instants and spans are µs. All is exact, and nothing panics for any state that `commit` and
 /// `refund` can leave, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX): clocks step
-/// back. Time then waits for a key, until the clock has caught up; where the clock fell back by
-/// more than the limit's span, it goes on from there, and all that was used is used still.
+/// back. Time then stands still for a key, until the clock has caught up.
 pub(crate) trait Exact<S> {
     /// Whether there is room for `cost`, which is at least 1.
     fn peek(&self, state: &S, now: u64, cost: u64) -> Room;
@@ -120,11 +124,6 @@ pub(crate) trait Exact<S> {
 
     /// Gives back as much of a `cost` that left `mark` as still counts.
     fn refund(&self, state: &mut S, mark: Record, now: u64, cost: u64);
-
-    /// Where a clock fell back from a `state` that still means something by more than the limit's
-    /// span, leaves it where `peek` and `standing` see it: at `now`. `commit` does so too; but a
-    /// key that is denied would be seen so anew at each instant, until the clock has caught up.
-    fn fall_back(&self, state: &mut S, now: u64);
 }
 
 /// [`Verdict`], in µs.
@@ -140,6 +139,10 @@ impl Room {
 
     pub(crate) const fn is_now(&self) -> bool {
         matches!(self, Self::Now { .. })
+    }
+
+    pub(crate) const fn is_after(&self) -> bool {
+        matches!(self, Self::After(_))
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use self::shard::{SWEEP, Settled, Shard};
+use self::shard::{SLOTS, Settled, Shard};
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::algorithm::{Room, Standing};
 use crate::decision::{Decision, Outcome, Outcomes, Verdict};
@@ -154,10 +154,11 @@ impl MemoryStore {
 
     /// Most requests have one limit, and need no more than one lock.
     fn decide_one(&self, charge: &Charge<'_>, take: bool) -> Decision {
-        let at = self.clock.now();
-        let now = at.as_micros();
         let print = charge.terms.print(charge.key);
         let mut shard = self.lock(self.shard_of(print));
+        // Under the lock, so that no request comes with an instant of long ago.
+        let at = self.clock.now();
+        let now = at.as_micros();
         let Settled { room, mark, standing } = shard.settle(print, charge, now, take, self.most);
         let due = shard.is_sweep_due();
         drop(shard);
@@ -171,10 +172,10 @@ impl MemoryStore {
     }
 
     fn decide_all(&self, charges: &[Charge<'_>], take: bool) -> Decision {
-        let at = self.clock.now();
-        let now = at.as_micros();
         let prints: SmallVec<[u128; 4]> = charges.iter().map(|charge| charge.terms.print(charge.key)).collect();
         let mut locked = self.lock_all(prints.iter().copied());
+        let at = self.clock.now();
+        let now = at.as_micros();
 
         let mut verdict = Verdict::NOW;
         let rooms: SmallVec<[Room; 4]> = charges
@@ -187,20 +188,24 @@ impl MemoryStore {
             .inspect(|room| verdict = verdict.and(Verdict::from(*room)))
             .collect();
 
+        let asked = take;
         let take = take && verdict.is_allowed();
+        if take {
+            self.make_room(charges, &prints, &mut locked, now);
+        }
         let mut outcomes = Outcomes::new();
         for ((charge, &print), &room) in charges.iter().zip(&prints).zip(&rooms) {
             let shard = self.of(&mut locked, print);
             let verdict = Verdict::from(room);
             let (mark, standing) = if take && charge.cost > 0 {
-                shard.commit(print, charge, now, self.most)
+                shard.commit(print, charge, now)
             } else {
-                (Record::EMPTY, shard.report(print, charge, now, !verdict.is_allowed()))
+                (Record::EMPTY, shard.report(print, charge, now, asked && room.is_after()))
             };
             outcomes.push(outcome(charge, verdict, mark, standing));
         }
 
-        let due = locked.first_mut().is_some_and(|(_, shard)| shard.is_sweep_due());
+        let due = locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due);
         drop(locked);
         if due {
             self.sweep(now);
@@ -208,12 +213,24 @@ impl MemoryStore {
         Decision::new(at, verdict, take, outcomes)
     }
 
+    /// Has other keys make way for all that are new to a request, before one of its own can be taken
+    /// for one to go.
+    fn make_room(&self, charges: &[Charge<'_>], prints: &[u128], locked: &mut Locked<'_>, now: u64) {
+        for (index, (charge, &print)) in charges.iter().zip(prints).enumerate() {
+            let same_shard = |other: &&u128| self.shard_of(**other) == self.shard_of(print);
+            let before = prints[..index].iter().filter(same_shard).count();
+            if charge.cost > 0 {
+                self.of(locked, print).make_room(print, charge, before, self.most, now);
+            }
+        }
+    }
+
     /// Drops what means nothing any more from the next part of the next shard, unless someone else
     /// is at work there.
     fn sweep(&self, now: u64) {
         let shard = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         if let Ok(mut shard) = self.shards[shard].0.try_lock() {
-            shard.sweep(SWEEP as usize, now);
+            shard.sweep(SLOTS, now);
         }
     }
 }
