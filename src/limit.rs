@@ -31,6 +31,7 @@ pub struct Limit {
 
 /// What becomes of a request that has no key for a limit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum MissingKey {
     /// It is refused.
     #[default]

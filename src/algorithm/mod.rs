@@ -6,8 +6,8 @@
 //! | [`TokenBucket`] | its capacity at once, its rate on average | 16 | APIs: bursts welcome, the average counts |
 //! | [`FixedWindow`] | its limit in an aligned window, twice that across an edge | 16 | quotas by calendar: "10,000 a day" |
 //! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 16 | a smoother window at the same price |
-//! | [`SlidingWindow`] | its limit in any period less one bucket | 16 for each bucket in use | windows without edges, as fine as you like |
-//! | [`SlidingLog`] | its limit in any period, exactly | 16 for each request in the period | small limits that must be exact: logins, payments |
+//! | [`SlidingWindow`] | its limit in any period less one bucket | 16 to 32 for each bucket in use | windows without edges, as fine as you like |
+//! | [`SlidingLog`] | its limit in any period, exactly | 16 to 32 for each request in the period | small limits that must be exact: logins, payments |
 //! | [`LeakyBucket`] | its capacity at once, its rate on average | 16 | a token bucket, seen as a level |
 //! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 16 | shaping: delays instead of denying |
 

@@ -18,6 +18,9 @@ pub use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 
 /// Remembers what keys have used, and decides by it.
+///
+/// For now, a store of your own can wrap another (to count, to log, to fail on purpose); what it
+/// takes to write one from scratch is not public yet.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// How keys are to be hashed for this store.
     fn hasher(&self) -> KeyHasher;
@@ -93,6 +96,11 @@ impl Terms {
         self.index
     }
 
+    /// Tells it from the limits of other limiters.
+    pub(crate) fn identity(&self) -> u32 {
+        self.hash.as_u128() as u32
+    }
+
     /// The hash of `key` under this limit.
     fn print(&self, key: KeyHash) -> u128 {
         key.under(self.hash).as_u128()
@@ -101,6 +109,7 @@ impl Terms {
 
 /// What a request is to take from one limit.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Charge<'a> {
     /// The limit.
     pub terms: &'a Arc<Terms>,
@@ -112,6 +121,7 @@ pub struct Charge<'a> {
 
 /// What an earlier request took from one limit, to be given back.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Refund<'a> {
     /// The limit.
     pub terms: &'a Arc<Terms>,
