@@ -48,7 +48,7 @@ async fn main() {
         let limiter = Limiter::new([Limit::new("limit", algorithm)]).store(store.clone());
         let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
         for _ in 0..5_000 {
-            limiter.acquire("key", 1).await.expect("a decision");
+            let _ = limiter.acquire("key", 1).await.expect("a decision");
         }
         println!("  {name}: {:.1}", server_micros(&mut connection).await);
     }
@@ -159,7 +159,7 @@ async fn spy(server: &RedisServer, limiter: &Limiter) -> Vec<Vec<u8>> {
     monitor.write_all(b"MONITOR\r\n").expect("a request");
     let mut lines = BufReader::new(monitor).lines();
     lines.next();
-    limiter.acquire(0_u64, 1).await.expect("a decision");
+    let _ = limiter.acquire(0_u64, 1).await.expect("a decision");
     let line = lines.map_while(Result::ok).find(|line| line.contains("EVALSHA")).expect("a call");
     let text = line.split_once("\"EVALSHA\" ").expect("a call").1;
     let mut bytes = text.bytes();

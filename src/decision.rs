@@ -52,20 +52,18 @@ impl Verdict {
 
 /// What is left of a limit for one key, at one instant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Level {
-    /// The largest cost, in tokens, that would be allowed at this instant.
-    pub remaining: u64,
-    /// The shortest wait after which `remaining` is larger, if nothing more comes. `None` where
-    /// it won't grow.
-    pub more_after: Option<Duration>,
-    /// How long until it is as if the key had never been seen, if nothing more comes.
-    pub reset_after: Duration,
+pub(crate) struct Level {
+    pub(crate) remaining: u64,
+    pub(crate) more_after: Option<Duration>,
+    pub(crate) reset_after: Duration,
 }
 
 /// What one limit says of a request.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub(crate) limit: u16,
+    /// Which limit it is, on whatever limiter: part of its hash.
+    pub(crate) identity: u32,
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
     pub(crate) mark: Record,
@@ -149,6 +147,11 @@ impl Decision {
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.verdict.is_allowed()
+    }
+
+    /// Whether it was not only decided, but also taken.
+    pub(crate) fn is_charged(&self) -> bool {
+        self.charged
     }
 
     /// How long an allowed request waits before it goes on: the longest delay of all limits.

@@ -53,7 +53,7 @@ impl KeyHasher {
     /// A hasher with a secret that this process drew at random.
     #[must_use]
     pub fn random() -> Self {
-        // Two independent draws from the operating system's entropy, as `HashMap` takes them.
+        // From the operating system's entropy, as `HashMap` takes it: two values of a keyed hash.
         let [low, high] = [(), ()].map(|()| RandomState::new().hash_one(0x7a5e_u16));
         Self { hasher: SipHasher13::new_with_keys(low, high) }
     }

@@ -23,7 +23,7 @@
 //! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
 //!   are.
-//! - [`MemoryStore`] remembers; [`Store`] is what it takes to remember elsewhere.
+//! - [`MemoryStore`] remembers what keys have used.
 //!
 //! # Features
 //!
@@ -58,7 +58,7 @@ pub use algorithm::{
     SlidingWindowCounter, TokenBucket,
 };
 pub use cost::CostTable;
-pub use decision::{Decision, Level, Outcome, Receipt, Verdict};
+pub use decision::{Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError};
 pub use http::{
     HeaderStyle, OnStoreError, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture,

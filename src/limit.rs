@@ -31,6 +31,7 @@ pub struct Limit {
 
 /// What becomes of a request that has no key for a limit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum MissingKey {
     /// It is refused.
     #[default]
@@ -49,7 +50,7 @@ impl Limit {
     /// them a control character. It has one bucket for all requests, unless [`by`](Self::by) says
     /// whose to charge.
     ///
-    /// On one store, limits of the same name and algorithm share what their keys have used.
+    /// On one store, limits of the same name, algorithm and period share what their keys have used.
     ///
     /// # Panics
     ///

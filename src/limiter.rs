@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::{ConfigError, ConfigErrorKind, StoreError};
@@ -104,19 +105,23 @@ impl Limiter {
     }
 
     /// Like [`acquire`](Self::acquire), with a cost of its own for each limit, in the order in
-    /// which the limits were given. Where there are fewer costs than limits, the last ones take
-    /// nothing.
+    /// which the limits were given. A cost of 0 takes nothing.
     ///
     /// # Errors
     ///
     /// When the store can't decide.
+    ///
+    /// # Panics
+    ///
+    /// When there are not as many costs as limits.
+    #[track_caller]
     pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> Answer<Decision> {
-        self.store.acquire(&self.charges(&key, |limit| costs.get(limit).copied().unwrap_or(0)))
+        self.expect_each(costs.len());
+        self.store.acquire(&self.charges(&key, |limit| costs[limit]))
     }
 
     /// Like [`acquire`](Self::acquire), with a key and a cost of its own for each limit, in the
-    /// order in which the limits were given. Where there are fewer charges than limits, the last
-    /// limits don't apply to this request.
+    /// order in which the limits were given. A cost of 0 takes nothing.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
@@ -139,11 +144,10 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// When there are more charges than limits.
+    /// When there are not as many charges as limits.
     #[track_caller]
     pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> Answer<Decision> {
-        let limits = self.limits.iter().len();
-        assert!(charges.len() <= limits, "{} charges for {limits} limits: give each at most one", charges.len());
+        self.expect_each(charges.len());
         let charge = |((_, terms), (key, cost)): ((_, _), &(&(dyn Key + Sync), u64))| {
             let key = self.hash(key);
             Charge { terms, key, cost: *cost }
@@ -182,28 +186,29 @@ impl Limiter {
     /// `longest`; or the store can't decide.
     pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, WaitError> {
         let charges = self.charges(&key, |_| cost);
-        let mut left = longest;
+        let deadline = Instant::now().checked_add(longest);
+        let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         loop {
             let decision = self.store.acquire(&charges).await.map_err(WaitError::Store)?;
             let wait = match decision.verdict() {
-                Verdict::Allow { delay } if delay <= left => {
+                Verdict::Allow { delay } if delay <= left() => {
                     return Ok(Waiting { limiter: self, decision: Some(decision) }.go_on(delay).await);
                 }
                 Verdict::Allow { delay } => {
                     self.refund(decision.into_receipt()).await.map_err(WaitError::Store)?;
                     return Err(WaitError::TooLong { retry_after: Some(delay) });
                 }
-                Verdict::Deny { retry_after: Some(wait) } if wait <= left => wait,
+                Verdict::Deny { retry_after: Some(wait) } if wait <= left() => wait,
                 Verdict::Deny { retry_after } => return Err(WaitError::TooLong { retry_after }),
             };
             tokio::time::sleep(wait).await;
-            left = left.saturating_sub(wait);
         }
     }
 
     /// Gives back what still counts of an earlier charge by this limiter or a clone of it: of a
     /// window's, all while the window counts it; of a bucket's, what would not have come back by
-    /// itself since; of a queue's, the slot if it is still the last.
+    /// itself since; of a queue's, the slot if it is still the last. The receipts of others give nothing
+    /// back.
     ///
     /// # Errors
     ///
@@ -221,6 +226,12 @@ impl Limiter {
         let key = self.hash(&key);
         let keys: SmallVec<[_; 4]> = self.limits.iter().map(|(_, terms)| (terms, key)).collect();
         self.store.reset(&keys)
+    }
+
+    #[track_caller]
+    fn expect_each(&self, given: usize) {
+        let limits = self.limits.iter().len();
+        assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
     }
 
     fn hash(&self, key: &(impl Key + ?Sized)) -> KeyHash {
@@ -247,7 +258,7 @@ impl fmt::Debug for Limiter {
 
 pub(crate) fn refund(store: &dyn Store, limits: &Limits, receipt: &Receipt) -> Answer<()> {
     let refund = |charged: &crate::Outcome| {
-        let terms = limits.terms(charged.limit())?;
+        let terms = limits.terms(charged.limit()).filter(|terms| terms.identity() == charged.identity)?;
         Some(Refund { terms, key: charged.key, cost: charged.cost, mark: charged.mark })
     };
     let refunds: SmallVec<[Refund<'_>; 4]> = receipt.charged.iter().filter_map(refund).collect();

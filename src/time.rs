@@ -47,8 +47,8 @@ impl Timestamp {
 /// Tells a store what time it is. One request is decided at one instant.
 ///
 /// A clock should not step back. If it does, nothing panics and no limit admits more: time stands
-/// still for a key until the clock has caught up, or, where the clock fell back by more than the
-/// limit's whole span, starts anew for it from the instant it fell back to.
+/// still for a key that it has seen until the clock has caught up, and a bucket may seem emptier
+/// until then.
 ///
 /// ```
 /// use tower_ratelimit::{Clock, Timestamp};

@@ -4,27 +4,19 @@
 -- Debts are counted in the time that it takes to pay them, to the 1/amount of a µs. So what a cost
 -- adds and what leaves room for it are spans that the caller has worked out.
 local function drain()
-  local rule = { numbers = '<ddddddddddd' }
+  local rule = { numbers = '<dddddddd' }
 
-  -- What is owed on a debt that is paid at (hi, lo), less rest; and whether a clock fell back by far.
+  -- What is owed on a debt that is paid at (hi, lo), less rest.
   local function owed(charge, hi, lo, rest)
-    local amount, most_hi, most_lo, most_n = charge[2], charge[3], charge[4], charge[5]
-    local n = 0
+    local amount, n = charge[2], 0
     if rest > 0 then
       local whole = ceil(rest / amount)
       hi, lo = plus(hi, lo, -whole)
       n = whole * amount - rest
     end
     hi, lo, n = sub(hi, lo, n, now_hi, now_lo, 0, amount)
-    if hi < 0 then return 0, 0, 0, false end
-    if more(hi, lo, n, most_hi, most_lo, most_n) then
-      -- Left by a clock that stepped back. By far, where it is more than twice as much and a µs: then
-      -- all there can be is owed, and is paid from now on.
-      local far_hi, far_lo, far_n = add(most_hi, most_lo, most_n, most_hi, most_lo, most_n, amount)
-      far_hi, far_lo = plus(far_hi, far_lo, 1)
-      if more(hi, lo, n, far_hi, far_lo, far_n) then return most_hi, most_lo, most_n, true end
-    end
-    return hi, lo, n, false
+    if hi < 0 then return 0, 0, 0 end
+    return hi, lo, n
   end
 
   local function remember(key, amount, hi, lo, n)
@@ -40,17 +32,13 @@ local function drain()
   function rule.peek(charge)
     local raw, hi, lo, rest = read(charge.key)
     charge.held = raw
-    charge.hi, charge.lo, charge.n, charge.ahead = owed(charge, hi, lo, rest)
-    return not more(charge.hi, charge.lo, charge.n, charge[6], charge[7], charge[8])
+    charge.hi, charge.lo, charge.n = owed(charge, hi, lo, rest)
+    return not more(charge.hi, charge.lo, charge.n, charge[3], charge[4], charge[5])
   end
 
   function rule.commit(charge)
     local amount = charge[2]
-    remember(charge.key, amount, add(charge.hi, charge.lo, charge.n, charge[9], charge[10], charge[11], amount))
-  end
-
-  function rule.fall_back(charge)
-    remember(charge.key, charge[2], charge.hi, charge.lo, charge.n)
+    remember(charge.key, amount, add(charge.hi, charge.lo, charge.n, charge[6], charge[7], charge[8], amount))
   end
 
   -- Gives back a span of what is owed on the debt that is paid at (hi, lo), less rest.
@@ -70,7 +58,7 @@ local function drain()
     local since_hi, since_lo = sub(now_hi, now_lo, 0, mark_hi, mark_lo, 0, 1)
     -- A clock that stepped back can't say what is paid.
     if since_hi < 0 then return end
-    local back_hi, back_lo, back_n = sub(charge[9], charge[10], charge[11], since_hi, since_lo, 0, charge[2])
+    local back_hi, back_lo, back_n = sub(charge[6], charge[7], charge[8], since_hi, since_lo, 0, charge[2])
     if back_hi < 0 then back_hi, back_lo, back_n = 0, 0, 0 end
     rule.give_back(charge, hi, lo, rest, back_hi, back_lo, back_n)
   end

@@ -46,12 +46,7 @@ impl Drain {
     fn debt(&self, record: &Record, now: u64) -> u128 {
         let full = Full::of(record);
         let Some(left) = full.micros.checked_sub(u128::from(now)) else { return 0 };
-        let debt = (left * u128::from(self.amount)).saturating_sub(u128::from(full.detail));
-        let most = self.units(self.capacity);
-        // More than could be owed is left by a clock that stepped back. A small step, of up to the
-        // span in whole µs, is waited for; after a large one, all there can be is owed, and is paid
-        // from now on.
-        if debt > 2 * most + u128::from(self.amount) { most } else { debt }
+        (left * u128::from(self.amount)).saturating_sub(u128::from(full.detail))
     }
 
     #[inline]
@@ -120,10 +115,6 @@ impl Drain {
         self.give_back(record, now, self.units(cost));
     }
 
-    pub(super) fn fall_back(&self, record: &mut Record, now: u64) {
-        self.give_back(record, now, 0);
-    }
-
     fn give_back(&self, record: &mut Record, now: u64, debt: u128) {
         *record = self.record(self.debt(record, now).saturating_sub(debt), now);
     }
@@ -135,14 +126,13 @@ impl Drain {
         b'd'
     }
 
-    /// The cost and the amount, then how long it takes to pay back all there can be, all that
-    /// leaves room for the cost, and the cost: to the 1/amount of a µs, so that its twin only adds
-    /// and compares.
+    /// The cost and the amount, then how long it takes to pay back all that leaves room for the cost,
+    /// and the cost: to the 1/amount of a µs, so that its twin only adds and compares.
     pub(super) fn numbers(&self, cost: u64) -> Numbers {
         let cost = twin::within(cost, self.capacity);
         let room = self.capacity.checked_sub(cost).map_or([-1.0, 0.0, 0.0], |tokens| self.parts(tokens));
         let numbers = [cost as f64, self.amount.into()].into_iter();
-        numbers.chain(self.parts(self.capacity)).chain(room).chain(self.parts(cost)).collect()
+        numbers.chain(room).chain(self.parts(cost)).collect()
     }
 
     /// How long it takes to pay `tokens` back: 10^9 µs, µs, and 1/amount of a µs.

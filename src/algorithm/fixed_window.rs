@@ -40,11 +40,9 @@ impl FixedWindow {
         let end = now - now % self.period + self.period;
         if record.until < end {
             (end, 0)
-        } else if record.until - end <= self.period {
-            // This window, or the next one after a clock stepped back: time waits for it.
-            (record.until, record.detail)
         } else {
-            (end, record.detail)
+            // This window, or a later one after a clock stepped back: time stands still until then.
+            (record.until, record.detail)
         }
     }
 
@@ -83,11 +81,6 @@ impl Exact<Record> for FixedWindow {
         if until == mark.until {
             *record = Self::record(until, count.saturating_sub(cost));
         }
-    }
-
-    fn fall_back(&self, record: &mut Record, now: u64) {
-        let (until, count) = self.current(record, now);
-        *record = Self::record(until, count);
     }
 }
 

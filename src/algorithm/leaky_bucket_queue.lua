@@ -6,7 +6,7 @@ local function leaky_bucket_queue()
   function rule.refund(charge, mark_hi, mark_lo, mark_rest)
     local raw, hi, lo, rest = read(charge.key)
     if hi == mark_hi and lo == mark_lo and rest == mark_rest then
-      rule.give_back(charge, hi, lo, rest, charge[9], charge[10], charge[11])
+      rule.give_back(charge, hi, lo, rest, charge[6], charge[7], charge[8])
     end
   end
 

@@ -11,10 +11,11 @@ use crate::record::Record;
 /// `interval`, first in, first out. Who finds it full is denied; who finds it empty goes on at
 /// once.
 ///
-/// A delayed request waits in its own future: nothing is held for it but its slot. If it is given
-/// up while it waits (the client hangs up), its slot is given back if no other request has queued
-/// behind it. If one has, the slot passes unused: the others keep the instants that they were
-/// promised.
+/// A delayed request waits in its own future, which holds the service that was ready for it: put a
+/// limit on concurrency further out, or its places are taken by those who wait. If it is given up
+/// while it waits (the client hangs up), its slot is given back if no other request has queued behind
+/// it. If one has, or the store does not answer at once, the slot passes unused: the others keep the
+/// instants that they were promised.
 ///
 /// - **Admits at most**: `capacity` + 1 + `amount` · span / interval in any span, of which no two
 ///   go on closer together than interval / `amount`.
@@ -80,10 +81,6 @@ impl Exact<Record> for LeakyBucketQueue {
         if *record == mark {
             self.drain().refund_last(record, now, cost);
         }
-    }
-
-    fn fall_back(&self, record: &mut Record, now: u64) {
-        self.drain().fall_back(record, now);
     }
 }
 

@@ -47,19 +47,14 @@ local function log()
     if not newest then return end
 
     local newest_hi, newest_lo, total = open(newest, width)
-    local oldest_hi, oldest_lo = hi, lo
-    local ahead = apart(newest_hi, newest_lo, hi, lo)
-    -- A newer entry than the clock's bucket was left before the clock stepped back. Time waits for
-    -- a small step; a large one puts all that counts at the instant it fell back to.
-    charge.ahead = ahead > period
-    if ahead > 0 then
-      oldest_hi, oldest_lo = newest_hi, newest_lo
-      if not charge.ahead then charge.hi, charge.lo = newest_hi, newest_lo end
-    end
+    -- A newer entry than the clock's bucket was left before the clock stepped back: time stands still
+    -- until then.
+    if apart(newest_hi, newest_lo, hi, lo) > 0 then hi, lo = newest_hi, newest_lo end
+    charge.hi, charge.lo = hi, lo
 
     local function counts(raw)
       local entry_hi, entry_lo = open(raw, width)
-      return apart(oldest_hi, oldest_lo, entry_hi, entry_lo) < period
+      return apart(hi, lo, entry_hi, entry_lo) < period
     end
     if not counts(newest) then return end
     local first, raw = 0, entry(key, 0)
@@ -99,26 +94,12 @@ local function log()
     return room
   end
 
-  -- All that counts, and `cost`, as taken in the present bucket.
-  local function gather(charge, cost)
-    local total = charge.used + cost
-    call('DEL', charge.key)
-    call('RPUSH', charge.key, pack(STATE, charge.hi, charge.lo, total, total))
-  end
-
-  function rule.fall_back(charge)
-    gather(charge, 0)
-    call('PEXPIREAT', charge.key, expiry(plus(charge.hi, charge.lo, charge[4])))
-  end
-
   function rule.commit(charge)
     local key, hi, lo, cost = charge.key, charge.hi, charge.lo, charge[1]
     local total, taken = cost, cost
     if charge.used == 0 then
       if charge.newest then call('DEL', key) end
       call('RPUSH', key, pack(STATE, hi, lo, total, taken))
-    elseif charge.ahead then
-      gather(charge, cost)
     else
       if charge.first > 0 then call('LTRIM', key, charge.first, -1) end
       local newest_hi, newest_lo, newest_total, newest_taken = open(charge.newest, charge[3])

@@ -68,8 +68,6 @@ struct View<'a> {
     present: u64,
     /// The first entry that counts.
     first: usize,
-    /// All entries are newer than a right clock could have left them: they count as of `present`.
-    ahead: bool,
 }
 
 impl View<'_> {
@@ -80,42 +78,35 @@ impl View<'_> {
 
 impl Span {
     fn view<'a>(&self, log: &'a Log, now: u64) -> View<'a> {
-        let clock = now / self.width;
-        let newest = log.entries.back().map_or(0, |entry| entry.bucket);
-        // A newer entry than the clock's bucket was left before the clock stepped back. Time waits
-        // for a small step; a large one puts all that counts at the instant it fell back to.
-        let ahead = newest > clock && newest - clock > self.buckets;
-        let present = if ahead { clock } else { clock.max(newest) };
-        let oldest = if ahead { newest } else { present };
-        let first = log.entries.partition_point(|entry| entry.bucket + self.buckets <= oldest);
-        View { log, present, first, ahead }
+        // A newer entry than the clock's bucket was left before the clock stepped back: time stands
+        // still until then.
+        let present = log.entries.back().map_or(0, |newest| newest.bucket).max(now / self.width);
+        let first = log.entries.partition_point(|entry| entry.bucket + self.buckets <= present);
+        View { log, present, first }
     }
 
     /// When a token taken in `bucket` no longer counts, in µs.
     fn passes(&self, bucket: u64) -> u64 {
-        (bucket + self.buckets) * self.width
+        // What another width has left can lie beyond all time.
+        (bucket + self.buckets).saturating_mul(self.width)
     }
 
     /// How long until `tokens` of those that count no longer do.
     fn freed(&self, view: &View<'_>, tokens: u64, now: u64) -> u128 {
-        let bucket = if view.ahead {
-            view.present
-        } else {
-            let start = view.log.before(view.first);
-            let freed = |entry: &Entry| entry.total.wrapping_sub(start);
-            let mut counting = view.first..view.log.entries.len();
-            // Binary search: totals grow along the log.
-            while counting.len() > 1 {
-                let middle = counting.start + (counting.len() - 1) / 2;
-                if freed(&view.log.entries[middle]) >= tokens {
-                    counting.end = middle + 1;
-                } else {
-                    counting.start = middle + 1;
-                }
+        let start = view.log.before(view.first);
+        let freed = |entry: &Entry| entry.total.wrapping_sub(start);
+        let mut counting = view.first..view.log.entries.len();
+        // Binary search: totals grow along the log.
+        while counting.len() > 1 {
+            let middle = counting.start + (counting.len() - 1) / 2;
+            if freed(&view.log.entries[middle]) >= tokens {
+                counting.end = middle + 1;
+            } else {
+                counting.start = middle + 1;
             }
-            view.log.entries[counting.start].bucket
-        };
-        u128::from(self.passes(bucket) - now)
+        }
+        let bucket = view.log.entries[counting.start].bucket;
+        u128::from(self.passes(bucket).saturating_sub(now))
     }
 
     pub(super) fn peek(&self, log: &Log, now: u64, cost: u64) -> Room {
@@ -128,12 +119,9 @@ impl Span {
     }
 
     pub(super) fn commit(&self, log: &mut Log, now: u64, cost: u64) -> Record {
-        let View { present, first, ahead, .. } = self.view(log, now);
+        let View { present, first, .. } = self.view(log, now);
         let total = log.last_total().wrapping_add(cost);
         log.forget(first);
-        if ahead {
-            log.entries.clear();
-        }
         match log.entries.back_mut() {
             Some(newest) if newest.bucket == present => newest.total = total,
             _ => log.entries.push_back(Entry { bucket: present, total }),
@@ -173,12 +161,6 @@ impl Span {
             log.entries.remove(index);
         }
         log.until = log.entries.back().map_or(0, |newest| self.passes(newest.bucket));
-    }
-
-    pub(super) fn fall_back(&self, log: &mut Log, now: u64) {
-        if self.view(log, now).ahead {
-            self.commit(log, now, 0);
-        }
     }
 }
 

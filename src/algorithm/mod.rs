@@ -6,8 +6,8 @@
 //! | [`TokenBucket`] | its capacity at once, its rate on average | 16 | APIs: bursts welcome, the average counts |
 //! | [`FixedWindow`] | its limit in an aligned window, twice that across an edge | 16 | quotas by calendar: "10,000 a day" |
 //! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 16 | a smoother window at the same price |
-//! | [`SlidingWindow`] | its limit in any period less one bucket | 16 for each bucket in use | windows without edges, as fine as you like |
-//! | [`SlidingLog`] | its limit in any period, exactly | 16 for each request in the period | small limits that must be exact: logins, payments |
+//! | [`SlidingWindow`] | its limit in any period less one bucket | 16 to 32 for each bucket in use | windows without edges, as fine as you like |
+//! | [`SlidingLog`] | its limit in any period, exactly | 16 to 32 for each request in the period | small limits that must be exact: logins, payments |
 //! | [`LeakyBucket`] | its capacity at once, its rate on average | 16 | a token bucket, seen as a level |
 //! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 16 | shaping: delays instead of denying |
 
@@ -92,6 +92,11 @@ impl Algorithm {
         time::micros(of_each!(self, limit => limit.window()))
     }
 
+    /// The period or the interval, in µs, to which what it remembers refers.
+    pub(crate) fn cycle(&self) -> u64 {
+        of_each!(self, limit => limit.cycle())
+    }
+
     /// The name of the algorithm.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -110,8 +115,7 @@ impl Algorithm {
 ///
 /// Instants and spans are µs. All is exact, and nothing panics for any state that `commit` and
 /// `refund` can leave, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX): clocks step
-/// back. Time then waits for a key, until the clock has caught up; where the clock fell back by
-/// more than the limit's span, it goes on from there, and all that was used is used still.
+/// back. Time then stands still for a key, until the clock has caught up.
 pub(crate) trait Exact<S> {
     /// Whether there is room for `cost`, which is at least 1.
     fn peek(&self, state: &S, now: u64, cost: u64) -> Room;
@@ -124,11 +128,6 @@ pub(crate) trait Exact<S> {
 
     /// Gives back as much of a `cost` that left `mark` as still counts.
     fn refund(&self, state: &mut S, mark: Record, now: u64, cost: u64);
-
-    /// Where a clock fell back from a `state` that still means something by more than the limit's
-    /// span, leaves it where `peek` and `standing` see it: at `now`. `commit` does so too; but a
-    /// key that is denied would be seen so anew at each instant, until the clock has caught up.
-    fn fall_back(&self, state: &mut S, now: u64);
 }
 
 /// [`Verdict`], in µs.
@@ -144,6 +143,10 @@ impl Room {
 
     pub(crate) const fn is_now(&self) -> bool {
         matches!(self, Self::Now { .. })
+    }
+
+    pub(crate) const fn is_after(&self) -> bool {
+        matches!(self, Self::After(_))
     }
 }
 

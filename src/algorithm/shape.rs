@@ -40,6 +40,10 @@ macro_rules! window_constructors {
             pub(super) const fn window(&self) -> u128 {
                 self.period as u128
             }
+
+            pub(super) const fn cycle(&self) -> u64 {
+                self.period
+            }
         }
     };
     (@unit $per:ident, $span:ident, $unit:literal, $what:literal) => {
@@ -113,6 +117,10 @@ macro_rules! bucket_constructors {
                 self.capacity = $crate::quota::checked!($crate::quota::tokens(stringify!($set), capacity));
                 self
             }
+
+            pub(super) const fn cycle(&self) -> u64 {
+                self.interval
+            }
         }
     };
     (@unit $per:ident, $span:ident, $unit:literal, $holds:literal, $moves:literal) => {
@@ -148,10 +156,6 @@ macro_rules! decided_by {
 
             fn refund(&self, state: &mut $state, mark: $crate::record::Record, now: u64, cost: u64) {
                 self.$kernel().refund(state, mark, now, cost);
-            }
-
-            fn fall_back(&self, state: &mut $state, now: u64) {
-                self.$kernel().fall_back(state, now);
             }
         }
 

@@ -10,7 +10,8 @@ use crate::error::{ConfigError, Fault};
 /// but not ended, and those before it.
 ///
 /// - **Admits at most**: `limit` in any span of `period` less one bucket.
-/// - **Remembers**: 16 bytes a key for each bucket in which something was allowed, and 48 besides.
+/// - **Remembers**: 16 bytes a key for each bucket in which something was allowed, and up to as much
+///   again for room to grow.
 /// - **Choose it when** a window's edges would hurt and a [`SlidingLog`](crate::SlidingLog) would
 ///   remember too much: the more buckets, the closer to the log, and the more it remembers.
 ///

@@ -3,8 +3,7 @@
 local function sliding_window_counter()
   local rule = { numbers = '<dddd' }
 
-  -- The start of the window that counts now, how far into it now is, both counts, and whether a
-  -- clock fell back by far.
+  -- The start of the window that counts now, how far into it now is, and both counts.
   local function windows(key, period)
     local raw, hi, lo, before, count = read(key)
     local start_hi, start_lo = window_start(period)
@@ -14,12 +13,12 @@ local function sliding_window_counter()
       before, count = 0, 0
     elseif ahead <= period then
       before, count = count, 0
-    elseif ahead > 2 * period and ahead <= 3 * period then
-      -- The next window, after a clock stepped back: time waits for its start.
+    elseif ahead > 2 * period then
+      -- A later window, after a clock stepped back: time stands still until its start.
       start_hi, start_lo = plus(hi, lo, -2 * period)
       elapsed = 0
     end
-    return raw, start_hi, start_lo, elapsed, before, count, ahead > 3 * period
+    return raw, start_hi, start_lo, elapsed, before, count
   end
 
   local function remember(key, period, hi, lo, before, count)
@@ -36,7 +35,7 @@ local function sliding_window_counter()
   function rule.peek(charge)
     local cost, limit, period, rounds_up = charge[1], charge[2], charge[3], charge[4]
     local elapsed
-    charge.held, charge.hi, charge.lo, elapsed, charge.before, charge.count, charge.ahead = windows(charge.key, period)
+    charge.held, charge.hi, charge.lo, elapsed, charge.before, charge.count = windows(charge.key, period)
     local weighted, rest = divide(charge.before, period - elapsed, period)
     if rest > 0 then weighted = weighted + rounds_up end
     return weighted + charge.count + cost <= limit
@@ -44,10 +43,6 @@ local function sliding_window_counter()
 
   function rule.commit(charge)
     remember(charge.key, charge[3], charge.hi, charge.lo, charge.before, charge.count + charge[1])
-  end
-
-  function rule.fall_back(charge)
-    remember(charge.key, charge[3], charge.hi, charge.lo, charge.before, charge.count)
   end
 
   -- The mark is the instant at which the charge's own window meant nothing any more.

@@ -62,7 +62,7 @@ impl SlidingWindowCounter {
     }
 
     /// The windows of a record at `now`, and the instant at which to look at them: `now`, or, when
-    /// a clock stepped back by up to a period, their start, for which time waits.
+    /// a clock stepped back, their start, at which time stands still until then.
     fn windows(&self, record: &Record, now: u64) -> (Windows, u64) {
         let start = now - now % self.period;
         // A record means something until the window after its own has passed.
@@ -72,10 +72,9 @@ impl SlidingWindowCounter {
             (Windows { start, before: 0, count: 0 }, now)
         } else if record.until <= start + self.period {
             (Windows { start, before: count, count: 0 }, now)
-        } else if own <= start || own - start > self.period {
-            (Windows { start, before, count }, now)
         } else {
-            (Windows { start: own, before, count }, own)
+            let start = own.max(start);
+            (Windows { start, before, count }, now.max(start))
         }
     }
 
@@ -162,13 +161,6 @@ impl Exact<Record> for SlidingWindowCounter {
             return;
         }
         *record = self.record(&windows);
-    }
-
-    fn fall_back(&self, record: &mut Record, now: u64) {
-        let (windows, _) = self.windows(record, now);
-        if record.until > windows.start + 2 * self.period {
-            *record = self.record(&windows);
-        }
     }
 }
 

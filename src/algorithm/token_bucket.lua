@@ -4,11 +4,11 @@
 local function token_bucket()
   local rule = { numbers = '<dddd' }
 
-  -- How many tokens are missing now of those missing before (hi, lo), how long until the next
-  -- interval, and whether a clock fell back by far. All of this is exact where it matters: a bucket fills in at most 2^32 intervals.
+  -- How many tokens are missing now of those missing before (hi, lo), and how long until the
+  -- next interval. All of this is exact where it matters: a bucket fills in at most 2^32 intervals.
   local function missing(charge, hi, lo, count)
-    local capacity, amount, interval = charge[2], charge[3], charge[4]
-    if count == 0 then return 0, interval, false end
+    local amount, interval = charge[3], charge[4]
+    if count == 0 then return 0, interval end
     local left, rest, ended
     local left_hi, left_lo = sub(hi, lo, 0, now_hi, now_lo, 0, 1)
     if left_hi < 0 or left_hi + left_lo == 0 then
@@ -22,10 +22,8 @@ local function token_bucket()
       if rest == 0 then rest, ended = interval, ended + 1 end
     end
     local intervals = ceil(count / amount) - ended
-    if intervals <= 0 then return 0, interval, false end
-    -- Left by a clock that stepped back by more than it takes to fill the bucket.
-    if intervals > 2 * ceil(capacity / amount) then return capacity, interval, true end
-    return count - ended * amount, rest, false
+    if intervals <= 0 then return 0, interval end
+    return count - ended * amount, rest
   end
 
   local function remember(charge, count, rest)
@@ -40,16 +38,12 @@ local function token_bucket()
   function rule.peek(charge)
     local raw, hi, lo, count, high = read(charge.key)
     charge.held = raw
-    charge.count, charge.n, charge.ahead = missing(charge, hi, lo, high * 4294967296 + count)
+    charge.count, charge.n = missing(charge, hi, lo, high * 4294967296 + count)
     return charge.count + charge[1] <= charge[2]
   end
 
   function rule.commit(charge)
     remember(charge, charge.count + charge[1], charge.n)
-  end
-
-  function rule.fall_back(charge)
-    remember(charge, charge.count, charge.n)
   end
 
   -- The mark is the first instant at which tokens came back after the charge: for it before all
@@ -66,10 +60,17 @@ local function token_bucket()
       -- A clock that stepped back can't say how many there were.
       return
     end
-    local rest
-    count, rest = missing(charge, hi, lo, high * 4294967296 + count)
     local back = math.max(charge[1] - refills * amount, 0)
-    remember(charge, math.max(count - back, 0), rest)
+    count = high * 4294967296 + count
+    local now_missing, rest = missing(charge, hi, lo, count)
+    if count > back and now_missing > back then
+      -- In the same interval as before, however far off that is.
+      high = floor((count - back) / 4294967296)
+      local until_hi, until_lo = plus(hi, lo, (ceil((count - back) / amount) - 1) * interval)
+      write(charge.key, hi, lo, count - back - high * 4294967296, high, until_hi, until_lo)
+    else
+      remember(charge, math.max(now_missing - back, 0), rest)
+    end
   end
 
   return rule

@@ -80,7 +80,7 @@ impl TokenBucket {
     pub(super) fn window(&self) -> u128 {
         match self.refill {
             Refill::Continuous => self.drain().span(),
-            Refill::Interval => self.intervals(self.capacity()) * u128::from(self.interval),
+            Refill::Interval => self.intervals(self.capacity().into()) * u128::from(self.interval),
         }
     }
 
@@ -94,8 +94,8 @@ impl TokenBucket {
     }
 
     /// How many intervals it takes for `missing` tokens to come back.
-    fn intervals(&self, missing: u64) -> u128 {
-        u128::from(missing.div_ceil(u64::from(self.amount)))
+    fn intervals(&self, missing: u128) -> u128 {
+        div_ceil(missing, u64::from(self.amount))
     }
 
     /// Of a bucket filled at intervals: the tokens missing at `now`, and how long until the next
@@ -103,7 +103,7 @@ impl TokenBucket {
     ///
     /// It remembers when it will be full, and how many tokens the interval before that instant
     /// brings; each earlier one brings `amount`.
-    fn missing(&self, record: &Record, now: u64) -> (u64, u128) {
+    fn missing(&self, record: &Record, now: u64) -> (u128, u128) {
         let interval = u128::from(self.interval);
         let full = Full::of(record);
         let left = full.micros.saturating_sub(u128::from(now));
@@ -111,27 +111,23 @@ impl TokenBucket {
             return (0, interval);
         }
         let intervals = div_ceil(left, self.interval);
-        if intervals > 2 * self.intervals(self.capacity()) {
-            // Left by a clock that stepped back by more than it takes to fill the bucket.
-            return (self.capacity(), interval);
-        }
-        let last = u64::from(full.detail);
-        let missing = (intervals as u64 - 1) * u64::from(self.amount) + last;
+        // More than there can be, where a clock stepped back: time stands still until it is due.
+        let missing = (intervals - 1) * u128::from(self.amount) + u128::from(full.detail);
         (missing, left - (intervals - 1) * interval)
     }
 
-    fn remember(&self, missing: u64, next: u128, now: u64) -> Record {
+    fn remember(&self, missing: u128, next: u128, now: u64) -> Record {
         if missing == 0 {
             return Record::EMPTY;
         }
         let before_last = self.intervals(missing) - 1;
-        let last = missing - before_last as u64 * u64::from(self.amount);
+        let last = missing - before_last * u128::from(self.amount);
         let micros = u128::from(now) + next + before_last * u128::from(self.interval);
         Full { micros, detail: last as u32 }.record()
     }
 
     /// How long until at most `missing` of `now_missing` tokens are missing, in µs.
-    fn until_missing(&self, missing: u64, now_missing: u64, next: u128) -> u128 {
+    fn until_missing(&self, missing: u128, now_missing: u128, next: u128) -> u128 {
         next + (self.intervals(now_missing - missing) - 1) * u128::from(self.interval)
     }
 }
@@ -144,8 +140,8 @@ impl Exact<Record> for TokenBucket {
         let (missing, next) = self.missing(record, now);
         match self.capacity().checked_sub(cost) {
             None => Room::Never,
-            Some(most) if missing <= most => Room::NOW,
-            Some(most) => Room::After(self.until_missing(most, missing, next)),
+            Some(most) if missing <= u128::from(most) => Room::NOW,
+            Some(most) => Room::After(self.until_missing(most.into(), missing, next)),
         }
     }
 
@@ -154,7 +150,7 @@ impl Exact<Record> for TokenBucket {
             return self.drain().commit(record, now, cost);
         }
         let (missing, next) = self.missing(record, now);
-        *record = self.remember(missing + cost, next, now);
+        *record = self.remember(missing + u128::from(cost), next, now);
         Record { until: now + next as u64, detail: 0 }
     }
 
@@ -166,9 +162,9 @@ impl Exact<Record> for TokenBucket {
         if missing == 0 {
             return Standing::untouched(self.capacity());
         }
-        let taken = missing.min(self.capacity());
+        let taken = missing.min(self.capacity().into());
         Standing {
-            remaining: self.capacity() - taken,
+            remaining: self.capacity() - taken as u64,
             more_after: Some(self.until_missing(taken - 1, missing, next)),
             reset_after: self.until_missing(0, missing, next),
         }
@@ -187,16 +183,8 @@ impl Exact<Record> for TokenBucket {
             // A clock that stepped back can't say how many there were.
             None => return,
         };
-        let back = cost.saturating_sub(refills.saturating_mul(u64::from(self.amount)));
+        let back = u128::from(cost).saturating_sub(u128::from(refills) * u128::from(self.amount));
         *record = self.remember(missing.saturating_sub(back), next, now);
-    }
-
-    fn fall_back(&self, record: &mut Record, now: u64) {
-        if self.refill == Refill::Continuous {
-            return self.drain().fall_back(record, now);
-        }
-        let (missing, next) = self.missing(record, now);
-        *record = self.remember(missing, next, now);
     }
 }
 
@@ -232,7 +220,7 @@ impl Twin<Record> for TokenBucket {
         if missing == 0 {
             return Some(Record::EMPTY);
         }
-        let before_last = self.intervals(missing) - 1;
+        let before_last = self.intervals(missing.into()) - 1;
         let last = missing - before_last as u64 * u64::from(self.amount);
         let micros = held.micros + before_last * u128::from(self.interval);
         Some(Full { micros, detail: last as u32 }.record())

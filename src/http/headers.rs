@@ -38,6 +38,7 @@ pub enum HeaderStyle {
 
 /// How an `…-Reset` header tells when a limit is as if it had never been used.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[non_exhaustive]
 pub enum Reset {
     /// In how many seconds.
     #[default]

@@ -94,8 +94,8 @@ impl RateLimitLayer {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Another store. Limiters that are given one store share it: their limits of the same name
-    /// and algorithm count together.
+    /// Another store. Limiters that are given one store share it: their limits of the same name,
+    /// algorithm and period count together.
     ///
     /// Say so before [`cost`](Self::cost): what was made of this limiter before keeps its store, and
     /// is another limiter from now on.
@@ -115,7 +115,8 @@ impl RateLimitLayer {
     /// what that has charged. If that is denied, the request is, and what was charged is given
     /// back. On its own, it charges the cost. A lower cost gives the difference back, but the request
     /// has to get past the router's layer first: to exempt a route whatever is left, give it the cost
-    /// 0 in a table ([`costs`](Self::costs)), or leave it outside.
+    /// 0 in a table ([`costs`](Self::costs)), or leave it outside. The same limiter, passed twice at
+    /// the same cost, charges twice.
     ///
     /// Limits with a [`cost`](Limit::cost) of their own are not concerned. For a
     /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), prefer [`costs`](Self::costs): charged in two

@@ -42,13 +42,18 @@ impl Ledger {
         ledger
     }
 
-    /// The note that another variant of the limiter has left further out.
+    /// The note that another variant of the limiter has left further out, for this one to charge on.
     pub(super) fn find(shared: &Arc<Shared>, extensions: &Extensions) -> Option<Arc<Self>> {
         let Ledgers(ledgers) = extensions.get()?;
         let ledger = ledgers.iter().rev().find(|ledger| Arc::ptr_eq(&ledger.identity, &shared.identity))?;
-        let pages = ledger.pages();
+        let mut pages = ledger.pages();
         let is_new = !pages.variants.iter().any(|variant| Arc::ptr_eq(variant, shared));
-        (is_new && !pages.decisions.is_empty()).then(|| ledger.clone())
+        if !is_new || pages.decisions.is_empty() {
+            return None;
+        }
+        // At once: of several requests with one note, one may use it.
+        pages.variants.push(shared.clone());
+        Some(ledger.clone())
     }
 
     /// Adds a later decision.
@@ -92,7 +97,6 @@ impl Ledger {
     /// What each limit was paid and is due, and what is to be given back of what it was paid.
     fn bills<'a>(&self, shared: &'a Arc<Shared>, cost: u64) -> (Vec<Bill>, Vec<Refund<'a>>) {
         let mut pages = self.pages();
-        pages.variants.push(shared.clone());
         let charged = &mut pages.decisions;
         let first = charged.first().map_or(&[][..], Decision::outcomes);
         let bills: Vec<Bill> = first.iter().map(|outcome| Bill::new(outcome, charged, shared, cost)).collect();
@@ -116,7 +120,7 @@ struct Bill {
 impl Bill {
     fn new(first: &Outcome, charged: &[Decision], shared: &Shared, cost: u64) -> Self {
         let limit = first.limit();
-        let outcomes = charged.iter().flat_map(Decision::outcomes);
+        let outcomes = charged.iter().filter(|decision| decision.is_charged()).flat_map(Decision::outcomes);
         let paid = outcomes.filter(|outcome| outcome.limit() == limit).map(Outcome::cost).sum();
         let has_own_cost = shared.limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
         Self { limit, key: first.key, paid, due: if has_own_cost { paid } else { cost } }
@@ -125,7 +129,8 @@ impl Bill {
     /// Takes out of the charges what was too much, of the last charge first.
     fn refunds<'a>(&self, charged: &mut [Decision], shared: &'a Shared) -> Vec<Refund<'a>> {
         let Some(terms) = shared.limits.terms(self.limit) else { return Vec::new() };
-        let outcomes = charged.iter_mut().rev().flat_map(Decision::outcomes_mut);
+        let charged = charged.iter_mut().rev().filter(|decision| decision.is_charged());
+        let outcomes = charged.flat_map(Decision::outcomes_mut);
         let mut too_much = self.paid.saturating_sub(self.due);
         let mut refunds = Vec::new();
         for outcome in outcomes.filter(|outcome| outcome.limit() == self.limit) {

@@ -66,7 +66,11 @@ where
                 Next::Wait { delay, held } => {
                     ResponseFuture::waiting(delay, held, visit.into_owned(), self.take_ready(), request)
                 }
-                Next::Refuse(response) => ResponseFuture::refused(response),
+                Next::Refuse(response) => {
+                    // With what it was ready for, such as a place among the concurrent requests.
+                    drop(self.take_ready());
+                    ResponseFuture::refused(response)
+                }
             },
             Asking::Later(asked) => ResponseFuture::asking(asked, visit.into_owned(), self.take_ready(), request),
         }

@@ -46,6 +46,7 @@ impl fmt::Debug for Extracted {
 
 /// Whose fault it is that a key is missing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum Missing {
     /// The client has not sent it: answered with 400, if the limit denies such requests.
     FromRequest,

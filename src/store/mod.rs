@@ -22,6 +22,9 @@ pub use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 
 /// Remembers what keys have used, and decides by it.
+///
+/// For now, a store of your own can wrap another (to count, to log, to fail on purpose); what it
+/// takes to write one from scratch is not public yet.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// How keys are to be hashed for this store.
     fn hasher(&self) -> KeyHasher;
@@ -75,12 +78,13 @@ impl Terms {
     /// The terms of the limit `name`, the `index`th of its limiter, on a store that hashes keys by
     /// `hasher`.
     pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
-        // What is remembered under one algorithm means nothing under another.
-        let identity = [algorithm.name().as_bytes(), b":", name.as_bytes()].concat();
+        // What is remembered under one algorithm, or in one period, means nothing under another.
+        let cycle = algorithm.cycle().to_le_bytes();
+        let identity = [algorithm.name().as_bytes(), &cycle, name.as_bytes()].concat();
         Self { name, hash: hasher.hash(&identity), index, algorithm }
     }
 
-    /// The limit's name. Limits of one name share what their keys have used.
+    /// The limit's name. Limits of one name, algorithm and period share what their keys have used.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -96,6 +100,11 @@ impl Terms {
         self.index
     }
 
+    /// Tells it from the limits of other limiters.
+    pub(crate) fn identity(&self) -> u32 {
+        self.hash.as_u128() as u32
+    }
+
     /// The hash of `key` under this limit.
     fn print(&self, key: KeyHash) -> u128 {
         key.under(self.hash).as_u128()
@@ -104,6 +113,7 @@ impl Terms {
 
 /// What a request is to take from one limit.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Charge<'a> {
     /// The limit.
     pub terms: &'a Arc<Terms>,
@@ -115,6 +125,7 @@ pub struct Charge<'a> {
 
 /// What an earlier request took from one limit, to be given back.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Refund<'a> {
     /// The limit.
     pub terms: &'a Arc<Terms>,

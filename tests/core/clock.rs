@@ -1,5 +1,4 @@
-//! A clock that steps back: nothing panics, nothing overflows, no limit admits more, and nobody
-//! waits for the instant from which it fell.
+//! A clock that steps back: nothing panics, nothing overflows, and no limit admits more.
 
 use proptest::prelude::*;
 use tower_ratelimit::Timestamp;
@@ -32,14 +31,14 @@ fn moved(rule: Rule, at: u64, thousandths: i64) -> u64 {
     to.min(Timestamp::MAX.as_micros())
 }
 
-/// Where a clock steps back by no more than the limit's span, it allows nothing that would be
-/// denied if time had stood still instead.
+/// However far a clock steps back, it allows nothing that would be denied if time had stood still
+/// instead.
 fn time_waits(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     let subject = Subject::new(&[rule]);
     let mut standing_still = Model::new(rule);
     let (mut at, mut latest) = (NOON, 0);
     for &(by, thousandths) in steps {
-        at = moved(rule, at, by).max(moved(rule, latest, -1_000));
+        at = moved(rule, at, by);
         let cost = cost(rule, thousandths);
         if subject.set(at).acquire(cost).is_allowed() {
             latest = latest.max(at);
@@ -50,19 +49,15 @@ fn time_waits(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// However far a clock steps back, the waits told are those of a limit and not those of the clock,
-/// and they are true: who comes back then is allowed, and who comes sooner is not.
-fn waits_are_short_and_true(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
+/// However far a clock steps back, the waits told are true: who comes back then is allowed, and who
+/// comes sooner is not.
+fn waits_are_true(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     let subject = Subject::new(&[rule]);
     let mut at = NOON;
     for &(by, thousandths) in steps {
         at = moved(rule, at, by);
         let cost = cost(rule, thousandths);
         let answer = Answer::from(&subject.set(at).acquire(cost));
-        let told = [answer.retry_after, answer.limits[0].more_after, Some(answer.limits[0].reset_after)];
-        let longest = told.into_iter().flatten().chain([answer.delay]).max().unwrap();
-        prop_assert!(longest <= 3 * rule.span() + 2, "{rule:?}, span {}, tells {answer:?}", rule.span());
-
         if let Some(wait) = answer.retry_after {
             let then = u128::from(at) + wait;
             let Some(then) = u64::try_from(then).ok().filter(|&then| then <= Timestamp::MAX.as_micros()) else { break };
@@ -74,36 +69,25 @@ fn waits_are_short_and_true(rule: Rule, steps: &[Step]) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// In the time that really passes, no more is admitted than the limit says. (Aligned windows are
-/// told by the clock: each step back can give them one more edge.)
+/// In the time that really passes, no more is admitted than the limit says.
 fn real_time_counts(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     let subject = Subject::new(&[rule]);
     let (mut at, mut really) = (NOON, NOON);
-    let mut back = 0;
-    let mut admitted: Vec<(Admitted, u128)> = Vec::new();
+    let mut admitted: Vec<Admitted> = Vec::new();
     for &(by, thousandths) in steps {
         let to = moved(rule, at, by);
         let Some(passed) = really.checked_add(to.saturating_sub(at)) else { break };
         really = passed;
-        back += u128::from(to < at);
         at = to;
         let cost = cost(rule, thousandths);
         if subject.set(at).acquire(cost).is_allowed() {
-            admitted.push((Admitted { at: really, cost, delay: 0 }, back));
+            admitted.push(Admitted { at: really, cost, delay: 0 });
         }
-        let (last, steps_at_last) = match admitted.last() {
-            Some(last) => *last,
-            None => continue,
-        };
+        let Some(&last) = admitted.last() else { continue };
         let mut sum = 0;
-        for (first, steps_at_first) in admitted.iter().rev() {
+        for first in admitted.iter().rev() {
             sum += u128::from(first.cost);
             let Some(most) = rule.most_within(last.at - first.at) else { break };
-            let edges = match rule {
-                Rule::FixedWindow { .. } | Rule::Counter { .. } => steps_at_last - steps_at_first,
-                _ => 0,
-            };
-            let most = most + edges * u128::from(rule.capacity());
             prop_assert!(sum <= most, "{rule:?} admitted {sum}, not {most}, in {} µs", last.at - first.at);
         }
     }
@@ -114,23 +98,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn time_waits_for_small_limits(rule in small_rule(), steps in steps(1_000)) {
+    fn time_waits_for_small_limits(rule in small_rule(), steps in steps(20_000)) {
         time_waits(rule, &steps)?;
     }
 
     #[test]
-    fn time_waits_for_limits_of_any_size(rule in any_rule(), steps in steps(1_000)) {
+    fn time_waits_for_limits_of_any_size(rule in any_rule(), steps in steps(20_000)) {
         time_waits(rule, &steps)?;
     }
 
     #[test]
-    fn waits_of_small_limits_are_short_and_true(rule in small_rule(), steps in steps(20_000)) {
-        waits_are_short_and_true(rule, &steps)?;
+    fn waits_of_small_limits_are_true(rule in small_rule(), steps in steps(20_000)) {
+        waits_are_true(rule, &steps)?;
     }
 
     #[test]
-    fn waits_of_limits_of_any_size_are_short_and_true(rule in any_rule(), steps in steps(20_000)) {
-        waits_are_short_and_true(rule, &steps)?;
+    fn waits_of_limits_of_any_size_are_true(rule in any_rule(), steps in steps(20_000)) {
+        waits_are_true(rule, &steps)?;
     }
 
     #[test]
@@ -165,15 +149,15 @@ fn instant() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..3, NOON..NOON + 100, last - 3..=last, 0..=last]
 }
 
-/// An operator sets the clock right, by an hour: a key that was used up is used up, and a second
-/// later it is as good as any other.
+/// Three steps back at one instant do not make one limit four: nothing was forgotten meanwhile.
 #[test]
-fn an_hour_back_is_not_an_hour_of_denials() {
+fn back_and_forth_admits_no_more() {
     for rule in one_of_each(5) {
         let subject = Subject::new(&[rule]);
-        let _ = subject.set(NOON).acquire(5);
-        let back = NOON - 3_600_000_000;
-        assert!(!subject.set(back).acquire(1).is_allowed(), "{rule:?}");
-        assert!(subject.set(back + 3_000_000).acquire(5).is_allowed(), "{rule:?}");
+        let mut allowed = 0;
+        for at in [NOON, NOON - 3_000_000, NOON, NOON - 3_000_000, NOON, NOON - 3_600_000_000, NOON] {
+            allowed += (0..10).filter(|_| subject.set(at).acquire(1).is_allowed()).count();
+        }
+        assert_eq!(allowed as u64, rule.capacity(), "{rule:?}");
     }
 }

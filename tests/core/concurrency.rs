@@ -189,3 +189,43 @@ fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
         }
     });
 }
+
+/// On the real clock, threads are interrupted between reading it and deciding, and may come with an
+/// instant of long ago.
+#[test]
+fn the_real_clock_admits_no_more() {
+    const EACH: u64 = 10_000;
+    let period = Duration::from_millis(1);
+    let limits = [
+        Limit::new("window", FixedWindow::new(5, period)),
+        Limit::new("bucket", TokenBucket::new(1, 1, period)),
+        Limit::new("log", SlidingLog::new(5, period)),
+    ];
+    let runtime = runtime();
+    for limit in limits {
+        let name = limit.name().to_owned();
+        let limiter = Limiter::new([limit]);
+        let admitted = all_at_once(&runtime, |_| {
+            let limiter = limiter.clone();
+            async move {
+                let mut admitted = Vec::new();
+                for _ in 0..EACH {
+                    let decision = limiter.acquire(KEY, 1).await.unwrap();
+                    if decision.is_allowed() {
+                        admitted.push(decision.at().as_micros());
+                    }
+                }
+                admitted
+            }
+        });
+        let mut admitted = admitted.concat();
+        admitted.sort_unstable();
+        match name.as_str() {
+            "window" => {
+                assert!(admitted.chunk_by(|one, other| one / 1_000 == other / 1_000).all(|in_one| in_one.len() <= 5))
+            }
+            "bucket" => assert!(admitted.windows(2).all(|two| two[1] - two[0] >= 1_000)),
+            _ => assert!(admitted.windows(6).all(|six| six[5] - six[0] >= 1_000)),
+        }
+    }
+}

@@ -146,8 +146,15 @@ async fn errors_and_readiness_are_the_inner_services() {
 async fn a_refused_request_holds_no_permit() {
     let limits = RateLimitLayer::new([two()]).store(still());
     let service = ServiceBuilder::new().layer(limits).concurrency_limit(1).service(Strict::default());
-    for expected in [false, false, true, true] {
-        assert_eq!(ask(&service, get("/")).await.is_refused(), expected);
+    let [mut one, mut other] = [service.clone(), service];
+    for is_refused in [false, false, true, true] {
+        let answer = one.ready().await.unwrap().call(get("/")).await.unwrap();
+        assert_eq!(answer.status() == http::StatusCode::TOO_MANY_REQUESTS, is_refused);
+        drop(answer);
+        // The one that was asked is still there, and has to leave room for another.
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(Service::<Request<()>>::poll_ready(&mut other, &mut context).is_ready());
+        other = one.clone();
     }
 }
 
@@ -219,11 +226,14 @@ impl Service<Request<()>> for Counted {
 }
 
 #[tokio::test]
-async fn decided_at_once_nothing_is_cloned() {
+async fn allowed_at_once_nothing_is_cloned() {
     let clones = Arc::new(AtomicUsize::new(0));
     let mut service = RateLimitLayer::new([two()]).store(still()).layer(Counted(clones.clone()));
-    for _ in 0..4 {
+    for _ in 0..2 {
         service.ready().await.unwrap().call(get("/")).await.unwrap();
     }
     assert_eq!(clones.load(Ordering::Relaxed), 0);
+    // A refused one is let go of, with what it was ready for: a clone takes its place.
+    service.ready().await.unwrap().call(get("/")).await.unwrap();
+    assert_eq!(clones.load(Ordering::Relaxed), 1);
 }

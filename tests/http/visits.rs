@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::routing::get;
 use http::StatusCode;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
 
 use crate::answer::ask;
@@ -54,4 +54,58 @@ async fn passed_twice_it_charges_twice() {
         let left = ask(&limits.layer(Hello::default()), service::get("/")).await.remaining();
         assert_eq!(left, 7, "{has_a_route_of_its_own_cost}");
     }
+}
+
+/// Called one after the other and awaited together, parts found the same note unused.
+#[tokio::test]
+async fn parts_that_come_together_pass_free() {
+    let limits = of_ten();
+    let part = limits.cost(2).layer(Hello::default());
+    // Answers how many of 20 parts of it have passed.
+    let batch = tower::service_fn(move |whole: http::Request<()>| {
+        let mut part = part.clone();
+        async move {
+            let mut parts = Vec::new();
+            for _ in 0..20 {
+                let mut request = service::get("/");
+                *request.extensions_mut() = whole.extensions().clone();
+                parts.push(part.call(request));
+            }
+            let mut allowed = 0;
+            for part in parts {
+                allowed += u32::from(part.await?.status() == StatusCode::OK);
+            }
+            Ok::<_, std::convert::Infallible>(http::Response::new(allowed.to_string()))
+        }
+    });
+    let answer = ask(&limits.layer(batch), service::get("/")).await;
+    // The first charges the difference of 1, and four more of 2 fit.
+    assert_eq!(answer.body, "5");
+}
+
+/// What was denied on the way was counted as paid: the next route was the cheaper for it.
+#[tokio::test]
+async fn a_denial_counts_as_paid() {
+    let limits = of_ten();
+    let [dear, cheap] = [limits.cost(9), limits.cost(5)].map(|route| route.layer(Hello::default()));
+    let fallback = tower::service_fn(move |request: http::Request<()>| {
+        let [dear, cheap] = [dear.clone(), cheap.clone()];
+        async move {
+            let mut first = service::get("/");
+            *first.extensions_mut() = request.extensions().clone();
+            let answer = dear.oneshot(first).await?;
+            if answer.status() == StatusCode::OK {
+                Ok::<_, std::convert::Infallible>(answer)
+            } else {
+                cheap.oneshot(request).await
+            }
+        }
+    });
+    let service = limits.layer(fallback);
+    let mut allowed = 0;
+    for _ in 0..20 {
+        allowed += u32::from(ask(&service, service::get("/")).await.status == StatusCode::OK);
+    }
+    // One of 9; after that there is never room for 5.
+    assert_eq!(allowed, 1);
 }

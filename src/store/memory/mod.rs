@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use self::shard::{SWEEP, Settled, Shard};
+use self::shard::{SLOTS, Settled, Shard};
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::algorithm::{Room, Standing};
 use crate::decision::{Decision, Outcome, Outcomes, Verdict};
@@ -21,13 +21,16 @@ use crate::time::{Clock, SystemClock};
 
 /// Remembers keys in this process: exact, bounded, and without a task in the background.
 ///
-/// A key that is as if it had never been used is dropped: each request looks at one slot on
-/// average, whoever's it is. At [`max_keys`](Self::max_keys), a key that is new displaces one that
-/// has little to lose: one that has used the least of its limit, as of its last request. A key
-/// that was denied goes only when all others were denied too.
+/// A key that is as if it had never been used is soon dropped: each charge looks at a few slots,
+/// whoever's they are. At [`max_keys`](Self::max_keys), a key that is new displaces one that has
+/// little to lose: of a few, the one that had used the least of its limit at its last request. A key
+/// that was denied, and that a wait would help, goes only where all in its part of the store were
+/// denied too; beyond that, new keys displace each other, and their limits with them.
 ///
-/// A key takes about 36 bytes under the limits that remember 16 (see
-/// [`algorithm`](crate::algorithm)), and never more than 43 once there are a thousand.
+/// Under the limits that remember 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes
+/// when there are a million. The store itself takes 64 KB, more than a few thousand keys do. A log
+/// takes 16 bytes for each entry there is room for, which is up to twice what it has, and never fewer
+/// than four entries; nothing but its limit bounds it.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, MemoryStore};
@@ -63,7 +66,8 @@ impl MemoryStore {
         Self::sized(1_000_000)
     }
 
-    /// Bounds the keys that it remembers, from 1.
+    /// Bounds the keys that it remembers, from 1: a key counts once for each limit. It is divided among
+    /// the parts of the store, of which some are full a little earlier than others.
     ///
     /// # Panics
     ///
@@ -154,10 +158,11 @@ impl MemoryStore {
 
     /// Most requests have one limit, and need no more than one lock.
     fn decide_one(&self, charge: &Charge<'_>, take: bool) -> Decision {
-        let at = self.clock.now();
-        let now = at.as_micros();
         let print = charge.terms.print(charge.key);
         let mut shard = self.lock(self.shard_of(print));
+        // Under the lock, so that no request comes with an instant of long ago.
+        let at = self.clock.now();
+        let now = at.as_micros();
         let Settled { room, mark, standing } = shard.settle(print, charge, now, take, self.most);
         let due = shard.is_sweep_due();
         drop(shard);
@@ -171,10 +176,10 @@ impl MemoryStore {
     }
 
     fn decide_all(&self, charges: &[Charge<'_>], take: bool) -> Decision {
-        let at = self.clock.now();
-        let now = at.as_micros();
         let prints: SmallVec<[u128; 4]> = charges.iter().map(|charge| charge.terms.print(charge.key)).collect();
         let mut locked = self.lock_all(prints.iter().copied());
+        let at = self.clock.now();
+        let now = at.as_micros();
 
         let mut verdict = Verdict::NOW;
         let rooms: SmallVec<[Room; 4]> = charges
@@ -187,20 +192,24 @@ impl MemoryStore {
             .inspect(|room| verdict = verdict.and(Verdict::from(*room)))
             .collect();
 
+        let asked = take;
         let take = take && verdict.is_allowed();
+        if take {
+            self.make_room(charges, &prints, &mut locked, now);
+        }
         let mut outcomes = Outcomes::new();
         for ((charge, &print), &room) in charges.iter().zip(&prints).zip(&rooms) {
             let shard = self.of(&mut locked, print);
             let verdict = Verdict::from(room);
             let (mark, standing) = if take && charge.cost > 0 {
-                shard.commit(print, charge, now, self.most)
+                shard.commit(print, charge, now)
             } else {
-                (Record::EMPTY, shard.report(print, charge, now, !verdict.is_allowed()))
+                (Record::EMPTY, shard.report(print, charge, now, asked && room.is_after()))
             };
             outcomes.push(outcome(charge, verdict, mark, standing));
         }
 
-        let due = locked.first_mut().is_some_and(|(_, shard)| shard.is_sweep_due());
+        let due = locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due);
         drop(locked);
         if due {
             self.sweep(now);
@@ -208,18 +217,38 @@ impl MemoryStore {
         Decision::new(at, verdict, take, outcomes)
     }
 
+    /// Has other keys make way for all that are new to a request, before one of its own can be taken
+    /// for one to go.
+    fn make_room(&self, charges: &[Charge<'_>], prints: &[u128], locked: &mut Locked<'_>, now: u64) {
+        for (index, (charge, &print)) in charges.iter().zip(prints).enumerate() {
+            let same_shard = |other: &&u128| self.shard_of(**other) == self.shard_of(print);
+            let before = prints[..index].iter().filter(same_shard).count();
+            if charge.cost > 0 {
+                self.of(locked, print).make_room(print, charge, before, self.most, now);
+            }
+        }
+    }
+
     /// Drops what means nothing any more from the next part of the next shard, unless someone else
     /// is at work there.
     fn sweep(&self, now: u64) {
         let shard = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         if let Ok(mut shard) = self.shards[shard].0.try_lock() {
-            shard.sweep(SWEEP as usize, now);
+            shard.sweep(SLOTS, now);
         }
     }
 }
 
 fn outcome(charge: &Charge<'_>, verdict: Verdict, mark: Record, standing: Standing) -> Outcome {
-    Outcome { limit: charge.terms.index(), key: charge.key, cost: charge.cost, mark, verdict, level: standing.into() }
+    Outcome {
+        limit: charge.terms.index(),
+        identity: charge.terms.identity(),
+        key: charge.key,
+        cost: charge.cost,
+        mark,
+        verdict,
+        level: standing.into(),
+    }
 }
 
 impl Default for MemoryStore {

@@ -26,8 +26,12 @@ pub(super) struct Shard {
     requests: u32,
 }
 
-/// How many requests a shard decides between two sweeps, and how many slots a sweep looks at.
-pub(super) const SWEEP: u32 = 16;
+/// How many requests a shard decides between two sweeps.
+const SWEEP: u32 = 16;
+
+/// How many slots a sweep looks at: several for each request, so that a store in which every request
+/// leaves something that is soon forgotten stays a small multiple of what it remembers.
+pub(super) const SLOTS: usize = 64;
 
 /// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
 /// algorithm, so that the compiler sees through all of it.
@@ -65,9 +69,8 @@ impl Shard {
     /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`
     /// keys, another makes way.
     pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, now: u64, take: bool, most: usize) -> Settled {
-        let take = take && charge.cost > 0;
-        if take && self.keys() >= most && !self.holds(print, charge) {
-            self.evict(now);
+        if take {
+            self.make_room(print, charge, 0, most, now);
         }
         of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, now, take))
     }
@@ -80,19 +83,31 @@ impl Shard {
         })
     }
 
-    /// Takes a charge that has room. At `most` keys, another makes way.
-    pub(super) fn commit(&mut self, print: u128, charge: &Charge<'_>, now: u64, most: usize) -> (Record, Standing) {
-        if self.keys() >= most && !self.holds(print, charge) {
-            self.evict(now);
-        }
+    /// Takes a charge that has room.
+    pub(super) fn commit(&mut self, print: u128, charge: &Charge<'_>, now: u64) -> (Record, Standing) {
         of_charge!(self, charge, (table, rule) => commit(table, rule, print, charge, now))
     }
 
-    /// Reports a charge that is not taken, because it was `denied`, or asks for nothing.
+    /// If the charge's key is new, has others make way, so that there are `most` with it and the
+    /// `before` that are to come first.
+    pub(super) fn make_room(&mut self, print: u128, charge: &Charge<'_>, before: usize, most: usize, now: u64) {
+        if self.keys() + before >= most && !self.holds(print, charge) {
+            while self.keys() > 0 && self.keys() + before >= most {
+                self.evict(now);
+            }
+        }
+    }
+
+    /// Reports a charge that is not taken: because it was `denied`, or is only asked about.
     pub(super) fn report(&mut self, print: u128, charge: &Charge<'_>, now: u64, denied: bool) -> Standing {
         of_charge!(self, charge, (table, rule) => match table.find(print) {
-            Place::At(at) if denied => deny(table, rule, at, now),
-            Place::At(at) => rule.standing(&table.entry(at).state, now),
+            Place::At(at) => {
+                let entry = table.entry_mut(at);
+                if denied {
+                    entry.set_rank(Rank::DENIED);
+                }
+                rule.standing(&entry.state, now)
+            }
             Place::Before(_) => rule.standing(&Default::default(), now),
         })
     }
@@ -161,26 +176,28 @@ fn settle<S: Slot>(
     now: u64,
     take: bool,
 ) -> Settled {
+    let asked = take && charge.cost > 0;
     let peek = |state: &S| if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) };
     let rank = |standing: &Standing| Rank::of(standing.remaining, charge.terms.algorithm().capacity());
     match table.find(print) {
         Place::At(at) => {
             let entry = table.entry_mut(at);
             let room = peek(&entry.state);
-            if !room.is_now() {
-                return Settled { room, mark: Record::EMPTY, standing: deny(table, rule, at, now) };
-            }
+            let take = asked && room.is_now();
             let mark = if take { rule.commit(&mut entry.state, now, charge.cost) } else { Record::EMPTY };
             let standing = rule.standing(&entry.state, now);
             if take {
                 entry.set_rank(rank(&standing));
+            } else if asked && room.is_after() {
+                // What a wait can't help was never kept from it by what it had used.
+                entry.set_rank(Rank::DENIED);
             }
             Settled { room, mark, standing }
         }
         Place::Before(_) => {
             let mut state = S::default();
             let room = peek(&state);
-            let take = take && room.is_now();
+            let take = asked && room.is_now();
             let mark = if take { rule.commit(&mut state, now, charge.cost) } else { Record::EMPTY };
             let standing = rule.standing(&state, now);
             if take {
@@ -189,21 +206,6 @@ fn settle<S: Slot>(
             Settled { room, mark, standing }
         }
     }
-}
-
-/// Notes that the key at `at` was denied.
-fn deny<S: Slot>(table: &mut Table<S>, rule: &impl Exact<S>, at: usize, now: u64) -> Standing {
-    let entry = table.entry_mut(at);
-    entry.set_rank(Rank::DENIED);
-    if entry.state.until() > now {
-        rule.fall_back(&mut entry.state, now);
-    }
-    let standing = rule.standing(&entry.state, now);
-    // Under other numbers than it was left by, a state can come to nothing.
-    if entry.state.until() == 0 {
-        table.remove(at);
-    }
-    standing
 }
 
 fn commit<S: Slot>(

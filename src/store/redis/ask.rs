@@ -76,6 +76,7 @@ pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> 
         verdict = verdict.and(of_this);
         outcomes.push(Outcome {
             limit: asked.terms.index(),
+            identity: asked.terms.identity(),
             key: asked.key,
             cost: asked.cost,
             mark,

@@ -37,7 +37,7 @@ local function next_charge(offset)
   end
   -- All that a rule notes has its place from the start: a table that grows is made anew.
   local charge = {
-    key = KEYS[key], rule = rule, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0, ahead = false, denies = false,
+    key = KEYS[key], rule = rule, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
     unpack_from(rule.numbers, text, 2 + offset),
   }
   arg, key = arg + 1, key + 1
@@ -48,9 +48,9 @@ local function decide(take, limits)
   local charges, reply, room = { 0 }, { 0, limits > 0 and '' or nil }, true
   for i = 1, limits do
     local charge = next_charge(0)
+    local free = charge.rule.peek(charge)
     -- Who takes nothing needs no room.
-    charge.denies = not charge.rule.peek(charge) and charge[1] > 0
-    room = room and not charge.denies
+    room = room and (free or charge[1] == 0)
     charges[i] = charge
     reply[i + 1] = charge.held
   end
@@ -59,13 +59,6 @@ local function decide(take, limits)
     for i = 1, limits do
       local charge = charges[i]
       if take and charge[1] > 0 then charge.rule.commit(charge) end
-    end
-  else
-    -- A denial writes nothing, unless the clock fell back by far: seen anew at each instant, what a
-    -- key holds would be denied until the clock has caught up.
-    for i = 1, limits do
-      local charge = charges[i]
-      if charge.denies and charge.ahead then charge.rule.fall_back(charge) end
     end
   end
   return reply

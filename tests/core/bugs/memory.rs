@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, MemoryStore, SlidingLog, Timestamp};
+use tower_ratelimit::{Clock, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, SlidingLog, Timestamp};
 
 use super::{MIDNIGHT, SECOND, allowed_of, tokens};
 use crate::rule::{Rule, one_of_each};
@@ -108,4 +108,50 @@ async fn the_limiter_outlives_its_owner() {
     drop((limiter, clone));
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(watch.upgrade().is_none());
+}
+
+/// One slot swept for each request that leaves one or more: the dead piled up to the cap.
+#[test]
+fn sweeping_does_not_keep_up() {
+    let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
+    let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+    let limits = ["one", "two", "three"].map(|name| Limit::new(name, FixedWindow::new(1, Duration::from_millis(100))));
+    let limiter = Limiter::new(limits).store(Arc::clone(&store));
+    for key in 0..100_000_u64 {
+        clock.advance(Duration::from_millis(1));
+        let _ = limiter.acquire(key, 1).into_ready().unwrap().unwrap();
+    }
+    // 300 live at a time.
+    assert!(store.keys() < 20_000, "{} keys are kept", store.keys());
+}
+
+/// A key pinned itself, by asking for more than there can ever be or by being peeked at, and those
+/// that were really used up had to go.
+#[test]
+fn what_was_never_used_up_outlives_what_was() {
+    for pins_by_peeking in [false, true] {
+        let store = MemoryStore::new().max_keys(1_000);
+        let limiter = Limiter::new([Limit::new("day", FixedWindow::per_day(10))]).store(store);
+        let acquire = |key: u64, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
+        assert!(acquire(0, 10).is_allowed());
+        assert!(!acquire(0, 1).is_allowed());
+        for key in 1..3_000 {
+            let _ = acquire(key, 1);
+            if pins_by_peeking {
+                let _ = limiter.peek(key, 10).into_ready().unwrap().unwrap();
+            } else {
+                let _ = acquire(key, 11);
+            }
+        }
+        assert!(!acquire(0, 1).is_allowed(), "{pins_by_peeking}");
+    }
+}
+
+/// A request's second limit displaced what its first had just written.
+#[test]
+fn a_request_displaces_its_own() {
+    let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("two", FixedWindow::per_day(10))];
+    let limiter = Limiter::new(limits).store(MemoryStore::new().max_keys(1));
+    let allowed = (0..100).filter(|_| limiter.acquire("key", 1).into_ready().unwrap().unwrap().is_allowed()).count();
+    assert_eq!(allowed, 10);
 }

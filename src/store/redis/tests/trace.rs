@@ -55,16 +55,6 @@ impl Memory {
         ruled!(algorithm, self, (rule, state) => rule.standing(state, now))
     }
 
-    fn fall_back(&mut self, algorithm: &Algorithm, now: u64) {
-        let until = match self {
-            Self::Record(record) => record.until,
-            Self::Log(log) => log.until,
-        };
-        if until > now {
-            ruled!(algorithm, self, (rule, state) => rule.fall_back(state, now));
-        }
-    }
-
     fn refund(&mut self, algorithm: &Algorithm, mark: Record, now: u64, cost: u64) {
         ruled!(algorithm, self, (rule, state) => rule.refund(state, mark, now, cost));
     }
@@ -262,8 +252,6 @@ impl<'a> Trace<'a> {
             if take && costs[limit] > 0 {
                 mark = memory.commit(algorithm, self.now, costs[limit]);
                 receipt.push((limit, costs[limit], mark));
-            } else if !rooms[limit].is_now() {
-                memory.fall_back(algorithm, self.now);
             }
             expected.push((rooms[limit].into(), mark, memory.standing(algorithm, self.now)));
         }
