@@ -13,7 +13,7 @@ use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Extracted, KeyBuf, Missing};
-use crate::limit::{Limit, MissingKey};
+use crate::limit::MissingKey;
 use crate::request::RequestHead;
 use crate::store::{Charge, Terms};
 
@@ -54,14 +54,14 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
         let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
         match extracted {
             Extracted::Done => {}
-            Extracted::Missing(missing) => match instead(limit, missing, shared) {
+            Extracted::Missing(missing) => match instead(limit.name(), limit.missing_key(), missing, shared) {
                 Ok(Instead::Skip) => continue,
                 Ok(Instead::Share) => key.clear(),
                 Err(failure) => return Asking::Now(Err(failure)),
             },
             Extracted::Later(rest) => {
-                let (terms, missing) = (terms.clone(), limit.missing_key());
-                later.push(KeyToCome { terms, cost, missing, so_far: std::mem::take(&mut key), rest });
+                let (terms, policy) = (terms.clone(), limit.missing_key());
+                later.push(KeyToCome { terms, cost, policy, so_far: std::mem::take(&mut key), rest });
                 continue;
             }
         }
@@ -86,9 +86,9 @@ enum Instead {
     Share,
 }
 
-fn instead(limit: &Limit, missing: Missing, shared: &Shared) -> Result<Instead, Failure> {
-    report(limit.name(), missing, shared);
-    match limit.missing_key() {
+fn instead(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) -> Result<Instead, Failure> {
+    report(limit, missing, shared);
+    match policy {
         MissingKey::Skip => Ok(Instead::Skip),
         MissingKey::Share => Ok(Instead::Share),
         MissingKey::Deny => Err(Failure::MissingKey(missing)),
@@ -114,21 +114,19 @@ fn report(limit: &str, missing: Missing, shared: &Shared) {
 struct KeyToCome {
     terms: Arc<Terms>,
     cost: u64,
-    missing: MissingKey,
+    policy: MissingKey,
     so_far: KeyBuf,
     rest: Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>,
 }
 
 async fn complete(shared: Arc<Shared>, mut known: Vec<(Arc<Terms>, KeyHash, u64)>, later: Vec<KeyToCome>) -> Asked {
-    for KeyToCome { terms, cost, missing, mut so_far, rest } in later {
-        match (rest.await, missing) {
-            (Ok(rest), _) => so_far.append(&rest),
-            (Err(_), MissingKey::Skip) => continue,
-            (Err(_), MissingKey::Share) => so_far.clear(),
-            (Err(missing), MissingKey::Deny) => {
-                report(terms.name(), missing, &shared);
-                return Err(Failure::MissingKey(missing));
-            }
+    for KeyToCome { terms, cost, policy, mut so_far, rest } in later {
+        match rest.await {
+            Ok(rest) => so_far.append(&rest),
+            Err(missing) => match instead(terms.name(), policy, missing, &shared)? {
+                Instead::Skip => continue,
+                Instead::Share => so_far.clear(),
+            },
         }
         known.push((terms, shared.hasher.hash(so_far.as_bytes()), cost));
     }
