@@ -26,10 +26,9 @@ local function token_bucket()
     return count - ended * amount, rest
   end
 
-  local function remember(charge, count, rest)
-    if count == 0 then return call('DEL', charge.key) end
+  -- Notes that `count` tokens are missing before (hi, lo).
+  local function hold(charge, hi, lo, count)
     local amount, interval = charge[3], charge[4]
-    local hi, lo = plus(now_hi, now_lo, rest)
     local high = floor(count / 4294967296)
     local until_hi, until_lo = plus(hi, lo, (ceil(count / amount) - 1) * interval)
     write(charge.key, hi, lo, count - high * 4294967296, high, until_hi, until_lo)
@@ -43,7 +42,8 @@ local function token_bucket()
   end
 
   function rule.commit(charge)
-    remember(charge, charge.count + charge[1], charge.n)
+    local hi, lo = plus(now_hi, now_lo, charge.n)
+    hold(charge, hi, lo, charge.count + charge[1])
   end
 
   -- The mark is the first instant at which tokens came back after the charge: for it before all
@@ -62,15 +62,16 @@ local function token_bucket()
     end
     local back = math.max(charge[1] - refills * amount, 0)
     count = high * 4294967296 + count
-    local now_missing, rest = missing(charge, hi, lo, count)
-    if count > back and now_missing > back then
-      -- In the same interval as before, however far off that is.
-      high = floor((count - back) / 4294967296)
-      local until_hi, until_lo = plus(hi, lo, (ceil((count - back) / amount) - 1) * interval)
-      write(charge.key, hi, lo, count - back - high * 4294967296, high, until_hi, until_lo)
-    else
-      remember(charge, math.max(now_missing - back, 0), rest)
+    if missing(charge, hi, lo, count) <= back then return call('DEL', charge.key) end
+    count = count - back
+    if count <= 0 then
+      -- Full before that interval: what is missing is counted to an earlier one.
+      local intervals = floor(-count / amount) + 1
+      count = count + intervals * amount
+      local span_hi, span_lo = divide(intervals, interval, 1e9)
+      hi, lo = sub(hi, lo, 0, span_hi, span_lo, 0, 1)
     end
+    hold(charge, hi, lo, count)
   end
 
   return rule

@@ -83,6 +83,13 @@ fn twins_decide_alike() {
     traces(&Redis::Fake(Fake::new()), variable("TWIN_STEPS").unwrap_or(500_000));
 }
 
+/// A refund after a clock fell back by far counted what was missing to an interval so near that the
+/// count did not fit into what a key holds.
+#[test]
+fn a_refund_long_before_an_interval_fits() {
+    Trace::new(10_966, &Redis::Fake(Fake::new())).run(40);
+}
+
 #[test]
 fn a_real_server_decides_alike() {
     let server = RedisServer::start();
