@@ -143,7 +143,7 @@ impl MemoryStore {
         shards.into_iter().map(|shard| (shard, self.lock(shard))).collect()
     }
 
-    fn of<'l>(&self, locked: &'l mut Locked<'_>, print: u128) -> &'l mut Shard {
+    fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, print: u128) -> &'l mut Shard {
         let shard = self.shard_of(print);
         let place = locked.iter().position(|(index, _)| *index == shard);
         &mut locked[place.expect("the shard of every print is locked")].1
@@ -187,7 +187,7 @@ impl MemoryStore {
             .zip(&prints)
             .map(|(charge, &print)| match charge.cost {
                 0 => Room::NOW,
-                _ => self.of(&mut locked, print).peek(print, charge, now),
+                _ => self.shard_among(&mut locked, print).peek(print, charge, now),
             })
             .inspect(|room| verdict = verdict.and(Verdict::from(*room)))
             .collect();
@@ -199,7 +199,7 @@ impl MemoryStore {
         }
         let mut outcomes = Outcomes::new();
         for ((charge, &print), &room) in charges.iter().zip(&prints).zip(&rooms) {
-            let shard = self.of(&mut locked, print);
+            let shard = self.shard_among(&mut locked, print);
             let verdict = Verdict::from(room);
             let (mark, standing) = if take && charge.cost > 0 {
                 shard.commit(print, charge, now)
@@ -221,11 +221,15 @@ impl MemoryStore {
     /// for one to go.
     fn make_room(&self, charges: &[Charge<'_>], prints: &[u128], locked: &mut Locked<'_>, now: u64) {
         for (index, (charge, &print)) in charges.iter().zip(prints).enumerate() {
-            let same_shard = |other: &&u128| self.shard_of(**other) == self.shard_of(print);
-            let before = prints[..index].iter().filter(same_shard).count();
-            if charge.cost > 0 {
-                self.of(locked, print).make_room(print, charge, before, self.most, now);
+            if charge.cost == 0 || self.shard_among(locked, print).keys() + index < self.most {
+                continue;
             }
+            let mut before = 0;
+            for (earlier, &other) in charges.iter().zip(prints).take(index) {
+                let shares = earlier.cost > 0 && self.shard_of(other) == self.shard_of(print);
+                before += usize::from(shares && !self.shard_among(locked, other).holds(other, earlier));
+            }
+            self.shard_among(locked, print).make_room(print, charge, before, self.most, now);
         }
     }
 

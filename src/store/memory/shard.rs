@@ -69,7 +69,8 @@ impl Shard {
     /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`
     /// keys, another makes way.
     pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, now: u64, take: bool, most: usize) -> Settled {
-        if take {
+        // Of a new key, all that its limit can ever hold has room, and nothing else is kept.
+        if take && charge.cost > 0 && charge.cost <= charge.terms.algorithm().capacity() {
             self.make_room(print, charge, 0, most, now);
         }
         of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, now, take))
@@ -146,7 +147,7 @@ impl Shard {
         self.logs.sweep(slots, now);
     }
 
-    fn holds(&mut self, print: u128, charge: &Charge<'_>) -> bool {
+    pub(super) fn holds(&mut self, print: u128, charge: &Charge<'_>) -> bool {
         of_charge!(self, charge, (table, _rule) => matches!(table.find(print), Place::At(_)))
     }
 

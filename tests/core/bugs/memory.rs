@@ -155,3 +155,20 @@ fn a_request_displaces_its_own() {
     let allowed = (0..100).filter(|_| limiter.acquire("key", 1).into_ready().unwrap().unwrap().is_allowed()).count();
     assert_eq!(allowed, 10);
 }
+
+/// At the cap, what takes nothing displaced someone: a cost of 0, or one that can never pass.
+#[test]
+fn what_takes_nothing_displaces_others() {
+    let store = Arc::new(MemoryStore::new().max_keys(100));
+    let limiter = Limiter::new([Limit::new("day", FixedWindow::per_day(10))]).store(Arc::clone(&store));
+    let acquire = |key: u64, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
+    for key in 0..100 {
+        assert!(acquire(key, 5).is_allowed());
+    }
+    for key in 100..1_000 {
+        let _ = acquire(key, 0);
+        let _ = acquire(key, 11);
+    }
+    assert_eq!(store.keys(), 100);
+    assert!((0..100).all(|key| acquire(key, 0).outcomes()[0].remaining() == 5));
+}
