@@ -1,6 +1,8 @@
 //! The store in Redis, on a real server.
 #![cfg(feature = "redis")]
 
+#[path = "support/limits.rs"]
+mod limits;
 #[path = "support/redis_server.rs"]
 mod redis_server;
 
@@ -9,24 +11,9 @@ use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd};
+use limits::all;
 use redis_server::RedisServer;
-use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, RedisStore, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
-};
-
-fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
-    [
-        ("fixed_window", FixedWindow::new(tokens, period).into()),
-        ("sliding_log", SlidingLog::new(tokens, period).into()),
-        ("sliding_window", SlidingWindow::new(tokens, period).into()),
-        ("sliding_window_counter", SlidingWindowCounter::new(tokens, period).into()),
-        ("token_bucket", TokenBucket::new(tokens, tokens, period).into()),
-        ("token_bucket-at-intervals", TokenBucket::new(tokens, tokens, period).at_intervals().into()),
-        ("leaky_bucket", LeakyBucket::new(tokens, tokens, period).into()),
-        ("leaky_bucket_queue", LeakyBucketQueue::new(tokens - 1, tokens, period).into()),
-    ]
-}
+use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore, SlidingLog};
 
 fn limits(tokens: u32, period: Duration) -> Vec<Limit> {
     all(tokens, period).map(|(name, algorithm)| Limit::new(name, algorithm)).into()
