@@ -1,24 +1,27 @@
 //! A server to try every limit on: `cargo run --example server`, then `curl` as it says.
 //!
-//! It listens on 127.0.0.1:3000, or where `--listen` says, and remembers in memory. Whoever sends
-//! the header `x-user` is counted by it, everyone else by address.
+//! It listens on 127.0.0.1:3000, or where `--listen` says, and remembers in memory, or in the Redis
+//! that `--redis` names (`cargo run --example server -- --redis redis://127.0.0.1:6379`): several servers on one Redis share their limits. Whoever sends the header
+//! `x-user` is counted by it, everyone else by address.
 
+use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::Method;
-use axum::routing::{MethodRouter, get};
+use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tower_ratelimit::key::{self, KeyExtractor};
 use tower_ratelimit::{
-    Algorithm, CostTable, FixedWindow, HeaderStyle, LeakyBucket, LeakyBucketQueue, Limit, RateLimitLayer, Reset,
-    SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, CostTable, FixedWindow, HeaderStyle, LeakyBucket, LeakyBucketQueue, Limit, MemoryStore, RateLimitLayer,
+    RedisStore, Reset, SlidingLog, SlidingWindow, SlidingWindowCounter, Store, TokenBucket,
 };
 
-const USAGE: &str = "usage: server [--listen ADDRESS:PORT]";
+const USAGE: &str = "usage: server [--listen ADDRESS:PORT] [--redis redis://ADDRESS:PORT]";
 
 const PERIOD: Duration = Duration::from_secs(10);
 
@@ -35,32 +38,30 @@ fn algorithms() -> [(&'static str, Algorithm); 7] {
     ]
 }
 
-fn app() -> Router {
+fn app(store: &Arc<dyn Store>) -> Router {
+    let layer = |limits: Vec<Limit>| {
+        let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)];
+        RateLimitLayer::new(limits).store(store.clone()).headers(styles)
+    };
+    let limited = |limits| get("ok\n").route_layer(layer(limits));
+
     let mut app = Router::new().route("/", get(help()));
     for (name, algorithm) in algorithms() {
-        app = app.route(&format!("/{name}"), limited([limit(name, algorithm)]));
+        app = app.route(&format!("/{name}"), limited(vec![limit(name, algorithm)]));
     }
 
     // Reading costs 1 and writing 2, from one bucket.
-    let users = layer([limit("user", FixedWindow::new(10, PERIOD))]);
+    let users = layer(vec![limit("user", FixedWindow::new(10, PERIOD))]);
     let costs = CostTable::new().route(Method::POST, "/user", 2);
     app = app.route("/user", get("read\n").post("created\n").route_layer(users.costs(costs)));
 
     // Both, or none: a request that comes too fast does not count towards the day.
-    let friends = [limit("second", TokenBucket::per_second(1)), limit("day", FixedWindow::per_day(150))];
+    let friends = vec![limit("second", TokenBucket::per_second(1)), limit("day", FixedWindow::per_day(150))];
     app.route("/friends", limited(friends))
 }
 
 fn limit(name: &str, algorithm: impl Into<Algorithm>) -> Limit {
     Limit::new(name, algorithm).by(key::header("x-user").or(key::peer_ip()))
-}
-
-fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
-    RateLimitLayer::new(limits).headers([HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)])
-}
-
-fn limited(limits: impl IntoIterator<Item = Limit>) -> MethodRouter {
-    get("ok\n").route_layer(layer(limits))
 }
 
 fn help() -> String {
@@ -81,23 +82,33 @@ async fn main() -> ExitCode {
         println!("A server to try every limit on.\n{USAGE}");
         return ExitCode::SUCCESS;
     }
-    let address = match listen_address() {
-        Ok(address) => address,
+    let Options { listen, redis } = match Options::of_command_line() {
+        Ok(options) => options,
         Err(message) => {
             eprintln!("{message}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    match serve(address).await {
+    let store: Arc<dyn Store> = match &redis {
+        None => Arc::new(MemoryStore::new()),
+        Some(url) => match RedisStore::connect(url).await {
+            Ok(store) => Arc::new(store),
+            Err(error) => {
+                eprintln!("can't remember in Redis: {}", reasons(&error));
+                return ExitCode::FAILURE;
+            }
+        },
+    };
+    match serve(listen, app(&store)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("can't serve on {address}: {error}; choose another address with --listen");
+            eprintln!("can't serve on {listen}: {error}; choose another address with --listen");
             ExitCode::FAILURE
         }
     }
 }
 
-async fn serve(address: SocketAddr) -> std::io::Result<()> {
+async fn serve(address: SocketAddr, app: Router) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     let stop = told_to_stop()?;
     let address = listener.local_addr()?;
@@ -109,23 +120,43 @@ async fn serve(address: SocketAddr) -> std::io::Result<()> {
     println!("  curl -i http://{address}/token-bucket\n\nand http://{address}/ for all routes.");
 
     // The limits count by address: the server has to say whose a connection is.
-    let service = app().into_make_service_with_connect_info::<SocketAddr>();
+    let service = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).with_graceful_shutdown(stop).await
 }
 
-fn listen_address() -> Result<SocketAddr, String> {
-    let mut address = SocketAddr::from(([127, 0, 0, 1], 3000));
-    let mut arguments = std::env::args().skip(1);
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--listen" => {
-                let value = arguments.next().ok_or("--listen wants an address, such as 127.0.0.1:8080")?;
-                address = value.parse().map_err(|_| format!("{value:?} is not an address such as 127.0.0.1:8080"))?;
+struct Options {
+    listen: SocketAddr,
+    redis: Option<String>,
+}
+
+impl Options {
+    fn of_command_line() -> Result<Self, String> {
+        let mut options = Self { listen: SocketAddr::from(([127, 0, 0, 1], 3000)), redis: None };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--listen" => {
+                    let value = arguments.next().ok_or("--listen wants an address, such as 127.0.0.1:8080")?;
+                    let address = value.parse();
+                    options.listen = address.map_err(|_| format!("{value:?} is no address such as 127.0.0.1:8080"))?;
+                }
+                "--redis" => {
+                    let url = arguments.next().ok_or("--redis wants a URL, such as redis://127.0.0.1:6379")?;
+                    options.redis = Some(url);
+                }
+                other => return Err(format!("unknown argument {other:?}")),
             }
-            other => return Err(format!("unknown argument {other:?}")),
         }
+        Ok(options)
     }
-    Ok(address)
+}
+
+/// An error, and what is behind it.
+fn reasons(error: &dyn Error) -> String {
+    match error.source() {
+        None => error.to_string(),
+        Some(source) => format!("{error}: {}", reasons(source)),
+    }
 }
 
 /// Ends at Ctrl-C or SIGTERM, for both of which it listens from now on.

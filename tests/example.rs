@@ -1,5 +1,8 @@
 //! The example server does what its first lines and the README say.
 
+#[path = "support/redis_server.rs"]
+mod redis_server;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -7,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use redis_server::RedisServer;
 
 /// The running example, which ends with the test.
 struct Server {
@@ -17,15 +22,16 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        // Cargo builds examples beside the folder of test binaries.
-        let mut binary = std::env::current_exe().expect("a path to this test");
-        binary.pop();
-        binary.pop();
-        let binary: PathBuf = binary.join("examples").join("server");
-        let mut process =
-            Command::new(&binary).args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap_or_else(
-                |error| panic!("{}: {error}; build it with `cargo build --example server`", binary.display()),
-            );
+        Self::start_with(&[])
+    }
+
+    fn start_with(arguments: &[&str]) -> Self {
+        let mut process = command()
+            .args(["--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{error}; build it with `cargo build --example server`"));
         let (sender, lines) = mpsc::channel();
         let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
@@ -52,6 +58,15 @@ impl Server {
     fn status(&self, request: &str) -> u16 {
         self.ask(request).0.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")
     }
+}
+
+/// Cargo builds examples beside the folder of test binaries.
+fn command() -> Command {
+    let mut binary = std::env::current_exe().expect("a path to this test");
+    binary.pop();
+    binary.pop();
+    let binary: PathBuf = binary.join("examples").join("server");
+    Command::new(binary)
 }
 
 impl Drop for Server {
@@ -142,14 +157,33 @@ fn it_stops_when_told_to() {
 
 #[test]
 fn a_wrong_argument_is_named() {
-    let server = std::env::current_exe()
-        .expect("a path")
-        .parent()
-        .expect("deps")
-        .parent()
-        .expect("target")
-        .join("examples/server");
-    let output = Command::new(server).args(["--listen", "nowhere"]).output().expect("it ran");
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("\"nowhere\" is not an address"), "{output:?}");
+    for (arguments, told) in [
+        (&["--listen", "nowhere"][..], "\"nowhere\" is no address"),
+        (&["--redis"], "--redis wants a URL"),
+        (&["--rdis"], "\"--rdis\""),
+    ] {
+        let output = command().args(arguments).output().expect("it ran");
+        assert_eq!(output.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{output:?}");
+    }
+}
+
+#[test]
+fn two_servers_on_one_redis_share_their_limits() {
+    let redis = RedisServer::start();
+    let servers = [(), ()].map(|()| Server::start_with(&["--redis", &redis.url()]));
+    // At least ten in any ten seconds, and hardly more than that whatever server is asked.
+    let statuses: Vec<u16> = (0..40).map(|n| servers[n % 2].status("GET /sliding-log\nx-user: ann\r\n")).collect();
+    assert_eq!(statuses[..10], [200; 10]);
+    let allowed = statuses.iter().filter(|status| **status == 200).count();
+    assert!(allowed < 20, "{statuses:?}");
+    assert_eq!(statuses[10..].iter().filter(|status| **status == 429).count(), 40 - allowed, "{statuses:?}");
+}
+
+#[test]
+fn a_redis_that_is_not_there_is_named() {
+    let output = command().args(["--redis", "redis://127.0.0.1:1"]).output().expect("it ran");
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("no connection to Redis"), "{told}");
 }
