@@ -23,14 +23,40 @@ pub struct ConfigError {
 pub(crate) enum ConfigErrorKind {
     Value(Fault),
     NoLimits,
-    TooManyLimits { limits: usize },
+    TooManyLimits {
+        limits: usize,
+    },
     NameEmpty,
-    NameTooLong { name: String },
-    NameCharacter { name: String, character: char },
-    NameTwice { name: String },
-    CostOverCapacity { limit: String, cost: u64, capacity: u64 },
-    CostPath { path: String },
-    NeedsRequest { limit: String, what: &'static str },
+    NameTooLong {
+        name: String,
+    },
+    NameCharacter {
+        name: String,
+        character: char,
+    },
+    NameTwice {
+        name: String,
+    },
+    CostOverCapacity {
+        limit: String,
+        cost: u64,
+        capacity: u64,
+    },
+    CostPath {
+        path: String,
+    },
+    NeedsRequest {
+        limit: String,
+        what: &'static str,
+    },
+    #[cfg(feature = "time-zones")]
+    TimeZone {
+        zone: String,
+    },
+    #[cfg(feature = "time-zones")]
+    TimeOfDay {
+        time: String,
+    },
 }
 
 /// A value out of its range: what constructors find that also run at compile time.
@@ -110,8 +136,17 @@ impl fmt::Display for ConfigError {
             ConfigErrorKind::NeedsRequest { limit, what } => write!(
                 f,
                 "the limit {limit:?} takes its {what} from a request, and a `Limiter` sees none: \
-                 leave that out and pass it to `acquire`, or use a `RateLimitLayer`"
+                 leave that out and see to it where you call `acquire`, or use a `RateLimitLayer`"
             ),
+            #[cfg(feature = "time-zones")]
+            ConfigErrorKind::TimeZone { zone } => write!(
+                f,
+                "there is no time zone {zone:?}: use a name of the IANA's database, such as \"Europe/Berlin\" or \"UTC\""
+            ),
+            #[cfg(feature = "time-zones")]
+            ConfigErrorKind::TimeOfDay { time } => {
+                write!(f, "{time:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\"")
+            }
         }
     }
 }

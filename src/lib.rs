@@ -33,6 +33,8 @@
 //! | `tracing` | default | reports of what an operator must mend |
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
+//! | `redis-tls` | | TLS for it, by rustls |
+//! | `time-zones` | | limits by the time of day, anywhere |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
@@ -52,6 +54,7 @@ mod record;
 mod request;
 pub mod store;
 mod time;
+pub mod when;
 
 pub use algorithm::{
     Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Refill, Rounding, SlidingLog, SlidingWindow,

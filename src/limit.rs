@@ -10,6 +10,7 @@ use crate::hash::KeyHasher;
 use crate::key::KeyExtractor;
 use crate::request::RequestHead;
 use crate::store::Terms;
+use crate::when::Condition;
 
 /// One limit.
 ///
@@ -27,6 +28,7 @@ pub struct Limit {
     key: Option<Arc<dyn KeyExtractor>>,
     missing: MissingKey,
     cost: Option<Cost>,
+    when: Option<Arc<dyn Condition>>,
 }
 
 /// What becomes of a request that has no key for a limit.
@@ -77,7 +79,7 @@ impl Limit {
             return Err(ConfigErrorKind::NameCharacter { name, character }.into());
         }
         let algorithm = algorithm.into();
-        Ok(Self { name: name.into(), algorithm, key: None, missing: MissingKey::Deny, cost: None })
+        Ok(Self { name: name.into(), algorithm, key: None, missing: MissingKey::Deny, cost: None, when: None })
     }
 
     /// Whose bucket is charged: see [`key`](crate::key).
@@ -89,6 +91,14 @@ impl Limit {
     /// What becomes of a request that has no key: refused, unless this says otherwise.
     pub fn on_missing_key(mut self, missing: MissingKey) -> Self {
         self.missing = missing;
+        self
+    }
+
+    /// Which requests it applies to: all, unless this says otherwise. Others it neither charges nor
+    /// denies, nor are they told of it. Of two conditions, the last counts: see
+    /// [`when`](crate::when) for how they combine.
+    pub fn when(mut self, condition: impl Condition) -> Self {
+        self.when = Some(Arc::new(condition));
         self
     }
 
@@ -136,6 +146,10 @@ impl Limit {
         self.missing
     }
 
+    pub(crate) fn condition(&self) -> Option<&dyn Condition> {
+        self.when.as_deref()
+    }
+
     pub(crate) fn own_cost(&self) -> Option<&Cost> {
         self.cost.as_ref()
     }
@@ -149,6 +163,7 @@ impl fmt::Debug for Limit {
             .field("keyed", &self.key.is_some())
             .field("missing", &self.missing)
             .field("cost", &self.cost)
+            .field("conditional", &self.when.is_some())
             .finish()
     }
 }

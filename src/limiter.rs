@@ -47,7 +47,7 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// When there is none, two have one name, or one takes its key or cost from a request.
+    /// When there is none, two have one name, or one takes its key, cost or condition from a request.
     /// [`try_new`](Self::try_new) returns an error instead.
     #[must_use]
     #[track_caller]
@@ -59,13 +59,14 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When there is no limit, two have one name, or one takes its key or cost from a request.
+    /// When there is no limit, two have one name, or one takes its key, cost or condition from a request.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
         for limit in &limits {
-            let what = match (limit.extractor(), limit.own_cost()) {
-                (Some(_), _) => "key",
-                (_, Some(_)) => "cost",
+            let what = match (limit.extractor(), limit.own_cost(), limit.condition()) {
+                (Some(_), _, _) => "key",
+                (_, Some(_), _) => "cost",
+                (_, _, Some(_)) => "condition",
                 _ => continue,
             };
             return Err(ConfigErrorKind::NeedsRequest { limit: limit.name().to_owned(), what }.into());

@@ -49,6 +49,9 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     let mut later: Vec<KeyToCome> = Vec::new();
     let mut key = KeyBuf::default();
     for (limit, terms) in shared.limits.iter() {
+        if limit.condition().is_some_and(|condition| !condition.holds(head)) {
+            continue;
+        }
         key.clear();
         let extracted = limit.extractor().map_or(Extracted::Done, |extractor| extractor.extract(head, &mut key));
         let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);

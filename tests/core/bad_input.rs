@@ -120,7 +120,7 @@ fn a_limiter_takes_nothing_from_a_request() {
     let text = |what| {
         format!(
             "the limit \"daily\" takes its {what} from a request, and a `Limiter` sees none: \
-             leave that out and pass it to `acquire`, or use a `RateLimitLayer`"
+             leave that out and see to it where you call `acquire`, or use a `RateLimitLayer`"
         )
     };
     refused(Limiter::try_new([limit().by(key::header("x-api-key"))]), &text("key"));

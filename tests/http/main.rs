@@ -10,6 +10,7 @@ mod answers;
 mod bodies;
 mod bugs;
 mod combinations;
+mod conditions;
 mod costs;
 mod delays;
 mod failures;

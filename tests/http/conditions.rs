@@ -1,0 +1,76 @@
+//! Limits that apply to some requests only.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::{any, get};
+use http::{Method, Request};
+use tower_ratelimit::when::{self, Condition};
+use tower_ratelimit::{FixedWindow, Limit, Limiter, RateLimitLayer, RequestHead};
+
+use crate::answer::ask;
+use crate::store::still;
+
+fn request(method: &str, path: &str, plan: &str) -> Request<Body> {
+    Request::builder().method(method).uri(path).header("x-plan", plan).body(Body::empty()).unwrap()
+}
+
+fn app(limits: impl IntoIterator<Item = Limit>) -> Router {
+    Router::new()
+        .route("/users/{id}", any(async || "user"))
+        .route("/other", get(async || "other"))
+        .layer(RateLimitLayer::new(limits).store(still()))
+}
+
+#[tokio::test]
+async fn a_limit_applies_where_its_condition_holds() {
+    let condition =
+        when::route("/users/{id}").and(when::method(Method::POST)).and(when::not(when::header("x-plan", "pro")));
+    let app = app([Limit::new("posts", FixedWindow::per_day(2)).when(condition)]);
+    for (method, path, plan, told) in [
+        ("POST", "/users/1", "free", Some("\"posts\";r=1")),
+        ("GET", "/users/1", "free", None),
+        ("POST", "/users/1", "pro", None),
+        ("POST", "/other", "free", None),
+        ("POST", "/users/2", "free", Some("\"posts\";r=0")),
+    ] {
+        let answer = ask(&app, request(method, path, plan)).await;
+        let header = answer.header("ratelimit").map(|header| header.split(";t=").next().unwrap().to_owned());
+        assert_eq!(header.as_deref(), told, "{method} {path} {plan}");
+        assert_eq!(
+            answer.header("ratelimit-policy").is_some(),
+            told.is_some(),
+            "who is not limited hears of no policy"
+        );
+    }
+    assert_eq!(ask(&app, request("POST", "/users/1", "free")).await.status, 429);
+    assert_eq!(ask(&app, request("GET", "/users/1", "free")).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_others_of_a_request_are_decided_without_it() {
+    let app = app([
+        Limit::new("all", FixedWindow::per_day(3)),
+        Limit::new("reads", FixedWindow::per_day(1)).when(|head: &RequestHead<'_>| head.method == Method::GET),
+    ]);
+    assert_eq!(ask(&app, request("GET", "/users/1", "")).await.status, 200);
+    assert_eq!(ask(&app, request("GET", "/users/1", "")).await.status, 429);
+    assert_eq!(ask(&app, request("PUT", "/users/1", "")).await.status, 200);
+    assert_eq!(ask(&app, request("PUT", "/users/1", "")).await.status, 200, "a denied one was charged to neither");
+    assert_eq!(ask(&app, request("PUT", "/users/1", "")).await.status, 429);
+}
+
+/// Neither key nor cost are asked for where the condition does not hold: a missing key refuses nobody.
+#[tokio::test]
+async fn a_key_is_not_missing_where_nobody_asks_for_it() {
+    let key = tower_ratelimit::key::header("x-api-key");
+    let app = app([Limit::new("keyed", FixedWindow::per_day(3)).by(key).when(when::path_prefix("/users"))]);
+    assert_eq!(ask(&app, request("GET", "/other", "")).await.status, 200);
+    assert_eq!(ask(&app, request("GET", "/users/1", "")).await.status, 400);
+}
+
+#[test]
+fn who_sees_no_requests_cannot_tell_when() {
+    let limit = Limit::new("posts", FixedWindow::per_day(2)).when(when::method(Method::POST));
+    let error = Limiter::try_new([limit]).unwrap_err().to_string();
+    assert!(error.contains("the limit \"posts\" takes its condition from a request"), "{error}");
+}
