@@ -9,6 +9,7 @@ use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
 use crate::key::KeyExtractor;
 use crate::request::RequestHead;
+use crate::resilience::OnStoreError;
 use crate::store::Terms;
 
 /// One limit.
@@ -27,6 +28,7 @@ pub struct Limit {
     key: Option<Arc<dyn KeyExtractor>>,
     missing: MissingKey,
     cost: Option<Cost>,
+    on_store_error: Option<OnStoreError>,
 }
 
 /// What becomes of a request that has no key for a limit.
@@ -77,7 +79,14 @@ impl Limit {
             return Err(ConfigErrorKind::NameCharacter { name, character }.into());
         }
         let algorithm = algorithm.into();
-        Ok(Self { name: name.into(), algorithm, key: None, missing: MissingKey::Deny, cost: None })
+        Ok(Self {
+            name: name.into(),
+            algorithm,
+            key: None,
+            missing: MissingKey::Deny,
+            cost: None,
+            on_store_error: None,
+        })
     }
 
     /// Whose bucket is charged: see [`key`](crate::key).
@@ -116,6 +125,25 @@ impl Limit {
         self
     }
 
+    /// What becomes of requests when the store can't decide, as far as this limit is concerned, whatever
+    /// the layer or the limiter says.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, OnStoreError, RateLimitLayer, TokenBucket, key};
+    ///
+    /// // While the store fails, bursts go on uncounted, but nobody pays.
+    /// let limits = RateLimitLayer::new([
+    ///     Limit::new("burst", TokenBucket::per_second(100)).by(key::peer_ip()).on_store_error(OnStoreError::Allow),
+    ///     Limit::new("payments", FixedWindow::per_day(5)).by(key::header("x-user")).on_missing_key(MissingKey::Skip),
+    /// ]);
+    /// # use tower_ratelimit::MissingKey;
+    /// # let _ = limits;
+    /// ```
+    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
+        self.on_store_error = Some(policy);
+        self
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -136,6 +164,10 @@ impl Limit {
         self.missing
     }
 
+    pub(crate) fn store_error_policy(&self) -> Option<OnStoreError> {
+        self.on_store_error
+    }
+
     pub(crate) fn own_cost(&self) -> Option<&Cost> {
         self.cost.as_ref()
     }
@@ -149,6 +181,7 @@ impl fmt::Debug for Limit {
             .field("keyed", &self.key.is_some())
             .field("missing", &self.missing)
             .field("cost", &self.cost)
+            .field("on_store_error", &self.on_store_error)
             .finish()
     }
 }
