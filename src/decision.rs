@@ -118,7 +118,20 @@ pub struct Decision {
     at: Timestamp,
     verdict: Verdict,
     charged: bool,
+    by: DecidedBy,
     outcomes: Outcomes,
+}
+
+/// Who decided about a request: see [`OnStoreError`](crate::OnStoreError).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum DecidedBy {
+    /// The store.
+    Store,
+    /// This process by itself, with its share of the limits, as the store could not.
+    Local,
+    /// Nobody: the store could not, and the request goes on uncounted. There are no outcomes.
+    Nobody,
 }
 
 /// Two limits on one request are usual; more go to the heap.
@@ -128,10 +141,26 @@ impl Decision {
     /// Puts the outcomes of all limits together.
     #[inline]
     pub(crate) fn new(at: Timestamp, verdict: Verdict, charged: bool, outcomes: Outcomes) -> Self {
-        Self { at, verdict, charged, outcomes }
+        Self { at, verdict, charged, by: DecidedBy::Store, outcomes }
     }
 
-    /// The instant at which it was decided, on the store's clock.
+    /// Lets a request go on that nobody has decided about.
+    pub(crate) fn by_nobody(at: Timestamp) -> Self {
+        Self { at, verdict: Verdict::NOW, charged: false, by: DecidedBy::Nobody, outcomes: Outcomes::new() }
+    }
+
+    /// The same, decided in the store's place.
+    pub(crate) fn locally(self) -> Self {
+        Self { by: DecidedBy::Local, ..self }
+    }
+
+    /// Who decided.
+    #[must_use]
+    pub fn decided_by(&self) -> DecidedBy {
+        self.by
+    }
+
+    /// The instant at which it was decided, on the clock of whoever did.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.at
@@ -194,7 +223,7 @@ impl Decision {
         } else {
             charged.clear();
         }
-        Receipt { charged }
+        Receipt { by: self.by, charged }
     }
 }
 
@@ -205,6 +234,8 @@ impl Decision {
 #[derive(Debug)]
 #[must_use = "a receipt that is dropped gives nothing back: pass it to `refund`"]
 pub struct Receipt {
+    /// Who was paid.
+    pub(crate) by: DecidedBy,
     pub(crate) charged: Outcomes,
 }
 

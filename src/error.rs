@@ -68,6 +68,8 @@ pub(crate) enum Fault {
     PeriodNotWhole { what: &'static str, is: Duration },
     Buckets { period: Duration, buckets: u32 },
     NoKeys,
+    NoNodes,
+    NoFailures,
 }
 
 impl Fault {
@@ -80,6 +82,8 @@ impl Fault {
             Self::PeriodNotWhole { .. } => "a period or interval is not whole microseconds: round it",
             Self::Buckets { .. } => "a period does not divide into its buckets: use a number that divides it",
             Self::NoKeys => "max_keys is 0: remember at least 1 key",
+            Self::NoNodes => "a limit is shared by 0 nodes: count all that share it, this one too",
+            Self::NoFailures => "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
         }
     }
 }
@@ -175,7 +179,7 @@ impl fmt::Display for Fault {
                     None => write!(f, "use a number that divides {micros}"),
                 }
             }
-            Self::NoKeys => f.write_str(self.message()),
+            Self::NoKeys | Self::NoNodes | Self::NoFailures => f.write_str(self.message()),
         }
     }
 }
@@ -187,24 +191,68 @@ impl std::error::Error for ConfigError {}
 /// Its text and [`source`](std::error::Error::source) are for operators; clients never see them.
 #[derive(Debug)]
 pub struct StoreError {
-    source: Box<dyn std::error::Error + Send + Sync>,
+    cause: Cause,
+}
+
+#[derive(Debug)]
+enum Cause {
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+    TimedOut { deadline: Duration },
+    BreakerOpen,
+}
+
+/// What kept a store from deciding.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// It failed, as the error's [`source`](std::error::Error::source) says.
+    Failed,
+    /// It did not answer within the [deadline](crate::Limiter::deadline).
+    TimedOut,
+    /// It was not asked: the [circuit breaker](crate::CircuitBreaker) is open.
+    BreakerOpen,
 }
 
 impl StoreError {
     /// Wraps what went wrong.
     pub fn new(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { source: source.into() }
+        Self { cause: Cause::Failed(source.into()) }
+    }
+
+    pub(crate) const fn timed_out(deadline: Duration) -> Self {
+        Self { cause: Cause::TimedOut { deadline } }
+    }
+
+    pub(crate) const fn breaker_open() -> Self {
+        Self { cause: Cause::BreakerOpen }
+    }
+
+    /// What kept the store from deciding.
+    #[must_use]
+    pub const fn kind(&self) -> StoreErrorKind {
+        match self.cause {
+            Cause::Failed(_) => StoreErrorKind::Failed,
+            Cause::TimedOut { .. } => StoreErrorKind::TimedOut,
+            Cause::BreakerOpen => StoreErrorKind::BreakerOpen,
+        }
     }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the rate limit store could not decide")
+        match self.cause {
+            Cause::Failed(_) => write!(f, "the rate limit store could not decide"),
+            Cause::TimedOut { deadline } => write!(f, "the rate limit store did not answer within {deadline:?}"),
+            Cause::BreakerOpen => write!(f, "the rate limit store was not asked, as it has failed too often of late"),
+        }
     }
 }
 
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&*self.source)
+        match &self.cause {
+            Cause::Failed(source) => Some(&**source),
+            Cause::TimedOut { .. } | Cause::BreakerOpen => None,
+        }
     }
 }

@@ -24,6 +24,8 @@
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
 //!   are.
 //! - [`MemoryStore`] remembers what keys have used.
+//! - [`OnStoreError`] says what happens when a store can't, [`CircuitBreaker`] for how long it is left
+//!   alone, and [`Event`]s who hears of it.
 //!
 //! # Features
 //!
@@ -49,9 +51,11 @@ mod http;
 pub mod key;
 mod limit;
 mod limiter;
+mod observe;
 mod quota;
 mod record;
 mod request;
+mod resilience;
 pub mod store;
 mod time;
 pub mod when;
@@ -61,14 +65,14 @@ pub use algorithm::{
     SlidingWindowCounter, TokenBucket,
 };
 pub use cost::CostTable;
-pub use decision::{Decision, Outcome, Receipt, Verdict};
-pub use error::{ConfigError, StoreError};
-pub use http::{
-    HeaderStyle, OnStoreError, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture,
-};
+pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
+pub use error::{ConfigError, StoreError, StoreErrorKind};
+pub use http::{HeaderStyle, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture};
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
+pub use observe::{BreakerState, Event, Fallback};
 pub use request::RequestHead;
+pub use resilience::{CircuitBreaker, OnStoreError, Share};
 #[cfg(feature = "redis")]
 pub use store::RedisStore;
 pub use store::{MemoryStore, Store};

@@ -9,6 +9,7 @@ use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
 use crate::key::KeyExtractor;
 use crate::request::RequestHead;
+use crate::resilience::OnStoreError;
 use crate::store::Terms;
 use crate::when::Condition;
 
@@ -29,6 +30,7 @@ pub struct Limit {
     missing: MissingKey,
     cost: Option<Cost>,
     when: Option<Arc<dyn Condition>>,
+    on_store_error: Option<OnStoreError>,
 }
 
 /// What becomes of a request that has no key for a limit.
@@ -79,7 +81,15 @@ impl Limit {
             return Err(ConfigErrorKind::NameCharacter { name, character }.into());
         }
         let algorithm = algorithm.into();
-        Ok(Self { name: name.into(), algorithm, key: None, missing: MissingKey::Deny, cost: None, when: None })
+        Ok(Self {
+            name: name.into(),
+            algorithm,
+            key: None,
+            missing: MissingKey::Deny,
+            cost: None,
+            when: None,
+            on_store_error: None,
+        })
     }
 
     /// Whose bucket is charged: see [`key`](crate::key).
@@ -126,6 +136,25 @@ impl Limit {
         self
     }
 
+    /// What becomes of requests when the store can't decide, as far as this limit is concerned, whatever
+    /// the layer or the limiter says.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, OnStoreError, RateLimitLayer, TokenBucket, key};
+    ///
+    /// // While the store fails, bursts go on uncounted, but nobody pays.
+    /// let limits = RateLimitLayer::new([
+    ///     Limit::new("burst", TokenBucket::per_second(100)).by(key::peer_ip()).on_store_error(OnStoreError::Allow),
+    ///     Limit::new("payments", FixedWindow::per_day(5)).by(key::header("x-user")).on_missing_key(MissingKey::Skip),
+    /// ]);
+    /// # use tower_ratelimit::MissingKey;
+    /// # let _ = limits;
+    /// ```
+    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
+        self.on_store_error = Some(policy);
+        self
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -150,6 +179,10 @@ impl Limit {
         self.when.as_deref()
     }
 
+    pub(crate) fn store_error_policy(&self) -> Option<OnStoreError> {
+        self.on_store_error
+    }
+
     pub(crate) fn own_cost(&self) -> Option<&Cost> {
         self.cost.as_ref()
     }
@@ -164,6 +197,7 @@ impl fmt::Debug for Limit {
             .field("missing", &self.missing)
             .field("cost", &self.cost)
             .field("conditional", &self.when.is_some())
+            .field("on_store_error", &self.on_store_error)
             .finish()
     }
 }

@@ -9,10 +9,12 @@ use tokio::time::Instant;
 
 use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::{ConfigError, ConfigErrorKind, StoreError};
-use crate::hash::{KeyHash, KeyHasher};
+use crate::hash::KeyHash;
 use crate::key::{Key, KeyBuf};
-use crate::limit::{Limit, Limits};
-use crate::store::{Answer, Charge, MemoryStore, Refund, Store};
+use crate::limit::Limit;
+use crate::observe::{Event, Observer};
+use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
+use crate::store::{Answer, Charge, Store};
 
 /// Limits for whatever is not an HTTP request. Its clones share what keys have used.
 ///
@@ -36,9 +38,7 @@ use crate::store::{Answer, Charge, MemoryStore, Refund, Store};
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    limits: Arc<Limits>,
-    store: Arc<dyn Store>,
-    hasher: KeyHasher,
+    guard: Arc<Guard>,
 }
 
 impl Limiter {
@@ -71,23 +71,75 @@ impl Limiter {
             };
             return Err(ConfigErrorKind::NeedsRequest { limit: limit.name().to_owned(), what }.into());
         }
-        let store = Arc::new(MemoryStore::new());
-        let hasher = store.hasher();
-        Ok(Self { limits: Arc::new(Limits::new(limits, &hasher)?), store, hasher })
+        Ok(Self { guard: Arc::new(Guard::new(limits)?) })
     }
 
     /// Another store.
     #[must_use]
     pub fn store(mut self, store: impl Store) -> Self {
-        self.hasher = store.hasher();
-        Arc::make_mut(&mut self.limits).hash_by(&self.hasher);
-        self.store = Arc::new(store);
+        self.guard().set_store(store);
+        self
+    }
+
+    /// How long the store may take for a request, from 1 ns: 50 ms, unless this says otherwise. Then
+    /// [`on_store_error`](Self::on_store_error) says what happens. The store may do what it was asked all
+    /// the same: the request is then charged for nothing, and limits are stricter, never laxer.
+    ///
+    /// A store that does not answer at once is asked on a Tokio runtime, with its timers enabled.
+    ///
+    /// # Panics
+    ///
+    /// When it is 0. [`try_deadline`](Self::try_deadline) returns an error instead.
+    #[must_use]
+    #[track_caller]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.try_deadline(deadline).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`deadline`](Self::deadline), for a time that is not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When it is 0.
+    pub fn try_deadline(mut self, deadline: Duration) -> Result<Self, ConfigError> {
+        self.guard().set_deadline(deadline)?;
+        Ok(self)
+    }
+
+    /// When the store is no longer asked, and for how long. Clones that were made before keep theirs.
+    #[must_use]
+    pub fn circuit_breaker(mut self, breaker: CircuitBreaker) -> Self {
+        self.guard().set_breaker(breaker);
+        self
+    }
+
+    /// What becomes of requests when the store can't decide: an error, unless this says otherwise.
+    /// [`Limit::on_store_error`] says so for a limit.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter, OnStoreError, Share};
+    ///
+    /// let mails = Limiter::new([Limit::new("mails", FixedWindow::per_day(20))])
+    ///     .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)));
+    /// # let _ = mails;
+    /// ```
+    #[must_use]
+    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
+        self.guard().set_policy(policy);
+        self
+    }
+
+    /// Tells a closure what happens, for metrics and logs. It is called where it happens, and should not
+    /// dawdle. Said twice, the last counts.
+    #[must_use]
+    pub fn observe(mut self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.guard().set_observer(Observer::new(tell));
         self
     }
 
     /// The limits, in the order in which they were given.
     pub fn limits(&self) -> &[Limit] {
-        self.limits.as_slice()
+        self.guard.limits().as_slice()
     }
 
     /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so. Whoever a
@@ -100,9 +152,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When the store can't decide.
+    /// When the store can't decide, and [`on_store_error`](Self::on_store_error) says that it has to.
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
-        self.store.acquire(&self.charges(&key, |_| cost))
+        self.guard.acquire(&self.charges(&key, |_| cost))
     }
 
     /// Like [`acquire`](Self::acquire), with a cost of its own for each limit, in the order in
@@ -118,7 +170,7 @@ impl Limiter {
     #[track_caller]
     pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> Answer<Decision> {
         self.expect_each(costs.len());
-        self.store.acquire(&self.charges(&key, |limit| costs[limit]))
+        self.guard.acquire(&self.charges(&key, |limit| costs[limit]))
     }
 
     /// Like [`acquire`](Self::acquire), with a key and a cost of its own for each limit, in the
@@ -153,8 +205,8 @@ impl Limiter {
             let key = self.hash(key);
             Charge { terms, key, cost: *cost }
         };
-        let charges: SmallVec<[Charge<'_>; 4]> = self.limits.iter().zip(charges).map(charge).collect();
-        self.store.acquire(&charges)
+        let charges: SmallVec<[Charge<'_>; 4]> = self.guard.limits().iter().zip(charges).map(charge).collect();
+        self.guard.acquire(&charges)
     }
 
     /// Decides as [`acquire`](Self::acquire) would now, and takes nothing.
@@ -163,7 +215,7 @@ impl Limiter {
     ///
     /// When the store can't decide.
     pub fn peek(&self, key: impl Key, cost: u64) -> Answer<Decision> {
-        self.store.peek(&self.charges(&key, |_| cost))
+        self.guard.peek(&self.charges(&key, |_| cost))
     }
 
     /// Waits until `key` has been allowed `cost` tokens and may go on, however long that takes. It
@@ -190,7 +242,7 @@ impl Limiter {
         let deadline = Instant::now().checked_add(longest);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         loop {
-            let decision = self.store.acquire(&charges).await.map_err(WaitError::Store)?;
+            let decision = self.guard.acquire(&charges).await.map_err(WaitError::Store)?;
             let wait = match decision.verdict() {
                 Verdict::Allow { delay } if delay <= left() => {
                     return Ok(Waiting { limiter: self, decision: Some(decision) }.go_on(delay).await);
@@ -215,7 +267,7 @@ impl Limiter {
     ///
     /// When the store can't.
     pub fn refund(&self, receipt: Receipt) -> Answer<()> {
-        refund(&*self.store, &self.limits, &receipt)
+        self.guard.refund(&receipt)
     }
 
     /// Forgets `key` under every limit: it is as if it had never been seen.
@@ -224,46 +276,40 @@ impl Limiter {
     ///
     /// When the store can't.
     pub fn reset(&self, key: impl Key) -> Answer<()> {
-        let key = self.hash(&key);
-        let keys: SmallVec<[_; 4]> = self.limits.iter().map(|(_, terms)| (terms, key)).collect();
-        self.store.reset(&keys)
+        self.guard.reset(self.hash(&key))
     }
 
     #[track_caller]
     fn expect_each(&self, given: usize) {
-        let limits = self.limits.iter().len();
+        let limits = self.limits().len();
         assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
     }
 
     fn hash(&self, key: &(impl Key + ?Sized)) -> KeyHash {
         let mut parts = KeyBuf::default();
         key.write(&mut parts);
-        self.hasher.hash(parts.as_bytes())
+        self.guard.hash(parts.as_bytes())
     }
 
     fn charges(&self, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'_>; 4]> {
         let key = self.hash(key);
         let mut charges = SmallVec::new();
-        for (index, (_, terms)) in self.limits.iter().enumerate() {
+        for (index, (_, terms)) in self.guard.limits().iter().enumerate() {
             charges.push(Charge { terms, key, cost: cost(index) });
         }
         charges
+    }
+
+    /// What is shared, to change it: a copy, once there are other users of it.
+    fn guard(&mut self) -> &mut Guard {
+        Arc::make_mut(&mut self.guard)
     }
 }
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").field("limits", &self.limits()).field("store", &self.store).finish()
+        f.debug_tuple("Limiter").field(&self.guard).finish()
     }
-}
-
-pub(crate) fn refund(store: &dyn Store, limits: &Limits, receipt: &Receipt) -> Answer<()> {
-    let refund = |charged: &crate::Outcome| {
-        let terms = limits.terms(charged.limit()).filter(|terms| terms.identity() == charged.identity)?;
-        Some(Refund { terms, key: charged.key, cost: charged.cost, mark: charged.mark })
-    };
-    let refunds: SmallVec<[Refund<'_>; 4]> = receipt.charged.iter().filter_map(refund).collect();
-    store.refund(&refunds)
 }
 
 /// A charge whose time has not come: given back if it is given up.
@@ -284,7 +330,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
-            drop(self.limiter.refund(decision.into_receipt()));
+            self.limiter.guard.give_back(&decision.into_receipt());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::Fault;
 
 /// The longest period or interval, in µs: 366 days.
-const LONGEST: u64 = 366 * 86_400 * 1_000_000;
+pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);

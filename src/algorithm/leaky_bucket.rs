@@ -43,6 +43,10 @@ impl LeakyBucket {
         self.drain().span()
     }
 
+    pub(super) fn share(self, parts: u32) -> Self {
+        self.even_share(parts)
+    }
+
     fn drain(&self) -> Drain {
         Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
     }

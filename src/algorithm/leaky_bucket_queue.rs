@@ -53,6 +53,10 @@ impl LeakyBucketQueue {
         self.drain().span()
     }
 
+    pub(super) fn share(self, parts: u32) -> Self {
+        self.even_share(parts)
+    }
+
     fn drain(&self) -> Drain {
         Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
     }

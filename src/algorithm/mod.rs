@@ -19,6 +19,7 @@ mod leaky_bucket_queue;
 mod log;
 mod ratio;
 mod shape;
+mod share;
 mod sliding_log;
 mod sliding_window;
 mod sliding_window_counter;
@@ -95,6 +96,11 @@ impl Algorithm {
     /// The period or the interval, in µs, to which what it remembers refers.
     pub(crate) fn cycle(&self) -> u64 {
         of_each!(self, limit => limit.cycle())
+    }
+
+    /// What one of `parts` nodes, from 1, may allow on its own.
+    pub(crate) fn share(&self, parts: u32) -> Self {
+        of_each!(self, limit => limit.share(parts).into())
     }
 
     /// The name of the algorithm.

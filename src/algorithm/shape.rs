@@ -41,6 +41,11 @@ macro_rules! window_constructors {
                 self.period as u128
             }
 
+            pub(super) const fn share(self, parts: u32) -> Self {
+                let (limit, period) = $crate::algorithm::share::window(self.limit, self.period, parts);
+                Self { limit, period, ..self }
+            }
+
             pub(super) const fn cycle(&self) -> u64 {
                 self.period
             }
@@ -120,6 +125,12 @@ macro_rules! bucket_constructors {
 
             pub(super) const fn cycle(&self) -> u64 {
                 self.interval
+            }
+
+            /// A share of one whose tokens move evenly.
+            fn even_share(self, parts: u32) -> Self {
+                let (amount, interval) = $crate::algorithm::share::rate(self.amount, self.interval, parts);
+                Self { capacity: $crate::algorithm::share::tokens(self.capacity, parts), amount, interval, ..self }
             }
         }
     };

@@ -4,6 +4,7 @@ use super::drain::Drain;
 use super::full::Full;
 use super::ratio::div_ceil;
 use super::shape::bucket_constructors;
+use super::share;
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State, Twin};
 use super::{Exact, Room, Standing};
@@ -82,6 +83,14 @@ impl TokenBucket {
             Refill::Continuous => self.drain().span(),
             Refill::Interval => self.intervals(self.capacity().into()) * u128::from(self.interval),
         }
+    }
+
+    pub(super) fn share(self, parts: u32) -> Self {
+        if self.refill == Refill::Continuous {
+            return self.even_share(parts);
+        }
+        let (amount, interval) = share::steps(self.amount, self.interval, parts);
+        Self { capacity: share::tokens(self.capacity, parts), amount, interval, ..self }
     }
 
     #[cfg(feature = "redis")]

@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use super::shared::Shared;
 use crate::decision::Decision;
-use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Extracted, KeyBuf, Missing};
 use crate::limit::MissingKey;
@@ -24,7 +23,8 @@ pub(super) type Asked = Result<Option<Decision>, Failure>;
 #[derive(Debug)]
 pub(super) enum Failure {
     MissingKey(Missing),
-    Store(StoreError),
+    /// The store, or the policy for when it fails, which was told why.
+    Store,
 }
 
 /// A decision, at once or later.
@@ -48,7 +48,7 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
     let mut later: Vec<KeyToCome> = Vec::new();
     let mut key = KeyBuf::default();
-    for (limit, terms) in shared.limits.iter() {
+    for (limit, terms) in shared.guard.limits().iter() {
         if limit.condition().is_some_and(|condition| !condition.holds(head)) {
             continue;
         }
@@ -68,7 +68,7 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
                 continue;
             }
         }
-        charges.push(Charge { terms, key: shared.hasher.hash(key.as_bytes()), cost });
+        charges.push(Charge { terms, key: shared.guard.hash(key.as_bytes()), cost });
     }
     if !later.is_empty() {
         let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
@@ -77,9 +77,9 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     if charges.is_empty() {
         return Asking::Now(Ok(None));
     }
-    match shared.store.acquire(&charges).into_ready() {
-        Ok(decision) => Asking::Now(decision.map(Some).map_err(Failure::Store)),
-        Err(pending) => Asking::Later(Box::pin(async { pending.await.map(Some).map_err(Failure::Store) })),
+    match shared.guard.acquire(&charges).into_ready() {
+        Ok(decision) => Asking::Now(decision.map(Some).map_err(|_| Failure::Store)),
+        Err(pending) => Asking::Later(Box::pin(async { pending.await.map(Some).map_err(|_| Failure::Store) })),
     }
 }
 
@@ -131,7 +131,7 @@ async fn complete(shared: Arc<Shared>, mut known: Vec<(Arc<Terms>, KeyHash, u64)
                 Instead::Share => so_far.clear(),
             },
         }
-        known.push((terms, shared.hasher.hash(so_far.as_bytes()), cost));
+        known.push((terms, shared.guard.hash(so_far.as_bytes()), cost));
     }
     // Decisions list limits in the order in which they were given.
     known.sort_by_key(|(terms, ..)| terms.index());
@@ -140,7 +140,7 @@ async fn complete(shared: Arc<Shared>, mut known: Vec<(Arc<Terms>, KeyHash, u64)
     if charges.is_empty() {
         return Ok(None);
     }
-    let answer = shared.store.acquire(&charges);
+    let answer = shared.guard.acquire(&charges);
     drop(charges);
-    answer.await.map(Some).map_err(Failure::Store)
+    answer.await.map(Some).map_err(|_| Failure::Store)
 }

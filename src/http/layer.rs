@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, Response};
@@ -10,13 +11,15 @@ use tower_layer::Layer;
 use super::headers::{HeaderStyle, Headers};
 use super::rejection::Rejection;
 use super::service::RateLimit;
-use super::shared::{IsUsed, OnStoreError, Shared};
+use super::shared::{IsUsed, Shared};
 use super::wording::Wording;
 use crate::cost::{Cost, CostTable};
 use crate::error::ConfigError;
-use crate::limit::{Limit, Limits};
+use crate::limit::Limit;
+use crate::observe::{Event, Observer};
 use crate::request::RequestHead;
-use crate::store::{MemoryStore, Store};
+use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
+use crate::store::Store;
 
 /// Limits the requests that reach a service.
 ///
@@ -77,17 +80,12 @@ impl RateLimitLayer {
     /// When there is no limit, more than 64, two have one name, or one has a constant cost over
     /// its capacity.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
-        let store = MemoryStore::new();
-        let hasher = store.hasher();
-        let limits = Limits::new(limits.into_iter().collect(), &hasher)?;
+        let guard = Guard::new(limits.into_iter().collect())?;
         let shared = Shared {
-            headers: Headers::new([HeaderStyle::Draft], limits.as_slice()),
-            limits,
-            store: Arc::new(store),
-            hasher,
+            headers: Headers::new([HeaderStyle::Draft], guard.limits().as_slice()),
+            guard: Arc::new(guard),
             cost: Cost::Constant(1),
             wording: Wording::default(),
-            on_store_error: OnStoreError::default(),
             identity: Arc::default(),
             is_used: IsUsed::default(),
         };
@@ -103,9 +101,40 @@ impl RateLimitLayer {
         let shared = self.shared();
         // What one store was charged, another can't give back: it is another limiter from here on.
         shared.identity = Arc::default();
-        shared.hasher = store.hasher();
-        shared.limits.hash_by(&shared.hasher);
-        shared.store = Arc::new(store);
+        Arc::make_mut(&mut shared.guard).set_store(store);
+        self
+    }
+
+    /// How long the store may take for a request, from 1 ns: 50 ms, unless this says otherwise. It counts
+    /// for all that the store is asked for the request, and not for what a
+    /// [`from_async_fn`](crate::key::from_async_fn) of yours takes to find its key. Past it,
+    /// [`on_store_error`](Self::on_store_error) says what happens. The store may do what it was asked all
+    /// the same: the request is then charged for nothing, and limits are stricter, never laxer.
+    ///
+    /// A store that does not answer at once is asked on a Tokio runtime, with its timers enabled.
+    ///
+    /// # Panics
+    ///
+    /// When it is 0. [`try_deadline`](Self::try_deadline) returns an error instead.
+    #[track_caller]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        self.try_deadline(deadline).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`deadline`](Self::deadline), for a time that is not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When it is 0.
+    pub fn try_deadline(mut self, deadline: Duration) -> Result<Self, ConfigError> {
+        self.guard().set_deadline(deadline)?;
+        Ok(self)
+    }
+
+    /// When the store is no longer asked, and for how long. Say so before [`cost`](Self::cost): what was
+    /// made of this limiter before keeps its breaker.
+    pub fn circuit_breaker(mut self, breaker: CircuitBreaker) -> Self {
+        self.guard().set_breaker(breaker);
         self
     }
 
@@ -229,19 +258,27 @@ impl RateLimitLayer {
     }
 
     /// What becomes of requests when the store can't decide: refused, unless this says otherwise.
+    /// [`Limit::on_store_error`] says so for a limit.
     pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
-        self.shared().on_store_error = policy;
+        self.guard().set_policy(policy);
+        self
+    }
+
+    /// Tells a closure what happens, for metrics and logs. It is called where it happens, and should not
+    /// dawdle. Said twice, the last counts.
+    pub fn observe(mut self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.guard().set_observer(Observer::new(tell));
         self
     }
 
     /// The limits, in the order in which they were given.
     pub fn limits(&self) -> &[Limit] {
-        self.shared.limits.as_slice()
+        self.shared.guard.limits().as_slice()
     }
 
     fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {
         cost.validate()?;
-        cost.largest().map_or(Ok(()), |largest| self.shared.limits.can_hold(largest))?;
+        cost.largest().map_or(Ok(()), |largest| self.shared.guard.limits().can_hold(largest))?;
         let mut layer = self.clone();
         layer.shared().cost = cost;
         Ok(layer)
@@ -250,6 +287,10 @@ impl RateLimitLayer {
     /// What is shared, to change it: a copy, once there are other users of it.
     fn shared(&mut self) -> &mut Shared {
         Arc::make_mut(&mut self.shared)
+    }
+
+    fn guard(&mut self) -> &mut Guard {
+        Arc::make_mut(&mut self.shared().guard)
     }
 }
 

@@ -7,10 +7,11 @@ use smallvec::SmallVec;
 
 use super::charge::{Asked, Failure};
 use super::shared::{Identity, Shared};
-use crate::decision::{Decision, Outcome};
+use crate::decision::{DecidedBy, Decision, Outcome};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
-use crate::limiter;
+use crate::limit::Limits;
+use crate::resilience::Guard;
 use crate::store::{Charge, Refund};
 
 /// A note among a request's extensions: the limiter's decisions about it so far.
@@ -71,37 +72,95 @@ impl Ledger {
     /// Charges the difference to `cost`, all or nothing: if that is denied, what was charged is
     /// given back, and the whole is asked for once more, so that the answer says how long to wait
     /// for it.
+    ///
+    /// It is charged where the request was first charged. If the store fails, what it was not asked to give
+    /// back yet of a request that ends here is given back later, if it can be.
     pub(super) async fn adjust(self: Arc<Self>, shared: Arc<Shared>, cost: u64) -> Asked {
-        self.settle(&shared, cost).await.map(Some).map_err(Failure::Store)
+        let decision = self.settle(&shared.guard, cost).await;
+        if !decision.as_ref().is_ok_and(Decision::is_allowed) {
+            while let Some(charged) = self.last() {
+                shared.guard.give_back(&charged.into_receipt());
+            }
+        }
+        decision.map(Some).map_err(|_| Failure::Store)
     }
 
-    async fn settle(&self, shared: &Arc<Shared>, cost: u64) -> Result<Decision, StoreError> {
-        let (bills, refunds) = self.bills(shared, cost);
-        if !refunds.is_empty() {
-            shared.store.refund(&refunds).await?;
+    async fn settle(&self, guard: &Arc<Guard>, cost: u64) -> Result<Decision, StoreError> {
+        let (by, bills) = self.bills(guard.limits(), cost);
+        let more = Bill::charges(&bills, guard.limits(), |bill| bill.due.saturating_sub(bill.paid));
+        let mut denied = None;
+        let asked = self.ask(guard, by, &bills, &more, &mut denied);
+        if by != DecidedBy::Store {
+            return asked.await;
         }
-        let more = Bill::charges(&bills, shared, |bill| bill.due.saturating_sub(bill.paid));
-        let decision = shared.store.acquire(&more).await?;
+        let failure = match guard.admit(&more) {
+            Ok(attempt) => match guard.watch(attempt, asked).await {
+                Ok(decision) => return Ok(decision),
+                Err(failure) => failure,
+            },
+            Err(failure) => {
+                drop(asked);
+                failure
+            }
+        };
+        // It has decided, before it failed.
+        denied.map_or_else(|| guard.acquire_otherwise(failure, &more), Ok)
+    }
+
+    /// Asks whoever has charged the request first.
+    async fn ask(
+        &self,
+        guard: &Guard,
+        by: DecidedBy,
+        bills: &[Bill],
+        more: &[Charge<'_>],
+        denied: &mut Option<Decision>,
+    ) -> Result<Decision, StoreError> {
+        for (by, refunds) in self.too_much(bills, guard.limits()) {
+            guard.keeper(by).refund(&refunds).await?;
+        }
+        let decision = guard.keeper(by).acquire(more).await?;
         if decision.is_allowed() {
             return Ok(decision);
         }
-        // The last first: a queue lets only its last go.
-        let charged = std::mem::take(&mut self.pages().decisions);
-        for decision in charged.into_iter().rev() {
-            limiter::refund(&*shared.store, &shared.limits, &decision.into_receipt()).await?;
+        *denied = Some(decision);
+        // What is under way may be given back, whether or not that is told: it is not tried twice.
+        while let Some(charged) = self.last() {
+            let by = charged.decided_by();
+            guard.keeper(by).refund(&guard.refunds(&charged.into_receipt())).await?;
         }
-        let all = Bill::charges(&bills, shared, |bill| bill.due);
-        shared.store.acquire(&all).await
+        guard.keeper(by).acquire(&Bill::charges(bills, guard.limits(), |bill| bill.due)).await
     }
 
-    /// What each limit was paid and is due, and what is to be given back of what it was paid.
-    fn bills<'a>(&self, shared: &'a Arc<Shared>, cost: u64) -> (Vec<Bill>, Vec<Refund<'a>>) {
+    /// Takes out the last charge. A queue lets only its last go.
+    fn last(&self) -> Option<Decision> {
+        self.pages().decisions.pop()
+    }
+
+    /// Who was paid first, and what each limit was paid and is due.
+    fn bills(&self, limits: &Limits, cost: u64) -> (DecidedBy, Vec<Bill>) {
+        let pages = self.pages();
+        let Some(first) = pages.decisions.first() else { return (DecidedBy::Store, Vec::new()) };
+        let bill = |outcome: &Outcome| Bill::new(outcome, &pages.decisions, limits, cost);
+        (first.decided_by(), first.outcomes().iter().map(bill).collect())
+    }
+
+    /// What is to be given back of what was paid, and by whom.
+    fn too_much<'a>(&self, bills: &[Bill], limits: &'a Limits) -> Vec<(DecidedBy, Vec<Refund<'a>>)> {
         let mut pages = self.pages();
-        let charged = &mut pages.decisions;
-        let first = charged.first().map_or(&[][..], Decision::outcomes);
-        let bills: Vec<Bill> = first.iter().map(|outcome| Bill::new(outcome, charged, shared, cost)).collect();
-        let refunds = bills.iter().flat_map(|bill| bill.refunds(charged, shared)).collect();
-        (bills, refunds)
+        let charged = pages.decisions.iter_mut().rev().filter(|decision| decision.is_charged());
+        let mut left: Vec<u64> = bills.iter().map(|bill| bill.paid.saturating_sub(bill.due)).collect();
+        let mut too_much = Vec::new();
+        for decision in charged {
+            let by = decision.decided_by();
+            let bills = bills.iter().zip(&mut left);
+            let refunds: Vec<_> =
+                bills.filter_map(|(bill, left)| bill.refund(decision.outcomes_mut(), left, limits)).collect();
+            if !refunds.is_empty() {
+                too_much.push((by, refunds));
+            }
+        }
+        too_much
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
@@ -118,35 +177,27 @@ struct Bill {
 }
 
 impl Bill {
-    fn new(first: &Outcome, charged: &[Decision], shared: &Shared, cost: u64) -> Self {
+    fn new(first: &Outcome, charged: &[Decision], limits: &Limits, cost: u64) -> Self {
         let limit = first.limit();
         let outcomes = charged.iter().filter(|decision| decision.is_charged()).flat_map(Decision::outcomes);
         let paid = outcomes.filter(|outcome| outcome.limit() == limit).map(Outcome::cost).sum();
-        let has_own_cost = shared.limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
+        let has_own_cost = limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
         Self { limit, key: first.key, paid, due: if has_own_cost { paid } else { cost } }
     }
 
-    /// Takes out of the charges what was too much, of the last charge first.
-    fn refunds<'a>(&self, charged: &mut [Decision], shared: &'a Shared) -> Vec<Refund<'a>> {
-        let Some(terms) = shared.limits.terms(self.limit) else { return Vec::new() };
-        let charged = charged.iter_mut().rev().filter(|decision| decision.is_charged());
-        let outcomes = charged.flat_map(Decision::outcomes_mut);
-        let mut too_much = self.paid.saturating_sub(self.due);
-        let mut refunds = Vec::new();
-        for outcome in outcomes.filter(|outcome| outcome.limit() == self.limit) {
-            let cost = too_much.min(outcome.cost);
-            if cost > 0 {
-                too_much -= cost;
-                outcome.cost -= cost;
-                refunds.push(Refund { terms, key: self.key, cost, mark: outcome.mark });
-            }
-        }
-        refunds
+    /// Takes out of a charge what is `left` of what was too much.
+    fn refund<'a>(&self, outcomes: &mut [Outcome], left: &mut u64, limits: &'a Limits) -> Option<Refund<'a>> {
+        let terms = limits.terms(self.limit)?;
+        let outcome = outcomes.iter_mut().find(|outcome| outcome.limit() == self.limit)?;
+        let cost = outcome.cost.min(*left);
+        *left -= cost;
+        outcome.cost -= cost;
+        (cost > 0).then_some(Refund { terms, key: self.key, cost, mark: outcome.mark })
     }
 
-    fn charges<'a>(bills: &[Self], shared: &'a Shared, cost: impl Fn(&Self) -> u64) -> Vec<Charge<'a>> {
+    fn charges<'a>(bills: &[Self], limits: &'a Limits, cost: impl Fn(&Self) -> u64) -> Vec<Charge<'a>> {
         let charge = |bill: &Self| {
-            let terms = shared.limits.terms(bill.limit)?;
+            let terms = limits.terms(bill.limit)?;
             Some(Charge { terms, key: bill.key, cost: cost(bill) })
         };
         bills.iter().filter_map(charge).collect()

@@ -22,4 +22,3 @@ pub use headers::{HeaderStyle, Reset};
 pub use layer::RateLimitLayer;
 pub use rejection::{Reason, Rejection};
 pub use service::RateLimit;
-pub use shared::OnStoreError;

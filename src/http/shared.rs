@@ -7,20 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::headers::Headers;
 use super::wording::Wording;
 use crate::cost::Cost;
-use crate::hash::KeyHasher;
-use crate::limit::Limits;
-use crate::store::Store;
+use crate::resilience::Guard;
 
 /// All that a limiter's services share.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) limits: Limits,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) hasher: KeyHasher,
+    pub(super) guard: Arc<Guard>,
     pub(super) cost: Cost,
     pub(super) headers: Headers,
     pub(super) wording: Wording,
-    pub(super) on_store_error: OnStoreError,
     pub(super) identity: Arc<Identity>,
     pub(super) is_used: IsUsed,
 }
@@ -59,25 +54,12 @@ impl Shared {
     }
 }
 
-/// What becomes of requests when the store can't decide.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum OnStoreError {
-    /// They are refused: 503, with `Retry-After`.
-    #[default]
-    Refuse,
-    /// They go on, uncounted.
-    Allow,
-}
-
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
-            .field("limits", &self.limits.as_slice())
-            .field("store", &self.store)
+            .field("guard", &self.guard)
             .field("cost", &self.cost)
             .field("wording", &self.wording)
-            .field("on_store_error", &self.on_store_error)
             .finish_non_exhaustive()
     }
 }

@@ -11,10 +11,8 @@ use smallvec::SmallVec;
 use super::charge::{self, Asked, Asking, Failure};
 use super::ledger::Ledger;
 use super::rejection::{Reason, Rejection};
-use super::shared::{OnStoreError, Shared};
-use crate::decision::Decision;
-use crate::error::StoreError;
-use crate::limiter;
+use super::shared::Shared;
+use crate::decision::{DecidedBy, Decision};
 use crate::request::RequestHead;
 
 /// One request at the limiter.
@@ -66,17 +64,14 @@ impl<'a> Visit<'a> {
         let decision = match asked {
             Ok(Some(decision)) => decision,
             Ok(None) => return Next::GoOn(Report::Nothing),
-            Err(Failure::Store(error)) => {
-                report_failure(&error);
-                return match self.shared.on_store_error {
-                    OnStoreError::Allow => Next::GoOn(Report::Nothing),
-                    OnStoreError::Refuse => Next::Refuse(self.refusal(Reason::StoreFailed, &[], request)),
-                };
-            }
+            Err(Failure::Store) => return Next::Refuse(self.refusal(Reason::StoreFailed, &[], request)),
             Err(Failure::MissingKey(missing)) => {
                 return Next::Refuse(self.refusal(Reason::MissingKey(missing), &[], request));
             }
         };
+        if decision.decided_by() == DecidedBy::Nobody {
+            return Next::GoOn(Report::Nothing);
+        }
         if !decision.is_allowed() {
             return Next::Refuse(self.deny(decision, request));
         }
@@ -103,7 +98,7 @@ impl<'a> Visit<'a> {
     }
 
     fn deny<B>(&self, decision: Decision, request: &Request<B>) -> Response<Bytes> {
-        let limits = self.shared.limits.as_slice();
+        let limits = self.shared.guard.limits().as_slice();
         let denies = decision.outcomes().iter().filter(|outcome| !outcome.verdict().is_allowed());
         let violated: SmallVec<[&str; 4]> = denies.map(|outcome| limits[outcome.limit()].name()).collect();
         let reason = Reason::Limited { retry_after: decision.retry_after() };
@@ -119,13 +114,6 @@ impl<'a> Visit<'a> {
         let head = RequestHead::of(request);
         self.shared.wording.response(&Rejection { reason, violated, head })
     }
-}
-
-fn report_failure(error: &StoreError) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(error = error as &dyn std::error::Error, "a request was not counted");
-    #[cfg(not(feature = "tracing"))]
-    let _ = error;
 }
 
 impl Report {
@@ -153,9 +141,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
-            let answer = limiter::refund(&*self.shared.store, &self.shared.limits, &decision.into_receipt());
-            // In memory it is done. A future can't be awaited here: elsewhere, the slot passes unused.
-            drop(answer);
+            self.shared.guard.give_back(&decision.into_receipt());
         }
     }
 }

@@ -39,6 +39,12 @@ impl<T> Answer<T> {
         Self(State::Pending(Box::pin(answer)))
     }
 
+    /// Whether the answer is there, and no error.
+    #[inline]
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(self.0, State::Ready(Some(Ok(_))))
+    }
+
     /// The answer, if it is there and was not taken.
     ///
     /// # Errors

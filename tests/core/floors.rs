@@ -10,12 +10,12 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("the words", &["quota", "time", "record", "hash", "decision", "error"]),
     ("what is decided", &["algorithm"]),
     ("who remembers", &["store"]),
-    ("what applies to a request", &["request", "when", "key", "cost", "limit", "limiter"]),
+    ("what applies to a request", &["request", "when", "key", "cost", "limit", "observe", "resilience", "limiter"]),
     ("HTTP", &["http"]),
 ];
 
 /// What all algorithms may use of the files next to them: what is no algorithm.
-const SHARED_BY_ALGORITHMS: &[&str] = &["drain", "full", "log", "ratio", "shape", "twin"];
+const SHARED_BY_ALGORITHMS: &[&str] = &["drain", "full", "log", "ratio", "shape", "share", "twin"];
 
 /// A file of the crate, by its path of modules: `["store", "memory", "table"]`.
 struct Source {

@@ -1,0 +1,97 @@
+//! What a limiter tells of itself, for metrics and logs.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::StoreError;
+
+/// What a limiter tells its observer. More will come: end a `match` with `_ => {}`.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+/// use tower_ratelimit::{Event, FixedWindow, Limit, RateLimitLayer};
+///
+/// let failures = Arc::new(AtomicUsize::new(0));
+/// let counted = failures.clone();
+/// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]).observe(move |event| {
+///     match event {
+///         Event::StoreFailed { .. } => drop(counted.fetch_add(1, Ordering::Relaxed)),
+///         _ => {}
+///     }
+/// });
+/// # let _ = limits;
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The store could not do what it was asked for a request, or was not asked. Whatever is asked for
+    /// one request, this comes once.
+    #[non_exhaustive]
+    StoreFailed {
+        /// Why, and of which [kind](StoreError::kind).
+        error: &'a StoreError,
+    },
+    /// What became of a request that the store could not decide.
+    #[non_exhaustive]
+    FellBack {
+        /// By [`OnStoreError`](crate::OnStoreError).
+        to: Fallback,
+    },
+    /// The [circuit breaker](crate::CircuitBreaker) is in another state.
+    #[non_exhaustive]
+    BreakerChanged {
+        /// Its state from now on.
+        state: BreakerState,
+    },
+}
+
+/// What became of a request that the store could not decide.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// It was refused.
+    Refused,
+    /// It went on, uncounted.
+    Allowed,
+    /// This process has decided by itself.
+    #[non_exhaustive]
+    DecidedLocally {
+        /// What it has decided.
+        allowed: bool,
+    },
+}
+
+/// Whether a [circuit breaker](crate::CircuitBreaker) lets requests reach the store.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum BreakerState {
+    /// All of them.
+    Closed,
+    /// None, but for a look at it now and then.
+    Open,
+    /// One at a time, whose success closes it.
+    HalfOpen,
+}
+
+/// Whom events are told, if anyone.
+#[derive(Clone, Default)]
+pub(crate) struct Observer(Option<Arc<dyn Fn(&Event<'_>) + Send + Sync>>);
+
+impl Observer {
+    pub(crate) fn new(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(tell)))
+    }
+
+    pub(crate) fn tell(&self, event: &Event<'_>) {
+        if let Some(tell) = &self.0 {
+            tell(event);
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Observer" } else { "nobody" })
+    }
+}

@@ -1,0 +1,345 @@
+//! A circuit breaker: a store that has failed too often is left alone for a while.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::error::{ConfigError, Fault};
+use crate::observe::BreakerState;
+use crate::quota::checked;
+
+/// When a limiter stops asking a store that fails, and for how long.
+///
+/// After so many failures or timeouts in a row the breaker opens: nothing waits for the store any more,
+/// and [`OnStoreError`](crate::OnStoreError) answers at once. After a pause, one of the requests that
+/// come by has the store asked in the background what it would decide. If it answers, the next request
+/// is decided by it, and if that works the breaker closes. If either fails there is another pause,
+/// twice as long up to the longest. Pauses are random, between half their length and all of it, so
+/// that a fleet does not come back as one.
+///
+/// A store that answers at once, as one in memory does, is never left alone, whatever it answers.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{CircuitBreaker, FixedWindow, Limit, RateLimitLayer};
+///
+/// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))])
+///     .circuit_breaker(CircuitBreaker::new().failures(10).longest_pause(Duration::from_millis(500)));
+/// # let _ = limits;
+/// ```
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct CircuitBreaker {
+    /// Zero: never.
+    failures: u32,
+    longest_pause: Duration,
+}
+
+/// The first pause, unless the longest is shorter.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+impl CircuitBreaker {
+    /// Opens after 5 failures in a row; the longest pause is a second.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { failures: 5, longest_pause: Duration::from_secs(1) }
+    }
+
+    /// None: every request asks the store, and waits for it until the deadline.
+    #[must_use]
+    pub const fn off() -> Self {
+        Self { failures: 0, ..Self::new() }
+    }
+
+    /// After how many failures or timeouts in a row it opens, from 1.
+    ///
+    /// # Panics
+    ///
+    /// When `failures` is 0; at compile time in a constant. [`try_failures`](Self::try_failures)
+    /// returns an error instead.
+    #[must_use]
+    #[track_caller]
+    pub const fn failures(self, failures: u32) -> Self {
+        checked!(self.opening_after(failures))
+    }
+
+    /// Like [`failures`](Self::failures), for a number that is not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When `failures` is 0.
+    pub fn try_failures(self, failures: u32) -> Result<Self, ConfigError> {
+        Ok(self.opening_after(failures)?)
+    }
+
+    const fn opening_after(self, failures: u32) -> Result<Self, Fault> {
+        match failures {
+            0 => Err(Fault::NoFailures),
+            failures => Ok(Self { failures, ..self }),
+        }
+    }
+
+    /// The longest pause, from 1 ns. The first is 100 ms, or this if it is shorter.
+    ///
+    /// # Panics
+    ///
+    /// When `pause` is 0; at compile time in a constant.
+    /// [`try_longest_pause`](Self::try_longest_pause) returns an error instead.
+    #[must_use]
+    #[track_caller]
+    pub const fn longest_pause(self, pause: Duration) -> Self {
+        checked!(self.pausing(pause))
+    }
+
+    /// Like [`longest_pause`](Self::longest_pause), for a time that is not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When `pause` is 0.
+    pub fn try_longest_pause(self, pause: Duration) -> Result<Self, ConfigError> {
+        Ok(self.pausing(pause)?)
+    }
+
+    const fn pausing(self, pause: Duration) -> Result<Self, Fault> {
+        if pause.is_zero() {
+            return Err(Fault::PeriodZero { what: "longest_pause" });
+        }
+        Ok(Self { longest_pause: pause, ..self })
+    }
+
+    fn first_pause(&self) -> Duration {
+        FIRST_PAUSE.min(self.longest_pause)
+    }
+}
+
+impl Default for CircuitBreaker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The breaker of one limiter, whose clones share it.
+#[derive(Debug)]
+pub(super) struct Breaker {
+    settings: CircuitBreaker,
+    /// How often it has opened and closed: even while it is closed.
+    epoch: AtomicU32,
+    /// Failures in a row, of this epoch or of one before.
+    failures: AtomicU32,
+    circuit: Mutex<Circuit>,
+}
+
+#[derive(Debug)]
+struct Circuit {
+    phase: Phase,
+    /// How long the next pause is at most.
+    pause: Duration,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Closed,
+    Open {
+        until: Instant,
+    },
+    /// The pause is over, and the store is asked in the background.
+    Probing,
+    HalfOpen,
+    /// A request tries whether the store works.
+    Trying,
+}
+
+/// Whether a request may ask the store.
+pub(super) enum Pass {
+    Ask(Attempt),
+    /// No, but it may see to it that the store is probed.
+    Probe(Attempt),
+    No,
+}
+
+impl Breaker {
+    pub(super) fn new(settings: CircuitBreaker) -> Arc<Self> {
+        let circuit = Circuit { phase: Phase::Closed, pause: settings.first_pause() };
+        Arc::new(Self { settings, epoch: AtomicU32::new(0), failures: AtomicU32::new(0), circuit: Mutex::new(circuit) })
+    }
+
+    pub(super) fn settings(&self) -> CircuitBreaker {
+        self.settings
+    }
+
+    /// The present epoch, while requests may ask the store.
+    #[inline]
+    pub(super) fn closed(&self) -> Option<u32> {
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        epoch.is_multiple_of(2).then_some(epoch)
+    }
+
+    /// Whether a request may ask the store, which may `probe` it instead.
+    pub(super) fn pass(self: &Arc<Self>, probe: bool) -> Pass {
+        let attempt = |kind| Attempt { breaker: self.clone(), kind: Some(kind) };
+        if let Some(epoch) = self.closed() {
+            return Pass::Ask(Attempt::usual(self, epoch));
+        }
+        let mut circuit = self.circuit();
+        match circuit.phase {
+            // It has closed in between.
+            Phase::Closed => Pass::Ask(attempt(Kind::Usual { epoch: self.epoch.load(Ordering::Relaxed) })),
+            Phase::HalfOpen => {
+                circuit.phase = Phase::Trying;
+                Pass::Ask(attempt(Kind::Trial))
+            }
+            Phase::Open { until } if probe && until <= Instant::now() => {
+                circuit.phase = Phase::Probing;
+                Pass::Probe(attempt(Kind::Probe))
+            }
+            Phase::Open { .. } | Phase::Probing | Phase::Trying => Pass::No,
+        }
+    }
+
+    /// Counts a failure of a request of `epoch`, and opens after too many.
+    fn fail(&self, epoch: u32) -> Option<BreakerState> {
+        if self.settings.failures == 0 || self.epoch.load(Ordering::Relaxed) != epoch {
+            return None;
+        }
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        if failures < self.settings.failures {
+            return None;
+        }
+        let mut circuit = self.circuit();
+        if self.epoch.load(Ordering::Relaxed) != epoch {
+            // Another was faster.
+            return None;
+        }
+        self.epoch.store(epoch.wrapping_add(1), Ordering::Relaxed);
+        circuit.pause = self.settings.first_pause();
+        circuit.open(self.settings.longest_pause);
+        Some(BreakerState::Open)
+    }
+
+    fn succeed(&self, epoch: u32) {
+        if self.failures.load(Ordering::Relaxed) > 0 && self.epoch.load(Ordering::Relaxed) == epoch {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn reopen(&self) -> BreakerState {
+        self.circuit().open(self.settings.longest_pause);
+        BreakerState::Open
+    }
+
+    fn half_open(&self) -> BreakerState {
+        self.circuit().phase = Phase::HalfOpen;
+        BreakerState::HalfOpen
+    }
+
+    fn close(&self) -> BreakerState {
+        let mut circuit = self.circuit();
+        circuit.phase = Phase::Closed;
+        self.failures.store(0, Ordering::Relaxed);
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        BreakerState::Closed
+    }
+
+    fn circuit(&self) -> MutexGuard<'_, Circuit> {
+        self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Circuit {
+    fn open(&mut self, longest: Duration) {
+        // A year off is as good as never.
+        let now = Instant::now();
+        let until = now.checked_add(jittered(self.pause)).unwrap_or(now + Duration::from_secs(31_536_000));
+        self.phase = Phase::Open { until };
+        self.pause = self.pause.saturating_mul(2).min(longest);
+    }
+}
+
+/// Between half of `pause` and all of it.
+fn jittered(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(()) >> 32;
+    let share = random as f64 / f64::from(u32::MAX);
+    pause / 2 + (pause / 2).mul_f64(share)
+}
+
+/// One attempt at the store. Given up, or ended by a panic, it says nothing of the store, but makes way
+/// for the next.
+#[derive(Debug)]
+#[must_use = "what it says of the store is to be told by `end`"]
+pub(crate) struct Attempt {
+    breaker: Arc<Breaker>,
+    /// None, once it has ended.
+    kind: Option<Kind>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Usual { epoch: u32 },
+    Trial,
+    Probe,
+}
+
+impl Attempt {
+    /// A request's, while the breaker is closed.
+    pub(super) fn usual(breaker: &Arc<Breaker>, epoch: u32) -> Self {
+        Self { breaker: breaker.clone(), kind: Some(Kind::Usual { epoch }) }
+    }
+
+    /// Of a probe, a request that asks the store itself.
+    pub(super) fn into_trial(mut self) -> Self {
+        self.breaker.circuit().phase = Phase::Trying;
+        self.kind = Some(Kind::Trial);
+        self
+    }
+
+    /// What an answer says of the store: the state that the breaker is in now, if it has changed.
+    pub(super) fn end(mut self, worked: bool) -> Option<BreakerState> {
+        match self.kind.take()? {
+            Kind::Usual { epoch } if worked => self.breaker.succeed(epoch),
+            Kind::Usual { epoch } => return self.breaker.fail(epoch),
+            Kind::Trial if worked => return Some(self.breaker.close()),
+            Kind::Probe if worked => return Some(self.breaker.half_open()),
+            Kind::Trial => return Some(self.breaker.reopen()),
+            // It has been open all along.
+            Kind::Probe => drop(self.breaker.reopen()),
+        }
+        None
+    }
+
+    /// The same for an answer that was there at once: it has cost nobody any time, and is not counted
+    /// unless it was waited for.
+    pub(super) fn end_at_once(mut self, worked: bool) -> Option<BreakerState> {
+        if let Some(Kind::Usual { .. }) = self.kind {
+            self.kind = None;
+        }
+        self.end(worked)
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        match self.kind {
+            Some(Kind::Trial) if !std::thread::panicking() => self.breaker.circuit().phase = Phase::HalfOpen,
+            Some(Kind::Trial | Kind::Probe) => drop(self.breaker.reopen()),
+            Some(Kind::Usual { .. }) | None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_differ_and_keep_their_bounds() {
+        let pause = Duration::from_millis(100);
+        let drawn: Vec<Duration> = (0..100).map(|_| jittered(pause)).collect();
+        assert!(drawn.iter().all(|drawn| (pause / 2..=pause).contains(drawn)), "{drawn:?}");
+        let mut different = drawn.clone();
+        different.sort();
+        different.dedup();
+        assert!(different.len() > 90, "{drawn:?}");
+    }
+}

@@ -1,0 +1,275 @@
+//! All that stands between a limiter and its store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+
+use super::breaker::{Attempt, Breaker, CircuitBreaker};
+use super::local::Local;
+use super::policy::OnStoreError;
+#[cfg(feature = "tracing")]
+use super::report::Reports;
+use crate::decision::{DecidedBy, Decision, Receipt};
+use crate::error::{ConfigError, Fault, StoreError};
+use crate::hash::{KeyHash, KeyHasher};
+use crate::limit::{Limit, Limits};
+use crate::observe::{Event, Fallback, Observer};
+use crate::store::{Answer, Charge, MemoryStore, Refund, Store};
+
+/// Limits and the store that remembers what is used of them, with what happens when it does not
+/// answer. Copies share all but the settings.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    limits: Limits,
+    pub(super) store: Arc<dyn Store>,
+    hasher: KeyHasher,
+    pub(super) breaker: Arc<Breaker>,
+    pub(super) deadline: Duration,
+    on_store_error: OnStoreError,
+    local: Local,
+    pub(super) observer: Observer,
+    #[cfg(feature = "tracing")]
+    pub(super) reports: Arc<Reports>,
+}
+
+/// How long a store may take for a request, unless a limiter is told otherwise.
+const DEADLINE: Duration = Duration::from_millis(50);
+
+/// What a store is asked about the charges of a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Task {
+    Acquire,
+    Peek,
+}
+
+impl Task {
+    #[inline]
+    pub(super) fn ask(self, store: &dyn Store, charges: &[Charge<'_>]) -> Answer<Decision> {
+        match self {
+            Self::Acquire => store.acquire(charges),
+            Self::Peek => store.peek(charges),
+        }
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(limits: Vec<Limit>) -> Result<Self, ConfigError> {
+        let store = MemoryStore::new();
+        let hasher = store.hasher();
+        let mut guard = Self {
+            limits: Limits::new(limits, &hasher)?,
+            store: Arc::new(store),
+            hasher,
+            breaker: Breaker::new(CircuitBreaker::new()),
+            deadline: DEADLINE,
+            on_store_error: OnStoreError::default(),
+            local: Local::new(),
+            observer: Observer::default(),
+            #[cfg(feature = "tracing")]
+            reports: Arc::new(Reports::new()),
+        };
+        guard.local.plan(&guard.limits, guard.on_store_error);
+        Ok(guard)
+    }
+
+    /// Another store, of which nothing is known yet.
+    pub(crate) fn set_store(&mut self, store: impl Store) {
+        self.hasher = store.hasher();
+        self.limits.hash_by(&self.hasher);
+        self.store = Arc::new(store);
+        self.breaker = Breaker::new(self.breaker.settings());
+        self.local = Local::new();
+        self.local.plan(&self.limits, self.on_store_error);
+        #[cfg(feature = "tracing")]
+        {
+            self.reports = Arc::new(Reports::new());
+        }
+    }
+
+    pub(crate) fn set_deadline(&mut self, deadline: Duration) -> Result<(), ConfigError> {
+        if deadline.is_zero() {
+            return Err(Fault::PeriodZero { what: "deadline" }.into());
+        }
+        self.deadline = deadline;
+        Ok(())
+    }
+
+    pub(crate) fn set_breaker(&mut self, settings: CircuitBreaker) {
+        self.breaker = Breaker::new(settings);
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: OnStoreError) {
+        self.on_store_error = policy;
+        self.local.plan(&self.limits, policy);
+    }
+
+    pub(crate) fn set_observer(&mut self, observer: Observer) {
+        self.observer = observer;
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
+        self.hasher.hash(key)
+    }
+
+    /// Decides a request, and takes its charges from all its limits or from none.
+    #[inline]
+    pub(crate) fn acquire(self: &Arc<Self>, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.decide(Task::Acquire, charges)
+    }
+
+    /// Decides a request as [`acquire`](Self::acquire) would now, and takes nothing.
+    pub(crate) fn peek(self: &Arc<Self>, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.decide(Task::Peek, charges)
+    }
+
+    #[inline]
+    fn decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let Some(epoch) = self.breaker.closed() else { return self.try_to_decide(task, charges) };
+        let answer = task.ask(&*self.store, charges);
+        if answer.is_settled() {
+            return answer;
+        }
+        self.unsettled(task, Attempt::usual(&self.breaker, epoch), answer, charges)
+    }
+
+    /// The same while the breaker is open.
+    #[cold]
+    fn try_to_decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+        match self.admit(charges) {
+            Ok(attempt) => self.unsettled(task, attempt, task.ask(&*self.store, charges), charges),
+            Err(error) => Answer::ready(self.fall_back(task, error, charges)),
+        }
+    }
+
+    /// Makes a decision of an answer that is on its way, or of an error.
+    #[cold]
+    fn unsettled(
+        self: &Arc<Self>,
+        task: Task,
+        attempt: Attempt,
+        answer: Answer<Decision>,
+        charges: &[Charge<'_>],
+    ) -> Answer<Decision> {
+        let pending = match answer.into_ready() {
+            Ok(answer) => {
+                let result = self.judge_at_once(attempt, answer);
+                return Answer::ready(result.or_else(|error| self.fall_back(task, error, charges)));
+            }
+            Err(pending) => pending,
+        };
+        let guard = self.clone();
+        let asked: SmallVec<[(u16, KeyHash, u64); 4]> =
+            charges.iter().map(|charge| (charge.terms.index(), charge.key, charge.cost)).collect();
+        Answer::pending(async move {
+            let result = guard.watch(attempt, pending).await;
+            result.or_else(|error| {
+                let charge = |&(limit, key, cost): &(u16, KeyHash, u64)| {
+                    let terms = guard.limits.terms(limit.into())?;
+                    Some(Charge { terms, key, cost })
+                };
+                let charges: SmallVec<[Charge<'_>; 4]> = asked.iter().filter_map(charge).collect();
+                guard.fall_back(task, error, &charges)
+            })
+        })
+    }
+
+    /// What the policies make of charges that the store was to acquire.
+    pub(crate) fn acquire_otherwise(&self, error: StoreError, charges: &[Charge<'_>]) -> Result<Decision, StoreError> {
+        self.fall_back(Task::Acquire, error, charges)
+    }
+
+    /// What the policies make of a request that the store has not decided.
+    fn fall_back(&self, task: Task, error: StoreError, charges: &[Charge<'_>]) -> Result<Decision, StoreError> {
+        let (to, decision) = self.local.fall_back(task, charges);
+        self.observer.tell(&Event::FellBack { to });
+        match to {
+            Fallback::Refused => Err(error),
+            Fallback::Allowed | Fallback::DecidedLocally { .. } => decision.ok_or(error),
+        }
+    }
+
+    /// Whoever keeps what was charged by `by`.
+    pub(crate) fn keeper(&self, by: DecidedBy) -> &dyn Store {
+        match by {
+            DecidedBy::Store => &*self.store,
+            DecidedBy::Local | DecidedBy::Nobody => &self.local,
+        }
+    }
+
+    /// What a receipt says is to be given back to its [keeper](Self::keeper).
+    pub(crate) fn refunds(&self, receipt: &Receipt) -> SmallVec<[Refund<'_>; 4]> {
+        let refund = |charged: &crate::Outcome| {
+            let terms = self.limits.terms(charged.limit())?;
+            let payee = match receipt.by {
+                DecidedBy::Store => terms,
+                DecidedBy::Local | DecidedBy::Nobody => self.local.share(terms)?,
+            };
+            let refund = Refund { terms, key: charged.key, cost: charged.cost, mark: charged.mark };
+            (payee.identity() == charged.identity).then_some(refund)
+        };
+        receipt.charged.iter().filter_map(refund).collect()
+    }
+
+    /// Gives back what still counts of a receipt.
+    pub(crate) fn refund(self: &Arc<Self>, receipt: &Receipt) -> Answer<()> {
+        let refunds = self.refunds(receipt);
+        if refunds.is_empty() {
+            return Answer::ready(Ok(()));
+        }
+        if receipt.by != DecidedBy::Store {
+            return self.local.refund(&refunds);
+        }
+        self.tell_store(|store| store.refund(&refunds))
+    }
+
+    /// Like [`refund`](Self::refund), for whoever can't wait: later, where the store does not answer at
+    /// once. Without a runtime, what was charged is left to come back by itself.
+    pub(crate) fn give_back(self: &Arc<Self>, receipt: &Receipt) {
+        if let (Err(pending), Ok(runtime)) = (self.refund(receipt).into_ready(), Handle::try_current()) {
+            runtime.spawn(pending);
+        }
+    }
+
+    /// Forgets a key under every limit.
+    pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> Answer<()> {
+        let keys: SmallVec<[_; 4]> = self.limits.iter().map(|(_, terms)| (terms, key)).collect();
+        drop(self.local.reset(&keys));
+        self.tell_store(|store| store.reset(&keys))
+    }
+
+    /// Has the store do what no policy can make up for.
+    fn tell_store(self: &Arc<Self>, tell: impl FnOnce(&dyn Store) -> Answer<()>) -> Answer<()> {
+        let attempt = match self.admit(&[]) {
+            Ok(attempt) => attempt,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        match tell(&*self.store).into_ready() {
+            Ok(answer) => Answer::ready(self.judge_at_once(attempt, answer)),
+            Err(pending) => {
+                let guard = self.clone();
+                Answer::pending(async move { guard.watch(attempt, pending).await })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("limits", &self.limits.as_slice())
+            .field("store", &self.store)
+            .field("deadline", &self.deadline)
+            .field("circuit_breaker", &self.breaker.settings())
+            .field("on_store_error", &self.on_store_error)
+            .field("observer", &self.observer)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! The store in this process that decides where another can't.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
+
+use super::guard::Task;
+use super::policy::OnStoreError;
+use crate::decision::Decision;
+use crate::error::StoreError;
+use crate::hash::{KeyHash, KeyHasher};
+use crate::limit::Limits;
+use crate::observe::Fallback;
+use crate::store::{Answer, Charge, MemoryStore, Refund, Store, Terms};
+use crate::time::{Clock, SystemClock};
+
+/// The most keys that it remembers: a few MB.
+const MOST_KEYS: usize = 100_000;
+
+/// Decides about the limits of a limiter that are to be decided locally; the others don't count.
+#[derive(Clone)]
+pub(super) struct Local {
+    policies: Box<[Policy]>,
+    /// Keys are hashed again: a fleet's secret may be known, and this table must not be flooded.
+    hasher: KeyHasher,
+    /// Made when it is first needed. Clones of a limiter share it.
+    memory: Arc<OnceLock<MemoryStore>>,
+}
+
+#[derive(Clone)]
+enum Policy {
+    Refuse,
+    Allow,
+    /// By these terms, of a share of the limit.
+    Decide(Arc<Terms>),
+}
+
+impl Local {
+    pub(super) fn new() -> Self {
+        Self { policies: Box::default(), hasher: KeyHasher::random(), memory: Arc::default() }
+    }
+
+    /// Takes up the policies of `limits`, of which some have none of their own.
+    pub(super) fn plan(&mut self, limits: &Limits, otherwise: OnStoreError) {
+        let policy =
+            |(limit, terms): (&crate::Limit, &Arc<Terms>)| match limit.store_error_policy().unwrap_or(otherwise) {
+                OnStoreError::Refuse => Policy::Refuse,
+                OnStoreError::Allow => Policy::Allow,
+                OnStoreError::DecideLocally(share) => {
+                    let algorithm = limit.algorithm().share(share.parts());
+                    Policy::Decide(Arc::new(Terms::new(limit.name().into(), terms.index(), algorithm, &self.hasher)))
+                }
+            };
+        self.policies = limits.iter().map(policy).collect();
+    }
+
+    /// What the policies make of a request that the store has not decided, and the decision, unless it
+    /// is refused.
+    pub(super) fn fall_back(&self, task: Task, charges: &[Charge<'_>]) -> (Fallback, Option<Decision>) {
+        let mut decides = false;
+        for charge in charges {
+            match self.policy(charge.terms) {
+                Policy::Refuse => return (Fallback::Refused, None),
+                Policy::Allow => {}
+                Policy::Decide(share) => {
+                    // More than the share can ever hold, of what the limit could.
+                    let holds = |terms: &Terms| charge.cost <= terms.algorithm().capacity();
+                    if holds(charge.terms) && !holds(share) {
+                        return (Fallback::Refused, None);
+                    }
+                    decides = true;
+                }
+            }
+        }
+        if decides {
+            let decision = self.decide(task, charges);
+            (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
+        } else {
+            (Fallback::Allowed, Some(Decision::by_nobody(SystemClock::new().now())))
+        }
+    }
+
+    fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Decision {
+        let counting = || charges.iter().filter_map(|charge| Some((charge, self.share(charge.terms)?)));
+        let own = counting().map(|(charge, terms)| Charge { terms, key: self.rehash(charge.key), cost: charge.cost });
+        let own: SmallVec<[Charge<'_>; 4]> = own.collect();
+        let mut decision = now(task.ask(self.memory(), &own)).locally();
+        for (outcome, (charge, _)) in decision.outcomes_mut().iter_mut().zip(counting()) {
+            // As everyone else knows it: a later charge of the request may go to the store.
+            outcome.key = charge.key;
+        }
+        decision
+    }
+
+    /// The terms of this store for a limit that it decides about.
+    pub(super) fn share(&self, terms: &Terms) -> Option<&Arc<Terms>> {
+        match self.policy(terms) {
+            Policy::Decide(share) => Some(share),
+            Policy::Refuse | Policy::Allow => None,
+        }
+    }
+
+    fn policy(&self, terms: &Terms) -> &Policy {
+        self.policies.get(usize::from(terms.index())).unwrap_or(&Policy::Refuse)
+    }
+
+    fn rehash(&self, key: KeyHash) -> KeyHash {
+        self.hasher.hash(&key.as_u128().to_le_bytes())
+    }
+
+    fn memory(&self) -> &MemoryStore {
+        self.memory.get_or_init(|| MemoryStore::new().max_keys(MOST_KEYS))
+    }
+}
+
+/// The answer of a store in memory.
+fn now<T>(answer: Answer<T>) -> T {
+    match answer.into_ready() {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) | Err(_) => unreachable!("memory answers at once, and never fails"),
+    }
+}
+
+/// For those who may have charged either store.
+impl Store for Local {
+    fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
+    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        Answer::ready(self.fall_back(Task::Acquire, charges).1.ok_or(StoreError::breaker_open()))
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        Answer::ready(self.fall_back(Task::Peek, charges).1.ok_or(StoreError::breaker_open()))
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+        let Some(memory) = self.memory.get() else { return Answer::ready(Ok(())) };
+        let own = |refund: &Refund<'_>| Some((self.share(refund.terms)?, self.rehash(refund.key)));
+        let own = refunds.iter().filter_map(|refund| own(refund).map(|(terms, key)| Refund { terms, key, ..*refund }));
+        memory.refund(&own.collect::<SmallVec<[Refund<'_>; 4]>>())
+    }
+
+    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        let Some(memory) = self.memory.get() else { return Answer::ready(Ok(())) };
+        let own = keys.iter().filter_map(|(terms, key)| Some((self.share(terms)?, self.rehash(*key))));
+        memory.reset(&own.collect::<SmallVec<[_; 4]>>())
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").field("memory", &self.memory.get()).finish_non_exhaustive()
+    }
+}
