@@ -33,6 +33,7 @@
 //! | `tracing` | default | reports of what an operator must mend |
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
+//! | `redis-tls` | | `rediss://` URLs, by rustls |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
@@ -66,9 +67,9 @@ pub use http::{
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use request::RequestHead;
-#[cfg(feature = "redis")]
-pub use store::RedisStore;
 pub use store::{MemoryStore, Store};
+#[cfg(feature = "redis")]
+pub use store::{RedisConfig, RedisStore};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
