@@ -35,7 +35,7 @@
 //! | `tracing` | default | reports of what an operator must mend |
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
-//! | `redis-tls` | | TLS for it, by rustls |
+//! | `redis-tls` | | `rediss://` URLs, by rustls |
 //! | `time-zones` | | limits by the time of day, anywhere |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -73,9 +73,9 @@ pub use limiter::{Limiter, WaitError};
 pub use observe::{BreakerState, Event, Fallback};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};
-#[cfg(feature = "redis")]
-pub use store::RedisStore;
 pub use store::{MemoryStore, Store};
+#[cfg(feature = "redis")]
+pub use store::{RedisConfig, RedisStore};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

@@ -32,6 +32,13 @@ async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
     cmd("KEYS").arg("*").query_async(connection).await.expect("keys")
 }
 
+/// How many calls of the script the server has run since it was last asked to forget.
+async fn calls_of(connection: &mut MultiplexedConnection) -> u32 {
+    let stats: String = cmd("INFO").arg("commandstats").query_async(connection).await.expect("statistics");
+    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a count"))
+}
+
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -146,9 +153,7 @@ async fn requests_that_wait_at_the_same_time_leave_together() {
     }
     left.sort_unstable();
     assert_eq!(left, (800..1_000).collect::<Vec<_>>(), "each has an answer of its own");
-    let stats: String = cmd("INFO").arg("commandstats").query_async(&mut connection).await.expect("statistics");
-    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
-    let calls: u32 = calls.and_then(|calls| calls.parse().ok()).expect("a count");
+    let calls = calls_of(&mut connection).await;
     assert!(calls <= 20, "{calls} calls for 200 decisions");
 }
 
@@ -157,6 +162,7 @@ async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
     let server = RedisServer::start();
     let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
     let mut connection = connection(&server).await;
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
     let () = cmd("CLIENT").arg("PAUSE").arg(200).query_async(&mut connection).await.expect("a pause");
     let calls: Vec<_> = (0..50)
         .map(|_| {
@@ -169,7 +175,10 @@ async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
     for call in calls {
         assert!(call.await.is_err(), "it was given up");
     }
-    // Four calls had left.
+    // Four calls had left: the server runs them when it goes on.
+    while calls_of(&mut connection).await < 4 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let decision = limiter.acquire("key", 1).await.expect("a decision");
     assert_eq!(decision.outcomes()[0].remaining(), 1_000 - 4 - 1);
 }
@@ -220,37 +229,6 @@ async fn what_is_not_ours_is_an_error_and_stays() {
         assert_eq!(limiter.acquire(name, 1).await.expect("a decision").outcomes()[0].remaining(), 9, "{name}");
         limiter.reset(name).await.expect("a reset");
     }
-}
-
-#[tokio::test]
-async fn a_server_that_restarts_is_found_again() {
-    let mut server = RedisServer::start();
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
-    assert!(limiter.acquire("key", 1).await.is_ok());
-    server.restart();
-    let mut found = false;
-    for _ in 0..10 {
-        found |= limiter.acquire("key", 1).await.is_ok();
-    }
-    assert!(found && limiter.acquire("key", 1).await.is_ok());
-}
-
-#[tokio::test]
-async fn a_connection_to_what_is_no_longer_the_master_is_replaced() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
-    let mut connection = connection(&server).await;
-    let () = cmd("REPLICAOF").arg("127.0.0.1").arg(1).query_async(&mut connection).await.expect("a replica");
-    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
-    for _ in 0..3 {
-        let error = limiter.acquire("key", 1).await.expect_err("no decision");
-        assert!(chain(&error).contains("READONLY"), "{}", chain(&error));
-    }
-    let stats: String = cmd("INFO").arg("stats").query_async(&mut connection).await.expect("statistics");
-    let opened = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
-    assert!(opened.is_some_and(|opened| opened.trim() != "0"), "{stats}");
-    let () = cmd("REPLICAOF").arg("NO").arg("ONE").query_async(&mut connection).await.expect("a master");
-    assert_eq!(limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].remaining(), 9);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub use answer::Answer;
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
-pub use redis::RedisStore;
+pub use redis::{RedisConfig, RedisStore};
 
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;

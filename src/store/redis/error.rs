@@ -1,10 +1,10 @@
 //! What can go wrong between a store and its server.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use deadpool_redis::redis::RedisError;
-use deadpool_redis::{BuildError, ConfigError, PoolError};
+use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::StoreError;
 
@@ -12,13 +12,29 @@ use crate::error::StoreError;
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
     /// The URL is not one of Redis.
-    Url(Arc<ConfigError>),
-    /// There can be no pool.
-    Build(Arc<BuildError>),
-    /// No connection could be had.
-    Connect(Arc<PoolError>),
+    Url(RedisError),
+    /// A setting is refused.
+    Setting(Cow<'static, str>),
+    /// No connection could be had, so that nothing was sent.
+    Connect(Arc<Fault>),
+    /// The server can't be reached.
+    Unreachable(RedisError),
+    /// It refused the user or the password, or wants some.
+    Credentials(RedisError),
+    /// The user may not do what the store does.
+    Permission(RedisError),
+    /// It reads its data, and answers nothing until then.
+    Loading(RedisError),
+    /// It is a replica, or a master that lost its rank.
+    NotMaster(RedisError),
+    /// Sentinel names no master that answers.
+    NoMaster(RedisError),
+    /// No reply came in time: it may have decided, or not.
+    Lost(RedisError),
     /// A call failed, on the way or there.
-    Call(Arc<RedisError>),
+    Call(RedisError),
+    /// The runtime ended that was to connect.
+    NoRuntime,
     /// A script could not decide a request: a key of another type, no memory left, a replica.
     Script(String),
     /// The reply is not one that the script gives.
@@ -26,14 +42,46 @@ pub(super) enum Fault {
 }
 
 impl Fault {
+    /// What is wrong with a URL, or with what stands in it.
+    pub(super) fn url(error: RedisError) -> Self {
+        Self::Url(error)
+    }
+
+    /// What kept a connection from being opened.
+    pub(super) fn unconnected(error: RedisError) -> Self {
+        match Self::from(error) {
+            Self::Call(error) | Self::Lost(error) | Self::Url(error) => Self::Unreachable(error),
+            fault => fault,
+        }
+    }
+
     /// Whether a connection is of no use any more: it was lost, or its server is no longer the
     /// master, which a connection outlives.
     pub(super) fn breaks(&self) -> bool {
-        let replica = |code: &str| matches!(code, "READONLY" | "MASTERDOWN");
         match self {
-            Self::Call(error) => error.is_unrecoverable_error() || error.code().is_some_and(replica),
-            Self::Script(error) => error.split_whitespace().take(2).any(|word| replica(word.trim_start_matches('-'))),
+            Self::NotMaster(_) | Self::Lost(_) => true,
+            Self::Call(error) | Self::Credentials(error) => error.is_unrecoverable_error() || error.is_io_error(),
+            Self::Script(error) => {
+                let is_replica = |word: &str| matches!(word.trim_start_matches('-'), "READONLY" | "MASTERDOWN");
+                error.split_whitespace().take(2).any(is_replica)
+            }
             _ => false,
+        }
+    }
+}
+
+impl From<RedisError> for Fault {
+    fn from(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::AuthenticationFailed => Self::Credentials(error),
+            ErrorKind::MasterNameNotFoundBySentinel => Self::NoMaster(error),
+            ErrorKind::InvalidClientConfig => Self::Url(error),
+            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(error),
+            ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading(error),
+            ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::NotMaster(error),
+            _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => Self::Credentials(error),
+            _ if error.is_timeout() => Self::Lost(error),
+            _ => Self::Call(error),
         }
     }
 }
@@ -41,10 +89,45 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Url(_) => write!(f, "the URL of Redis can't be read: write redis://host:port"),
-            Self::Build(_) => write!(f, "no pool of connections to Redis can be built"),
-            Self::Connect(_) => write!(f, "there is no connection to Redis: check that it runs and can be reached"),
+            Self::Url(_) => write!(f, "the URL of Redis can't be used: write redis://host:port, or rediss:// for TLS"),
+            Self::Setting(what) => write!(f, "the configuration of Redis is refused: {what}"),
+            Self::Connect(_) => write!(f, "there is no connection to Redis"),
+            Self::Unreachable(_) => write!(
+                f,
+                "Redis can't be reached: check that it runs, the host and the port, and that both ends speak TLS or neither"
+            ),
+            Self::Credentials(_) => write!(
+                f,
+                "Redis refused the user or the password, or asks for them: check both, and by ACL GETUSER that the user is on"
+            ),
+            Self::Permission(_) => write!(
+                f,
+                "Redis lets the user not do what rate limits need: give it the permissions that `RedisConfig` lists, by ACL SETUSER"
+            ),
+            Self::Loading(_) => write!(
+                f,
+                "Redis is loading its data and answers nothing until it is done: wait; INFO persistence says for how long"
+            ),
+            Self::NotMaster(_) => write!(
+                f,
+                "this Redis is a replica, or lost its master, and can't be written to: \
+                 write the master's URL, or have Sentinel asked for it by `RedisConfig::sentinel`"
+            ),
+            Self::NoMaster(_) => write!(
+                f,
+                "Sentinel names no master of this name that is up: \
+                 check the name by SENTINEL MASTERS, or wait until a failover is over"
+            ),
+            Self::Lost(_) => write!(
+                f,
+                "Redis did not reply in time, so it is unknown whether it decided: check its load and the network"
+            ),
             Self::Call(_) => write!(f, "a call of Redis failed"),
+            Self::NoRuntime => write!(
+                f,
+                "the Tokio runtime ended that was to connect to Redis: use the store where a runtime goes on; \
+                 the next call connects anew"
+            ),
             Self::Script(error) => write!(f, "Redis could not decide: {error}"),
             Self::Reply(what) => write!(
                 f,
@@ -58,11 +141,17 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Url(source) => Some(&**source),
-            Self::Build(source) => Some(&**source),
             Self::Connect(source) => Some(&**source),
-            Self::Call(source) => Some(&**source),
-            Self::Script(_) | Self::Reply(_) => None,
+            Self::Url(source)
+            | Self::Unreachable(source)
+            | Self::Credentials(source)
+            | Self::Permission(source)
+            | Self::Loading(source)
+            | Self::NotMaster(source)
+            | Self::NoMaster(source)
+            | Self::Lost(source)
+            | Self::Call(source) => Some(source),
+            Self::Setting(_) | Self::NoRuntime | Self::Script(_) | Self::Reply(_) => None,
         }
     }
 }
@@ -70,29 +159,5 @@ impl std::error::Error for Fault {
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         Self::new(fault)
-    }
-}
-
-impl From<ConfigError> for Fault {
-    fn from(error: ConfigError) -> Self {
-        Self::Url(Arc::new(error))
-    }
-}
-
-impl From<BuildError> for Fault {
-    fn from(error: BuildError) -> Self {
-        Self::Build(Arc::new(error))
-    }
-}
-
-impl From<PoolError> for Fault {
-    fn from(error: PoolError) -> Self {
-        Self::Connect(Arc::new(error))
-    }
-}
-
-impl From<RedisError> for Fault {
-    fn from(error: RedisError) -> Self {
-        Self::Call(Arc::new(error))
     }
 }

@@ -1,6 +1,7 @@
 //! The store in Redis, for a fleet.
 
 mod ask;
+mod config;
 mod connection;
 mod error;
 mod key;
@@ -8,10 +9,13 @@ mod queue;
 mod script;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "redis-tls")]
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::config::RedisConfig;
 use self::connection::Connections;
 use self::error::Fault;
 use self::queue::Queue;
@@ -55,19 +59,24 @@ pub struct RedisStore {
 const NO_SECRET: [u8; 16] = *b"tower-ratelimit\0";
 
 impl RedisStore {
-    /// Connects to the Redis at `url`, such as `redis://user:password@host:6379/0`.
+    /// Connects to the Redis at `url`, such as `redis://user:password@host:6379/0`: short for
+    /// [`RedisConfig::node`] and [`connect`](RedisConfig::connect).
     ///
     /// # Errors
     ///
     /// When the URL is not one of Redis, or there is no Redis that answers and lets us load a
     /// script.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        Ok(Self {
-            queue: Queue::new(Connections::open(url).await?),
+        RedisConfig::node(url).connect().await
+    }
+
+    fn over(connections: Connections) -> Self {
+        Self {
+            queue: Queue::new(connections),
             prefix: key::PREFIX.into(),
             hasher: KeyHasher::with_secret(NO_SECRET),
             clock: None,
-        })
+        }
     }
 
     /// What the names of keys start with: `ratelimit`, unless this says otherwise. Stores of

@@ -18,6 +18,7 @@ use self::random::Random;
 use self::redis_server::RedisServer;
 use self::trace::Trace;
 use super::ask;
+use super::config::RedisConfig;
 use super::connection::Connections;
 use super::script::{self, Replies, Request, Task};
 use crate::hash::KeyHasher;
@@ -38,7 +39,8 @@ enum Redis {
 impl Redis {
     fn real(server: &RedisServer) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let connections = runtime.block_on(Connections::open(&server.url())).unwrap();
+        let connections = RedisConfig::node(server.url()).build().unwrap();
+        runtime.block_on(connections.open()).unwrap();
         Self::Real(Box::new(connections), runtime)
     }
 

@@ -1,0 +1,110 @@
+//! What is done about a line in the background.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{Value, cmd};
+
+use super::lines::{Line, Lines};
+use super::link::Link;
+use crate::store::redis::error::Fault;
+
+/// The first rest between two attempts, and the longest.
+const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// Attempts to get a line a connection. Dropped before there is one, as with its runtime, it leaves
+/// the line to the next call.
+pub(super) struct Attempt {
+    lines: Arc<Lines>,
+    line: usize,
+    is_over: bool,
+}
+
+impl Attempt {
+    pub(super) fn new(lines: &Arc<Lines>, line: usize) -> Self {
+        Self { lines: lines.clone(), line, is_over: false }
+    }
+
+    /// Opens a connection, however often that takes. After no `failures` at once.
+    pub(super) async fn open(self, mut failures: u32) {
+        loop {
+            if failures > 0 {
+                tokio::time::sleep(rest(failures)).await;
+                self.lines.set(self.line, Line::Opening);
+            }
+            match self.lines.source.connect().await {
+                Ok(connection) => return self.succeed(connection, failures),
+                Err(fault) => {
+                    failures = failures.saturating_add(1);
+                    self.lines.set(self.line, Line::Down(Arc::new(fault)));
+                }
+            }
+        }
+    }
+
+    /// Loads the script, or else opens another connection.
+    pub(super) async fn reload(self, mut link: Link) {
+        let failures = link.failures();
+        match self.lines.source.load(&mut link.connection).await {
+            Ok(()) => self.succeed(link.connection, failures.saturating_sub(1)),
+            Err(fault) => {
+                if failures > 0 {
+                    self.lines.set(self.line, Line::Down(Arc::new(fault)));
+                }
+                drop(link);
+                self.open(failures).await;
+            }
+        }
+    }
+
+    fn succeed(mut self, connection: MultiplexedConnection, failures: u32) {
+        self.is_over = true;
+        self.lines.set(self.line, Line::Open(Link::new(self.line, connection, failures)));
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.lines.set(self.line, Line::Idle);
+        }
+    }
+}
+
+/// Asks whether a connection still answers.
+pub(super) struct Check {
+    lines: Arc<Lines>,
+    link: Link,
+}
+
+impl Check {
+    pub(super) fn new(lines: &Arc<Lines>, link: &Link) -> Self {
+        Self { lines: lines.clone(), link: link.clone() }
+    }
+
+    pub(super) async fn run(mut self) {
+        let reply = cmd("PING").query_async::<Value>(&mut self.link.connection).await;
+        // Whatever else it says, it answers.
+        if let Err(fault) = reply.map_err(Fault::from)
+            && fault.breaks()
+        {
+            self.lines.replace(&self.link, &fault);
+        }
+    }
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        self.link.trust();
+    }
+}
+
+/// How long to wait after so many failures: at random between half and all of what doubles each
+/// time, so that a fleet does not come back in step.
+fn rest(failures: u32) -> Duration {
+    let most = REST.0.saturating_mul(1 << (failures - 1).min(10)).min(REST.1);
+    let random = RandomState::new().hash_one(failures) as u32;
+    most / 2 + (most / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+}
