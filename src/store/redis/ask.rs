@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::error::Fault;
 use super::key;
-use super::script::{self, Found, Request, Task};
+use super::script::{Found, Request, Task};
 use crate::algorithm::{Exact, Room, Standing, State, Twins};
 use crate::decision::{Decision, Outcome, Outcomes, Verdict};
 use crate::hash::KeyHash;
@@ -15,11 +15,17 @@ use crate::store::{Charge, Refund, Terms};
 use crate::time::Timestamp;
 
 /// A [`Charge`] that waits for its answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Asked {
     terms: Arc<Terms>,
     key: KeyHash,
     cost: u64,
+}
+
+impl Asked {
+    pub(super) fn charge(&self) -> Charge<'_> {
+        Charge { terms: &self.terms, key: self.key, cost: self.cost }
+    }
 }
 
 pub(super) fn charges(prefix: &str, task: Task, charges: &[Charge<'_>]) -> (Request, SmallVec<[Asked; 2]>) {
@@ -56,36 +62,47 @@ pub(super) fn resets(prefix: &str, keys: &[(&Arc<Terms>, KeyHash)]) -> Request {
     request
 }
 
-/// The decision on what was `asked`, from what the script found at `now`: the memory store's own
-/// code says of each limit what is left and for how long.
+/// The decision on what was `asked`, from what the script found at `now`.
 pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> Result<Decision, Fault> {
-    if found.held.len() != asked.len() {
+    let take = task == Task::Acquire && found.allowed;
+    let decision = decide(take, now, asked.iter().map(Asked::charge), found)?;
+    if decision.is_allowed() != found.allowed {
+        return Err(Fault::Reply("another verdict than its state's"));
+    }
+    Ok(decision)
+}
+
+/// The decision on `charges` at `now` by what was `found` at that instant or before it: the memory
+/// store's own code says of each limit what is left and for how long.
+pub(super) fn decide<'a>(
+    take: bool,
+    now: u64,
+    charges: impl ExactSizeIterator<Item = Charge<'a>>,
+    found: &Found,
+) -> Result<Decision, Fault> {
+    if found.limits() != charges.len() {
         return Err(Fault::Reply("another number of limits"));
     }
-    let take = task == Task::Acquire && found.allowed;
     let mut verdict = Verdict::NOW;
     let mut outcomes = Outcomes::new();
-    for (asked, held) in asked.iter().zip(&found.held) {
-        let held = script::bytes(held).and_then(State::all).ok_or(Fault::Reply("no state"))?;
-        let seen = match asked.terms.algorithm().twin() {
-            Twins::Record(twin) => twin.recall(&held).map(|state| settle(twin, state, now, asked.cost, take)),
-            Twins::Log(twin) => twin.recall(&held).map(|state| settle(twin, state, now, asked.cost, take)),
+    for (Charge { terms, key, cost }, held) in charges.zip(found.held()) {
+        let held = State::all(held).ok_or(Fault::Reply("no state"))?;
+        let seen = match terms.algorithm().twin() {
+            Twins::Record(twin) => twin.recall(&held).map(|state| settle(twin, state, now, cost, take)),
+            Twins::Log(twin) => twin.recall(&held).map(|state| settle(twin, state, now, cost, take)),
         };
         let (room, mark, standing) = seen.ok_or(Fault::Reply("a state that can't be"))?;
         let of_this = Verdict::from(room);
         verdict = verdict.and(of_this);
         outcomes.push(Outcome {
-            limit: asked.terms.index(),
-            identity: asked.terms.identity(),
-            key: asked.key,
-            cost: asked.cost,
+            limit: terms.index(),
+            identity: terms.identity(),
+            key,
+            cost,
             mark,
             verdict: of_this,
             level: standing.into(),
         });
-    }
-    if verdict.is_allowed() != found.allowed {
-        return Err(Fault::Reply("another verdict than its state's"));
     }
     Ok(Decision::new(Timestamp::from_micros(now), verdict, take, outcomes))
 }

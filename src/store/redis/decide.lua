@@ -1,13 +1,15 @@
 -- Decides requests one after the other, each all or nothing, at one instant.
 --
 -- ARGV[1] is empty, or a clock for tests: <instant hi, lo, ms for which keys are kept longer>.
--- Then, for each request, what is to be done and the number of its limits, a byte each; and for
--- each limit the letter of its rule and the numbers that it works with, the cost first; for a
--- refund preceded by a mark. KEYS are those of all limits in the same order.
+-- ARGV[2] is all requests: of each what is to be done, the number of its limits, and its length in
+-- two bytes; then for each limit the letter of its rule and the numbers that it works with, the cost
+-- first; for a refund preceded by a mark. KEYS are those of all limits in the same order.
 --
--- The reply is the instant, then for each request an array: whether it was allowed, and what each
--- key held before. Or else, as text, the error that kept it from being decided.
-local ACQUIRE, PEEK, REFUND, RESET = 97, 112, 114, 120
+-- The reply is one string, as neither side then has to take it apart into many: the instant, then
+-- for each request whether it was allowed, the number of limits whose states follow, and for each
+-- how many states its key held before, and those. Or else the error that kept it from being decided.
+local ACQUIRE, REFUND, RESET = 97, 114, 120
+local ALLOWED, DENIED, ERROR = 'y', 'n', 'e'
 local rules = {
   [99] = sliding_window_counter, [100] = drain, [105] = token_bucket, [108] = log,
   [113] = leaky_bucket_queue, [119] = fixed_window,
@@ -24,52 +26,70 @@ if ARGV[1] ~= '' then
   shift = floor(micros / 1000) - (now_hi * 1e6 + floor(now_lo / 1000)) + hold
 end
 
-local arg, key = 2, 1
+local text, at, key = ARGV[2], 1, 1
+local reply, parts = { pack(STATE, now_hi, now_lo, 0, 0) }, 1
+
+-- One for each limit of a request, used again by the next request: all that its rule reads, its
+-- rule has written before.
+local charges = {}
 
 -- The next limit of a request: its rule, its numbers, and where they began.
-local function next_charge(offset)
-  local text = ARGV[arg]
-  local letter = byte(text)
+local function next_charge(i, offset)
+  local letter = byte(text, at)
   local rule = made[letter]
   if not rule then
     rule = rules[letter]()
     made[letter] = rule
   end
-  -- All that a rule notes has its place from the start: a table that grows is made anew.
-  local charge = {
-    key = KEYS[key], rule = rule, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
-    unpack_from(rule.numbers, text, 2 + offset),
-  }
-  arg, key = arg + 1, key + 1
-  return charge, text
+  local charge = charges[i]
+  if not charge then
+    -- All that a rule notes has its place from the start: a table that grows is made anew.
+    charge = {
+      0, 0, 0, 0, 0, 0, 0, 0, 0,
+      key = '', rule = rule, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
+    }
+    charges[i] = charge
+  end
+  charge.key, charge.rule = KEYS[key], rule
+  local from, numbers = at + 1 + offset, rule.numbers
+  charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8] =
+    unpack_from(numbers, text, from)
+  at, key = from + 8 * (#numbers - 1), key + 1
+  return charge, from - offset
 end
 
 local function decide(take, limits)
-  local charges, reply, room = { 0 }, { 0, limits > 0 and '' or nil }, true
+  local room, part = true, parts + 2
   for i = 1, limits do
-    local charge = next_charge(0)
+    local charge = next_charge(i, 0)
     local free = charge.rule.peek(charge)
     -- Who takes nothing needs no room.
     room = room and (free or charge[1] == 0)
-    charges[i] = charge
-    reply[i + 1] = charge.held
+    local held = charge.held
+    reply[part + 1], reply[part + 2] = char(#held / SIZE), held
+    part = part + 2
   end
-  if room then
-    reply[1] = 1
+  if room and take then
     for i = 1, limits do
       local charge = charges[i]
-      if take and charge[1] > 0 then charge.rule.commit(charge) end
+      if charge[1] > 0 then charge.rule.commit(charge) end
     end
   end
-  return reply
+  reply[parts + 1], reply[parts + 2] = room and ALLOWED or DENIED, char(limits)
+  parts = part
+end
+
+local function done()
+  reply[parts + 1], reply[parts + 2] = ALLOWED, char(0)
+  parts = parts + 2
 end
 
 local function refund(limits)
-  for _ = 1, limits do
-    local charge, text = next_charge(SIZE)
-    charge.rule.refund(charge, unpack_from(STATE, text, 2))
+  for i = 1, limits do
+    local charge, mark = next_charge(i, SIZE)
+    charge.rule.refund(charge, unpack_from(STATE, text, mark))
   end
-  return { 1 }
+  done()
 end
 
 local function reset(limits)
@@ -77,27 +97,26 @@ local function reset(limits)
     call('DEL', KEYS[key])
     key = key + 1
   end
-  return { 1 }
+  done()
 end
 
-local replies = { pack(STATE, now_hi, now_lo, 0, 0) }
-while arg <= #ARGV do
-  local what, limits = byte(ARGV[arg], 1, 2)
-  local next_arg, next_key = arg + 1 + limits, key + limits
-  if what == RESET then next_arg = arg + 1 end
-  arg = arg + 1
-  local ok, reply
+while at <= #text do
+  local what, limits, low, high = byte(text, at, at + 3)
+  local next_at, next_key = at + low + 256 * high, key + limits
+  at = at + 4
+  local ok, wrong
   if what == REFUND then
-    ok, reply = pcall(refund, limits)
+    ok, wrong = pcall(refund, limits)
   elseif what == RESET then
-    ok, reply = pcall(reset, limits)
+    ok, wrong = pcall(reset, limits)
   else
-    ok, reply = pcall(decide, what == ACQUIRE, limits)
+    ok, wrong = pcall(decide, what == ACQUIRE, limits)
   end
   if not ok then
-    reply = type(reply) == 'table' and reply.err or tostring(reply)
+    wrong = sub_string(type(wrong) == 'table' and wrong.err or tostring(wrong), 1, 999)
+    reply[parts + 1], reply[parts + 2], reply[parts + 3] = ERROR, pack('<I2', #wrong), wrong
+    parts = parts + 3
   end
-  replies[#replies + 1] = reply
-  arg, key = next_arg, next_key
+  at, key = next_at, next_key
 end
-return replies
+return table.concat(reply, '', 1, parts)

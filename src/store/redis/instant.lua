@@ -3,7 +3,8 @@
 
 local KEYS, ARGV = KEYS, ARGV
 local call, floor, ceil, fmod = redis.call, math.floor, math.ceil, math.fmod
-local pack, unpack_from, byte, format = struct.pack, struct.unpack, string.byte, string.format
+local pack, unpack_from = struct.pack, struct.unpack
+local byte, char, format, sub_string = string.byte, string.char, string.format, string.sub
 
 -- What a key holds, or a log for each entry: an instant, and two counts under 2^32.
 local STATE, SIZE = '<I6I4I4I4', 18

@@ -3,6 +3,7 @@
 mod ask;
 mod config;
 mod connection;
+mod denials;
 mod error;
 mod key;
 mod queue;
@@ -14,9 +15,11 @@ mod tls;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::config::RedisConfig;
 use self::connection::Connections;
+use self::denials::{Denials, Watch};
 use self::error::Fault;
 use self::queue::Queue;
 use self::script::{Found, Request, Task};
@@ -52,7 +55,11 @@ pub struct RedisStore {
     prefix: Arc<str>,
     hasher: KeyHasher,
     clock: Option<Arc<dyn Clock>>,
+    denials: Option<Arc<Denials>>,
 }
+
+/// For how long a denial is told without asking Redis again, unless the store is told otherwise.
+const REMEMBERED: Duration = Duration::from_secs(1);
 
 /// The secret of fleets that were given none: keys are hashed so that they have one size, and by
 /// whoever knows this crate.
@@ -76,6 +83,7 @@ impl RedisStore {
             prefix: key::PREFIX.into(),
             hasher: KeyHasher::with_secret(NO_SECRET),
             clock: None,
+            denials: Denials::new(REMEMBERED),
         }
     }
 
@@ -86,7 +94,7 @@ impl RedisStore {
     pub fn prefix(self, prefix: &str) -> Self {
         let mut escaped = String::new();
         key::escape(prefix, &mut escaped);
-        Self { prefix: escaped.into(), ..self }
+        Self { prefix: escaped.into(), ..self }.forgetful()
     }
 
     /// The secret that keys are hashed with, the same for a whole fleet. Without one, who can read
@@ -94,26 +102,48 @@ impl RedisStore {
     /// up two that share a bucket.
     #[must_use]
     pub fn secret(self, secret: [u8; 16]) -> Self {
-        Self { hasher: KeyHasher::with_secret(secret), ..self }
+        Self { hasher: KeyHasher::with_secret(secret), ..self }.forgetful()
     }
 
     /// Replaces Redis' clock, for tests. Keys are then kept for ten minutes longer than they mean
     /// something, as Redis' own clock goes on.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
-        Self { clock: Some(Arc::new(clock)), ..self }
+        Self { clock: Some(Arc::new(clock)), ..self }.forgetful()
+    }
+
+    /// For how long a denial is told again before Redis is asked again: one second, unless this says
+    /// otherwise; for [`Duration::ZERO`], Redis is asked each time.
+    ///
+    /// Who was denied is denied here until the wait is over that they were told, exactly, so that a
+    /// flood from one client does not reach Redis. What this process does to a key (a charge, a
+    /// refund, a reset) and what it asks (a smaller cost, a raised limit) counts at once; what another
+    /// process gives back or resets counts when Redis is asked again: hence this bound, a call per
+    /// second and key. What is *left* of limits that did have room can be as old.
+    ///
+    /// At most 8,192 denials are remembered, in less than 5 MB, none before the first one. Clones of
+    /// this store share them.
+    #[must_use]
+    pub fn remember_denials(self, span: Duration) -> Self {
+        Self { denials: Denials::new(span), ..self }
+    }
+
+    /// Remembers denials of its own: those of other keys, or by another clock, mean nothing to it.
+    fn forgetful(self) -> Self {
+        let denials = self.denials.as_ref().and_then(|denials| Denials::new(denials.life()));
+        Self { denials, ..self }
     }
 
     /// Has the script do what is asked, and reads its reply by `read`.
     fn ask<T>(
         &self,
         request: Request,
+        clock: Option<u64>,
         read: impl FnOnce(u64, Found) -> Result<T, Fault> + Send + 'static,
     ) -> Answer<T> {
         let queue = self.queue.clone();
-        let clock = self.clock.as_ref().map(|clock| script::clock(clock.now().as_micros()));
         Answer::pending(async move {
-            let (now, found) = match clock {
+            let (now, found) = match clock.map(script::clock) {
                 None => queue.ask(request).await?,
                 Some(clock) => queue.ask_by(&clock, request).await?,
             };
@@ -122,8 +152,38 @@ impl RedisStore {
     }
 
     fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let clock = self.now();
+        if let Some(decision) = self.denials.as_ref().and_then(|denials| denials.answer(charges, clock)) {
+            return Answer::ready(Ok(decision));
+        }
         let (request, asked) = ask::charges(&self.prefix, task, charges);
-        self.ask(request, move |now, found| ask::decision(task, now, &asked, &found))
+        let watch = self.watch(charges.iter().map(|charge| (charge.terms, charge.key)), task == Task::Acquire);
+        self.ask(request, clock, move |now, found| {
+            let decision = ask::decision(task, now, &asked, &found)?;
+            if let Some(watch) = watch.filter(|_| !decision.is_allowed()) {
+                watch.denied(asked, found, &decision);
+            }
+            Ok(decision)
+        })
+    }
+
+    /// Has the script change what `keys` hold.
+    fn change<'a>(&self, request: Request, keys: impl Iterator<Item = (&'a Arc<Terms>, KeyHash)>) -> Answer<()> {
+        let watch = self.watch(keys, true);
+        self.ask(request, self.now(), move |_, _| {
+            drop(watch);
+            Ok(())
+        })
+    }
+
+    /// The present instant, where a clock is handed in.
+    fn now(&self) -> Option<u64> {
+        self.clock.as_ref().map(|clock| clock.now().as_micros())
+    }
+
+    fn watch<'a>(&self, keys: impl Iterator<Item = (&'a Arc<Terms>, KeyHash)>, changes: bool) -> Option<Watch> {
+        let denials = self.denials.as_ref()?;
+        Some(denials.watch(keys.map(|(terms, key)| terms.print(key)), changes))
     }
 }
 
@@ -144,11 +204,11 @@ impl Store for RedisStore {
         if refunds.is_empty() {
             return Answer::ready(Ok(()));
         }
-        self.ask(ask::refunds(&self.prefix, refunds), |_, _| Ok(()))
+        self.change(ask::refunds(&self.prefix, refunds), refunds.iter().map(|refund| (refund.terms, refund.key)))
     }
 
     fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
-        self.ask(ask::resets(&self.prefix, keys), |_, _| Ok(()))
+        self.change(ask::resets(&self.prefix, keys), keys.iter().copied())
     }
 }
 

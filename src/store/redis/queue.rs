@@ -11,11 +11,15 @@ use super::script::{Found, Replies, Request};
 
 /// How many calls are under way at most. Whoever finds fewer goes at once, so that a lone request
 /// is never delayed; the others wait for a reply, and leave with all that have come since.
-const CALLS: usize = 4;
+pub(super) static CALLS: std::sync::LazyLock<usize> =
+    std::sync::LazyLock::new(|| std::env::var("X_CALLS").map_or(4, |v| v.parse().unwrap()));
 
 /// The most requests in one call: with more, a server that decides them one after the other would
 /// keep others waiting for longer than it saves.
-const TOGETHER: usize = 32;
+static TOGETHER: std::sync::LazyLock<usize> =
+    std::sync::LazyLock::new(|| std::env::var("X_TOG").map_or(32, |v| v.parse().unwrap()));
+static YIELD: std::sync::LazyLock<usize> =
+    std::sync::LazyLock::new(|| std::env::var("X_YIELD").map_or(0, |v| v.parse().unwrap()));
 
 /// What the script said of a request, and at which instant.
 type Reply = Result<(u64, Found), Fault>;
@@ -49,7 +53,7 @@ impl Queue {
     /// The turn to send `request` at once, or where its reply will be.
     fn begin(self: &Arc<Self>, request: Request) -> Result<(Request, Turn<'_>), oneshot::Receiver<Reply>> {
         let mut state = self.state();
-        if state.calls < CALLS {
+        if state.calls < *CALLS {
             state.calls += 1;
             return Ok((request, Turn { queue: self }));
         }
@@ -68,6 +72,9 @@ impl Queue {
     async fn drain(self: Arc<Self>) {
         let turn = Turn { queue: &self };
         loop {
+            if *YIELD > 0 {
+                tokio::task::yield_now().await;
+            }
             let (requests, senders) = self.next();
             if requests.is_empty() {
                 return drop(turn);
@@ -91,7 +98,7 @@ impl Queue {
     fn next(&self) -> (Vec<Request>, Vec<oneshot::Sender<Reply>>) {
         let mut state = self.state();
         let mut next = (Vec::new(), Vec::new());
-        while next.0.len() < TOGETHER
+        while next.0.len() < *TOGETHER
             && let Some((request, sender)) = state.waiting.pop_front()
         {
             if !sender.is_closed() {

@@ -31,15 +31,15 @@ pub(super) enum Task {
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) keys: SmallVec<[String; 2]>,
-    /// What is to be done and for how many limits, then what each rule is to work with.
-    pub(super) args: SmallVec<[SmallVec<[u8; 120]>; 3]>,
+    /// What is to be done, for how many limits, and how long this is; then what each rule is to work
+    /// with.
+    text: SmallVec<[u8; 160]>,
 }
 
 impl Request {
     pub(super) fn new(task: Task, limits: usize) -> Self {
         // A limiter has at most 64.
-        let head = SmallVec::from_slice(&[task as u8, limits as u8]);
-        Self { keys: SmallVec::new(), args: SmallVec::from_iter([head]) }
+        Self { keys: SmallVec::new(), text: SmallVec::from_slice(&[task as u8, limits as u8, HEAD as u8, 0]) }
     }
 
     pub(super) fn limit(&mut self, key: String) {
@@ -48,12 +48,21 @@ impl Request {
 
     /// A limit's rule, the mark of what is to be given back if there is one, and its numbers.
     pub(super) fn rule(&mut self, letter: u8, mark: Option<State>, numbers: &[f64]) {
-        let mut arg = SmallVec::from_slice(&[letter]);
-        arg.extend(mark.into_iter().flat_map(State::to_bytes));
-        arg.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        self.args.push(arg);
+        self.text.push(letter);
+        if let Some(mark) = mark {
+            self.text.extend_from_slice(&mark.to_bytes());
+        }
+        for number in numbers {
+            self.text.extend_from_slice(&number.to_le_bytes());
+        }
+        // 64 limits take less than 6 KB.
+        let length = (self.text.len() as u16).to_le_bytes();
+        self.text[HEAD - 2..HEAD].copy_from_slice(&length);
     }
 }
+
+/// The length of what comes before a request's rules.
+const HEAD: usize = 4;
 
 /// A clock that is handed in, for tests: the instant, and for how many ms keys are kept beyond
 /// what they mean, as Redis' own clock goes on while the test's stands still.
@@ -77,18 +86,76 @@ pub(super) fn call(hash: &str, clock: &[u8], requests: &[Request]) -> Cmd {
     for key in requests.iter().flat_map(|request| &request.keys) {
         call.arg(key);
     }
-    call.arg(clock);
-    for arg in requests.iter().flat_map(|request| &request.args) {
-        call.arg(arg.as_slice());
-    }
+    call.arg(clock).arg(text(requests));
     call
 }
 
+/// All that the script is told of `requests`, but for their keys.
+pub(super) fn text(requests: &[Request]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(requests.iter().map(|request| request.text.len()).sum());
+    for request in requests {
+        text.extend_from_slice(&request.text);
+    }
+    text
+}
+
 /// What the script says of one request: whether it was allowed, and what each key held before.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) allowed: bool,
-    pub(super) held: SmallVec<[Value; 2]>,
+    limits: u8,
+    /// For each limit how many states there are, and those. Two limits of one state each are usual.
+    held: SmallVec<[u8; 2 * (1 + State::SIZE)]>,
+}
+
+impl Found {
+    /// How many limits it says something of.
+    pub(super) fn limits(&self) -> usize {
+        self.limits.into()
+    }
+
+    /// The states that each key held.
+    pub(super) fn held(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.held[..];
+        std::iter::from_fn(move || states(&mut rest))
+    }
+
+    /// Its length in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    fn read(rest: &mut &[u8]) -> Option<Result<Self, Fault>> {
+        let allowed = match take(rest, 1)?[0] {
+            b'y' => true,
+            b'n' => false,
+            b'e' => {
+                let length = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?);
+                let error = take(rest, length.into())?;
+                return Some(Err(Fault::Script(String::from_utf8_lossy(error).into_owned())));
+            }
+            _ => return None,
+        };
+        let limits = take(rest, 1)?[0];
+        let from = *rest;
+        for _ in 0..limits {
+            states(rest)?;
+        }
+        let held = SmallVec::from_slice(&from[..from.len() - rest.len()]);
+        Some(Ok(Self { allowed, limits, held }))
+    }
+}
+
+/// The states at the start of `rest`, after their number, which are taken off.
+fn states<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let states = take(rest, 1)?[0];
+    take(rest, usize::from(states) * State::SIZE)
+}
+
+fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
+    let (taken, left) = rest.split_at_checked(bytes)?;
+    *rest = left;
+    Some(taken)
 }
 
 /// What the script says of several requests.
@@ -102,35 +169,14 @@ pub(super) struct Replies {
 
 /// Reads what the script replied to as many `requests`.
 pub(super) fn replies(reply: Value, requests: usize) -> Result<Replies, Fault> {
-    let Value::Array(replies) = reply else { return Err(Fault::Reply("no array")) };
-    let mut replies = replies.into_iter();
-    let instant = replies.next().as_ref().and_then(bytes).and_then(State::all);
+    let Value::BulkString(reply) = reply else { return Err(Fault::Reply("no string")) };
+    let mut rest = &reply[..];
+    let instant = take(&mut rest, State::SIZE).and_then(State::all);
     let now = instant.as_deref().and_then(<[_]>::first).and_then(State::instant);
     let now = now.filter(|now| *now <= crate::Timestamp::MAX.as_micros()).ok_or(Fault::Reply("no instant"))?;
-    if replies.len() != requests {
-        return Err(Fault::Reply("another number of requests"));
-    }
-    Ok(Replies { now, found: replies.map(found).collect() })
-}
-
-fn found(reply: Value) -> Result<Found, Fault> {
-    match reply {
-        Value::Array(found) => {
-            let mut found = found.into_iter();
-            let Some(Value::Int(allowed)) = found.next() else { return Err(Fault::Reply("no verdict")) };
-            Ok(Found { allowed: allowed == 1, held: found.collect() })
-        }
-        error => match bytes(&error) {
-            Some(error) => Err(Fault::Script(String::from_utf8_lossy(error).into_owned())),
-            None => Err(Fault::Reply("neither a verdict nor an error")),
-        },
-    }
-}
-
-pub(super) fn bytes(value: &Value) -> Option<&[u8]> {
-    match value {
-        Value::BulkString(bytes) => Some(bytes),
-        Value::SimpleString(text) => Some(text.as_bytes()),
-        _ => None,
+    let found: Option<Vec<_>> = (0..requests).map(|_| Found::read(&mut rest)).collect();
+    match found {
+        Some(found) if rest.is_empty() => Ok(Replies { now, found }),
+        _ => Err(Fault::Reply("another number of requests")),
     }
 }

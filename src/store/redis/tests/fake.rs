@@ -7,7 +7,7 @@ use std::rc::Rc;
 use deadpool_redis::redis;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 
-use crate::store::redis::script::{Request, TEXT};
+use crate::store::redis::script::{self, Request, TEXT};
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Held {
@@ -62,13 +62,13 @@ impl Fake {
 
     pub(super) fn run(&self, clock: &[u8], requests: &[Request]) -> redis::Value {
         let keys = requests.iter().flat_map(|request| &request.keys).map(|key| key.as_bytes());
-        let args = requests.iter().flat_map(|request| &request.args).map(|arg| arg.as_slice());
+        let text = script::text(requests);
         let strings = |strings: Vec<&[u8]>| {
             let strings = strings.into_iter().map(|string| self.lua.create_string(string));
             self.lua.create_sequence_from(strings.collect::<mlua::Result<Vec<_>>>()?)
         };
         self.lua.globals().set("KEYS", strings(keys.collect()).unwrap()).unwrap();
-        self.lua.globals().set("ARGV", strings([clock].into_iter().chain(args).collect()).unwrap()).unwrap();
+        self.lua.globals().set("ARGV", strings(vec![clock, &text]).unwrap()).unwrap();
         reply(&self.script.call::<Value>(()).unwrap())
     }
 
@@ -99,10 +99,7 @@ fn number(value: &Value) -> f64 {
 fn reply(value: &Value) -> redis::Value {
     match value {
         Value::String(text) => redis::Value::BulkString(text.as_bytes().to_vec()),
-        Value::Table(table) => {
-            redis::Value::Array(table.sequence_values().map(|value| reply(&value.unwrap())).collect())
-        }
-        number_ => redis::Value::Int(number(number_) as i64),
+        other => panic!("{other:?} is no reply of the script"),
     }
 }
 

@@ -1,0 +1,224 @@
+//! Denials remembered, so that who asks on and on is denied here and not in Redis.
+//!
+//! What is remembered is what the keys of a denied request held, and when. The algorithms' own code
+//! decides by it, so that another cost, or a limit that was raised, finds the room that it would find
+//! in Redis: and goes there. Only denials are answered.
+//!
+//! Whatever this process has Redis do with a key (a charge, a refund, a reset) counts up the key's
+//! epoch once that is known to be done, or was given up. A denial whose request left in an earlier
+//! epoch is neither remembered nor told, wherever the two replies overtook each other.
+//!
+//! Redis' present instant is not known here, but it lies between two that are: what its clock said
+//! in the reply, and the time since that came, or since the request left. Only what is denied at the
+//! later one is denied, by the wait that is left at the earlier one: so Redis would have denied it,
+//! and admits who comes back then.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::ask::{self, Asked};
+use super::script::Found;
+use crate::algorithm::Twins;
+use crate::decision::{Decision, Verdict};
+use crate::store::Charge;
+
+/// How many sets of two there are. An attacker who has that many keys denied displaces others'
+/// denials, which costs Redis a call each, and no one their limit.
+const SETS: usize = 4_096;
+
+/// Of how many keys the epochs are told apart: of so many that a busy key seldom ends the denials of
+/// another one.
+const EPOCHS: usize = 4_096;
+
+/// The most limits of a request whose denial is remembered, and the most bytes that they held.
+const LIMITS: usize = 8;
+const BYTES: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Denials {
+    /// For how long one is told before Redis is asked again.
+    life: Duration,
+    epochs: Box<[AtomicU64]>,
+    /// None until the first denial.
+    sets: OnceLock<Box<[Mutex<Set>]>>,
+}
+
+/// Where the hash of a key under the limit that denied for the longest leads.
+type Set = [Option<Box<Denial>>; 2];
+
+#[derive(Debug)]
+struct Denial {
+    /// The hash that led here.
+    print: u128,
+    asked: SmallVec<[Asked; 2]>,
+    found: Found,
+    /// Of each limit, when the request left.
+    epochs: SmallVec<[u64; 2]>,
+    /// What Redis' clock said, in µs.
+    at: u64,
+    /// The instant from which logs, of which not all is known here, would say something else.
+    until: u64,
+    sent: Instant,
+    received: Instant,
+}
+
+impl Denials {
+    /// Denials that are told for `life`; for none, there are none.
+    pub(super) fn new(life: Duration) -> Option<Arc<Self>> {
+        let epochs = || (0..EPOCHS).map(|_| AtomicU64::new(0)).collect();
+        (!life.is_zero()).then(|| Arc::new(Self { life, epochs: epochs(), sets: OnceLock::new() }))
+    }
+
+    pub(super) fn life(&self) -> Duration {
+        self.life
+    }
+
+    /// The decision on a request that Redis would surely deny. `clock` is the present instant, where
+    /// it is handed in.
+    pub(super) fn answer(&self, charges: &[Charge<'_>], clock: Option<u64>) -> Option<Decision> {
+        let sets = self.sets.get()?;
+        charges.iter().find_map(|charge| {
+            let print = charge.terms.print(charge.key);
+            let set = lock(sets, print);
+            let denial = set.iter().flatten().find(|denial| denial.print == print && denial.is_of(charges))?;
+            denial.answer(self, charges, clock)
+        })
+    }
+
+    /// Watches over a request that leaves now, and may change what `charges` find from here on.
+    pub(super) fn watch(self: &Arc<Self>, prints: impl Iterator<Item = u128>, changes: bool) -> Watch {
+        let epochs = prints.map(|print| {
+            let place = epoch(print);
+            (place, self.epochs[place].load(Ordering::Acquire))
+        });
+        Watch { denials: self.clone(), epochs: epochs.collect(), sent: Instant::now(), changes }
+    }
+
+    fn remember(&self, denial: Denial) {
+        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
+        let mut set = lock(sets, denial.print);
+        let same = set.iter().position(|place| place.as_ref().is_some_and(|other| other.print == denial.print));
+        // Or else an empty place, or that of the older one.
+        let place = same.unwrap_or_else(|| usize::from(age(&set[1]) < age(&set[0])));
+        match &mut set[place] {
+            Some(other) => **other = denial,
+            empty => *empty = Some(Box::new(denial)),
+        }
+    }
+}
+
+fn age(place: &Option<Box<Denial>>) -> Option<Instant> {
+    place.as_ref().map(|denial| denial.received)
+}
+
+fn lock(sets: &[Mutex<Set>], print: u128) -> MutexGuard<'_, Set> {
+    sets[(print >> 16) as usize % SETS].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn epoch(print: u128) -> usize {
+    (print >> 64) as usize % EPOCHS
+}
+
+impl Denial {
+    /// Whether `charges` name the same limits and keys.
+    fn is_of(&self, charges: &[Charge<'_>]) -> bool {
+        let same = |(asked, charge): (&Asked, &Charge<'_>)| {
+            let asked = asked.charge();
+            let [one, other] = [asked.terms.algorithm(), charge.terms.algorithm()];
+            asked.terms.print(asked.key) == charge.terms.print(charge.key)
+                && one.code() == other.code()
+                // Of a log, only what the answer needed is known.
+                && (matches!(one.twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
+        };
+        self.asked.len() == charges.len() && self.asked.iter().zip(charges).all(same)
+    }
+
+    fn answer(&self, denials: &Denials, charges: &[Charge<'_>], clock: Option<u64>) -> Option<Decision> {
+        let now = Instant::now();
+        let since_sent = now.saturating_duration_since(self.sent);
+        if since_sent >= denials.life {
+            return None;
+        }
+        let (earliest, latest) = match clock {
+            // It stepped back.
+            Some(now) if now < self.at => return None,
+            Some(now) => (now, now),
+            None => {
+                let since_received = now.saturating_duration_since(self.received).as_micros() as u64;
+                // Clocks that are kept in time run up to 500 millionths too fast or too slow.
+                let latest = since_sent.as_micros() as u64;
+                (self.at + since_received - since_received.div_ceil(1_000), self.at + latest + latest / 1_000 + 2)
+            }
+        };
+        if latest >= self.until {
+            return None;
+        }
+        let decide = |now| ask::decide(false, now, charges.iter().copied(), &self.found).ok();
+        let decision = decide(latest).filter(|decision| !decision.is_allowed())?;
+        for (index, outcome) in decision.outcomes().iter().enumerate() {
+            // What a limit with room has left may be told a little late, or else whoever shares it would
+            // end the denials of all others.
+            let denies = !outcome.verdict.is_allowed();
+            let place = epoch(charges[index].terms.print(charges[index].key));
+            if denies && denials.epochs[place].load(Ordering::Acquire) != self.epochs[index] {
+                return None;
+            }
+        }
+        if earliest == latest { Some(decision) } else { decide(earliest).filter(|decision| !decision.is_allowed()) }
+    }
+}
+
+/// A request that is on its way. Once that ends, however it does, what it changed begins an epoch.
+#[derive(Debug)]
+pub(super) struct Watch {
+    denials: Arc<Denials>,
+    /// Of each limit, where its epoch is counted, and which it was.
+    epochs: SmallVec<[(usize, u64); 2]>,
+    sent: Instant,
+    changes: bool,
+}
+
+impl Watch {
+    /// It was denied: nothing has changed, and that is remembered.
+    pub(super) fn denied(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
+        self.changes = false;
+        let longest = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| match outcome.verdict {
+            Verdict::Allow { .. } => None,
+            Verdict::Deny { retry_after } => Some((retry_after.unwrap_or(Duration::MAX), asked.charge())),
+        });
+        let Some((_, Charge { terms, key, .. })) = longest.max_by_key(|(wait, _)| *wait) else { return };
+        if asked.len() > LIMITS || found.len() > BYTES {
+            return;
+        }
+        let at = decision.at().as_micros();
+        let logs = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| {
+            let is_log = matches!(asked.charge().terms.algorithm().twin(), Twins::Log(_));
+            outcome.level.more_after.filter(|_| is_log)
+        });
+        let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after.as_micros() as u64));
+        let denial = Denial {
+            print: terms.print(key),
+            epochs: self.epochs.iter().map(|(_, epoch)| *epoch).collect(),
+            at,
+            until,
+            sent: self.sent,
+            received: Instant::now(),
+            found,
+            asked,
+        };
+        self.denials.remember(denial);
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.changes {
+            for (place, _) in &self.epochs {
+                self.denials.epochs[*place].fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+}
