@@ -1,61 +1,184 @@
-//! A Redis of a test's own, on a free port, which ends with the test and leaves nothing behind.
+//! Redis servers of a test's own, on free ports of 127.0.0.1, which end with the test and leave
+//! nothing behind.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+#[path = "folder.rs"]
+mod folder;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use deadpool_redis::redis::{Client, Cmd, FromRedisValue, RedisResult, cmd};
+pub(crate) use folder::Folder;
+
+/// How long something may take that is bound to happen, on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server, which keeps its port and its arguments when it is stopped and started again. It starts
+/// empty each time, unless it is told to `SAVE`.
 pub(crate) struct RedisServer {
-    process: Child,
+    process: Option<Child>,
     port: u16,
+    args: Vec<String>,
+    /// Where it writes what a replica is sent.
+    folder: Folder,
 }
 
 impl RedisServer {
+    /// A server with no password.
+    ///
     /// # Panics
     ///
     /// When there is no `redis-server`: a machine without it has not run the tests.
     pub(crate) fn start() -> Self {
-        // Someone else may take the port before Redis does: it then ends at once.
-        (0..5).find_map(|_| Self::on(free_port())).expect("redis-server starts on a free port")
+        Self::start_with(&[])
     }
 
-    fn on(port: u16) -> Option<Self> {
-        let mut process = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| {
-                panic!("can't start redis-server: {error}; install it, on Debian by `apt-get install redis-server`")
-            });
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(20) && process.try_wait().expect("its status").is_none() {
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                return Some(Self { process, port });
-            }
-            thread::sleep(Duration::from_millis(5));
+    /// A server with more arguments, such as `["--requirepass", "secret"]`.
+    pub(crate) fn start_with(more: &[&str]) -> Self {
+        Self::start_by(|port| {
+            let mut args = vec!["--port".to_owned(), port.to_string()];
+            args.extend(more.iter().map(|&arg| arg.to_owned()));
+            args
+        })
+    }
+
+    /// A server whose arguments, from the one on that says its port, are made once its port is
+    /// known.
+    pub(crate) fn start_by(args: impl Fn(u16) -> Vec<String>) -> Self {
+        // Someone else may take the port before Redis does: it then ends at once.
+        let started = (0..5).find_map(|_| {
+            let port = free_port();
+            let mut server = Self { process: None, port, args: args(port), folder: Folder::new() };
+            server.try_start().then_some(server)
+        });
+        started.expect("redis-server starts on a free port")
+    }
+
+    /// A replica of another server, when it has all that that one has.
+    pub(crate) fn replica_of(master: &Self) -> Self {
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
+        wait_until("the replica is in step", || {
+            replica.ask::<String>(cmd("INFO").arg("replication")).contains("master_link_status:up")
+        });
+        replica
+    }
+
+    /// A port that has no server yet: [`start_again`](Self::start_again) starts it.
+    pub(crate) fn not_started() -> Self {
+        let port = free_port();
+        Self { process: None, port, args: vec!["--port".to_owned(), port.to_string()], folder: Folder::new() }
+    }
+
+    /// Kills it.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
         }
-        let _ = process.kill();
-        let _ = process.wait();
-        None
+    }
+
+    /// Starts it on the port it had.
+    pub(crate) fn start_again(&mut self) {
+        assert!(self.try_start(), "redis-server starts on the port it had");
     }
 
     /// Kills it, and starts another one on its port.
-    #[allow(dead_code, reason = "only some tests need it")]
     pub(crate) fn restart(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        *self = Self::on(self.port).expect("redis-server starts on the port it had");
+        self.stop();
+        self.start_again();
+    }
+
+    /// Stops it in its tracks, as if its machine had vanished: its connections stay open, and
+    /// nothing answers.
+    pub(crate) fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
+
+    /// What it replies to a command, on a connection of its own.
+    pub(crate) fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
+        self.try_ask(command).expect("a reply")
+    }
+
+    pub(crate) fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+        command.query(&mut Client::open(self.url())?.get_connection()?)
+    }
+
+    fn try_start(&mut self) -> bool {
+        let process = Command::new("redis-server")
+            .args(&self.args)
+            .args(if self.args.iter().any(|arg| arg == "--sentinel") { &[][..] } else { &SERVER[..] })
+            .current_dir(self.folder.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("can't start redis-server: {error}; install it, on Debian by `apt-get install redis-server`")
+            });
+        let process = self.process.insert(process);
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE && process.try_wait().expect("its status").is_none() {
+            if TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).is_ok() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.stop();
+        false
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.process.as_ref().expect("it runs").id().to_string();
+        let status = Command::new("kill").args([signal, &id]).status().expect("kill runs");
+        assert!(status.success(), "kill {signal} {id}: {status}");
+    }
 }
+
+/// For all but Sentinels, which have a file: neither write to disk what they need not, nor wait for
+/// more replicas.
+const SERVER: [&str; 10] = [
+    "--bind",
+    "127.0.0.1",
+    "--save",
+    "",
+    "--appendonly",
+    "no",
+    "--rdb-del-sync-files",
+    "yes",
+    "--repl-diskless-sync-delay",
+    "0",
+];
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.stop();
+    }
+}
+
+/// Waits for what is bound to happen.
+///
+/// # Panics
+///
+/// When it does not.
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "not so after {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -77,11 +77,10 @@ impl Source {
     /// Loads the script, unless this server has it.
     pub(super) async fn load(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
         let _loading = self.loading.lock().await;
-        if let Some(hash) = self.hash.get() {
-            let (known,): (bool,) = cmd("SCRIPT").arg("EXISTS").arg(&**hash).query_async(connection).await?;
-            if known {
-                return Ok(());
-            }
+        // Asked in any case: who has not logged in is told so, but cut off for handing in a long text.
+        let (is_known,): (bool,) = cmd("SCRIPT").arg("EXISTS").arg(self.hash()).query_async(connection).await?;
+        if is_known {
+            return Ok(());
         }
         let hash: String = cmd("SCRIPT").arg("LOAD").arg(script::TEXT).query_async(connection).await?;
         // One text has one hash.

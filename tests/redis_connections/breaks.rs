@@ -1,0 +1,244 @@
+//! One server that goes away and comes back.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use deadpool_redis::redis::cmd;
+use tokio::runtime::Handle;
+use tower_ratelimit::{RedisConfig, RedisStore};
+
+use crate::proxy::Proxy;
+use crate::redis_server::{Folder, RedisServer};
+use crate::{chain, charge, charged, limiter, resume, until};
+
+/// How often the server ran the script.
+fn calls(server: &RedisServer) -> u64 {
+    let stats: String = server.ask(cmd("INFO").arg("commandstats"));
+    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a count"))
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_and_started_again_is_found_again() {
+    let mut server = RedisServer::start();
+    let limiter = limiter(RedisStore::connect(&server.url()).await.expect("a connection"));
+    assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), 1);
+    server.stop();
+    let mut text = String::new();
+    for _ in 0..20 {
+        text = chain(&limiter.acquire("key", 1).await.expect_err("no server"));
+    }
+    assert!(text.contains("no connection to Redis: Redis can't be reached"), "{text}");
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    server.start_again();
+    println!("restarted: {:?}", resume(&limiter).await);
+    assert_eq!(charged(&limiter).await, 1, "the server is empty");
+}
+
+#[tokio::test]
+async fn no_charge_is_lost_or_sent_twice_when_connections_are_cut() {
+    let server = RedisServer::start();
+    let limiter = limiter(RedisStore::connect(&server.url()).await.expect("a connection"));
+    let (mut answered, mut failed) = (0, 0);
+    for n in 0..600 {
+        if n % 20 == 0 {
+            // Whatever is on its way is cut, too.
+            let calls: Vec<_> = (0..5)
+                .map(|_| limiter.clone())
+                .map(|it| tokio::spawn(async move { it.acquire("key", 1).await }))
+                .collect();
+            tokio::task::yield_now().await;
+            let _: u32 = server.ask(cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]));
+            for call in calls {
+                match call.await.expect("a task") {
+                    Ok(_) => answered += 1,
+                    Err(_) => failed += 1,
+                }
+            }
+        }
+        match limiter.acquire("key", 1).await {
+            Ok(_) => answered += 1,
+            Err(_) => failed += 1,
+        }
+    }
+    let ran = calls(&server);
+    let charged = charged(&limiter).await;
+    println!("{answered} answered, {failed} failed, {charged} charged in {ran} calls");
+    assert_eq!(ran, charged);
+    assert!(failed > 0 && answered > 600, "{failed} failed, {answered} were answered");
+    assert!(
+        (answered..=answered + failed).contains(&charged),
+        "{charged} charged, {answered} answered, {failed} failed"
+    );
+}
+
+/// Calls of one connection go on by the other one.
+#[tokio::test]
+async fn one_connection_that_is_cut_fails_only_what_was_on_it() {
+    let server = RedisServer::start();
+    let limiter = limiter(RedisStore::connect(&server.url()).await.expect("a connection"));
+    for _ in 0..4 {
+        charge(&limiter).await.expect("in time").expect("a decision");
+    }
+    let clients: String = server.ask(cmd("CLIENT").arg("LIST"));
+    let ours = clients.lines().find(|client| client.contains("cmd=evalsha")).expect("a connection of ours");
+    let id = ours.split(['=', ' ']).nth(1).expect("its id");
+    let _: u32 = server.ask(cmd("CLIENT").arg(&["KILL", "ID", id]));
+    let mut failed = 0;
+    for _ in 0..50 {
+        failed += u32::from(limiter.acquire("key", 1).await.is_err());
+    }
+    assert!(failed <= 1, "{failed} failed");
+}
+
+#[tokio::test]
+async fn a_server_that_stands_still_is_used_again_when_it_goes_on() {
+    let server = RedisServer::start();
+    let limiter = limiter(RedisStore::connect(&server.url()).await.expect("a connection"));
+    assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), 1);
+    server.pause();
+    let paused = std::time::Instant::now();
+    let mut sent = 1;
+    while paused.elapsed() < Duration::from_secs(3) {
+        assert!(!matches!(charge(&limiter).await, Some(Ok(_))), "nobody can have answered");
+        sent += 1;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.resume();
+    println!("resumed: {:?}", resume(&limiter).await);
+    let charged = charged(&limiter).await;
+    assert!((2..=sent + 1).contains(&charged), "{charged} of {sent}");
+}
+
+/// The peer of a connection vanished without a word, and callers give up before the connection's
+/// own timeout.
+#[tokio::test]
+async fn a_dead_connection_is_replaced_though_all_callers_give_up_early() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port()).await;
+    let config = RedisConfig::node(proxy.url()).response_timeout(Duration::from_millis(300));
+    let limiter = limiter(config.connect().await.expect("a connection"));
+    assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), 1);
+    assert_eq!(proxy.opened.load(Ordering::Relaxed), 2);
+    proxy.kill().await;
+    assert!(charge(&limiter).await.is_none(), "the connections are dead");
+    println!("replaced: {:?}", resume(&limiter).await);
+    // The other one is found out by those who meet it.
+    for _ in 0..200 {
+        if proxy.opened.load(Ordering::Relaxed) == 4 {
+            break;
+        }
+        let _ = charge(&limiter).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(proxy.opened.load(Ordering::Relaxed), 4);
+    for _ in 0..10 {
+        charge(&limiter).await.expect("in time").expect("a decision");
+    }
+    assert_eq!(proxy.opened.load(Ordering::Relaxed), 4, "nothing is replaced any more");
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_on_a_live_connection_leaves_it_in_place() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port()).await;
+    let limiter = limiter(RedisStore::connect(&proxy.url()).await.expect("a connection"));
+    let () = server.ask(cmd("CLIENT").arg("PAUSE").arg(200));
+    for _ in 0..3 {
+        assert!(charge(&limiter).await.is_none(), "the server waits");
+    }
+    println!("resumed: {:?}", resume(&limiter).await);
+    assert_eq!(proxy.opened.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_service_starts_before_its_redis() {
+    let mut server = RedisServer::not_started();
+    let limiter = limiter(RedisConfig::node(server.url()).connect_lazily().expect("a store"));
+    let text = chain(&limiter.acquire("key", 1).await.expect_err("no server"));
+    assert!(text.contains("no connection to Redis"), "{text}");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    server.start_again();
+    println!("started: {:?}", resume(&limiter).await);
+}
+
+#[test]
+fn a_store_outlives_the_runtime_that_connected_it() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let lazy = limiter(RedisConfig::node(server.url()).connect_lazily().expect("a store"));
+    let eager = runtime().block_on(async { limiter(RedisStore::connect(&server.url()).await.expect("a connection")) });
+    for limiter in [lazy, eager] {
+        for _ in 0..3 {
+            runtime().block_on(resume(&limiter));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_dropped_leaves_no_task() {
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let mut server = RedisServer::start();
+    assert_eq!(tasks(), 0);
+    let store = RedisStore::connect(&server.url()).await.expect("a connection");
+    let limiter = limiter(store);
+    charge(&limiter).await.expect("in time").expect("a decision");
+    server.stop();
+    assert!(charge(&limiter).await.expect("in time").is_err());
+    // It tries to connect.
+    assert!(tasks() > 0);
+    let clone = limiter.clone();
+    drop(limiter);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(tasks() > 0, "a clone keeps it");
+    drop(clone);
+    until("no task is left", || tasks() == 0).await;
+}
+
+#[tokio::test]
+async fn nothing_but_calls_is_sent_while_all_is_well() {
+    let server = RedisServer::start();
+    let limiter = limiter(RedisStore::connect(&server.url()).await.expect("a connection"));
+    let () = server.ask(cmd("CONFIG").arg("RESETSTAT"));
+    for _ in 0..10 {
+        charge(&limiter).await.expect("in time").expect("a decision");
+    }
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(calls(&server), 10);
+    let stats: String = server.ask(cmd("INFO").arg("commandstats"));
+    assert!(!stats.contains("cmdstat_ping") && !stats.contains("cmdstat_script"), "{stats}");
+}
+
+#[tokio::test]
+async fn a_replica_is_told_as_such_until_it_is_a_master() {
+    let server = RedisServer::start();
+    let limiter = limiter(RedisStore::connect(&server.url()).await.expect("a connection"));
+    charge(&limiter).await.expect("in time").expect("a decision");
+    let () = server.ask(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
+    let () = server.ask(cmd("CONFIG").arg("RESETSTAT"));
+    for _ in 0..200 {
+        let text = chain(&limiter.acquire("key", 1).await.expect_err("a replica"));
+        assert!(text.contains("READONLY"), "{text}");
+    }
+    let opened: String = server.ask(cmd("INFO").arg("stats"));
+    let opened = opened.lines().find_map(|line| line.strip_prefix("total_connections_received:")).expect("a count");
+    let opened: u32 = opened.parse().expect("a count");
+    assert!((2..100).contains(&opened), "{opened} were opened: replaced, but not for every call");
+    let () = server.ask(cmd("REPLICAOF").arg("NO").arg("ONE"));
+    resume(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_is_waited_for() {
+    let folder = Folder::new();
+    let dir = folder.path().to_str().expect("a path");
+    let slow = ["--dir", dir, "--key-load-delay", "300", "--loading-process-events-interval-bytes", "1024"];
+    let mut server = RedisServer::start_with(&slow);
+    let () = server.ask(cmd("EVAL").arg("for i = 1, 10000 do redis.call('SET', 'other' .. i, i) end").arg(0));
+    let () = server.ask(&cmd("SAVE"));
+    let limiter = limiter(RedisStore::connect(&server.url()).await.expect("a connection"));
+    server.restart();
+    let text = chain(&RedisStore::connect(&server.url()).await.expect_err("it loads"));
+    assert!(text.contains("loading its data"), "{text}");
+    println!("loaded: {:?}", resume(&limiter).await);
+}

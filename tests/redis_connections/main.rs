@@ -1,0 +1,74 @@
+//! The connections of the store in Redis, on real servers: what breaks them, and how they come back.
+#![cfg(feature = "redis")]
+
+mod access;
+mod breaks;
+mod proxy;
+mod sentinels;
+#[cfg(feature = "redis-tls")]
+mod tls;
+
+#[cfg(feature = "redis-tls")]
+#[path = "../support/certificates.rs"]
+mod certificates;
+#[path = "../support/redis_server.rs"]
+mod redis_server;
+#[path = "../support/sentinel.rs"]
+mod sentinel;
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore, StoreError};
+
+/// What callers allow a decision.
+const DEADLINE: Duration = Duration::from_millis(50);
+
+/// So many that none is ever denied: what is left counts the charges.
+const MOST: u32 = 1_000_000;
+
+fn limiter(store: RedisStore) -> Limiter {
+    Limiter::new([Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400)))]).store(store)
+}
+
+/// Charges 1, and says how much was charged by then; nothing after the deadline.
+async fn charge(limiter: &Limiter) -> Option<Result<u64, StoreError>> {
+    let decision = tokio::time::timeout(DEADLINE, limiter.acquire("key", 1)).await.ok()?;
+    Some(decision.map(|decision| u64::from(MOST) - decision.outcomes()[0].remaining()))
+}
+
+/// How much was charged.
+async fn charged(limiter: &Limiter) -> u64 {
+    let decision = limiter.peek("key", 1).await.expect("a decision");
+    u64::from(MOST) - decision.outcomes()[0].remaining()
+}
+
+/// Charges until one succeeds, and says how long that took.
+async fn resume(limiter: &Limiter) -> Duration {
+    let began = Instant::now();
+    while !matches!(charge(limiter).await, Some(Ok(_))) {
+        assert!(began.elapsed() < Duration::from_secs(20), "it never comes back");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    began.elapsed()
+}
+
+/// Waits for what is bound to happen.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(20), "never so: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// An error with all that caused it, as an operator's log has it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,142 @@
+//! Masters that Sentinel names.
+
+use std::time::Duration;
+
+use deadpool_redis::redis::cmd;
+use tower_ratelimit::RedisConfig;
+
+use crate::redis_server::RedisServer;
+use crate::sentinel::{MASTER, Sentinels};
+use crate::{chain, charge, charged, limiter, resume};
+
+#[tokio::test]
+async fn a_killed_master_is_followed_by_the_replica() {
+    let mut master = RedisServer::start();
+    let replica = RedisServer::replica_of(&master);
+    let sentinels = Sentinels::watch(3, &master, 1);
+    let limiter = limiter(RedisConfig::sentinel(MASTER, sentinels.urls()).connect().await.expect("a connection"));
+    for n in 1..=10 {
+        assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), n);
+    }
+    let replicas: u32 = master.ask(cmd("WAIT").arg(1).arg(5_000));
+    assert_eq!(replicas, 1);
+    master.stop();
+    println!("failed over: {:?}", resume(&limiter).await);
+    sentinels.wait_for_master(&replica);
+    assert_eq!(
+        charged(&limiter).await,
+        11,
+        "what was charged before still counts, on a server that never had the script"
+    );
+    // The old master comes back as a replica, and is left alone.
+    master.start_again();
+    crate::until("it is demoted", || {
+        master.try_ask::<String>(cmd("INFO").arg("replication")).is_ok_and(|info| info.contains("role:slave"))
+    })
+    .await;
+    assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), 12);
+}
+
+/// A demoted master keeps connections open.
+#[tokio::test]
+async fn a_demoted_master_is_left_for_the_new_one() {
+    let master = RedisServer::start();
+    let replica = RedisServer::replica_of(&master);
+    let sentinels = Sentinels::watch(1, &master, 1);
+    let limiter = limiter(RedisConfig::sentinel(MASTER, sentinels.urls()).connect().await.expect("a connection"));
+    assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), 1);
+    let replicas: u32 = master.ask(cmd("WAIT").arg(1).arg(5_000));
+    assert_eq!(replicas, 1);
+    let () = master.ask(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
+    let text = chain(&limiter.acquire("key", 1).await.expect_err("a replica"));
+    assert!(text.contains("READONLY"), "{text}");
+    sentinels.fail_over();
+    println!("demoted, failed over: {:?}", resume(&limiter).await);
+    sentinels.wait_for_master(&replica);
+    assert_eq!(charged(&limiter).await, 2);
+}
+
+/// A failover on order, with nothing broken.
+#[tokio::test]
+async fn a_planned_failover_is_followed() {
+    let master = RedisServer::start();
+    let replica = RedisServer::replica_of(&master);
+    let sentinels = Sentinels::watch(1, &master, 1);
+    let limiter = limiter(RedisConfig::sentinel(MASTER, sentinels.urls()).connect().await.expect("a connection"));
+    assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), 1);
+    sentinels.fail_over();
+    let is_master = |server: &RedisServer| server.ask::<String>(cmd("INFO").arg("replication")).contains("role:master");
+    crate::until("the roles are exchanged", || is_master(&replica) && !is_master(&master)).await;
+    println!("failed over on order: {:?}", resume(&limiter).await);
+    for n in charged(&limiter).await..10 {
+        assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), n + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_sentinel_that_hangs_or_is_gone_does_not_keep_the_others_from_being_asked() {
+    let mut master = RedisServer::start();
+    let mut sentinels = Sentinels::watch(3, &master, 0);
+    let urls = sentinels.urls();
+    sentinels.servers[0].pause();
+    sentinels.servers[1].stop();
+    let limiter = limiter(RedisConfig::sentinel(MASTER, urls).connect().await.expect("a connection"));
+    assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), 1);
+    master.restart();
+    println!("restarted behind half-dead Sentinels: {:?}", resume(&limiter).await);
+}
+
+#[tokio::test]
+async fn masters_and_sentinels_have_credentials_of_their_own() {
+    let open = RedisServer::start();
+    let guarded = RedisServer::start_with(&["--requirepass", "masters"]);
+    let sentinels = Sentinels::watch(1, &open, 0);
+    let sentinel = &sentinels.servers[0];
+    let port = guarded.port().to_string();
+    let () = sentinel.ask(cmd("SENTINEL").arg(&["MONITOR", "guarded", "127.0.0.1", &port, "1"]));
+    let () = sentinel.ask(cmd("SENTINEL").arg(&["SET", "guarded", "auth-pass", "masters"]));
+
+    let config = RedisConfig::sentinel("guarded", sentinels.urls());
+    let text = chain(&config.clone().connect().await.expect_err("no password"));
+    assert!(text.contains("refused the user or the password"), "{text}");
+    let config = config.credentials("default", "masters");
+    let store = {
+        let mut tries = 0;
+        loop {
+            match config.clone().connect().await {
+                Ok(store) => break store,
+                // Sentinel takes a moment to log in.
+                Err(error) => assert!(tries < 100, "{}", chain(&error)),
+            }
+            tries += 1;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert_eq!(charge(&limiter(store)).await.expect("in time").expect("a decision"), 1);
+
+    let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&[
+        "SETUSER",
+        "asker",
+        "on",
+        ">asks",
+        "-@all",
+        "+role",
+        "+sentinel|masters",
+    ]));
+    let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&["SETUSER", "default", "resetpass", ">sentinels"]));
+    let text = chain(&config.clone().connect().await.expect_err("no password at the Sentinel"));
+    assert!(text.contains("refused the user or the password"), "{text}");
+    config.clone().sentinel_credentials("asker", "asks").connect().await.expect("a connection");
+    let url = format!("redis://asker:asks@127.0.0.1:{}", sentinels.servers[0].port());
+    let config = RedisConfig::sentinel("guarded", [url]).credentials("default", "masters");
+    assert!(!format!("{config:?}").contains("asks") && !format!("{config:?}").contains("masters"), "{config:?}");
+    config.connect().await.expect("a connection");
+}
+
+#[tokio::test]
+async fn a_master_that_sentinel_does_not_know_is_named_so() {
+    let master = RedisServer::start();
+    let sentinels = Sentinels::watch(1, &master, 0);
+    let text = chain(&RedisConfig::sentinel("unknown", sentinels.urls()).connect().await.expect_err("no master"));
+    assert!(text.contains("no master of this name"), "{text}");
+}

@@ -1,0 +1,70 @@
+//! Sentinels of a test's own, which watch a master and promote a replica when it is down.
+//!
+//! Needs `mod redis_server` beside it.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::collections::HashMap;
+
+use deadpool_redis::redis::cmd;
+
+use crate::redis_server::{Folder, RedisServer, wait_until};
+
+/// The name that they know the master by.
+pub(crate) const MASTER: &str = "limits";
+
+pub(crate) struct Sentinels {
+    pub(crate) servers: Vec<RedisServer>,
+    _folder: Folder,
+}
+
+impl Sentinels {
+    /// As many as `count` (one, or three) watch a master that has as many `replicas`, and think it
+    /// is down after 300 ms. Returns when they know of all, and of each other.
+    pub(crate) fn watch(count: usize, master: &RedisServer, replicas: usize) -> Self {
+        let folder = Folder::new();
+        let majority = count / 2 + 1;
+        let start = |port: u16| {
+            let text = format!(
+                "port {port}\nbind 127.0.0.1\ndir {}\n\
+                 sentinel monitor {MASTER} 127.0.0.1 {} {majority}\n\
+                 sentinel down-after-milliseconds {MASTER} 300\n\
+                 sentinel failover-timeout {MASTER} 3000\n",
+                folder.path().display(),
+                master.port()
+            );
+            vec![folder.write(&format!("{port}.conf"), text), "--sentinel".to_owned()]
+        };
+        let servers = (0..count).map(|_| RedisServer::start_by(start)).collect();
+        let sentinels = Self { servers, _folder: folder };
+        for sentinel in &sentinels.servers {
+            wait_until("a Sentinel knows all replicas and Sentinels", || {
+                let known: HashMap<String, String> = sentinel.ask(cmd("SENTINEL").arg("MASTER").arg(MASTER));
+                known["num-slaves"] == replicas.to_string()
+                    && known["num-other-sentinels"] == (count - 1).to_string()
+                    && known["flags"] == "master"
+            });
+        }
+        sentinels
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(RedisServer::url).collect()
+    }
+
+    /// Has the first of them promote a replica, though the master is up.
+    pub(crate) fn fail_over(&self) {
+        wait_until("a Sentinel finds the replica good enough", || {
+            self.servers[0].try_ask::<()>(cmd("SENTINEL").arg("FAILOVER").arg(MASTER)).is_ok()
+        });
+    }
+
+    /// Waits until all say that this is the master.
+    pub(crate) fn wait_for_master(&self, master: &RedisServer) {
+        for sentinel in &self.servers {
+            wait_until("a Sentinel names the new master", || {
+                let address: (String, u16) = sentinel.ask(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER));
+                address.1 == master.port()
+            });
+        }
+    }
+}
