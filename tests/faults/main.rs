@@ -1,0 +1,11 @@
+//! Redis slow, gone, failed over: each fault on a real server, under load, by each policy.
+#![cfg(feature = "redis")]
+
+mod load;
+#[path = "../support/redis_server.rs"]
+mod redis_server;
+#[path = "../support/sentinel.rs"]
+mod sentinel;
+
+mod node;
+mod replicas;

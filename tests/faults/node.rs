@@ -1,0 +1,164 @@
+//! What can go wrong with one node.
+
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::cmd;
+use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, RedisStore, Timestamp};
+
+use crate::load::Load;
+use crate::redis_server::RedisServer;
+
+const BEFORE: Duration = Duration::from_millis(300);
+const MEANWHILE: Duration = Duration::from_secs(1);
+const AFTERWARDS: Duration = Duration::from_secs(3);
+
+async fn store(server: &RedisServer) -> RedisStore {
+    RedisStore::connect(&server.url()).await.expect("a connection")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_and_restarted() {
+    let mut server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    load.run(BEFORE).await;
+    server.stop();
+    load.run(MEANWHILE).await;
+    server.start_again();
+    let returned = Instant::now();
+    load.run(AFTERWARDS).await;
+    let report = load.end().await;
+    report.check("killed and restarted", returned);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_for_5_seconds() {
+    let server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    load.run(BEFORE).await;
+    server.pause();
+    load.run(Duration::from_secs(5)).await;
+    server.resume();
+    let returned = Instant::now();
+    load.run(AFTERWARDS).await;
+    let report = load.end().await;
+    report.check("stopped for 5 s", returned);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_scripts_flushed() {
+    let server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    for _ in 0..20 {
+        load.run(Duration::from_millis(50)).await;
+        server.ask::<()>(cmd("SCRIPT").arg("FLUSH"));
+    }
+    let returned = Instant::now();
+    load.run(AFTERWARDS).await;
+    let report = load.end().await;
+    report.check("scripts flushed", returned);
+    assert_eq!(report.errors, 0, "it heals within the same call");
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_connections_cut() {
+    let server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    for _ in 0..20 {
+        load.run(Duration::from_millis(50)).await;
+        server.ask::<()>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes"));
+    }
+    let returned = Instant::now();
+    load.run(AFTERWARDS).await;
+    let report = load.end().await;
+    report.check("connections cut", returned);
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_for_a_while() {
+    let server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    load.run(BEFORE).await;
+    server.ask::<()>(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
+    load.run(MEANWHILE).await;
+    server.ask::<()>(cmd("REPLICAOF").arg("NO").arg("ONE"));
+    let returned = Instant::now();
+    load.run(AFTERWARDS).await;
+    let report = load.end().await;
+    report.check("replica only", returned);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn out_of_memory() {
+    let server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    load.run(BEFORE).await;
+    server.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(1));
+    load.run(MEANWHILE).await;
+    server.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(0));
+    let returned = Instant::now();
+    load.run(AFTERWARDS).await;
+    let report = load.end().await;
+    report.check("maxmemory reached", returned);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn something_else_under_our_keys() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let first = Load::start(&store);
+    first.run(BEFORE).await;
+    drop(first.end().await);
+    let ours: Vec<String> = server.ask(cmd("KEYS").arg("*"));
+    assert!(ours.len() > 20, "{} keys", ours.len());
+    for key in &ours {
+        server.ask::<()>(cmd("DEL").arg(key));
+        server.ask::<()>(cmd("LPUSH").arg(key).arg("17"));
+    }
+    // The same keys come first.
+    let load = Load::start(&store);
+    load.run(MEANWHILE).await;
+    for key in &ours {
+        server.ask::<()>(cmd("DEL").arg(key));
+    }
+    let returned = Instant::now();
+    load.run(AFTERWARDS).await;
+    let report = load.end().await;
+    report.check("wrong type", returned);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+/// Redis' own clock can't be set here: it is the one that tests hand in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_clock_stepped_back() {
+    const HOUR: u64 = 3_600_000_000;
+    let server = RedisServer::start();
+    let noon = Timestamp::from_micros(1_767_268_800_000_000);
+    let clock = ManualClock::new(noon);
+    let store = store(&server).await.clock(clock.clone());
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_hour(100))]).store(store.clone());
+    let load = Load::start(&store);
+    let mut allowed = 0;
+    for step in 0..200 {
+        // Back by up to ten minutes, and on again, within one window.
+        clock.set(Timestamp::from_micros(noon.as_micros() + HOUR / 2 - step % 7 * (HOUR / 40)));
+        load.run(Duration::from_millis(5)).await;
+        let decision = limiter.acquire("key", 1).await.expect("a decision");
+        allowed += u32::from(decision.is_allowed());
+        assert!(decision.outcomes()[0].reset_after() <= Duration::from_secs(3_600));
+    }
+    assert_eq!(allowed, 100);
+    let report = load.end().await;
+    assert_eq!(report.errors, 0);
+    report.none_was_charged_twice(true).await;
+}

@@ -1,0 +1,27 @@
+//! A master that is lost, and a replica that takes over.
+
+use std::time::{Duration, Instant};
+
+use tower_ratelimit::RedisConfig;
+
+use crate::load::Load;
+use crate::redis_server::RedisServer;
+use crate::sentinel::{self, Sentinels};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_over_by_sentinel() {
+    let mut master = RedisServer::start();
+    let replica = RedisServer::replica_of(&master);
+    let sentinels = Sentinels::watch(3, &master, 1);
+    let store = RedisConfig::sentinel(sentinel::MASTER, sentinels.urls()).connect().await.expect("a connection");
+    let load = Load::start(&store);
+    load.run(Duration::from_millis(300)).await;
+    master.stop();
+    tokio::task::block_in_place(|| sentinels.wait_for_master(&replica));
+    let returned = Instant::now();
+    load.run(Duration::from_secs(4)).await;
+    let report = load.end().await;
+    report.check("failed over by Sentinel", returned);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(false).await;
+}
