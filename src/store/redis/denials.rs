@@ -268,10 +268,10 @@ mod tests {
     }
 
     #[test]
-    fn a_million_keys_take_no_more_than_there_is_room_for() {
+    fn many_keys_take_no_more_than_there_is_room_for() {
         let denials = Denials::new(Duration::from_secs(600)).unwrap();
         let terms = terms("limit");
-        for n in 0..1_000_000 {
+        for n in 0..100_000 {
             let charge = [Charge { terms: &terms, key: key(n), cost: 2 }];
             deny(watch(&denials, &charge, true), &charge);
             assert!(is_denied(&denials, &charge), "the latest is told");
