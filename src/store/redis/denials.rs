@@ -222,3 +222,117 @@ impl Drop for Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use deadpool_redis::redis::Value;
+
+    use super::*;
+    use crate::algorithm::FixedWindow;
+    use crate::hash::{KeyHash, KeyHasher};
+    use crate::store::Terms;
+    use crate::store::redis::script::{self, Task};
+
+    const NOON: u64 = 1_767_225_600_000_000;
+
+    fn hasher() -> KeyHasher {
+        KeyHasher::with_secret([0; 16])
+    }
+
+    fn terms(name: &str) -> Arc<Terms> {
+        Arc::new(Terms::new(name.into(), 0, FixedWindow::per_day(1).into(), &hasher()))
+    }
+
+    fn key(n: u64) -> KeyHash {
+        hasher().hash(&n.to_le_bytes())
+    }
+
+    fn watch(denials: &Arc<Denials>, charges: &[Charge<'_>], changes: bool) -> Watch {
+        denials.watch(charges.iter().map(|charge| charge.terms.print(charge.key)), changes)
+    }
+
+    /// Redis denies what `watch` has seen leave: at noon, all keys hold nothing, and 2 of 1 is asked for.
+    fn deny(watch: Watch, charges: &[Charge<'_>]) {
+        let (_, asked) = ask::charges("t", Task::Acquire, charges);
+        let instant = crate::algorithm::State { micros: NOON.into(), counts: [0, 0] }.to_bytes();
+        let mut reply = instant.to_vec();
+        reply.extend([b'n', charges.len() as u8]);
+        reply.extend(charges.iter().map(|_| 0));
+        let found = script::replies(Value::BulkString(reply), 1).unwrap().found.remove(0).unwrap();
+        let decision = ask::decision(Task::Acquire, NOON, &asked, &found).unwrap();
+        watch.denied(asked, found, &decision);
+    }
+
+    fn is_denied(denials: &Denials, charges: &[Charge<'_>]) -> bool {
+        denials.answer(charges, Some(NOON)).is_some_and(|decision| !decision.is_allowed())
+    }
+
+    #[test]
+    fn many_keys_take_no_more_than_there_is_room_for() {
+        let denials = Denials::new(Duration::from_secs(600)).unwrap();
+        let terms = terms("limit");
+        for n in 0..100_000 {
+            let charge = [Charge { terms: &terms, key: key(n), cost: 2 }];
+            deny(watch(&denials, &charge, true), &charge);
+            assert!(is_denied(&denials, &charge), "the latest is told");
+        }
+        let sets = denials.sets.get().unwrap();
+        let held: usize = sets.iter().map(|set| set.lock().unwrap().iter().flatten().count()).sum();
+        assert!(held <= 2 * SETS && held > SETS, "{held}");
+        // What is beside it on the heap, where more than two limits are asked.
+        let most = size_of::<Denial>() + LIMITS * (size_of::<Asked>() + size_of::<u64>()) + BYTES;
+        assert!(2 * SETS * most + size_of_val(&**sets) < 10_000_000, "{most}");
+    }
+
+    #[test]
+    fn a_denial_that_a_change_overtook_is_not_told() {
+        let denials = Denials::new(Duration::from_secs(600)).unwrap();
+        let terms = terms("limit");
+        let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
+        let asking = watch(&denials, &charge, true);
+        drop(watch(&denials, &charge, true));
+        deny(asking, &charge);
+        assert!(!is_denied(&denials, &charge));
+
+        deny(watch(&denials, &charge, true), &charge);
+        assert!(is_denied(&denials, &charge));
+        drop(watch(&denials, &charge, false));
+        assert!(is_denied(&denials, &charge), "a peek changes nothing");
+        drop(watch(&denials, &charge, true));
+        assert!(!is_denied(&denials, &charge));
+    }
+
+    #[test]
+    fn what_others_take_of_a_shared_limit_with_room_leaves_a_denial_alone() {
+        let denials = Denials::new(Duration::from_secs(600)).unwrap();
+        let [shared, own] = [terms("shared"), terms("own")];
+        let charges = [Charge { terms: &shared, key: key(0), cost: 1 }, Charge { terms: &own, key: key(1), cost: 2 }];
+        deny(watch(&denials, &charges, true), &charges);
+        drop(watch(&denials, &charges[..1], true));
+        assert!(is_denied(&denials, &charges));
+        assert!(!is_denied(&denials, &charges[1..]), "it is of both limits");
+        drop(watch(&denials, &charges[1..], true));
+        assert!(!is_denied(&denials, &charges));
+    }
+
+    #[test]
+    fn a_clock_that_stepped_back_asks_redis() {
+        let denials = Denials::new(Duration::from_secs(600)).unwrap();
+        let terms = terms("limit");
+        let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
+        deny(watch(&denials, &charge, true), &charge);
+        assert!(denials.answer(&charge, Some(NOON - 1)).is_none());
+        assert!(denials.answer(&charge, Some(NOON)).is_some());
+    }
+
+    #[test]
+    fn none_outlives_its_span() {
+        assert!(Denials::new(Duration::ZERO).is_none());
+        let denials = Denials::new(Duration::from_nanos(1)).unwrap();
+        let terms = terms("limit");
+        let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
+        deny(watch(&denials, &charge, true), &charge);
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(!is_denied(&denials, &charge));
+    }
+}

@@ -10,16 +10,13 @@ use super::error::Fault;
 use super::script::{Found, Replies, Request};
 
 /// How many calls are under way at most. Whoever finds fewer goes at once, so that a lone request
-/// is never delayed; the others wait for a reply, and leave with all that have come since.
-pub(super) static CALLS: std::sync::LazyLock<usize> =
-    std::sync::LazyLock::new(|| std::env::var("X_CALLS").map_or(4, |v| v.parse().unwrap()));
+/// is never delayed; the others wait for a reply, and leave with all that have come since. A second
+/// one is decided while the first one's reply travels; with more, fewer requests share one.
+const CALLS: usize = 2;
 
 /// The most requests in one call: with more, a server that decides them one after the other would
 /// keep others waiting for longer than it saves.
-static TOGETHER: std::sync::LazyLock<usize> =
-    std::sync::LazyLock::new(|| std::env::var("X_TOG").map_or(32, |v| v.parse().unwrap()));
-static YIELD: std::sync::LazyLock<usize> =
-    std::sync::LazyLock::new(|| std::env::var("X_YIELD").map_or(0, |v| v.parse().unwrap()));
+const TOGETHER: usize = 64;
 
 /// What the script said of a request, and at which instant.
 type Reply = Result<(u64, Found), Fault>;
@@ -53,7 +50,7 @@ impl Queue {
     /// The turn to send `request` at once, or where its reply will be.
     fn begin(self: &Arc<Self>, request: Request) -> Result<(Request, Turn<'_>), oneshot::Receiver<Reply>> {
         let mut state = self.state();
-        if state.calls < *CALLS {
+        if state.calls < CALLS {
             state.calls += 1;
             return Ok((request, Turn { queue: self }));
         }
@@ -72,9 +69,8 @@ impl Queue {
     async fn drain(self: Arc<Self>) {
         let turn = Turn { queue: &self };
         loop {
-            if *YIELD > 0 {
-                tokio::task::yield_now().await;
-            }
+            // Who has just been answered may well ask again: their requests leave together, too.
+            tokio::task::yield_now().await;
             let (requests, senders) = self.next();
             if requests.is_empty() {
                 return drop(turn);
@@ -98,7 +94,7 @@ impl Queue {
     fn next(&self) -> (Vec<Request>, Vec<oneshot::Sender<Reply>>) {
         let mut state = self.state();
         let mut next = (Vec::new(), Vec::new());
-        while next.0.len() < *TOGETHER
+        while next.0.len() < TOGETHER
             && let Some((request, sender)) = state.waiting.pop_front()
         {
             if !sender.is_closed() {
