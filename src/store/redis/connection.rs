@@ -1,9 +1,10 @@
 //! The connections: few, shared, replaced when they break.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, Value, cmd};
+use deadpool_redis::redis::{Cmd, ConnectionInfo, ErrorKind, RedisError, ServerErrorKind, Value, cmd, pipe};
 use deadpool_redis::{Config, Connection, Pool, Runtime};
 use tokio::sync::Mutex;
 
@@ -21,7 +22,7 @@ pub(super) struct Connections {
     slots: [Mutex<Slot>; CONNECTIONS],
     turn: AtomicUsize,
     /// What the server knows the script by.
-    hash: Box<str>,
+    hash: OnceLock<Box<str>>,
     /// How often the script was loaded.
     loads: AtomicU64,
     loading: Mutex<()>,
@@ -37,30 +38,50 @@ struct Slot {
 impl Connections {
     /// Connects, and loads the script.
     pub(super) async fn open(url: &str) -> Result<Self, Fault> {
-        let pool = Config::from_url(url).builder()?;
-        let pool = pool.max_size(CONNECTIONS).runtime(Runtime::Tokio1).build()?;
-        let connections = Self {
-            pool,
+        let connections = Self::of(&Config::from_url(url))?;
+        let (mut connection, ..) = connections.connection().await?;
+        connections.load_again(&mut connection, 0).await?;
+        Ok(connections)
+    }
+
+    /// Connects, and loads the script, when there is something to decide.
+    pub(super) fn lazy(info: ConnectionInfo) -> Result<Self, Fault> {
+        Self::of(&Config::from_connection_info(info))
+    }
+
+    fn of(config: &Config) -> Result<Self, Fault> {
+        Ok(Self {
+            pool: config.builder()?.max_size(CONNECTIONS).runtime(Runtime::Tokio1).build()?,
             slots: Default::default(),
             turn: AtomicUsize::new(0),
-            hash: Box::default(),
+            hash: OnceLock::new(),
             loads: AtomicU64::new(0),
             loading: Mutex::default(),
-        };
-        let (mut connection, ..) = connections.connection().await?;
-        Ok(Self { hash: load(&mut connection).await?.into(), ..connections })
+        })
     }
 
     /// Has the script decide `requests`. A call is never sent twice, unless the server said that it
     /// did not run because it does not know the script.
     pub(super) async fn call(&self, clock: &[u8], requests: &[Request]) -> Result<Replies, Fault> {
+        self.decide(clock, requests, false).await
+    }
+
+    /// Like [`call`](Self::call), for keys that another master is moving to this one.
+    pub(super) async fn call_asking(&self, clock: &[u8], requests: &[Request]) -> Result<Replies, Fault> {
+        self.decide(clock, requests, true).await
+    }
+
+    async fn decide(&self, clock: &[u8], requests: &[Request], asking: bool) -> Result<Replies, Fault> {
         let (mut connection, slot, generation) = self.connection().await?;
         let loads = self.loads.load(Ordering::Acquire);
-        let mut reply: Result<Value, RedisError> =
-            script::call(&self.hash, clock, requests).query_async(&mut connection).await;
+        if loads == 0 {
+            self.load_again(&mut connection, 0).await?;
+        }
+        let call = script::call(self.hash.get().map_or("", |hash| hash), clock, requests);
+        let mut reply = send(&mut connection, &call, asking).await;
         if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
-            self.load_again(&mut connection, loads).await?;
-            reply = script::call(&self.hash, clock, requests).query_async(&mut connection).await;
+            self.load_again(&mut connection, loads.max(1)).await?;
+            reply = send(&mut connection, &call, asking).await;
         }
         let replies = reply.map_err(Fault::from).and_then(|reply| script::replies(reply, requests.len()));
         let broken = match &replies {
@@ -73,12 +94,23 @@ impl Connections {
         replies
     }
 
+    /// Has the server answer something else.
+    pub(super) async fn query(&self, query: &Cmd) -> Result<Value, Fault> {
+        let (mut connection, slot, generation) = self.connection().await?;
+        let reply = query.query_async(&mut connection).await.map_err(Fault::from);
+        if reply.as_ref().is_err_and(Fault::breaks) {
+            self.replace(slot, generation).await;
+        }
+        reply
+    }
+
     /// Loads the script, unless it was loaded after the first `loads` times: of many calls that
     /// miss it, one does.
     async fn load_again(&self, connection: &mut MultiplexedConnection, loads: u64) -> Result<(), Fault> {
         let _loading = self.loading.lock().await;
         if self.loads.load(Ordering::Acquire) == loads {
-            load(connection).await?;
+            let hash: String = cmd("SCRIPT").arg("LOAD").arg(script::TEXT).query_async(connection).await?;
+            self.hash.get_or_init(|| hash.into());
             self.loads.store(loads + 1, Ordering::Release);
         }
         Ok(())
@@ -108,8 +140,15 @@ impl Connections {
     }
 }
 
-async fn load(connection: &mut MultiplexedConnection) -> Result<String, Fault> {
-    Ok(cmd("SCRIPT").arg("LOAD").arg(script::TEXT).query_async(connection).await?)
+async fn send(connection: &mut MultiplexedConnection, call: &Cmd, asking: bool) -> Result<Value, RedisError> {
+    if asking {
+        // One after the other on one connection: the first holds for the second only.
+        let mut both = pipe();
+        both.cmd("ASKING").add_command(call.clone());
+        let mut replies = connection.send_packed_commands(&both, 1, 1).await?;
+        return replies.pop().unwrap_or(Value::Nil).extract_error();
+    }
+    call.query_async(connection).await
 }
 
 impl std::fmt::Debug for Slot {

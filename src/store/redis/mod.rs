@@ -1,21 +1,32 @@
 //! The store in Redis, for a fleet.
 
 mod ask;
+mod cluster;
 mod connection;
 mod error;
 mod key;
 mod queue;
+mod reserve;
 mod script;
+mod server;
+mod servers;
+mod slot;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
+
+use self::cluster::Cluster;
 use self::connection::Connections;
 use self::error::Fault;
 use self::queue::Queue;
+use self::reserve::Apart;
 use self::script::{Found, Request, Task};
+use self::server::Server;
+use self::servers::Servers;
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -44,7 +55,7 @@ use crate::time::Clock;
 /// Its clones share connections.
 #[derive(Clone)]
 pub struct RedisStore {
-    queue: Arc<Queue>,
+    servers: Servers,
     prefix: Arc<str>,
     hasher: KeyHasher,
     clock: Option<Arc<dyn Clock>>,
@@ -62,12 +73,22 @@ impl RedisStore {
     /// When the URL is not one of Redis, or there is no Redis that answers and lets us load a
     /// script.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        Ok(Self {
-            queue: Queue::new(Connections::open(url).await?),
-            prefix: key::PREFIX.into(),
-            hasher: KeyHasher::with_secret(NO_SECRET),
-            clock: None,
-        })
+        Ok(Self::of(Servers::Single(Queue::new(Server::Single(Connections::open(url).await?)))))
+    }
+
+    /// Connects to a Redis Cluster, of which one of the masters at `urls` is asked for the others.
+    /// All are spoken to as the first URL says: with its user, its password and its TLS.
+    ///
+    /// # Errors
+    ///
+    /// When a URL is not one of Redis, there is none, or none of the servers answers or is part of a
+    /// Cluster.
+    pub async fn connect_cluster<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Self, StoreError> {
+        Ok(Self::of(Servers::Cluster(Cluster::open(urls).await?)))
+    }
+
+    fn of(servers: Servers) -> Self {
+        Self { servers, prefix: key::PREFIX.into(), hasher: KeyHasher::with_secret(NO_SECRET), clock: None }
     }
 
     /// What the names of keys start with: `ratelimit`, unless this says otherwise. Stores of
@@ -101,20 +122,42 @@ impl RedisStore {
         request: Request,
         read: impl FnOnce(u64, Found) -> Result<T, Fault> + Send + 'static,
     ) -> Answer<T> {
-        let queue = self.queue.clone();
-        let clock = self.clock.as_ref().map(|clock| script::clock(clock.now().as_micros()));
+        let servers = self.servers.clone();
+        let clock = self.instant();
         Answer::pending(async move {
-            let (now, found) = match clock {
-                None => queue.ask(request).await?,
-                Some(clock) => queue.ask_by(&clock, request).await?,
-            };
+            let (now, found) = servers.ask(clock, request).await?;
             Ok(read(now, found)?)
         })
     }
 
+    /// The clock that was handed in, as the script reads it.
+    fn instant(&self) -> Option<[u8; 24]> {
+        self.clock.as_ref().map(|clock| script::clock(clock.now().as_micros()))
+    }
+
     fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+        if self.are_apart(charges.iter().map(|charge| charge.key)) {
+            let apart = Apart::new(self.clone(), charges);
+            return Answer::pending(async move { Ok(apart.decide(task).await?) });
+        }
         let (request, asked) = ask::charges(&self.prefix, task, charges);
         self.ask(request, move |now, found| ask::decision(task, now, &asked, &found))
+    }
+
+    /// Whether no one call may carry all these keys.
+    fn are_apart(&self, keys: impl Iterator<Item = KeyHash>) -> bool {
+        self.servers.are_a_cluster() && slot::group(keys, |key| *key).len() > 1
+    }
+
+    /// Has each slot's script do its part, all at the same time.
+    fn each(&self, requests: Vec<Request>) -> Answer<()> {
+        let store = self.clone();
+        Answer::pending(async move {
+            let clock = store.instant();
+            let ask = |request| store.servers.ask(clock, request);
+            let replies = join_all(requests.into_iter().map(ask)).await;
+            Ok(replies.into_iter().try_for_each(|reply| reply.map(drop))?)
+        })
     }
 }
 
@@ -135,10 +178,20 @@ impl Store for RedisStore {
         if refunds.is_empty() {
             return Answer::ready(Ok(()));
         }
+        if self.are_apart(refunds.iter().map(|refund| refund.key)) {
+            let slots = slot::group(refunds.iter().copied(), |refund| refund.key);
+            let slots = slots.into_iter().map(|(_, refunds)| refunds.into_iter().map(|(_, refund)| refund));
+            return self.each(slots.map(|refunds| ask::refunds(&self.prefix, &refunds.collect::<Vec<_>>())).collect());
+        }
         self.ask(ask::refunds(&self.prefix, refunds), |_, _| Ok(()))
     }
 
     fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        if self.are_apart(keys.iter().map(|(_, key)| *key)) {
+            let slots = slot::group(keys.iter().copied(), |(_, key)| *key);
+            let slots = slots.into_iter().map(|(_, keys)| keys.into_iter().map(|(_, key)| key));
+            return self.each(slots.map(|keys| ask::resets(&self.prefix, &keys.collect::<Vec<_>>())).collect());
+        }
         self.ask(ask::resets(&self.prefix, keys), |_, _| Ok(()))
     }
 }

@@ -1,0 +1,310 @@
+//! The masters of a Cluster, and which of them has a slot.
+//!
+//! redis-rs' own client of a Cluster repeats what it can't know not to have run (timeouts, lost
+//! connections), up to 16 times; and even if told not to, it holds up the requests of all slots
+//! while it looks for the owner of one, for as long as any master hangs. A pool of such clients asks
+//! all masters for a PING at each use. So here each master is a server like any other, with a queue
+//! and connections of its own, and one that hangs holds up nobody else's requests.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_redis::redis::cluster::NodeAddress;
+use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
+use futures_util::future::select_ok;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::connection::Connections;
+use super::error::{Fault, Redirect};
+use super::queue::Queue;
+use super::script::{Reply, Request};
+use super::server::Server;
+use super::slot::SLOTS;
+
+/// How often a request is sent on: a slot that moves costs one or two.
+const HOPS: usize = 5;
+
+/// How long what was learned is good enough: whoever misses a master sooner is told so at once.
+const REST: Duration = Duration::from_millis(100);
+
+/// How many masters are asked at a time which slots are whose.
+const ASKED: usize = 3;
+
+pub(super) struct Cluster {
+    /// Who to ask first, and how all are spoken to.
+    seeds: Vec<ConnectionInfo>,
+    map: Mutex<Map>,
+    /// Told when `map` was learned anew, or could not be.
+    learned: watch::Sender<()>,
+}
+
+/// What is known of the masters.
+#[derive(Default)]
+struct Map {
+    masters: HashMap<NodeAddress, Arc<Master>>,
+    /// The master of each slot.
+    owners: Vec<Option<Arc<Master>>>,
+    /// Whether someone asks for all that.
+    learning: bool,
+    /// When it was last asked for.
+    asked: Option<Instant>,
+    /// How often, so that it is not always the same who are asked.
+    times: usize,
+}
+
+struct Master {
+    address: NodeAddress,
+    queue: Arc<Queue>,
+}
+
+impl Cluster {
+    /// Asks one of the masters at `urls` for the others. The script is loaded where it is needed.
+    pub(super) async fn open(urls: impl IntoIterator<Item = &str>) -> Result<Arc<Self>, Fault> {
+        let seeds = urls.into_iter().map(|url| Ok(url.into_connection_info()?)).collect::<Result<Vec<_>, Fault>>()?;
+        let cluster = Arc::new(Self { seeds, map: Mutex::default(), learned: watch::Sender::new(()) });
+        cluster.learn().await?;
+        Ok(cluster)
+    }
+
+    /// What the script says of `request`, wherever its slot is. It is sent on only by who says, or
+    /// where it is plain, that nothing ran.
+    pub(super) async fn ask(self: &Arc<Self>, clock: Option<[u8; 24]>, request: Request) -> Reply {
+        let slot = request.slot();
+        let mut given_up = GivenUp { cluster: Some(self) };
+        let mut master = self.owner_of(slot).await?;
+        let mut asking = false;
+        let mut hops = 0;
+        let reply = loop {
+            let reply = if asking {
+                master.queue.server().call_asking(clock.as_ref().map_or(&[], |clock| clock), &request).await
+            } else {
+                master.queue.reply(clock, request.clone()).await
+            };
+            let Err(fault) = &reply else { break reply };
+            hops += 1;
+            if hops > HOPS {
+                break reply;
+            }
+            (master, asking) = match fault.redirect() {
+                Some(Redirect::Moved(address)) => {
+                    let master = self.moved(slot, address, &master)?;
+                    // Others of its slots may have moved too.
+                    self.learn_soon();
+                    (master, false)
+                }
+                Some(Redirect::Ask(address)) => (self.master(address, &master)?, true),
+                None if !fault.is_of_a_server() => break reply,
+                None => {
+                    let learned = self.learn_soon();
+                    if !fault.is_unsent() {
+                        break reply;
+                    }
+                    if let Some(mut learned) = learned {
+                        let _ = learned.changed().await;
+                    }
+                    match self.owner(slot) {
+                        Some(owner) if !Arc::ptr_eq(&owner, &master) => (owner, false),
+                        _ => break reply,
+                    }
+                }
+            };
+        };
+        given_up.cluster = None;
+        reply
+    }
+
+    async fn owner_of(self: &Arc<Self>, slot: u16) -> Result<Arc<Master>, Fault> {
+        if let Some(owner) = self.owner(slot) {
+            return Ok(owner);
+        }
+        if let Some(mut learned) = self.learn_soon() {
+            let _ = learned.changed().await;
+        }
+        self.owner(slot).ok_or(Fault::Slot(slot))
+    }
+
+    fn owner(&self, slot: u16) -> Option<Arc<Master>> {
+        self.map().owners.get(usize::from(slot))?.clone()
+    }
+
+    /// Notes the new master of a slot.
+    fn moved(&self, slot: u16, address: &str, by: &Master) -> Result<Arc<Master>, Fault> {
+        let master = self.master(address, by)?;
+        if let Some(owner) = self.map().owners.get_mut(usize::from(slot)) {
+            *owner = Some(master.clone());
+        }
+        Ok(master)
+    }
+
+    /// The master at the address that another one gave.
+    fn master(&self, address: &str, by: &Master) -> Result<Arc<Master>, Fault> {
+        // A master that knows no host of another means its own.
+        let address = match address.strip_prefix(':') {
+            Some(_) => NodeAddress::try_from(format!("{}{address}", by.address.host()).as_str())?,
+            None => NodeAddress::try_from(address)?,
+        };
+        self.map().master(address, &self.seeds)
+    }
+
+    /// Has what is known of the masters learned anew in the background, by a task of its own, as
+    /// requests are given up at any time. Returns what tells when, unless that was but a moment ago.
+    fn learn_soon(self: &Arc<Self>) -> Option<watch::Receiver<()>> {
+        let learned = self.learned.subscribe();
+        let mut map = self.map();
+        if map.learning {
+            return Some(learned);
+        }
+        if map.asked.is_some_and(|asked| asked.elapsed() < REST) {
+            return None;
+        }
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        map.learning = true;
+        drop(map);
+        let learning = Learning(self.clone());
+        runtime.spawn(async move {
+            // Who misses something is told by its absence.
+            let _ = learning.0.learn().await;
+        });
+        Some(learned)
+    }
+
+    async fn learn(&self) -> Result<(), Fault> {
+        let (mut known, times) = {
+            let mut map = self.map();
+            map.times = map.times.wrapping_add(1);
+            let known = map.masters.values().cloned().collect::<Vec<_>>();
+            (known, map.times)
+        };
+        if !known.is_empty() {
+            let first = times % known.len();
+            known.rotate_left(first);
+        }
+        // Of the seeds, all may have gone, or be all that is left.
+        for seed in &self.seeds {
+            let address = NodeAddress::try_from(seed.addr())?;
+            if !known.iter().any(|master| master.address == address) {
+                known.push(Arc::new(Master::new(address, &self.seeds)?));
+            }
+        }
+        let mut last = Fault::Reply("no masters");
+        for some in known.chunks(ASKED) {
+            let asked = some.iter().map(|master| {
+                Box::pin(async move { owners(&master.queue.server().slots().await?, master.address.host()) })
+            });
+            match select_ok(asked).await {
+                Ok((owners, _)) => return self.map().note(owners, &self.seeds),
+                Err(fault) => last = fault,
+            }
+        }
+        Err(last)
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Map {
+    fn master(&mut self, address: NodeAddress, seeds: &[ConnectionInfo]) -> Result<Arc<Master>, Fault> {
+        if let Some(master) = self.masters.get(&address) {
+            return Ok(master.clone());
+        }
+        let master = Arc::new(Master::new(address.clone(), seeds)?);
+        self.masters.insert(address, master.clone());
+        Ok(master)
+    }
+
+    /// Notes who owns which slots, and forgets who owns none.
+    fn note(&mut self, ranges: Vec<(usize, usize, NodeAddress)>, seeds: &[ConnectionInfo]) -> Result<(), Fault> {
+        let mut owners = vec![None; SLOTS];
+        for (first, last, address) in &ranges {
+            let master = self.master(address.clone(), seeds)?;
+            owners[*first..=*last].fill(Some(master));
+        }
+        self.masters.retain(|address, _| ranges.iter().any(|(.., owner)| owner == address));
+        self.owners = owners;
+        Ok(())
+    }
+}
+
+impl Master {
+    /// One that is spoken to as the first of the `seeds` is.
+    fn new(address: NodeAddress, seeds: &[ConnectionInfo]) -> Result<Self, Fault> {
+        let seed = seeds.first().ok_or(Fault::Reply("no masters"))?.clone();
+        let (host, port) = (address.host().to_owned(), address.port());
+        let at = match seed.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let connections = Connections::lazy(seed.set_addr(at))?;
+        Ok(Self { address, queue: Queue::new(Server::Master(connections)) })
+    }
+}
+
+/// The first and the last slot and the master of each range that `CLUSTER SLOTS` lists, as told by
+/// a master on `host`.
+fn owners(slots: &Value, host: &str) -> Result<Vec<(usize, usize, NodeAddress)>, Fault> {
+    let Value::Array(ranges) = slots else { return Err(Fault::Reply("no slots")) };
+    let mut owners = Vec::new();
+    for range in ranges {
+        let Value::Array(range) = range else { return Err(Fault::Reply("no range of slots")) };
+        let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else {
+            return Err(Fault::Reply("no range of slots"));
+        };
+        let (Ok(first), Ok(last)) = (usize::try_from(*first), usize::try_from(*last)) else {
+            return Err(Fault::Reply("no range of slots"));
+        };
+        let [of, Value::Int(port), ..] = &master[..] else { return Err(Fault::Reply("no master of slots")) };
+        let (Ok(port), true) = (u16::try_from(*port), first <= last && last < SLOTS) else {
+            return Err(Fault::Reply("no range of slots"));
+        };
+        let host = match of {
+            Value::BulkString(name) if name == b"?" => continue,
+            Value::BulkString(name) if !name.is_empty() => String::from_utf8_lossy(name).into_owned(),
+            // A master that knows no host of another means its own.
+            _ => host.to_owned(),
+        };
+        owners.push((first, last, NodeAddress::new(host, port)));
+    }
+    Ok(owners)
+}
+
+/// Someone learns who the masters are; it ends with them, however.
+struct Learning(Arc<Cluster>);
+
+impl Drop for Learning {
+    fn drop(&mut self) {
+        let mut map = self.0.map();
+        map.learning = false;
+        map.asked = Some(Instant::now());
+        drop(map);
+        self.0.learned.send_replace(());
+    }
+}
+
+/// A request that is given up before it has an answer: its master may hang, and another have taken
+/// its place, which who is in a hurry would never find out.
+struct GivenUp<'a> {
+    cluster: Option<&'a Arc<Cluster>>,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster {
+            cluster.learn_soon();
+        }
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("masters", &self.map().masters.keys().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
