@@ -3,6 +3,8 @@
 
 #[path = "support/redis_cluster.rs"]
 mod redis_cluster;
+#[path = "support/redis_server.rs"]
+mod redis_server;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use redis_cluster::{RedisCluster, wait};
+use redis_server::RedisServer;
 use tokio::task::JoinSet;
 use tower_ratelimit::{
     Algorithm, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock, MemoryStore,
@@ -340,8 +343,8 @@ async fn subjects_of_a_slot_that_is_half_moved_are_all_decided() {
     let mut slots = std::collections::HashMap::new();
     let (one, other) = (0..20_000)
         .find_map(|subject| {
-            let key = futures(&limiter(subject), subject, &cluster);
-            slots.insert(key.0, subject).map(|before| (before, subject))
+            let slot = slot_of(&limiter(subject), subject, &cluster);
+            slots.insert(slot, subject).map(|before| (before, subject))
         })
         .expect("two subjects of one slot");
     let (from, slot, key) = slot(&cluster, &format!("of%20{one}"));
@@ -364,12 +367,11 @@ async fn subjects_of_a_slot_that_is_half_moved_are_all_decided() {
     }
 }
 
-fn futures(limiter: &Limiter, subject: usize, cluster: &RedisCluster) -> (u16, String) {
+fn slot_of(limiter: &Limiter, subject: usize, cluster: &RedisCluster) -> u16 {
     tokio::task::block_in_place(|| {
         tokio::runtime::Handle::current().block_on(limiter.acquire(subject, 1)).map(drop).expect("a decision");
     });
-    let (_, slot, key) = slot(cluster, &format!("of%20{subject}"));
-    (slot, key)
+    slot(cluster, &format!("of%20{subject}")).1
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -441,6 +443,36 @@ async fn dies(end: impl FnOnce(&mut RedisCluster, usize), patience: Option<Durat
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_replica_a_master_is_missed_until_it_returns() {
+    let mut cluster = RedisCluster::start(0);
+    let limiter = Limiter::new([daily("limit", 10)]).store(store(&cluster).await);
+    let answer = async |key: u64| limiter.acquire(key, 1).await.is_ok();
+    let (mut lost, mut kept) = (Vec::new(), Vec::new());
+    for key in 0..30 {
+        let before = cluster.ask::<i64>(0, "DBSIZE");
+        assert!(answer(key).await);
+        if cluster.ask::<i64>(0, "DBSIZE") > before { &mut lost } else { &mut kept }.push(key);
+    }
+    cluster.kill(0);
+    for _ in 0..3 {
+        for key in &kept {
+            assert!(answer(*key).await, "others go on");
+        }
+        for key in &lost {
+            assert!(!answer(*key).await);
+        }
+    }
+    cluster.restart(0);
+    let started = Instant::now();
+    for key in lost.iter().chain(&kept) {
+        while !answer(*key).await {
+            assert!(started.elapsed() < Duration::from_secs(60), "it is found again at last");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn odd_names_of_limits_and_prefixes_share_their_subjects_slot() {
     let cluster = RedisCluster::start(0);
     for prefix in ["p", "{p}", "{}", "a:b{"] {
@@ -459,10 +491,87 @@ async fn odd_names_of_limits_and_prefixes_share_their_subjects_slot() {
     assert_eq!(slots.len(), 20);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_charge_without_an_answer_is_never_sent_again() {
+    let cluster = RedisCluster::start(0);
+    let limiter = Limiter::new([daily("limit", 1_000)]).store(store(&cluster).await);
+    assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+    let (node, ..) = slot(&cluster, "limit");
+    cluster.tell(node, "CLIENT PAUSE 1500");
+    let mut calls = JoinSet::new();
+    for _ in 0..3 {
+        let limiter = limiter.clone();
+        calls.spawn(async move { limiter.acquire("key", 1).await.map(drop).map_err(|error| chain(&error)) });
+    }
+    for answer in calls.join_all().await {
+        answer.expect_err("no answer in half a second");
+    }
+    wait("the server goes on", || cluster.ask::<String>(node, "PING") == "PONG");
+    let decision = limiter.peek("key", 1).await.expect("a decision");
+    assert_eq!(decision.outcomes()[0].remaining(), 1_000 - 1 - 3, "each landed once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_before_an_error_is_given_back() {
+    let cluster = RedisCluster::start(0);
+    let limiter = Limiter::new([daily("one", 10), daily("other", 10)]).store(store(&cluster).await);
+    assert!(limiter.acquire_all(&[(&"a", 1), (&"b", 1)]).await.expect("a decision").is_allowed());
+    let (node, _, key) = slot(&cluster, "other");
+    cluster.tell(node, &format!("DEL {key}"));
+    cluster.tell(node, &format!("LPUSH {key} 1"));
+    for costs in [[1, 0], [1, 1]] {
+        let error = limiter.acquire_all(&[(&"a", costs[0]), (&"b", costs[1])]).await.expect_err("no decision");
+        assert!(chain(&error).contains("WRONGTYPE"), "{}", chain(&error));
+    }
+    cluster.tell(node, &format!("DEL {key}"));
+    let started = Instant::now();
+    loop {
+        let decision = limiter.acquire_all(&[(&"a", 0), (&"b", 0)]).await.expect("a decision");
+        if decision.outcomes()[0].remaining() == 9 {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "it is given back at last: {decision:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The least that a user must be allowed, on every master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
+    let cluster = RedisCluster::start(0);
+    let may = "~ratelimit:* -@all +asking +cluster|slots +evalsha +script|exists +script|load +ping \
+               +time +get +set +del +rpush +lindex +lrange +lset +ltrim +pexpireat";
+    for node in 0..3 {
+        cluster.tell(node, &format!("ACL SETUSER limiter on >secret {may}"));
+        cluster.tell(node, "ACL SETUSER default -@scripting");
+    }
+    let url = |user: &str| format!("redis://{user}127.0.0.1:{}", cluster.port(0));
+    let store = RedisStore::connect_cluster([&*url("limiter:secret@")]).await.expect("a connection");
+    let limits = all(10, DAY).map(|(name, algorithm)| Limit::new(name, algorithm));
+    let limiter = Limiter::new(limits).store(store);
+    for key in 0..30_u64 {
+        let decision = limiter.acquire(key, 1).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        assert!(decision.is_allowed());
+    }
+    let masters: Vec<_> = cluster.keys().into_iter().map(|(node, _)| node).collect();
+    assert!((0..3).all(|node| masters.contains(&node)), "all masters took part");
+    let error = RedisStore::connect_cluster([&*url("limiter:wrong@")]).await.expect_err("a wrong password");
+    assert!(chain(&error).to_lowercase().contains("password"), "{}", chain(&error));
+}
+
 #[tokio::test]
 async fn what_is_no_cluster_is_refused_when_it_is_connected() {
-    for urls in [&[][..], &["redis://127.0.0.1:1"], &["http://127.0.0.1"], &["unix:///tmp/none"]] {
+    let single = RedisServer::start();
+    let single = single.url();
+    let cases: [(&[&str], &str); 5] = [
+        (&[], "there is no URL"),
+        (&["redis://127.0.0.1:1"], "refused"),
+        (&["http://127.0.0.1"], "URL"),
+        (&["unix:///tmp/none"], "Unix sockets"),
+        (&[&single], "cluster support disabled"),
+    ];
+    for (urls, why) in cases {
         let error = RedisStore::connect_cluster(urls.iter().copied()).await.expect_err("no Cluster");
-        assert!(chain(&error).len() > 40, "{urls:?}: {}", chain(&error));
+        assert!(chain(&error).contains(why), "{urls:?}: {}", chain(&error));
     }
 }

@@ -135,6 +135,11 @@ impl RedisCluster {
         let _ = self.nodes[node].process.wait();
     }
 
+    /// Starts a node again that was killed: part of the Cluster, but empty.
+    pub(crate) fn restart(&mut self, node: usize) {
+        self.nodes[node] = self.node(self.nodes[node].port).expect("redis-server starts on the port it had");
+    }
+
     /// Has a node hang, or go on (`STOP` or `CONT`).
     pub(crate) fn signal(&self, node: usize, signal: &str) {
         let process = self.nodes[node].process.id().to_string();

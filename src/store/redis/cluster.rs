@@ -63,7 +63,8 @@ struct Master {
 impl Cluster {
     /// Asks one of the masters at `urls` for the others. The script is loaded where it is needed.
     pub(super) async fn open(urls: impl IntoIterator<Item = &str>) -> Result<Arc<Self>, Fault> {
-        let seeds = urls.into_iter().map(|url| Ok(url.into_connection_info()?)).collect::<Result<Vec<_>, Fault>>()?;
+        let seeds = urls.into_iter().map(|url| url.into_connection_info().map_err(Fault::url));
+        let seeds = seeds.collect::<Result<Vec<_>, Fault>>()?;
         let cluster = Arc::new(Self { seeds, map: Mutex::default(), learned: watch::Sender::new(()) });
         cluster.learn().await?;
         Ok(cluster)
@@ -172,34 +173,28 @@ impl Cluster {
     }
 
     async fn learn(&self) -> Result<(), Fault> {
-        let (mut known, times) = {
+        let mut known = {
             let mut map = self.map();
             map.times = map.times.wrapping_add(1);
-            let known = map.masters.values().cloned().collect::<Vec<_>>();
-            (known, map.times)
-        };
-        if !known.is_empty() {
-            let first = times % known.len();
+            let mut known: Vec<_> = map.masters.values().cloned().collect();
+            let first = map.times % known.len().max(1);
             known.rotate_left(first);
-        }
-        // Of the seeds, all may have gone, or be all that is left.
-        for seed in &self.seeds {
-            let address = NodeAddress::try_from(seed.addr())?;
-            if !known.iter().any(|master| master.address == address) {
-                known.push(Arc::new(Master::new(address, &self.seeds)?));
-            }
-        }
-        let mut last = Fault::Reply("no masters");
+            known
+        };
         for some in known.chunks(ASKED) {
-            let asked = some.iter().map(|master| {
-                Box::pin(async move { owners(&master.queue.server().slots().await?, master.address.host()) })
-            });
-            match select_ok(asked).await {
-                Ok((owners, _)) => return self.map().note(owners, &self.seeds),
-                Err(fault) => last = fault,
+            if let Ok(owners) = ask_any(some).await {
+                return self.map().note(owners, &self.seeds);
             }
         }
-        Err(last)
+        known.clear();
+        for seed in &self.seeds {
+            known.push(Arc::new(Master::new(NodeAddress::try_from(seed.addr()).map_err(Fault::url)?, &self.seeds)?));
+        }
+        if known.is_empty() {
+            return Err(Fault::NoSeeds);
+        }
+        let owners = ask_any(&known).await?;
+        self.map().note(owners, &self.seeds)
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
@@ -218,7 +213,7 @@ impl Map {
     }
 
     /// Notes who owns which slots, and forgets who owns none.
-    fn note(&mut self, ranges: Vec<(usize, usize, NodeAddress)>, seeds: &[ConnectionInfo]) -> Result<(), Fault> {
+    fn note(&mut self, ranges: Vec<Range>, seeds: &[ConnectionInfo]) -> Result<(), Fault> {
         let mut owners = vec![None; SLOTS];
         for (first, last, address) in &ranges {
             let master = self.master(address.clone(), seeds)?;
@@ -233,7 +228,7 @@ impl Map {
 impl Master {
     /// One that is spoken to as the first of the `seeds` is.
     fn new(address: NodeAddress, seeds: &[ConnectionInfo]) -> Result<Self, Fault> {
-        let seed = seeds.first().ok_or(Fault::Reply("no masters"))?.clone();
+        let seed = seeds.first().ok_or(Fault::NoSeeds)?.clone();
         let (host, port) = (address.host().to_owned(), address.port());
         let at = match seed.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -246,9 +241,19 @@ impl Master {
     }
 }
 
-/// The first and the last slot and the master of each range that `CLUSTER SLOTS` lists, as told by
-/// a master on `host`.
-fn owners(slots: &Value, host: &str) -> Result<Vec<(usize, usize, NodeAddress)>, Fault> {
+/// What the first of `masters` to answer says of the slots.
+async fn ask_any(masters: &[Arc<Master>]) -> Result<Vec<Range>, Fault> {
+    let asked = masters
+        .iter()
+        .map(|master| Box::pin(async move { owners(&master.queue.server().slots().await?, master.address.host()) }));
+    Ok(select_ok(asked).await?.0)
+}
+
+/// The first and the last slot of a range, and its master.
+type Range = (usize, usize, NodeAddress);
+
+/// The ranges that `CLUSTER SLOTS` lists, as told by a master on `host`.
+fn owners(slots: &Value, host: &str) -> Result<Vec<Range>, Fault> {
     let Value::Array(ranges) = slots else { return Err(Fault::Reply("no slots")) };
     let mut owners = Vec::new();
     for range in ranges {

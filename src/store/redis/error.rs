@@ -23,6 +23,8 @@ pub(super) enum Fault {
     Script(String),
     /// The reply is not one that the script gives.
     Reply(&'static str),
+    /// There is no URL to ask for a Cluster's masters.
+    NoSeeds,
     /// No master of a Cluster is known to have a slot.
     Slot(u16),
 }
@@ -37,6 +39,10 @@ pub(super) enum Redirect<'a> {
 }
 
 impl Fault {
+    pub(super) fn url(error: RedisError) -> Self {
+        ConfigError::from(error).into()
+    }
+
     /// Whether a connection is of no use any more: it was lost, or its server is no longer the
     /// master, which a connection outlives.
     pub(super) fn breaks(&self) -> bool {
@@ -82,6 +88,7 @@ impl fmt::Display for Fault {
             Self::Connect(_) => write!(f, "there is no connection to Redis: check that it runs and can be reached"),
             Self::Call(_) => write!(f, "a call of Redis failed"),
             Self::Script(error) => write!(f, "Redis could not decide: {error}"),
+            Self::NoSeeds => write!(f, "there is no URL: give one of a Cluster's masters, or better of several"),
             Self::Slot(slot) => write!(
                 f,
                 "no master of the Cluster is known to have the slot {slot}: \
@@ -103,7 +110,7 @@ impl std::error::Error for Fault {
             Self::Build(source) => Some(&**source),
             Self::Connect(source) => Some(&**source),
             Self::Call(source) => Some(&**source),
-            Self::Script(_) | Self::Reply(_) | Self::Slot(_) => None,
+            Self::Script(_) | Self::Reply(_) | Self::NoSeeds | Self::Slot(_) => None,
         }
     }
 }

@@ -53,6 +53,31 @@ use crate::time::Clock;
 /// ```
 ///
 /// Its clones share connections.
+///
+/// # In a Cluster
+///
+/// The limits of one subject share a slot, and are decided in one round trip as on one server. So are
+/// those of several subjects (a user and a tenant, say), if they happen to share one. If not, all slots
+/// are first asked at the same time whether they have room, which is where most denials end; then each
+/// slot that is charged costs another round trip, in turn. If one has filled up meanwhile and denies,
+/// what the others took is given back.
+///
+/// - Never is more admitted than a limit allows, and nothing stays charged for a denied request. But
+///   what is taken and given back is missing for a moment, in which others may be denied for it.
+/// - In a [`LeakyBucketQueue`](crate::LeakyBucketQueue) a place is only given back while nobody queues
+///   behind it. Or else it passes unused.
+/// - Whoever is given up between two slots (by a deadline) is given back what was taken, in the background.
+/// - If a slot does not answer, the request is an error, and what others took is given back. What can't
+///   be (they do not answer either, or the process ends), and what the silent one may have taken, stays
+///   charged.
+/// - Each slot decides at an instant of its own master's clock; [`Decision::at`] is the latest of these.
+///
+/// A charge is only sent again if the Cluster says that it did not run (its slot has moved), or if it
+/// could not be sent. Without a master, requests of its slots are errors until its replica has taken its
+/// place. Those of other slots go on, if the Cluster is told `cluster-require-full-coverage no`. While a
+/// slot is being moved, requests with several keys in it can be errors (`TRYAGAIN`).
+///
+/// What a master had not told its replica when it died is forgotten, as Redis does not wait for that.
 #[derive(Clone)]
 pub struct RedisStore {
     servers: Servers,

@@ -42,6 +42,9 @@ struct Report {
 
 type Part = Result<Decision, Fault>;
 
+/// What slots have taken, by their number among the request's.
+type Taken = Vec<(usize, Outcomes)>;
+
 impl Apart {
     pub(super) fn new(store: RedisStore, charges: &[Charge<'_>]) -> Self {
         let place = |(place, Charge { terms, key, cost }): (_, Charge<'_>)| {
@@ -53,17 +56,30 @@ impl Apart {
     }
 
     pub(super) async fn decide(self, task: Task) -> Part {
-        let takes = |slot: &&Vec<Placed>| task == Task::Acquire && slot.iter().any(|charge| charge.cost > 0);
-        if self.slots.iter().filter(takes).count() <= 1 {
-            // Whoever takes nothing denies nothing, so that one slot decides.
-            let parts = self.slots.iter().map(|slot| {
-                let task = if takes(&slot) { Task::Acquire } else { Task::Peek };
-                self.store.part(task, slot)
-            });
-            let report = Report::of(&self.slots, join_all(parts).await)?;
-            return Ok(report.decision(task == Task::Acquire));
+        let takes = |slot: &&Vec<Placed>| task == Task::Acquire && takes(slot);
+        if self.slots.iter().filter(takes).count() > 1 {
+            return self.acquire().await;
         }
-        let parts = join_all(self.slots.iter().map(|slot| self.store.part(Task::Peek, slot))).await;
+        // Whoever takes nothing denies nothing, so that one slot decides.
+        let parts = self.slots.iter().map(|slot| {
+            let task = if takes(&slot) { Task::Acquire } else { Task::Peek };
+            self.part(task, slot)
+        });
+        let parts = join_all(parts).await;
+        if parts.iter().any(Result::is_err) {
+            let charged = |(index, part): (_, &Part)| {
+                Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.outcomes().into()))
+            };
+            let taken: Taken = parts.iter().enumerate().filter_map(charged).collect();
+            let report = Report::of(&self.slots, parts);
+            tokio::spawn(async move { self.give_back(taken).await });
+            return Ok(report?.decision(false));
+        }
+        Ok(Report::of(&self.slots, parts)?.decision(task == Task::Acquire))
+    }
+
+    async fn acquire(self) -> Part {
+        let parts = join_all(self.slots.iter().map(|slot| self.part(Task::Peek, slot))).await;
         let report = Report::of(&self.slots, parts)?;
         if !report.verdict().is_allowed() {
             return Ok(report.decision(false));
@@ -75,21 +91,18 @@ impl Apart {
     }
 
     async fn reserve(self, mut report: Report, answer: oneshot::Sender<Part>) {
-        let mut taken = Vec::new();
-        for (index, slot) in self.slots.iter().enumerate() {
-            if slot.iter().all(|charge| charge.cost == 0) {
-                continue;
-            }
+        let mut taken = Taken::new();
+        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| takes(slot)) {
             if answer.is_closed() {
-                return self.store.give_back(taken).await;
+                return self.give_back(taken).await;
             }
-            match self.store.part(Task::Acquire, slot).await {
+            match self.part(Task::Acquire, slot).await {
                 Ok(decision) if decision.is_allowed() => {
-                    taken.push(slot.iter().zip(decision.outcomes().to_vec()).collect());
+                    taken.push((index, decision.outcomes().into()));
                     report.note(slot, decision);
                 }
                 Ok(denial) => {
-                    self.store.give_back(taken).await;
+                    self.give_back(taken).await;
                     report.note(slot, denial);
                     self.look_again(&mut report, index).await;
                     let _ = answer.send(Ok(report.decision(false)));
@@ -97,19 +110,19 @@ impl Apart {
                 }
                 Err(fault) => {
                     let _ = answer.send(Err(fault));
-                    return self.store.give_back(taken).await;
+                    return self.give_back(taken).await;
                 }
             }
         }
         if answer.send(Ok(report.decision(true))).is_err() {
-            self.store.give_back(taken).await;
+            self.give_back(taken).await;
         }
     }
 
     /// What the slots but the one that denied say once all was given back.
     async fn look_again(&self, report: &mut Report, denied: usize) {
         let others = self.slots.iter().enumerate().filter(|(index, _)| *index != denied);
-        let parts = others.map(|(_, slot)| async move { (slot, self.store.part(Task::Peek, slot).await) });
+        let parts = others.map(|(_, slot)| async move { (slot, self.part(Task::Peek, slot).await) });
         for (slot, part) in join_all(parts).await {
             // Who does not answer has said before what it has; the denial stands.
             if let Ok(decision) = part {
@@ -117,33 +130,35 @@ impl Apart {
             }
         }
     }
-}
 
-impl RedisStore {
-    /// What one slot says of its part of a request.
+    /// What one slot says of its part of the request.
     async fn part(&self, task: Task, slot: &[Placed]) -> Part {
         let charges: Vec<_> = slot.iter().map(Placed::charge).collect();
-        let (request, asked) = ask::charges(&self.prefix, task, &charges);
-        let clock = self.instant();
-        let (now, found) = self.servers.ask(clock, request).await?;
+        let (request, asked) = ask::charges(&self.store.prefix, task, &charges);
+        let (now, found) = self.store.servers.ask(self.store.instant(), request).await?;
         ask::decision(task, now, &asked, &found)
     }
 
     /// Gives back what slots have taken, once: what can't be given back stays charged.
-    async fn give_back(&self, taken: Vec<Vec<(&Placed, Outcome)>>) {
-        let clock = self.instant();
-        let refunds = taken.iter().map(|slot| {
-            let taken = slot.iter().filter(|(charge, _)| charge.cost > 0);
+    async fn give_back(&self, taken: Taken) {
+        let refunds = taken.iter().map(|(index, outcomes)| {
+            let taken = self.slots[*index].iter().zip(outcomes).filter(|(charge, _)| charge.cost > 0);
             let refunds = taken.map(|(Placed { terms, key, cost, .. }, outcome)| Refund {
                 terms,
                 key: *key,
                 cost: *cost,
                 mark: outcome.mark,
             });
-            ask::refunds(&self.prefix, &refunds.collect::<Vec<_>>())
+            let refund = ask::refunds(&self.store.prefix, &refunds.collect::<Vec<_>>());
+            self.store.servers.ask(self.store.instant(), refund)
         });
-        join_all(refunds.map(|refund| self.servers.ask(clock, refund))).await;
+        join_all(refunds).await;
     }
+}
+
+/// Whether a slot is charged anything.
+fn takes(slot: &[Placed]) -> bool {
+    slot.iter().any(|charge| charge.cost > 0)
 }
 
 impl Placed {
