@@ -39,9 +39,14 @@ impl Connections {
     /// Connects, and loads the script.
     pub(super) async fn open(url: &str) -> Result<Self, Fault> {
         let connections = Self::of(&Config::from_url(url))?;
-        let (mut connection, ..) = connections.connection().await?;
-        connections.load_again(&mut connection, 0).await?;
+        connections.ready().await?;
         Ok(connections)
+    }
+
+    /// Connects, and loads the script, if that was not done yet.
+    pub(super) async fn ready(&self) -> Result<(), Fault> {
+        let (mut connection, ..) = self.connection().await?;
+        self.load_again(&mut connection, 0).await
     }
 
     /// Connects, and loads the script, when there is something to decide.

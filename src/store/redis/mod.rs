@@ -3,13 +3,13 @@
 mod ask;
 mod cluster;
 mod connection;
+mod deployment;
 mod error;
 mod key;
 mod queue;
 mod reserve;
 mod script;
 mod server;
-mod servers;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -21,12 +21,12 @@ use futures_util::future::join_all;
 
 use self::cluster::Cluster;
 use self::connection::Connections;
+use self::deployment::Deployment;
 use self::error::Fault;
 use self::queue::Queue;
 use self::reserve::Apart;
 use self::script::{Found, Request, Task};
 use self::server::Server;
-use self::servers::Servers;
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -80,7 +80,7 @@ use crate::time::Clock;
 /// What a master had not told its replica when it died is forgotten, as Redis does not wait for that.
 #[derive(Clone)]
 pub struct RedisStore {
-    servers: Servers,
+    deployment: Deployment,
     prefix: Arc<str>,
     hasher: KeyHasher,
     clock: Option<Arc<dyn Clock>>,
@@ -98,7 +98,7 @@ impl RedisStore {
     /// When the URL is not one of Redis, or there is no Redis that answers and lets us load a
     /// script.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
-        Ok(Self::of(Servers::Single(Queue::new(Server::Single(Connections::open(url).await?)))))
+        Ok(Self::of(Deployment::Single(Queue::new(Server::Single(Connections::open(url).await?)))))
     }
 
     /// Connects to a Redis Cluster, of which one of the masters at `urls` is asked for the others.
@@ -109,11 +109,11 @@ impl RedisStore {
     /// When a URL is not one of Redis, there is none, or none of the servers answers or is part of a
     /// Cluster.
     pub async fn connect_cluster<'a>(urls: impl IntoIterator<Item = &'a str>) -> Result<Self, StoreError> {
-        Ok(Self::of(Servers::Cluster(Cluster::open(urls).await?)))
+        Ok(Self::of(Deployment::Cluster(Cluster::open(urls).await?)))
     }
 
-    fn of(servers: Servers) -> Self {
-        Self { servers, prefix: key::PREFIX.into(), hasher: KeyHasher::with_secret(NO_SECRET), clock: None }
+    fn of(deployment: Deployment) -> Self {
+        Self { deployment, prefix: key::PREFIX.into(), hasher: KeyHasher::with_secret(NO_SECRET), clock: None }
     }
 
     /// What the names of keys start with: `ratelimit`, unless this says otherwise. Stores of
@@ -147,10 +147,10 @@ impl RedisStore {
         request: Request,
         read: impl FnOnce(u64, Found) -> Result<T, Fault> + Send + 'static,
     ) -> Answer<T> {
-        let servers = self.servers.clone();
+        let deployment = self.deployment.clone();
         let clock = self.instant();
         Answer::pending(async move {
-            let (now, found) = servers.ask(clock, request).await?;
+            let (now, found) = deployment.ask(clock, request).await?;
             Ok(read(now, found)?)
         })
     }
@@ -169,9 +169,9 @@ impl RedisStore {
         self.ask(request, move |now, found| ask::decision(task, now, &asked, &found))
     }
 
-    /// Whether no one call may carry all these keys.
-    fn are_apart(&self, keys: impl Iterator<Item = KeyHash>) -> bool {
-        self.servers.are_a_cluster() && slot::group(keys, |key| *key).len() > 1
+    /// Whether no one call may carry all these keys: those of several subjects in a Cluster.
+    fn are_apart(&self, mut keys: impl Iterator<Item = KeyHash>) -> bool {
+        self.deployment.is_cluster() && keys.next().is_some_and(|first| keys.any(|key| key != first))
     }
 
     /// Has each slot's script do its part, all at the same time.
@@ -179,7 +179,7 @@ impl RedisStore {
         let store = self.clone();
         Answer::pending(async move {
             let clock = store.instant();
-            let ask = |request| store.servers.ask(clock, request);
+            let ask = |request| store.deployment.ask(clock, request);
             let replies = join_all(requests.into_iter().map(ask)).await;
             Ok(replies.into_iter().try_for_each(|reply| reply.map(drop))?)
         })

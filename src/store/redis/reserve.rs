@@ -1,4 +1,5 @@
-//! Requests whose limits have subjects in several slots of a Cluster, which no one script can decide.
+//! Requests whose limits have several subjects, in a Cluster: no one script can decide them if their
+//! slots differ.
 //!
 //! First all slots are asked at the same time whether they have room: most denials take nothing.
 //! Then they are charged one after the other, in the order of slots, and what was taken is given
@@ -60,7 +61,7 @@ impl Apart {
         if self.slots.iter().filter(takes).count() > 1 {
             return self.acquire().await;
         }
-        // Whoever takes nothing denies nothing, so that one slot decides.
+        // One slot has all, or decides, as whoever takes nothing denies nothing.
         let parts = self.slots.iter().map(|slot| {
             let task = if takes(&slot) { Task::Acquire } else { Task::Peek };
             self.part(task, slot)
@@ -135,7 +136,7 @@ impl Apart {
     async fn part(&self, task: Task, slot: &[Placed]) -> Part {
         let charges: Vec<_> = slot.iter().map(Placed::charge).collect();
         let (request, asked) = ask::charges(&self.store.prefix, task, &charges);
-        let (now, found) = self.store.servers.ask(self.store.instant(), request).await?;
+        let (now, found) = self.store.deployment.ask(self.store.instant(), request).await?;
         ask::decision(task, now, &asked, &found)
     }
 
@@ -150,7 +151,7 @@ impl Apart {
                 mark: outcome.mark,
             });
             let refund = ask::refunds(&self.store.prefix, &refunds.collect::<Vec<_>>());
-            self.store.servers.ask(self.store.instant(), refund)
+            self.store.deployment.ask(self.store.instant(), refund)
         });
         join_all(refunds).await;
     }

@@ -18,6 +18,11 @@ pub(super) enum Server {
 }
 
 impl Server {
+    /// Connects, if that was not done yet.
+    pub(super) async fn open(&self) -> Result<(), Fault> {
+        self.connections().ready().await
+    }
+
     /// Has the script decide `requests`, which takes one round trip.
     pub(super) async fn call(&self, clock: &[u8], requests: &[Request]) -> Vec<Reply> {
         match self {

@@ -7,12 +7,12 @@ use super::queue::Queue;
 use super::script::{Reply, Request};
 
 #[derive(Clone, Debug)]
-pub(super) enum Servers {
+pub(super) enum Deployment {
     Single(Arc<Queue>),
     Cluster(Arc<Cluster>),
 }
 
-impl Servers {
+impl Deployment {
     /// What the script says of `request`, by Redis' own clock or one that is handed in.
     pub(super) async fn ask(&self, clock: Option<[u8; 24]>, request: Request) -> Reply {
         match self {
@@ -22,7 +22,7 @@ impl Servers {
     }
 
     /// Whether no call may carry keys of different slots.
-    pub(super) fn are_a_cluster(&self) -> bool {
+    pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 }

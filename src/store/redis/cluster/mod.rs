@@ -6,32 +6,30 @@
 //! all masters for a PING at each use. So here each master is a server like any other, with a queue
 //! and connections of its own, and one that hangs holds up nobody else's requests.
 
-use std::collections::HashMap;
+mod map;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::cluster::NodeAddress;
-use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
-use futures_util::future::select_ok;
+use deadpool_redis::redis::{ConnectionInfo, IntoConnectionInfo};
+use futures_util::future::{join_all, select_ok};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::connection::Connections;
-use super::error::{Fault, Redirect};
-use super::queue::Queue;
-use super::script::{Reply, Request};
-use super::server::Server;
-use super::slot::SLOTS;
+use self::map::{Map, Master, Range, owners};
+use crate::store::redis::error::{Fault, Redirect};
+use crate::store::redis::script::{Reply, Request};
 
 /// How often a request is sent on: a slot that moves costs one or two.
 const HOPS: usize = 5;
 
 /// How long what was learned is good enough: whoever misses a master sooner is told so at once.
-const REST: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_millis(250);
 
 /// How many masters are asked at a time which slots are whose.
-const ASKED: usize = 3;
+const ASKED: usize = 2;
 
 pub(super) struct Cluster {
     /// Who to ask first, and how all are spoken to.
@@ -41,32 +39,16 @@ pub(super) struct Cluster {
     learned: watch::Sender<()>,
 }
 
-/// What is known of the masters.
-#[derive(Default)]
-struct Map {
-    masters: HashMap<NodeAddress, Arc<Master>>,
-    /// The master of each slot.
-    owners: Vec<Option<Arc<Master>>>,
-    /// Whether someone asks for all that.
-    learning: bool,
-    /// When it was last asked for.
-    asked: Option<Instant>,
-    /// How often, so that it is not always the same who are asked.
-    times: usize,
-}
-
-struct Master {
-    address: NodeAddress,
-    queue: Arc<Queue>,
-}
-
 impl Cluster {
-    /// Asks one of the masters at `urls` for the others. The script is loaded where it is needed.
+    /// Asks one of the masters at `urls` for the others, and connects to all.
     pub(super) async fn open(urls: impl IntoIterator<Item = &str>) -> Result<Arc<Self>, Fault> {
         let seeds = urls.into_iter().map(|url| url.into_connection_info().map_err(Fault::url));
         let seeds = seeds.collect::<Result<Vec<_>, Fault>>()?;
         let cluster = Arc::new(Self { seeds, map: Mutex::default(), learned: watch::Sender::new(()) });
         cluster.learn().await?;
+        let masters: Vec<_> = cluster.map().masters.values().cloned().collect();
+        // Who does not answer now may when it is needed.
+        join_all(masters.iter().map(|master| master.queue.server().open())).await;
         Ok(cluster)
     }
 
@@ -202,81 +184,12 @@ impl Cluster {
     }
 }
 
-impl Map {
-    fn master(&mut self, address: NodeAddress, seeds: &[ConnectionInfo]) -> Result<Arc<Master>, Fault> {
-        if let Some(master) = self.masters.get(&address) {
-            return Ok(master.clone());
-        }
-        let master = Arc::new(Master::new(address.clone(), seeds)?);
-        self.masters.insert(address, master.clone());
-        Ok(master)
-    }
-
-    /// Notes who owns which slots, and forgets who owns none.
-    fn note(&mut self, ranges: Vec<Range>, seeds: &[ConnectionInfo]) -> Result<(), Fault> {
-        let mut owners = vec![None; SLOTS];
-        for (first, last, address) in &ranges {
-            let master = self.master(address.clone(), seeds)?;
-            owners[*first..=*last].fill(Some(master));
-        }
-        self.masters.retain(|address, _| ranges.iter().any(|(.., owner)| owner == address));
-        self.owners = owners;
-        Ok(())
-    }
-}
-
-impl Master {
-    /// One that is spoken to as the first of the `seeds` is.
-    fn new(address: NodeAddress, seeds: &[ConnectionInfo]) -> Result<Self, Fault> {
-        let seed = seeds.first().ok_or(Fault::NoSeeds)?.clone();
-        let (host, port) = (address.host().to_owned(), address.port());
-        let at = match seed.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let connections = Connections::lazy(seed.set_addr(at))?;
-        Ok(Self { address, queue: Queue::new(Server::Master(connections)) })
-    }
-}
-
 /// What the first of `masters` to answer says of the slots.
 async fn ask_any(masters: &[Arc<Master>]) -> Result<Vec<Range>, Fault> {
     let asked = masters
         .iter()
         .map(|master| Box::pin(async move { owners(&master.queue.server().slots().await?, master.address.host()) }));
     Ok(select_ok(asked).await?.0)
-}
-
-/// The first and the last slot of a range, and its master.
-type Range = (usize, usize, NodeAddress);
-
-/// The ranges that `CLUSTER SLOTS` lists, as told by a master on `host`.
-fn owners(slots: &Value, host: &str) -> Result<Vec<Range>, Fault> {
-    let Value::Array(ranges) = slots else { return Err(Fault::Reply("no slots")) };
-    let mut owners = Vec::new();
-    for range in ranges {
-        let Value::Array(range) = range else { return Err(Fault::Reply("no range of slots")) };
-        let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else {
-            return Err(Fault::Reply("no range of slots"));
-        };
-        let (Ok(first), Ok(last)) = (usize::try_from(*first), usize::try_from(*last)) else {
-            return Err(Fault::Reply("no range of slots"));
-        };
-        let [of, Value::Int(port), ..] = &master[..] else { return Err(Fault::Reply("no master of slots")) };
-        let (Ok(port), true) = (u16::try_from(*port), first <= last && last < SLOTS) else {
-            return Err(Fault::Reply("no range of slots"));
-        };
-        let host = match of {
-            Value::BulkString(name) if name == b"?" => continue,
-            Value::BulkString(name) if !name.is_empty() => String::from_utf8_lossy(name).into_owned(),
-            // A master that knows no host of another means its own.
-            _ => host.to_owned(),
-        };
-        owners.push((first, last, NodeAddress::new(host, port)));
-    }
-    Ok(owners)
 }
 
 /// Someone learns who the masters are; it ends with them, however.
