@@ -32,7 +32,7 @@ async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
     }
     for _ in 0..20 {
         tokio::task::block_in_place(|| (0..3).for_each(|node| cluster.tell(node, "SCRIPT FLUSH")));
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     done.store(true, Ordering::Relaxed);
     for (task, taken) in tasks.join_all().await {

@@ -15,6 +15,10 @@ use super::script::{self, Replies, Request};
 /// another core of ours read replies.
 const CONNECTIONS: usize = 2;
 
+/// How often a call is sent to a server that says that it does not know the script: more than twice
+/// only if it is flushed again and again.
+const TRIES: u32 = 4;
+
 /// Connections to one server, on which the script is loaded.
 #[derive(Debug)]
 pub(super) struct Connections {
@@ -78,16 +82,22 @@ impl Connections {
 
     async fn decide(&self, clock: &[u8], requests: &[Request], asking: bool) -> Result<Replies, Fault> {
         let (mut connection, slot, generation) = self.connection().await?;
-        let loads = self.loads.load(Ordering::Acquire);
-        if loads == 0 {
-            self.load_again(&mut connection, 0).await?;
-        }
-        let call = script::call(self.hash.get().map_or("", |hash| hash), clock, requests);
-        let mut reply = send(&mut connection, &call, asking).await;
-        if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
-            self.load_again(&mut connection, loads.max(1)).await?;
-            reply = send(&mut connection, &call, asking).await;
-        }
+        let mut tries = 0;
+        let reply = loop {
+            let loads = self.loads.load(Ordering::Acquire);
+            if loads == 0 {
+                self.load_again(&mut connection, loads).await?;
+                continue;
+            }
+            let call = script::call(self.hash.get().map_or("", |hash| hash), clock, requests);
+            let reply = send(&mut connection, &call, asking).await;
+            let unknown = |error: &RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
+            tries += 1;
+            if tries == TRIES || !reply.as_ref().is_err_and(unknown) {
+                break reply;
+            }
+            self.load_again(&mut connection, loads).await?;
+        };
         let replies = reply.map_err(Fault::from).and_then(|reply| script::replies(reply, requests.len()));
         let broken = match &replies {
             Ok(replies) => replies.found.iter().filter_map(|found| found.as_ref().err()).any(Fault::breaks),
