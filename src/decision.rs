@@ -215,6 +215,12 @@ impl Decision {
         &mut self.outcomes
     }
 
+    /// What each limit says, to be put together with what others say.
+    #[cfg(feature = "redis")]
+    pub(crate) fn into_outcomes(self) -> Outcomes {
+        self.outcomes
+    }
+
     /// What proves that this request was charged, for a refund. Nothing, where it was not.
     pub fn into_receipt(self) -> Receipt {
         let mut charged = self.outcomes;

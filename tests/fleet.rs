@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deadpool_redis::redis::{Client, Connection, cmd};
+use limits::Patient;
 use redis_server::RedisServer;
 use tokio::sync::Barrier;
 use tower_ratelimit::{Limit, Limiter, RedisStore};
@@ -61,7 +62,7 @@ fn process_of_the_fleet() {
         let begin = std::io::stdin().lines().next();
         assert!(begin.is_some(), "the fleet begins");
         for (name, algorithm) in limits::all(TOKENS, PERIOD) {
-            let limiter = Limiter::new([Limit::new(name, algorithm)]).store(store.clone());
+            let limiter = Limiter::new([Limit::new(name, algorithm)]).patient().store(store.clone());
             println!("\n{ALLOWED}{}", admitted(limiter).await);
         }
     });

@@ -1,6 +1,8 @@
 //! Denials that the store in Redis remembers, on a real server.
 #![cfg(feature = "redis")]
 
+#[path = "support/limits.rs"]
+mod limits;
 #[path = "support/redis_server.rs"]
 mod redis_server;
 
@@ -8,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd};
+use limits::Patient;
 use redis_server::RedisServer;
 use tower_ratelimit::{
     Algorithm, Clock, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock, MemoryStore,
@@ -47,7 +50,7 @@ impl Setup {
     }
 
     fn limiter(&self, algorithm: impl Into<Algorithm>) -> Limiter {
-        Limiter::new([Limit::new("limit", algorithm)]).store(self.store.clone())
+        Limiter::new([Limit::new("limit", algorithm)]).patient().store(self.store.clone())
     }
 
     async fn calls(&mut self) -> u64 {

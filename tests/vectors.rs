@@ -4,6 +4,9 @@
 //! by default `tests/vectors`.
 
 #[cfg(feature = "redis")]
+#[path = "support/limits.rs"]
+mod limits;
+#[cfg(feature = "redis")]
 #[path = "support/redis_server.rs"]
 mod redis_server;
 
@@ -11,6 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+#[cfg(feature = "redis")]
+use limits::Patient;
 use serde::Deserialize;
 use serde_json::Number;
 use tower_ratelimit::{
@@ -154,7 +159,7 @@ impl Subject {
     #[cfg(feature = "redis")]
     async fn redis(server: &redis_server::RedisServer) -> Self {
         let store = tower_ratelimit::RedisStore::connect(&server.url()).await.expect("a connection");
-        let limiter = move |limits, clock| Limiter::new(limits).store(store.clone().clock(clock));
+        let limiter = move |limits, clock| Limiter::new(limits).patient().store(store.clone().clock(clock));
         Self { name: "redis", limiter: Box::new(limiter) }
     }
 }

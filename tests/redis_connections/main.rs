@@ -11,6 +11,8 @@ mod tls;
 #[cfg(feature = "redis-tls")]
 #[path = "../support/certificates.rs"]
 mod certificates;
+#[path = "../support/limits.rs"]
+mod limits;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 #[path = "../support/sentinel.rs"]
@@ -19,6 +21,7 @@ mod sentinel;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use limits::Patient;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore, StoreError};
 
 /// What callers allow a decision.
@@ -28,7 +31,9 @@ const DEADLINE: Duration = Duration::from_millis(50);
 const MOST: u32 = 1_000_000;
 
 fn limiter(store: RedisStore) -> Limiter {
-    Limiter::new([Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400)))]).store(store)
+    Limiter::new([Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400)))])
+        .patient()
+        .store(store)
 }
 
 /// Charges 1, and says how much was charged by then; nothing after the deadline.

@@ -1,9 +1,11 @@
-//! One limit of each algorithm, of the same size.
+//! One limit of each algorithm, of the same size; and limiters that wait for a slow store.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, CircuitBreaker, FixedWindow, LeakyBucket, LeakyBucketQueue, Limiter, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
 };
 
 /// Every algorithm, set to allow `tokens` at once, and as many in each `period`.
@@ -18,4 +20,15 @@ pub(crate) fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 
         ("leaky_bucket", LeakyBucket::new(tokens, tokens, period).into()),
         ("leaky_bucket_queue", LeakyBucketQueue::new(tokens - 1, tokens, period).into()),
     ]
+}
+
+/// A limiter that waits for its store however long it takes, where a test is about the store.
+pub(crate) trait Patient {
+    fn patient(self) -> Self;
+}
+
+impl Patient for Limiter {
+    fn patient(self) -> Self {
+        self.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+    }
 }

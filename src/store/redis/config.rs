@@ -7,8 +7,12 @@ use deadpool_redis::redis::sentinel::{SentinelClient, SentinelClientBuilder, Sen
 use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsMode};
 
 use super::RedisStore;
+use super::cluster::{Cluster, Seeds};
 use super::connection::{Connections, Source};
+use super::deployment::Deployment;
 use super::error::Fault;
+use super::queue::Queue;
+use super::server::Server;
 #[cfg(feature = "redis-tls")]
 use super::tls::{self, Certificates};
 use crate::error::StoreError;
@@ -70,6 +74,7 @@ pub struct RedisConfig {
 enum Topology {
     Node(String),
     Sentinel { master: String, urls: Vec<String> },
+    Cluster { urls: Vec<String> },
 }
 
 #[derive(Clone, PartialEq)]
@@ -93,6 +98,13 @@ impl RedisConfig {
         Self::new(Topology::Sentinel { master: master.into(), urls: urls.into_iter().map(Into::into).collect() })
     }
 
+    /// A Cluster: one of the masters at these URLs is asked for the others, so give several. All are
+    /// spoken to as the first URL says: with its user, its password and its TLS. See
+    /// [`RedisStore`](RedisStore#in-a-cluster) for what a Cluster changes.
+    pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
+        Self::new(Topology::Cluster { urls: urls.into_iter().map(Into::into).collect() })
+    }
+
     fn new(topology: Topology) -> Self {
         Self {
             topology,
@@ -108,7 +120,7 @@ impl RedisConfig {
         }
     }
 
-    /// How many connections to keep, 1 to 1024: 2, unless this says otherwise. All calls share
+    /// How many connections to keep, to each server, 1 to 1024: 2, unless this says otherwise. All calls share
     /// them, so there need not be many: another one lets another core read replies.
     pub fn connections(self, connections: usize) -> Self {
         Self { connections, ..self }
@@ -179,9 +191,9 @@ impl RedisConfig {
     /// When the configuration is refused, or there is no Redis that answers, accepts the
     /// credentials and lets us load a script.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
-        let connections = self.build()?;
-        connections.open().await?;
-        Ok(RedisStore::over(connections))
+        let deployment = self.build()?;
+        deployment.open().await?;
+        Ok(RedisStore::over(deployment))
     }
 
     /// Connects in the background, for services that must start while Redis is down: until there
@@ -191,13 +203,13 @@ impl RedisConfig {
     ///
     /// When the configuration is refused.
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
-        let connections = self.build()?;
-        connections.open_in_background();
-        Ok(RedisStore::over(connections))
+        let deployment = self.build()?;
+        deployment.open_in_background();
+        Ok(RedisStore::over(deployment))
     }
 
     /// Connections that are opened when they are called for.
-    pub(super) fn build(&self) -> Result<Connections, Fault> {
+    pub(super) fn build(&self) -> Result<Deployment, Fault> {
         if !(1..=1024).contains(&self.connections) {
             return Err(Fault::Setting(format!("{} connections: use 1 to 1024", self.connections).into()));
         }
@@ -208,15 +220,22 @@ impl RedisConfig {
             }
         }
         let source = match &self.topology {
-            Topology::Node(url) => {
-                let info = self.secured(self.with_credentials(parse(url)?))?;
-                Source::node(info, self.timeouts(), self.connections)?
-            }
+            Topology::Node(url) => Source::node(self.info(url)?, self.timeouts(), self.connections)?,
             Topology::Sentinel { master, urls } => {
                 Source::sentinel(self.sentinel_client(master, urls)?, self.timeouts())
             }
+            Topology::Cluster { urls } => {
+                let seeds = urls.iter().map(|url| self.info(url)).collect::<Result<_, _>>()?;
+                let seeds = Seeds::new(seeds, self.timeouts(), self.connections)?;
+                return Ok(Deployment::Cluster(Cluster::new(seeds)));
+            }
         };
-        Ok(Connections::new(source, self.connections))
+        let connections = Connections::new(source, self.connections);
+        Ok(Deployment::Single(Queue::new(Server::Single(connections))))
+    }
+
+    fn info(&self, url: &str) -> Result<ConnectionInfo, Fault> {
+        self.secured(self.with_credentials(parse(url)?))
     }
 
     fn timeouts(&self) -> AsyncConnectionConfig {
@@ -339,12 +358,11 @@ fn address(url: &str) -> String {
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut config = f.debug_struct("RedisConfig");
+        let addresses = |urls: &[String]| urls.iter().map(|url| address(url)).collect::<Vec<_>>();
         match &self.topology {
             Topology::Node(url) => config.field("node", &address(url)),
-            Topology::Sentinel { master, urls } => {
-                let urls: Vec<_> = urls.iter().map(|url| address(url)).collect();
-                config.field("master", master).field("sentinels", &urls)
-            }
+            Topology::Sentinel { master, urls } => config.field("master", master).field("sentinels", &addresses(urls)),
+            Topology::Cluster { urls } => config.field("cluster", &addresses(urls)),
         };
         config
             .field("connections", &self.connections)

@@ -39,6 +39,19 @@ pub(super) enum Fault {
     Script(String),
     /// The reply is not one that the script gives.
     Reply(&'static str),
+    /// There is no URL to ask for a Cluster's masters.
+    NoSeeds,
+    /// No master of a Cluster is known to have a slot.
+    Slot(u16),
+}
+
+/// Where a Cluster says that a slot is: an address, or a port of the host that said so.
+#[derive(Debug)]
+pub(super) enum Redirect<'a> {
+    /// There for good.
+    Moved(&'a str),
+    /// On its way there: what has left is found there, this once.
+    Ask(&'a str),
 }
 
 impl Fault {
@@ -67,6 +80,31 @@ impl Fault {
             }
             _ => false,
         }
+    }
+
+    /// Whether it says more of a server than of a request: that it can't be reached, or has other slots.
+    pub(super) fn is_of_a_server(&self) -> bool {
+        !matches!(self, Self::Script(_) | Self::Reply(_) | Self::Slot(_) | Self::NoSeeds)
+    }
+
+    /// Whether nothing was sent, so that nothing can have run.
+    pub(super) fn is_unsent(&self) -> bool {
+        matches!(self, Self::Connect(_))
+    }
+
+    /// Whether the keys of a call are not all in one place, as their slot is on its way.
+    pub(super) fn is_half_moved(&self) -> bool {
+        matches!(self, Self::Call(error) if error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain))
+    }
+
+    /// Where a Cluster has what was asked for. Nothing ran.
+    pub(super) fn redirect(&self) -> Option<Redirect<'_>> {
+        let Self::Call(error) = self else { return None };
+        let (address, _) = error.redirect_node()?;
+        Some(match error.kind() {
+            ErrorKind::Server(ServerErrorKind::Ask) => Redirect::Ask(address),
+            _ => Redirect::Moved(address),
+        })
     }
 }
 
@@ -129,6 +167,12 @@ impl fmt::Display for Fault {
                  the next call connects anew"
             ),
             Self::Script(error) => write!(f, "Redis could not decide: {error}"),
+            Self::NoSeeds => write!(f, "there is no URL: give one of a Cluster's masters, or better of several"),
+            Self::Slot(slot) => write!(
+                f,
+                "no master of the Cluster is known to have the slot {slot}: \
+                 check by CLUSTER INFO that all slots are assigned"
+            ),
             Self::Reply(what) => write!(
                 f,
                 "Redis answered what the script never does, {what}: \
@@ -151,7 +195,9 @@ impl std::error::Error for Fault {
             | Self::NoMaster(source)
             | Self::Lost(source)
             | Self::Call(source) => Some(source),
-            Self::Setting(_) | Self::NoRuntime | Self::Script(_) | Self::Reply(_) => None,
+            Self::Setting(_) | Self::NoRuntime | Self::Script(_) | Self::Reply(_) | Self::NoSeeds | Self::Slot(_) => {
+                None
+            }
         }
     }
 }

@@ -1,13 +1,18 @@
 //! The store in Redis, for a fleet.
 
 mod ask;
+mod cluster;
 mod config;
 mod connection;
 mod denials;
+mod deployment;
 mod error;
 mod key;
 mod queue;
+mod reserve;
 mod script;
+mod server;
+mod slot;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "redis-tls")]
@@ -17,11 +22,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 pub use self::config::RedisConfig;
-use self::connection::Connections;
 use self::denials::{Denials, Watch};
+use self::deployment::Deployment;
 use self::error::Fault;
-use self::queue::Queue;
+use self::reserve::Apart;
 use self::script::{Found, Request, Task};
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::decision::Decision;
@@ -49,9 +56,34 @@ use crate::time::Clock;
 /// ```
 ///
 /// Its clones share connections.
+///
+/// # In a Cluster
+///
+/// The limits of one subject share a slot, and are decided in one round trip as on one server. So are
+/// those of several subjects (a user and a tenant, say), if they happen to share one. If not, all slots
+/// are first asked at the same time whether they have room, which is where most denials end; then each
+/// slot that is charged costs another round trip, in turn. If one has filled up meanwhile and denies,
+/// what the others took is given back.
+///
+/// - Never is more admitted than a limit allows, and nothing stays charged for a denied request. But
+///   what is taken and given back is missing for a moment, in which others may be denied for it.
+/// - In a [`LeakyBucketQueue`](crate::LeakyBucketQueue) a place is only given back while nobody queues
+///   behind it. Or else it passes unused.
+/// - Whoever is given up between two slots (by a deadline) is given back what was taken, in the background.
+/// - If a slot does not answer, the request is an error, and what others took is given back. What can't
+///   be (they do not answer either, or the process ends), and what the silent one may have taken, stays
+///   charged.
+/// - Each slot decides at an instant of its own master's clock; [`Decision::at`] is the latest of these.
+///
+/// A charge is only sent again if the Cluster says that it did not run (its slot has moved), or if it
+/// could not be sent. Without a master, requests of its slots are errors until its replica has taken its
+/// place. Those of other slots go on, if the Cluster is told `cluster-require-full-coverage no`. While a
+/// slot is being moved, requests with several keys in it can be errors (`TRYAGAIN`).
+///
+/// What a master had not told its replica when it died is forgotten, as Redis does not wait for that.
 #[derive(Clone)]
 pub struct RedisStore {
-    queue: Arc<Queue>,
+    deployment: Deployment,
     prefix: Arc<str>,
     hasher: KeyHasher,
     clock: Option<Arc<dyn Clock>>,
@@ -77,9 +109,9 @@ impl RedisStore {
         RedisConfig::node(url).connect().await
     }
 
-    fn over(connections: Connections) -> Self {
+    fn over(deployment: Deployment) -> Self {
         Self {
-            queue: Queue::new(connections),
+            deployment,
             prefix: key::PREFIX.into(),
             hasher: KeyHasher::with_secret(NO_SECRET),
             clock: None,
@@ -141,12 +173,10 @@ impl RedisStore {
         clock: Option<u64>,
         read: impl FnOnce(u64, Found) -> Result<T, Fault> + Send + 'static,
     ) -> Answer<T> {
-        let queue = self.queue.clone();
+        let deployment = self.deployment.clone();
+        let clock = clock.map(script::clock);
         Answer::pending(async move {
-            let (now, found) = match clock.map(script::clock) {
-                None => queue.ask(request).await?,
-                Some(clock) => queue.ask_by(&clock, request).await?,
-            };
+            let (now, found) = deployment.ask(clock, request).await?;
             Ok(read(now, found)?)
         })
     }
@@ -156,8 +186,12 @@ impl RedisStore {
         if let Some(decision) = self.denials.as_ref().and_then(|denials| denials.answer(charges, clock)) {
             return Answer::ready(Ok(decision));
         }
-        let (request, asked) = ask::charges(&self.prefix, task, charges);
         let watch = self.watch(charges.iter().map(|charge| (charge.terms, charge.key)), task == Task::Acquire);
+        if self.are_apart(charges) {
+            let apart = Apart::new(self.clone(), charges, watch);
+            return Answer::pending(async move { Ok(apart.decide(task).await?) });
+        }
+        let (request, asked) = ask::charges(&self.prefix, task, charges);
         self.ask(request, clock, move |now, found| {
             let decision = ask::decision(task, now, &asked, &found)?;
             if let Some(watch) = watch.filter(|_| !decision.is_allowed()) {
@@ -167,13 +201,31 @@ impl RedisStore {
         })
     }
 
-    /// Has the script change what `keys` hold.
-    fn change<'a>(&self, request: Request, keys: impl Iterator<Item = (&'a Arc<Terms>, KeyHash)>) -> Answer<()> {
+    /// Has the script change what `keys` hold, by a request for each slot, all at the same time.
+    fn change<'a>(&self, requests: Vec<Request>, keys: impl Iterator<Item = (&'a Arc<Terms>, KeyHash)>) -> Answer<()> {
         let watch = self.watch(keys, true);
-        self.ask(request, self.now(), move |_, _| {
+        let deployment = self.deployment.clone();
+        let clock = self.now().map(script::clock);
+        Answer::pending(async move {
+            let replies = join_all(requests.into_iter().map(|request| deployment.ask(clock, request))).await;
             drop(watch);
-            Ok(())
+            Ok(replies.into_iter().try_for_each(|reply| reply.map(drop))?)
         })
+    }
+
+    /// Whether no one call may carry the keys of all charges: those of several subjects in a Cluster.
+    fn are_apart(&self, charges: &[Charge<'_>]) -> bool {
+        let mut keys = charges.iter().map(|charge| charge.key);
+        self.deployment.is_cluster() && keys.next().is_some_and(|first| keys.any(|key| key != first))
+    }
+
+    /// What one call may carry together.
+    fn by_slot<T: Copy>(&self, all: &[T], key: impl Fn(&T) -> KeyHash) -> Vec<Vec<T>> {
+        if !self.deployment.is_cluster() {
+            return vec![all.to_vec()];
+        }
+        let slots = slot::group(all.iter().copied(), key);
+        slots.into_iter().map(|(_, slot)| slot.into_iter().map(|(_, one)| one).collect()).collect()
     }
 
     /// The present instant, where a clock is handed in.
@@ -204,11 +256,15 @@ impl Store for RedisStore {
         if refunds.is_empty() {
             return Answer::ready(Ok(()));
         }
-        self.change(ask::refunds(&self.prefix, refunds), refunds.iter().map(|refund| (refund.terms, refund.key)))
+        let requests = self.by_slot(refunds, |refund| refund.key);
+        let requests = requests.iter().map(|refunds| ask::refunds(&self.prefix, refunds)).collect();
+        self.change(requests, refunds.iter().map(|refund| (refund.terms, refund.key)))
     }
 
     fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
-        self.change(ask::resets(&self.prefix, keys), keys.iter().copied())
+        let requests = self.by_slot(keys, |(_, key)| *key);
+        let requests = requests.iter().map(|keys| ask::resets(&self.prefix, keys)).collect();
+        self.change(requests, keys.iter().copied())
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::connection::Connections;
 use super::error::Fault;
-use super::script::{Found, Replies, Request};
+use super::script::{Reply, Request};
+use super::server::Server;
 
 /// How many calls are under way at most. Whoever finds fewer goes at once, so that a lone request
 /// is never delayed; the others wait for a reply, and leave with all that have come since. A second
@@ -18,12 +18,9 @@ const CALLS: usize = 2;
 /// keep others waiting for longer than it saves.
 const TOGETHER: usize = 64;
 
-/// What the script said of a request, and at which instant.
-type Reply = Result<(u64, Found), Fault>;
-
 #[derive(Debug)]
 pub(super) struct Queue {
-    connections: Connections,
+    server: Server,
     state: Mutex<State>,
 }
 
@@ -34,8 +31,12 @@ struct State {
 }
 
 impl Queue {
-    pub(super) fn new(connections: Connections) -> Arc<Self> {
-        Arc::new(Self { connections, state: Mutex::default() })
+    pub(super) fn new(server: Server) -> Arc<Self> {
+        Arc::new(Self { server, state: Mutex::default() })
+    }
+
+    pub(super) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// What the script says of `request` by Redis' own clock. Given up before the request has left,
@@ -44,6 +45,14 @@ impl Queue {
         match self.begin(request) {
             Ok((request, _turn)) => self.ask_by(&[], request).await,
             Err(reply) => reply.await.unwrap_or(Err(Fault::Reply("nothing"))),
+        }
+    }
+
+    /// What the script says of `request` by Redis' own clock, or by one that is handed in.
+    pub(super) async fn reply(self: &Arc<Self>, clock: Option<[u8; 24]>, request: Request) -> Reply {
+        match clock {
+            None => self.ask(request).await,
+            Some(clock) => self.ask_by(&clock, request).await,
         }
     }
 
@@ -61,8 +70,7 @@ impl Queue {
 
     /// What the script says of `request` by a clock that is handed in, in a call of its own.
     pub(super) async fn ask_by(&self, clock: &[u8], request: Request) -> Reply {
-        let Replies { now, mut found } = self.connections.call(clock, &[request]).await?;
-        Ok((now, found.pop().unwrap_or(Err(Fault::Reply("nothing")))?))
+        self.server.call(clock, &[request]).await.pop().unwrap_or(Err(Fault::Reply("nothing")))
     }
 
     /// Sends what waits, call after call, until nothing does.
@@ -75,18 +83,9 @@ impl Queue {
             if requests.is_empty() {
                 return drop(turn);
             }
-            match self.connections.call(&[], &requests).await {
-                Ok(Replies { now, found }) => {
-                    for (sender, found) in senders.into_iter().zip(found) {
-                        // Who gave up meanwhile was charged all the same.
-                        let _ = sender.send(found.map(|found| (now, found)));
-                    }
-                }
-                Err(fault) => {
-                    for sender in senders {
-                        let _ = sender.send(Err(fault.clone()));
-                    }
-                }
+            for (sender, reply) in senders.into_iter().zip(self.server.call(&[], &requests).await) {
+                // Who gave up meanwhile was charged all the same.
+                let _ = sender.send(reply);
             }
         }
     }

@@ -4,6 +4,7 @@ use deadpool_redis::redis::{Cmd, Value, cmd};
 use smallvec::SmallVec;
 
 use super::error::Fault;
+use super::slot;
 use crate::algorithm::State;
 
 /// All of it: fixed, so that a server keeps one script however many limits there are.
@@ -44,6 +45,11 @@ impl Request {
 
     pub(super) fn limit(&mut self, key: String) {
         self.keys.push(key);
+    }
+
+    /// Where its keys are in a Cluster: requests whose keys have several slots are taken apart first.
+    pub(super) fn slot(&self) -> u16 {
+        self.keys.first().map_or(0, |key| slot::of(key))
     }
 
     /// A limit's rule, the mark of what is to be given back if there is one, and its numbers.
@@ -166,6 +172,16 @@ pub(super) struct Replies {
     /// What it found for each, or why it could not decide it.
     pub(super) found: Vec<Result<Found, Fault>>,
 }
+
+impl Replies {
+    /// The reply to each request.
+    pub(super) fn each(self) -> Vec<Reply> {
+        self.found.into_iter().map(|found| found.map(|found| (self.now, found))).collect()
+    }
+}
+
+/// What the script said of a request, and at which instant.
+pub(super) type Reply = Result<(u64, Found), Fault>;
 
 /// Reads what the script replied to as many `requests`.
 pub(super) fn replies(reply: Value, requests: usize) -> Result<Replies, Fault> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Cmd, RedisError, Value};
+use deadpool_redis::redis::{Cmd, RedisError, Value, pipe};
 
 use super::lines::Lines;
 
@@ -48,6 +48,17 @@ impl Link {
         let reply = command.query_async(&mut self.connection).await;
         unanswered.is_over = true;
         reply
+    }
+
+    /// Like [`send`](Self::send), for keys that another master of a Cluster is moving to this one.
+    pub(super) async fn send_asking(&mut self, command: &Cmd, lines: &Arc<Lines>) -> Result<Value, RedisError> {
+        // One after the other on one connection: the first holds for the second only.
+        let mut both = pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let mut unanswered = Unanswered { lines, line: self.line, health: &self.health, is_over: false };
+        let replies = self.connection.send_packed_commands(&both, 1, 1).await;
+        unanswered.is_over = true;
+        replies?.pop().unwrap_or(Value::Nil).extract_error()
     }
 
     /// A call was answered: should the connection break, it is replaced at once.

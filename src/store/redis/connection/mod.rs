@@ -8,7 +8,7 @@ mod source;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use deadpool_redis::redis::{ErrorKind, ServerErrorKind};
+use deadpool_redis::redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 
 use self::lines::Lines;
 use self::link::Link;
@@ -58,10 +58,20 @@ impl Connections {
     /// Has the script decide `requests`. A call is never sent twice, unless the server said that it
     /// did not run because it does not know the script.
     pub(super) async fn call(&self, clock: &[u8], requests: &[Request]) -> Result<Replies, Fault> {
+        self.decide(clock, requests, false).await
+    }
+
+    /// Like [`call`](Self::call), for keys that another master of a Cluster is moving to this one.
+    pub(super) async fn call_asking(&self, clock: &[u8], requests: &[Request]) -> Result<Replies, Fault> {
+        self.decide(clock, requests, true).await
+    }
+
+    async fn decide(&self, clock: &[u8], requests: &[Request], asking: bool) -> Result<Replies, Fault> {
         let mut link = self.link().await?;
         for _ in 1..TRIES {
             let call = script::call(self.lines.source.hash(), clock, requests);
-            let reply = link.send(&call, &self.lines).await;
+            let reply =
+                if asking { link.send_asking(&call, &self.lines).await } else { link.send(&call, &self.lines).await };
             if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
                 self.lines.reload(&link);
                 link = self.lines.wait(link.line).await?;
@@ -79,6 +89,17 @@ impl Connections {
             return replies;
         }
         Err(Fault::Reply("again and again that it does not know the script that was just loaded"))
+    }
+
+    /// Has the server answer something else.
+    pub(super) async fn query(&self, query: &Cmd) -> Result<Value, Fault> {
+        let mut link = self.link().await?;
+        let reply = link.send(query, &self.lines).await.map_err(Fault::from);
+        match &reply {
+            Err(fault) if fault.breaks() => self.lines.replace(&link, fault),
+            _ => link.prove(),
+        }
+        reply
     }
 
     /// A connection: the next in turn, or else another one that is sound; if there is none, the one

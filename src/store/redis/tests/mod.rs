@@ -11,15 +11,14 @@ mod trace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use deadpool_redis::redis;
+use deadpool_redis::redis::{self, AsyncConnectionConfig, IntoConnectionInfo};
 
 use self::fake::{Fake, Held};
 use self::random::Random;
 use self::redis_server::RedisServer;
 use self::trace::Trace;
 use super::ask;
-use super::config::RedisConfig;
-use super::connection::Connections;
+use super::connection::{Connections, Source};
 use super::script::{self, Replies, Request, Task};
 use crate::hash::KeyHasher;
 use crate::store::{Charge, Terms};
@@ -39,7 +38,8 @@ enum Redis {
 impl Redis {
     fn real(server: &RedisServer) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let connections = RedisConfig::node(server.url()).build().unwrap();
+        let info = server.url().into_connection_info().unwrap();
+        let connections = Connections::new(Source::node(info, AsyncConnectionConfig::new(), 1).unwrap(), 1);
         runtime.block_on(connections.open()).unwrap();
         Self::Real(Box::new(connections), runtime)
     }

@@ -1,0 +1,45 @@
+//! Where the keys are: on one server, or spread over the masters of a Cluster.
+
+use std::sync::Arc;
+
+use super::cluster::Cluster;
+use super::error::Fault;
+use super::queue::Queue;
+use super::script::{Reply, Request};
+
+#[derive(Clone, Debug)]
+pub(super) enum Deployment {
+    Single(Arc<Queue>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Deployment {
+    /// Connects.
+    pub(super) async fn open(&self) -> Result<(), Fault> {
+        match self {
+            Self::Single(queue) => queue.server().open().await,
+            Self::Cluster(cluster) => cluster.open().await,
+        }
+    }
+
+    /// The same in the background.
+    pub(super) fn open_in_background(&self) {
+        match self {
+            Self::Single(queue) => queue.server().open_in_background(),
+            Self::Cluster(cluster) => cluster.open_in_background(),
+        }
+    }
+
+    /// What the script says of `request`, by Redis' own clock or one that is handed in.
+    pub(super) async fn ask(&self, clock: Option<[u8; 24]>, request: Request) -> Reply {
+        match self {
+            Self::Single(queue) => queue.reply(clock, request).await,
+            Self::Cluster(cluster) => cluster.ask(clock, request).await,
+        }
+    }
+
+    /// Whether no call may carry keys of different slots.
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+}

@@ -1,0 +1,205 @@
+//! Requests whose limits have several subjects, in a Cluster: no one script can decide them if their
+//! slots differ.
+//!
+//! First all slots are asked at the same time whether they have room: most denials take nothing.
+//! Then they are charged one after the other, in the order of slots, and what was taken is given
+//! back by its mark if a later one denies. As all take the same order, of those who want the last
+//! tokens of the same limits one gets all of them. What is held for a moment can only make others be
+//! denied, never admitted.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tokio::sync::oneshot;
+
+use super::denials::Watch;
+use super::error::Fault;
+use super::script::Task;
+use super::{RedisStore, ask, script, slot};
+use crate::decision::{Decision, Outcome, Outcomes, Verdict};
+use crate::hash::KeyHash;
+use crate::store::{Charge, Refund, Terms};
+use crate::time::Timestamp;
+
+/// A request's charges by slot.
+pub(super) struct Apart {
+    store: RedisStore,
+    slots: Vec<Vec<Placed>>,
+    /// Until all is over, what is given back too, what is taken here ends the denials of others.
+    _watch: Option<Watch>,
+}
+
+/// A [`Charge`], and which of the request's it is.
+struct Placed {
+    place: usize,
+    terms: Arc<Terms>,
+    key: KeyHash,
+    cost: u64,
+}
+
+/// What the slots have said of a request so far.
+struct Report {
+    /// The latest instant of all.
+    at: Timestamp,
+    outcomes: Vec<(usize, Outcome)>,
+}
+
+type Part = Result<Decision, Fault>;
+
+/// What slots have taken, by their number among the request's.
+type Taken = Vec<(usize, Outcomes)>;
+
+impl Apart {
+    pub(super) fn new(store: RedisStore, charges: &[Charge<'_>], watch: Option<Watch>) -> Self {
+        let place = |(place, Charge { terms, key, cost }): (_, Charge<'_>)| {
+            let terms = terms.clone();
+            Placed { place, terms, key, cost }
+        };
+        let slots = slot::group(charges.iter().copied(), |charge| charge.key);
+        let slots = slots.into_iter().map(|(_, slot)| slot.into_iter().map(place).collect()).collect();
+        Self { store, slots, _watch: watch }
+    }
+
+    pub(super) async fn decide(self, task: Task) -> Part {
+        let takes = |slot: &&Vec<Placed>| task == Task::Acquire && takes(slot);
+        if self.slots.iter().filter(takes).count() > 1 {
+            return self.acquire().await;
+        }
+        // One slot has all, or decides, as whoever takes nothing denies nothing.
+        let parts = self.slots.iter().map(|slot| {
+            let task = if takes(&slot) { Task::Acquire } else { Task::Peek };
+            self.part(task, slot)
+        });
+        let parts = join_all(parts).await;
+        if parts.iter().any(Result::is_err) {
+            let charged = |(index, part): (_, &Part)| {
+                Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.outcomes().into()))
+            };
+            let taken: Taken = parts.iter().enumerate().filter_map(charged).collect();
+            let report = Report::of(&self.slots, parts);
+            tokio::spawn(async move { self.give_back(taken).await });
+            return Ok(report?.decision(false));
+        }
+        Ok(Report::of(&self.slots, parts)?.decision(task == Task::Acquire))
+    }
+
+    async fn acquire(self) -> Part {
+        let parts = join_all(self.slots.iter().map(|slot| self.part(Task::Peek, slot))).await;
+        let report = Report::of(&self.slots, parts)?;
+        if !report.verdict().is_allowed() {
+            return Ok(report.decision(false));
+        }
+        // By a task of its own, so that whoever gives up leaves nothing half taken.
+        let (answer, decision) = oneshot::channel();
+        tokio::spawn(self.reserve(report, answer));
+        decision.await.unwrap_or(Err(Fault::Reply("nothing")))
+    }
+
+    async fn reserve(self, mut report: Report, answer: oneshot::Sender<Part>) {
+        let mut taken = Taken::new();
+        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| takes(slot)) {
+            if answer.is_closed() {
+                return self.give_back(taken).await;
+            }
+            match self.part(Task::Acquire, slot).await {
+                Ok(decision) if decision.is_allowed() => {
+                    taken.push((index, decision.outcomes().into()));
+                    report.note(slot, decision);
+                }
+                Ok(denial) => {
+                    self.give_back(taken).await;
+                    report.note(slot, denial);
+                    self.look_again(&mut report, index).await;
+                    let _ = answer.send(Ok(report.decision(false)));
+                    return;
+                }
+                Err(fault) => {
+                    let _ = answer.send(Err(fault));
+                    return self.give_back(taken).await;
+                }
+            }
+        }
+        if answer.send(Ok(report.decision(true))).is_err() {
+            self.give_back(taken).await;
+        }
+    }
+
+    /// What the slots but the one that denied say once all was given back.
+    async fn look_again(&self, report: &mut Report, denied: usize) {
+        let others = self.slots.iter().enumerate().filter(|(index, _)| *index != denied);
+        let parts = others.map(|(_, slot)| async move { (slot, self.part(Task::Peek, slot).await) });
+        for (slot, part) in join_all(parts).await {
+            // Who does not answer has said before what it has; the denial stands.
+            if let Ok(decision) = part {
+                report.note(slot, decision);
+            }
+        }
+    }
+
+    /// What one slot says of its part of the request.
+    async fn part(&self, task: Task, slot: &[Placed]) -> Part {
+        let charges: Vec<_> = slot.iter().map(Placed::charge).collect();
+        let (request, asked) = ask::charges(&self.store.prefix, task, &charges);
+        let (now, found) = self.store.deployment.ask(self.store.now().map(script::clock), request).await?;
+        ask::decision(task, now, &asked, &found)
+    }
+
+    /// Gives back what slots have taken, once: what can't be given back stays charged.
+    async fn give_back(&self, taken: Taken) {
+        let refunds = taken.iter().map(|(index, outcomes)| {
+            let taken = self.slots[*index].iter().zip(outcomes).filter(|(charge, _)| charge.cost > 0);
+            let refunds = taken.map(|(Placed { terms, key, cost, .. }, outcome)| Refund {
+                terms,
+                key: *key,
+                cost: *cost,
+                mark: outcome.mark,
+            });
+            let refund = ask::refunds(&self.store.prefix, &refunds.collect::<Vec<_>>());
+            self.store.deployment.ask(self.store.now().map(script::clock), refund)
+        });
+        join_all(refunds).await;
+    }
+}
+
+/// Whether a slot is charged anything.
+fn takes(slot: &[Placed]) -> bool {
+    slot.iter().any(|charge| charge.cost > 0)
+}
+
+impl Placed {
+    fn charge(&self) -> Charge<'_> {
+        Charge { terms: &self.terms, key: self.key, cost: self.cost }
+    }
+}
+
+impl Report {
+    fn of(slots: &[Vec<Placed>], parts: Vec<Part>) -> Result<Self, Fault> {
+        let mut report = Self { at: Timestamp::EPOCH, outcomes: Vec::new() };
+        for (slot, part) in slots.iter().zip(parts) {
+            report.note(slot, part?);
+        }
+        report.outcomes.sort_by_key(|(place, _)| *place);
+        Ok(report)
+    }
+
+    /// Notes what a slot says, for what it has said before.
+    fn note(&mut self, slot: &[Placed], decision: Decision) {
+        self.at = self.at.max(decision.at());
+        for (charge, outcome) in slot.iter().zip(decision.into_outcomes()) {
+            match self.outcomes.iter_mut().find(|(place, _)| *place == charge.place) {
+                Some((_, before)) => *before = outcome,
+                None => self.outcomes.push((charge.place, outcome)),
+            }
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        self.outcomes.iter().fold(Verdict::NOW, |verdict, (_, outcome)| verdict.and(outcome.verdict))
+    }
+
+    fn decision(self, charge: bool) -> Decision {
+        let verdict = self.verdict();
+        let outcomes: Outcomes = self.outcomes.into_iter().map(|(_, outcome)| outcome).collect();
+        Decision::new(self.at, verdict, charge && verdict.is_allowed(), outcomes)
+    }
+}

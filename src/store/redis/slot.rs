@@ -1,0 +1,69 @@
+//! The slots of a Cluster.
+
+use std::collections::BTreeMap;
+
+use crate::hash::KeyHash;
+
+/// How many there are.
+pub(super) const SLOTS: usize = 16_384;
+
+/// The slot of a key by its name: what is in the first braces says it, or all of it where that is
+/// nothing.
+pub(super) fn of(name: &str) -> u16 {
+    let braces = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+    let tag = braces.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name);
+    crc16(tag.as_bytes()) % SLOTS as u16
+}
+
+/// Items by the slot of their subject, whose hash is in the braces of all its keys' names: in the
+/// order of slots, each item with the place that it had.
+pub(super) fn group<T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> KeyHash) -> Vec<(u16, Vec<(usize, T)>)> {
+    let mut slots = BTreeMap::<_, Vec<_>>::new();
+    for (place, item) in items.into_iter().enumerate() {
+        slots.entry(of(&format!("{{{:032x}}}", key(&item).as_u128()))).or_default().push((place, item));
+    }
+    slots.into_iter().collect()
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| crc << 1 ^ if crc >> 15 == 1 { 0x1021 } else { 0 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use deadpool_redis::redis::cluster_routing::Slot;
+
+    use super::*;
+    use crate::algorithm::FixedWindow;
+    use crate::hash::KeyHasher;
+    use crate::store::Terms;
+    use crate::store::redis::key;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(of("123456789"), 0x31c3);
+        for name in ["", "foo", "{foo}", "a{foo}b", "{}foo", "foo{}{bar}", "foo{{bar}}zap", "foo{bar}{zap}", "a}b{c"] {
+            assert_eq!(Slot::new(of(name)), Some(Slot::for_key(name)), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn limits_of_one_subject_share_a_slot_whatever_they_are_called() {
+        let hasher = KeyHasher::with_secret([1; 16]);
+        for subject in 0..50_u8 {
+            let subject = hasher.hash(&[subject]);
+            let [(slot, _)] = group([()], |()| subject)[..] else { panic!("one slot") };
+            for limit in ["a", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "{00000000000000000000000000000000}"] {
+                let terms = Terms::new(limit.into(), 0, FixedWindow::per_day(1).into(), &hasher);
+                for prefix in ["ratelimit", "{p}", "{}"] {
+                    let mut escaped = String::new();
+                    key::escape(prefix, &mut escaped);
+                    assert_eq!(of(&key::name(&escaped, &terms, subject)), slot, "{prefix:?} {limit:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The store in a Redis Cluster, on real ones.
+#![cfg(feature = "redis")]
+
+mod answers;
+mod apart;
+#[path = "../support/limits.rs"]
+mod limits;
+mod masters;
+mod moves;
+#[path = "../support/redis_cluster.rs"]
+mod redis_cluster;
+#[path = "../support/redis_server.rs"]
+mod redis_server;
+
+use std::error::Error;
+use std::time::Duration;
+
+use redis_cluster::RedisCluster;
+use tower_ratelimit::{FixedWindow, Limit, RedisConfig, RedisStore};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+async fn store(cluster: &RedisCluster) -> RedisStore {
+    RedisConfig::cluster(cluster.urls()).connect().await.expect("a connection")
+}
+
+fn daily(name: &str, limit: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(limit))
+}
+
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// The slot of a subject: that of its only key.
+fn slot(cluster: &RedisCluster, limit: &str) -> (usize, u16, String) {
+    let keys = cluster.keys();
+    let mut of_limit = keys.into_iter().filter(|(_, key)| key.contains(&format!("}}:{limit}:")));
+    let (node, key) = of_limit.next().expect("a key");
+    assert!(of_limit.next().is_none(), "{limit} has one key");
+    (node, cluster.ask(node, &format!("CLUSTER KEYSLOT {key}")), key)
+}

@@ -1,0 +1,180 @@
+//! A Redis Cluster of a test's own, on free ports and in a folder of its own, which ends with the
+//! test and leaves nothing behind.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::{Client, Connection, FromRedisValue, cmd};
+
+pub(crate) struct RedisCluster {
+    nodes: Vec<Node>,
+    folder: PathBuf,
+}
+
+struct Node {
+    process: Child,
+    port: u16,
+}
+
+impl RedisCluster {
+    /// Three masters with a third of the slots each, and as many replicas of each.
+    ///
+    /// # Panics
+    ///
+    /// When there is no `redis-server`, or its Cluster does not come up.
+    pub(crate) fn start(replicas: usize) -> Self {
+        let folder = std::env::temp_dir().join(format!("cluster-{}-{}", std::process::id(), free_port()));
+        let mut cluster = Self { nodes: Vec::new(), folder };
+        for _ in 0..3 * (1 + replicas) {
+            let node = (0..5).find_map(|_| cluster.node(free_port())).expect("redis-server starts on a free port");
+            cluster.nodes.push(node);
+        }
+        for (index, slots) in ["0 5460", "5461 10922", "10923 16383"].iter().enumerate() {
+            cluster.tell(index, &format!("CLUSTER ADDSLOTSRANGE {slots}"));
+        }
+        for index in 0..cluster.nodes.len() {
+            cluster.tell(index, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
+        }
+        for index in 1..cluster.nodes.len() {
+            cluster.tell(0, &format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[index].port));
+        }
+        let known = format!("cluster_known_nodes:{}\r", cluster.nodes.len());
+        let all = 0..cluster.nodes.len();
+        wait("the nodes know each other", || all.clone().all(|node| cluster.info(node).contains(&known)));
+        for index in 3..cluster.nodes.len() {
+            cluster.tell(index, &format!("CLUSTER REPLICATE {}", cluster.id(index % 3)));
+        }
+        wait("the Cluster is up", || all.clone().all(|node| cluster.info(node).contains("cluster_state:ok")));
+        wait("the replicas follow", || {
+            (3..cluster.nodes.len()).all(|node| {
+                let info: String = cluster.ask(node, "INFO replication");
+                info.contains("master_link_status:up")
+            })
+        });
+        // Whose slots are whose, all know alike.
+        wait("all know all masters", || {
+            all.clone().all(|node| {
+                let slots: Vec<Vec<deadpool_redis::redis::Value>> = cluster.ask(node, "CLUSTER SLOTS");
+                slots.len() == 3 && slots.iter().all(|range| range.len() == 3 + replicas)
+            })
+        });
+        cluster
+    }
+
+    fn node(&self, port: u16) -> Option<Node> {
+        let folder = self.folder.join(port.to_string());
+        fs::create_dir_all(&folder).expect("a folder");
+        let mut process = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--dir"])
+            .arg(&folder)
+            .args(["--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0"])
+            .args(["--repl-diskless-sync-delay", "0"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!("can't start redis-server: {error}; install it, on Debian by `apt-get install redis-server`")
+            });
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(20) && process.try_wait().expect("its status").is_none() {
+            if connect(port).is_some() {
+                return Some(Node { process, port });
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+        None
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
+    }
+
+    pub(crate) fn port(&self, node: usize) -> u16 {
+        self.nodes[node].port
+    }
+
+    /// What a node answers to a command, whose words are apart by spaces.
+    pub(crate) fn ask<T: FromRedisValue>(&self, node: usize, command: &str) -> T {
+        let mut words = command.split(' ');
+        let mut call = cmd(words.next().expect("a command"));
+        words.for_each(|word| {
+            call.arg(word);
+        });
+        let mut connection = connect(self.nodes[node].port).expect("a connection");
+        call.query(&mut connection).unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    pub(crate) fn tell(&self, node: usize, command: &str) {
+        self.ask::<()>(node, command);
+    }
+
+    pub(crate) fn info(&self, node: usize) -> String {
+        self.ask(node, "CLUSTER INFO")
+    }
+
+    /// What the Cluster calls a node.
+    pub(crate) fn id(&self, node: usize) -> String {
+        self.ask(node, "CLUSTER MYID")
+    }
+
+    /// All keys of the masters, each with its master.
+    pub(crate) fn keys(&self) -> Vec<(usize, String)> {
+        let of = |node| self.ask::<Vec<String>>(node, "KEYS *").into_iter().map(move |key| (node, key));
+        (0..3).flat_map(of).collect()
+    }
+
+    /// Kills a node.
+    pub(crate) fn kill(&mut self, node: usize) {
+        let _ = self.nodes[node].process.kill();
+        let _ = self.nodes[node].process.wait();
+    }
+
+    /// Starts a node again that was killed: part of the Cluster, but empty.
+    pub(crate) fn restart(&mut self, node: usize) {
+        self.nodes[node] = self.node(self.nodes[node].port).expect("redis-server starts on the port it had");
+    }
+
+    /// Has a node hang, or go on (`STOP` or `CONT`).
+    pub(crate) fn signal(&self, node: usize, signal: &str) {
+        let process = self.nodes[node].process.id().to_string();
+        let done = Command::new("kill").args([&format!("-{signal}"), &process]).status().expect("kill");
+        assert!(done.success());
+    }
+}
+
+impl Drop for RedisCluster {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            let _ = node.process.kill();
+            let _ = node.process.wait();
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Waits for a condition, for a long time at most.
+pub(crate) fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}, at last");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn connect(port: u16) -> Option<Connection> {
+    let client = Client::open(format!("redis://127.0.0.1:{port}")).expect("a client");
+    client.get_connection_with_timeout(Duration::from_secs(5)).ok()
+}
+
+/// A free port whose bus, 10,000 higher, is free too.
+fn free_port() -> u16 {
+    let free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?.local_addr().ok().map(|at| at.port());
+    let both = || free(0).filter(|port| port.checked_add(10_000).and_then(free).is_some());
+    (0..1_000).find_map(|_| both()).expect("a free port")
+}
