@@ -43,3 +43,23 @@ impl Prefixes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// CVE-2026-30827 (express-rate-limit): cut before it was known to be mapped, all of IPv4 was
+    /// one key.
+    #[test]
+    fn a_mapped_address_is_known_before_it_is_cut() {
+        let bytes = |address: &str| {
+            let mut key = KeyBuf::default();
+            Prefixes::DEFAULT.ipv6(56).write(address.parse().unwrap(), &mut key);
+            key.as_bytes().to_vec()
+        };
+        assert_eq!(bytes("::ffff:192.0.2.1"), bytes("192.0.2.1"));
+        assert_ne!(bytes("::ffff:192.0.2.1"), bytes("::ffff:192.0.2.2"));
+        assert_eq!(bytes("2001:db8::1"), bytes("2001:db8:0:ff::2"));
+        assert_ne!(bytes("2001:db8::1"), bytes("2001:db8:0:100::1"));
+    }
+}
