@@ -231,7 +231,7 @@ proptest! {
         breaks in prop::collection::vec(any::<bool>(), 1..6),
         same_line: bool,
     ) {
-        let added: Vec<_> = [&[client.clone()], &*proxies].concat();
+        let added: Vec<_> = [std::slice::from_ref(&client), &*proxies].concat();
         let mut added_lines = lines(&added, &breaks, list);
         let mut all = made_up;
         if same_line {
