@@ -45,6 +45,20 @@ pub(crate) enum ConfigErrorKind {
     CostPath {
         path: String,
     },
+    Cidr {
+        text: String,
+    },
+    CidrBits {
+        text: String,
+        network: String,
+    },
+    CidrsOfEveryone {
+        family: &'static str,
+    },
+    NoProxies,
+    HeaderName {
+        name: String,
+    },
     NeedsRequest {
         limit: String,
         what: &'static str,
@@ -137,6 +151,26 @@ impl fmt::Display for ConfigError {
                 "the cost table's path {path:?} matches nothing, as paths start with a slash: write {:?}",
                 format!("/{path}")
             ),
+            ConfigErrorKind::Cidr { text } => write!(
+                f,
+                "{text:?} is not a network: write one like \"10.0.0.0/8\" or \"fd00::/8\", or a single address"
+            ),
+            ConfigErrorKind::CidrBits { text, network } => write!(
+                f,
+                "the network {text:?} has bits beyond its prefix: write {network:?}, or the address without a prefix \
+                 if that alone is meant"
+            ),
+            ConfigErrorKind::CidrsOfEveryone { family } => write!(
+                f,
+                "the trusted networks hold all of {family}, so that every client could choose its address: name the \
+                 proxies' networks, or count the proxies with `TrustedProxies::hops` if nobody else can connect"
+            ),
+            ConfigErrorKind::NoProxies => {
+                write!(f, "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`")
+            }
+            ConfigErrorKind::HeaderName { name } => {
+                write!(f, "{name:?} is not a header's name: use letters, digits and dashes")
+            }
             ConfigErrorKind::NeedsRequest { limit, what } => write!(
                 f,
                 "the limit {limit:?} takes its {what} from a request, and a `Limiter` sees none: \

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Empty;
 use tower::{Layer, Service};
-use tower_ratelimit::key::PeerAddr;
+use tower_ratelimit::key::{PeerAddr, TrustedProxies};
 use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset, TokenBucket, key};
 
 /// The system's allocator, which counts the calls of each thread.
@@ -76,7 +76,12 @@ impl Service<Request<()>> for Answering {
 }
 
 fn request() -> Request<()> {
-    let mut request = Request::get("/").header("x-api-key", "a-key-of-32-characters-0123456789").body(()).unwrap();
+    let request = Request::get("/").header("x-api-key", "a-key-of-32-characters-0123456789");
+    let request = request.header("x-forwarded-for", "203.0.113.9, 198.51.100.1:4711, [fd00::1]:80");
+    let request = request.header("x-forwarded-for", "10.0.0.7").header("x-real-ip", "198.51.100.1");
+    let request =
+        request.header("forwarded", r#"for="203.0.113.9, for="\[2001:db8::1]:80";host="a, \"b\"", for=10.0.0.7"#);
+    let mut request = request.body(()).unwrap();
     request.extensions_mut().insert(PeerAddr(SocketAddr::from(([192, 0, 2, 1], 50_000))));
     request
 }
@@ -169,6 +174,15 @@ fn nothing_where_nothing_is_told() {
         bucket("a").by(key::header("x-user").or((key::peer_ip(), key::path(), key::method())))
     };
     allocates("either of two keys", &none(vec![either]), ALLOWED, 0);
+    let proxies = || TrustedProxies::cidrs(["192.0.2.0/24", "10.0.0.0/8", "fd00::/8"]);
+    for (what, address) in [
+        ("by client, X-Forwarded-For", proxies().x_forwarded_for()),
+        ("by client, Forwarded", proxies().forwarded()),
+        ("by client, single value", proxies().single_valued("x-real-ip")),
+        ("by client, hops", TrustedProxies::hops(2).forwarded()),
+    ] {
+        allocates(what, &none(vec![limit("a").by(key::client_ip(address))]), ALLOWED, 0);
+    }
     allocates("at another cost", &none(vec![bucket("a").cost(2)]), ALLOWED, 0);
 }
 

@@ -1,6 +1,6 @@
 //! Whose bucket a request is charged to.
 //!
-//! An extractor takes a key from a request: [`peer_ip`], [`header`], [`path`], [`matched_route`],
+//! An extractor takes a key from a request: [`peer_ip`], [`client_ip`], [`header`], [`path`], [`matched_route`],
 //! [`method`], [`extension`], [`from_fn`], [`from_async_fn`]. Several make one key as a tuple, and
 //! one stands in for another with [`or`](KeyExtractor::or). A limit without one has a single
 //! bucket for all requests.
@@ -21,19 +21,23 @@
 //!
 //! A header, a path or a query is the client's to choose: keyed by one that nobody has checked, a
 //! client picks its own bucket, or another's. Put the limiter behind what checks it, or make the
-//! address a part of the key. A raw [`path`] has as many spellings as a client likes;
+//! address a part of the key. So are the headers that name an address, but for what proxies that
+//! you trust have written there: that is what [`client_ip`] keeps to. A raw [`path`] has as many spellings as a client likes;
 //! [`matched_route`] has one.
 
+mod client;
 mod closure;
 mod combine;
 mod extractor;
 mod head;
 mod part;
 mod peer;
+mod prefix;
 
+pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
 pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
 pub use combine::Or;
 pub use extractor::{Extracted, KeyExtractor, Missing};
 pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
 pub use part::{Key, KeyBuf};
-pub use peer::{PeerAddr, PeerIp, peer_ip};
+pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};

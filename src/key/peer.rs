@@ -1,9 +1,10 @@
 //! The address at the other end of the connection.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use super::extractor::{Extracted, KeyExtractor, Missing};
-use super::part::{Key, KeyBuf};
+use super::part::KeyBuf;
+use super::prefix::Prefixes;
 use crate::request::RequestHead;
 
 /// The address of the peer: who opened the connection. IPv6 addresses are cut to their first 64
@@ -21,15 +22,16 @@ use crate::request::RequestHead;
 ///
 /// # Deployment
 ///
-/// Behind a proxy, the peer is the proxy, and all clients share its bucket.
+/// Behind a proxy, the peer is the proxy, and all clients share its bucket: there, use
+/// [`client_ip`](super::client_ip).
 pub const fn peer_ip() -> PeerIp {
-    PeerIp { ipv6_prefix: 64 }
+    PeerIp { prefixes: Prefixes::DEFAULT }
 }
 
 /// See [`peer_ip`].
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp {
-    ipv6_prefix: u8,
+    prefixes: Prefixes,
 }
 
 impl PeerIp {
@@ -41,27 +43,31 @@ impl PeerIp {
     #[must_use]
     #[track_caller]
     pub const fn ipv6_prefix(self, bits: u8) -> Self {
-        assert!(bits >= 1 && bits <= 128, "an IPv6 prefix has 1 to 128 bits");
-        Self { ipv6_prefix: bits }
+        Self { prefixes: self.prefixes.ipv6(bits) }
+    }
+
+    /// How many leading bits of an IPv4 address make the key: all 32 at first.
+    ///
+    /// # Panics
+    ///
+    /// When `bits` is 0, which would put all of IPv4 in one bucket, or over 32.
+    #[must_use]
+    #[track_caller]
+    pub const fn ipv4_prefix(self, bits: u8) -> Self {
+        Self { prefixes: self.prefixes.ipv4(bits) }
     }
 }
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        let Some(peer) = peer(head) else { return Extracted::Missing(Missing::FromServer) };
-        // First what it is, then what of it counts: the other way round, all of IPv4 mapped into
-        // IPv6 would be one key.
-        match peer.ip().to_canonical() {
-            IpAddr::V4(address) => address.write(key),
-            IpAddr::V6(address) => cut(address, self.ipv6_prefix).write(key),
+        match Peer::of(head) {
+            Some(Peer::Address(address)) => {
+                self.prefixes.write(address, key);
+                Extracted::Done
+            }
+            Some(Peer::Unix) | None => Extracted::Missing(Missing::FromServer),
         }
-        Extracted::Done
     }
-}
-
-fn cut(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
-    let mask = u128::MAX << (128 - u32::from(prefix));
-    Ipv6Addr::from_bits(address.to_bits() & mask)
 }
 
 /// The peer's address, as a request's extension, for servers that don't say it otherwise.
@@ -76,7 +82,48 @@ fn cut(address: Ipv6Addr, prefix: u8) -> Ipv6Addr {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerAddr(pub SocketAddr);
 
-fn peer(head: &RequestHead<'_>) -> Option<SocketAddr> {
+/// Says, as a request's extension, that the peer has connected over a Unix socket and so has no
+/// address. Tonic's server says it by itself. Where the server says an address too, that counts.
+///
+/// ```
+/// use axum::{Extension, Router};
+/// use tower_ratelimit::key::UnixPeer;
+///
+/// # let limits = tower_ratelimit::RateLimitLayer::new([
+/// #     tower_ratelimit::Limit::new("one", tower_ratelimit::FixedWindow::per_day(1)),
+/// # ]);
+/// // Outside the limits, for an app that is served on a Unix socket and nowhere else.
+/// let app: Router = Router::new().layer(limits).layer(Extension(UnixPeer));
+/// ```
+///
+/// It means something where
+/// [`TrustedProxies::trust_unix_peers`](super::TrustedProxies::trust_unix_peers) was chosen.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct UnixPeer;
+
+/// Who opened the connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer {
+    /// Canonical: an IPv4 address is never one mapped into IPv6.
+    Address(IpAddr),
+    Unix,
+}
+
+impl Peer {
+    /// The peer, if the server says who that is.
+    pub(super) fn of(head: &RequestHead<'_>) -> Option<Self> {
+        if let Some(address) = address(head) {
+            return Some(Self::Address(address.ip().to_canonical()));
+        }
+        #[cfg(all(feature = "tonic", unix))]
+        if head.extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+            return Some(Self::Unix);
+        }
+        head.extensions.get::<UnixPeer>().map(|_| Self::Unix)
+    }
+}
+
+fn address(head: &RequestHead<'_>) -> Option<SocketAddr> {
     if let Some(PeerAddr(peer)) = head.extensions.get() {
         return Some(*peer);
     }

@@ -1,0 +1,135 @@
+//! Networks, as operators write them.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::error::{ConfigError, ConfigErrorKind};
+
+/// A set of networks: disjoint, and in order.
+#[derive(Clone, Debug)]
+pub(super) struct Cidrs(Arc<[IpNet]>);
+
+impl Cidrs {
+    pub(super) fn parse<I>(texts: I) -> Result<Self, ConfigError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let networks = texts.into_iter().map(|text| network(text.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let mut networks = IpNet::aggregate(&networks);
+        networks.sort_unstable();
+        Ok(Self(networks.into()))
+    }
+
+    /// Whether one of them holds this canonical address.
+    pub(super) fn contain(&self, address: IpAddr) -> bool {
+        let behind = self.0.partition_point(|network| network.network() <= address);
+        behind.checked_sub(1).is_some_and(|nearest| self.0[nearest].contains(&address))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What they hold all of, if they do: IPv4, or what is in use of IPv6 (`2000::/3`).
+    pub(super) fn everyone(&self) -> Option<&'static str> {
+        let unicast = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+        let hold = |all: IpNet| self.0.iter().any(|network| network.contains(&all));
+        if hold(Ipv4Net::default().into()) {
+            return Some("IPv4");
+        }
+        hold(unicast.into()).then_some("IPv6")
+    }
+}
+
+fn network(text: &str) -> Result<IpNet, ConfigError> {
+    let alone = |_| text.parse().map(|address: IpAddr| IpNet::from(address));
+    let network: IpNet = text.parse().or_else(alone).map_err(|_| ConfigErrorKind::Cidr { text: text.to_owned() })?;
+    if network.addr() != network.network() {
+        let network = network.trunc().to_string();
+        return Err(ConfigErrorKind::CidrBits { text: text.to_owned(), network }.into());
+    }
+    Ok(canonical(network))
+}
+
+/// What is mapped into IPv6 is IPv4, as are the addresses that it is compared with.
+fn canonical(network: IpNet) -> IpNet {
+    if let IpNet::V6(mapped) = network
+        && let Some(bits) = mapped.prefix_len().checked_sub(96)
+        && let Some(address) = mapped.addr().to_ipv4_mapped()
+    {
+        return Ipv4Net::new_assert(address, bits).into();
+    }
+    network
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holds(cidrs: &[&str], address: &str) -> bool {
+        Cidrs::parse(cidrs).unwrap().contain(address.parse().unwrap())
+    }
+
+    #[test]
+    fn a_network_holds_its_addresses() {
+        let several = ["192.0.2.0/24", "10.0.0.0/8", "fd00::/8", "10.1.0.0/16", "198.51.100.7", "2001:db8::7", "::1"];
+        for inside in [
+            "10.0.0.0",
+            "10.1.2.3",
+            "10.255.255.255",
+            "192.0.2.0",
+            "192.0.2.255",
+            "198.51.100.7",
+            "fd00::",
+            "fdff:ffff::1",
+            "2001:db8::7",
+            "::1",
+        ] {
+            assert!(holds(&several, inside), "{inside}");
+        }
+        for outside in [
+            "9.255.255.255",
+            "11.0.0.0",
+            "192.0.1.255",
+            "192.0.3.0",
+            "198.51.100.6",
+            "198.51.100.8",
+            "0.0.0.0",
+            "255.255.255.255",
+            "::",
+            "::2",
+            "fc00::1",
+            "fe00::",
+            "2001:db8::6",
+            "2001:db8::8",
+            "::10.0.0.1",
+        ] {
+            assert!(!holds(&several, outside), "{outside}");
+        }
+        assert!(!holds(&[], "10.0.0.1"));
+    }
+
+    #[test]
+    fn networks_are_told_apart_by_family() {
+        assert!(holds(&["::ffff:10.0.0.0/104"], "10.9.9.9"));
+        assert!(holds(&["::ffff:10.0.0.1"], "10.0.0.1"));
+        assert!(!holds(&["::/64"], "10.0.0.1"));
+        assert!(!holds(&["a00::/8"], "10.0.0.1"));
+    }
+
+    #[test]
+    fn everyone_is_found_however_it_is_written() {
+        let everyone = |cidrs: &[&str]| Cidrs::parse(cidrs).unwrap().everyone();
+        for all in [&["0.0.0.0/0"][..], &["128.0.0.0/1", "0.0.0.0/1"], &["::ffff:0:0/96"], &["fd00::/8", "0.0.0.0/0"]] {
+            assert_eq!(everyone(all), Some("IPv4"), "{all:?}");
+        }
+        for all in [&["::/0"][..], &["8000::/1", "::/1"], &["2000::/3"], &["2000::/4", "3000::/4"], &["::/2"]] {
+            assert_eq!(everyone(all), Some("IPv6"), "{all:?}");
+        }
+        for some in [&["0.0.0.0/1"][..], &["10.0.0.0/8", "fc00::/7"], &["2000::/4"], &["4000::/2"], &[]] {
+            assert_eq!(everyone(some), None, "{some:?}");
+        }
+    }
+}

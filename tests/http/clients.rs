@@ -1,0 +1,317 @@
+//! Keyed by the client's address behind proxies, through a server, and what went wrong with it
+//! elsewhere.
+
+use axum::Router;
+use axum::routing::get as route;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use tower::Layer;
+use tower_ratelimit::key::{ClientAddress, ClientIp, KeyExtractor, TrustedProxies};
+use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimitLayer, key};
+
+use crate::answer::{Answer, ask};
+use crate::server::Server;
+use crate::service::{Hello, from, with};
+use crate::store::still;
+
+fn one_each(by: impl KeyExtractor) -> Limit {
+    Limit::new("one", FixedWindow::per_minute(1)).by(by)
+}
+
+fn app(limit: Limit) -> Router {
+    Router::new().route("/", route(async || "hello")).layer(RateLimitLayer::new([limit]).store(still()))
+}
+
+/// Serves with one request for each client. Who asks is 127.0.0.1.
+async fn serve(address: ClientAddress) -> Server {
+    Server::axum(app(one_each(key::client_ip(address)))).await
+}
+
+async fn send(server: &Server, headers: &[(&str, &str)]) -> Answer {
+    let request =
+        headers.iter().fold(Request::get(server.uri("/")), |request, (name, value)| request.header(*name, *value));
+    server.send(request.body(Full::<Bytes>::default()).unwrap()).await
+}
+
+async fn is_refused(server: &Server, headers: &[(&str, &str)]) -> bool {
+    send(server, headers).await.is_refused()
+}
+
+fn local() -> TrustedProxies {
+    TrustedProxies::cidrs(["127.0.0.0/8", "10.0.0.0/8"])
+}
+
+const XFF: &str = "x-forwarded-for";
+
+#[tokio::test]
+async fn clients_behind_a_proxy_have_a_bucket_each() {
+    let server = serve(local().x_forwarded_for()).await;
+    assert!(!is_refused(&server, &[(XFF, "192.0.2.1")]).await);
+    assert!(is_refused(&server, &[(XFF, "192.0.2.1:4711")]).await);
+    assert!(!is_refused(&server, &[(XFF, "192.0.2.2, 10.0.0.9")]).await);
+    assert!(is_refused(&server, &[(XFF, "192.0.2.1, 192.0.2.2"), (XFF, "10.0.0.9")]).await);
+    // The proxy itself: a health check.
+    assert!(!is_refused(&server, &[]).await);
+    assert!(is_refused(&server, &[(XFF, "192.0.2.3, unknown")]).await);
+}
+
+#[tokio::test]
+async fn forwarded_and_single_values_name_clients_too() {
+    let server = serve(local().forwarded()).await;
+    assert!(!is_refused(&server, &[("forwarded", "for=\"[2001:db8::1]:80\";proto=https")]).await);
+    assert!(is_refused(&server, &[("Forwarded", "for=192.0.2.1, For=\"[2001:db8::2]\"")]).await);
+    let server = serve(local().single_valued("cf-connecting-ip")).await;
+    assert!(!is_refused(&server, &[("cf-connecting-ip", "192.0.2.1")]).await);
+    assert!(is_refused(&server, &[("CF-Connecting-IP", "192.0.2.1"), (XFF, "192.0.2.2")]).await);
+    let twice = [("cf-connecting-ip", "192.0.2.2"), ("cf-connecting-ip", "192.0.2.3")];
+    assert_eq!(send(&server, &twice).await.status, StatusCode::BAD_REQUEST);
+}
+
+/// Hops that are not there are the operator's to find, at the first request.
+#[tokio::test]
+async fn a_request_past_the_proxies_has_no_key() {
+    let server = serve(TrustedProxies::hops(2).x_forwarded_for()).await;
+    let answer = send(&server, &[(XFF, "192.0.2.1")]).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert_eq!(answer.body, "The request does not say whom to count it for.\n");
+    assert!(!is_refused(&server, &[(XFF, "192.0.2.1, 198.51.100.1")]).await);
+    assert!(is_refused(&server, &[(XFF, "6.6.6.6, 192.0.2.1, 198.51.100.2")]).await);
+}
+
+#[tokio::test]
+async fn a_request_past_the_proxies_gets_what_was_chosen_for_it() {
+    let by = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
+    let server = Server::axum(app(one_each(by().or(key::peer_ip())))).await;
+    assert!(!is_refused(&server, &[]).await);
+    assert!(is_refused(&server, &[(XFF, "unknown")]).await);
+    // The peer's bucket is not that of a client who calls itself so.
+    assert!(!is_refused(&server, &[(XFF, "127.0.0.1")]).await);
+
+    let server = Server::axum(app(one_each(by()).on_missing_key(MissingKey::Skip))).await;
+    assert!(!is_refused(&server, &[]).await);
+    assert!(!is_refused(&server, &[]).await);
+}
+
+#[tokio::test]
+async fn without_a_peer_the_server_is_at_fault() {
+    let service = RateLimitLayer::new([one_each(key::client_ip(local().x_forwarded_for()))]).store(still());
+    let answer = ask(&service.layer(Hello::default()), with(&[(XFF, "192.0.2.1")])).await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+/// Whether two clients share a bucket of one, told by a proxy.
+async fn share(by: impl Fn(ClientIp) -> ClientIp, one: &str, other: &str) -> bool {
+    let limit = one_each(by(key::client_ip(local().x_forwarded_for())));
+    let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+    let request = |client: &str| {
+        let mut request = from("127.0.0.1");
+        request.headers_mut().insert(XFF, client.parse().unwrap());
+        request
+    };
+    assert!(!ask(&service, request(one)).await.is_refused());
+    ask(&service, request(other)).await.is_refused()
+}
+
+#[tokio::test]
+async fn prefixes_are_for_choice() {
+    let near = "2001:db8:0:100::1";
+    assert!(share(|by| by, near, "2001:db8:0:100:ffff::2").await);
+    assert!(!share(|by| by, near, "2001:db8:0:101::1").await);
+    assert!(share(|by| by.ipv6_prefix(56), near, "[2001:db8:0:1ff::2]:80").await);
+    assert!(!share(|by| by.ipv6_prefix(56), near, "2001:db8:0:200::1").await);
+    assert!(!share(|by| by.ipv6_prefix(128), near, "2001:db8:0:100::2").await);
+    assert!(!share(|by| by, "192.0.2.1", "192.0.2.2").await);
+    assert!(share(|by| by.ipv4_prefix(24), "192.0.2.1", "::ffff:192.0.2.200").await);
+    assert!(!share(|by| by.ipv4_prefix(24), "192.0.2.1", "192.0.3.1").await);
+    assert!(share(|by| by.ipv4_prefix(1), "192.0.2.1", "128.0.0.0").await);
+}
+
+#[test]
+#[should_panic(expected = "an IPv4 prefix has 1 to 32 bits")]
+fn a_prefix_of_nothing_is_refused() {
+    let _ = key::client_ip(local().forwarded()).ipv4_prefix(0);
+}
+
+#[test]
+#[should_panic(expected = "an IPv6 prefix has 1 to 128 bits")]
+fn a_prefix_of_more_than_there_is_is_refused() {
+    let _ = key::client_ip(local().forwarded()).ipv6_prefix(129);
+}
+
+/// The same client is the same key, whether it came through a proxy or not.
+#[tokio::test]
+async fn a_client_is_the_same_with_and_without_a_proxy() {
+    let service = RateLimitLayer::new([one_each(key::client_ip(local().x_forwarded_for()))]).store(still());
+    let service = service.layer(Hello::default());
+    let mut behind = from("127.0.0.1");
+    behind.headers_mut().insert(XFF, "192.0.2.1".parse().unwrap());
+    assert!(!ask(&service, behind).await.is_refused());
+    assert!(ask(&service, from("::ffff:192.0.2.1")).await.is_refused());
+}
+
+/// CVE-2026-30827 and GHSA-46wh-pxpv-q5gq (express-rate-limit), axum-governor ip.rs:23,
+/// actix-governor key_extractor.rs:263: cut before they were told apart, all of IPv4 was one key.
+#[tokio::test]
+async fn mapped_addresses_share_a_prefix() {
+    assert!(!share(|by| by, "::ffff:192.0.2.1", "::ffff:192.0.2.2").await);
+    assert!(!share(|by| by.ipv6_prefix(56), "::ffff:192.0.2.1", "[::ffff:192.0.2.2]:80").await);
+    assert!(!share(|by| by, "::ffff:102:304", "2001:db8::1.2.3.4").await);
+}
+
+/// GHSA-5847-rm3g-23mw (OpenClaw), and express-rate-limit 8.6.2, which told them by notation.
+#[tokio::test]
+async fn mapped_addresses_are_others() {
+    assert!(share(|by| by, "1.2.3.4", "::ffff:1.2.3.4").await);
+    assert!(share(|by| by, "::ffff:102:304", "1.2.3.4").await);
+}
+
+/// CVE-2026-39409 (Hono), CVE-2026-123603 (hickory): lists of addresses did not hold mapped ones.
+#[tokio::test]
+async fn a_mapped_proxy_is_a_stranger() {
+    let service = RateLimitLayer::new([one_each(key::client_ip(local().x_forwarded_for()))]).store(still());
+    let service = service.layer(Hello::default());
+    for client in ["192.0.2.1, ::ffff:10.0.0.7", "192.0.2.2"] {
+        let mut request = from("::ffff:127.0.0.1");
+        request.headers_mut().insert(XFF, client.parse().unwrap());
+        assert!(!ask(&service, request).await.is_refused(), "{client}");
+    }
+}
+
+/// CVE-2025-59152 (Litestar), CVE-2026-107271 (Gophish), CVE-2026-108162 (Pingvin), throttle-kit
+/// tower_layer.rs, real extractor.rs:24: a header counted, whoever sent it.
+#[tokio::test]
+async fn a_peer_that_is_not_trusted_chooses() {
+    let strange = || TrustedProxies::cidrs(["192.0.2.0/24"]);
+    let of = [strange().x_forwarded_for(), strange().forwarded(), strange().single_valued("cf-connecting-ip")];
+    for address in of {
+        let server = serve(address).await;
+        assert!(!is_refused(&server, &[]).await);
+        for client in ["198.51.100.1", "192.0.2.1"] {
+            let forwarded = format!("for={client}");
+            let headers =
+                [(XFF, client), ("forwarded", &forwarded), ("cf-connecting-ip", client), ("x-real-ip", client)];
+            assert!(is_refused(&server, &headers).await);
+        }
+    }
+}
+
+/// CVE-2026-110723, -110724, -110726 (Eclipse ECSP), tower_governor key_extractor.rs:134,
+/// commonly#538, talosctl-oidc#128, PrepPilot#1438: the leftmost was the client.
+#[tokio::test]
+async fn the_leftmost_is_the_client() {
+    for (address, header, hop) in [(local().x_forwarded_for(), XFF, ""), (local().forwarded(), "forwarded", "for=")] {
+        let server = serve(address).await;
+        assert!(!is_refused(&server, &[(header, &format!("{hop}192.0.2.1"))]).await);
+        for made_up in ["198.51.100.1", "198.51.100.2, 198.51.100.3", "for=198.51.100.4", "\"", "unknown"] {
+            assert!(is_refused(&server, &[(header, &format!("{made_up}, {hop}192.0.2.1"))]).await, "{made_up}");
+        }
+    }
+}
+
+/// axum-client-ip#32: a hidden name was skipped, and what the client had written was the rightmost.
+/// axum-governor smart_ip.rs:118: so was what could not be read.
+#[tokio::test]
+async fn hidden_names_are_skipped() {
+    let server = serve(local().forwarded()).await;
+    assert!(!is_refused(&server, &[("forwarded", "for=198.51.100.1, for=_hidden")]).await);
+    assert!(is_refused(&server, &[("forwarded", "for=198.51.100.2, for=_hidden")]).await);
+    assert!(is_refused(&server, &[("forwarded", "for=198.51.100.3, for=\"[bad\"")]).await);
+}
+
+/// authentik#25397: addresses with a port were none. axum-governor smart_ip.rs:94: they were
+/// skipped. axum_gcra real_ip.rs:143: split at the first colon, all of IPv6 was a few keys.
+#[tokio::test]
+async fn ports_are_not_understood() {
+    assert!(share(|by| by, "192.0.2.1:4711", "192.0.2.1:4712").await);
+    assert!(share(|by| by, "198.51.100.1, 192.0.2.1:4711", "198.51.100.2, 192.0.2.1").await);
+    assert!(!share(|by| by, "2001:db8::1", "2001:db8:0:1::1").await);
+    assert!(share(|by| by, "[2001:db8::1]:4711", "2001:db8::1").await);
+}
+
+/// real-ip 0.1.2 and throttle-kit client_ip.rs:226: of several lines the first was read, which is
+/// the client's where the proxy adds one of its own, as HAProxy does.
+#[tokio::test]
+async fn only_the_first_line_counts() {
+    let of = [local().x_forwarded_for(), TrustedProxies::hops(1).x_forwarded_for()];
+    for address in of {
+        let server = serve(address).await;
+        assert!(!is_refused(&server, &[(XFF, "198.51.100.1"), (XFF, "192.0.2.1")]).await);
+        assert!(is_refused(&server, &[(XFF, "198.51.100.2"), (XFF, "192.0.2.1")]).await);
+        assert!(!is_refused(&server, &[(XFF, "198.51.100.2"), (XFF, "192.0.2.2")]).await);
+    }
+}
+
+/// throttle-kit client_ip.rs:304: hops were 0 where the documentation said 1, so that the client's
+/// own header made it the proxy.
+#[test]
+#[should_panic(expected = "no proxy is trusted")]
+fn no_hops_are_trusted() {
+    let _ = TrustedProxies::hops(0);
+}
+
+/// tower-rate-limiter key_extractor.rs:141: a `Forwarded` of the client's went before the
+/// `X-Forwarded-For` that the proxy had set.
+#[tokio::test]
+async fn another_header_goes_first() {
+    let server = serve(local().x_forwarded_for()).await;
+    assert!(!is_refused(&server, &[(XFF, "192.0.2.1"), ("forwarded", "for=198.51.100.1")]).await);
+    for name in ["forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip", "x-client-ip", "fly-client-ip"] {
+        let made_up = if name == "forwarded" { "for=198.51.100.2" } else { "198.51.100.2" };
+        assert!(is_refused(&server, &[(XFF, "192.0.2.1"), (name, made_up)]).await, "{name}");
+        // Nor does it stand in for the one that counts.
+        send(&server, &[]).await;
+        assert!(is_refused(&server, &[(name, made_up)]).await, "{name}");
+    }
+}
+
+/// The same, http-extract client_ip.rs:197: behind two proxies, all shared the second one's bucket;
+/// and a header that was no address was answered with 500.
+#[tokio::test]
+async fn two_proxies_are_one_too_many() {
+    let server = serve(local().x_forwarded_for()).await;
+    assert!(!is_refused(&server, &[(XFF, "192.0.2.1, 10.0.0.7")]).await);
+    assert!(!is_refused(&server, &[(XFF, "192.0.2.2, 10.0.0.7")]).await);
+    assert_eq!(send(&server, &[(XFF, "\u{fc}, ;;\"")]).await.status, StatusCode::OK);
+}
+
+/// express-rate-limit 8.0.0 and others: an address of IPv6 was a client, who has 2^64 of them.
+#[tokio::test]
+async fn a_network_is_many_clients() {
+    let server = serve(local().x_forwarded_for()).await;
+    assert!(!is_refused(&server, &[(XFF, "2001:db8::1")]).await);
+    for rotated in ["2001:db8::2", "2001:db8::ffff:0:0:1", "[2001:db8:0:0:1::]:80", "2001:db8::192.0.2.1"] {
+        assert!(is_refused(&server, &[(XFF, rotated)]).await, "{rotated}");
+    }
+}
+
+/// A server on a Unix socket knows no addresses but those that the proxy tells.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_unix_socket_is_trusted_by_choice() {
+    use hyper_util::rt::TokioIo;
+    use tokio::net::{UnixListener, UnixStream};
+
+    let limit = one_each(key::client_ip(local().trust_unix_peers().x_forwarded_for()));
+    let app = app(limit).layer(axum::Extension(key::UnixPeer));
+    let path = std::env::temp_dir().join(format!("tower-ratelimit-{}.sock", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = tokio::spawn(async { axum::serve(listener, app).await.unwrap() });
+    let stream = UnixStream::connect(&path).await.unwrap();
+    std::fs::remove_file(&path).unwrap();
+
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut status = async |client: Option<&str>| {
+        let request = Request::get("/").header("host", "localhost");
+        let request = client.into_iter().fold(request, |request, client| request.header(XFF, client));
+        let response = sender.send_request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap();
+        Answer::of(response).await.status
+    };
+    assert_eq!(status(Some("198.51.100.1, 192.0.2.1, 10.0.0.7")).await, StatusCode::OK);
+    assert_eq!(status(Some("192.0.2.1")).await, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(status(Some("192.0.2.2")).await, StatusCode::OK);
+    assert_eq!(status(None).await, StatusCode::BAD_REQUEST);
+    connection.abort();
+    server.abort();
+}

@@ -1,0 +1,348 @@
+//! Where a request comes from, by what its headers say.
+
+use std::net::IpAddr;
+
+use http::{HeaderName, HeaderValue, Request};
+use tower_ratelimit::RequestHead;
+use tower_ratelimit::key::{AddressError, ClientAddress, PeerAddr, TrustedProxies, UnixPeer};
+
+use crate::service::{from, get};
+
+const TOO_FEW: AddressError = AddressError::TooFewHops { expected: 1, found: 0 };
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("it is an address")
+}
+
+fn resolve(by: &ClientAddress, mut request: Request<()>, name: &str, lines: &[&str]) -> Result<IpAddr, AddressError> {
+    for line in lines {
+        let value = HeaderValue::from_bytes(line.as_bytes()).expect("it is a header's value");
+        request.headers_mut().append(name.parse::<HeaderName>().unwrap(), value);
+    }
+    by.resolve(&RequestHead::of(&request))
+}
+
+fn private() -> TrustedProxies {
+    TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"])
+}
+
+/// Whom a trusted peer, 10.0.0.1, and these lines of `X-Forwarded-For` make the client.
+#[track_caller]
+fn listed(lines: &[&str], client: &str) {
+    let found = resolve(&private().x_forwarded_for(), from("10.0.0.1"), "X-Forwarded-For", lines);
+    assert_eq!(found, Ok(address(client)), "{lines:?}");
+}
+
+/// The same of `Forwarded`.
+#[track_caller]
+fn forwarded(lines: &[&str], client: &str) {
+    let found = resolve(&private().forwarded(), from("10.0.0.1"), "Forwarded", lines);
+    assert_eq!(found, Ok(address(client)), "{lines:?}");
+}
+
+#[test]
+fn a_peer_that_is_not_trusted_is_the_client() {
+    for peer in ["192.0.2.1", "11.0.0.0", "2001:db8::1", "::1", "::10.0.0.1"] {
+        for lines in [&["10.0.0.1"][..], &["198.51.100.1"], &["for=198.51.100.1"], &["unknown"], &[]] {
+            let found = |by: ClientAddress, name| resolve(&by, from(peer), name, lines);
+            assert_eq!(found(private().x_forwarded_for(), "x-forwarded-for"), Ok(address(peer)));
+            assert_eq!(found(private().forwarded(), "forwarded"), Ok(address(peer)));
+            assert_eq!(found(private().single_valued("x-real-ip"), "x-real-ip"), Ok(address(peer)));
+        }
+    }
+}
+
+#[test]
+fn the_first_that_is_not_trusted_is_the_client() {
+    listed(&["192.0.2.1"], "192.0.2.1");
+    listed(&["198.51.100.1, 192.0.2.1"], "192.0.2.1");
+    listed(&["198.51.100.1, 192.0.2.1, 10.0.0.2, 10.0.0.3"], "192.0.2.1");
+    listed(&["10.0.0.9, 192.0.2.1, fd00::2,10.0.0.3"], "192.0.2.1");
+    listed(&["198.51.100.1,\t192.0.2.1:4711 , [fd00::2]:80"], "192.0.2.1");
+    forwarded(&["for=198.51.100.1, for=192.0.2.1, for=\"[fd00::2]\", for=10.0.0.2"], "192.0.2.1");
+}
+
+#[test]
+fn all_lines_are_one_list() {
+    listed(&["198.51.100.1", "192.0.2.1"], "192.0.2.1");
+    listed(&["198.51.100.1, 192.0.2.1", "10.0.0.2", "10.0.0.3, 10.0.0.4"], "192.0.2.1");
+    listed(&["192.0.2.1", ""], "10.0.0.1");
+    forwarded(&["for=198.51.100.1, for=192.0.2.1", "for=10.0.0.2"], "192.0.2.1");
+    forwarded(&["for=\"198.51.100.1", "for=192.0.2.1\", for=10.0.0.2"], "10.0.0.2");
+}
+
+#[test]
+fn where_all_are_trusted_the_leftmost_is_the_client() {
+    listed(&[], "10.0.0.1");
+    listed(&["10.0.0.2"], "10.0.0.2");
+    listed(&["10.0.0.4", "10.0.0.3, 10.0.0.2"], "10.0.0.4");
+    forwarded(&["for=10.0.0.4, for=10.0.0.3"], "10.0.0.4");
+}
+
+#[test]
+fn what_is_no_address_ends_the_way_back() {
+    for bad in ["unknown", "_hidden", "", " ", "unix:", "-", "10.0.0.256", "[10.0.0.7]", "\"10.0.0.7\"", "10.0.0.7 x"] {
+        listed(&[&format!("192.0.2.1, 10.0.0.7, {bad}")], "10.0.0.1");
+        listed(&[&format!("192.0.2.1, 10.0.0.7, {bad}, 10.0.0.2")], "10.0.0.2");
+        listed(&[&format!("{bad}, 192.0.2.1, 10.0.0.2")], "192.0.2.1");
+        listed(&[&format!("{bad}, 10.0.0.3, 10.0.0.2")], "10.0.0.3");
+    }
+}
+
+#[test]
+fn an_address_is_canonical_before_it_is_compared() {
+    listed(&["192.0.2.1, ::ffff:10.0.0.2, ::ffff:a00:3"], "192.0.2.1");
+    listed(&["198.51.100.1, [::ffff:192.0.2.1]:80"], "192.0.2.1");
+    let found = resolve(&private().x_forwarded_for(), from("::ffff:10.0.0.1"), "x-forwarded-for", &["192.0.2.1"]);
+    assert_eq!(found, Ok(address("192.0.2.1")));
+    let peer = resolve(&private().x_forwarded_for(), from("::ffff:192.0.2.9"), "x-forwarded-for", &["192.0.2.1"]);
+    assert_eq!(peer, Ok(address("192.0.2.9")));
+}
+
+#[test]
+fn forwarded_is_read_as_it_is_written() {
+    for element in [
+        "for=192.0.2.1",
+        "For=192.0.2.1",
+        "FOR=\"192.0.2.1\"",
+        "for=\"192.0.2.1:4711\"",
+        "for=192.0.2.1:4711",
+        "for=\"192.0.2.1:_port\"",
+        "for=\"\\1\\92.0.2.1\"",
+        "for=\"[::ffff:192.0.2.1]:80\"",
+        "for=[::ffff:192.0.2.1]",
+        "for=\"::ffff:192.0.2.1\"",
+        "for=192.0.2.1;proto=https;by=10.0.0.9",
+        "proto=https;by=_proxy; for=192.0.2.1 ;host=example.org",
+        "host=\"a,b\";for=192.0.2.1",
+        "for=192.0.2.1;host=\"for=198.51.100.1, for=198.51.100.2\"",
+        "for=192.0.2.1;host=\"\\\", for=198.51.100.1, \\\"\"",
+        "for=192.0.2.1;host=\"\\\\\\\", for=198.51.100.1, \\\\\"",
+        "for=192.0.2.1;host=\"\"",
+        ";;for=192.0.2.1;;",
+        "secret=_a'b;for=192.0.2.1",
+    ] {
+        forwarded(&[element], "192.0.2.1");
+        forwarded(&[&format!("for=198.51.100.9,{element}")], "192.0.2.1");
+        forwarded(&[&format!("for=198.51.100.9, {element} , for=10.0.0.2")], "192.0.2.1");
+    }
+    forwarded(&["for=\"[2001:db8::1]:4711\""], "2001:db8::1");
+    forwarded(&["for=\"[fe80::1%eth0]\""], "fe80::1");
+}
+
+#[test]
+fn what_is_not_well_formed_is_for_nobody() {
+    for element in [
+        "for=unknown",
+        "for=_hidden",
+        "for=\"_hidden:80\"",
+        "for",
+        "for=",
+        "for=\"\"",
+        "for =192.0.2.1",
+        "for= 192.0.2.1",
+        "by=192.0.2.1",
+        "proto=https",
+        "192.0.2.1",
+        "for=192.0.2.1;for=192.0.2.1",
+        "for=192.0.2.1;For=198.51.100.1",
+        "for=192.0.2.1 proto=https",
+        "for=192.0.2.1;proto",
+        "for=192.0.2.1;=x",
+        "for=192.0.2.1;a b=x",
+        "for=192.0.2.1;host=a\"b",
+        "for=192.0.2.1;host=a\\b",
+        "for=192.0.2.1;host=a=b",
+        "for=192.0.2.1;host=\"a\"b",
+        "for=192.0.2.1;host=\"a",
+        "for=192.0.2.1;host=\"a\\\"",
+        "for=192.0.2.1\"",
+        "for=\"192.0.2.1",
+        "\"for=192.0.2.1\"",
+        "for='192.0.2.1'",
+        "for=\" 192.0.2.1\"",
+        "for=\"192.0.2.1, 198.51.100.1\"",
+        "",
+        ";",
+    ] {
+        forwarded(&[element], "10.0.0.1");
+        forwarded(&[&format!("{element}, for=10.0.0.2")], "10.0.0.2");
+    }
+}
+
+#[test]
+fn what_is_longer_than_any_address_is_none() {
+    let long = |escaped: usize| format!("for=\"192.0.2.1:_{}\"", "\\a".repeat(escaped));
+    forwarded(&[&long(50)], "192.0.2.1");
+    forwarded(&[&long(60)], "10.0.0.1");
+    forwarded(&[&long(100_000), "for=10.0.0.2"], "10.0.0.2");
+}
+
+/// What a client leaves open, a proxy's element does not close.
+#[test]
+fn open_quotes_move_no_boundary() {
+    for made_up in
+        ["for=\"", "for=\"198.51.100.1", "\"", "\\", "\"\\", "a=\"\\\"", "for=198.51.100.1;x=\"", "\"\"\"", "="]
+    {
+        for added in
+            ["for=192.0.2.1", "for=\"192.0.2.1:80\"", "host=\"a\\\", b\";for=192.0.2.1", "for=192.0.2.1;x=\"\\\\\""]
+        {
+            forwarded(&[&format!("{made_up},{added}")], "192.0.2.1");
+            forwarded(&[&format!("{made_up}, {added}, for=\"10.0.0.2\"")], "192.0.2.1");
+            forwarded(&[made_up, added], "192.0.2.1");
+        }
+    }
+}
+
+#[test]
+fn hops_are_counted_from_the_right() {
+    let found = |count, lines: &[&str]| {
+        resolve(&TrustedProxies::hops(count).x_forwarded_for(), from("203.0.113.1"), "x-forwarded-for", lines)
+    };
+    let all = ["192.0.2.1, 192.0.2.2", "192.0.2.3"];
+    for count in 1..=3 {
+        assert_eq!(found(count, &all), Ok(address(&format!("192.0.2.{}", 4 - count))));
+    }
+    assert_eq!(found(4, &all), Err(AddressError::TooFewHops { expected: 4, found: 3 }));
+    assert_eq!(found(1, &[]), Err(TOO_FEW));
+    assert_eq!(found(usize::MAX, &[]), Err(AddressError::TooFewHops { expected: usize::MAX, found: 0 }));
+    for bad in ["unknown", "_hidden", "", "192.0.2.256"] {
+        assert_eq!(found(2, &["192.0.2.1", bad, "192.0.2.3"]), Err(AddressError::Unreadable));
+        assert_eq!(found(3, &["192.0.2.1", bad, "192.0.2.3"]), Err(AddressError::Unreadable));
+        assert_eq!(found(1, &["192.0.2.1", bad, "192.0.2.3"]), Ok(address("192.0.2.3")));
+    }
+    let by = TrustedProxies::hops(2).forwarded();
+    assert_eq!(
+        resolve(&by, get("/"), "forwarded", &["for=192.0.2.1;x=\", \"", "for=10.0.0.1"]),
+        Ok(address("192.0.2.1"))
+    );
+}
+
+#[test]
+fn one_value_is_one_value() {
+    for by in [private().single_valued("CF-Connecting-IP"), TrustedProxies::hops(2).single_valued("cf-connecting-ip")] {
+        let found = |lines: &[&str]| resolve(&by, from("10.0.0.1"), "cf-connecting-ip", lines);
+        assert_eq!(found(&["192.0.2.1"]), Ok(address("192.0.2.1")));
+        assert_eq!(found(&[" [2001:db8::1]:80\t"]), Ok(address("2001:db8::1")));
+        assert_eq!(found(&["::ffff:192.0.2.1"]), Ok(address("192.0.2.1")));
+        // An address among the trusted is one.
+        assert_eq!(found(&["10.0.0.9"]), Ok(address("10.0.0.9")));
+        assert_eq!(found(&["192.0.2.1", "192.0.2.2"]), Err(AddressError::NotSingle));
+        assert_eq!(found(&["192.0.2.1", "192.0.2.1"]), Err(AddressError::NotSingle));
+        for bad in ["192.0.2.1, 192.0.2.2", "192.0.2.1,", "", "unknown", "for=192.0.2.1"] {
+            assert_eq!(found(&[bad]), Err(AddressError::Unreadable), "{bad}");
+        }
+    }
+    let absent = |by: ClientAddress| resolve(&by, from("10.0.0.1"), "x-forwarded-for", &["192.0.2.1"]);
+    assert_eq!(absent(private().single_valued("x-real-ip")), Ok(address("10.0.0.1")));
+    assert_eq!(absent(TrustedProxies::hops(1).single_valued("x-real-ip")), Err(TOO_FEW));
+}
+
+#[test]
+fn without_a_peer_only_hops_can_tell() {
+    let list = ["192.0.2.1"];
+    for by in [private().x_forwarded_for(), private().trust_unix_peers().x_forwarded_for()] {
+        assert_eq!(resolve(&by, get("/"), "x-forwarded-for", &list), Err(AddressError::NoPeer));
+    }
+    let single = private().trust_unix_peers().single_valued("x-forwarded-for");
+    assert_eq!(resolve(&single, get("/"), "x-forwarded-for", &list), Err(AddressError::NoPeer));
+    let hops = TrustedProxies::hops(1).x_forwarded_for();
+    assert_eq!(resolve(&hops, get("/"), "x-forwarded-for", &list), Ok(address("192.0.2.1")));
+}
+
+#[test]
+fn unix_peers_are_trusted_by_choice() {
+    let unix = || {
+        let mut request = get("/");
+        request.extensions_mut().insert(UnixPeer);
+        request
+    };
+    let list = |by: ClientAddress, lines: &[&str]| resolve(&by, unix(), "x-forwarded-for", lines);
+    let trusting = || private().trust_unix_peers();
+    assert_eq!(list(private().x_forwarded_for(), &["192.0.2.1"]), Err(AddressError::NoPeer));
+    assert_eq!(list(trusting().x_forwarded_for(), &["198.51.100.1, 192.0.2.1, 10.0.0.1"]), Ok(address("192.0.2.1")));
+    assert_eq!(list(trusting().x_forwarded_for(), &["unknown, 10.0.0.1"]), Ok(address("10.0.0.1")));
+    assert_eq!(list(trusting().x_forwarded_for(), &["192.0.2.1, unknown"]), Err(AddressError::Unreadable));
+    assert_eq!(list(trusting().x_forwarded_for(), &[]), Err(TOO_FEW));
+    assert_eq!(list(trusting().single_valued("x-forwarded-for"), &["192.0.2.1"]), Ok(address("192.0.2.1")));
+    assert_eq!(list(trusting().single_valued("x-real-ip"), &["192.0.2.1"]), Err(TOO_FEW));
+
+    // What has an address is judged by that.
+    let mut request = unix();
+    request.extensions_mut().insert(PeerAddr(([203, 0, 113, 1], 80).into()));
+    let found = resolve(&trusting().x_forwarded_for(), request, "x-forwarded-for", &["192.0.2.1"]);
+    assert_eq!(found, Ok(address("203.0.113.1")));
+}
+
+#[cfg(unix)]
+#[test]
+fn tonic_says_that_a_peer_is_on_a_unix_socket() {
+    let mut request = get("/");
+    let unix = tonic::transport::server::UdsConnectInfo { peer_addr: None, peer_cred: None };
+    request.extensions_mut().insert(unix);
+    let by = private().trust_unix_peers().x_forwarded_for();
+    assert_eq!(resolve(&by, request, "x-forwarded-for", &["192.0.2.1"]), Ok(address("192.0.2.1")));
+}
+
+#[test]
+fn what_would_be_wrong_is_refused_when_it_is_built() {
+    let cidrs = |cidrs: &[&str]| TrustedProxies::try_cidrs(cidrs).unwrap_err().to_string();
+    let none = "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`";
+    assert_eq!(cidrs(&[]), none);
+    assert_eq!(TrustedProxies::try_hops(0).unwrap_err().to_string(), none);
+    for bad in ["", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "example.org", "10.0.0.1:80", "[::1]", "10.0.0.0/", "*"] {
+        let remedy = "is not a network: write one like \"10.0.0.0/8\" or \"fd00::/8\", or a single address";
+        assert_eq!(cidrs(&["10.0.0.0/8", bad]), format!("{bad:?} {remedy}"));
+    }
+    assert_eq!(
+        cidrs(&["fd00::1/64"]),
+        "the network \"fd00::1/64\" has bits beyond its prefix: write \"fd00::/64\", or the address without a prefix \
+         if that alone is meant"
+    );
+    let name = private().try_single_valued("x real ip").unwrap_err().to_string();
+    assert_eq!(name, "\"x real ip\" is not a header's name: use letters, digits and dashes");
+}
+
+/// CVE-2026-76835 (OAuth2 Proxy): whoever had an address was trusted.
+#[test]
+fn trusting_everyone_is_refused() {
+    let refused = |cidrs: &[&str], family: &str| {
+        let expected = format!(
+            "the trusted networks hold all of {family}, so that every client could choose its address: name the \
+             proxies' networks, or count the proxies with `TrustedProxies::hops` if nobody else can connect"
+        );
+        assert_eq!(TrustedProxies::try_cidrs(cidrs).unwrap_err().to_string(), expected);
+    };
+    refused(&["0.0.0.0/0"], "IPv4");
+    refused(&["10.0.0.0/8", "0.0.0.0/1", "128.0.0.0/1"], "IPv4");
+    refused(&["::ffff:0.0.0.0/96"], "IPv4");
+    refused(&["10.0.0.0/8", "::/0"], "IPv6");
+    refused(&["2000::/3"], "IPv6");
+}
+
+#[test]
+#[should_panic(expected = "hold all of IPv4")]
+fn trusting_everyone_panics() {
+    let _ = TrustedProxies::cidrs(["0.0.0.0/0"]);
+}
+
+#[test]
+#[should_panic(expected = "no proxy is trusted")]
+fn no_hops_panic() {
+    let _ = TrustedProxies::hops(0);
+}
+
+#[test]
+#[should_panic(expected = "\"\" is not a header's name")]
+fn no_name_panics() {
+    let _ = TrustedProxies::hops(1).single_valued("");
+}
+
+#[test]
+fn errors_say_what_is_missing() {
+    assert_eq!(AddressError::NoPeer.to_string(), "the server does not say who the peer is");
+    assert_eq!(
+        AddressError::TooFewHops { expected: 3, found: 1 }.to_string(),
+        "the header names 1 of the 3 hops that trusted proxies add"
+    );
+}
