@@ -33,6 +33,7 @@
 //! | `tracing` | default | reports of what an operator must mend |
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
+//! | `rules` | | `rules::Rules`, by which a file says which limits apply |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
@@ -50,6 +51,8 @@ mod limiter;
 mod quota;
 mod record;
 mod request;
+#[cfg(feature = "rules")]
+pub mod rules;
 pub mod store;
 mod time;
 

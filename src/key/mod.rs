@@ -33,6 +33,8 @@ mod peer;
 
 pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
 pub use combine::Or;
+#[cfg(feature = "rules")]
+pub(crate) use combine::complete;
 pub use extractor::{Extracted, KeyExtractor, Missing};
 pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
 pub use part::{Key, KeyBuf};

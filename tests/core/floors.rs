@@ -10,7 +10,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("the words", &["quota", "time", "record", "hash", "decision", "error"]),
     ("what is decided", &["algorithm"]),
     ("who remembers", &["store"]),
-    ("what applies to a request", &["request", "key", "cost", "limit", "limiter"]),
+    ("what applies to a request", &["request", "key", "cost", "limit", "limiter", "rules"]),
     ("HTTP", &["http"]),
 ];
 
