@@ -82,10 +82,8 @@ impl Descriptor {
 
     fn read(node: &Node, problems: &mut Vec<Problem>) -> Option<Self> {
         let fields = Fields::of(node, "a descriptor", FIELDS, advise, problems)?;
-        let key = fields.text("key", problems).filter(|(key, _)| !key.is_empty());
-        if key.is_none() {
-            problems.push(Problem::new(fields.at, "a descriptor has no key: write `key: remote_address`, for example"));
-        }
+        let otherwise = "a descriptor has no key: write `key: remote_address`, for example";
+        let key = fields.required("key", otherwise, problems);
         let value = fields.text("value", problems).filter(|(value, _)| !value.is_empty());
         let share_threshold = fields.flag("share_threshold", problems);
         let wanted = match value {

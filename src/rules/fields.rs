@@ -9,6 +9,8 @@ use super::yaml::{Node, Value};
 pub(super) struct Fields<'a> {
     pub(super) at: Position,
     fields: Vec<(&'a str, &'a Node)>,
+    /// Fields that are there under another name, and reported for that.
+    meant: Vec<&'a str>,
 }
 
 impl<'a> Fields<'a> {
@@ -17,7 +19,7 @@ impl<'a> Fields<'a> {
     pub(super) fn of(
         node: &'a Node,
         what: &str,
-        known: &[&str],
+        known: &[&'a str],
         advise: impl Fn(&str) -> Option<String>,
         problems: &mut Vec<Problem>,
     ) -> Option<Self> {
@@ -27,12 +29,17 @@ impl<'a> Fields<'a> {
             return None;
         };
         let mut fields: Vec<(&str, &Node)> = Vec::new();
+        let mut meant = Vec::new();
         for (key, value) in pairs {
             let Value::Scalar { text, .. } = &key.value else {
                 problems.push(Problem::new(key.at, format!("a field's name is {}: write text", key.kind())));
                 continue;
             };
-            if !known.contains(&text.as_str()) {
+            if text == "<<" {
+                problems.push(Problem::new(key.at, "merge keys are not supported: write the fields out"));
+                meant.extend_from_slice(known);
+            } else if !known.contains(&text.as_str()) {
+                meant.extend(closest(text, known.iter().copied()));
                 problems.push(Problem::new(key.at, unknown(text, known, advise(text))));
             } else if fields.iter().any(|(name, _)| name == text) {
                 problems.push(Problem::new(key.at, format!("`{text}` is here twice: keep one")));
@@ -40,12 +47,17 @@ impl<'a> Fields<'a> {
                 fields.push((text, value));
             }
         }
-        Some(Self { at: node.at, fields })
+        Some(Self { at: node.at, fields, meant })
     }
 
     /// The field called `name`, unless there is nothing in it.
     pub(super) fn get(&self, name: &str) -> Option<&'a Node> {
         self.written(name).filter(|node| !node.is_null())
+    }
+
+    /// Whether there is no field called `name`, nor one that was meant to be.
+    pub(super) fn lacks(&self, name: &str) -> bool {
+        self.get(name).is_none() && !self.meant.contains(&name)
     }
 
     /// The field called `name`, even with nothing in it.
@@ -56,6 +68,21 @@ impl<'a> Fields<'a> {
     pub(super) fn text(&self, name: &str, problems: &mut Vec<Problem>) -> Option<(&'a str, Position)> {
         let node = self.get(name)?;
         Some((noted(text(node, name), problems)?, node.at))
+    }
+
+    /// The text of a field that has to be there, and not empty.
+    pub(super) fn required(
+        &self,
+        name: &str,
+        otherwise: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<(&'a str, Position)> {
+        let (text, at) = if self.lacks(name) { ("", self.at) } else { self.text(name, problems)? };
+        if text.is_empty() {
+            problems.push(Problem::new(at, otherwise));
+            return None;
+        }
+        Some((text, at))
     }
 
     pub(super) fn integer(&self, name: &str, problems: &mut Vec<Problem>) -> Option<(u32, Position)> {
@@ -153,8 +180,10 @@ pub(super) fn closest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> O
     let bare = |name: &str| name.to_lowercase().replace(['-', '_', ' '], "");
     let name = bare(name);
     let distance = |known: &str| strsim::osa_distance(&name, &bare(known));
-    let near = names.map(|known| (distance(known), known)).filter(|(distance, _)| *distance <= name.len().div_ceil(4));
-    near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
+    let names: Vec<(usize, &str)> = names.map(|known| (distance(known), known)).collect();
+    let near = names.iter().filter(|(distance, _)| *distance <= name.len().div_ceil(4));
+    let longer = || names.iter().find(|(_, known)| name.len() > 3 && bare(known).contains(&name));
+    near.min_by_key(|(distance, _)| *distance).or_else(longer).map(|(_, known)| *known)
 }
 
 /// `a, b or c`.

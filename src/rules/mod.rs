@@ -157,10 +157,8 @@ impl Rules {
         };
         let fields = Fields::of(&root, "the file", FIELDS, |_| None, &mut problems);
         let (domain, descriptors) = fields.map_or_else(Default::default, |fields| {
-            let domain = fields.text("domain", &mut problems).map_or("", |(domain, _)| domain);
-            if domain.is_empty() {
-                problems.push(Problem::new(fields.at, "there is no domain: write `domain: shop`, for example"));
-            }
+            let otherwise = "there is no domain: write `domain: shop`, for example";
+            let domain = fields.required("domain", otherwise, &mut problems).map_or("", |(domain, _)| domain);
             let nodes = fields.list("descriptors", &mut problems);
             (domain.to_owned(), Descriptor::read_all(nodes, &mut problems))
         });

@@ -165,7 +165,7 @@ fn limited(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Allowance
     };
     let period = span(fields, problems);
     let tokens = fields.integer("requests_per_unit", problems);
-    if fields.get("requests_per_unit").is_none() {
+    if fields.lacks("requests_per_unit") {
         let message = "`requests_per_unit` is missing: say how many requests are allowed, or write `unlimited: true`";
         problems.push(Problem::new(fields.at, message));
     }
@@ -280,6 +280,7 @@ fn span(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<(Duration, P
             }
             Some((span, at))
         }
+        (None, None) if !fields.lacks("unit") || !fields.lacks("period") => None,
         (None, None) => {
             let message = "`unit` is missing: write `unit: minute`, for example, or `period: 90s`";
             problems.push(Problem::new(fields.at, message));

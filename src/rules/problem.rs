@@ -58,17 +58,25 @@ impl Problem {
 pub struct RulesError {
     file: Option<Arc<Path>>,
     problems: Vec<Problem>,
+    /// How many more there are.
+    more: usize,
 }
+
+/// Nobody reads more problems than these.
+const MOST: usize = 100;
 
 impl RulesError {
     /// Of problems that were found in any order.
     pub(super) fn new(file: Option<Arc<Path>>, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.position);
         problems.dedup();
-        Self { file, problems }
+        let more = problems.len().saturating_sub(MOST);
+        problems.truncate(MOST);
+        Self { file, problems, more }
     }
 
-    /// What is wrong, from the first line to the last: at least one problem.
+    /// What is wrong, from the first line to the last: at least one problem, and the first hundred
+    /// at most.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
@@ -79,16 +87,19 @@ impl RulesError {
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Problem { position, message }) in self.problems.iter().enumerate() {
-            if index > 0 {
-                f.write_str("\n")?;
-            }
+            let separator = if index > 0 { "\n" } else { "" };
+            f.write_str(separator)?;
             if let Some(file) = &self.file {
                 write!(f, "{}:", file.display())?;
             }
-            if position.line > 0 {
-                write!(f, "{}:{}:", position.line, position.column)?;
+            match *position {
+                Position { line: 0, .. } if self.file.is_none() => write!(f, "{message}")?,
+                Position { line: 0, .. } => write!(f, " {message}")?,
+                Position { line, column } => write!(f, "{line}:{column}: {message}")?,
             }
-            write!(f, " {message}")?;
+        }
+        if self.more > 0 {
+            write!(f, "\nand {} more", self.more)?;
         }
         Ok(())
     }

@@ -1,1 +1,10 @@
-fn main() {}
+//! Limits from files.
+
+mod broken;
+mod document;
+mod fields;
+mod matching;
+mod random;
+mod reference;
+mod requests;
+mod service;
