@@ -31,10 +31,12 @@ fn file(paths: &[&str]) -> String {
     yaml
 }
 
+/// What the file has, what the request has, and which limits apply.
+type Row = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static [&'static str]);
+
 #[test]
 fn the_limits_that_apply() {
-    // What the file has, what the request has, and which limits apply.
-    let table: &[(&[&str], &[(&str, &str)], &[&str])] = &[
+    let table: &[Row] = &[
         (&["a"], &[("a", "x")], &["a"]),
         (&["a"], &[("b", "x")], &[]),
         (&["a=x"], &[("a", "x")], &["a=x"]),

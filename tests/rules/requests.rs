@@ -183,6 +183,15 @@ descriptors:
 ",
     );
     assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
+    // Whose address nobody knows, may be the one that is meant.
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, value: 192.0.2.1, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: deny } }
+",
+    );
+    assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 #[test]
