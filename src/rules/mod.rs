@@ -8,14 +8,14 @@
 //! let rules = Rules::from_yaml("
 //! domain: shop
 //! descriptors:
-//! # 10 a second from each address,
+//! ## 10 a second from each address,
 //! - key: remote_address
 //!   rate_limit: { unit: second, requests_per_unit: 10, algorithm: token_bucket, burst: 20 }
-//! # none from this one,
+//! ## none from this one,
 //! - key: remote_address
 //!   value: 192.0.2.9
 //!   rate_limit: { unit: second, requests_per_unit: 0 }
-//! # and five attempts to log in.
+//! ## and five attempts to log in.
 //! - key: path
 //!   value: /login
 //!   descriptors:
