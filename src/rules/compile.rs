@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
+use super::allowance::Allowance;
 use super::descriptor::{Descriptor, Wanted};
 use super::extractors::{Extractors, Named};
-use super::policy::{Allowance, Policy};
+use super::policy::Policy;
 use super::problem::Problem;
 use super::rule::{Level, Parts, Path, Rule};
 use super::value::Chosen;

@@ -61,6 +61,7 @@
 //! in a wrong place (there, a misplaced one is ignored), what is there twice, `quota_mode: true`,
 //! merge keys (`<<`), and more than one document. Not supported yet: `soft` and `on_store_error`.
 
+mod allowance;
 mod compile;
 mod descriptor;
 mod extractors;
@@ -78,10 +79,11 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use allowance::Allowance;
 pub use descriptor::{Descriptor, Wanted};
 pub use extractors::Extractors;
 pub use pattern::Pattern;
-pub use policy::{Allowance, Policy};
+pub use policy::Policy;
 pub use problem::{Position, Problem, RulesError};
 
 use crate::limit::Limit;
