@@ -37,6 +37,7 @@
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
 //! | `redis-tls` | | `rediss://` URLs, by rustls |
 //! | `time-zones` | | limits by the time of day, anywhere |
+//! | `rules` | | `rules::Rules`, by which a file says which limits apply |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
@@ -56,6 +57,8 @@ mod quota;
 mod record;
 mod request;
 mod resilience;
+#[cfg(feature = "rules")]
+pub mod rules;
 pub mod store;
 mod time;
 pub mod when;

@@ -186,6 +186,31 @@ fn nothing_where_nothing_is_told() {
     allocates("at another cost", &none(vec![bucket("a").cost(2)]), ALLOWED, 0);
 }
 
+/// Values are compared where they were written.
+#[cfg(feature = "rules")]
+#[test]
+fn nothing_where_limits_come_from_a_file() {
+    use tower_ratelimit::rules::{Extractors, Rules};
+
+    let yaml = "
+domain: shop
+descriptors:
+- key: header.x-api-key
+  rate_limit: { name: keys, unit: day, requests_per_unit: 1000 }
+- key: header.x-api-key
+  value: another
+  rate_limit: { unit: day, requests_per_unit: 0, replaces: [{ name: keys }] }
+- key: remote_address
+  value: 192.*
+  descriptors:
+  - { key: method, rate_limit: { unit: day, requests_per_unit: 1000, key: [remote_address, header.x-api-key] } }
+- { key: query.page, rate_limit: { unit: day, requests_per_unit: 1000 } }
+";
+    let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    assert_eq!(limits.len(), 4);
+    allocates("rules", &layer(limits).headers([]), ALLOWED, 0);
+}
+
 #[test]
 fn little_where_limits_are_told() {
     let by_peer = || layer([limit("a").by(key::peer_ip())]);

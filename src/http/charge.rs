@@ -92,6 +92,7 @@ enum Instead {
 fn instead(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) -> Result<Instead, Failure> {
     report(limit, missing, shared);
     match policy {
+        _ if missing == Missing::NotApplicable => Ok(Instead::Skip),
         MissingKey::Skip => Ok(Instead::Skip),
         MissingKey::Share => Ok(Instead::Share),
         MissingKey::Deny => Err(Failure::MissingKey(missing)),

@@ -32,7 +32,7 @@ pub(super) fn content_type<'a>(head: &RequestHead<'a>) -> Option<&'a HeaderValue
 pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue) -> Response<Bytes> {
     let status = match rejection.reason() {
         Reason::Limited { .. } => RESOURCE_EXHAUSTED,
-        Reason::MissingKey(Missing::FromRequest) => INVALID_ARGUMENT,
+        Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable) => INVALID_ARGUMENT,
         Reason::MissingKey(Missing::FromServer) => INTERNAL,
         Reason::StoreFailed => UNAVAILABLE,
     };

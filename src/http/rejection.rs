@@ -44,7 +44,7 @@ impl<'a> Rejection<'a> {
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Reason::MissingKey(Missing::FromRequest) => StatusCode::BAD_REQUEST,
+            Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable) => StatusCode::BAD_REQUEST,
             Reason::MissingKey(Missing::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -80,7 +80,9 @@ impl<'a> Rejection<'a> {
             (Reason::Limited { .. }, Some(1)) => "Too many requests: try again in 1 second.".into(),
             (Reason::Limited { .. }, Some(seconds)) => format!("Too many requests: try again in {seconds} seconds."),
             (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.".into(),
-            (Reason::MissingKey(Missing::FromRequest), _) => "The request does not say whom to count it for.".into(),
+            (Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable), _) => {
+                "The request does not say whom to count it for.".into()
+            }
             (Reason::MissingKey(Missing::FromServer), _) => {
                 "The server can't tell whom to count the request for.".into()
             }

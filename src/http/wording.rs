@@ -65,7 +65,7 @@ fn problem(rejection: &Rejection<'_>) -> Response<Bytes> {
             format!("{TYPES}#temporary-reduced-capacity"),
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
-        Reason::MissingKey(Missing::FromRequest) => ("about:blank".to_owned(), "Bad Request"),
+        Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable) => ("about:blank".to_owned(), "Bad Request"),
         Reason::MissingKey(Missing::FromServer) => ("about:blank".to_owned(), "Internal Server Error"),
     };
     let status = rejection.status().as_u16();

@@ -52,6 +52,8 @@ pub enum Missing {
     FromRequest,
     /// The server does not provide it, for any request: answered with 500, and reported.
     FromServer,
+    /// The limit is not meant for this request: it does not apply, whatever it says of missing keys.
+    NotApplicable,
 }
 
 impl KeyExtractor for Arc<dyn KeyExtractor> {

@@ -10,7 +10,10 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("the words", &["quota", "time", "record", "hash", "decision", "error"]),
     ("what is decided", &["algorithm"]),
     ("who remembers", &["store"]),
-    ("what applies to a request", &["request", "when", "key", "cost", "limit", "observe", "resilience", "limiter"]),
+    (
+        "what applies to a request",
+        &["request", "when", "key", "cost", "limit", "observe", "resilience", "limiter", "rules"],
+    ),
     ("HTTP", &["http"]),
 ];
 

@@ -1,0 +1,161 @@
+//! What a `rate_limit` block says.
+
+use std::rc::Rc;
+
+use super::allowance::Allowance;
+use super::fields::{self, Fields};
+use super::problem::{Position, Problem};
+use super::yaml::{Node, Value};
+use crate::limit::MissingKey;
+
+/// What a `rate_limit` block says.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Policy {
+    /// How much is allowed.
+    pub allowance: Allowance,
+    /// `name`: what others say that they replace, and clients see.
+    pub name: Option<String>,
+    /// `replaces`: the names of the limits that do not apply where this one does.
+    pub replaces: Vec<String>,
+    /// `cost`: what each request takes, whatever else says what it costs.
+    pub cost: Option<u32>,
+    /// `soft`: how many per cent of the limit may be used beyond it.
+    pub soft: Option<u32>,
+    /// `key`: the extractors that say whose bucket is charged. Empty: the descriptors' values do.
+    pub key: Vec<(String, Position)>,
+    /// `on_missing_key`: what becomes of requests that lack what is charged.
+    pub on_missing_key: Option<MissingKey>,
+    /// `shadow_mode`, in here.
+    pub shadow_mode: bool,
+    /// Where it is.
+    pub position: Position,
+    pub(super) soft_at: Position,
+}
+
+const FIELDS: &[&str] = &[
+    "unit",
+    "period",
+    "requests_per_unit",
+    "unlimited",
+    "algorithm",
+    "burst",
+    "refill",
+    "buckets",
+    "rounding",
+    "waiting",
+    "name",
+    "replaces",
+    "cost",
+    "soft",
+    "shadow_mode",
+    "key",
+    "on_missing_key",
+    "on_store_error",
+];
+
+const MISSING: &[(&str, MissingKey)] =
+    &[("deny", MissingKey::Deny), ("skip", MissingKey::Skip), ("share", MissingKey::Share)];
+
+impl Policy {
+    pub(super) fn read(node: &Node, problems: &mut Vec<Problem>) -> Option<Self> {
+        let fields = Fields::of(node, "`rate_limit`", FIELDS, advise, problems)?;
+        if let Some(node) = fields.get("on_store_error") {
+            let message = "a limit of a file can't choose what happens when the store fails yet: \
+                           leave `on_store_error` out, and say it for all with `RateLimitLayer::on_store_error`";
+            problems.push(Problem::new(node.at, message));
+        }
+        let allowance = Allowance::read(&fields, problems);
+        let name = fields.text("name", problems).map(|(name, _)| name.to_owned()).filter(|name| !name.is_empty());
+        let replaces = fields.list("replaces", problems);
+        let replaces = replaces.iter().filter_map(|item| replaced(item, name.as_deref(), problems)).collect();
+        let (soft, soft_at) = soft(&fields, problems);
+        let policy = Self {
+            name,
+            replaces,
+            soft,
+            soft_at,
+            cost: cost(&fields, allowance, problems),
+            key: key(&fields, problems),
+            on_missing_key: fields.choice("on_missing_key", MISSING, problems),
+            shadow_mode: fields.flag("shadow_mode", problems),
+            position: fields.at,
+            allowance: allowance?,
+        };
+        Some(policy)
+    }
+}
+
+fn advise(name: &str) -> Option<String> {
+    let advice = match name {
+        "quota_mode" | "detailed_metric" | "value_to_metric" | "share_threshold" | "metadata" | "value"
+        | "descriptors" => "it belongs beside `rate_limit`, not into it",
+        "unit_multiplier" => "write `period`, as in `period: 5m`, in place of `unit`",
+        "limit" | "max" | "requests" => "did you mean `requests_per_unit`?",
+        "capacity" => "did you mean `burst`?",
+        _ => return None,
+    };
+    Some(advice.to_owned())
+}
+
+fn replaced(item: &Rc<Node>, own: Option<&str>, problems: &mut Vec<Problem>) -> Option<String> {
+    let fields = Fields::of(item, "an item of `replaces`", &["name"], |_| None, problems)?;
+    let (name, at) = fields.text("name", problems).unwrap_or(("", item.at));
+    if name.is_empty() {
+        problems.push(Problem::new(at, "an item of `replaces` has no name: write `name: …`, or leave it out"));
+        return None;
+    }
+    if own == Some(name) {
+        problems.push(Problem::new(at, format!("a limit can't replace itself: name another than {name:?}")));
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+fn cost(fields: &Fields<'_>, allowance: Option<Allowance>, problems: &mut Vec<Problem>) -> Option<u32> {
+    let (cost, at) = fields.integer("cost", problems)?;
+    if let Some(Allowance::Limited(algorithm)) = allowance {
+        let capacity = algorithm.capacity();
+        if u64::from(cost) > capacity {
+            let message =
+                format!("a `cost` of {cost} can never pass a limit of {capacity}: lower it, or raise the limit");
+            problems.push(Problem::new(at, message));
+        }
+    }
+    Some(cost)
+}
+
+/// `20` or `20%`.
+fn soft(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> (Option<u32>, Position) {
+    let Some(node) = fields.get("soft") else { return (None, Position::default()) };
+    let percent = match &node.value {
+        Value::Scalar { text, .. } => text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok(),
+        _ => None,
+    };
+    if percent.is_none() {
+        let message =
+            format!("`soft` is {}: write how many per cent may be used beyond the limit, as in `20%`", node.kind());
+        problems.push(Problem::new(node.at, message));
+    }
+    (percent, node.at)
+}
+
+/// A name, or a list of names.
+fn key(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Vec<(String, Position)> {
+    let Some(node) = fields.get("key") else { return Vec::new() };
+    let names = match &node.value {
+        Value::List(items) => items.iter().map(Rc::as_ref).collect(),
+        _ => vec![node],
+    };
+    if names.is_empty() {
+        problems.push(Problem::new(node.at, "`key` is an empty list: name what is charged, or leave it out"));
+    }
+    let mut read = Vec::new();
+    for node in names {
+        match fields::text(node, "key") {
+            Ok(name) => read.push((name.to_owned(), node.at)),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    read
+}

@@ -1,0 +1,57 @@
+//! Files that are refused, with all that is wrong with them: `broken/NAME.yaml`, and beside it what is
+//! said, `broken/NAME.txt`. With `UPDATE_EXPECTED=1`, what is said is written there, to be read.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use tower_ratelimit::key;
+use tower_ratelimit::rules::{Extractors, Rules};
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules/broken");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension != "txt"));
+    files.sort();
+    files
+}
+
+/// As a user reads it who stands in the file's folder.
+fn said(file: &Path) -> String {
+    let extractors = Extractors::new().register("plan", key::header("x-plan"));
+    let error =
+        Rules::from_file(file).and_then(|rules| rules.limits(&extractors)).expect_err(&format!("{file:?} is right"));
+    let folder = format!("{}/", file.parent().unwrap().display());
+    format!("{error}\n").replace(&folder, "")
+}
+
+#[test]
+fn every_broken_file_is_refused_with_all_that_is_wrong() {
+    let files = files();
+    assert!(files.len() >= 30, "only {} files were found", files.len());
+    let mut wrong = String::new();
+    for file in files {
+        let said = said(&file);
+        let expected = file.with_extension("txt");
+        if env::var_os("UPDATE_EXPECTED").is_some() {
+            fs::write(&expected, &said).unwrap();
+        }
+        let expected = fs::read_to_string(&expected).unwrap_or_default();
+        if said != expected {
+            wrong += &format!("{}\nexpected:\n{expected}said:\n{said}\n", file.display());
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = Rules::from_file("no/such/file.yaml").unwrap_err();
+    assert!(error.to_string().starts_with("no/such/file.yaml: the file can't be read: "), "{error}");
+    assert_eq!((error.problems()[0].line(), error.problems()[0].column()), (0, 0));
+}
+
+#[test]
+fn without_a_file_errors_begin_with_the_line() {
+    let error = Rules::from_yaml("domain: shop\ndescriptors: 5").unwrap_err();
+    assert_eq!(error.to_string(), "2:14: `descriptors` is \"5\": write a list, each item behind a dash");
+}

@@ -1,0 +1,44 @@
+//! `docs/rules.md` says how it is.
+
+use std::fs;
+use std::path::Path;
+
+use tower_ratelimit::key;
+use tower_ratelimit::rules::{Extractors, Rules};
+
+fn document() -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rules.md")).unwrap()
+}
+
+/// What stands between ```` ```yaml ```` and ```` ``` ````.
+fn examples(document: &str) -> Vec<&str> {
+    let after = document.split("```yaml\n").skip(1);
+    after.map(|rest| rest.split_once("```").unwrap().0).collect()
+}
+
+#[test]
+fn every_example_loads() {
+    let document = document();
+    let examples = examples(&document);
+    assert!(examples.len() >= 4, "only {} examples were found", examples.len());
+    let extractors = Extractors::new().register("plan", key::header("x-plan")).register("auth_type", key::path());
+    for example in examples {
+        let limits = Rules::from_yaml(example).and_then(|rules| rules.limits(&extractors));
+        assert!(limits.is_ok_and(|limits| !limits.is_empty()), "{example}");
+    }
+}
+
+/// Every field that is known is there, in a table.
+#[test]
+fn every_field_is_documented() {
+    let document = document();
+    // Whoever writes a wrong one is told the right ones.
+    let wrong = "domain: d\nzzzzzz: 1\ndescriptors:\n- { key: path, zzzzzz: 1, rate_limit: { zzzzzz: 1 } }";
+    let error = Rules::from_yaml(wrong).unwrap_err().to_string();
+    let lists = error.lines().filter(|line| line.contains("zzzzzz"));
+    let known: Vec<&str> = lists.flat_map(|line| line.split('`').skip(3).step_by(2)).collect();
+    assert!(known.len() >= 30, "{known:?}");
+    for field in known {
+        assert!(document.contains(&format!("| `{field}` |")), "{field} has no row");
+    }
+}

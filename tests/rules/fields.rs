@@ -1,0 +1,183 @@
+//! What each field of a file makes of a limit.
+
+use std::time::Duration;
+
+use tower_ratelimit::rules::{Allowance, Extractors, Rules, Wanted};
+use tower_ratelimit::{
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Refill, Rounding, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
+};
+
+fn limits(descriptors: &str) -> Vec<Limit> {
+    let yaml = format!("domain: shop\ndescriptors:\n{descriptors}");
+    Rules::from_yaml(&yaml).unwrap().limits(&Extractors::new()).unwrap()
+}
+
+/// The algorithm of a `rate_limit` block.
+fn algorithm(fields: &str) -> Algorithm {
+    let limits = limits(&format!("- {{ key: method, rate_limit: {{ {fields} }} }}"));
+    assert_eq!(limits.len(), 1);
+    *limits[0].algorithm()
+}
+
+#[test]
+fn units_are_those_of_the_reference() {
+    let day = 86_400;
+    let units = [
+        ("second", 1),
+        ("minute", 60),
+        ("hour", 3_600),
+        ("day", day),
+        ("week", 7 * day),
+        ("month", 30 * day),
+        ("year", 365 * day),
+        ("MINUTE", 60),
+        ("Hour", 3_600),
+    ];
+    for (unit, seconds) in units {
+        let expected = FixedWindow::new(7, Duration::from_secs(seconds));
+        assert_eq!(algorithm(&format!("unit: {unit}, requests_per_unit: 7")), expected.into(), "{unit}");
+    }
+}
+
+#[test]
+fn periods_are_sums_of_whole_units() {
+    let periods = [
+        ("250us", 250),
+        ("250µs", 250),
+        ("500ms", 500_000),
+        ("90s", 90_000_000),
+        ("5m", 300_000_000),
+        ("1h30m", 5_400_000_000),
+        ("2d", 172_800_000_000),
+        ("1w", 604_800_000_000),
+        ("366d", 31_622_400_000_000),
+    ];
+    for (period, micros) in periods {
+        let expected = FixedWindow::new(7, Duration::from_micros(micros));
+        assert_eq!(algorithm(&format!("period: {period}, requests_per_unit: 7")), expected.into(), "{period}");
+    }
+}
+
+#[test]
+fn algorithms_have_their_own_knobs_and_the_codes_defaults() {
+    let second = Duration::from_secs(1);
+    let cases: [(&str, Algorithm); 16] = [
+        ("", FixedWindow::per_second(60).into()),
+        ("algorithm: fixed_window", FixedWindow::per_second(60).into()),
+        ("algorithm: sliding_log", SlidingLog::per_second(60).into()),
+        ("algorithm: sliding_window", SlidingWindow::per_second(60).into()),
+        ("algorithm: sliding_window, buckets: 4", SlidingWindow::per_second(60).buckets(4).into()),
+        ("algorithm: sliding_window_counter", SlidingWindowCounter::per_second(60).into()),
+        ("algorithm: sliding_window_counter, rounding: up", SlidingWindowCounter::per_second(60).into()),
+        (
+            "algorithm: sliding_window_counter, rounding: down",
+            SlidingWindowCounter::per_second(60).rounding(Rounding::Down).into(),
+        ),
+        ("algorithm: token_bucket", TokenBucket::per_second(60).into()),
+        ("algorithm: token_bucket, burst: 100", TokenBucket::new(100, 60, second).into()),
+        ("algorithm: token_bucket, refill: continuous", TokenBucket::per_second(60).into()),
+        (
+            "algorithm: token_bucket, burst: 20, refill: interval",
+            TokenBucket::new(20, 60, second).refill(Refill::Interval).into(),
+        ),
+        ("algorithm: leaky_bucket", LeakyBucket::per_second(60).into()),
+        ("algorithm: leaky_bucket, burst: 1_000", LeakyBucket::new(1_000, 60, second).into()),
+        ("algorithm: leaky_bucket_queue", LeakyBucketQueue::per_second(60).into()),
+        ("algorithm: leaky_bucket_queue, waiting: 5", LeakyBucketQueue::new(5, 60, second).into()),
+    ];
+    for (fields, expected) in cases {
+        assert_eq!(algorithm(&format!("unit: second, requests_per_unit: 60, {fields}")), expected, "{fields}");
+    }
+}
+
+#[test]
+fn limits_are_named_by_the_file_or_their_way() {
+    let names = |descriptors: &str| -> Vec<String> {
+        limits(descriptors).iter().map(|limit| limit.name().to_owned()).collect()
+    };
+    let limit = "rate_limit: { unit: day, requests_per_unit: 5 }";
+    assert_eq!(names(&format!("- {{ key: method, value: GET, {limit} }}")), ["shop.method_GET"]);
+    let nested = format!("- {{ key: path, value: /login, descriptors: [{{ key: remote_address, {limit} }}] }}");
+    assert_eq!(names(&nested), ["shop.path_/login.remote_address"]);
+    let named = "- { key: method, rate_limit: { name: all of it, unit: day, requests_per_unit: 5 } }";
+    assert_eq!(names(named), ["all of it"]);
+}
+
+#[test]
+fn names_that_others_have_or_no_header_carries_are_told_apart() {
+    let limit = "rate_limit: { name: same, unit: day, requests_per_unit: 5 }";
+    let twins = limits(&format!("- {{ key: method, {limit} }}\n- {{ key: path, {limit} }}"));
+    let long = "é".repeat(200);
+    let strange =
+        limits(&format!("- {{ key: path, value: {long}, rate_limit: {{ unit: day, requests_per_unit: 5 }} }}"));
+    let names: Vec<&str> = twins.iter().chain(&strange).map(Limit::name).collect();
+    assert!(names[0].starts_with("same~") && names[1].starts_with("same~"), "{names:?}");
+    assert_ne!(names[0], names[1]);
+    assert_eq!(names[2].len(), 64);
+    assert!(names[2].starts_with("shop.path_???"), "{names:?}");
+    // Buckets are kept under it: another version has to find the same.
+    assert_eq!(names[0], "same~5111bf129938e6c0");
+}
+
+#[test]
+fn what_is_not_enforced_is_no_limit() {
+    let yaml = "
+- { key: method, rate_limit: { unlimited: true } }
+- { key: method, value: PUT, rate_limit: { unlimited: yes, requests_per_unit: 5 } }
+- { key: path, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 5 } }
+- { key: path, value: /a, rate_limit: { unit: day, requests_per_unit: 5, shadow_mode: true } }
+- { key: path, value: /b }
+";
+    assert!(limits(yaml).is_empty());
+}
+
+#[test]
+fn the_model_holds_what_the_file_says() {
+    let yaml = "
+domain: shop
+descriptors:
+- key: plan
+  value: pro*
+  share_threshold: true
+  value_to_metric: on
+  rate_limit:
+    name: pros
+    unit: day
+    requests_per_unit: 1_000
+    cost: 2
+    soft: 20%
+    key: [header.x-api-key, remote_address]
+    replaces: [{ name: a }, { name: b }]
+  descriptors:
+  - { key: method, value: 1.50, detailed_metric: true, shadow_mode: true, metadata: { any: [thing, 1.5] } }
+";
+    let rules = Rules::from_yaml(yaml).unwrap();
+    let [plan] = &rules.descriptors[..] else { panic!("{rules:?}") };
+    let policy = plan.rate_limit.as_ref().unwrap();
+    assert_eq!(rules.domain, "shop");
+    assert_eq!((plan.key.as_str(), plan.value.as_str()), ("plan", Some("pro*")));
+    assert!(matches!(plan.value, Wanted::Like(_)));
+    assert!(plan.share_threshold && plan.value_to_metric && !plan.detailed_metric && !plan.is_shadow());
+    assert_eq!((plan.position.line, plan.position.column), (4, 8));
+    assert_eq!(policy.allowance, Allowance::Limited(FixedWindow::per_day(1_000).into()));
+    assert_eq!((policy.name.as_deref(), policy.cost, policy.soft), (Some("pros"), Some(2), Some(20)));
+    assert_eq!(policy.replaces, ["a", "b"]);
+    let key: Vec<&str> = policy.key.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(key, ["header.x-api-key", "remote_address"]);
+    let [method] = &plan.descriptors[..] else { panic!("{plan:?}") };
+    // A value is text, however much it looks like a number.
+    assert_eq!(method.value, Wanted::Exactly("1.50".into()));
+    assert!(method.detailed_metric && method.is_shadow() && method.rate_limit.is_none());
+}
+
+#[test]
+fn json_and_aliases_load() {
+    let json = r#"{"domain":"shop","descriptors":[{"key":"method","value":"GET",
+        "rate_limit":{"unit":"day","requests_per_unit":5,"unlimited":false,"replaces":[{"name":"x"}]}}]}"#;
+    let rules = Rules::from_yaml(json).unwrap();
+    assert_eq!(rules.limits(&Extractors::new()).unwrap().len(), 1);
+    let yaml = "\u{feff}---\r\ndomain: shop\r\ndescriptors:\r\n- key: path\r\n  rate_limit: &five {unit: day, requests_per_unit: 5}\r\n- key: method\r\n  rate_limit: *five\r\n...\r\n";
+    let rules = Rules::from_yaml(yaml).unwrap();
+    assert_eq!(rules.limits(&Extractors::new()).unwrap().len(), 2);
+}

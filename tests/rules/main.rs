@@ -1,0 +1,10 @@
+//! Limits from files.
+
+mod broken;
+mod document;
+mod fields;
+mod matching;
+mod random;
+mod reference;
+mod requests;
+mod service;

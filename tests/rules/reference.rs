@@ -1,0 +1,59 @@
+//! Files in the form of Envoy's rate limit service, each built as one that its documentation or its tests
+//! show, with other words and numbers: `reference/NAME.yaml`, and beside it what comes of it,
+//! `reference/NAME.txt`. With `UPDATE_EXPECTED=1`, what comes of it is written there, to be read.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use tower_ratelimit::key;
+use tower_ratelimit::rules::{Descriptor, Extractors, Rules};
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules/reference");
+    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension != "txt"));
+    files.sort();
+    files
+}
+
+/// What a proxy would send of itself is an extractor that the user registers.
+fn register(extractors: Extractors, descriptors: &[Descriptor]) -> Extractors {
+    descriptors.iter().fold(extractors, |extractors, descriptor| {
+        let extractors = match descriptor.key.as_str() {
+            "remote_address" | "method" | "path" => extractors,
+            name => extractors.register(name, key::header("x-any")),
+        };
+        register(extractors, &descriptor.descriptors)
+    })
+}
+
+/// The limits, or the errors.
+fn outcome(file: &Path) -> String {
+    let limits = Rules::from_file(file).and_then(|rules| {
+        let extractors = register(Extractors::new(), &rules.descriptors);
+        rules.limits(&extractors)
+    });
+    match limits {
+        Ok(limits) => limits.iter().map(|limit| format!("{}: {:?}\n", limit.name(), limit.algorithm())).collect(),
+        Err(error) => format!("{error}\n").replace(&format!("{}/", file.parent().unwrap().display()), ""),
+    }
+}
+
+#[test]
+fn files_for_the_reference_load_or_are_refused_for_what_is_not_supported() {
+    let files = files();
+    assert!(files.len() >= 25, "only {} files were found", files.len());
+    let mut wrong = String::new();
+    for file in files {
+        let outcome = outcome(&file);
+        let expected = file.with_extension("txt");
+        if env::var_os("UPDATE_EXPECTED").is_some() {
+            fs::write(&expected, &outcome).unwrap();
+        }
+        let expected = fs::read_to_string(&expected).unwrap_or_default();
+        if outcome != expected {
+            wrong += &format!("{}\nexpected:\n{expected}came:\n{outcome}\n", file.display());
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}

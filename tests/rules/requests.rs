@@ -1,0 +1,264 @@
+//! Whose bucket is charged, and what becomes of requests that lack a key.
+
+use std::future::ready;
+
+use http::{Request, StatusCode};
+use tower_ratelimit::key;
+use tower_ratelimit::rules::Extractors;
+
+use crate::service::{Limited, from, with};
+
+#[test]
+fn each_value_has_a_bucket_of_its_own() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1 } }
+",
+    );
+    assert!(limited.allows(from("192.0.2.1")));
+    assert!(!limited.allows(from("192.0.2.1")));
+    assert!(!limited.allows(from("::ffff:192.0.2.1")));
+    assert!(limited.allows(from("192.0.2.2")));
+}
+
+#[test]
+fn zero_refuses_one_value_and_no_other() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 2 } }
+- { key: remote_address, value: 192.0.2.9, rate_limit: { unit: second, requests_per_unit: 0 } }
+- { key: remote_address, value: '2001:db8::1', rate_limit: { unit: second, requests_per_unit: 0 } }
+",
+    );
+    let refused = limited.send(from("192.0.2.9"));
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    let names: Vec<&String> = refused.left.keys().collect();
+    assert_eq!(names, ["shop.remote_address_192.0.2.9"]);
+    assert!(limited.allows(from("192.0.2.90")));
+    // An IPv6 address stands for its network of 64 bits, as it does everywhere.
+    assert!(!limited.allows(from("2001:db8::2")));
+    assert!(limited.allows(from("2001:db8:0:1::1")));
+}
+
+#[test]
+fn addresses_fit_patterns_by_their_text() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, value: 192.0.2.*, share_threshold: true, rate_limit: { unit: year, requests_per_unit: 2 } }
+- { key: remote_address, value: '2001:db8:*', rate_limit: { unit: year, requests_per_unit: 0 } }
+",
+    );
+    assert!(limited.allows(from("192.0.2.1")));
+    assert!(limited.allows(from("192.0.2.2")));
+    assert!(!limited.allows(from("192.0.2.3")));
+    assert!(limited.allows(from("192.0.20.3")));
+    assert!(!limited.allows(from("2001:db8::7")));
+    assert!(limited.allows(from("2001:db9::7")));
+}
+
+#[test]
+fn values_that_fit_a_pattern_share_a_bucket_if_told_to() {
+    let yaml = |share: bool| {
+        format!(
+            "
+domain: shop
+descriptors:
+- key: header.file
+  value: files/*
+  share_threshold: {share}
+  rate_limit: {{ unit: year, requests_per_unit: 2 }}
+"
+        )
+    };
+    let file = |name: &str| with(&[("file", name)]);
+    let shared = Limited::by(&yaml(true));
+    assert!(shared.allows(file("files/a")) && shared.allows(file("files/b")));
+    assert!(!shared.allows(file("files/c")));
+    assert!(shared.allows(file("other/c")));
+    let apart = Limited::by(&yaml(false));
+    assert!(apart.allows(file("files/a")) && apart.allows(file("files/a")));
+    assert!(!apart.allows(file("files/a")));
+    assert!(apart.allows(file("files/b")));
+}
+
+#[test]
+fn a_shared_level_leaves_those_within_it_apart() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- key: header.a
+  value: x*
+  share_threshold: true
+  descriptors:
+  - { key: header.b, rate_limit: { unit: year, requests_per_unit: 1 } }
+",
+    );
+    assert!(limited.allows(with(&[("a", "x1"), ("b", "1")])));
+    assert!(limited.allows(with(&[("a", "x2"), ("b", "2")])));
+    assert!(!limited.allows(with(&[("a", "x3"), ("b", "1")])));
+}
+
+/// The values of a path are parts: they never run into each other.
+#[test]
+fn values_of_a_path_are_told_apart() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- key: header.a
+  descriptors:
+  - { key: header.b, rate_limit: { unit: year, requests_per_unit: 1 } }
+",
+    );
+    assert!(limited.allows(with(&[("a", "x"), ("b", "yz")])));
+    assert!(limited.allows(with(&[("a", "xy"), ("b", "z")])));
+    assert!(!limited.allows(with(&[("a", "x"), ("b", "yz")])));
+}
+
+#[test]
+fn key_charges_something_else() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- key: method
+  value: POST
+  rate_limit: { unit: year, requests_per_unit: 1, key: [header.user, query.shop] }
+",
+    );
+    let post = |user: &str, shop: &str| Request::post(format!("/?shop={shop}")).header("user", user).body(()).unwrap();
+    assert!(limited.allows(post("ann", "a")));
+    assert!(limited.allows(post("bob", "a")));
+    assert!(limited.allows(post("ann", "b")));
+    assert!(!limited.allows(post("ann", "a")));
+    // However it is escaped.
+    assert!(!limited.allows(post("ann", "%61")));
+    // Who names what is charged means everyone: without a key, no way in.
+    assert_eq!(limited.send(Request::post("/?shop=a").body(()).unwrap()).status, StatusCode::BAD_REQUEST);
+    // But only to what the rule is for.
+    assert!(limited.allows(with(&[])));
+}
+
+#[test]
+fn a_missing_key_is_skipped_denied_or_shared() {
+    let send = |policy: &str| {
+        let limited = Limited::by(&format!(
+            "
+domain: shop
+descriptors:
+- key: method
+  value: GET
+  descriptors:
+  - key: header.user
+    value: vip
+  - key: header.user
+    rate_limit: {{ unit: year, requests_per_unit: 1{policy} }}
+"
+        ));
+        let post = Request::post("/").body(()).unwrap();
+        assert_eq!(limited.send(post).status, StatusCode::OK, "{policy}");
+        assert_eq!(limited.send(with(&[("user", "vip")])).status, StatusCode::OK, "{policy}");
+        [(); 2].map(|()| limited.send(with(&[])).status.as_u16())
+    };
+    assert_eq!(send(""), [200, 200]);
+    assert_eq!(send(", on_missing_key: skip"), [200, 200]);
+    assert_eq!(send(", on_missing_key: deny"), [400, 400]);
+    assert_eq!(send(", on_missing_key: share"), [200, 429]);
+}
+
+#[test]
+fn an_address_that_the_server_does_not_tell_is_its_own_fault() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: deny } }
+",
+    );
+    assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
+    // Whose address nobody knows, may be the one that is meant.
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, value: 192.0.2.1, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: deny } }
+",
+    );
+    assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[test]
+fn costs_of_a_file_go_before_all_others() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: method, value: GET, rate_limit: { name: get, unit: year, requests_per_unit: 10, cost: 3 } }
+",
+    );
+    assert_eq!(limited.send(with(&[])).left["get"], 7);
+}
+
+#[test]
+fn values_of_registered_extractors_are_compared_when_they_come() {
+    let later = key::from_async_fn(|head| ready(head.header("user").map(|user| format!("plan of {user}"))));
+    let extractors = Extractors::new().register("plan", later);
+    let yaml = "
+domain: shop
+descriptors:
+- { key: plan, rate_limit: { name: other, unit: year, requests_per_unit: 9 } }
+- { key: plan, value: plan of ann, rate_limit: { name: ann, unit: year, requests_per_unit: 1 } }
+";
+    let limited = Limited::with(yaml, &extractors);
+    assert_eq!(limited.send(with(&[("user", "ann")])).left, [("ann".to_owned(), 0)].into());
+    assert_eq!(limited.send(with(&[("user", "bob")])).left, [("other".to_owned(), 8)].into());
+    assert_eq!(limited.send(with(&[("user", "eve")])).left, [("other".to_owned(), 8)].into());
+    assert!(!limited.allows(with(&[("user", "ann")])));
+    assert!(limited.send(with(&[])).left.is_empty());
+}
+
+#[test]
+fn an_address_of_another_length_is_compared_by_as_many_bits() {
+    let extractors = Extractors::new().register_address("client", key::peer_ip().ipv6_prefix(48), 48);
+    let yaml = "
+domain: shop
+descriptors:
+- { key: client, value: '2001:db8:1:2::3', rate_limit: { unit: second, requests_per_unit: 0 } }
+";
+    let limited = Limited::with(yaml, &extractors);
+    assert!(!limited.allows(from("2001:db8:1:9::9")));
+    assert!(limited.allows(from("2001:db8:2:2::3")));
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn path_is_the_matched_route() {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::routing::get;
+    use tower::ServiceExt;
+    use tower_ratelimit::RateLimitLayer;
+    use tower_ratelimit::rules::Rules;
+
+    let yaml = "
+domain: shop
+descriptors:
+- { key: path, value: '/users/{id}', rate_limit: { unit: year, requests_per_unit: 1 } }
+";
+    let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let app = Router::new().route("/users/{id}", get(|| async {})).route("/", get(|| async {}));
+    let app = app.layer(RateLimitLayer::new(limits));
+    let mut answers = Vec::new();
+    for path in ["/users/1", "/users/2", "/", "/"] {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        answers.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+    }
+    assert_eq!(answers, [200, 429, 200, 200]);
+}

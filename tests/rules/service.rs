@@ -1,0 +1,74 @@
+//! A service with limits from a file, and who meets which of them.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+
+use http::{Request, Response, StatusCode};
+use tokio::runtime::{Builder, Runtime};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::RateLimitLayer;
+use tower_ratelimit::key::PeerAddr;
+use tower_ratelimit::rules::{Extractors, Rules};
+
+pub(crate) struct Limited {
+    layer: RateLimitLayer,
+    runtime: Runtime,
+}
+
+/// What became of a request.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Met {
+    pub(crate) status: StatusCode,
+    /// What is left of each limit that applied, by its name.
+    pub(crate) left: BTreeMap<String, u32>,
+}
+
+impl Limited {
+    pub(crate) fn by(yaml: &str) -> Self {
+        Self::with(yaml, &Extractors::new())
+    }
+
+    pub(crate) fn with(yaml: &str, extractors: &Extractors) -> Self {
+        let limits = Rules::from_yaml(yaml).unwrap().limits(extractors).unwrap();
+        let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+        Self { layer: RateLimitLayer::new(limits), runtime }
+    }
+
+    pub(crate) fn send(&self, request: Request<()>) -> Met {
+        let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
+        let mut service = self.layer.layer(inner);
+        let response = self.runtime.block_on(async { service.ready().await.unwrap().call(request).await.unwrap() });
+        let standings = response.headers().get("ratelimit").map_or("", |value| value.to_str().unwrap());
+        Met {
+            status: response.status(),
+            left: standings.split(", ").filter(|member| !member.is_empty()).map(standing).collect(),
+        }
+    }
+
+    /// Whether the request goes on.
+    pub(crate) fn allows(&self, request: Request<()>) -> bool {
+        self.send(request).status == StatusCode::OK
+    }
+}
+
+/// `"name";r=9;t=60`.
+fn standing(member: &str) -> (String, u32) {
+    let (name, parameters) = member.trim_start_matches('"').split_once('"').unwrap();
+    let left = parameters.split(';').find_map(|parameter| parameter.strip_prefix("r=")).unwrap();
+    (name.to_owned(), left.parse().unwrap())
+}
+
+/// `GET /` with headers.
+pub(crate) fn with(headers: &[(&str, &str)]) -> Request<()> {
+    let request = headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(*name, *value));
+    request.body(()).unwrap()
+}
+
+/// `GET /` from a peer.
+pub(crate) fn from(peer: &str) -> Request<()> {
+    let peer: IpAddr = peer.parse().unwrap();
+    let mut request = with(&[]);
+    request.extensions_mut().insert(PeerAddr(SocketAddr::new(peer, 50_000)));
+    request
+}
