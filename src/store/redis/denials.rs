@@ -333,7 +333,7 @@ mod tests {
         let bucket = TokenBucket::per_day(1);
         let [one, other] = [bucket, bucket.at_intervals()]
             .map(|bucket| Arc::new(Terms::new("limit".into(), 0, bucket.into(), &hasher())));
-        let [one, other] = [one, other].each_ref().map(|terms| [Charge { terms, key: key(1), cost: 2 }]);
+        let [one, other] = [&one, &other].map(|terms| [Charge { terms, key: key(1), cost: 2 }]);
         deny(watch(&denials, &one, true), &one);
         assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));
     }
