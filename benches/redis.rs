@@ -4,14 +4,13 @@
 //! - *ours*: `RedisStore`
 //! - *one call each*: the same script on a shared multiplexed connection, a call for every decision
 //! - *pool*: the same, each on a connection out of a `deadpool-redis` pool, as that is usually used
-//! - *redis-benchmark*: the same from C, one connection per request under way, alone and with 32 of
-//!   them in each (`-P`)
+//! - *redis-benchmark*: the same from C, its other arguments constants of the script; a connection for
+//!   each request under way, or (`-P 32`) for 32 of them
 
 #[path = "../tests/support/redis_server.rs"]
 mod redis_server;
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -95,6 +94,7 @@ async fn sizes(store: &RedisStore, connection: &mut MultiplexedConnection) {
 async fn throughput(server: &RedisServer, store: &RedisStore, connection: &mut MultiplexedConnection) {
     let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_second(u32::MAX))]).store(store.clone());
     let call = Call::spied(server, &limiter).await;
+    let constant = call.constant(server, connection).await;
     let pool = Config::from_url(server.url()).create_pool(Some(Runtime::Tokio1)).expect("a pool");
     println!();
     println!(
@@ -119,6 +119,7 @@ async fn throughput(server: &RedisServer, store: &RedisStore, connection: &mut M
                 for pipeline in [1, 32] {
                     figures[if pipeline == 1 { 3 } else { 4 }].push(call.benchmark(
                         server,
+                        &constant,
                         keys,
                         concurrency,
                         pipeline,
@@ -220,7 +221,20 @@ struct Call(std::sync::Arc<[Vec<u8>]>);
 
 impl Call {
     async fn spied(server: &RedisServer, limiter: &Limiter) -> Self {
-        Self(spy(server, limiter).await.into())
+        let act = async { drop(limiter.acquire(0_u64, 1).await.expect("a decision")) };
+        Self(spy(server, "\"EVALSHA\" ", act).await.into())
+    }
+
+    /// The hash of a script that has the call's last arguments in it: no argument of `redis-benchmark`
+    /// holds a zero byte.
+    async fn constant(&self, server: &RedisServer, connection: &mut MultiplexedConnection) -> String {
+        let url = server.url();
+        let act = async { drop(RedisStore::connect(&url).await.expect("a connection")) };
+        let text = spy(server, "\"LOAD\" ", act).await.remove(0);
+        let arguments = self.0.last().expect("arguments").iter().map(|byte| format!("\\{byte:03}"));
+        let arguments = format!("local ARGV = {{ '', '{}' }}\n", arguments.collect::<String>());
+        let text = [arguments.into_bytes(), text].concat();
+        cmd("SCRIPT").arg("LOAD").arg(text).query_async(connection).await.expect("a script")
     }
 
     /// The call's keys, but of the `n`th subject.
@@ -241,26 +255,19 @@ impl Call {
         let _: Value = call.query_async(connection).await.expect("a reply");
     }
 
-    /// What `redis-benchmark` says of it.
-    fn benchmark(&self, server: &RedisServer, keys: u64, concurrency: u64, pipeline: u64) -> Figure {
+    /// What `redis-benchmark` says of it, by the script that is `constant`.
+    fn benchmark(&self, server: &RedisServer, constant: &str, keys: u64, concurrency: u64, pipeline: u64) -> Figure {
         let port = server.url().rsplit(':').next().expect("a port").to_owned();
         let requests = if concurrency == 1 && pipeline == 1 { 3_000 } else { 30_000 };
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
-        let mut benchmark = Command::new("redis-benchmark")
-            .args(["-p", &port, "--csv", "-x", "-n", &requests.to_string(), "-c", &concurrency.to_string()])
-            .args(["-P", &pipeline.to_string(), "-r", &keys.to_string(), "EVALSHA"])
-            .args([text(&self.0[0]), text(&self.0[1])])
-            .args(self.keys("__rand_int__").iter().map(|key| text(key)))
-            .arg(text(&self.0[self.0.len() - 2]))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("redis-benchmark starts");
-        // The last argument holds bytes that no argument of a process can.
-        let mut stdin = benchmark.stdin.take().expect("an input");
-        stdin.write_all(self.0.last().expect("arguments")).expect("it reads its input");
-        drop(stdin);
-        let output = text(&benchmark.wait_with_output().expect("it ends").stdout);
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        let output = Command::new("redis-benchmark")
+            .args(["-p", &port, "--csv", "-n", &requests.to_string(), "-c", &concurrency.to_string()])
+            .args(["-P", &pipeline.to_string(), "-r", &keys.to_string(), "EVALSHA", constant])
+            .arg(text(self.0[1].clone()))
+            .args(self.keys("__rand_int__").into_iter().map(text))
+            .output()
+            .expect("redis-benchmark runs");
+        let output = text(output.stdout);
         let line = output.lines().last().expect("figures");
         // The test's name, then requests per second, and the latencies in ms: average, least, p50, p95, p99.
         let figures: Vec<f64> = line.rsplit("\",\"").filter_map(|part| part.trim_matches('"').parse().ok()).collect();
@@ -337,17 +344,17 @@ async fn evalsha(connection: &mut MultiplexedConnection) -> (u64, u64) {
     (figure("calls=").expect("a count"), figure("usec=").expect("a time"))
 }
 
-/// One of our own calls, as the server sees it.
-async fn spy(server: &RedisServer, limiter: &Limiter) -> Vec<Vec<u8>> {
+/// What follows `verb` in a command that `act` sends, as the server sees it.
+async fn spy(server: &RedisServer, verb: &str, act: impl Future<Output = ()>) -> Vec<Vec<u8>> {
     use std::io::{BufRead, BufReader, Write};
     let address = server.url().replace("redis://", "");
     let mut monitor = std::net::TcpStream::connect(address).expect("a connection");
     monitor.write_all(b"MONITOR\r\n").expect("a request");
     let mut lines = BufReader::new(monitor).lines();
     lines.next();
-    let _ = limiter.acquire(0_u64, 1).await.expect("a decision");
-    let line = lines.map_while(Result::ok).find(|line| line.contains("EVALSHA")).expect("a call");
-    let text = line.split_once("\"EVALSHA\" ").expect("a call").1;
+    act.await;
+    let line = lines.map_while(Result::ok).find(|line| line.contains(verb)).expect("a call");
+    let text = line.split_once(verb).expect("a call").1;
     let mut bytes = text.bytes();
     let mut args = Vec::new();
     while let Some(quote) = bytes.next() {

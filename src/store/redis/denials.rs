@@ -325,6 +325,19 @@ mod tests {
         assert!(denials.answer(&charge, Some(NOON)).is_some());
     }
 
+    /// Their keys in Redis are two.
+    #[test]
+    fn a_bucket_filled_at_intervals_is_another_one() {
+        use crate::algorithm::TokenBucket;
+        let denials = Denials::new(Duration::from_secs(600)).unwrap();
+        let bucket = TokenBucket::per_day(1);
+        let [one, other] = [bucket, bucket.at_intervals()]
+            .map(|bucket| Arc::new(Terms::new("limit".into(), 0, bucket.into(), &hasher())));
+        let [one, other] = [&one, &other].map(|terms| [Charge { terms, key: key(1), cost: 2 }]);
+        deny(watch(&denials, &one, true), &one);
+        assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));
+    }
+
     #[test]
     fn none_outlives_its_span() {
         assert!(Denials::new(Duration::ZERO).is_none());
