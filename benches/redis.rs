@@ -45,7 +45,8 @@ async fn main() {
         ("leaky bucket queue", LeakyBucketQueue::per_second(most).into()),
     ];
     for (name, algorithm) in algorithms {
-        let limiter = Limiter::new([Limit::new("limit", algorithm)]).store(store.clone());
+        let limiter =
+            Limiter::new([Limit::new("limit", algorithm)]).deadline(Duration::from_secs(10)).store(store.clone());
         let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
         for _ in 0..5_000 {
             let _ = limiter.acquire("key", 1).await.expect("a decision");
@@ -53,7 +54,9 @@ async fn main() {
         println!("  {name}: {:.1}", server_micros(&mut connection).await);
     }
 
-    let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_second(most))]).store(store.clone());
+    let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_second(most))])
+        .deadline(Duration::from_secs(10))
+        .store(store.clone());
     let bare = Bare { connection: connection.clone(), call: spy(&server, &limiter).await };
     println!();
     println!("decisions per second, token bucket, medians of {ROUNDS}:");

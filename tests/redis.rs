@@ -11,8 +11,8 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd};
 use redis_server::RedisServer;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, RedisStore, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CircuitBreaker, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, RedisStore, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
 fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
@@ -30,6 +30,11 @@ fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
 
 fn limits(tokens: u32, period: Duration) -> Vec<Limit> {
     all(tokens, period).map(|(name, algorithm)| Limit::new(name, algorithm)).into()
+}
+
+/// A limiter that waits for a server on a busy machine.
+fn patient(limits: impl IntoIterator<Item = Limit>) -> Limiter {
+    Limiter::new(limits).deadline(Duration::from_secs(10)).circuit_breaker(CircuitBreaker::off())
 }
 
 async fn store(server: &RedisServer) -> RedisStore {
@@ -58,7 +63,7 @@ fn chain(error: &dyn Error) -> String {
 #[tokio::test]
 async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
     let server = RedisServer::start();
-    let limiter = Limiter::new(limits(10, Duration::from_millis(400))).store(store(&server).await);
+    let limiter = patient(limits(10, Duration::from_millis(400))).store(store(&server).await);
     let mut connection = connection(&server).await;
     for round in 0..3 {
         let decision = limiter.acquire("key", 2).await.expect("a decision");
@@ -86,7 +91,7 @@ async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
 #[tokio::test]
 async fn all_is_given_back_and_forgotten() {
     let server = RedisServer::start();
-    let limiter = Limiter::new(limits(5, Duration::from_secs(3_600))).store(store(&server).await);
+    let limiter = patient(limits(5, Duration::from_secs(3_600))).store(store(&server).await);
     let mut connection = connection(&server).await;
 
     let decision = limiter.acquire("key", 5).await.expect("a decision");
@@ -105,7 +110,7 @@ async fn all_is_given_back_and_forgotten() {
 async fn a_denied_request_takes_nothing_from_any_limit() {
     let server = RedisServer::start();
     let limiter =
-        Limiter::new([Limit::new("wide", FixedWindow::per_day(100)), Limit::new("narrow", SlidingLog::per_day(1))])
+        patient([Limit::new("wide", FixedWindow::per_day(100)), Limit::new("narrow", SlidingLog::per_day(1))])
             .store(store(&server).await);
     assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
     for _ in 0..10 {
@@ -123,7 +128,7 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
     for (name, algorithm) in all(100, Duration::from_secs(86_400)) {
         let tasks: Vec<_> = (0..64)
             .map(|task| {
-                let limiter = Limiter::new([Limit::new(name, algorithm)]).store(stores[task % 2].clone());
+                let limiter = patient([Limit::new(name, algorithm)]).store(stores[task % 2].clone());
                 tokio::spawn(async move {
                     let mut allowed = 0;
                     for _ in 0..5 {
@@ -144,7 +149,7 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 #[tokio::test]
 async fn requests_that_wait_at_the_same_time_leave_together() {
     let server = RedisServer::start();
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
+    let limiter = patient([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
     let mut connection = connection(&server).await;
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
     let calls: Vec<_> = (0..200)
@@ -168,7 +173,7 @@ async fn requests_that_wait_at_the_same_time_leave_together() {
 #[tokio::test]
 async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
     let server = RedisServer::start();
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
+    let limiter = patient([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
     let mut connection = connection(&server).await;
     let () = cmd("CLIENT").arg("PAUSE").arg(200).query_async(&mut connection).await.expect("a pause");
     let calls: Vec<_> = (0..50)
@@ -190,7 +195,7 @@ async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
 #[tokio::test]
 async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
     let server = RedisServer::start();
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
+    let limiter = patient([Limit::new("limit", FixedWindow::per_day(1_000))]).store(store(&server).await);
     let mut connection = connection(&server).await;
     let () = cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.expect("a flush");
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
@@ -216,7 +221,7 @@ async fn what_is_not_ours_is_an_error_and_stays() {
     let mut connection = connection(&server).await;
     for (name, algorithm) in all(10, Duration::from_secs(3_600)) {
         let free = Limit::new("free", FixedWindow::per_day(10));
-        let limiter = Limiter::new([free, Limit::new(name, algorithm)]).store(store.clone());
+        let limiter = patient([free, Limit::new(name, algorithm)]).store(store.clone());
         assert!(limiter.acquire(name, 1).await.expect("a decision").is_allowed());
         let ours = keys(&mut connection).await;
         let ours = ours.iter().find(|key| key.contains(&format!("}}:{name}:"))).expect("our key").clone();
@@ -238,7 +243,7 @@ async fn what_is_not_ours_is_an_error_and_stays() {
 #[tokio::test]
 async fn a_server_that_restarts_is_found_again() {
     let mut server = RedisServer::start();
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
+    let limiter = patient([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
     assert!(limiter.acquire("key", 1).await.is_ok());
     server.restart();
     let mut found = false;
@@ -251,7 +256,7 @@ async fn a_server_that_restarts_is_found_again() {
 #[tokio::test]
 async fn a_connection_to_what_is_no_longer_the_master_is_replaced() {
     let server = RedisServer::start();
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
+    let limiter = patient([Limit::new("limit", FixedWindow::per_day(10))]).store(store(&server).await);
     let mut connection = connection(&server).await;
     let () = cmd("REPLICAOF").arg("127.0.0.1").arg(1).query_async(&mut connection).await.expect("a replica");
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
@@ -271,7 +276,7 @@ async fn prefixes_secrets_and_stores_are_apart_or_shared() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let used = |store: RedisStore| async move {
-        let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store);
+        let limiter = patient([Limit::new("limit", FixedWindow::per_day(10))]).store(store);
         limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].remaining()
     };
     assert_eq!(used(store.clone()).await, 9);
@@ -297,7 +302,7 @@ async fn keys_are_small() {
     let store = store(&server).await;
     let mut connection = connection(&server).await;
     for (name, algorithm) in all(200, Duration::from_secs(3_600)) {
-        let limiter = Limiter::new([Limit::new("limit", algorithm)]).store(store.clone());
+        let limiter = patient([Limit::new("limit", algorithm)]).store(store.clone());
         let mut sizes = Vec::new();
         for _ in 0..100 {
             assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());

@@ -154,7 +154,10 @@ impl Subject {
     #[cfg(feature = "redis")]
     async fn redis(server: &redis_server::RedisServer) -> Self {
         let store = tower_ratelimit::RedisStore::connect(&server.url()).await.expect("a connection");
-        let limiter = move |limits, clock| Limiter::new(limits).store(store.clone().clock(clock));
+        let limiter = move |limits, clock| {
+            let patience = Duration::from_secs(10);
+            Limiter::new(limits).deadline(patience).store(store.clone().clock(clock))
+        };
         Self { name: "redis", limiter: Box::new(limiter) }
     }
 }

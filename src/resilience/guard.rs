@@ -240,7 +240,7 @@ impl Guard {
 
     /// Forgets a key under every limit.
     pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> Answer<()> {
-        let keys: SmallVec<[_; 4]> = self.limits.iter().map(|(_, terms)| (terms, key)).collect();
+        let keys: SmallVec<[_; 4]> = self.limits.all_terms().iter().map(|terms| (terms, key)).collect();
         drop(self.local.reset(&keys));
         self.tell_store(|store| store.reset(&keys))
     }
