@@ -16,7 +16,9 @@ use crate::error::StoreError;
 /// let counted = failures.clone();
 /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]).observe(move |event| {
 ///     match event {
-///         Event::StoreFailed { .. } => drop(counted.fetch_add(1, Ordering::Relaxed)),
+///         Event::StoreFailed { .. } => {
+///             counted.fetch_add(1, Ordering::Relaxed);
+///         }
 ///         _ => {}
 ///     }
 /// });

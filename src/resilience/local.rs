@@ -176,7 +176,7 @@ mod tests {
         let limits = vec![Limit::new("window", FixedWindow::per_day(10)), Limit::new("log", SlidingLog::per_day(10))];
         let (limits, local) = local(limits);
         let mut most = 0;
-        for number in 0..250_000_u64 {
+        for number in 0..120_000_u64 {
             let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
             let charge = |(_, terms)| Charge { terms, key, cost: 1 };
             let charges: Vec<Charge<'_>> = limits.iter().map(charge).collect();
