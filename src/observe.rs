@@ -78,7 +78,9 @@ pub enum BreakerState {
 
 /// Whom events are told, if anyone.
 #[derive(Clone, Default)]
-pub(crate) struct Observer(Option<Arc<dyn Fn(&Event<'_>) + Send + Sync>>);
+pub(crate) struct Observer(Option<Arc<Tell>>);
+
+type Tell = dyn Fn(&Event<'_>) + Send + Sync;
 
 impl Observer {
     pub(crate) fn new(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
