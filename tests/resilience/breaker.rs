@@ -270,7 +270,7 @@ fn without_a_runtime_the_request_tries_itself() {
     store.set(Mode::Works);
     std::thread::sleep(ms(1));
     let answer = limiter.acquire("key", 1);
-    let decision = runtime.block_on(async { answer.await }).expect("a decision");
+    let decision = runtime.block_on(answer).expect("a decision");
     assert_eq!(decision.decided_by(), DecidedBy::Store);
     assert_eq!((store.asked(Op::Acquire), store.asked(Op::Peek)), (2, 0));
 }

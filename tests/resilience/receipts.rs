@@ -141,8 +141,9 @@ fn whoever_gives_up_outside_of_a_runtime_is_charged() {
         tokio::select! {
             biased;
             _ = waits.as_mut() => panic!("it waits"),
-            () = sleep(ms(20)) => waits,
+            () = sleep(ms(20)) => {}
         }
+        (waits, ())
     });
     drop(waits);
     assert_eq!(store.asked(Op::Refund), 1, "it is asked, and nobody waits for it");
