@@ -40,6 +40,7 @@ pub(crate) struct Faulty {
 struct State {
     modes: [Mode; 4],
     asked: [usize; 4],
+    answered: [usize; 4],
     under_way: [usize; 4],
     most_under_way: [usize; 4],
 }
@@ -55,7 +56,8 @@ impl Drop for UnderWay {
 
 impl Faulty {
     pub(crate) fn new(mode: Mode) -> Self {
-        let state = State { modes: [mode; 4], asked: [0; 4], under_way: [0; 4], most_under_way: [0; 4] };
+        let state =
+            State { modes: [mode; 4], asked: [0; 4], answered: [0; 4], under_way: [0; 4], most_under_way: [0; 4] };
         Self { memory: Arc::new(MemoryStore::new()), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -70,6 +72,11 @@ impl Faulty {
     /// How often it was asked.
     pub(crate) fn asked(&self, op: Op) -> usize {
         self.state().asked[op as usize]
+    }
+
+    /// How often someone has waited for its answer.
+    pub(crate) fn answered(&self, op: Op) -> usize {
+        self.state().answered[op as usize]
     }
 
     /// How many of one kind were under way at once.
@@ -97,13 +104,14 @@ impl Faulty {
         }
         let answer = matches!(mode, Mode::Works | Mode::Dawdles(_)).then(|| memory(&self.memory));
         Answer::pending(async move {
-            let _under_way = under_way;
+            let under_way = under_way;
             match mode {
                 Mode::Dawdles(time) => tokio::time::sleep(time).await,
                 Mode::Hangs => pending().await,
                 Mode::Panics => panic!("the store panics"),
                 Mode::Works | Mode::Fails | Mode::FailsAtOnce => tokio::task::yield_now().await,
             }
+            under_way.0.state().answered[op as usize] += 1;
             match answer {
                 Some(answer) => answer.await,
                 None => failure(),

@@ -184,3 +184,28 @@ async fn an_open_breaker_keeps_routes_from_the_store() {
     assert_eq!((told.status.as_u16(), told.after), (503, ms(0)));
     assert_eq!(store.asked(Op::Acquire), asked);
 }
+
+/// What was given back before the store failed is not given back again.
+#[tokio::test(start_paused = true)]
+async fn what_was_given_back_is_given_back_once() {
+    for mode in FAILING {
+        let store = Faulty::new(Mode::Works);
+        let layer = layer(&store, OnStoreError::Refuse);
+        assert_eq!(route(&layer, 1, 5, || ()).await.status, 200);
+        let breaking = store.clone();
+        let told = route(&layer, 4, 1, move || breaking.set_for(Op::Acquire, mode)).await;
+        assert_eq!((told.status.as_u16(), store.asked(Op::Refund)), (503, 2));
+        assert_eq!(left(&store).await, 5, "{mode:?}");
+    }
+}
+
+/// What was charged here is given back here, and the store has no part in it.
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_is_nothing_to_what_is_charged_here() {
+    let (store, events) = (Faulty::new(Mode::Fails), Events::default());
+    let layer = layer(&store, LOCALLY).circuit_breaker(CircuitBreaker::new().failures(1)).observe(events.observer());
+    assert_eq!(route(&layer, 1, 1, || ()).await.header("x-ratelimit-remaining"), Some("9"));
+    let before = events.count("failed");
+    assert_eq!(route(&layer, 5, 2, || ()).await.header("x-ratelimit-remaining"), Some("7"));
+    assert_eq!(events.count("failed"), before + 1, "the router's");
+}
