@@ -7,11 +7,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::breaker::{Attempt, Breaker, CircuitBreaker};
+use super::breaker::{Attempt, Breaker};
 use super::local::Local;
 use super::policy::OnStoreError;
 #[cfg(feature = "tracing")]
 use super::report::Reports;
+use super::settings::CircuitBreaker;
 use crate::decision::{DecidedBy, Decision, Receipt};
 use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
