@@ -22,6 +22,9 @@ use tower_ratelimit::{
     SlidingWindowCounter, TokenBucket,
 };
 
+/// The usual deadline would make errors of what is to be measured.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 const ROUNDS: usize = 5;
 const TIME: Duration = Duration::from_millis(400);
 const MANY: u64 = 100_000;
@@ -57,7 +60,7 @@ async fn sizes(store: &RedisStore, connection: &mut MultiplexedConnection) {
     );
     println!("|---|---|---|---|");
     for (name, algorithm) in algorithms {
-        let limiter = Limiter::new([Limit::new("limit", algorithm)]).store(store.clone());
+        let limiter = Limiter::new([Limit::new("limit", algorithm)]).deadline(PATIENCE).store(store.clone());
         let () = cmd("FLUSHALL").query_async(connection).await.expect("a flush");
         let () = cmd("CONFIG").arg("RESETSTAT").query_async(connection).await.expect("a reset");
         let mut usage = Vec::new();
@@ -92,7 +95,8 @@ async fn sizes(store: &RedisStore, connection: &mut MultiplexedConnection) {
 }
 
 async fn throughput(server: &RedisServer, store: &RedisStore, connection: &mut MultiplexedConnection) {
-    let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_second(u32::MAX))]).store(store.clone());
+    let limiter =
+        Limiter::new([Limit::new("limit", TokenBucket::per_second(u32::MAX))]).deadline(PATIENCE).store(store.clone());
     let call = Call::spied(server, &limiter).await;
     let constant = call.constant(server, connection).await;
     let pool = Config::from_url(server.url()).create_pool(Some(Runtime::Tokio1)).expect("a pool");
@@ -139,7 +143,8 @@ async fn throughput(server: &RedisServer, store: &RedisStore, connection: &mut M
 
 /// One key, of which all is denied.
 async fn flood(server: &RedisServer, store: &RedisStore, connection: &mut MultiplexedConnection) {
-    let limiter = Limiter::new([Limit::new("flooded", TokenBucket::per_day(1))]).store(store.clone());
+    let limiter =
+        Limiter::new([Limit::new("flooded", TokenBucket::per_day(1))]).deadline(PATIENCE).store(store.clone());
     let asking = limiter.clone().store(store.clone().remember_denials(Duration::ZERO));
     let call = Call::spied(server, &asking).await;
     println!();
@@ -164,7 +169,7 @@ async fn flood(server: &RedisServer, store: &RedisStore, connection: &mut Multip
 /// Four limits of one request, against one.
 async fn several(server: &RedisServer, store: &RedisStore, connection: &mut MultiplexedConnection) {
     let limit = |n: usize| Limit::new(format!("limit-{n}"), TokenBucket::per_second(u32::MAX));
-    let [one, four] = [1, 4].map(|limits| Limiter::new((0..limits).map(limit)).store(store.clone()));
+    let [one, four] = [1, 4].map(|limits| Limiter::new((0..limits).map(limit)).deadline(PATIENCE).store(store.clone()));
     let calls = [Call::spied(server, &one).await, Call::spied(server, &four).await];
     println!();
     println!("Requests of one limit and of four, {MANY} keys, medians of {ROUNDS} rounds:");

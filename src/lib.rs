@@ -24,8 +24,8 @@
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
 //!   are.
 //! - [`MemoryStore`] remembers what keys have used.
-//! - [`OnStoreError`] says what happens when a store can't, [`CircuitBreaker`] for how long it is left
-//!   alone, and [`Event`]s who hears of it.
+//! - [`OnStoreError`] says what happens when a store is slow or fails, [`CircuitBreaker`] when it is left
+//!   alone; [`RateLimitLayer::observe`] tells you.
 //!
 //! # Features
 //!

@@ -248,6 +248,10 @@ impl Limits {
         self.limits.iter().zip(&self.terms)
     }
 
+    pub(crate) fn all_terms(&self) -> &[Arc<Terms>] {
+        &self.terms
+    }
+
     pub(crate) fn terms(&self, index: usize) -> Option<&Arc<Terms>> {
         self.terms.get(index)
     }

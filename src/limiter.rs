@@ -152,7 +152,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When the store can't decide, and [`on_store_error`](Self::on_store_error) says that it has to.
+    /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
         self.guard.acquire(&self.charges(&key, |_| cost))
     }
@@ -162,7 +162,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When the store can't decide.
+    /// When the store can't decide, and a policy is to refuse.
     ///
     /// # Panics
     ///
@@ -193,7 +193,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When the store can't decide.
+    /// When the store can't decide, and a policy is to refuse.
     ///
     /// # Panics
     ///
@@ -201,11 +201,12 @@ impl Limiter {
     #[track_caller]
     pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> Answer<Decision> {
         self.expect_each(charges.len());
-        let charge = |((_, terms), (key, cost)): ((_, _), &(&(dyn Key + Sync), u64))| {
+        let charge = |(terms, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
             let key = self.hash(key);
             Charge { terms, key, cost: *cost }
         };
-        let charges: SmallVec<[Charge<'_>; 4]> = self.guard.limits().iter().zip(charges).map(charge).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            self.guard.limits().all_terms().iter().zip(charges).map(charge).collect();
         self.guard.acquire(&charges)
     }
 
@@ -213,7 +214,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When the store can't decide.
+    /// When the store can't decide, and a policy is to refuse.
     pub fn peek(&self, key: impl Key, cost: u64) -> Answer<Decision> {
         self.guard.peek(&self.charges(&key, |_| cost))
     }
@@ -226,7 +227,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When no wait can help, or the store can't decide.
+    /// When no wait can help, or the store can't decide and a policy is to refuse.
     pub async fn wait(&self, key: impl Key, cost: u64) -> Result<Decision, WaitError> {
         self.wait_at_most(key, cost, Duration::MAX).await
     }
@@ -236,7 +237,7 @@ impl Limiter {
     /// # Errors
     ///
     /// When no wait can help, or it would be a longer one, which is said at once and not after
-    /// `longest`; or the store can't decide.
+    /// `longest`; or the store can't decide and a policy is to refuse.
     pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, WaitError> {
         let charges = self.charges(&key, |_| cost);
         let deadline = Instant::now().checked_add(longest);
@@ -294,7 +295,7 @@ impl Limiter {
     fn charges(&self, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'_>; 4]> {
         let key = self.hash(key);
         let mut charges = SmallVec::new();
-        for (index, (_, terms)) in self.guard.limits().iter().enumerate() {
+        for (index, terms) in self.guard.limits().all_terms().iter().enumerate() {
             charges.push(Charge { terms, key, cost: cost(index) });
         }
         charges

@@ -16,7 +16,9 @@ use crate::error::StoreError;
 /// let counted = failures.clone();
 /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]).observe(move |event| {
 ///     match event {
-///         Event::StoreFailed { .. } => drop(counted.fetch_add(1, Ordering::Relaxed)),
+///         Event::StoreFailed { .. } => {
+///             counted.fetch_add(1, Ordering::Relaxed);
+///         }
 ///         _ => {}
 ///     }
 /// });
@@ -76,7 +78,9 @@ pub enum BreakerState {
 
 /// Whom events are told, if anyone.
 #[derive(Clone, Default)]
-pub(crate) struct Observer(Option<Arc<dyn Fn(&Event<'_>) + Send + Sync>>);
+pub(crate) struct Observer(Option<Arc<Tell>>);
+
+type Tell = dyn Fn(&Event<'_>) + Send + Sync;
 
 impl Observer {
     pub(crate) fn new(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {

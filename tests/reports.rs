@@ -5,13 +5,17 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Debug;
 use std::future::{Ready, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::{Request, Response};
 use tokio::runtime::Builder;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
-use tower_ratelimit::{Decision, FixedWindow, Limit, MissingKey, RateLimitLayer, Store, StoreError, key};
+use tower_ratelimit::{
+    Decision, FixedWindow, Limit, Limiter, MemoryStore, MissingKey, RateLimitLayer, Store, StoreError, key,
+};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -28,7 +32,8 @@ impl Visit for Text {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.0 += &format!(" {}={value}: {}", field.name(), value.source().expect("the source is kept"));
+        self.0 +=
+            &format!(" {}={value}: {}", field.name(), value.source().map_or_else(String::new, ToString::to_string));
     }
 }
 
@@ -130,4 +135,70 @@ fn a_store_that_fails_is_reported_with_its_reason() {
     let report = "WARN message=the store could not decide a request \
                   error=the rate limit store could not decide: the cable is out untold=0";
     assert_eq!(reports, [report]);
+}
+
+/// Fails, or works, but not at once.
+#[derive(Debug)]
+struct Later {
+    memory: MemoryStore,
+    works: Arc<AtomicBool>,
+}
+
+impl Later {
+    fn answer<T: Send + Unpin + 'static>(&self, memory: Answer<T>) -> Answer<T> {
+        let answer = if self.works.load(Ordering::Relaxed) { memory } else { failure() };
+        Answer::pending(answer)
+    }
+}
+
+impl Store for Later {
+    fn hasher(&self) -> KeyHasher {
+        self.memory.hasher()
+    }
+
+    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.answer(self.memory.acquire(charges))
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.answer(self.memory.peek(charges))
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+        self.answer(self.memory.refund(refunds))
+    }
+
+    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        self.answer(self.memory.reset(keys))
+    }
+}
+
+#[test]
+fn an_outage_is_reported_in_a_few_lines() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        runtime.block_on(async {
+            let works = Arc::new(AtomicBool::new(false));
+            let store = Later { memory: MemoryStore::new(), works: works.clone() };
+            let limiter = Limiter::new([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store);
+            // 1,000 requests a second, for 2.5 seconds.
+            for request in 0..4_000 {
+                works.store(request > 2_500, Ordering::Relaxed);
+                let _ = limiter.acquire("key", 1).await;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+    });
+    let reports = reports.0.lock().expect("nobody has panicked").clone();
+    let count = |start: &str| reports.iter().filter(|report| report.starts_with(start)).count();
+    assert!(reports[0].starts_with("WARN message=the store could not decide a request error="), "{reports:#?}");
+    assert!(reports[1].starts_with("WARN message=the store fails: the circuit breaker is open"), "{reports:#?}");
+    assert!(reports.last().is_some_and(|last| last.starts_with("INFO message=the store works again")), "{reports:#?}");
+    assert!((3..=4).contains(&count("WARN message=the store could not decide")), "{reports:#?}");
+    assert_eq!((count("WARN message=the store fails"), count("INFO")), (1, 1), "{reports:#?}");
+    let untold = |report: &String| report.split("untold=").nth(1).map_or(0, |number| number.parse().expect("a number"));
+    let told = count("WARN message=the store could not decide") as u64;
+    let all = told + reports.iter().map(untold).sum::<u64>();
+    assert!((2_500..=3_700).contains(&all), "{all} failures: {reports:#?}");
 }

@@ -14,8 +14,7 @@ use crate::record::Record;
 /// A delayed request waits in its own future, which holds the service that was ready for it: put a
 /// limit on concurrency further out, or its places are taken by those who wait. If it is given up
 /// while it waits (the client hangs up), its slot is given back if no other request has queued behind
-/// it. If one has, or the store does not answer at once, the slot passes unused: the others keep the
-/// instants that they were promised.
+/// it. If one has, the slot passes unused: the others keep the instants that they were promised.
 ///
 /// - **Admits at most**: `capacity` + 1 + `amount` · span / interval in any span, of which no two
 ///   go on closer together than interval / `amount`.

@@ -41,9 +41,9 @@ macro_rules! window_constructors {
                 self.period as u128
             }
 
-            pub(super) const fn share(self, parts: u32) -> Self {
-                let (limit, period) = $crate::algorithm::share::window(self.limit, self.period, parts);
-                Self { limit, period, ..self }
+            pub(super) const fn share(mut self, parts: u32) -> Self {
+                (self.limit, self.period) = $crate::algorithm::share::window(self.limit, self.period, parts);
+                self
             }
 
             pub(super) const fn cycle(&self) -> u64 {
@@ -128,9 +128,10 @@ macro_rules! bucket_constructors {
             }
 
             /// A share of one whose tokens move evenly.
-            fn even_share(self, parts: u32) -> Self {
-                let (amount, interval) = $crate::algorithm::share::rate(self.amount, self.interval, parts);
-                Self { capacity: $crate::algorithm::share::tokens(self.capacity, parts), amount, interval, ..self }
+            fn even_share(mut self, parts: u32) -> Self {
+                self.capacity = $crate::algorithm::share::tokens(self.capacity, parts);
+                (self.amount, self.interval) = $crate::algorithm::share::rate(self.amount, self.interval, parts);
+                self
             }
         }
     };

@@ -7,11 +7,12 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::breaker::{Attempt, Breaker, CircuitBreaker};
+use super::breaker::{Attempt, Breaker};
 use super::local::Local;
 use super::policy::OnStoreError;
 #[cfg(feature = "tracing")]
 use super::report::Reports;
+use super::settings::CircuitBreaker;
 use crate::decision::{DecidedBy, Decision, Receipt};
 use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
@@ -240,7 +241,7 @@ impl Guard {
 
     /// Forgets a key under every limit.
     pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> Answer<()> {
-        let keys: SmallVec<[_; 4]> = self.limits.iter().map(|(_, terms)| (terms, key)).collect();
+        let keys: SmallVec<[_; 4]> = self.limits.all_terms().iter().map(|terms| (terms, key)).collect();
         drop(self.local.reset(&keys));
         self.tell_store(|store| store.reset(&keys))
     }

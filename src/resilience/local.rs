@@ -155,3 +155,60 @@ impl fmt::Debug for Local {
         f.debug_struct("Local").field("memory", &self.memory.get()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Limit;
+    use crate::resilience::Share;
+    use crate::{FixedWindow, SlidingLog};
+
+    fn local(limits: Vec<Limit>) -> (Limits, Local) {
+        let limits = Limits::new(limits, &KeyHasher::random()).unwrap();
+        let mut local = Local::new();
+        local.plan(&limits, OnStoreError::DecideLocally(Share::whole()));
+        (limits, local)
+    }
+
+    /// NexaSphere#1056: the map that stood in for a store grew until there was no memory left.
+    #[test]
+    fn a_flood_of_keys_while_the_store_is_gone_takes_a_bounded_memory() {
+        let limits = vec![Limit::new("window", FixedWindow::per_day(10)), Limit::new("log", SlidingLog::per_day(10))];
+        let (limits, local) = local(limits);
+        let mut most = 0;
+        for number in 0..120_000_u64 {
+            let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
+            let charge = |(_, terms)| Charge { terms, key, cost: 1 };
+            let charges: Vec<Charge<'_>> = limits.iter().map(charge).collect();
+            let (to, decision) = local.fall_back(Task::Acquire, &charges);
+            assert_eq!(to, Fallback::DecidedLocally { allowed: true });
+            drop(decision);
+            if number.is_multiple_of(10_000) {
+                most = most.max(local.memory().bytes());
+            }
+        }
+        assert!(local.memory().keys() <= MOST_KEYS, "{} keys", local.memory().keys());
+        assert!(local.memory().keys() > MOST_KEYS / 2, "{} keys", local.memory().keys());
+        assert!(most < 20 << 20, "{most} bytes");
+    }
+
+    #[test]
+    fn it_takes_nothing_until_it_is_needed() {
+        let (limits, local) = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
+        let (_, terms) = limits.iter().next().unwrap();
+        let key = KeyHasher::random().hash(b"key");
+        drop(local.reset(&[(terms, key)]));
+        drop(local.refund(&[]));
+        assert!(local.memory.get().is_none());
+        local.fall_back(Task::Peek, &[Charge { terms, key, cost: 1 }]);
+        assert!(local.memory.get().is_some());
+    }
+
+    #[test]
+    fn keys_are_hashed_again_by_each() {
+        let [one, other] = [(); 2].map(|()| local(vec![Limit::new("window", FixedWindow::per_day(10))]).1);
+        let key = KeyHasher::with_secret([0; 16]).hash(b"key");
+        assert_ne!(one.rehash(key), key);
+        assert_ne!(one.rehash(key), other.rehash(key));
+    }
+}

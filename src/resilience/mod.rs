@@ -11,8 +11,9 @@ mod local;
 mod policy;
 #[cfg(feature = "tracing")]
 mod report;
+mod settings;
 mod watch;
 
-pub use breaker::CircuitBreaker;
 pub(crate) use guard::Guard;
 pub use policy::{OnStoreError, Share};
+pub use settings::CircuitBreaker;

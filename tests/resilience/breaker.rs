@@ -1,0 +1,288 @@
+//! A store that fails is left alone, and found again.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::time::{Instant, sleep};
+use tower_ratelimit::{CircuitBreaker, DecidedBy, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind};
+
+use crate::faulty::{Faulty, Mode, Op};
+use crate::limited::{Events, LOCALLY, acquire, limiter, ms, recovers, stubborn, ten, visit};
+
+/// A limiter whose breaker has just opened.
+async fn opened(store: &Faulty) -> Limiter {
+    let limiter = limiter(store);
+    for _ in 0..5 {
+        assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
+    }
+    limiter
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_opens_after_so_many_failures_in_a_row() {
+    for (mode, kind) in [(Mode::Hangs, StoreErrorKind::TimedOut), (Mode::Fails, StoreErrorKind::Failed)] {
+        for failures in [None, Some(1), Some(3)] {
+            let store = Faulty::new(mode);
+            let mut limiter = limiter(&store);
+            if let Some(failures) = failures {
+                limiter = limiter.circuit_breaker(CircuitBreaker::new().failures(failures));
+            }
+            let failures = failures.unwrap_or(5) as usize;
+            for _ in 0..failures {
+                assert_eq!(acquire(&limiter).await.0, Err(kind));
+            }
+            for _ in 0..100 {
+                assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::BreakerOpen), Duration::ZERO));
+            }
+            assert_eq!(store.asked(Op::Acquire), failures);
+            assert_eq!(store.asked(Op::Peek), 0, "the pause is not over");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_success_in_between_starts_the_count_anew() {
+    let store = Faulty::new(Mode::Works);
+    let limiter = limiter(&store);
+    for _ in 0..5 {
+        store.set(Mode::Fails);
+        for _ in 0..4 {
+            assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::Failed));
+        }
+        store.set(Mode::Works);
+        assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_it_is_open_policies_answer_at_once() {
+    let store = Faulty::new(Mode::Hangs);
+    for (policy, status) in [(OnStoreError::Refuse, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
+        let layer = RateLimitLayer::new([ten()]).store(store.clone()).on_store_error(policy);
+        for _ in 0..5 {
+            assert_eq!(visit(&layer).await.status, status);
+        }
+        let told = visit(&layer).await;
+        assert_eq!((told.status.as_u16(), told.after), (status, Duration::ZERO));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_closes_by_itself_soon_after_the_store_is_back() {
+    for down in [ms(0), ms(1_000), ms(5_000), ms(60_000)] {
+        let store = Faulty::new(Mode::Hangs);
+        let limiter = opened(&store).await;
+        let start = Instant::now();
+        while start.elapsed() < down {
+            assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::BreakerOpen), Duration::ZERO));
+            sleep(ms(5)).await;
+        }
+        store.set(Mode::Works);
+        let took = recovers(&limiter, ms(5)).await;
+        assert!(took <= ms(1_100), "{took:?} after {down:?}");
+        for _ in 0..5 {
+            assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+        }
+    }
+}
+
+/// Looked at, it seems to work; but it takes no charge. (A replica does that.)
+#[tokio::test(start_paused = true)]
+async fn it_opens_again_if_the_next_request_fails() {
+    let store = Faulty::new(Mode::Fails);
+    store.set_for(Op::Peek, Mode::Works);
+    let events = Events::default();
+    let limiter = limiter(&store).observe(events.observer());
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(20) {
+        assert!(acquire(&limiter).await.0.is_err());
+        sleep(ms(1)).await;
+    }
+    // At first 50 to 100 ms apart, at last 500 to 1000.
+    let tried = store.asked(Op::Acquire) - 5;
+    assert!((19..=45).contains(&tried), "{tried} tries in 20 s");
+    let changes: Vec<String> = events.all().into_iter().filter(|event| event.starts_with("breaker")).collect();
+    assert_eq!(changes[..3], ["breaker: Open", "breaker: HalfOpen", "breaker: Open"]);
+    assert_eq!(events.count("breaker: Closed"), 0);
+    store.set(Mode::Works);
+    assert!(recovers(&limiter, ms(1)).await <= ms(1_100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_requests_one_at_a_time_looks() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = opened(&store).await;
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..1_000)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::BreakerOpen), Duration::ZERO));
+                    sleep(ms(50)).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("nobody waits");
+    }
+    assert_eq!(store.asked(Op::Acquire), 5);
+    assert_eq!(store.most_at_once(Op::Peek), 1);
+    let probes = store.asked(Op::Peek);
+    assert!((5..=15).contains(&probes), "{probes} probes in {:?}", start.elapsed());
+}
+
+/// Half open, one request at a time tries.
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_requests_one_tries_first() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = opened(&store).await;
+    store.set_for(Op::Peek, Mode::Works);
+    sleep(ms(200)).await;
+    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen), "it has it looked at");
+    sleep(ms(1)).await;
+    let tasks: Vec<_> = (0..1_000)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { acquire(&limiter).await.0 })
+        })
+        .collect();
+    let mut timed_out = 0;
+    for task in tasks {
+        match task.await.expect("a result") {
+            Err(StoreErrorKind::TimedOut) => timed_out += 1,
+            other => assert_eq!(other, Err(StoreErrorKind::BreakerOpen)),
+        }
+    }
+    assert_eq!((timed_out, store.asked(Op::Acquire)), (1, 6));
+}
+
+/// Not all nodes of a fleet at the same instant.
+#[tokio::test(start_paused = true)]
+async fn pauses_differ() {
+    let mut pauses = Vec::new();
+    for _ in 0..20 {
+        let store = Faulty::new(Mode::Hangs);
+        let limiter = opened(&store).await;
+        let start = Instant::now();
+        while store.asked(Op::Peek) == 0 {
+            sleep(ms(1)).await;
+            assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
+        }
+        pauses.push(start.elapsed().as_millis());
+    }
+    assert!(pauses.iter().all(|pause| (50..=101).contains(pause)), "{pauses:?}");
+    pauses.sort_unstable();
+    pauses.dedup();
+    assert!(pauses.len() >= 5, "{pauses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_trying_makes_way_for_the_next() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = opened(&store).await;
+    store.set_for(Op::Peek, Mode::Works);
+    sleep(ms(200)).await;
+    assert!(acquire(&limiter).await.0.is_err());
+    sleep(ms(1)).await;
+    let trying = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { acquire(&limiter).await }
+    });
+    sleep(ms(1)).await;
+    assert_eq!(store.asked(Op::Acquire), 6);
+    trying.abort();
+    assert!(trying.await.expect_err("it was given up").is_cancelled());
+    store.set(Mode::Works);
+    assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+    assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_does_not_keep_it_open() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = opened(&store).await;
+    store.set(Mode::Panics);
+    sleep(ms(200)).await;
+    // The probe panics, in its own task.
+    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
+    sleep(ms(1)).await;
+    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
+    // Then the try does, in the request's.
+    store.set_for(Op::Peek, Mode::Works);
+    sleep(ms(300)).await;
+    assert!(acquire(&limiter).await.0.is_err());
+    sleep(ms(1)).await;
+    let trying = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { acquire(&limiter).await }
+    });
+    assert!(trying.await.expect_err("it has panicked").is_panic());
+    store.set(Mode::Works);
+    assert!(recovers(&limiter, ms(5)).await <= ms(1_100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn off_every_request_asks_and_waits() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = stubborn(&store);
+    for asked in 1..=20 {
+        assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
+        assert_eq!(store.asked(Op::Acquire), asked);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_answers_at_once_is_always_asked() {
+    let store = Faulty::new(Mode::FailsAtOnce);
+    let limiter = limiter(&store);
+    for asked in 1..=20 {
+        assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::Failed), Duration::ZERO));
+        assert_eq!(store.asked(Op::Acquire), asked);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clones_and_routes_share_it() {
+    let store = Faulty::new(Mode::Hangs);
+    let layer = RateLimitLayer::new([ten()]).store(store.clone());
+    let (clone, route) = (layer.clone(), layer.cost(3));
+    for layer in [&layer, &clone, &route, &layer, &clone] {
+        assert_eq!(visit(layer).await.after.as_millis() / 10, 5);
+    }
+    for layer in [&layer, &clone, &route] {
+        assert_eq!(visit(layer).await.after, Duration::ZERO);
+    }
+    // Another store is none of its business.
+    assert_eq!(visit(&layer.store(Faulty::new(Mode::Works))).await.status, 200);
+}
+
+/// Asked outside of a runtime, there is nowhere to look in the background.
+#[test]
+fn without_a_runtime_the_request_tries_itself() {
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let store = Faulty::new(Mode::Fails);
+    let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
+    let limiter = limiter(&store).circuit_breaker(settings);
+    assert_eq!(runtime.block_on(acquire(&limiter)).0, Err(StoreErrorKind::Failed));
+    store.set(Mode::Works);
+    std::thread::sleep(ms(1));
+    let answer = limiter.acquire("key", 1);
+    let decision = runtime.block_on(answer).expect("a decision");
+    assert_eq!(decision.decided_by(), DecidedBy::Store);
+    assert_eq!((store.asked(Op::Acquire), store.asked(Op::Peek)), (2, 0));
+}
+
+/// A panic of the user's own does not either.
+#[tokio::test(start_paused = true)]
+async fn an_observer_that_panics_leaves_it_usable() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = opened(&store).await;
+    let noisy = limiter.clone().observe(|_| panic!("the observer panics"));
+    let caught = std::panic::catch_unwind(AssertUnwindSafe(|| drop(noisy.acquire("key", 1))));
+    assert!(caught.is_err());
+    store.set(Mode::Works);
+    assert!(recovers(&limiter, ms(5)).await <= ms(1_100));
+}

@@ -1,0 +1,39 @@
+//! What went wrong elsewhere when a store was slow or gone, by name. See `src/resilience/local.rs` for a
+//! fallback map without bounds.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_ratelimit::{OnStoreError, RateLimitLayer};
+
+use crate::faulty::{Faulty, Mode};
+use crate::limited::{LOCALLY, acquire, limiter, ms, ten, visit};
+
+/// aisix#1147: no time-out on a response, and a server that was stopped held requests for 180 s.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_stopped_holds_no_request_beyond_the_deadline() {
+    for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+        let store = Faulty::new(Mode::Works);
+        let layer = RateLimitLayer::new([ten()]).store(store.clone()).on_store_error(policy);
+        assert_eq!(visit(&layer).await.status, 200);
+        store.set(Mode::Hangs);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(5) {
+            let (one, other) = tokio::join!(visit(&layer), visit(&layer));
+            assert!(one.after.max(other.after) <= ms(51), "{one:?}, {other:?}");
+            tokio::time::sleep(ms(10)).await;
+        }
+    }
+}
+
+/// envoyproxy/ratelimit#462: each request failed open, after 10 s of its own.
+#[tokio::test(start_paused = true)]
+async fn an_outage_costs_a_few_requests_their_deadline_and_the_others_nothing() {
+    let limiter =
+        limiter(&Faulty::new(Mode::Hangs)).deadline(Duration::from_secs(10)).on_store_error(OnStoreError::Allow);
+    let start = Instant::now();
+    for _ in 0..1_000 {
+        assert!(acquire(&limiter).await.0.is_ok());
+    }
+    assert_eq!(start.elapsed().as_secs(), 5 * 10);
+}

@@ -1,0 +1,56 @@
+//! What could never be meant is refused when it is built.
+
+use std::time::Duration;
+
+use tower_ratelimit::{CircuitBreaker, ConfigError, FixedWindow, Limit, Limiter, RateLimitLayer, Share};
+
+fn one() -> [Limit; 1] {
+    [Limit::new("one", FixedWindow::per_day(1))]
+}
+
+#[track_caller]
+fn refused<T>(built: Result<T, ConfigError>, text: &str) {
+    let Err(error) = built else { panic!("it was built") };
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn zeros_are_refused() {
+    refused(Limiter::new(one()).try_deadline(Duration::ZERO), "deadline is 0: use at least 1 µs");
+    refused(RateLimitLayer::new(one()).try_deadline(Duration::ZERO), "deadline is 0: use at least 1 µs");
+    refused(
+        CircuitBreaker::new().try_failures(0),
+        "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
+    );
+    refused(CircuitBreaker::new().try_longest_pause(Duration::ZERO), "longest_pause is 0: use at least 1 µs");
+    refused(Share::try_one_of(0), "a limit is shared by 0 nodes: count all that share it, this one too");
+}
+
+#[test]
+fn what_is_least_is_not() {
+    assert!(Limiter::new(one()).try_deadline(Duration::from_nanos(1)).is_ok());
+    assert!(CircuitBreaker::new().try_failures(1).is_ok());
+    assert_eq!(Share::try_one_of(1).ok(), Some(Share::whole()));
+    let longest = CircuitBreaker::new().longest_pause(Duration::MAX);
+    assert!(RateLimitLayer::new(one()).circuit_breaker(longest).try_deadline(Duration::MAX).is_ok());
+}
+
+#[test]
+#[should_panic(expected = "deadline is 0")]
+fn a_deadline_of_0_panics_where_it_is_written() {
+    let _ = RateLimitLayer::new(one()).deadline(Duration::ZERO);
+}
+
+#[test]
+#[should_panic(expected = "shared by 0 nodes")]
+fn a_share_of_no_node_panics_where_it_is_written() {
+    let _ = Share::one_of(0);
+}
+
+#[test]
+fn shares_and_breakers_can_be_constants() {
+    const SHARE: Share = Share::one_of(4);
+    const BREAKER: CircuitBreaker = CircuitBreaker::new().failures(3).longest_pause(Duration::from_millis(500));
+    assert_ne!(SHARE, Share::whole());
+    assert_ne!(BREAKER, CircuitBreaker::default());
+}

@@ -1,0 +1,107 @@
+//! No request waits for a store longer than it may.
+
+use std::time::Duration;
+
+use http::{Request, StatusCode};
+use tower::{Layer, ServiceBuilder};
+use tower_ratelimit::{
+    CircuitBreaker, DecidedBy, FixedWindow, Limit, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind, key,
+};
+
+use crate::faulty::{Faulty, Mode, Op};
+use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, stubborn, ten, visit};
+
+/// At `expected` by Tokio's timers, which tell milliseconds.
+#[track_caller]
+fn at(expected: Duration, is: Duration) {
+    assert!(expected <= is && is <= expected + ms(1), "after {is:?}, not {expected:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_is_left_at_the_deadline_whatever_the_policy() {
+    for (policy, status) in [(OnStoreError::Refuse, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
+        for deadline in [None, Some(ms(7)), Some(ms(900))] {
+            let mut layer = RateLimitLayer::new([ten()]).store(Faulty::new(Mode::Hangs)).on_store_error(policy);
+            if let Some(deadline) = deadline {
+                layer = layer.deadline(deadline);
+            }
+            let told = visit(&layer).await;
+            assert_eq!(told.status, status, "{policy:?}");
+            at(deadline.unwrap_or(ms(50)), told.after);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_says_that_it_was_too_late() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = stubborn(&store).deadline(ms(20));
+    let (decided, after) = acquire(&limiter).await;
+    assert_eq!(decided, Err(StoreErrorKind::TimedOut));
+    at(ms(20), after);
+    let error = limiter.acquire("key", 1).await.expect_err("no decision");
+    assert_eq!(error.to_string(), "the rate limit store did not answer within 20ms");
+    for kind in [
+        limiter.peek("key", 1).await.map(drop).expect_err("no decision").kind(),
+        limiter.reset("key").await.expect_err("no reset").kind(),
+    ] {
+        assert_eq!(kind, StoreErrorKind::TimedOut);
+    }
+    store.set(Mode::Works);
+    let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
+    store.set(Mode::Hangs);
+    assert_eq!(limiter.refund(receipt).await.expect_err("no refund").kind(), StoreErrorKind::TimedOut);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_in_time_decides() {
+    let store = Faulty::new(Mode::Dawdles(ms(49)));
+    for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+        let (decided, after) = acquire(&limiter(&store).on_store_error(policy)).await;
+        assert_eq!(decided, Ok(DecidedBy::Store));
+        at(ms(49), after);
+    }
+}
+
+/// A wait in a queue, or for room, is no wait for the store.
+#[tokio::test(start_paused = true)]
+async fn each_try_of_a_wait_has_its_own() {
+    let limit = Limit::new("one", FixedWindow::per_minute(1));
+    let limiter = Limiter::new([limit]).store(Faulty::new(Mode::Dawdles(ms(40))));
+    for _ in 0..3 {
+        assert!(limiter.wait("key", 1).await.is_ok());
+    }
+}
+
+/// A refund and a charge, one after the other.
+#[tokio::test(start_paused = true)]
+async fn it_counts_for_all_that_a_request_asks_for() {
+    for (step, status) in [(ms(20), StatusCode::OK), (ms(30), StatusCode::SERVICE_UNAVAILABLE)] {
+        let store = Faulty::new(Mode::Dawdles(step));
+        let limits = RateLimitLayer::new([ten()]).store(store.clone());
+        let service = ServiceBuilder::new().layer(limits.cost(5)).layer(limits.cost(2)).service(hello());
+        let told = ask(&service, Request::new(())).await;
+        assert_eq!(told.status, status);
+        assert_eq!((store.asked(Op::Acquire), store.asked(Op::Refund) > 0), (2, true));
+        at(step + (2 * step).min(ms(50)), told.after);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_does_not_count_for_what_finds_the_key() {
+    let limit = ten().by(key::from_async_fn(|_| async {
+        tokio::time::sleep(ms(1_000)).await;
+        Some("ann")
+    }));
+    let layer = RateLimitLayer::new([limit]).store(Faulty::new(Mode::Dawdles(ms(40))));
+    let told = ask(&layer.layer(hello()), Request::new(())).await;
+    assert_eq!(told.status, StatusCode::OK);
+    at(ms(1_040), told.after);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_there_is_is_none() {
+    let limiter = limiter(&Faulty::new(Mode::Dawdles(Duration::from_secs(3_600))));
+    let limiter = limiter.deadline(Duration::MAX).circuit_breaker(CircuitBreaker::off());
+    assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+}

@@ -1,0 +1,106 @@
+//! What observers are told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::time::sleep;
+use tower_ratelimit::{DecidedBy, Event, OnStoreError, RateLimitLayer};
+
+use crate::faulty::{Faulty, Mode, Op};
+use crate::limited::{Events, LOCALLY, acquire, limiter, ms, stubborn, ten, visit};
+
+#[tokio::test(start_paused = true)]
+async fn each_request_that_the_store_does_not_decide_is_one_failure() {
+    for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+        let (store, events) = (Faulty::new(Mode::Works), Events::default());
+        let limiter = limiter(&store).on_store_error(policy).observe(events.observer());
+        let mut undecided = 0;
+        for mode in [Mode::Works, Mode::Fails, Mode::Works, Mode::FailsAtOnce, Mode::Hangs, Mode::Works, Mode::Hangs] {
+            store.set(mode);
+            let tasks: Vec<_> = (0..30)
+                .map(|_| {
+                    let limiter = limiter.clone();
+                    tokio::spawn(async move { acquire(&limiter).await.0 })
+                })
+                .collect();
+            for task in tasks {
+                undecided += usize::from(task.await.expect("a result") != Ok(DecidedBy::Store));
+            }
+            sleep(ms(40)).await;
+        }
+        assert!(undecided > 100);
+        assert_eq!(events.count("failed"), undecided, "{policy:?}");
+        let fallbacks = ["Refused", "Allowed", "DecidedLocally"].map(|fallback| events.count(fallback));
+        let expected = match policy {
+            OnStoreError::Refuse => [undecided, 0, 0],
+            OnStoreError::Allow => [0, undecided, 0],
+            _ => [0, 0, undecided],
+        };
+        assert_eq!(fallbacks, expected);
+        assert!(events.count("failed: BreakerOpen") > 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_told_from_its_start_to_its_end() {
+    let (store, events) = (Faulty::new(Mode::Hangs), Events::default());
+    let limiter = limiter(&store).observe(events.observer());
+    for _ in 0..6 {
+        assert!(acquire(&limiter).await.0.is_err());
+    }
+    sleep(ms(150)).await;
+    // A probe that fails changes nothing.
+    assert!(acquire(&limiter).await.0.is_err());
+    sleep(ms(300)).await;
+    store.set(Mode::Works);
+    assert!(acquire(&limiter).await.0.is_err());
+    sleep(ms(1)).await;
+    assert!(acquire(&limiter).await.0.is_ok());
+    let timed_out = ["failed: TimedOut", "Refused"];
+    let kept_away = ["failed: BreakerOpen", "Refused"];
+    let mut expected = timed_out.repeat(5);
+    // The fifth has opened it.
+    expected.insert(9, "breaker: Open");
+    expected.extend(kept_away.repeat(3));
+    expected.extend(["breaker: HalfOpen", "breaker: Closed"]);
+    assert_eq!(events.all(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reason_is_told() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let counted = told.clone();
+    let layer = RateLimitLayer::new([ten()]).store(Faulty::new(Mode::Fails)).observe(move |event| {
+        if let Event::StoreFailed { error, .. } = event {
+            let source = std::error::Error::source(error).expect("a source");
+            assert_eq!(source.to_string(), "redis://secret@10.0.0.7 is gone");
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    assert_eq!(visit(&layer).await.status, 503);
+    assert_eq!(visit(&layer.cost(2)).await.status, 503, "routes have the same observer");
+    assert_eq!(told.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_decided_but_done_is_told_too() {
+    let (store, events) = (Faulty::new(Mode::Works), Events::default());
+    let limiter = stubborn(&store).observe(events.observer());
+    let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
+    store.set(Mode::Fails);
+    assert!(limiter.refund(receipt).await.is_err());
+    assert!(limiter.reset("key").await.is_err());
+    assert!(limiter.peek("key", 1).await.is_err());
+    assert_eq!(events.all(), ["failed: Failed", "failed: Failed", "failed: Failed", "Refused"]);
+    assert_eq!((store.asked(Op::Refund), store.asked(Op::Reset)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_is_quiet_while_the_store_works() {
+    let (store, events) = (Faulty::new(Mode::Works), Events::default());
+    let limiter = limiter(&store).observe(events.observer());
+    for _ in 0..20 {
+        assert!(acquire(&limiter).await.0.is_ok());
+    }
+    assert_eq!(events.all(), [] as [&str; 0]);
+}

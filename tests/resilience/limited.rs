@@ -1,0 +1,129 @@
+//! Services and limiters on a faulty store, and how they answer.
+
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio::time::Instant;
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::{
+    CircuitBreaker, DecidedBy, Event, FixedWindow, Limit, Limiter, OnStoreError, RateLimitLayer, Share, StoreErrorKind,
+};
+
+use crate::faulty::Faulty;
+
+pub(crate) const LOCALLY: OnStoreError = OnStoreError::DecideLocally(Share::whole());
+
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Ten a day.
+pub(crate) fn ten() -> Limit {
+    Limit::new("ten", FixedWindow::per_day(10))
+}
+
+pub(crate) fn limiter(store: &Faulty) -> Limiter {
+    Limiter::new([ten()]).store(store.clone())
+}
+
+/// One that asks a failing store again and again.
+pub(crate) fn stubborn(store: &Faulty) -> Limiter {
+    limiter(store).circuit_breaker(CircuitBreaker::off())
+}
+
+pub(crate) type Hello = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
+
+pub(crate) fn hello() -> Hello {
+    BoxCloneSyncService::new(service_fn(async |_: Request<()>| Ok(Response::new("hello".to_owned()))))
+}
+
+/// What came back, and after how long.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+    pub(crate) after: Duration,
+}
+
+impl Told {
+    #[track_caller]
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().expect("it is ASCII"))
+    }
+}
+
+pub(crate) async fn ask<S, R>(service: &S, request: Request<()>) -> Told
+where
+    S: Service<Request<()>, Response = Response<R>, Error: Debug> + Clone,
+    R: Body<Error: Debug>,
+{
+    let start = Instant::now();
+    let response = service.clone().oneshot(request).await.expect("the service answers");
+    let after = start.elapsed();
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.expect("the body arrives").to_bytes();
+    Told { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned(), after }
+}
+
+pub(crate) async fn visit(layer: &RateLimitLayer) -> Told {
+    ask(&layer.layer(hello()), Request::new(())).await
+}
+
+pub(crate) fn with(headers: &[(&str, &str)]) -> Request<()> {
+    let request = headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(*name, *value));
+    request.body(()).expect("it is a request")
+}
+
+/// Who decided one request of `limiter`, or why nobody did; and after how long.
+pub(crate) async fn acquire(limiter: &Limiter) -> (Result<DecidedBy, StoreErrorKind>, Duration) {
+    let start = Instant::now();
+    let decision = limiter.acquire("key", 1).await;
+    (decision.map(|decision| decision.decided_by()).map_err(|error| error.kind()), start.elapsed())
+}
+
+/// All events so far, as text.
+#[derive(Clone, Default)]
+pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
+
+impl Events {
+    pub(crate) fn observer(&self) -> impl Fn(&Event<'_>) + Send + Sync + 'static {
+        let Self(events) = self.clone();
+        move |event| {
+            let text = match event {
+                Event::StoreFailed { error, .. } => format!("failed: {:?}", error.kind()),
+                Event::FellBack { to, .. } => format!("{to:?}"),
+                Event::BreakerChanged { state, .. } => format!("breaker: {state:?}"),
+                other => panic!("what is {other:?}?"),
+            };
+            events.lock().expect("nobody has panicked").push(text);
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().expect("nobody has panicked").clone()
+    }
+
+    pub(crate) fn count(&self, prefix: &str) -> usize {
+        self.all().iter().filter(|event| event.starts_with(prefix)).count()
+    }
+}
+
+/// Asks `limiter` every `every` until the store has decided. After how long that was.
+pub(crate) async fn recovers(limiter: &Limiter, every: Duration) -> Duration {
+    let start = Instant::now();
+    loop {
+        let (decided, _) = acquire(limiter).await;
+        if decided == Ok(DecidedBy::Store) {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "it does not recover");
+        tokio::time::sleep(every).await;
+    }
+}

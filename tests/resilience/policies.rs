@@ -1,0 +1,237 @@
+//! What becomes of requests that a store does not decide, limit by limit.
+
+use http::{Request, StatusCode};
+use tower::Layer;
+use tower_ratelimit::{
+    DecidedBy, FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, Limiter, MissingKey, OnStoreError, RateLimitLayer,
+    Reset, Share, StoreErrorKind, TokenBucket, WaitError, key,
+};
+
+use crate::faulty::{Faulty, Mode};
+use crate::limited::{LOCALLY, Told, ask, hello, ms, stubborn, ten, with};
+
+const FAILING: [Mode; 3] = [Mode::FailsAtOnce, Mode::Fails, Mode::Hangs];
+
+/// Two a day for whoever sends the header `name`.
+fn two(name: &str, policy: OnStoreError) -> Limit {
+    let limit = Limit::new(name, FixedWindow::per_day(2)).by(key::header(name));
+    limit.on_missing_key(MissingKey::Skip).on_store_error(policy)
+}
+
+/// Asks a layer of these limits on a store that fails, with these headers.
+async fn status(layer: &RateLimitLayer, names: &[&str]) -> u16 {
+    told(layer, names).await.status.as_u16()
+}
+
+async fn told(layer: &RateLimitLayer, names: &[&str]) -> Told {
+    let headers: Vec<(&str, &str)> = names.iter().map(|name| (*name, "ann")).collect();
+    ask(&layer.layer(hello()), with(&headers)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_here() {
+    for mode in FAILING {
+        let limits = [two("a", OnStoreError::Refuse), two("b", LOCALLY), two("c", OnStoreError::Allow)];
+        let layer = RateLimitLayer::new(limits).store(Faulty::new(mode));
+        for names in [&["a", "b", "c"][..], &["a", "b"], &["b", "a"], &["a", "c"], &["a"]] {
+            for _ in 0..3 {
+                let told = told(&layer, names).await;
+                assert_eq!(told.status, StatusCode::SERVICE_UNAVAILABLE, "{names:?}");
+                assert_eq!((told.header("retry-after"), told.header("ratelimit")), (Some("1"), None));
+            }
+        }
+        assert_eq!([status(&layer, &["b"]).await, status(&layer, &["b"]).await], [200, 200], "it was charged");
+        assert_eq!(status(&layer, &["b"]).await, 429);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_decide_here_do_so_without_those_that_allow() {
+    for mode in FAILING {
+        let limits = [two("a", OnStoreError::Allow), two("b", LOCALLY)];
+        let layer = RateLimitLayer::new(limits).store(Faulty::new(mode));
+        for left in ["1", "0"] {
+            let told = told(&layer, &["a", "b"]).await;
+            assert_eq!(told.status, 200);
+            assert!(
+                told.header("ratelimit").is_some_and(|told| told.starts_with(&format!("\"b\";r={left}"))),
+                "{told:?}"
+            );
+            assert!(!told.header("ratelimit").is_some_and(|told| told.contains("\"a\"")), "{told:?}");
+        }
+        assert_eq!(status(&layer, &["a", "b"]).await, 429);
+        for _ in 0..5 {
+            let told = told(&layer, &["a"]).await;
+            assert_eq!((told.status, told.header("ratelimit")), (StatusCode::OK, None));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_decide_here_do_so_all_or_nothing() {
+    for mode in FAILING {
+        let layer = RateLimitLayer::new([two("a", LOCALLY), two("b", LOCALLY)]).store(Faulty::new(mode));
+        assert_eq!([status(&layer, &["a"]).await, status(&layer, &["a"]).await], [200, 200]);
+        for _ in 0..3 {
+            assert_eq!(status(&layer, &["a", "b"]).await, 429);
+        }
+        assert_eq!([status(&layer, &["b"]).await, status(&layer, &["b"]).await], [200, 200], "b was charged");
+        assert_eq!(status(&layer, &["b"]).await, 429);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limits_own_wins_over_the_layers() {
+    for (layers, own, expected) in [
+        (OnStoreError::Refuse, OnStoreError::Allow, 200),
+        (OnStoreError::Allow, OnStoreError::Refuse, 503),
+        (LOCALLY, OnStoreError::Refuse, 503),
+        (OnStoreError::Refuse, LOCALLY, 200),
+    ] {
+        let store = Faulty::new(Mode::Fails);
+        let layer = RateLimitLayer::new([two("a", own)]).store(store.clone()).on_store_error(layers);
+        assert_eq!(status(&layer, &["a"]).await, expected, "{layers:?}, {own:?}");
+        // Whichever is said first.
+        let layer = RateLimitLayer::new([two("a", own)]).on_store_error(layers).store(store);
+        assert_eq!(status(&layer, &["a"]).await, expected, "{layers:?}, {own:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_denied_here_is_told_as_ever() {
+    let layer = RateLimitLayer::new([Limit::new("two", TokenBucket::per_minute(2))])
+        .store(Faulty::new(Mode::Fails))
+        .headers([HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)])
+        .on_store_error(LOCALLY);
+    for _ in 0..2 {
+        assert_eq!(told(&layer, &[]).await.status, 200);
+    }
+    let told = told(&layer, &[]).await;
+    assert_eq!(told.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(told.header("retry-after"), Some("30"));
+    assert_eq!(told.header("ratelimit"), Some("\"two\";r=0;t=30"));
+    assert_eq!(told.header("x-ratelimit-remaining"), Some("0"));
+    assert_eq!(told.body, "Too many requests: try again in 30 seconds.\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_only_the_whole_limit_holds_is_refused_until_the_store_is_back() {
+    let store = Faulty::new(Mode::FailsAtOnce);
+    let layer = RateLimitLayer::new([ten()]).store(store).on_store_error(OnStoreError::DecideLocally(Share::one_of(4)));
+    let of = |cost: u64| layer.cost_by(move |_| cost);
+    for (cost, expected) in [(3, 503), (10, 503), (11, 429), (2, 200), (3, 503), (1, 429)] {
+        let told = told(&of(cost), &[]).await;
+        assert_eq!(told.status, expected, "{cost}");
+        let waits = told.header("retry-after");
+        match cost {
+            11 => assert_eq!(waits, None, "it would never fit"),
+            _ if expected == 503 => assert_eq!(waits, Some("1")),
+            _ => assert_eq!(waits.is_some(), expected == 429),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn grpc_is_answered_in_its_own_words() {
+    let ask = async |layer: &RateLimitLayer| {
+        let request = Request::post("/a.B/C").header("content-type", "application/grpc").body(()).expect("a request");
+        let told = crate::limited::ask(&layer.layer(hello()), request).await;
+        (
+            told.status.as_u16(),
+            told.header("grpc-status").map(str::to_owned),
+            told.header("grpc-retry-pushback-ms").map(str::to_owned),
+        )
+    };
+    let layer = RateLimitLayer::new([Limit::new("one", TokenBucket::per_minute(1))]).store(Faulty::new(Mode::Fails));
+    // UNAVAILABLE
+    assert_eq!(ask(&layer).await, (200, Some("14".to_owned()), Some("1000".to_owned())));
+    let layer = layer.on_store_error(LOCALLY);
+    assert_eq!(ask(&layer).await, (200, None, None));
+    // RESOURCE_EXHAUSTED
+    assert_eq!(ask(&layer).await, (200, Some("8".to_owned()), Some("60000".to_owned())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_learn_nothing_of_the_store() {
+    for mode in FAILING {
+        for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+            let layer = RateLimitLayer::new([two("a", policy)]).store(Faulty::new(mode)).problem_json();
+            for _ in 0..8 {
+                let told = told(&layer, &["a"]).await;
+                let text = format!("{:?} {}", told.headers, told.body);
+                for secret in ["redis", "secret", "10.0.0.7", "faulty", "breaker"] {
+                    assert!(!text.contains(secret), "{text}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_says_who_has_decided() {
+    let store = Faulty::new(Mode::Works);
+    let refusing = stubborn(&store);
+    let decided = async |limiter: &Limiter| {
+        let decision = limiter.acquire("key", 1).await;
+        decision.map(|decision| (decision.decided_by(), decision.outcomes().len())).map_err(|error| error.kind())
+    };
+    assert_eq!(decided(&refusing).await, Ok((DecidedBy::Store, 1)));
+    store.set(Mode::Fails);
+    assert_eq!(decided(&refusing).await, Err(StoreErrorKind::Failed));
+    let allowing = refusing.clone().on_store_error(OnStoreError::Allow);
+    assert_eq!(decided(&allowing).await, Ok((DecidedBy::Nobody, 0)));
+    assert!(allowing.acquire("key", 11).await.expect("a decision").is_allowed());
+    let deciding = refusing.clone().on_store_error(LOCALLY);
+    for _ in 0..10 {
+        assert_eq!(decided(&deciding).await, Ok((DecidedBy::Local, 1)));
+    }
+    assert!(!deciding.acquire("key", 1).await.expect("a decision").is_allowed());
+    assert!(deciding.acquire("another key", 1).await.expect("a decision").is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peek_takes_nothing_here_either() {
+    let store = Faulty::new(Mode::Fails);
+    let limiter = stubborn(&store).on_store_error(LOCALLY);
+    for _ in 0..20 {
+        let decision = limiter.peek("key", 1).await.expect("a decision");
+        assert_eq!((decision.decided_by(), decision.outcomes()[0].remaining()), (DecidedBy::Local, 10));
+    }
+    assert_eq!(limiter.acquire("key", 4).await.expect("a decision").outcomes()[0].remaining(), 6);
+    assert_eq!(limiter.peek("key", 1).await.expect("a decision").outcomes()[0].remaining(), 6);
+    // What the store was not told is forgotten here.
+    assert!(limiter.reset("key").await.is_err());
+    assert_eq!(limiter.peek("key", 1).await.expect("a decision").outcomes()[0].remaining(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_goes_by_the_policy() {
+    let store = Faulty::new(Mode::Fails);
+    let limiter = Limiter::new([Limit::new("one", TokenBucket::per_second(1))]).store(store);
+    assert!(matches!(limiter.wait("key", 1).await, Err(WaitError::Store(_))));
+    let start = tokio::time::Instant::now();
+    let local = limiter.clone().on_store_error(LOCALLY);
+    for _ in 0..3 {
+        assert_eq!(local.wait("key", 1).await.expect("a decision").decided_by(), DecidedBy::Local);
+    }
+    assert_eq!(start.elapsed().as_secs(), 2);
+    let allowing = limiter.on_store_error(OnStoreError::Allow);
+    assert_eq!(allowing.wait("key", 1).await.expect("a decision").decided_by(), DecidedBy::Nobody);
+    assert_eq!(start.elapsed().as_secs(), 2);
+}
+
+/// Requests queue here too.
+#[tokio::test(start_paused = true)]
+async fn a_queue_goes_on_in_this_process() {
+    let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(2));
+    let layer = RateLimitLayer::new([queue]).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY);
+    let service = layer.layer(hello());
+    let (one, two, three, four) = tokio::join!(
+        ask(&service, Request::new(())),
+        ask(&service, Request::new(())),
+        ask(&service, Request::new(())),
+        ask(&service, Request::new(())),
+    );
+    assert_eq!([one.after.as_secs(), two.after.as_secs(), three.after.as_secs()], [0, 1, 2]);
+    assert_eq!((four.status.as_u16(), four.after), (429, ms(0)));
+}

@@ -1,0 +1,150 @@
+//! What was charged is given back where it was charged, and nowhere else.
+
+use http::Request;
+use tokio::time::sleep;
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::{DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, RateLimitLayer};
+
+use crate::faulty::{Faulty, Mode, Op};
+use crate::limited::{LOCALLY, ask, hello, ms, stubborn};
+
+async fn remaining(limiter: &Limiter) -> (DecidedBy, u64) {
+    let decision = limiter.peek("key", 1).await.expect("a decision");
+    (decision.decided_by(), decision.outcomes()[0].remaining())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_local_one_gives_back_here() {
+    let store = Faulty::new(Mode::Fails);
+    let limiter = stubborn(&store).on_store_error(LOCALLY);
+    let (one, two) = (limiter.acquire("key", 4).await, limiter.acquire("key", 5).await);
+    let (one, two) = (one.expect("a decision").into_receipt(), two.expect("a decision").into_receipt());
+    assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 1));
+    limiter.refund(one).await.expect("a refund");
+    assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 5));
+    // Even when the store is back.
+    store.set(Mode::Works);
+    assert!(limiter.acquire("key", 3).await.expect("a decision").is_allowed());
+    limiter.refund(two).await.expect("a refund");
+    assert_eq!(store.asked(Op::Refund), 0);
+    assert_eq!(remaining(&limiter).await, (DecidedBy::Store, 7));
+    store.set(Mode::Fails);
+    assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_the_store_gives_nothing_back_here() {
+    let store = Faulty::new(Mode::Works);
+    let limiter = stubborn(&store).on_store_error(LOCALLY);
+    let receipts = [(); 2].map(|()| limiter.acquire("key", 3));
+    let mut receipts = Vec::from(receipts);
+    let (two, one) = (receipts.pop().expect("two"), receipts.pop().expect("one"));
+    let (one, two) = (one.await.expect("a decision").into_receipt(), two.await.expect("a decision").into_receipt());
+    store.set(Mode::Fails);
+    assert!(limiter.acquire("key", 10).await.expect("a decision").is_allowed());
+    assert!(limiter.refund(one).await.is_err());
+    assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 0));
+    store.set(Mode::Works);
+    limiter.refund(two).await.expect("a refund");
+    assert_eq!(remaining(&limiter).await, (DecidedBy::Store, 7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobodys_gives_nothing_back() {
+    let store = Faulty::new(Mode::Fails);
+    let limiter = stubborn(&store).on_store_error(tower_ratelimit::OnStoreError::Allow);
+    let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
+    assert!(receipt.is_empty());
+    limiter.refund(receipt).await.expect("nothing is asked");
+    assert_eq!(store.asked(Op::Refund), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_limiters_local_one_gives_nothing_back() {
+    let store = Faulty::new(Mode::Fails);
+    let [one, other] = [(); 2].map(|()| stubborn(&store).on_store_error(LOCALLY));
+    let receipt = one.acquire("key", 5).await.expect("a decision").into_receipt();
+    assert!(other.acquire("key", 5).await.expect("a decision").is_allowed());
+    other.refund(receipt).await.expect("nothing is refunded");
+    assert_eq!(remaining(&other).await, (DecidedBy::Local, 5));
+    // Clones are the same.
+    let receipt = one.clone().acquire("key", 2).await.expect("a decision").into_receipt();
+    one.refund(receipt).await.expect("a refund");
+    assert_eq!(remaining(&one).await, (DecidedBy::Local, 5));
+}
+
+/// One a second, of which three may wait, and ten a day.
+fn queue() -> [Limit; 2] {
+    [Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(3)), Limit::new("day", FixedWindow::per_day(10))]
+}
+
+/// Whoever waits and is given up gives its slot back, wherever it was taken.
+async fn a_slot_is_given_back(store: &Faulty) {
+    let layer = RateLimitLayer::new(queue()).store(store.clone()).on_store_error(LOCALLY);
+    let service = layer.layer(hello());
+    assert_eq!(ask(&service, Request::new(())).await.after, ms(0));
+    let waits = tokio::spawn(service.clone().oneshot(Request::new(())));
+    sleep(ms(10)).await;
+    waits.abort();
+    assert!(waits.await.is_err());
+    sleep(ms(10)).await;
+    let next = ask(&service, Request::new(())).await;
+    assert!(next.after <= ms(1_000), "{:?}", next.after);
+    assert!(next.header("ratelimit").is_some_and(|told| told.contains("\"day\";r=8")), "{:?}", next.headers);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_and_is_given_up_gives_its_slot_back_to_a_store_that_answers_later() {
+    let store = Faulty::new(Mode::Works);
+    a_slot_is_given_back(&store).await;
+    assert_eq!((store.asked(Op::Refund), store.answered(Op::Refund)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_here_and_is_given_up_gives_its_slot_back_here() {
+    let store = Faulty::new(Mode::FailsAtOnce);
+    a_slot_is_given_back(&store).await;
+    assert_eq!(store.asked(Op::Refund), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_a_limiter_and_gives_up_gives_its_slot_back() {
+    for (mode, refunds) in [(Mode::Works, 1), (Mode::FailsAtOnce, 0)] {
+        let store = Faulty::new(mode);
+        let limiter = Limiter::new(queue()).store(store.clone()).on_store_error(LOCALLY);
+        assert!(limiter.wait("key", 1).await.is_ok());
+        let waits = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { limiter.wait("key", 2).await.map(drop) }
+        });
+        sleep(ms(10)).await;
+        waits.abort();
+        assert!(waits.await.is_err());
+        sleep(ms(10)).await;
+        let decision = limiter.peek("key", 1).await.expect("a decision");
+        assert!(decision.delay() <= ms(1_000), "{:?}", decision.delay());
+        assert_eq!(decision.outcomes()[1].remaining(), 9);
+        assert_eq!((store.asked(Op::Refund), store.answered(Op::Refund)), (refunds, refunds));
+    }
+}
+
+/// Where there is no runtime, nothing panics.
+#[test]
+fn whoever_gives_up_outside_of_a_runtime_is_charged() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let store = Faulty::new(Mode::Works);
+    let layer = RateLimitLayer::new(queue()).store(store.clone());
+    let service = layer.layer(hello());
+    let waits = runtime.block_on(async {
+        assert_eq!(ask(&service, Request::new(())).await.status, 200);
+        let mut waits = Box::pin(service.clone().oneshot(Request::new(())));
+        tokio::select! {
+            biased;
+            _ = waits.as_mut() => panic!("it waits"),
+            () = sleep(ms(20)) => {}
+        }
+        (waits, ())
+    });
+    drop(waits);
+    assert_eq!(store.answered(Op::Refund), 0, "nobody waits for it");
+}

@@ -1,0 +1,211 @@
+//! Routes with costs of their own, on stores that fail at each step.
+
+use http::Request;
+use tokio::time::sleep;
+use tower::{Layer, ServiceBuilder};
+use tower_ratelimit::{CircuitBreaker, FixedWindow, HeaderStyle, Limit, OnStoreError, RateLimitLayer, Reset, Share};
+
+use crate::faulty::{Faulty, Mode, Op};
+use crate::limited::{Events, LOCALLY, Told, ask, hello, ms};
+
+/// Ten a day.
+fn layer(store: &Faulty, policy: OnStoreError) -> RateLimitLayer {
+    RateLimitLayer::new([Limit::new("ten", FixedWindow::per_day(10))])
+        .store(store.clone())
+        .circuit_breaker(CircuitBreaker::off())
+        .headers([HeaderStyle::XRateLimit(Reset::Seconds)])
+        .on_store_error(policy)
+}
+
+/// Asks a route that costs `inner` inside a router that costs `outer`. Between the two, the store does
+/// as `break_it` says.
+async fn route(
+    layer: &RateLimitLayer,
+    outer: u64,
+    inner: u64,
+    break_it: impl Fn() + Clone + Send + Sync + 'static,
+) -> Told {
+    let between = tower::util::MapRequestLayer::new(move |request: Request<()>| {
+        break_it();
+        request
+    });
+    let service =
+        ServiceBuilder::new().layer(layer.cost(outer)).layer(between).layer(layer.cost(inner)).service(hello());
+    let told = ask(&service, Request::new(())).await;
+    // What is given back in the background is.
+    sleep(ms(100)).await;
+    told
+}
+
+/// What is left in the store itself, once it works.
+async fn left(store: &Faulty) -> u64 {
+    store.set(Mode::Works);
+    let told = ask(&layer(store, OnStoreError::Refuse).cost(0).layer(hello()), Request::new(())).await;
+    told.header("x-ratelimit-remaining").expect("it is told").parse().expect("a number")
+}
+
+const FAILING: [Mode; 3] = [Mode::Fails, Mode::FailsAtOnce, Mode::Hangs];
+
+#[tokio::test(start_paused = true)]
+async fn all_is_well_while_the_store_works() {
+    let store = Faulty::new(Mode::Works);
+    let layer = layer(&store, OnStoreError::Refuse);
+    assert_eq!(route(&layer, 1, 4, || ()).await.header("x-ratelimit-remaining"), Some("6"));
+    assert_eq!(route(&layer, 4, 1, || ()).await.header("x-ratelimit-remaining"), Some("5"));
+    assert_eq!(route(&layer, 1, 6, || ()).await.status, 429);
+    assert_eq!(left(&store).await, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_difference_that_can_not_be_charged_is_refused_and_the_routers_charge_given_back() {
+    for mode in FAILING {
+        let (store, events) = (Faulty::new(Mode::Works), Events::default());
+        let layer = layer(&store, OnStoreError::Refuse).observe(events.observer());
+        let breaking = store.clone();
+        let told = route(&layer, 1, 4, move || breaking.set_for(Op::Acquire, mode)).await;
+        assert_eq!(told.status, 503);
+        assert_eq!(told.header("x-ratelimit-remaining"), None);
+        assert_eq!(events.all().len(), 2, "{:?}", events.all());
+        assert_eq!(left(&store).await, 10, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_difference_that_can_not_be_charged_goes_on_where_it_may() {
+    for mode in FAILING {
+        let store = Faulty::new(Mode::Works);
+        let breaking = store.clone();
+        let layer = layer(&store, OnStoreError::Allow);
+        let told = route(&layer, 1, 4, move || breaking.set(mode)).await;
+        assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (200, Some("9")));
+        assert_eq!(left(&store).await, 9);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_difference_that_can_not_be_charged_is_charged_here() {
+    for mode in FAILING {
+        let store = Faulty::new(Mode::Works);
+        let layer = layer(&store, LOCALLY);
+        for (remaining, status) in [(Some("4"), 200), (Some("4"), 429)] {
+            store.set(Mode::Works);
+            let breaking = store.clone();
+            let told = route(&layer, 1, 7, move || breaking.set_for(Op::Acquire, mode)).await;
+            assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (status, remaining), "{mode:?}");
+        }
+        // What the store was paid for the one that was denied here, it has given back.
+        assert_eq!(left(&store).await, 9, "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_that_fails_is_not_tried_twice() {
+    for mode in FAILING {
+        for (policy, status, kept) in [(OnStoreError::Refuse, 503, 9), (OnStoreError::Allow, 200, 6)] {
+            let store = Faulty::new(Mode::Works);
+            let layer = layer(&store, policy);
+            let breaking = store.clone();
+            let told = route(&layer, 4, 1, move || breaking.set_for(Op::Refund, mode)).await;
+            assert_eq!(told.status, status);
+            // 3 of 4 were asked back, which failed: what came of that nobody knows. The last was not yet.
+            let asked = if policy == OnStoreError::Refuse { 2 } else { 1 };
+            assert_eq!(store.asked(Op::Refund), asked);
+            assert!(left(&store).await <= kept, "{mode:?} {policy:?}");
+        }
+    }
+}
+
+/// It was denied before the store failed: that stands, whatever the policy.
+#[tokio::test(start_paused = true)]
+async fn a_denial_stands_if_its_refund_fails() {
+    for mode in FAILING {
+        for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+            let (store, events) = (Faulty::new(Mode::Works), Events::default());
+            let layer = layer(&store, policy).observe(events.observer());
+            assert_eq!(route(&layer, 1, 6, || ()).await.status, 200);
+            let breaking = store.clone();
+            let told = route(&layer, 1, 6, move || breaking.set_for(Op::Refund, mode)).await;
+            assert_eq!(told.status, 429, "{mode:?} {policy:?}");
+            assert_eq!(events.count("failed"), 1);
+            assert_eq!(store.asked(Op::Refund), 1);
+            assert_eq!(left(&store).await, 3, "the router's 1 stays charged");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_first_charged_here_is_charged_on_here() {
+    let store = Faulty::new(Mode::Works);
+    let layer = layer(&store, OnStoreError::DecideLocally(Share::one_of(2)));
+    let back = |store: &Faulty| {
+        let store = store.clone();
+        move || store.set(Mode::Works)
+    };
+    // A share of 5.
+    for (outer, inner, status, remaining) in [
+        (1, 3, 200, Some("2")),
+        (2, 1, 200, Some("1")),
+        (1, 3, 429, Some("1")),
+        (1, 7, 503, None),
+        (1, 1, 200, Some("0")),
+    ] {
+        store.set(Mode::Fails);
+        let told = route(&layer, outer, inner, back(&store)).await;
+        assert_eq!(
+            (told.status.as_u16(), told.header("x-ratelimit-remaining")),
+            (status, remaining),
+            "{outer}, {inner}"
+        );
+    }
+    assert_eq!(left(&store).await, 10, "the store has heard of nothing");
+    assert_eq!(store.asked(Op::Refund), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_charged_the_route_charges_whole() {
+    let store = Faulty::new(Mode::Fails);
+    let layer = layer(&store, OnStoreError::Allow);
+    let back = store.clone();
+    let told = route(&layer, 1, 4, move || back.set(Mode::Works)).await;
+    assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (200, Some("6")));
+    assert_eq!(left(&store).await, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_keeps_routes_from_the_store() {
+    let store = Faulty::new(Mode::Works);
+    let layer = layer(&store, OnStoreError::Refuse).circuit_breaker(CircuitBreaker::new().failures(1));
+    let breaking = store.clone();
+    // The router's charge is the store's last: the route's fails, and opens the breaker.
+    let told = route(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
+    assert_eq!(told.status, 503);
+    let asked = store.asked(Op::Acquire);
+    let told = route(&layer, 1, 4, || ()).await;
+    assert_eq!((told.status.as_u16(), told.after), (503, ms(0)));
+    assert_eq!(store.asked(Op::Acquire), asked);
+}
+
+/// What was given back before the store failed is not given back again.
+#[tokio::test(start_paused = true)]
+async fn what_was_given_back_is_given_back_once() {
+    for mode in FAILING {
+        let store = Faulty::new(Mode::Works);
+        let layer = layer(&store, OnStoreError::Refuse);
+        assert_eq!(route(&layer, 1, 5, || ()).await.status, 200);
+        let breaking = store.clone();
+        let told = route(&layer, 4, 1, move || breaking.set_for(Op::Acquire, mode)).await;
+        assert_eq!((told.status.as_u16(), store.asked(Op::Refund)), (503, 2));
+        assert_eq!(left(&store).await, 5, "{mode:?}");
+    }
+}
+
+/// What was charged here is given back here, and the store has no part in it.
+#[tokio::test(start_paused = true)]
+async fn an_open_breaker_is_nothing_to_what_is_charged_here() {
+    let (store, events) = (Faulty::new(Mode::Fails), Events::default());
+    let layer = layer(&store, LOCALLY).circuit_breaker(CircuitBreaker::new().failures(1)).observe(events.observer());
+    assert_eq!(route(&layer, 1, 1, || ()).await.header("x-ratelimit-remaining"), Some("9"));
+    let before = events.count("failed");
+    assert_eq!(route(&layer, 5, 2, || ()).await.header("x-ratelimit-remaining"), Some("7"));
+    assert_eq!(events.count("failed"), before + 1, "the router's");
+}

@@ -1,0 +1,141 @@
+//! What one of several nodes allows by itself.
+
+use std::time::Duration;
+
+use tokio::time::advance;
+use tower_ratelimit::{
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, OnStoreError, Share, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket,
+};
+
+use crate::faulty::{Faulty, Mode};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn sharing(algorithm: Algorithm, share: Share) -> Limiter {
+    let limit = Limit::new("limit", algorithm).on_store_error(OnStoreError::DecideLocally(share));
+    Limiter::new([limit]).store(Faulty::new(Mode::FailsAtOnce))
+}
+
+async fn is_allowed(limiter: &Limiter) -> bool {
+    limiter.acquire("key", 1).await.expect("a decision").is_allowed()
+}
+
+fn of(tokens: u32) -> [Algorithm; 8] {
+    [
+        FixedWindow::per_minute(tokens).into(),
+        SlidingLog::per_minute(tokens).into(),
+        SlidingWindow::per_minute(tokens).into(),
+        SlidingWindowCounter::per_minute(tokens).into(),
+        TokenBucket::per_minute(tokens).into(),
+        TokenBucket::per_minute(tokens).at_intervals().into(),
+        LeakyBucket::per_minute(tokens).into(),
+        LeakyBucketQueue::per_minute(tokens).waiting(tokens - 1).into(),
+    ]
+}
+
+/// How many a limiter allows at once, and then in ten hours of a request each second.
+async fn admitted(limiter: &Limiter) -> (u32, u32) {
+    let mut at_once = 0;
+    while is_allowed(limiter).await {
+        at_once += 1;
+    }
+    let mut later = 0;
+    for _ in 0..36_000 {
+        advance(Duration::from_secs(1)).await;
+        later += u32::from(is_allowed(limiter).await);
+    }
+    (at_once, later)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fourth_of_each_algorithm() {
+    for algorithm in of(22) {
+        let (at_once, later) = admitted(&sharing(algorithm, Share::one_of(4))).await;
+        let (burst, rate) = match algorithm {
+            // 22 - 1 may wait, and one goes on.
+            Algorithm::LeakyBucketQueue(_) => (21 / 4 + 1, 5.5),
+            Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_) => (5, 5.5),
+            _ => (5, 5.0),
+        };
+        assert_eq!(at_once, burst, "{algorithm:?}");
+        let expected = rate * 600.0;
+        let fewer = match algorithm {
+            // An estimate, which takes requests as evenly spread, and rounds against them.
+            Algorithm::SlidingWindowCounter(_) => expected,
+            // A full bucket waits up to a second for the request that starts its next interval.
+            Algorithm::TokenBucket(bucket) if bucket == bucket.at_intervals() => 40.0,
+            _ => 6.0,
+        };
+        let later = f64::from(later);
+        assert!(expected - fewer <= later && later <= expected + 6.0, "{later}, not {expected} of {algorithm:?}");
+    }
+}
+
+/// At least one, but no more of it than a fourth on average.
+#[tokio::test(start_paused = true)]
+async fn a_fourth_of_less_than_four() {
+    for algorithm in of(3) {
+        let limiter = sharing(algorithm, Share::one_of(4));
+        let (at_once, later) = admitted(&limiter).await;
+        let burst = 1 + u32::from(matches!(algorithm, Algorithm::LeakyBucketQueue(_)));
+        assert_eq!(at_once, burst, "{algorithm:?}");
+        // 3 a minute, of which one node in four has 450 in ten hours: 1 in two minutes for a window.
+        assert!((149..=452).contains(&later), "{later} of {algorithm:?}");
+    }
+}
+
+/// A window of four nodes is the whole limit at most, wherever its edges.
+#[tokio::test(start_paused = true)]
+async fn windows_of_all_nodes_are_never_over() {
+    for nodes in [1, 2, 3, 7, 10] {
+        for algorithm in &of(10)[..3] {
+            let limiter = sharing(*algorithm, Share::one_of(nodes));
+            let mut admitted = 0;
+            while is_allowed(&limiter).await {
+                admitted += 1;
+            }
+            assert_eq!(admitted, 10 / nodes, "{algorithm:?} of {nodes}");
+            if !matches!(algorithm, Algorithm::FixedWindow(_)) {
+                advance(MINUTE - MINUTE / 10 - Duration::from_secs(1)).await;
+                assert!(!is_allowed(&limiter).await, "{algorithm:?} of {nodes}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_whole_is_the_limit_itself() {
+    for algorithm in of(5) {
+        let limiter = sharing(algorithm, Share::whole());
+        for _ in 0..algorithm.capacity() {
+            assert!(is_allowed(&limiter).await);
+        }
+        assert!(!is_allowed(&limiter).await, "{algorithm:?}");
+    }
+}
+
+/// Limits at the ends of their ranges, and shares too.
+#[tokio::test(start_paused = true)]
+async fn extremes_are_shared_without_a_panic() {
+    let longest = Duration::from_secs(366 * 86_400);
+    for tokens in [1, 2, u32::MAX] {
+        for period in [Duration::from_micros(1), longest] {
+            let algorithms: [Algorithm; 8] = [
+                FixedWindow::new(tokens, period).into(),
+                SlidingLog::new(tokens, period).into(),
+                SlidingWindow::new(tokens, period).into(),
+                SlidingWindowCounter::new(tokens, period).into(),
+                TokenBucket::new(tokens, tokens, period).into(),
+                TokenBucket::new(tokens, tokens, period).at_intervals().into(),
+                LeakyBucket::new(tokens, tokens, period).into(),
+                LeakyBucketQueue::new(tokens, tokens, period).into(),
+            ];
+            for algorithm in algorithms {
+                for nodes in [1, 2, 3, u32::MAX] {
+                    assert!(is_allowed(&sharing(algorithm, Share::one_of(nodes))).await, "{algorithm:?} of {nodes}");
+                }
+            }
+        }
+    }
+}
