@@ -2,10 +2,13 @@
 #![cfg(feature = "redis")]
 
 mod load;
+#[path = "../support/redis_cluster.rs"]
+mod redis_cluster;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 #[path = "../support/sentinel.rs"]
 mod sentinel;
 
+mod cluster;
 mod node;
 mod replicas;

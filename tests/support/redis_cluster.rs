@@ -1,5 +1,8 @@
 //! A Redis Cluster of a test's own, on free ports and in a folder of its own, which ends with the
 //! test and leaves nothing behind.
+//!
+//! Needs `mod redis_server` beside it.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -9,6 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::{Client, Connection, FromRedisValue, cmd};
+
+use crate::redis_server::immortal;
 
 pub(crate) struct RedisCluster {
     nodes: Vec<Node>,
@@ -149,12 +154,18 @@ impl RedisCluster {
 }
 
 impl Drop for RedisCluster {
+    /// # Panics
+    ///
+    /// When a test that went well leaves a key that never expires.
     fn drop(&mut self) {
+        let ask = |node: &Node| if thread::panicking() { Vec::new() } else { immortal(node.port) };
+        let immortal: Vec<String> = self.nodes.iter().flat_map(ask).collect();
         for node in &mut self.nodes {
             let _ = node.process.kill();
             let _ = node.process.wait();
         }
         let _ = fs::remove_dir_all(&self.folder);
+        assert!(immortal.is_empty(), "without a time to live: {immortal:?}");
     }
 }
 

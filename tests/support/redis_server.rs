@@ -164,9 +164,34 @@ const SERVER: [&str; 10] = [
 ];
 
 impl Drop for RedisServer {
+    /// # Panics
+    ///
+    /// When a test that went well leaves a key that never expires.
     fn drop(&mut self) {
+        let immortal = if thread::panicking() || self.process.is_none() { Vec::new() } else { immortal(self.port) };
         self.stop();
+        assert!(immortal.is_empty(), "without a time to live: {immortal:?}");
     }
+}
+
+/// The keys of limits that never expire, on a server that anyone may ask.
+pub(crate) fn immortal(port: u16) -> Vec<String> {
+    let ask = || {
+        let mut connection =
+            Client::open(format!("redis://127.0.0.1:{port}"))?.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        let keys: Vec<String> = cmd("KEYS").arg("*:{*}:*").query(&mut connection)?;
+        let mut immortal = Vec::new();
+        for key in keys {
+            // One that is gone meanwhile has -2.
+            if cmd("PTTL").arg(&key).query::<i64>(&mut connection)? == -1 {
+                immortal.push(key);
+            }
+        }
+        RedisResult::Ok(immortal)
+    };
+    // Who wants a password, or speaks TLS only, is asked the same things by the tests.
+    ask().unwrap_or_default()
 }
 
 /// Waits for what is bound to happen.
