@@ -13,7 +13,9 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd};
 use limits::{Patient, all};
 use redis_server::RedisServer;
-use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore, SlidingLog};
+use tower_ratelimit::{Algorithm, FixedWindow, Limit, Limiter, RedisStore, SlidingLog};
+
+const DAY: Duration = Duration::from_secs(86_400);
 
 fn limits(tokens: u32, period: Duration) -> Vec<Limit> {
     all(tokens, period).map(|(name, algorithm)| Limit::new(name, algorithm)).into()
@@ -249,6 +251,22 @@ async fn prefixes_secrets_and_stores_are_apart_or_shared() {
     assert_eq!(used(store.clone().secret([7; 16])).await, 9);
     let names = keys(&mut connection(&server).await).await;
     assert!(names.iter().any(|name| name.starts_with("another%20%7bone%7d:{")), "{names:?}");
+}
+
+/// As in memory: a window's count means nothing to a window of another length.
+#[tokio::test]
+async fn another_period_starts_anew() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    for ((name, long), (_, longer)) in all(5, DAY).into_iter().zip(all(5, 7 * DAY)) {
+        let left = async |algorithm: Algorithm, cost: u64| {
+            let limiter = Limiter::new([Limit::new(name, algorithm)]).patient().store(store.clone());
+            limiter.acquire("key", cost).await.expect("a decision").outcomes()[0].remaining()
+        };
+        assert_eq!(left(long, 3).await, 2, "{name}");
+        assert_eq!(left(longer, 1).await, 4, "{name}");
+        assert_eq!(left(long, 0).await, 2, "{name}");
+    }
 }
 
 #[tokio::test]

@@ -8,16 +8,21 @@ use crate::store::Terms;
 /// What starts every key's name, unless the store is told otherwise.
 pub(super) const PREFIX: &str = "ratelimit";
 
-/// `prefix:{hash}:limit:code`: the limits of one subject share a slot of a Cluster, by the hash in
-/// braces, and no two algorithms a key.
+/// `prefix:{hash}:limit:rule`: the limits of one subject share a slot of a Cluster, by the hash in
+/// braces, and no two algorithms or periods a key, as what one remembers means nothing to another.
 pub(super) fn name(prefix: &str, terms: &Terms, key: KeyHash) -> String {
-    let mut name = String::with_capacity(prefix.len() + terms.name().len() + 40);
+    let mut name = String::with_capacity(prefix.len() + terms.name().len() + 52);
     name.push_str(prefix);
     // Writing to a string can't fail.
     let _ = write!(name, ":{{{:032x}}}:", key.as_u128());
     escape(terms.name(), &mut name);
     name.push(':');
     name.push_str(terms.algorithm().code());
+    let micros = terms.algorithm().cycle();
+    let _ = match micros % 1_000_000 {
+        0 => write!(name, "{}s", micros / 1_000_000),
+        _ => write!(name, "{micros}u"),
+    };
     name
 }
 
@@ -34,6 +39,8 @@ pub(super) fn escape(text: &str, into: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::hash::KeyHasher;
@@ -47,14 +54,26 @@ mod tests {
     #[test]
     fn a_key_has_the_hash_in_braces_and_nothing_of_the_input() {
         let name = named("daily");
-        assert!(name.starts_with("ratelimit:{") && name.ends_with("}:daily:fw"), "{name}");
-        assert_eq!(name.len(), "ratelimit:{}:daily:fw".len() + 32);
+        assert!(name.starts_with("ratelimit:{") && name.ends_with("}:daily:fw86400s"), "{name}");
+        assert_eq!(name.len(), "ratelimit:{}:daily:fw86400s".len() + 32);
         assert!(!name.contains("ann"));
     }
 
     #[test]
+    fn no_two_periods_share_a_key() {
+        let hasher = KeyHasher::with_secret([0; 16]);
+        let end = |period| {
+            let terms = Terms::new("limit".into(), 0, FixedWindow::new(1, period).into(), &hasher);
+            name(PREFIX, &terms, hasher.hash(b"key")).split_off("ratelimit:{}:limit:".len() + 32)
+        };
+        assert_eq!(end(Duration::from_secs(60)), "fw60s");
+        assert_eq!(end(Duration::from_millis(1_500)), "fw1500000u");
+        assert_eq!(end(Duration::from_micros(1)), "fw1u");
+    }
+
+    #[test]
     fn odd_limit_names_cannot_pass_for_others() {
-        assert!(named("a:b {x}*").ends_with("}:a%3ab%20%7bx%7d%2a:fw"));
+        assert!(named("a:b {x}*").ends_with("}:a%3ab%20%7bx%7d%2a:fw86400s"));
         assert_ne!(named("a%3ab"), named("a:b"));
     }
 }
