@@ -52,7 +52,7 @@ use crate::store::Store;
 /// Further out, put what a refusal should pass through too: tracing, CORS (or browsers can't read
 /// a 429, and preflights are counted). Further in, what is not to run for refused requests.
 ///
-/// In Axum, use [`route_layer`](axum::routing::MethodRouter::route_layer) rather than `layer` on
+/// In Axum, use `route_layer` rather than `layer` on
 /// a single method router: Rust can't infer the error type of the latter when there are two.
 #[derive(Clone)]
 #[must_use]
