@@ -5,55 +5,95 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 /// A key, part by part, each with its length: `("a", "bc")` and `("ab", "c")` differ.
 ///
-/// It is hashed and then forgotten. Keys of up to 128 bytes stay off the heap.
-#[derive(Clone, Default)]
-pub struct KeyBuf(SmallVec<[u8; 128]>);
+/// It is hashed and then forgotten. Keys of up to 127 bytes stay off the heap.
+#[derive(Clone)]
+pub struct KeyBuf {
+    short: [u8; SHORT],
+    len: usize,
+    /// All of a key that is too long for `short`, whose `len` is then 0.
+    long: Vec<u8>,
+}
+
+const SHORT: usize = 128;
 
 impl KeyBuf {
     /// Adds a part.
     #[inline]
     pub fn push(&mut self, part: &[u8]) {
-        self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
-        self.0.extend_from_slice(part);
+        // A byte where it will do: the less there is to hash, the better.
+        match u8::try_from(part.len()) {
+            Ok(len) if len < u8::MAX => self.extend(&[len]),
+            _ => {
+                self.extend(&[u8::MAX]);
+                self.extend(&(part.len() as u64).to_le_bytes());
+            }
+        }
+        self.extend(part);
     }
 
+    #[inline]
+    fn extend(&mut self, bytes: &[u8]) {
+        match self.short.get_mut(self.len..self.len + bytes.len()) {
+            Some(place) if self.long.is_empty() => {
+                place.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            _ => self.extend_long(bytes),
+        }
+    }
+
+    #[cold]
+    fn extend_long(&mut self, bytes: &[u8]) {
+        self.long.extend_from_slice(&self.short[..self.len]);
+        self.len = 0;
+        self.long.extend_from_slice(bytes);
+    }
+
+    #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0
+        if self.long.is_empty() { &self.short[..self.len] } else { &self.long }
     }
 
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        self.truncate(0);
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.as_bytes().len()
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
-        self.0.truncate(len);
+        self.len = self.len.min(len);
+        self.long.truncate(len);
     }
 
     /// Takes what was added after the first `len` bytes out.
     pub(super) fn split_off(&mut self, len: usize) -> Self {
-        let parts = Self(SmallVec::from_slice(&self.0[len..]));
-        self.0.truncate(len);
+        let mut parts = Self::default();
+        parts.extend(&self.as_bytes()[len..]);
+        self.truncate(len);
         parts
     }
 
     /// Adds all parts of another key.
     pub(crate) fn append(&mut self, parts: &Self) {
-        self.0.extend_from_slice(&parts.0);
+        self.extend(parts.as_bytes());
+    }
+}
+
+impl Default for KeyBuf {
+    #[inline]
+    fn default() -> Self {
+        Self { short: [0; SHORT], len: 0, long: Vec::new() }
     }
 }
 
 /// Not the key itself, which may be a credential.
 impl fmt::Debug for KeyBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyBuf({} bytes)", self.0.len())
+        write!(f, "KeyBuf({} bytes)", self.len())
     }
 }
 
@@ -83,6 +123,7 @@ pub trait Key {
 macro_rules! key_of_bytes {
     ($($of:ty),*) => {
         $(impl Key for $of {
+            #[inline]
             fn write(&self, key: &mut KeyBuf) {
                 key.push(self.as_ref());
             }
@@ -92,12 +133,14 @@ macro_rules! key_of_bytes {
 key_of_bytes!(str, String, [u8], Vec<u8>, bytes::Bytes, http::HeaderValue);
 
 impl Key for Cow<'_, str> {
+    #[inline]
     fn write(&self, key: &mut KeyBuf) {
         key.push(self.as_bytes());
     }
 }
 
 impl<const N: usize> Key for [u8; N] {
+    #[inline]
     fn write(&self, key: &mut KeyBuf) {
         key.push(self);
     }
@@ -106,6 +149,7 @@ impl<const N: usize> Key for [u8; N] {
 macro_rules! key_of_number {
     ($($of:ty),*) => {
         $(impl Key for $of {
+            #[inline]
             fn write(&self, key: &mut KeyBuf) {
                 key.push(&self.to_le_bytes());
             }
@@ -116,6 +160,7 @@ key_of_number!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);
 
 /// As wide as a `u64`, on every machine.
 impl Key for usize {
+    #[inline]
     fn write(&self, key: &mut KeyBuf) {
         (*self as u64).write(key);
     }
@@ -123,18 +168,21 @@ impl Key for usize {
 
 /// The key of what has one bucket for all.
 impl Key for () {
+    #[inline]
     fn write(&self, key: &mut KeyBuf) {
         key.push(&[]);
     }
 }
 
 impl Key for Ipv4Addr {
+    #[inline]
     fn write(&self, key: &mut KeyBuf) {
         key.push(&self.octets());
     }
 }
 
 impl Key for Ipv6Addr {
+    #[inline]
     fn write(&self, key: &mut KeyBuf) {
         key.push(&self.octets());
     }
@@ -142,6 +190,7 @@ impl Key for Ipv6Addr {
 
 /// An IPv4 address mapped into IPv6 (`::ffff:192.0.2.1`) is the same key as the address itself.
 impl Key for IpAddr {
+    #[inline]
     fn write(&self, key: &mut KeyBuf) {
         match self.to_canonical() {
             Self::V4(address) => address.write(key),
@@ -153,6 +202,7 @@ impl Key for IpAddr {
 macro_rules! key_of_pointer {
     ($($of:ty),*) => {
         $(impl<K: Key + ?Sized> Key for $of {
+            #[inline]
             fn write(&self, key: &mut KeyBuf) {
                 (**self).write(key);
             }
@@ -164,6 +214,7 @@ key_of_pointer!(&K, Box<K>, Arc<K>);
 macro_rules! key_of_tuple {
     ($($of:ident),*) => {
         impl<$($of: Key),*> Key for ($($of,)*) {
+            #[inline]
             fn write(&self, key: &mut KeyBuf) {
                 #[allow(non_snake_case)]
                 let ($($of,)*) = self;

@@ -91,13 +91,27 @@ impl MemoryStore {
         if keys == 0 {
             return Err(Fault::NoKeys);
         }
-        Ok(Self { clock: self.clock, ..Self::sized(keys) })
+        Ok(Self { clock: self.clock, hasher: self.hasher, ..Self::sized(keys) })
     }
 
     /// Replaces its clock, for tests.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         Self { clock: Box::new(clock), ..self }
+    }
+
+    /// Replaces its hasher, which is [`KeyHasher::fast`] at first.
+    ///
+    /// ```
+    /// use tower_ratelimit::MemoryStore;
+    /// use tower_ratelimit::store::KeyHasher;
+    ///
+    /// let careful = MemoryStore::new().hash_by(KeyHasher::random());
+    /// # let _ = careful;
+    /// ```
+    #[must_use]
+    pub fn hash_by(self, hasher: KeyHasher) -> Self {
+        Self { hasher, ..self }
     }
 
     /// How many keys it remembers.
@@ -121,7 +135,7 @@ impl MemoryStore {
             most: keys / shards,
             sweeper: AtomicUsize::new(0),
             clock: Box::new(SystemClock::new()),
-            hasher: KeyHasher::random(),
+            hasher: KeyHasher::fast(),
         }
     }
 
