@@ -1,12 +1,13 @@
 //! What was decided about one request.
 
+use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::hash::KeyHash;
 use crate::record::Record;
-use crate::time::Timestamp;
+use crate::time::{self, Timestamp};
 
 /// Whether a limit has room for a cost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,28 +51,145 @@ impl Verdict {
     }
 }
 
-/// What is left of a limit for one key, at one instant.
+/// [`Verdict`] of one limit, in µs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Level {
+pub(crate) enum Room {
+    Now { delay: u128 },
+    After(u128),
+    Never,
+}
+
+impl Room {
+    pub(crate) const NOW: Self = Self::Now { delay: 0 };
+
+    pub(crate) const fn is_now(&self) -> bool {
+        matches!(self, Self::Now { .. })
+    }
+
+    pub(crate) const fn is_after(&self) -> bool {
+        matches!(self, Self::After(_))
+    }
+}
+
+impl From<Room> for Verdict {
+    fn from(room: Room) -> Self {
+        match room {
+            Room::Now { delay } => Self::Allow { delay: time::micros(delay) },
+            Room::After(after) => Self::Deny { retry_after: Some(time::micros(after)) },
+            Room::Never => Self::Deny { retry_after: None },
+        }
+    }
+}
+
+/// What is left of a limit for one key, at one instant. In µs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Standing {
     pub(crate) remaining: u64,
-    pub(crate) more_after: Option<Duration>,
-    pub(crate) reset_after: Duration,
+    pub(crate) more_after: Option<u128>,
+    pub(crate) reset_after: u128,
+}
+
+impl Standing {
+    pub(crate) const fn untouched(capacity: u64) -> Self {
+        Self { remaining: capacity, more_after: None, reset_after: 0 }
+    }
 }
 
 /// What one limit says of a request.
-#[derive(Clone, Debug)]
+///
+/// It is moved about more often than it is read, so it is kept small: its spans, which pass 64 bits
+/// only where a bucket takes more than 584,554 years to fill, are told as [`Duration`]s when asked for.
+#[derive(Clone)]
 pub struct Outcome {
-    pub(crate) limit: u16,
-    /// Which limit it is, on whatever limiter: part of its hash.
-    pub(crate) identity: u32,
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
     pub(crate) mark: Record,
-    pub(crate) verdict: Verdict,
-    pub(crate) level: Level,
+    remaining: u64,
+    /// The low 64 bits of each span, in µs.
+    wait: u64,
+    more_after: u64,
+    reset_after: u64,
+    /// The others.
+    high: [u16; 3],
+    limit: u16,
+    /// Which limit it is, on whatever limiter: part of its hash.
+    pub(crate) identity: u32,
+    /// What the wait is.
+    kind: Kind,
+    /// Whether more will be left.
+    grows: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// The delay.
+    Now,
+    /// The time until it would be allowed.
+    After,
+    /// Nothing.
+    Never,
+}
+
+/// Which limit was charged what, and whose bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    pub(crate) limit: u16,
+    pub(crate) identity: u32,
+    pub(crate) key: KeyHash,
+    pub(crate) cost: u64,
 }
 
 impl Outcome {
+    #[inline]
+    pub(crate) fn new(of: Subject, room: Room, mark: Record, standing: Standing) -> Self {
+        let Subject { limit, identity, key, cost } = of;
+        let Standing { remaining, more_after, reset_after } = standing;
+        let (kind, wait) = match room {
+            Room::Now { delay } => (Kind::Now, delay),
+            Room::After(after) => (Kind::After, after),
+            Room::Never => (Kind::Never, 0),
+        };
+        let (grows, more_after) = (more_after.is_some(), more_after.unwrap_or_default());
+        Self {
+            key,
+            cost,
+            mark,
+            remaining,
+            wait: wait as u64,
+            more_after: more_after as u64,
+            reset_after: reset_after as u64,
+            high: [high(wait), high(more_after), high(reset_after)],
+            limit,
+            identity,
+            kind,
+            grows,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_allowed(&self) -> bool {
+        matches!(self.kind, Kind::Now)
+    }
+
+    #[inline]
+    fn room(&self) -> Room {
+        let wait = whole(self.high[0], self.wait);
+        match self.kind {
+            Kind::Now => Room::Now { delay: wait },
+            Kind::After => Room::After(wait),
+            Kind::Never => Room::Never,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn standing(&self) -> Standing {
+        Standing {
+            remaining: self.remaining,
+            more_after: self.grows.then(|| whole(self.high[1], self.more_after)),
+            reset_after: whole(self.high[2], self.reset_after),
+        }
+    }
+
     /// Which limit: its position among the limits that were given to the limiter.
     #[must_use]
     pub fn limit(&self) -> usize {
@@ -86,28 +204,56 @@ impl Outcome {
 
     /// Whether this limit alone had room.
     #[must_use]
+    #[inline]
     pub fn verdict(&self) -> Verdict {
-        self.verdict
+        self.room().into()
     }
 
     /// The largest cost, in tokens, that this limit would still allow at this instant, after the
     /// request was decided.
     #[must_use]
+    #[inline]
     pub fn remaining(&self) -> u64 {
-        self.level.remaining
+        self.remaining
     }
 
     /// The shortest wait after which [`remaining`](Self::remaining) is larger, if nothing more
     /// comes. `None` where it won't grow.
     #[must_use]
+    #[inline]
     pub fn more_after(&self) -> Option<Duration> {
-        self.level.more_after
+        self.standing().more_after.map(time::micros)
     }
 
     /// How long until it is as if this limit had never been used, if nothing more comes.
     #[must_use]
+    #[inline]
     pub fn reset_after(&self) -> Duration {
-        self.level.reset_after
+        time::micros(self.standing().reset_after)
+    }
+}
+
+#[inline]
+fn high(span: u128) -> u16 {
+    // 2^32 intervals of 366 days are under 2^77 µs.
+    (span >> 64) as u16
+}
+
+#[inline]
+fn whole(high: u16, low: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome")
+            .field("limit", &self.limit)
+            .field("cost", &self.cost)
+            .field("verdict", &self.verdict())
+            .field("remaining", &self.remaining)
+            .field("more_after", &self.more_after())
+            .field("reset_after", &self.reset_after())
+            .finish_non_exhaustive()
     }
 }
 
@@ -116,19 +262,23 @@ impl Outcome {
 #[must_use = "a denied request is `Ok` too: ask `is_allowed`"]
 pub struct Decision {
     at: Timestamp,
-    verdict: Verdict,
     charged: bool,
     outcomes: Outcomes,
 }
 
 /// Two limits on one request are usual; more go to the heap.
-pub(crate) type Outcomes = SmallVec<[Outcome; 2]>;
+type Outcomes = SmallVec<[Outcome; 2]>;
 
 impl Decision {
-    /// Puts the outcomes of all limits together.
+    /// A decision to which the outcomes of all limits are to be added.
     #[inline]
-    pub(crate) fn new(at: Timestamp, verdict: Verdict, charged: bool, outcomes: Outcomes) -> Self {
-        Self { at, verdict, charged, outcomes }
+    pub(crate) fn new(at: Timestamp, charged: bool) -> Self {
+        Self { at, charged, outcomes: Outcomes::new() }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, outcome: Outcome) {
+        self.outcomes.push(outcome);
     }
 
     /// The instant at which it was decided, on the store's clock.
@@ -139,14 +289,16 @@ impl Decision {
 
     /// The verdict of all limits together.
     #[must_use]
+    #[inline]
     pub fn verdict(&self) -> Verdict {
-        self.verdict
+        self.outcomes.iter().map(Outcome::verdict).fold(Verdict::NOW, Verdict::and)
     }
 
     /// Whether every limit had room.
     #[must_use]
+    #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.verdict.is_allowed()
+        self.outcomes.iter().all(Outcome::is_allowed)
     }
 
     /// Whether it was not only decided, but also taken.
@@ -157,8 +309,9 @@ impl Decision {
     /// How long an allowed request waits before it goes on: the longest delay of all limits.
     /// Zero where it was denied.
     #[must_use]
+    #[inline]
     pub fn delay(&self) -> Duration {
-        match self.verdict {
+        match self.verdict() {
             Verdict::Allow { delay } => delay,
             Verdict::Deny { .. } => Duration::ZERO,
         }
@@ -168,8 +321,12 @@ impl Decision {
     /// the longest of the limits that denied it. `None` where it was allowed, and where no wait
     /// can help.
     #[must_use]
+    #[inline]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.verdict {
+        if self.is_allowed() {
+            return None;
+        }
+        match self.verdict() {
             Verdict::Allow { .. } => None,
             Verdict::Deny { retry_after } => retry_after,
         }
@@ -177,6 +334,7 @@ impl Decision {
 
     /// What each limit says, in the order in which the limits were given.
     #[must_use]
+    #[inline]
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
@@ -205,10 +363,15 @@ impl Decision {
 #[derive(Debug)]
 #[must_use = "a receipt that is dropped gives nothing back: pass it to `refund`"]
 pub struct Receipt {
-    pub(crate) charged: Outcomes,
+    charged: Outcomes,
 }
 
 impl Receipt {
+    /// What was charged, by all limits that it was charged from.
+    pub(crate) fn charged(&self) -> &[Outcome] {
+        &self.charged
+    }
+
     /// Whether there is nothing to give back.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -8,6 +8,8 @@ use siphasher::sip128::SipHasher13;
 
 /// The keyed 128-bit hash of a key. All that a store ever sees of it.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
+// Aligned to 16 bytes, it would make whatever holds it larger.
+#[repr(packed(8))]
 pub struct KeyHash(u128);
 
 impl KeyHash {
@@ -29,7 +31,7 @@ impl KeyHash {
 
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyHash({:032x})", self.0)
+        write!(f, "KeyHash({:032x})", self.as_u128())
     }
 }
 

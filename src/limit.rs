@@ -203,6 +203,12 @@ impl Limits {
         self.terms.get(index)
     }
 
+    /// What a store needs to know of each.
+    #[inline]
+    pub(crate) fn all_terms(&self) -> &[Arc<Terms>] {
+        &self.terms
+    }
+
     pub(crate) fn as_slice(&self) -> &[Limit] {
         &self.limits
     }

@@ -101,6 +101,10 @@ impl Limiter {
     ///
     /// When the store can't decide.
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
+        // Most have one limit.
+        if let [terms] = self.limits.all_terms() {
+            return self.store.acquire(&[Charge { terms, key: self.hash(&key), cost }]);
+        }
         self.store.acquire(&self.charges(&key, |_| cost))
     }
 
@@ -261,7 +265,7 @@ pub(crate) fn refund(store: &dyn Store, limits: &Limits, receipt: &Receipt) -> A
         let terms = limits.terms(charged.limit()).filter(|terms| terms.identity() == charged.identity)?;
         Some(Refund { terms, key: charged.key, cost: charged.cost, mark: charged.mark })
     };
-    let refunds: SmallVec<[Refund<'_>; 4]> = receipt.charged.iter().filter_map(refund).collect();
+    let refunds: SmallVec<[Refund<'_>; 4]> = receipt.charged().iter().filter_map(refund).collect();
     store.refund(&refunds)
 }
 

@@ -39,9 +39,9 @@ pub const DETAILS: [(&str, Make); 11] = [
     ("fixed window", || Box::new(ours(FixedWindow::new(u32::MAX, DAY)))),
     ("sliding counter", || Box::new(ours(SlidingWindowCounter::new(u32::MAX, DAY)))),
     ("sliding window", || Box::new(ours(SlidingWindow::new(u32::MAX, DAY)))),
-    ("sliding log", || Box::new(ours(SlidingLog::new(100, SECOND)))),
-    ("leaky bucket", || Box::new(ours(LeakyBucket::new(u32::MAX, 100, SECOND)))),
-    ("queue", || Box::new(ours(LeakyBucketQueue::new(u32::MAX, 100, SECOND)))),
+    ("sliding log", || Box::new(ours(SlidingLog::new(100, MINUTE)))),
+    ("leaky bucket", || Box::new(ours(LeakyBucket::new(u32::MAX, 6, MINUTE)))),
+    ("queue", || Box::new(ours(LeakyBucketQueue::new(u32::MAX, 6, MINUTE)))),
     ("two limits", || Box::new(limiter(vec![Limit::new("a", bucket()), Limit::new("b", FixedWindow::new(u32::MAX, DAY))]))),
     ("four limits", || Box::new(limiter(["a", "b", "c", "d"].map(|name| Limit::new(name, bucket())).into()))),
 ];
@@ -50,11 +50,11 @@ pub fn all() -> impl Iterator<Item = (&'static str, Make)> {
     SUBJECTS.into_iter().chain(DETAILS)
 }
 
-const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn bucket() -> TokenBucket {
-    TokenBucket::new(u32::MAX, 100, SECOND)
+    TokenBucket::new(u32::MAX, 6, MINUTE)
 }
 
 fn ours(algorithm: impl Into<Algorithm>) -> Limiter {
@@ -78,8 +78,8 @@ impl Subject for Limiter {
 }
 
 fn governor() -> DefaultKeyedRateLimiter<String> {
-    let rate = NonZeroU32::new(100).expect("not 0");
-    RateLimiter::keyed(Quota::per_second(rate).allow_burst(NonZeroU32::MAX))
+    let quota = Quota::with_period(MINUTE / 6).expect("not 0");
+    RateLimiter::keyed(quota.allow_burst(NonZeroU32::MAX))
 }
 
 impl Subject for DefaultKeyedRateLimiter<String> {

@@ -2,6 +2,7 @@
 
 use super::table::{Place, Rank, Slot, Table};
 use crate::algorithm::{Algorithm, Exact, Log, Room, Standing};
+use crate::decision::Outcome;
 use crate::record::Record;
 use crate::store::Charge;
 
@@ -68,9 +69,9 @@ impl Shard {
 
     /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`
     /// keys, another makes way.
-    pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, now: u64, take: bool, most: usize) -> Settled {
+    pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, now: u64, take: bool, most: usize) -> Outcome {
         // Of a new key, all that its limit can ever hold has room, and nothing else is kept.
-        if take && charge.cost > 0 && charge.cost <= charge.terms.algorithm().capacity() {
+        if self.keys() >= most && take && charge.cost > 0 && charge.cost <= charge.terms.capacity() {
             self.make_room(print, charge, 0, most, now);
         }
         of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, now, take))
@@ -122,7 +123,7 @@ impl Shard {
                 table.remove(at);
             } else {
                 let remaining = rule.standing(&entry.state, now).remaining;
-                entry.set_rank(Rank::of(remaining, charge.terms.algorithm().capacity()));
+                entry.set_rank(Rank::of(remaining, charge.terms.capacity()));
             }
         });
     }
@@ -161,14 +162,8 @@ impl Shard {
     }
 }
 
-/// What became of a charge that was alone.
-pub(super) struct Settled {
-    pub(super) room: Room,
-    pub(super) mark: Record,
-    pub(super) standing: Standing,
-}
-
 /// [`Shard::peek`], then [`Shard::commit`] or [`Shard::report`], at the price of one look-up.
+#[inline]
 fn settle<S: Slot>(
     table: &mut Table<S>,
     rule: &impl Exact<S>,
@@ -176,37 +171,38 @@ fn settle<S: Slot>(
     charge: &Charge<'_>,
     now: u64,
     take: bool,
-) -> Settled {
+) -> Outcome {
     let asked = take && charge.cost > 0;
     let peek = |state: &S| if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) };
-    let rank = |standing: &Standing| Rank::of(standing.remaining, charge.terms.algorithm().capacity());
+    let rank = |standing: &Standing| Rank::of(standing.remaining, charge.terms.capacity());
+    let (room, mark, standing);
     match table.find(print) {
         Place::At(at) => {
             let entry = table.entry_mut(at);
-            let room = peek(&entry.state);
-            let take = asked && room.is_now();
-            let mark = if take { rule.commit(&mut entry.state, now, charge.cost) } else { Record::EMPTY };
-            let standing = rule.standing(&entry.state, now);
-            if take {
+            room = peek(&entry.state);
+            if asked && room.is_now() {
+                (mark, standing) = rule.take(&mut entry.state, now, charge.cost);
                 entry.set_rank(rank(&standing));
-            } else if asked && room.is_after() {
-                // What a wait can't help was never kept from it by what it had used.
-                entry.set_rank(Rank::DENIED);
+            } else {
+                (mark, standing) = (Record::EMPTY, rule.standing(&entry.state, now));
+                if asked && room.is_after() {
+                    // What a wait can't help was never kept from it by what it had used.
+                    entry.set_rank(Rank::DENIED);
+                }
             }
-            Settled { room, mark, standing }
         }
         Place::Before(_) => {
             let mut state = S::default();
-            let room = peek(&state);
-            let take = asked && room.is_now();
-            let mark = if take { rule.commit(&mut state, now, charge.cost) } else { Record::EMPTY };
-            let standing = rule.standing(&state, now);
-            if take {
+            room = peek(&state);
+            if asked && room.is_now() {
+                (mark, standing) = rule.take(&mut state, now, charge.cost);
                 table.insert(print, state).set_rank(rank(&standing));
+            } else {
+                (mark, standing) = (Record::EMPTY, rule.standing(&state, now));
             }
-            Settled { room, mark, standing }
         }
     }
+    Outcome::new(charge.subject(), room, mark, standing)
 }
 
 fn commit<S: Slot>(
@@ -216,18 +212,18 @@ fn commit<S: Slot>(
     charge: &Charge<'_>,
     now: u64,
 ) -> (Record, Standing) {
-    let (mark, entry) = match table.find(print) {
+    let (mark, standing, entry) = match table.find(print) {
         Place::At(at) => {
             let entry = table.entry_mut(at);
-            (rule.commit(&mut entry.state, now, charge.cost), entry)
+            let (mark, standing) = rule.take(&mut entry.state, now, charge.cost);
+            (mark, standing, entry)
         }
         Place::Before(_) => {
             let mut state = S::default();
-            let mark = rule.commit(&mut state, now, charge.cost);
-            (mark, table.insert(print, state))
+            let (mark, standing) = rule.take(&mut state, now, charge.cost);
+            (mark, standing, table.insert(print, state))
         }
     };
-    let standing = rule.standing(&entry.state, now);
-    entry.set_rank(Rank::of(standing.remaining, charge.terms.algorithm().capacity()));
+    entry.set_rank(Rank::of(standing.remaining, charge.terms.capacity()));
     (mark, standing)
 }

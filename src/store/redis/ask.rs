@@ -8,7 +8,7 @@ use super::error::Fault;
 use super::key;
 use super::script::{self, Found, Request, Task};
 use crate::algorithm::{Exact, Room, Standing, State, Twins};
-use crate::decision::{Decision, Outcome, Outcomes, Verdict};
+use crate::decision::{Decision, Outcome, Subject};
 use crate::hash::KeyHash;
 use crate::record::Record;
 use crate::store::{Charge, Refund, Terms};
@@ -63,8 +63,7 @@ pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> 
         return Err(Fault::Reply("another number of limits"));
     }
     let take = task == Task::Acquire && found.allowed;
-    let mut verdict = Verdict::NOW;
-    let mut outcomes = Outcomes::new();
+    let mut decision = Decision::new(Timestamp::from_micros(now), take);
     for (asked, held) in asked.iter().zip(&found.held) {
         let held = script::bytes(held).and_then(State::all).ok_or(Fault::Reply("no state"))?;
         let seen = match asked.terms.algorithm().twin() {
@@ -72,22 +71,14 @@ pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> 
             Twins::Log(twin) => twin.recall(&held).map(|state| settle(twin, state, now, asked.cost, take)),
         };
         let (room, mark, standing) = seen.ok_or(Fault::Reply("a state that can't be"))?;
-        let of_this = Verdict::from(room);
-        verdict = verdict.and(of_this);
-        outcomes.push(Outcome {
-            limit: asked.terms.index(),
-            identity: asked.terms.identity(),
-            key: asked.key,
-            cost: asked.cost,
-            mark,
-            verdict: of_this,
-            level: standing.into(),
-        });
+        let Asked { terms, key, cost } = asked;
+        let of = Subject { limit: terms.index(), identity: terms.identity(), key: *key, cost: *cost };
+        decision.push(Outcome::new(of, room, mark, standing));
     }
-    if verdict.is_allowed() != found.allowed {
+    if decision.is_allowed() != found.allowed {
         return Err(Fault::Reply("another verdict than its state's"));
     }
-    Ok(Decision::new(Timestamp::from_micros(now), verdict, take, outcomes))
+    Ok(decision)
 }
 
 fn settle<S>(
