@@ -54,7 +54,7 @@ impl FixedWindow {
 }
 
 impl Exact<Record> for FixedWindow {
-    #[inline]
+    #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         let (end, count) = self.current(record, now);
         match self.capacity().checked_sub(cost) {
@@ -64,14 +64,14 @@ impl Exact<Record> for FixedWindow {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         let (until, count) = self.current(record, now);
         *record = Self::record(until, count + cost);
         *record
     }
 
-    #[inline]
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         let (end, count) = self.current(record, now);
         if count == 0 {

@@ -60,7 +60,7 @@ impl LeakyBucketQueue {
 }
 
 impl Exact<Record> for LeakyBucketQueue {
-    #[inline]
+    #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         match self.drain().peek(record, now, cost) {
             // Who takes no slot waits for none.
@@ -69,18 +69,18 @@ impl Exact<Record> for LeakyBucketQueue {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         self.take(record, now, cost).0
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
         let (_, standing) = self.drain().take(record, now, cost);
         (*record, standing)
     }
 
-    #[inline]
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         self.drain().standing(record, now)
     }

@@ -142,7 +142,7 @@ pub(super) use bucket_constructors;
 macro_rules! decided_by {
     ($limit:ty, $kernel:ident over $state:ty) => {
         impl $crate::algorithm::Exact<$state> for $limit {
-            #[inline]
+            #[inline(always)]
             fn peek(&self, state: &$state, now: u64, cost: u64) -> $crate::algorithm::Room {
                 self.$kernel().peek(state, now, cost)
             }
@@ -152,7 +152,7 @@ macro_rules! decided_by {
                 self.$kernel().commit(state, now, cost)
             }
 
-            #[inline]
+            #[inline(always)]
             fn take(
                 &self,
                 state: &mut $state,

@@ -128,7 +128,7 @@ impl SlidingWindowCounter {
 }
 
 impl Exact<Record> for SlidingWindowCounter {
-    #[inline]
+    #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         let (windows, at) = self.windows(record, now);
         match self.capacity().checked_sub(cost) {
@@ -138,7 +138,7 @@ impl Exact<Record> for SlidingWindowCounter {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         let (mut windows, _) = self.windows(record, now);
         windows.count += cost;
@@ -146,7 +146,7 @@ impl Exact<Record> for SlidingWindowCounter {
         *record
     }
 
-    #[inline]
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         let (windows, at) = self.windows(record, now);
         let used = self.used(&windows, at).min(self.capacity());

@@ -152,7 +152,7 @@ impl TokenBucket {
 }
 
 impl Exact<Record> for TokenBucket {
-    #[inline]
+    #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         if self.refill == Refill::Continuous {
             return self.drain().peek(record, now, cost);
@@ -165,12 +165,12 @@ impl Exact<Record> for TokenBucket {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         self.take(record, now, cost).0
     }
 
-    #[inline]
+    #[inline(always)]
     fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
         if self.refill == Refill::Continuous {
             return self.drain().take(record, now, cost);
@@ -181,7 +181,7 @@ impl Exact<Record> for TokenBucket {
         (Record { until: now + next as u64, detail: 0 }, self.standing_of(missing, next))
     }
 
-    #[inline]
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         if self.refill == Refill::Continuous {
             return self.drain().standing(record, now);
