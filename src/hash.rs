@@ -29,6 +29,14 @@ impl KeyHash {
     }
 }
 
+impl KeyHash {
+    /// Of the hash of several parts, framed: one that no single part has, even if it holds that frame.
+    #[inline]
+    pub(crate) const fn of_parts(self) -> Self {
+        Self(self.0.rotate_left(32))
+    }
+}
+
 impl fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "KeyHash({:032x})", self.as_u128())

@@ -238,10 +238,14 @@ impl Limiter {
         assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
     }
 
+    #[inline]
     fn hash(&self, key: &(impl Key + ?Sized)) -> KeyHash {
+        if let Some(part) = key.as_part() {
+            return self.hasher.hash(part);
+        }
         let mut parts = KeyBuf::default();
         key.write(&mut parts);
-        self.hasher.hash(parts.as_bytes())
+        parts.hash(&self.hasher)
     }
 
     fn charges(&self, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'_>; 4]> {

@@ -27,14 +27,7 @@ pub(super) struct Drain {
 
 /// What a debt is counted in: 64 bits nearly always, which take half the time, or 128.
 trait Width:
-    Copy
-    + Ord
-    + From<u64>
-    + Into<u128>
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + Div<Output = Self>
+    Copy + Ord + From<u64> + Into<u128> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
     /// What is surely of this width.
     fn cut(number: u128) -> Self;

@@ -65,7 +65,7 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
                 continue;
             }
         }
-        charges.push(Charge { terms, key: shared.hasher.hash(key.as_bytes()), cost });
+        charges.push(Charge { terms, key: key.hash(&shared.hasher), cost });
     }
     if !later.is_empty() {
         let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
@@ -128,7 +128,7 @@ async fn complete(shared: Arc<Shared>, mut known: Vec<(Arc<Terms>, KeyHash, u64)
                 Instead::Share => so_far.clear(),
             },
         }
-        known.push((terms, shared.hasher.hash(so_far.as_bytes()), cost));
+        known.push((terms, so_far.hash(&shared.hasher), cost));
     }
     // Decisions list limits in the order in which they were given.
     known.sort_by_key(|(terms, ..)| terms.index());

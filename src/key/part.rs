@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::hash::{KeyHash, KeyHasher};
+
 /// A key, part by part, each with its length: `("a", "bc")` and `("ab", "c")` differ.
 ///
 /// It is hashed and then forgotten. Keys of up to 127 bytes stay off the heap.
@@ -51,8 +53,24 @@ impl KeyBuf {
         self.long.extend_from_slice(bytes);
     }
 
+    /// The hash of all parts. Of a single one it is that of its bytes, so that who has them need not
+    /// copy them here.
     #[inline]
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn hash(&self, hasher: &KeyHasher) -> KeyHash {
+        let bytes = self.as_bytes();
+        let only = match bytes {
+            [u8::MAX, rest @ ..] => rest.split_first_chunk().map(|(len, part)| (u64::from_le_bytes(*len), part)),
+            [len, part @ ..] => Some((u64::from(*len), part)),
+            [] => None,
+        };
+        match only {
+            Some((len, part)) if len == part.len() as u64 => hasher.hash(part),
+            _ => hasher.hash(bytes).of_parts(),
+        }
+    }
+
+    #[inline]
+    fn as_bytes(&self) -> &[u8] {
         if self.long.is_empty() { &self.short[..self.len] } else { &self.long }
     }
 
@@ -118,6 +136,12 @@ impl fmt::Debug for KeyBuf {
 pub trait Key {
     /// Adds its parts to `key`: at least one, and always as many.
     fn write(&self, key: &mut KeyBuf);
+
+    /// Its only part, where it is one whose bytes are at hand, as those of a text are: what
+    /// [`write`](Self::write) adds, without the copy. `None` is always right.
+    fn as_part(&self) -> Option<&[u8]> {
+        None
+    }
 }
 
 macro_rules! key_of_bytes {
@@ -126,6 +150,11 @@ macro_rules! key_of_bytes {
             #[inline]
             fn write(&self, key: &mut KeyBuf) {
                 key.push(self.as_ref());
+            }
+
+            #[inline]
+            fn as_part(&self) -> Option<&[u8]> {
+                Some(self.as_ref())
             }
         })*
     };
@@ -137,12 +166,22 @@ impl Key for Cow<'_, str> {
     fn write(&self, key: &mut KeyBuf) {
         key.push(self.as_bytes());
     }
+
+    #[inline]
+    fn as_part(&self) -> Option<&[u8]> {
+        Some(self.as_bytes())
+    }
 }
 
 impl<const N: usize> Key for [u8; N] {
     #[inline]
     fn write(&self, key: &mut KeyBuf) {
         key.push(self);
+    }
+
+    #[inline]
+    fn as_part(&self) -> Option<&[u8]> {
+        Some(self)
     }
 }
 
@@ -206,6 +245,11 @@ macro_rules! key_of_pointer {
             fn write(&self, key: &mut KeyBuf) {
                 (**self).write(key);
             }
+
+            #[inline]
+            fn as_part(&self) -> Option<&[u8]> {
+                (**self).as_part()
+            }
         })*
     };
 }
@@ -232,29 +276,58 @@ key_of_tuple!(A, B, C, D);
 mod tests {
     use super::*;
 
-    fn bytes(key: impl Key) -> Vec<u8> {
+    fn hash(key: impl Key) -> KeyHash {
+        let hasher = KeyHasher::with_secret([7; 16]);
         let mut buf = KeyBuf::default();
         key.write(&mut buf);
-        buf.as_bytes().to_vec()
+        let hash = buf.hash(&hasher);
+        if let Some(part) = key.as_part() {
+            assert_eq!(hasher.hash(part), hash, "with or without a copy");
+        }
+        hash
     }
 
     /// CVE-2026-25480 (Litestar): joined by a separator, keys met where a part held the separator.
     #[test]
     fn parts_never_run_into_each_other() {
-        assert_ne!(bytes(("a:b", "c")), bytes(("a", "b:c")));
-        assert_ne!(bytes(("a", "b_c")), bytes(("a_b", "c")));
-        assert_ne!(bytes(("", "a")), bytes(("a", "")));
-        assert_ne!(bytes("ab"), bytes(("a", "b")));
-        assert_ne!(bytes("é"), bytes("e\u{301}"));
+        assert_ne!(hash(("a:b", "c")), hash(("a", "b:c")));
+        assert_ne!(hash(("a", "b_c")), hash(("a_b", "c")));
+        assert_ne!(hash(("", "a")), hash(("a", "")));
+        assert_ne!(hash("ab"), hash(("a", "b")));
+        assert_ne!(hash("é"), hash("e\u{301}"));
+    }
+
+    /// A part that holds what a key of several parts is framed as is not that key.
+    #[test]
+    fn no_part_can_pass_for_several() {
+        for parts in [("a", "b"), ("", ""), ("192.0.2.1", "/path")] {
+            let mut framed = KeyBuf::default();
+            parts.write(&mut framed);
+            assert_ne!(hash(parts), hash(framed.as_bytes()));
+        }
+        let hasher = KeyHasher::with_secret([7; 16]);
+        assert_ne!(KeyBuf::default().hash(&hasher), hash(""));
+        assert_ne!(KeyBuf::default().hash(&hasher), hash(()));
+    }
+
+    #[test]
+    fn parts_of_any_length_are_told_apart() {
+        let long = "x".repeat(300);
+        let lengths = [0, 1, 7, 8, 126, 127, 128, 254, 255, 256, 300];
+        let mut hashes: Vec<_> = lengths.map(|length| hash(&long[..length])).into();
+        hashes.extend(lengths.map(|length| hash((&long[..length], &long[length..]))));
+        hashes.sort_unstable();
+        hashes.dedup();
+        assert_eq!(hashes.len(), 2 * lengths.len());
     }
 
     #[test]
     fn one_text_is_one_key_whatever_holds_it() {
-        let text = bytes("user:7");
-        assert_eq!(text, bytes(String::from("user:7")));
-        assert_eq!(text, bytes(b"user:7"));
-        assert_eq!(text, bytes(http::HeaderValue::from_static("user:7")));
-        assert_eq!(text, bytes(Arc::<str>::from("user:7")));
+        let text = hash("user:7");
+        assert_eq!(text, hash(String::from("user:7")));
+        assert_eq!(text, hash(b"user:7"));
+        assert_eq!(text, hash(http::HeaderValue::from_static("user:7")));
+        assert_eq!(text, hash(Arc::<str>::from("user:7")));
     }
 
     #[test]
@@ -263,9 +336,9 @@ mod tests {
         let hex: IpAddr = "::ffff:102:304".parse().unwrap();
         let plain: IpAddr = "1.2.3.4".parse().unwrap();
         let other: IpAddr = "::ffff:1.2.3.5".parse().unwrap();
-        assert_eq!(bytes(mapped), bytes(plain));
-        assert_eq!(bytes(hex), bytes(plain));
-        assert_ne!(bytes(other), bytes(plain));
-        assert_ne!(bytes("2001:db8::1.2.3.4".parse::<IpAddr>().unwrap()), bytes(plain));
+        assert_eq!(hash(mapped), hash(plain));
+        assert_eq!(hash(hex), hash(plain));
+        assert_ne!(hash(other), hash(plain));
+        assert_ne!(hash("2001:db8::1.2.3.4".parse::<IpAddr>().unwrap()), hash(plain));
     }
 }
