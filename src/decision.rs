@@ -1,9 +1,8 @@
 //! What was decided about one request.
 
-use std::fmt;
+use std::cell::RefCell;
 use std::time::Duration;
-
-use smallvec::SmallVec;
+use std::{fmt, mem, slice};
 
 use crate::hash::KeyHash;
 use crate::record::Record;
@@ -262,18 +261,16 @@ impl fmt::Debug for Outcome {
 #[must_use = "a denied request is `Ok` too: ask `is_allowed`"]
 pub struct Decision {
     at: Timestamp,
-    charged: bool,
+    /// Whether it was to be taken, and not only decided.
+    asked: bool,
     outcomes: Outcomes,
 }
-
-/// Two limits on one request are usual; more go to the heap.
-type Outcomes = SmallVec<[Outcome; 2]>;
 
 impl Decision {
     /// A decision to which the outcomes of all limits are to be added.
     #[inline]
-    pub(crate) fn new(at: Timestamp, charged: bool) -> Self {
-        Self { at, charged, outcomes: Outcomes::new() }
+    pub(crate) fn new(at: Timestamp, asked: bool) -> Self {
+        Self { at, asked, outcomes: Outcomes::None }
     }
 
     #[inline]
@@ -291,19 +288,25 @@ impl Decision {
     #[must_use]
     #[inline]
     pub fn verdict(&self) -> Verdict {
-        self.outcomes.iter().map(Outcome::verdict).fold(Verdict::NOW, Verdict::and)
+        self.outcomes().iter().map(Outcome::verdict).fold(Verdict::NOW, Verdict::and)
     }
 
     /// Whether every limit had room.
     #[must_use]
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.outcomes.iter().all(Outcome::is_allowed)
+        self.outcomes().iter().all(Outcome::is_allowed)
+    }
+
+    /// Whether it is taken if all limits allow it.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked
     }
 
     /// Whether it was not only decided, but also taken.
     pub(crate) fn is_charged(&self) -> bool {
-        self.charged
+        self.asked && self.is_allowed()
     }
 
     /// How long an allowed request waits before it goes on: the longest delay of all limits.
@@ -336,21 +339,22 @@ impl Decision {
     #[must_use]
     #[inline]
     pub fn outcomes(&self) -> &[Outcome] {
-        &self.outcomes
+        self.outcomes.as_slice()
     }
 
     /// What each limit says, to note what was given back.
     pub(crate) fn outcomes_mut(&mut self) -> &mut [Outcome] {
-        &mut self.outcomes
+        self.outcomes.as_mut_slice()
     }
 
     /// What proves that this request was charged, for a refund. Nothing, where it was not.
     pub fn into_receipt(self) -> Receipt {
+        let is_charged = self.is_charged();
         let mut charged = self.outcomes;
-        if self.charged {
+        if is_charged {
             charged.retain(|outcome| outcome.cost > 0);
         } else {
-            charged.clear();
+            charged = Outcomes::None;
         }
         Receipt { charged }
     }
@@ -369,12 +373,106 @@ pub struct Receipt {
 impl Receipt {
     /// What was charged, by all limits that it was charged from.
     pub(crate) fn charged(&self) -> &[Outcome] {
-        &self.charged
+        self.charged.as_slice()
     }
 
     /// Whether there is nothing to give back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.charged.is_empty()
+        self.charged().is_empty()
+    }
+}
+
+/// The outcomes of a request: one, mostly, which lies here; several in a vector that an earlier
+/// request on this thread has left, so that they take no allocation either.
+///
+/// Were several to lie here, it would take longer to move even one about than to decide.
+#[derive(Debug)]
+enum Outcomes {
+    None,
+    One(Outcome),
+    Several(Several),
+}
+
+impl Outcomes {
+    #[inline]
+    fn as_slice(&self) -> &[Outcome] {
+        match self {
+            Self::None => &[],
+            Self::One(outcome) => slice::from_ref(outcome),
+            Self::Several(outcomes) => &outcomes.0,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Outcome] {
+        match self {
+            Self::None => &mut [],
+            Self::One(outcome) => slice::from_mut(outcome),
+            Self::Several(outcomes) => &mut outcomes.0,
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, outcome: Outcome) {
+        match self {
+            Self::None => *self = Self::One(outcome),
+            _ => self.push_another(outcome),
+        }
+    }
+
+    fn push_another(&mut self, outcome: Outcome) {
+        let mut several = match mem::replace(self, Self::None) {
+            Self::None => Several::spare(),
+            Self::One(first) => {
+                let mut several = Several::spare();
+                several.0.push(first);
+                several
+            }
+            Self::Several(several) => several,
+        };
+        several.0.push(outcome);
+        *self = Self::Several(several);
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&Outcome) -> bool) {
+        match self {
+            Self::One(outcome) if !is_kept(outcome) => *self = Self::None,
+            Self::Several(outcomes) => outcomes.0.retain(is_kept),
+            Self::None | Self::One(_) => {}
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Several(Vec<Outcome>);
+
+/// The most vectors that a thread keeps, and the most outcomes that there is room for in one of them.
+const SPARES: usize = 64;
+const LARGEST: usize = 8;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<Outcome>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Several {
+    fn spare() -> Self {
+        // A thread that ends has none any more.
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+        Self(spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4)))
+    }
+}
+
+impl Drop for Several {
+    fn drop(&mut self) {
+        let mut outcomes = mem::take(&mut self.0);
+        outcomes.clear();
+        if outcomes.capacity() <= LARGEST {
+            let _ = SPARE.try_with(|spare| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < SPARES {
+                    spare.push(outcomes);
+                }
+            });
+        }
     }
 }

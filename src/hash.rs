@@ -103,7 +103,7 @@ impl KeyHasher {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn half(&[one, two, three, four]: &Secret, key: &[u8]) -> u64 {
     let mut hasher = RandomState::with_seeds(one, two, three, four).build_hasher();
     hasher.write(key);

@@ -175,16 +175,13 @@ impl MemoryStore {
         let print = charge.terms.print(charge.key);
         let mut shard = self.lock(self.shard_of(print));
         // Under the lock, so that no request comes with an instant of long ago.
-        let at = self.clock.now();
-        let now = at.as_micros();
-        let outcome = shard.settle(print, charge, now, take, self.most);
+        let mut decision = Decision::new(self.clock.now(), take);
+        shard.settle(print, charge, self.most, &mut decision);
         let due = shard.is_sweep_due();
         drop(shard);
         if due {
-            self.sweep(now);
+            self.sweep(decision.at().as_micros());
         }
-        let mut decision = Decision::new(at, take && outcome.is_allowed());
-        decision.push(outcome);
         decision
     }
 

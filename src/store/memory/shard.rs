@@ -2,7 +2,7 @@
 
 use super::table::{Place, Rank, Slot, Table};
 use crate::algorithm::{Algorithm, Exact, Log, Room, Standing};
-use crate::decision::Outcome;
+use crate::decision::{Decision, Outcome};
 use crate::record::Record;
 use crate::store::Charge;
 
@@ -68,13 +68,16 @@ impl Shard {
     }
 
     /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`
-    /// keys, another makes way.
-    pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, now: u64, take: bool, most: usize) -> Outcome {
+    /// keys, another makes way. The outcome is written where it stays: to copy what was written a moment
+    /// ago stalls the processor.
+    pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, most: usize, decision: &mut Decision) {
+        let now = decision.at().as_micros();
+        let take = decision.is_asked();
         // Of a new key, all that its limit can ever hold has room, and nothing else is kept.
         if self.keys() >= most && take && charge.cost > 0 && charge.cost <= charge.terms.capacity() {
             self.make_room(print, charge, 0, most, now);
         }
-        of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, now, take))
+        of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, decision))
     }
 
     /// Whether `charge` has room, of which nothing is taken yet.
@@ -169,10 +172,10 @@ fn settle<S: Slot>(
     rule: &impl Exact<S>,
     print: u128,
     charge: &Charge<'_>,
-    now: u64,
-    take: bool,
-) -> Outcome {
-    let asked = take && charge.cost > 0;
+    decision: &mut Decision,
+) {
+    let now = decision.at().as_micros();
+    let asked = decision.is_asked() && charge.cost > 0;
     let peek = |state: &S| if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) };
     let rank = |standing: &Standing| Rank::of(standing.remaining, charge.terms.capacity());
     let (room, mark, standing);
@@ -202,7 +205,7 @@ fn settle<S: Slot>(
             }
         }
     }
-    Outcome::new(charge.subject(), room, mark, standing)
+    decision.push(Outcome::new(charge.subject(), room, mark, standing));
 }
 
 fn commit<S: Slot>(
