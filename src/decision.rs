@@ -96,8 +96,9 @@ impl Standing {
 
 /// What one limit says of a request.
 ///
-/// It is moved about more often than it is read, so it is kept small: its spans, which pass 64 bits
-/// only where a bucket takes more than 584,554 years to fill, are told as [`Duration`]s when asked for.
+/// It is moved about more often than it is read, so it is small, and all of it is words: a word that is
+/// copied right after a part of it was written stalls the processor. Spans are told as [`Duration`]s when
+/// asked for.
 #[derive(Clone)]
 pub struct Outcome {
     pub(crate) key: KeyHash,
@@ -108,32 +109,49 @@ pub struct Outcome {
     wait: u64,
     more_after: u64,
     reset_after: u64,
-    /// The others.
-    high: [u16; 3],
-    limit: u16,
     /// Which limit it is, on whatever limiter: part of its hash.
-    pub(crate) identity: u32,
-    /// What the wait is.
-    kind: Kind,
-    /// Whether more will be left.
-    grows: bool,
+    pub(crate) identity: u64,
+    /// What else there is to say: see [`Rest`].
+    rest: u64,
 }
 
+/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (16
+/// bits), what the wait is (2), whether more will be left (1), and the high bits of the three spans (15
+/// each: none is longer than it takes to pay back twice what a bucket can hold, under 2^79 µs).
 #[derive(Clone, Copy)]
-enum Kind {
-    /// The delay.
-    Now,
-    /// The time until it would be allowed.
-    After,
-    /// Nothing.
-    Never,
+struct Rest {
+    limit: u16,
+    kind: u64,
+    grows: bool,
+    high: [u64; 3],
+}
+
+/// The wait is a delay, the time until the request would be allowed, or nothing.
+const NOW: u64 = 0;
+const AFTER: u64 = 1;
+const NEVER: u64 = 2;
+
+const HIGH: u64 = (1 << 15) - 1;
+
+impl Rest {
+    #[inline]
+    fn pack(self) -> u64 {
+        let [wait, more, reset] = self.high;
+        u64::from(self.limit) | self.kind << 16 | u64::from(self.grows) << 18 | wait << 19 | more << 34 | reset << 49
+    }
+
+    #[inline]
+    fn unpack(packed: u64) -> Self {
+        let high = [19, 34, 49].map(|from| packed >> from & HIGH);
+        Self { limit: packed as u16, kind: packed >> 16 & 3, grows: packed >> 18 & 1 == 1, high }
+    }
 }
 
 /// Which limit was charged what, and whose bucket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject {
     pub(crate) limit: u16,
-    pub(crate) identity: u32,
+    pub(crate) identity: u64,
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
 }
@@ -144,11 +162,12 @@ impl Outcome {
         let Subject { limit, identity, key, cost } = of;
         let Standing { remaining, more_after, reset_after } = standing;
         let (kind, wait) = match room {
-            Room::Now { delay } => (Kind::Now, delay),
-            Room::After(after) => (Kind::After, after),
-            Room::Never => (Kind::Never, 0),
+            Room::Now { delay } => (NOW, delay),
+            Room::After(after) => (AFTER, after),
+            Room::Never => (NEVER, 0),
         };
         let (grows, more_after) = (more_after.is_some(), more_after.unwrap_or_default());
+        let high = [wait, more_after, reset_after].map(|span| (span >> 64) as u64 & HIGH);
         Self {
             key,
             cost,
@@ -157,42 +176,41 @@ impl Outcome {
             wait: wait as u64,
             more_after: more_after as u64,
             reset_after: reset_after as u64,
-            high: [high(wait), high(more_after), high(reset_after)],
-            limit,
             identity,
-            kind,
-            grows,
+            rest: Rest { limit, kind, grows, high }.pack(),
         }
     }
 
     #[inline]
     pub(crate) fn is_allowed(&self) -> bool {
-        matches!(self.kind, Kind::Now)
+        Rest::unpack(self.rest).kind == NOW
     }
 
     #[inline]
     fn room(&self) -> Room {
-        let wait = whole(self.high[0], self.wait);
-        match self.kind {
-            Kind::Now => Room::Now { delay: wait },
-            Kind::After => Room::After(wait),
-            Kind::Never => Room::Never,
+        let Rest { kind, high: [high, ..], .. } = Rest::unpack(self.rest);
+        let wait = whole(high, self.wait);
+        match kind {
+            NOW => Room::Now { delay: wait },
+            AFTER => Room::After(wait),
+            _ => Room::Never,
         }
     }
 
     #[inline]
     pub(crate) fn standing(&self) -> Standing {
+        let Rest { grows, high: [_, more, reset], .. } = Rest::unpack(self.rest);
         Standing {
             remaining: self.remaining,
-            more_after: self.grows.then(|| whole(self.high[1], self.more_after)),
-            reset_after: whole(self.high[2], self.reset_after),
+            more_after: grows.then(|| whole(more, self.more_after)),
+            reset_after: whole(reset, self.reset_after),
         }
     }
 
     /// Which limit: its position among the limits that were given to the limiter.
     #[must_use]
     pub fn limit(&self) -> usize {
-        usize::from(self.limit)
+        usize::from(Rest::unpack(self.rest).limit)
     }
 
     /// What the request was to take from this limit, in tokens.
@@ -233,20 +251,14 @@ impl Outcome {
 }
 
 #[inline]
-fn high(span: u128) -> u16 {
-    // 2^32 intervals of 366 days are under 2^77 µs.
-    (span >> 64) as u16
-}
-
-#[inline]
-fn whole(high: u16, low: u64) -> u128 {
+fn whole(high: u64, low: u64) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
 impl fmt::Debug for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outcome")
-            .field("limit", &self.limit)
+            .field("limit", &self.limit())
             .field("cost", &self.cost)
             .field("verdict", &self.verdict())
             .field("remaining", &self.remaining)
@@ -261,16 +273,26 @@ impl fmt::Debug for Outcome {
 #[must_use = "a denied request is `Ok` too: ask `is_allowed`"]
 pub struct Decision {
     at: Timestamp,
-    /// Whether it was to be taken, and not only decided.
-    asked: bool,
+    task: Task,
     outcomes: Outcomes,
+}
+
+/// What was asked for. As wide as a word, for the reason that [`Outcome`] tells.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
+enum Task {
+    /// To know.
+    Tell,
+    /// To take, if there is room.
+    Take,
 }
 
 impl Decision {
     /// A decision to which the outcomes of all limits are to be added.
     #[inline]
     pub(crate) fn new(at: Timestamp, asked: bool) -> Self {
-        Self { at, asked, outcomes: Outcomes::None }
+        let task = if asked { Task::Take } else { Task::Tell };
+        Self { at, task, outcomes: Outcomes::None }
     }
 
     #[inline]
@@ -301,12 +323,12 @@ impl Decision {
     /// Whether it is taken if all limits allow it.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {
-        self.asked
+        matches!(self.task, Task::Take)
     }
 
     /// Whether it was not only decided, but also taken.
     pub(crate) fn is_charged(&self) -> bool {
-        self.asked && self.is_allowed()
+        self.is_asked() && self.is_allowed()
     }
 
     /// How long an allowed request waits before it goes on: the longest delay of all limits.

@@ -107,8 +107,8 @@ impl Terms {
     }
 
     /// Tells it from the limits of other limiters.
-    pub(crate) fn identity(&self) -> u32 {
-        self.hash.as_u128() as u32
+    pub(crate) fn identity(&self) -> u64 {
+        self.hash.as_u128() as u64
     }
 
     /// The hash of `key` under this limit.

@@ -23,16 +23,19 @@ impl Slot for Log {
 pub(super) struct Shard {
     records: Table<Record>,
     logs: Table<Log>,
-    /// How many requests it has decided, modulo 2^32.
-    requests: u32,
+    /// How many keys there were after the last request or sweep.
+    known: usize,
+    /// How many slots are to be looked at.
+    due: usize,
 }
 
-/// How many requests a shard decides between two sweeps.
-const SWEEP: u32 = 16;
-
-/// How many slots a sweep looks at: several for each request, so that a store in which every request
-/// leaves something that is soon forgotten stays a small multiple of what it remembers.
+/// How many slots a sweep looks at.
 pub(super) const SLOTS: usize = 64;
+
+/// How many slots a request is to look at, and one that adds a key: several, so that a store in which
+/// every request leaves something that is soon forgotten stays a small multiple of what it remembers.
+const LOOK: usize = 2;
+const LOOK_AFTER_NEW: usize = 4;
 
 /// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
 /// algorithm, so that the compiler sees through all of it.
@@ -56,7 +59,7 @@ macro_rules! of_charge {
 
 impl Shard {
     pub(super) const fn new() -> Self {
-        Self { records: Table::new(), logs: Table::new(), requests: 0 }
+        Self { records: Table::new(), logs: Table::new(), known: 0, due: 0 }
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -142,13 +145,20 @@ impl Shard {
 
     /// Counts a request; after every few, part of the store is to be swept.
     pub(super) fn is_sweep_due(&mut self) -> bool {
-        self.requests = self.requests.wrapping_add(1);
-        self.requests.is_multiple_of(SWEEP)
+        let keys = self.keys();
+        self.due += if keys > self.known { LOOK_AFTER_NEW } else { LOOK };
+        self.known = keys;
+        let is_due = self.due >= SLOTS;
+        if is_due {
+            self.due = 0;
+        }
+        is_due
     }
 
     pub(super) fn sweep(&mut self, slots: usize, now: u64) {
         self.records.sweep(slots, now);
         self.logs.sweep(slots, now);
+        self.known = self.keys();
     }
 
     pub(super) fn holds(&mut self, print: u128, charge: &Charge<'_>) -> bool {
