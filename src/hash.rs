@@ -9,7 +9,7 @@ use siphasher::sip128::SipHasher13;
 /// The keyed 128-bit hash of a key. All that a store ever sees of it.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
 // Aligned to 16 bytes, it would make whatever holds it larger.
-#[repr(packed(8))]
+#[repr(Rust, packed(8))]
 pub struct KeyHash(u128);
 
 impl KeyHash {

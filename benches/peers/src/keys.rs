@@ -51,7 +51,7 @@ impl Keys {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let Some(sum) = self.shares.last() else {
-            return ((self.random >> 32) * u64::from(self.load.keys) >> 32) as u32;
+            return (((self.random >> 32) * u64::from(self.load.keys)) >> 32) as u32;
         };
         let share = (self.random >> 11) as f64 / (1_u64 << 53) as f64 * sum;
         let rank = self.shares.partition_point(|&upto| upto <= share) as u32;

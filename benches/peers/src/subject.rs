@@ -1,7 +1,7 @@
 //! Who is compared. Each is asked for what is allowed for years, so that all decisions are alike, and
 //! for all that it can say.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::sync::Mutex;
@@ -42,7 +42,9 @@ pub const DETAILS: [(&str, Make); 11] = [
     ("sliding log", || Box::new(ours(SlidingLog::new(100, MINUTE)))),
     ("leaky bucket", || Box::new(ours(LeakyBucket::new(u32::MAX, 6, MINUTE)))),
     ("queue", || Box::new(ours(LeakyBucketQueue::new(u32::MAX, 6, MINUTE)))),
-    ("two limits", || Box::new(limiter(vec![Limit::new("a", bucket()), Limit::new("b", FixedWindow::new(u32::MAX, DAY))]))),
+    ("two limits", || {
+        Box::new(limiter(vec![Limit::new("a", bucket()), Limit::new("b", FixedWindow::new(u32::MAX, DAY))]))
+    }),
     ("four limits", || Box::new(limiter(["a", "b", "c", "d"].map(|name| Limit::new(name, bucket())).into()))),
 ];
 
@@ -90,10 +92,12 @@ impl Subject for DefaultKeyedRateLimiter<String> {
     }
 }
 
+type Shard = Mutex<HashTable<(u128, u64)>>;
+
 /// A sharded table of 128-bit prints, and one update.
 struct Floor {
     hashers: [RandomState; 2],
-    shards: Box<[Mutex<HashTable<(u128, u64)>>]>,
+    shards: Vec<Shard>,
 }
 
 impl Floor {
@@ -102,11 +106,7 @@ impl Floor {
     }
 
     fn print(&self, key: &str) -> u128 {
-        let [high, low] = [0, 1].map(|half| {
-            let mut hasher = self.hashers[half].build_hasher();
-            key.hash(&mut hasher);
-            u128::from(hasher.finish())
-        });
+        let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(key)));
         high << 64 | low
     }
 }
