@@ -45,10 +45,10 @@ impl<T> Answer<T> {
     ///
     /// The future itself, if the answer has yet to come.
     #[inline]
-    pub fn into_ready(mut self) -> Result<Result<T, StoreError>, Self> {
-        match &mut self.0 {
-            State::Ready(answer @ Some(_)) => Ok(answer.take().expect("it is there")),
-            _ => Err(self),
+    pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
+        match self.0 {
+            State::Ready(Some(answer)) => Ok(answer),
+            state => Err(Self(state)),
         }
     }
 }
