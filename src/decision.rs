@@ -1,12 +1,12 @@
 //! What was decided about one request.
 
+use std::cell::RefCell;
 use std::time::Duration;
-
-use smallvec::SmallVec;
+use std::{fmt, mem, slice};
 
 use crate::hash::KeyHash;
 use crate::record::Record;
-use crate::time::Timestamp;
+use crate::time::{self, Timestamp};
 
 /// Whether a limit has room for a cost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,32 +50,167 @@ impl Verdict {
     }
 }
 
-/// What is left of a limit for one key, at one instant.
+/// [`Verdict`] of one limit, in µs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Level {
+pub(crate) enum Room {
+    Now { delay: u128 },
+    After(u128),
+    Never,
+}
+
+impl Room {
+    pub(crate) const NOW: Self = Self::Now { delay: 0 };
+
+    pub(crate) const fn is_now(&self) -> bool {
+        matches!(self, Self::Now { .. })
+    }
+
+    pub(crate) const fn is_after(&self) -> bool {
+        matches!(self, Self::After(_))
+    }
+}
+
+impl From<Room> for Verdict {
+    fn from(room: Room) -> Self {
+        match room {
+            Room::Now { delay } => Self::Allow { delay: time::micros(delay) },
+            Room::After(after) => Self::Deny { retry_after: Some(time::micros(after)) },
+            Room::Never => Self::Deny { retry_after: None },
+        }
+    }
+}
+
+/// What is left of a limit for one key, at one instant. In µs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Standing {
     pub(crate) remaining: u64,
-    pub(crate) more_after: Option<Duration>,
-    pub(crate) reset_after: Duration,
+    pub(crate) more_after: Option<u128>,
+    pub(crate) reset_after: u128,
+}
+
+impl Standing {
+    pub(crate) const fn untouched(capacity: u64) -> Self {
+        Self { remaining: capacity, more_after: None, reset_after: 0 }
+    }
 }
 
 /// What one limit says of a request.
-#[derive(Clone, Debug)]
+///
+/// It is moved about more often than it is read, so it is small, and all of it is words: a word that is
+/// copied right after a part of it was written stalls the processor. Spans are told as [`Duration`]s when
+/// asked for.
+#[derive(Clone)]
 pub struct Outcome {
-    pub(crate) limit: u16,
-    /// Which limit it is, on whatever limiter: part of its hash.
-    pub(crate) identity: u32,
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
     pub(crate) mark: Record,
-    pub(crate) verdict: Verdict,
-    pub(crate) level: Level,
+    remaining: u64,
+    /// The low 64 bits of each span, in µs.
+    wait: u64,
+    more_after: u64,
+    reset_after: u64,
+    /// Which limit it is, on whatever limiter: part of its hash.
+    pub(crate) identity: u64,
+    /// What else there is to say: see [`Rest`].
+    rest: u64,
+}
+
+/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (16
+/// bits), what the wait is (2), whether more will be left (1), and the high bits of the three spans (15
+/// each: none is longer than it takes to pay back twice what a bucket can hold, under 2^79 µs).
+#[derive(Clone, Copy)]
+struct Rest {
+    limit: u16,
+    kind: u64,
+    grows: bool,
+    high: [u64; 3],
+}
+
+/// The wait is a delay, the time until the request would be allowed, or nothing.
+const NOW: u64 = 0;
+const AFTER: u64 = 1;
+const NEVER: u64 = 2;
+
+const HIGH: u64 = (1 << 15) - 1;
+
+impl Rest {
+    #[inline]
+    fn pack(self) -> u64 {
+        let [wait, more, reset] = self.high;
+        u64::from(self.limit) | self.kind << 16 | u64::from(self.grows) << 18 | wait << 19 | more << 34 | reset << 49
+    }
+
+    #[inline]
+    fn unpack(packed: u64) -> Self {
+        let high = [19, 34, 49].map(|from| packed >> from & HIGH);
+        Self { limit: packed as u16, kind: packed >> 16 & 3, grows: packed >> 18 & 1 == 1, high }
+    }
+}
+
+/// Which limit was charged what, and whose bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    pub(crate) limit: u16,
+    pub(crate) identity: u64,
+    pub(crate) key: KeyHash,
+    pub(crate) cost: u64,
 }
 
 impl Outcome {
+    #[inline]
+    pub(crate) fn new(of: Subject, room: Room, mark: Record, standing: Standing) -> Self {
+        let Subject { limit, identity, key, cost } = of;
+        let Standing { remaining, more_after, reset_after } = standing;
+        let (kind, wait) = match room {
+            Room::Now { delay } => (NOW, delay),
+            Room::After(after) => (AFTER, after),
+            Room::Never => (NEVER, 0),
+        };
+        let (grows, more_after) = (more_after.is_some(), more_after.unwrap_or_default());
+        let high = [wait, more_after, reset_after].map(|span| (span >> 64) as u64 & HIGH);
+        Self {
+            key,
+            cost,
+            mark,
+            remaining,
+            wait: wait as u64,
+            more_after: more_after as u64,
+            reset_after: reset_after as u64,
+            identity,
+            rest: Rest { limit, kind, grows, high }.pack(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_allowed(&self) -> bool {
+        Rest::unpack(self.rest).kind == NOW
+    }
+
+    #[inline]
+    fn room(&self) -> Room {
+        let Rest { kind, high: [high, ..], .. } = Rest::unpack(self.rest);
+        let wait = whole(high, self.wait);
+        match kind {
+            NOW => Room::Now { delay: wait },
+            AFTER => Room::After(wait),
+            _ => Room::Never,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn standing(&self) -> Standing {
+        let Rest { grows, high: [_, more, reset], .. } = Rest::unpack(self.rest);
+        Standing {
+            remaining: self.remaining,
+            more_after: grows.then(|| whole(more, self.more_after)),
+            reset_after: whole(reset, self.reset_after),
+        }
+    }
+
     /// Which limit: its position among the limits that were given to the limiter.
     #[must_use]
     pub fn limit(&self) -> usize {
-        usize::from(self.limit)
+        usize::from(Rest::unpack(self.rest).limit)
     }
 
     /// What the request was to take from this limit, in tokens.
@@ -86,28 +221,50 @@ impl Outcome {
 
     /// Whether this limit alone had room.
     #[must_use]
+    #[inline]
     pub fn verdict(&self) -> Verdict {
-        self.verdict
+        self.room().into()
     }
 
     /// The largest cost, in tokens, that this limit would still allow at this instant, after the
     /// request was decided.
     #[must_use]
+    #[inline]
     pub fn remaining(&self) -> u64 {
-        self.level.remaining
+        self.remaining
     }
 
     /// The shortest wait after which [`remaining`](Self::remaining) is larger, if nothing more
     /// comes. `None` where it won't grow.
     #[must_use]
+    #[inline]
     pub fn more_after(&self) -> Option<Duration> {
-        self.level.more_after
+        self.standing().more_after.map(time::micros)
     }
 
     /// How long until it is as if this limit had never been used, if nothing more comes.
     #[must_use]
+    #[inline]
     pub fn reset_after(&self) -> Duration {
-        self.level.reset_after
+        time::micros(self.standing().reset_after)
+    }
+}
+
+#[inline]
+fn whole(high: u64, low: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome")
+            .field("limit", &self.limit())
+            .field("cost", &self.cost)
+            .field("verdict", &self.verdict())
+            .field("remaining", &self.remaining)
+            .field("more_after", &self.more_after())
+            .field("reset_after", &self.reset_after())
+            .finish_non_exhaustive()
     }
 }
 
@@ -116,15 +273,26 @@ impl Outcome {
 #[must_use = "a denied request is `Ok` too: ask `is_allowed`"]
 pub struct Decision {
     at: Timestamp,
-    verdict: Verdict,
-    charged: bool,
+    task: Task,
     by: DecidedBy,
     outcomes: Outcomes,
+}
+
+/// What was asked for. As wide as a word, for the reason that [`Outcome`] tells.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
+enum Task {
+    /// To know.
+    Tell,
+    /// To take, if there is room.
+    Take,
 }
 
 /// Who decided about a request: see [`OnStoreError`](crate::OnStoreError).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
+// As wide as a word, too.
+#[repr(u64)]
 pub enum DecidedBy {
     /// The store.
     Store,
@@ -134,19 +302,22 @@ pub enum DecidedBy {
     Nobody,
 }
 
-/// Two limits on one request are usual; more go to the heap.
-pub(crate) type Outcomes = SmallVec<[Outcome; 2]>;
-
 impl Decision {
-    /// Puts the outcomes of all limits together.
+    /// A decision to which the outcomes of all limits are to be added.
     #[inline]
-    pub(crate) fn new(at: Timestamp, verdict: Verdict, charged: bool, outcomes: Outcomes) -> Self {
-        Self { at, verdict, charged, by: DecidedBy::Store, outcomes }
+    pub(crate) fn new(at: Timestamp, asked: bool) -> Self {
+        let task = if asked { Task::Take } else { Task::Tell };
+        Self { at, task, by: DecidedBy::Store, outcomes: Outcomes::None }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, outcome: Outcome) {
+        self.outcomes.push(outcome);
     }
 
     /// Lets a request go on that nobody has decided about.
     pub(crate) fn by_nobody(at: Timestamp) -> Self {
-        Self { at, verdict: Verdict::NOW, charged: false, by: DecidedBy::Nobody, outcomes: Outcomes::new() }
+        Self { by: DecidedBy::Nobody, ..Self::new(at, false) }
     }
 
     /// The same, decided in the store's place.
@@ -168,26 +339,35 @@ impl Decision {
 
     /// The verdict of all limits together.
     #[must_use]
+    #[inline]
     pub fn verdict(&self) -> Verdict {
-        self.verdict
+        self.outcomes().iter().map(Outcome::verdict).fold(Verdict::NOW, Verdict::and)
     }
 
     /// Whether every limit had room.
     #[must_use]
+    #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.verdict.is_allowed()
+        self.outcomes().iter().all(Outcome::is_allowed)
+    }
+
+    /// Whether it is taken if all limits allow it.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        matches!(self.task, Task::Take)
     }
 
     /// Whether it was not only decided, but also taken.
     pub(crate) fn is_charged(&self) -> bool {
-        self.charged
+        self.is_asked() && self.is_allowed()
     }
 
     /// How long an allowed request waits before it goes on: the longest delay of all limits.
     /// Zero where it was denied.
     #[must_use]
+    #[inline]
     pub fn delay(&self) -> Duration {
-        match self.verdict {
+        match self.verdict() {
             Verdict::Allow { delay } => delay,
             Verdict::Deny { .. } => Duration::ZERO,
         }
@@ -197,8 +377,12 @@ impl Decision {
     /// the longest of the limits that denied it. `None` where it was allowed, and where no wait
     /// can help.
     #[must_use]
+    #[inline]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.verdict {
+        if self.is_allowed() {
+            return None;
+        }
+        match self.verdict() {
             Verdict::Allow { .. } => None,
             Verdict::Deny { retry_after } => retry_after,
         }
@@ -206,28 +390,24 @@ impl Decision {
 
     /// What each limit says, in the order in which the limits were given.
     #[must_use]
+    #[inline]
     pub fn outcomes(&self) -> &[Outcome] {
-        &self.outcomes
+        self.outcomes.as_slice()
     }
 
     /// What each limit says, to note what was given back.
     pub(crate) fn outcomes_mut(&mut self) -> &mut [Outcome] {
-        &mut self.outcomes
-    }
-
-    /// What each limit says, to be put together with what others say.
-    #[cfg(feature = "redis")]
-    pub(crate) fn into_outcomes(self) -> Outcomes {
-        self.outcomes
+        self.outcomes.as_mut_slice()
     }
 
     /// What proves that this request was charged, for a refund. Nothing, where it was not.
     pub fn into_receipt(self) -> Receipt {
+        let is_charged = self.is_charged();
         let mut charged = self.outcomes;
-        if self.charged {
+        if is_charged {
             charged.retain(|outcome| outcome.cost > 0);
         } else {
-            charged.clear();
+            charged = Outcomes::None;
         }
         Receipt { by: self.by, charged }
     }
@@ -242,13 +422,112 @@ impl Decision {
 pub struct Receipt {
     /// Who was paid.
     pub(crate) by: DecidedBy,
-    pub(crate) charged: Outcomes,
+    charged: Outcomes,
 }
 
 impl Receipt {
+    /// What was charged, by all limits that it was charged from.
+    pub(crate) fn charged(&self) -> &[Outcome] {
+        self.charged.as_slice()
+    }
+
     /// Whether there is nothing to give back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.charged.is_empty()
+        self.charged().is_empty()
+    }
+}
+
+/// The outcomes of a request: one, mostly, which lies here; several in a vector that an earlier
+/// request on this thread has left, so that they take no allocation either.
+///
+/// Were several to lie here, it would take longer to move even one about than to decide.
+#[derive(Debug)]
+enum Outcomes {
+    None,
+    One(Outcome),
+    Several(Several),
+}
+
+impl Outcomes {
+    #[inline]
+    fn as_slice(&self) -> &[Outcome] {
+        match self {
+            Self::None => &[],
+            Self::One(outcome) => slice::from_ref(outcome),
+            Self::Several(outcomes) => &outcomes.0,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Outcome] {
+        match self {
+            Self::None => &mut [],
+            Self::One(outcome) => slice::from_mut(outcome),
+            Self::Several(outcomes) => &mut outcomes.0,
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, outcome: Outcome) {
+        match self {
+            Self::None => *self = Self::One(outcome),
+            _ => self.push_another(outcome),
+        }
+    }
+
+    fn push_another(&mut self, outcome: Outcome) {
+        let mut several = match mem::replace(self, Self::None) {
+            Self::None => Several::spare(),
+            Self::One(first) => {
+                let mut several = Several::spare();
+                several.0.push(first);
+                several
+            }
+            Self::Several(several) => several,
+        };
+        several.0.push(outcome);
+        *self = Self::Several(several);
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&Outcome) -> bool) {
+        match self {
+            Self::One(outcome) if !is_kept(outcome) => *self = Self::None,
+            Self::Several(outcomes) => outcomes.0.retain(is_kept),
+            Self::None | Self::One(_) => {}
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Several(Vec<Outcome>);
+
+/// The most vectors that a thread keeps, and the most outcomes that there is room for in one of them.
+const SPARES: usize = 64;
+const LARGEST: usize = 8;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<Outcome>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Several {
+    fn spare() -> Self {
+        // A thread that ends has none any more.
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+        Self(spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4)))
+    }
+}
+
+impl Drop for Several {
+    fn drop(&mut self) {
+        let mut outcomes = mem::take(&mut self.0);
+        outcomes.clear();
+        if outcomes.capacity() <= LARGEST {
+            let _ = SPARE.try_with(|spare| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < SPARES {
+                    spare.push(outcomes);
+                }
+            });
+        }
     }
 }

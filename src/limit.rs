@@ -248,12 +248,14 @@ impl Limits {
         self.limits.iter().zip(&self.terms)
     }
 
-    pub(crate) fn all_terms(&self) -> &[Arc<Terms>] {
-        &self.terms
-    }
-
     pub(crate) fn terms(&self, index: usize) -> Option<&Arc<Terms>> {
         self.terms.get(index)
+    }
+
+    /// What a store needs to know of each.
+    #[inline]
+    pub(crate) fn all_terms(&self) -> &[Arc<Terms>] {
+        &self.terms
     }
 
     pub(crate) fn as_slice(&self) -> &[Limit] {

@@ -154,6 +154,10 @@ impl Limiter {
     ///
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
+        // Most have one limit.
+        if let [terms] = self.guard.limits().all_terms() {
+            return self.guard.acquire(&[Charge { terms, key: self.hash(&key), cost }]);
+        }
         self.guard.acquire(&self.charges(&key, |_| cost))
     }
 
@@ -286,10 +290,14 @@ impl Limiter {
         assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
     }
 
+    #[inline]
     fn hash(&self, key: &(impl Key + ?Sized)) -> KeyHash {
+        if let Some(part) = key.as_part() {
+            return self.guard.hasher().hash(part);
+        }
         let mut parts = KeyBuf::default();
         key.write(&mut parts);
-        self.guard.hash(parts.as_bytes())
+        parts.hash(self.guard.hasher())
     }
 
     fn charges(&self, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'_>; 4]> {

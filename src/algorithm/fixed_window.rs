@@ -36,6 +36,7 @@ impl FixedWindow {
     }
 
     /// The end of the window that counts at `now`, and what it counts.
+    #[inline]
     fn current(&self, record: &Record, now: u64) -> (u64, u64) {
         let end = now - now % self.period + self.period;
         if record.until < end {
@@ -46,12 +47,14 @@ impl FixedWindow {
         }
     }
 
+    #[inline]
     fn record(until: u64, count: u64) -> Record {
         if count == 0 { Record::EMPTY } else { Record { until, detail: count } }
     }
 }
 
 impl Exact<Record> for FixedWindow {
+    #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         let (end, count) = self.current(record, now);
         match self.capacity().checked_sub(cost) {
@@ -61,12 +64,14 @@ impl Exact<Record> for FixedWindow {
         }
     }
 
+    #[inline(always)]
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         let (until, count) = self.current(record, now);
         *record = Self::record(until, count + cost);
         *record
     }
 
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         let (end, count) = self.current(record, now);
         if count == 0 {

@@ -16,9 +16,15 @@ pub(super) struct Full {
 const FAR: u64 = 1 << 63;
 
 impl Full {
+    /// Whether the instant of `record` stands in `until`, as it is.
+    #[inline]
+    pub(super) fn is_near(record: &Record) -> bool {
+        record.until & FAR == 0
+    }
+
     #[inline]
     pub(super) fn of(record: &Record) -> Self {
-        if record.until & FAR == 0 {
+        if Self::is_near(record) {
             return Self { micros: u128::from(record.until), detail: record.detail as u32 };
         }
         let packed = u128::from(record.until ^ FAR) << 64 | u128::from(record.detail);

@@ -56,12 +56,14 @@ impl LeakyBucketQueue {
         self.even_share(parts)
     }
 
+    #[inline]
     fn drain(&self) -> Drain {
         Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
     }
 }
 
 impl Exact<Record> for LeakyBucketQueue {
+    #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         match self.drain().peek(record, now, cost) {
             // Who takes no slot waits for none.
@@ -70,11 +72,18 @@ impl Exact<Record> for LeakyBucketQueue {
         }
     }
 
+    #[inline(always)]
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
-        self.drain().commit(record, now, cost);
-        *record
+        self.take(record, now, cost).0
     }
 
+    #[inline(always)]
+    fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
+        let (_, standing) = self.drain().take(record, now, cost);
+        (*record, standing)
+    }
+
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         self.drain().standing(record, now)
     }

@@ -130,6 +130,11 @@ impl Span {
         Record { until: present, detail: 0 }
     }
 
+    pub(super) fn take(&self, log: &mut Log, now: u64, cost: u64) -> (Record, Standing) {
+        let mark = self.commit(log, now, cost);
+        (mark, self.standing(log, now))
+    }
+
     pub(super) fn standing(&self, log: &Log, now: u64) -> Standing {
         let view = self.view(log, now);
         let used = view.used();

@@ -40,7 +40,7 @@ pub use token_bucket::{Refill, TokenBucket};
 #[cfg(feature = "redis")]
 pub(crate) use twin::{State, Twins};
 
-use crate::decision::{Level, Verdict};
+pub(crate) use crate::decision::{Room, Standing};
 use crate::record::Record;
 use crate::time;
 
@@ -129,66 +129,17 @@ pub(crate) trait Exact<S> {
     /// Takes `cost`, for which there is room. Returns what a refund of it needs.
     fn commit(&self, state: &mut S, now: u64, cost: u64) -> Record;
 
+    /// [`commit`](Self::commit), and what is left then.
+    fn take(&self, state: &mut S, now: u64, cost: u64) -> (Record, Standing) {
+        let mark = self.commit(state, now, cost);
+        (mark, self.standing(state, now))
+    }
+
     /// What is left.
     fn standing(&self, state: &S, now: u64) -> Standing;
 
     /// Gives back as much of a `cost` that left `mark` as still counts.
     fn refund(&self, state: &mut S, mark: Record, now: u64, cost: u64);
-}
-
-/// [`Verdict`], in µs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Room {
-    Now { delay: u128 },
-    After(u128),
-    Never,
-}
-
-impl Room {
-    pub(crate) const NOW: Self = Self::Now { delay: 0 };
-
-    pub(crate) const fn is_now(&self) -> bool {
-        matches!(self, Self::Now { .. })
-    }
-
-    pub(crate) const fn is_after(&self) -> bool {
-        matches!(self, Self::After(_))
-    }
-}
-
-impl From<Room> for Verdict {
-    fn from(room: Room) -> Self {
-        match room {
-            Room::Now { delay: 0 } => Self::NOW,
-            Room::Now { delay } => Self::Allow { delay: time::micros(delay) },
-            Room::After(after) => Self::Deny { retry_after: Some(time::micros(after)) },
-            Room::Never => Self::Deny { retry_after: None },
-        }
-    }
-}
-
-/// [`Level`], in µs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Standing {
-    pub(crate) remaining: u64,
-    pub(crate) more_after: Option<u128>,
-    pub(crate) reset_after: u128,
-}
-
-impl Standing {
-    pub(crate) const fn untouched(capacity: u64) -> Self {
-        Self { remaining: capacity, more_after: None, reset_after: 0 }
-    }
-}
-
-impl From<Standing> for Level {
-    fn from(standing: Standing) -> Self {
-        Self {
-            remaining: standing.remaining,
-            more_after: standing.more_after.map(time::micros),
-            reset_after: time::micros(standing.reset_after),
-        }
-    }
 }
 
 macro_rules! into_algorithm {

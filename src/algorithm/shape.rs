@@ -154,14 +154,27 @@ pub(super) use bucket_constructors;
 macro_rules! decided_by {
     ($limit:ty, $kernel:ident over $state:ty) => {
         impl $crate::algorithm::Exact<$state> for $limit {
+            #[inline(always)]
             fn peek(&self, state: &$state, now: u64, cost: u64) -> $crate::algorithm::Room {
                 self.$kernel().peek(state, now, cost)
             }
 
+            #[inline]
             fn commit(&self, state: &mut $state, now: u64, cost: u64) -> $crate::record::Record {
                 self.$kernel().commit(state, now, cost)
             }
 
+            #[inline(always)]
+            fn take(
+                &self,
+                state: &mut $state,
+                now: u64,
+                cost: u64,
+            ) -> ($crate::record::Record, $crate::algorithm::Standing) {
+                self.$kernel().take(state, now, cost)
+            }
+
+            #[inline]
             fn standing(&self, state: &$state, now: u64) -> $crate::algorithm::Standing {
                 self.$kernel().standing(state, now)
             }

@@ -63,6 +63,7 @@ impl SlidingWindowCounter {
 
     /// The windows of a record at `now`, and the instant at which to look at them: `now`, or, when
     /// a clock stepped back, their start, at which time stands still until then.
+    #[inline]
     fn windows(&self, record: &Record, now: u64) -> (Windows, u64) {
         let start = now - now % self.period;
         // A record means something until the window after its own has passed.
@@ -78,6 +79,7 @@ impl SlidingWindowCounter {
         }
     }
 
+    #[inline]
     fn record(&self, windows: &Windows) -> Record {
         match *windows {
             Windows { before: 0, count: 0, .. } => Record::EMPTY,
@@ -88,6 +90,7 @@ impl SlidingWindowCounter {
     }
 
     /// What the window before still counts, `elapsed` µs into this one.
+    #[inline]
     fn weighted(&self, before: u64, elapsed: u64) -> u64 {
         let share = match self.rounding {
             Rounding::Up => mul_div_ceil(before, self.period - elapsed, self.period),
@@ -97,6 +100,7 @@ impl SlidingWindowCounter {
     }
 
     /// How many µs into a window the one before counts `most` or less.
+    #[inline]
     fn faded(&self, before: u64, most: u64) -> u64 {
         if before == 0 {
             return 0;
@@ -108,11 +112,13 @@ impl SlidingWindowCounter {
         self.period - covered.min(u128::from(self.period)) as u64
     }
 
+    #[inline]
     fn used(&self, windows: &Windows, at: u64) -> u64 {
         self.weighted(windows.before, at - windows.start) + windows.count
     }
 
     /// The first instant at which at most `most` tokens are used.
+    #[inline]
     fn used_at_most(&self, most: u64, windows: &Windows) -> u64 {
         match most.checked_sub(windows.count) {
             Some(most) => windows.start + self.faded(windows.before, most),
@@ -122,6 +128,7 @@ impl SlidingWindowCounter {
 }
 
 impl Exact<Record> for SlidingWindowCounter {
+    #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         let (windows, at) = self.windows(record, now);
         match self.capacity().checked_sub(cost) {
@@ -131,6 +138,7 @@ impl Exact<Record> for SlidingWindowCounter {
         }
     }
 
+    #[inline(always)]
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         let (mut windows, _) = self.windows(record, now);
         windows.count += cost;
@@ -138,6 +146,7 @@ impl Exact<Record> for SlidingWindowCounter {
         *record
     }
 
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         let (windows, at) = self.windows(record, now);
         let used = self.used(&windows, at).min(self.capacity());

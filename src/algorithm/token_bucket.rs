@@ -98,11 +98,13 @@ impl TokenBucket {
         self.refill
     }
 
+    #[inline]
     fn drain(&self) -> Drain {
         Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
     }
 
     /// How many intervals it takes for `missing` tokens to come back.
+    #[inline]
     fn intervals(&self, missing: u128) -> u128 {
         div_ceil(missing, u64::from(self.amount))
     }
@@ -112,6 +114,7 @@ impl TokenBucket {
     ///
     /// It remembers when it will be full, and how many tokens the interval before that instant
     /// brings; each earlier one brings `amount`.
+    #[inline]
     fn missing(&self, record: &Record, now: u64) -> (u128, u128) {
         let interval = u128::from(self.interval);
         let full = Full::of(record);
@@ -125,6 +128,7 @@ impl TokenBucket {
         (missing, left - (intervals - 1) * interval)
     }
 
+    #[inline]
     fn remember(&self, missing: u128, next: u128, now: u64) -> Record {
         if missing == 0 {
             return Record::EMPTY;
@@ -135,13 +139,29 @@ impl TokenBucket {
         Full { micros, detail: last as u32 }.record()
     }
 
+    /// What is left, of a bucket filled at intervals.
+    #[inline]
+    fn standing_of(&self, missing: u128, next: u128) -> Standing {
+        if missing == 0 {
+            return Standing::untouched(self.capacity());
+        }
+        let taken = missing.min(self.capacity().into());
+        Standing {
+            remaining: self.capacity() - taken as u64,
+            more_after: Some(self.until_missing(taken - 1, missing, next)),
+            reset_after: self.until_missing(0, missing, next),
+        }
+    }
+
     /// How long until at most `missing` of `now_missing` tokens are missing, in µs.
+    #[inline]
     fn until_missing(&self, missing: u128, now_missing: u128, next: u128) -> u128 {
         next + (self.intervals(now_missing - missing) - 1) * u128::from(self.interval)
     }
 }
 
 impl Exact<Record> for TokenBucket {
+    #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         if self.refill == Refill::Continuous {
             return self.drain().peek(record, now, cost);
@@ -154,29 +174,29 @@ impl Exact<Record> for TokenBucket {
         }
     }
 
+    #[inline(always)]
     fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
-        if self.refill == Refill::Continuous {
-            return self.drain().commit(record, now, cost);
-        }
-        let (missing, next) = self.missing(record, now);
-        *record = self.remember(missing + u128::from(cost), next, now);
-        Record { until: now + next as u64, detail: 0 }
+        self.take(record, now, cost).0
     }
 
+    #[inline(always)]
+    fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
+        if self.refill == Refill::Continuous {
+            return self.drain().take(record, now, cost);
+        }
+        let (missing, next) = self.missing(record, now);
+        let missing = missing + u128::from(cost);
+        *record = self.remember(missing, next, now);
+        (Record { until: now + next as u64, detail: 0 }, self.standing_of(missing, next))
+    }
+
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         if self.refill == Refill::Continuous {
             return self.drain().standing(record, now);
         }
         let (missing, next) = self.missing(record, now);
-        if missing == 0 {
-            return Standing::untouched(self.capacity());
-        }
-        let taken = missing.min(self.capacity().into());
-        Standing {
-            remaining: self.capacity() - taken as u64,
-            more_after: Some(self.until_missing(taken - 1, missing, next)),
-            reset_after: self.until_missing(0, missing, next),
-        }
+        self.standing_of(missing, next)
     }
 
     fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {

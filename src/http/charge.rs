@@ -68,7 +68,7 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
                 continue;
             }
         }
-        charges.push(Charge { terms, key: shared.guard.hash(key.as_bytes()), cost });
+        charges.push(Charge { terms, key: key.hash(shared.guard.hasher()), cost });
     }
     if !later.is_empty() {
         let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
@@ -132,7 +132,7 @@ async fn complete(shared: Arc<Shared>, mut known: Vec<(Arc<Terms>, KeyHash, u64)
                 Instead::Share => so_far.clear(),
             },
         }
-        known.push((terms, shared.guard.hash(so_far.as_bytes()), cost));
+        known.push((terms, so_far.hash(shared.guard.hasher()), cost));
     }
     // Decisions list limits in the order in which they were given.
     known.sort_by_key(|(terms, ..)| terms.index());

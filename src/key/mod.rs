@@ -41,5 +41,7 @@ pub use combine::Or;
 pub(crate) use combine::complete;
 pub use extractor::{Extracted, KeyExtractor, Missing};
 pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
+#[cfg(feature = "rules")]
+pub(crate) use part::only_part;
 pub use part::{Key, KeyBuf};
 pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};

@@ -116,8 +116,8 @@ impl Guard {
     }
 
     #[inline]
-    pub(crate) fn hash(&self, key: &[u8]) -> KeyHash {
-        self.hasher.hash(key)
+    pub(crate) fn hasher(&self) -> &KeyHasher {
+        &self.hasher
     }
 
     /// Decides a request, and takes its charges from all its limits or from none.
@@ -216,7 +216,7 @@ impl Guard {
             let refund = Refund { terms, key: charged.key, cost: charged.cost, mark: charged.mark };
             (payee.identity() == charged.identity).then_some(refund)
         };
-        receipt.charged.iter().filter_map(refund).collect()
+        receipt.charged().iter().filter_map(refund).collect()
     }
 
     /// Gives back what still counts of a receipt.

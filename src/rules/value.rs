@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::descriptor::Wanted;
 use super::pattern::Pattern;
+use crate::key::only_part;
 
 /// What an extractor writes, as far as values can be compared with it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -147,7 +148,7 @@ impl Chosen {
 
     /// Whether it takes what an extractor has written: `parts`, each behind its length.
     pub(super) fn takes(&self, parts: &[u8]) -> bool {
-        let Some(found) = only(parts) else {
+        let Some(found) = only_part(parts) else {
             // No text can be compared with several parts.
             return self.is_any();
         };
@@ -160,10 +161,4 @@ impl Chosen {
             && !self.taken.contains(found)
             && !self.taken_like.iter().any(|pattern| self.form.fits(pattern, found))
     }
-}
-
-/// The only part.
-fn only(parts: &[u8]) -> Option<&[u8]> {
-    let (len, part) = parts.split_first_chunk::<8>()?;
-    (u64::from_le_bytes(*len) == part.len() as u64).then_some(part)
 }

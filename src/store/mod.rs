@@ -17,7 +17,7 @@ pub use memory::MemoryStore;
 pub use redis::{RedisConfig, RedisStore};
 
 use crate::algorithm::Algorithm;
-use crate::decision::Decision;
+use crate::decision::{Decision, Subject};
 pub use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 
@@ -72,6 +72,7 @@ pub struct Terms {
     hash: KeyHash,
     index: u16,
     algorithm: Algorithm,
+    capacity: u64,
 }
 
 impl Terms {
@@ -81,7 +82,7 @@ impl Terms {
         // What is remembered under one algorithm, or in one period, means nothing under another.
         let cycle = algorithm.cycle().to_le_bytes();
         let identity = [algorithm.name().as_bytes(), &cycle, name.as_bytes()].concat();
-        Self { name, hash: hasher.hash(&identity), index, algorithm }
+        Self { name, hash: hasher.hash(&identity), index, algorithm, capacity: algorithm.capacity() }
     }
 
     /// The limit's name. Limits of one name, algorithm and period share what their keys have used.
@@ -96,13 +97,18 @@ impl Terms {
         &self.algorithm
     }
 
+    /// The largest cost that it can ever allow.
+    fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     pub(crate) fn index(&self) -> u16 {
         self.index
     }
 
     /// Tells it from the limits of other limiters.
-    pub(crate) fn identity(&self) -> u32 {
-        self.hash.as_u128() as u32
+    pub(crate) fn identity(&self) -> u64 {
+        self.hash.as_u128() as u64
     }
 
     /// The hash of `key` under this limit.
@@ -121,6 +127,12 @@ pub struct Charge<'a> {
     pub key: KeyHash,
     /// Tokens. Zero takes nothing, is always allowed, and reports.
     pub cost: u64,
+}
+
+impl Charge<'_> {
+    fn subject(&self) -> Subject {
+        Subject { limit: self.terms.index, identity: self.terms.identity(), key: self.key, cost: self.cost }
+    }
 }
 
 /// What an earlier request took from one limit, to be given back.

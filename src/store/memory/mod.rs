@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use self::shard::{SLOTS, Settled, Shard};
+use self::shard::{SLOTS, Shard};
 use super::{Answer, Charge, Refund, Store, Terms};
-use crate::algorithm::{Room, Standing};
-use crate::decision::{Decision, Outcome, Outcomes, Verdict};
+use crate::algorithm::Room;
+use crate::decision::{Decision, Outcome};
 use crate::error::{ConfigError, Fault};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::quota::checked;
@@ -91,13 +91,27 @@ impl MemoryStore {
         if keys == 0 {
             return Err(Fault::NoKeys);
         }
-        Ok(Self { clock: self.clock, ..Self::sized(keys) })
+        Ok(Self { clock: self.clock, hasher: self.hasher, ..Self::sized(keys) })
     }
 
     /// Replaces its clock, for tests.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         Self { clock: Box::new(clock), ..self }
+    }
+
+    /// Replaces its hasher, which is [`KeyHasher::fast`] at first.
+    ///
+    /// ```
+    /// use tower_ratelimit::MemoryStore;
+    /// use tower_ratelimit::store::KeyHasher;
+    ///
+    /// let careful = MemoryStore::new().hash_by(KeyHasher::random());
+    /// # let _ = careful;
+    /// ```
+    #[must_use]
+    pub fn hash_by(self, hasher: KeyHasher) -> Self {
+        Self { hasher, ..self }
     }
 
     /// How many keys it remembers.
@@ -121,7 +135,7 @@ impl MemoryStore {
             most: keys / shards,
             sweeper: AtomicUsize::new(0),
             clock: Box::new(SystemClock::new()),
-            hasher: KeyHasher::random(),
+            hasher: KeyHasher::fast(),
         }
     }
 
@@ -161,18 +175,14 @@ impl MemoryStore {
         let print = charge.terms.print(charge.key);
         let mut shard = self.lock(self.shard_of(print));
         // Under the lock, so that no request comes with an instant of long ago.
-        let at = self.clock.now();
-        let now = at.as_micros();
-        let Settled { room, mark, standing } = shard.settle(print, charge, now, take, self.most);
+        let mut decision = Decision::new(self.clock.now(), take);
+        shard.settle(print, charge, self.most, &mut decision);
         let due = shard.is_sweep_due();
         drop(shard);
         if due {
-            self.sweep(now);
+            self.sweep(decision.at().as_micros());
         }
-        let verdict = Verdict::from(room);
-        let mut outcomes = Outcomes::new();
-        outcomes.push(outcome(charge, verdict, mark, standing));
-        Decision::new(at, verdict, take && verdict.is_allowed(), outcomes)
+        decision
     }
 
     fn decide_all(&self, charges: &[Charge<'_>], take: bool) -> Decision {
@@ -181,7 +191,6 @@ impl MemoryStore {
         let at = self.clock.now();
         let now = at.as_micros();
 
-        let mut verdict = Verdict::NOW;
         let rooms: SmallVec<[Room; 4]> = charges
             .iter()
             .zip(&prints)
@@ -189,24 +198,22 @@ impl MemoryStore {
                 0 => Room::NOW,
                 _ => self.shard_among(&mut locked, print).peek(print, charge, now),
             })
-            .inspect(|room| verdict = verdict.and(Verdict::from(*room)))
             .collect();
 
         let asked = take;
-        let take = take && verdict.is_allowed();
+        let take = take && rooms.iter().all(Room::is_now);
         if take {
             self.make_room(charges, &prints, &mut locked, now);
         }
-        let mut outcomes = Outcomes::new();
+        let mut decision = Decision::new(at, take);
         for ((charge, &print), &room) in charges.iter().zip(&prints).zip(&rooms) {
             let shard = self.shard_among(&mut locked, print);
-            let verdict = Verdict::from(room);
             let (mark, standing) = if take && charge.cost > 0 {
                 shard.commit(print, charge, now)
             } else {
                 (Record::EMPTY, shard.report(print, charge, now, asked && room.is_after()))
             };
-            outcomes.push(outcome(charge, verdict, mark, standing));
+            decision.push(Outcome::new(charge.subject(), room, mark, standing));
         }
 
         let due = locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due);
@@ -214,7 +221,7 @@ impl MemoryStore {
         if due {
             self.sweep(now);
         }
-        Decision::new(at, verdict, take, outcomes)
+        decision
     }
 
     /// Has other keys make way for all that are new to a request, before one of its own can be taken
@@ -240,18 +247,6 @@ impl MemoryStore {
         if let Ok(mut shard) = self.shards[shard].0.try_lock() {
             shard.sweep(SLOTS, now);
         }
-    }
-}
-
-fn outcome(charge: &Charge<'_>, verdict: Verdict, mark: Record, standing: Standing) -> Outcome {
-    Outcome {
-        limit: charge.terms.index(),
-        identity: charge.terms.identity(),
-        key: charge.key,
-        cost: charge.cost,
-        mark,
-        verdict,
-        level: standing.into(),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::table::{Place, Rank, Slot, Table};
 use crate::algorithm::{Algorithm, Exact, Log, Room, Standing};
+use crate::decision::{Decision, Outcome};
 use crate::record::Record;
 use crate::store::Charge;
 
@@ -22,16 +23,19 @@ impl Slot for Log {
 pub(super) struct Shard {
     records: Table<Record>,
     logs: Table<Log>,
-    /// How many requests it has decided, modulo 2^32.
-    requests: u32,
+    /// How many keys there were after the last request or sweep.
+    known: usize,
+    /// How many slots are to be looked at.
+    due: usize,
 }
 
-/// How many requests a shard decides between two sweeps.
-const SWEEP: u32 = 16;
-
-/// How many slots a sweep looks at: several for each request, so that a store in which every request
-/// leaves something that is soon forgotten stays a small multiple of what it remembers.
+/// How many slots a sweep looks at.
 pub(super) const SLOTS: usize = 64;
+
+/// How many slots a request is to look at, and one that adds a key: several, so that a store in which
+/// every request leaves something that is soon forgotten stays a small multiple of what it remembers.
+const LOOK: usize = 2;
+const LOOK_AFTER_NEW: usize = 4;
 
 /// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
 /// algorithm, so that the compiler sees through all of it.
@@ -55,7 +59,7 @@ macro_rules! of_charge {
 
 impl Shard {
     pub(super) const fn new() -> Self {
-        Self { records: Table::new(), logs: Table::new(), requests: 0 }
+        Self { records: Table::new(), logs: Table::new(), known: 0, due: 0 }
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -67,13 +71,16 @@ impl Shard {
     }
 
     /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`
-    /// keys, another makes way.
-    pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, now: u64, take: bool, most: usize) -> Settled {
+    /// keys, another makes way. The outcome is written where it stays: to copy what was written a moment
+    /// ago stalls the processor.
+    pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, most: usize, decision: &mut Decision) {
+        let now = decision.at().as_micros();
+        let take = decision.is_asked();
         // Of a new key, all that its limit can ever hold has room, and nothing else is kept.
-        if take && charge.cost > 0 && charge.cost <= charge.terms.algorithm().capacity() {
+        if self.keys() >= most && take && charge.cost > 0 && charge.cost <= charge.terms.capacity() {
             self.make_room(print, charge, 0, most, now);
         }
-        of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, now, take))
+        of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, decision))
     }
 
     /// Whether `charge` has room, of which nothing is taken yet.
@@ -122,7 +129,7 @@ impl Shard {
                 table.remove(at);
             } else {
                 let remaining = rule.standing(&entry.state, now).remaining;
-                entry.set_rank(Rank::of(remaining, charge.terms.algorithm().capacity()));
+                entry.set_rank(Rank::of(remaining, charge.terms.capacity()));
             }
         });
     }
@@ -138,13 +145,20 @@ impl Shard {
 
     /// Counts a request; after every few, part of the store is to be swept.
     pub(super) fn is_sweep_due(&mut self) -> bool {
-        self.requests = self.requests.wrapping_add(1);
-        self.requests.is_multiple_of(SWEEP)
+        let keys = self.keys();
+        self.due += if keys > self.known { LOOK_AFTER_NEW } else { LOOK };
+        self.known = keys;
+        let is_due = self.due >= SLOTS;
+        if is_due {
+            self.due = 0;
+        }
+        is_due
     }
 
     pub(super) fn sweep(&mut self, slots: usize, now: u64) {
         self.records.sweep(slots, now);
         self.logs.sweep(slots, now);
+        self.known = self.keys();
     }
 
     pub(super) fn holds(&mut self, print: u128, charge: &Charge<'_>) -> bool {
@@ -161,52 +175,47 @@ impl Shard {
     }
 }
 
-/// What became of a charge that was alone.
-pub(super) struct Settled {
-    pub(super) room: Room,
-    pub(super) mark: Record,
-    pub(super) standing: Standing,
-}
-
 /// [`Shard::peek`], then [`Shard::commit`] or [`Shard::report`], at the price of one look-up.
+#[inline]
 fn settle<S: Slot>(
     table: &mut Table<S>,
     rule: &impl Exact<S>,
     print: u128,
     charge: &Charge<'_>,
-    now: u64,
-    take: bool,
-) -> Settled {
-    let asked = take && charge.cost > 0;
+    decision: &mut Decision,
+) {
+    let now = decision.at().as_micros();
+    let asked = decision.is_asked() && charge.cost > 0;
     let peek = |state: &S| if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) };
-    let rank = |standing: &Standing| Rank::of(standing.remaining, charge.terms.algorithm().capacity());
+    let rank = |standing: &Standing| Rank::of(standing.remaining, charge.terms.capacity());
+    let (room, mark, standing);
     match table.find(print) {
         Place::At(at) => {
             let entry = table.entry_mut(at);
-            let room = peek(&entry.state);
-            let take = asked && room.is_now();
-            let mark = if take { rule.commit(&mut entry.state, now, charge.cost) } else { Record::EMPTY };
-            let standing = rule.standing(&entry.state, now);
-            if take {
+            room = peek(&entry.state);
+            if asked && room.is_now() {
+                (mark, standing) = rule.take(&mut entry.state, now, charge.cost);
                 entry.set_rank(rank(&standing));
-            } else if asked && room.is_after() {
-                // What a wait can't help was never kept from it by what it had used.
-                entry.set_rank(Rank::DENIED);
+            } else {
+                (mark, standing) = (Record::EMPTY, rule.standing(&entry.state, now));
+                if asked && room.is_after() {
+                    // What a wait can't help was never kept from it by what it had used.
+                    entry.set_rank(Rank::DENIED);
+                }
             }
-            Settled { room, mark, standing }
         }
         Place::Before(_) => {
             let mut state = S::default();
-            let room = peek(&state);
-            let take = asked && room.is_now();
-            let mark = if take { rule.commit(&mut state, now, charge.cost) } else { Record::EMPTY };
-            let standing = rule.standing(&state, now);
-            if take {
+            room = peek(&state);
+            if asked && room.is_now() {
+                (mark, standing) = rule.take(&mut state, now, charge.cost);
                 table.insert(print, state).set_rank(rank(&standing));
+            } else {
+                (mark, standing) = (Record::EMPTY, rule.standing(&state, now));
             }
-            Settled { room, mark, standing }
         }
     }
+    decision.push(Outcome::new(charge.subject(), room, mark, standing));
 }
 
 fn commit<S: Slot>(
@@ -216,18 +225,18 @@ fn commit<S: Slot>(
     charge: &Charge<'_>,
     now: u64,
 ) -> (Record, Standing) {
-    let (mark, entry) = match table.find(print) {
+    let (mark, standing, entry) = match table.find(print) {
         Place::At(at) => {
             let entry = table.entry_mut(at);
-            (rule.commit(&mut entry.state, now, charge.cost), entry)
+            let (mark, standing) = rule.take(&mut entry.state, now, charge.cost);
+            (mark, standing, entry)
         }
         Place::Before(_) => {
             let mut state = S::default();
-            let mark = rule.commit(&mut state, now, charge.cost);
-            (mark, table.insert(print, state))
+            let (mark, standing) = rule.take(&mut state, now, charge.cost);
+            (mark, standing, table.insert(print, state))
         }
     };
-    let standing = rule.standing(&entry.state, now);
-    entry.set_rank(Rank::of(standing.remaining, charge.terms.algorithm().capacity()));
+    entry.set_rank(Rank::of(standing.remaining, charge.terms.capacity()));
     (mark, standing)
 }

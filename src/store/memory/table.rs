@@ -13,7 +13,9 @@ pub(super) trait Slot: Default {
     fn until(&self) -> u64;
 }
 
+/// Aligned so that none lies across two cache lines.
 #[derive(Debug, Default)]
+#[repr(align(32))]
 pub(super) struct Entry<T> {
     /// The key's hash, but for the last 8 bits, which hold the entry's rank.
     print: u128,
@@ -188,7 +190,7 @@ impl<T: Slot> Table<T> {
             }
         }
         if self.spread > SMALLEST && self.len < self.spread / 3 {
-            self.resize((self.spread / 2).max(SMALLEST));
+            self.resize((self.len + self.len / 2).max(SMALLEST));
         }
     }
 

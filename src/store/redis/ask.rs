@@ -8,7 +8,7 @@ use super::error::Fault;
 use super::key;
 use super::script::{Found, Request, Task};
 use crate::algorithm::{Exact, Room, Standing, State, Twins};
-use crate::decision::{Decision, Outcome, Outcomes, Verdict};
+use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::record::Record;
 use crate::store::{Charge, Refund, Terms};
@@ -83,28 +83,17 @@ pub(super) fn decide<'a>(
     if found.limits() != charges.len() {
         return Err(Fault::Reply("another number of limits"));
     }
-    let mut verdict = Verdict::NOW;
-    let mut outcomes = Outcomes::new();
-    for (Charge { terms, key, cost }, held) in charges.zip(found.held()) {
+    let mut decision = Decision::new(Timestamp::from_micros(now), take);
+    for (charge, held) in charges.zip(found.held()) {
         let held = State::all(held).ok_or(Fault::Reply("no state"))?;
-        let seen = match terms.algorithm().twin() {
-            Twins::Record(twin) => twin.recall(&held).map(|state| settle(twin, state, now, cost, take)),
-            Twins::Log(twin) => twin.recall(&held).map(|state| settle(twin, state, now, cost, take)),
+        let seen = match charge.terms.algorithm().twin() {
+            Twins::Record(twin) => twin.recall(&held).map(|state| settle(twin, state, now, charge.cost, take)),
+            Twins::Log(twin) => twin.recall(&held).map(|state| settle(twin, state, now, charge.cost, take)),
         };
         let (room, mark, standing) = seen.ok_or(Fault::Reply("a state that can't be"))?;
-        let of_this = Verdict::from(room);
-        verdict = verdict.and(of_this);
-        outcomes.push(Outcome {
-            limit: terms.index(),
-            identity: terms.identity(),
-            key,
-            cost,
-            mark,
-            verdict: of_this,
-            level: standing.into(),
-        });
+        decision.push(Outcome::new(charge.subject(), room, mark, standing));
     }
-    Ok(Decision::new(Timestamp::from_micros(now), verdict, take, outcomes))
+    Ok(decision)
 }
 
 fn settle<S>(

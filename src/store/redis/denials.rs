@@ -161,7 +161,7 @@ impl Denial {
         for (index, outcome) in decision.outcomes().iter().enumerate() {
             // What a limit with room has left may be told a little late, or else whoever shares it would
             // end the denials of all others.
-            let denies = !outcome.verdict.is_allowed();
+            let denies = !outcome.is_allowed();
             let place = epoch(charges[index].terms.print(charges[index].key));
             if denies && denials.epochs[place].load(Ordering::Acquire) != self.epochs[index] {
                 return None;
@@ -185,7 +185,7 @@ impl Watch {
     /// It was denied: nothing has changed, and that is remembered.
     pub(super) fn denied(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
         self.changes = false;
-        let longest = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| match outcome.verdict {
+        let longest = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| match outcome.verdict() {
             Verdict::Allow { .. } => None,
             Verdict::Deny { retry_after } => Some((retry_after.unwrap_or(Duration::MAX), asked.charge())),
         });
@@ -196,9 +196,9 @@ impl Watch {
         let at = decision.at().as_micros();
         let logs = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| {
             let is_log = matches!(asked.charge().terms.algorithm().twin(), Twins::Log(_));
-            outcome.level.more_after.filter(|_| is_log)
+            outcome.standing().more_after.filter(|_| is_log)
         });
-        let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after.as_micros() as u64));
+        let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after as u64));
         let denial = Denial {
             print: terms.print(key),
             epochs: self.epochs.iter().map(|(_, epoch)| *epoch).collect(),

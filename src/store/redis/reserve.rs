@@ -16,7 +16,7 @@ use super::denials::Watch;
 use super::error::Fault;
 use super::script::Task;
 use super::{RedisStore, ask, script, slot};
-use crate::decision::{Decision, Outcome, Outcomes, Verdict};
+use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::store::{Charge, Refund, Terms};
 use crate::time::Timestamp;
@@ -47,7 +47,7 @@ struct Report {
 type Part = Result<Decision, Fault>;
 
 /// What slots have taken, by their number among the request's.
-type Taken = Vec<(usize, Outcomes)>;
+type Taken = Vec<(usize, Vec<Outcome>)>;
 
 impl Apart {
     pub(super) fn new(store: RedisStore, charges: &[Charge<'_>], watch: Option<Watch>) -> Self {
@@ -73,7 +73,7 @@ impl Apart {
         let parts = join_all(parts).await;
         if parts.iter().any(Result::is_err) {
             let charged = |(index, part): (_, &Part)| {
-                Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.outcomes().into()))
+                Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.outcomes().to_vec()))
             };
             let taken: Taken = parts.iter().enumerate().filter_map(charged).collect();
             let report = Report::of(&self.slots, parts);
@@ -86,7 +86,7 @@ impl Apart {
     async fn acquire(self) -> Part {
         let parts = join_all(self.slots.iter().map(|slot| self.part(Task::Peek, slot))).await;
         let report = Report::of(&self.slots, parts)?;
-        if !report.verdict().is_allowed() {
+        if !report.is_allowed() {
             return Ok(report.decision(false));
         }
         // By a task of its own, so that whoever gives up leaves nothing half taken.
@@ -103,7 +103,7 @@ impl Apart {
             }
             match self.part(Task::Acquire, slot).await {
                 Ok(decision) if decision.is_allowed() => {
-                    taken.push((index, decision.outcomes().into()));
+                    taken.push((index, decision.outcomes().to_vec()));
                     report.note(slot, decision);
                 }
                 Ok(denial) => {
@@ -185,21 +185,23 @@ impl Report {
     /// Notes what a slot says, for what it has said before.
     fn note(&mut self, slot: &[Placed], decision: Decision) {
         self.at = self.at.max(decision.at());
-        for (charge, outcome) in slot.iter().zip(decision.into_outcomes()) {
+        for (charge, outcome) in slot.iter().zip(decision.outcomes()) {
             match self.outcomes.iter_mut().find(|(place, _)| *place == charge.place) {
-                Some((_, before)) => *before = outcome,
-                None => self.outcomes.push((charge.place, outcome)),
+                Some((_, before)) => before.clone_from(outcome),
+                None => self.outcomes.push((charge.place, outcome.clone())),
             }
         }
     }
 
-    fn verdict(&self) -> Verdict {
-        self.outcomes.iter().fold(Verdict::NOW, |verdict, (_, outcome)| verdict.and(outcome.verdict))
+    fn is_allowed(&self) -> bool {
+        self.outcomes.iter().all(|(_, outcome)| outcome.is_allowed())
     }
 
     fn decision(self, charge: bool) -> Decision {
-        let verdict = self.verdict();
-        let outcomes: Outcomes = self.outcomes.into_iter().map(|(_, outcome)| outcome).collect();
-        Decision::new(self.at, verdict, charge && verdict.is_allowed(), outcomes)
+        let mut decision = Decision::new(self.at, charge);
+        for (_, outcome) in self.outcomes {
+            decision.push(outcome);
+        }
+        decision
     }
 }

@@ -175,8 +175,8 @@ impl<'a> Trace<'a> {
 
     fn compare(&mut self, decision: &Decision, expected: &[(Verdict, Record, Standing)]) {
         for (outcome, &(verdict, mark, standing)) in decision.outcomes().iter().zip(expected) {
-            assert_eq!(outcome.verdict, verdict, "{:?}", self.terms);
-            assert_eq!(outcome.level, standing.into(), "{:?}", self.terms);
+            assert_eq!(outcome.verdict(), verdict, "{:?}", self.terms);
+            assert_eq!(outcome.standing(), standing, "{:?}", self.terms);
             assert_eq!(outcome.mark, mark, "{:?}", self.terms);
         }
         let spans =

@@ -1,0 +1,77 @@
+//! Which keys are asked for: text of 12 bytes, as fresh in the caches as a request's own.
+
+/// How keys are drawn.
+#[derive(Clone, Copy)]
+pub struct Load {
+    pub name: &'static str,
+    pub keys: u32,
+    zipf: bool,
+}
+
+pub const LOADS: [Load; 4] = [
+    Load { name: "1", keys: 1, zipf: false },
+    Load { name: "10k", keys: 10_000, zipf: false },
+    Load { name: "1M", keys: 1_000_000, zipf: false },
+    Load { name: "1M-zipf", keys: 1_000_000, zipf: true },
+];
+
+/// How many keys are handed out at once.
+pub const BATCH: usize = 256;
+
+pub struct Keys {
+    batch: Vec<String>,
+    load: Load,
+    random: u64,
+    /// How likely one of the first keys is.
+    shares: Vec<f64>,
+}
+
+impl Keys {
+    pub fn new(load: &Load, seed: u64) -> Self {
+        let mut sum = 0.0;
+        let share = |rank: u32| {
+            sum += 1.0 / f64::from(rank + 1);
+            sum
+        };
+        let shares = if load.zipf { (0..load.keys).map(share).collect() } else { Vec::new() };
+        let random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed);
+        Self { batch: vec![name(0); BATCH], load: *load, random, shares }
+    }
+
+    pub fn next(&mut self) -> &[String] {
+        for index in 0..BATCH {
+            let key = self.draw();
+            write(&mut self.batch[index], key);
+        }
+        &self.batch
+    }
+
+    fn draw(&mut self) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        let Some(sum) = self.shares.last() else {
+            return (((self.random >> 32) * u64::from(self.load.keys)) >> 32) as u32;
+        };
+        let share = (self.random >> 11) as f64 / (1_u64 << 53) as f64 * sum;
+        let rank = self.shares.partition_point(|&upto| upto <= share) as u32;
+        // Neighbours in rank are no neighbours in name.
+        (u64::from(rank) * 7_919 % u64::from(self.load.keys)) as u32
+    }
+}
+
+/// The key of that number.
+pub fn name(key: u32) -> String {
+    format!("key-{key:08}")
+}
+
+/// The same, without an allocation.
+pub fn write(text: &mut String, mut key: u32) {
+    let mut digits = *b"key-00000000";
+    for digit in digits[4..].iter_mut().rev() {
+        *digit = b'0' + (key % 10) as u8;
+        key /= 10;
+    }
+    text.clear();
+    text.push_str(std::str::from_utf8(&digits).expect("ASCII"));
+}
