@@ -7,6 +7,7 @@ mod proxy;
 mod sentinels;
 #[cfg(feature = "redis-tls")]
 mod tls;
+mod waits;
 
 #[cfg(feature = "redis-tls")]
 #[path = "../support/certificates.rs"]
@@ -62,7 +63,7 @@ async fn resume(limiter: &Limiter) -> Duration {
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(20), "never so: {what}");
+        assert!(began.elapsed() < Duration::from_secs(60), "never so: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

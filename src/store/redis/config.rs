@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use deadpool_redis::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsMode};
+use deadpool_redis::redis::{
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsMode,
+};
 
 use super::RedisStore;
 use super::cluster::{Cluster, Seeds};
@@ -297,6 +299,8 @@ impl RedisConfig {
         let addresses: Vec<ConnectionAddr> = sentinels.iter().map(|sentinel| sentinel.addr().clone()).collect();
         let builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master);
         let mut builder = builder.map_err(Fault::url)?.set_client_to_redis_db(self.sentinel_database);
+        // As connections tell of their end only then.
+        builder = builder.set_client_to_redis_protocol(ProtocolVersion::RESP3);
         if let Some(Credentials { user, password }) = &sentinels_own {
             builder = builder.set_client_to_sentinel_username(user).set_client_to_sentinel_password(password);
         }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::error::Fault;
@@ -26,7 +27,11 @@ pub(super) struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    calls: usize,
+    /// Requests that went at once, in their callers' hands: who holds its future without polling it
+    /// has one for as long as it likes.
+    alone: usize,
+    /// Tasks that send what waits.
+    drains: usize,
     waiting: VecDeque<(Request, oneshot::Sender<Reply>)>,
 }
 
@@ -44,7 +49,8 @@ impl Queue {
     pub(super) async fn ask(self: &Arc<Self>, request: Request) -> Reply {
         match self.begin(request) {
             Ok((request, _turn)) => self.ask_by(&[], request).await,
-            Err(reply) => reply.await.unwrap_or(Err(Fault::Reply("nothing"))),
+            // Its runtime ended, with the call.
+            Err(reply) => reply.await.unwrap_or(Err(Fault::NoRuntime)),
         }
     }
 
@@ -56,52 +62,35 @@ impl Queue {
         }
     }
 
-    /// The turn to send `request` at once, or where its reply will be.
-    fn begin(self: &Arc<Self>, request: Request) -> Result<(Request, Turn<'_>), oneshot::Receiver<Reply>> {
-        let mut state = self.state();
-        if state.calls < CALLS {
-            state.calls += 1;
-            return Ok((request, Turn { queue: self }));
-        }
-        let (sender, reply) = oneshot::channel();
-        state.waiting.push_back((request, sender));
-        Err(reply)
-    }
-
     /// What the script says of `request` by a clock that is handed in, in a call of its own.
     pub(super) async fn ask_by(&self, clock: &[u8], request: Request) -> Reply {
         self.server.call(clock, &[request]).await.pop().unwrap_or(Err(Fault::Reply("nothing")))
     }
 
-    /// Sends what waits, call after call, until nothing does.
-    async fn drain(self: Arc<Self>) {
-        let turn = Turn { queue: &self };
-        loop {
-            // Who has just been answered may well ask again: their requests leave together, too.
-            tokio::task::yield_now().await;
-            let (requests, senders) = self.next();
-            if requests.is_empty() {
-                return drop(turn);
-            }
-            for (sender, reply) in senders.into_iter().zip(self.server.call(&[], &requests).await) {
-                // Who gave up meanwhile was charged all the same.
-                let _ = sender.send(reply);
-            }
+    /// The turn to send `request` at once, or where its reply will be.
+    fn begin(self: &Arc<Self>, request: Request) -> Result<(Request, Turn<'_>), oneshot::Receiver<Reply>> {
+        let mut state = self.state();
+        let runtime = Handle::try_current();
+        if state.alone + state.drains < CALLS || runtime.is_err() {
+            state.alone += 1;
+            return Ok((request, Turn { queue: self }));
         }
+        let (sender, reply) = oneshot::channel();
+        state.waiting.push_back((request, sender));
+        // Those that went alone may be a long time about it: whoever waits waits for a task.
+        if let (0, Ok(runtime)) = (state.drains, runtime) {
+            self.drain_on(state, &runtime);
+        }
+        Err(reply)
     }
 
-    fn next(&self) -> (Vec<Request>, Vec<oneshot::Sender<Reply>>) {
-        let mut state = self.state();
-        let mut next = (Vec::new(), Vec::new());
-        while next.0.len() < TOGETHER
-            && let Some((request, sender)) = state.waiting.pop_front()
-        {
-            if !sender.is_closed() {
-                next.0.push(request);
-                next.1.push(sender);
-            }
-        }
-        next
+    /// Has one task more send what waits.
+    fn drain_on(self: &Arc<Self>, mut state: MutexGuard<'_, State>, runtime: &Handle) {
+        state.drains += 1;
+        drop(state);
+        // Made before it is spawned: a runtime that ends drops tasks that were never polled.
+        let drain = Drain { queue: self.clone(), is_over: false };
+        runtime.spawn(drain.run());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,8 +98,8 @@ impl Queue {
     }
 }
 
-/// One of the calls that may be under way. Whoever ends it, also by giving up, passes it on to
-/// those that wait.
+/// A call that is under way in its caller's hands. When it is over, given up too, those that wait get
+/// its place.
 struct Turn<'a> {
     queue: &'a Arc<Queue>,
 }
@@ -118,17 +107,63 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut state = self.queue.state();
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if !state.waiting.is_empty() => {
-                drop(state);
-                runtime.spawn(self.queue.clone().drain());
+        state.alone -= 1;
+        // Without a runtime here, the task that the first to wait has started sees to them.
+        if let (false, Ok(runtime)) = (state.waiting.is_empty(), Handle::try_current())
+            && state.alone + state.drains < CALLS
+        {
+            self.queue.drain_on(state, &runtime);
+        }
+    }
+}
+
+/// A task that sends what waits. If its runtime ends before that is done, the next to wait starts
+/// another one.
+struct Drain {
+    queue: Arc<Queue>,
+    is_over: bool,
+}
+
+impl Drain {
+    /// Call after call, until nothing waits.
+    async fn run(mut self) {
+        loop {
+            // Who has just been answered may well ask again: their requests leave together, too.
+            tokio::task::yield_now().await;
+            let Some((requests, senders)) = self.next() else { return };
+            for (sender, reply) in senders.into_iter().zip(self.queue.server.call(&[], &requests).await) {
+                // Who gave up meanwhile was charged all the same.
+                let _ = sender.send(reply);
             }
-            Ok(_) => state.calls -= 1,
-            // The runtime is gone, and so is who waited.
-            Err(_) => {
-                state.calls -= 1;
-                state.waiting.clear();
+        }
+    }
+
+    /// What waits. If nothing does, the task is over with that, and not a moment later: whoever comes then
+    /// starts another one.
+    fn next(&mut self) -> Option<(Vec<Request>, Vec<oneshot::Sender<Reply>>)> {
+        let mut state = self.queue.state();
+        let (mut requests, mut senders) = (Vec::new(), Vec::new());
+        while requests.len() < TOGETHER
+            && let Some((request, sender)) = state.waiting.pop_front()
+        {
+            if !sender.is_closed() {
+                requests.push(request);
+                senders.push(sender);
             }
+        }
+        if requests.is_empty() {
+            state.drains -= 1;
+            self.is_over = true;
+            return None;
+        }
+        Some((requests, senders))
+    }
+}
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.queue.state().drains -= 1;
         }
     }
 }

@@ -34,8 +34,9 @@ impl Attempt {
                 tokio::time::sleep(rest(failures)).await;
                 self.lines.set(self.line, Line::Opening);
             }
+            let cuts = self.lines.source.cuts();
             match self.lines.source.connect().await {
-                Ok(connection) => return self.succeed(connection, failures),
+                Ok(connection) => return self.succeed(connection, failures, cuts),
                 Err(fault) => {
                     failures = failures.saturating_add(1);
                     self.lines.set(self.line, Line::Down(Arc::new(fault)));
@@ -47,8 +48,9 @@ impl Attempt {
     /// Loads the script, or else opens another connection.
     pub(super) async fn reload(self, mut link: Link) {
         let failures = link.failures();
+        let cuts = self.lines.source.cuts();
         match self.lines.source.load(&mut link.connection).await {
-            Ok(()) => self.succeed(link.connection, failures.saturating_sub(1)),
+            Ok(()) => self.succeed(link.connection, failures.saturating_sub(1), cuts),
             Err(fault) => {
                 if failures > 0 {
                     self.lines.set(self.line, Line::Down(Arc::new(fault)));
@@ -59,9 +61,15 @@ impl Attempt {
         }
     }
 
-    fn succeed(mut self, connection: MultiplexedConnection, failures: u32) {
+    /// There were so many `cuts` when it began.
+    fn succeed(mut self, connection: MultiplexedConnection, failures: u32, cuts: u64) {
         self.is_over = true;
-        self.lines.set(self.line, Line::Open(Link::new(self.line, connection, failures)));
+        let link = Link::new(self.line, connection, failures);
+        self.lines.set(self.line, Line::Open(link.clone()));
+        if self.lines.source.cuts() != cuts {
+            // It may have been this one, which nobody had to be told of yet.
+            self.lines.check(&link);
+        }
     }
 }
 

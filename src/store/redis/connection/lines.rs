@@ -55,7 +55,9 @@ impl Lines {
     pub(super) fn new(source: Source, count: usize) -> Arc<Self> {
         let lines = (0..count).map(|_| Line::Idle).collect();
         let tasks = (0..count).map(|_| [None, None]).collect();
-        Arc::new(Self { source, lines: watch::Sender::new(lines), tasks: Mutex::new(tasks) })
+        let lines = Arc::new(Self { source, lines: watch::Sender::new(lines), tasks: Mutex::new(tasks) });
+        lines.source.tell(&lines);
+        lines
     }
 
     pub(super) fn count(&self) -> usize {
@@ -119,6 +121,15 @@ impl Lines {
     pub(super) fn check(self: &Arc<Self>, link: &Link) {
         if link.suspect() {
             self.spawn(link.line, 1, Check::new(self, link).run());
+        }
+    }
+
+    /// Has all connections checked, as one of them was cut.
+    pub(super) fn check_all(self: &Arc<Self>) {
+        for line in 0..self.count() {
+            if let Some(link) = self.link(line) {
+                self.check(&link);
+            }
         }
     }
 

@@ -1,14 +1,17 @@
 //! Where connections come from.
 
+use std::convert::Infallible;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::sentinel::SentinelClient;
-use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionInfo, cmd};
+use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, cmd};
 use deadpool_redis::{Connection, Manager, Pool, PoolError};
 use tokio::sync::Mutex;
 
+use super::lines::Lines;
 use crate::store::redis::error::Fault;
 use crate::store::redis::script;
 
@@ -20,6 +23,39 @@ pub(in crate::store::redis) struct Source {
     /// Held by who loads: of several that miss the script, one does. No call ever waits for it, but
     /// only the tasks that open connections.
     loading: Mutex<()>,
+    cuts: Cuts,
+}
+
+/// What is known of connections that were cut: then nobody has to make a call to find out.
+#[derive(Clone, Default)]
+struct Cuts(Arc<Told>);
+
+#[derive(Default)]
+struct Told {
+    /// Who is told.
+    lines: OnceLock<Weak<Lines>>,
+    /// How many there were.
+    count: AtomicU64,
+}
+
+impl Cuts {
+    /// Has connections tell of it. Which speak RESP3, as redis-rs asks for that.
+    fn told_by(&self, info: ConnectionInfo, config: AsyncConnectionConfig) -> (ConnectionInfo, AsyncConnectionConfig) {
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        (info.set_redis_settings(settings), self.listen(config))
+    }
+
+    fn listen(&self, config: AsyncConnectionConfig) -> AsyncConnectionConfig {
+        let cuts = self.clone();
+        config.set_push_sender(move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                cuts.0.count.fetch_add(1, Ordering::Release);
+                // Which it was is not said.
+                cuts.0.lines.get().and_then(Weak::upgrade).inspect(Lines::check_all);
+            }
+            Ok::<_, Infallible>(())
+        })
+    }
 }
 
 enum Server {
@@ -36,19 +72,34 @@ impl Source {
         config: AsyncConnectionConfig,
         connections: usize,
     ) -> Result<Self, Fault> {
+        let cuts = Cuts::default();
+        let (info, config) = cuts.told_by(info, config);
         let manager = Manager::new_with_config(info, config).map_err(Fault::url)?;
         // Only timeouts of the pool can fail to build, and there are none.
         let pool = Pool::builder(manager).max_size(connections).build();
-        Ok(Self::of(Server::Node(pool.map_err(|_| Fault::Setting("the pool is refused".into()))?)))
+        let pool = pool.map_err(|_| Fault::Setting("the pool is refused".into()))?;
+        Ok(Self::of(Server::Node(pool), cuts))
     }
 
     /// The master that Sentinel names whenever there is to be a connection.
     pub(in crate::store::redis) fn sentinel(client: SentinelClient, config: AsyncConnectionConfig) -> Self {
-        Self::of(Server::Sentinel(Box::new(Mutex::new(client)), config))
+        let cuts = Cuts::default();
+        let config = cuts.listen(config);
+        Self::of(Server::Sentinel(Box::new(Mutex::new(client)), config), cuts)
     }
 
-    fn of(server: Server) -> Self {
-        Self { server, hash: OnceLock::new(), loading: Mutex::default() }
+    fn of(server: Server, cuts: Cuts) -> Self {
+        Self { server, hash: OnceLock::new(), loading: Mutex::default(), cuts }
+    }
+
+    /// Tells `lines` of connections that were cut.
+    pub(super) fn tell(&self, lines: &Arc<Lines>) {
+        let _ = self.cuts.0.lines.set(Arc::downgrade(lines));
+    }
+
+    /// How many connections were cut so far.
+    pub(super) fn cuts(&self) -> u64 {
+        self.cuts.0.count.load(Ordering::Acquire)
     }
 
     /// What the servers know the script by.
