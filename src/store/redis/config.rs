@@ -55,8 +55,9 @@ use crate::error::StoreError;
 ///   +time +get +set +del +lindex +lrange +lset +ltrim +rpush +pexpireat
 /// ```
 ///
-/// Through Sentinel also `+role`; a database other than 0 takes `+select`. At the Sentinels, a user
-/// needs `+role +sentinel|masters`.
+/// In a Cluster also `+asking +cluster|slots`; through Sentinel also `+role`; a database other than 0
+/// takes `+select`. At the Sentinels, a user needs `+role +sentinel|masters`. Connecting tries none of
+/// the permissions for keys: what is missing shows as an error of the first requests.
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {

@@ -114,6 +114,8 @@ while at <= #text do
   end
   if not ok then
     wrong = sub_string(type(wrong) == 'table' and wrong.err or tostring(wrong), 1, 999)
+    -- Redis 6.2 puts where it happened before it, `@user_script: 17: -`, and ends the line.
+    wrong = wrong:gsub('^@[^:]*: %d+: ', ''):gsub('^%-', ''):gsub('%s+$', '')
     reply[parts + 1], reply[parts + 2], reply[parts + 3] = ERROR, pack('<I2', #wrong), wrong
     parts = parts + 3
   end

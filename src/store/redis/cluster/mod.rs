@@ -131,7 +131,8 @@ impl Cluster {
     /// The master at the address that another one gave.
     fn master(&self, address: &str, by: &Master) -> Result<Arc<Master>, Fault> {
         // A master that knows no host of another means its own.
-        let address = match address.strip_prefix(':') {
+        let port = address.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let address = match port {
             Some(_) => NodeAddress::try_from(format!("{}{address}", by.address.host()).as_str())?,
             None => NodeAddress::try_from(address)?,
         };
@@ -189,9 +190,13 @@ impl Cluster {
 
 /// What the first of `masters` to answer says of the slots.
 async fn ask_any(masters: &[Arc<Master>]) -> Result<Vec<Range>, Fault> {
-    let asked = masters
-        .iter()
-        .map(|master| Box::pin(async move { owners(&master.queue.server().slots().await?, master.address.host()) }));
+    let asked = masters.iter().map(|master| {
+        Box::pin(async move {
+            let owners = owners(&master.queue.server().slots().await?, master.address.host())?;
+            // As of a node that has lost its configuration: another one knows more.
+            if owners.is_empty() { Err(Fault::Reply("no slots")) } else { Ok(owners) }
+        })
+    });
     Ok(select_ok(asked).await?.0)
 }
 

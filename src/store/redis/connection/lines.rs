@@ -17,7 +17,8 @@ pub(super) struct Lines {
     lines: watch::Sender<Vec<Line>>,
     /// What is done about each line in the background: an attempt, and a check. Nothing while all
     /// is well.
-    tasks: Mutex<Vec<[Option<AbortHandle>; 2]>>,
+    /// None once all is over.
+    tasks: Mutex<Option<Vec<[Option<AbortHandle>; 2]>>>,
 }
 
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl Lines {
     pub(super) fn new(source: Source, count: usize) -> Arc<Self> {
         let lines = (0..count).map(|_| Line::Idle).collect();
         let tasks = (0..count).map(|_| [None, None]).collect();
-        let lines = Arc::new(Self { source, lines: watch::Sender::new(lines), tasks: Mutex::new(tasks) });
+        let lines = Arc::new(Self { source, lines: watch::Sender::new(lines), tasks: Mutex::new(Some(tasks)) });
         lines.source.tell(&lines);
         lines
     }
@@ -153,12 +154,14 @@ impl Lines {
         let Ok(runtime) = Handle::try_current() else { return self.set(line, Line::Idle) };
         // Locked before it is spawned: it may be over, and followed by another, before we go on.
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        // A check may still be at it while the store is dropped.
+        let Some(tasks) = tasks.as_mut() else { return };
         tasks[line][what] = Some(runtime.spawn(task).abort_handle());
     }
 
     /// Ends all that is done in the background.
     pub(super) fn end(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.iter_mut().flatten().filter_map(Option::take).for_each(|task| task.abort());
+        tasks.take().into_iter().flatten().flatten().flatten().for_each(|task| task.abort());
     }
 }
