@@ -16,7 +16,7 @@ impl Guard {
     /// Whether the store may be asked, for a request with these charges: while the breaker is open, they
     /// are what it is probed with.
     pub(crate) fn admit(self: &Arc<Self>, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
-        match self.breaker.pass(!charges.is_empty()) {
+        match self.breaker.pass(!charges.is_empty(), self.deadline) {
             Pass::Ask(attempt) => return Ok(attempt),
             Pass::Probe(attempt) => match Handle::try_current() {
                 Ok(runtime) => self.probe(&runtime, attempt, charges),
