@@ -227,6 +227,19 @@ impl Attempt {
         None
     }
 
+    /// The store was not asked after all, and nothing is known of it: the next may.
+    pub(super) fn withdraw(mut self) {
+        match self.kind.take() {
+            Some(Kind::Trial { turn }) => drop(self.breaker.half_open(turn)),
+            Some(Kind::Probe { turn }) => {
+                if let Some(mut circuit) = self.breaker.circuit_in(turn) {
+                    circuit.phase = Phase::Open { until: Instant::now() };
+                }
+            }
+            Some(Kind::Usual { .. }) | None => {}
+        }
+    }
+
     /// The same for an answer that was there at once: it has cost nobody any time, and is not counted
     /// unless it was waited for.
     pub(super) fn end_at_once(mut self, worked: bool) -> Option<BreakerState> {

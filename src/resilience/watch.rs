@@ -32,7 +32,11 @@ impl Guard {
 
     /// Asks the store in the background what it would decide. Nobody waits for the answer.
     fn probe(self: &Arc<Self>, runtime: &Handle, attempt: Attempt, charges: &[Charge<'_>]) {
-        match self.store.peek(charges).into_ready() {
+        let answer = self.store.peek(charges);
+        if answer.is_remembered() {
+            return attempt.withdraw();
+        }
+        match answer.into_ready() {
             Ok(answer) => self.tell_change(attempt.end(answer.is_ok())),
             Err(pending) => {
                 let guard = self.clone();

@@ -237,6 +237,33 @@ fn a_probe_that_never_ends_makes_way_for_the_next() {
     assert!(second.block_on(recovers(&limiter, ms(5))) < Duration::from_secs(30));
 }
 
+/// What a store remembers says nothing of whether it works.
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_memory_does_not_close_it() {
+    let (store, events) = (Faulty::new(Mode::Hangs), Events::default());
+    let limiter = limiter(&store).observe(events.observer());
+    for _ in 0..5 {
+        assert!(acquire(&limiter).await.0.is_err());
+    }
+    store.set(Mode::Remembers);
+    for _ in 0..200 {
+        let _ = acquire(&limiter).await;
+        sleep(ms(5)).await;
+    }
+    assert_eq!((events.count("breaker: HalfOpen"), events.count("breaker: Closed")), (0, 0));
+    // Nor once it is half open.
+    store.set_for(Op::Peek, Mode::Works);
+    assert!(acquire(&limiter).await.0.is_err());
+    sleep(ms(1)).await;
+    for _ in 0..5 {
+        assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+    }
+    assert_eq!((events.count("breaker: HalfOpen"), events.count("breaker: Closed")), (1, 0));
+    store.set(Mode::Works);
+    assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+    assert_eq!(events.count("breaker: Closed"), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_panics_does_not_keep_it_open() {
     let store = Faulty::new(Mode::Hangs);
