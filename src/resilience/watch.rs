@@ -37,12 +37,12 @@ impl Guard {
             return attempt.withdraw();
         }
         match answer.into_ready() {
-            Ok(answer) => self.tell_change(attempt.end(answer.is_ok())),
+            Ok(answer) => self.tell_change(attempt.end(works(&answer))),
             Err(pending) => {
                 let guard = self.clone();
                 runtime.spawn(async move {
                     let answer = timeout(guard.deadline, pending).await;
-                    guard.tell_change(attempt.end(matches!(answer, Ok(Ok(_)))));
+                    guard.tell_change(attempt.end(answer.is_ok_and(|answer| works(&answer))));
                 });
             }
         }
@@ -56,12 +56,12 @@ impl Guard {
     ) -> Result<T, StoreError> {
         let answer = timeout(self.deadline, asked).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::timed_out(self.deadline)));
-        self.judge(attempt.end(answer.is_ok()), answer)
+        self.judge(attempt.end(works(&answer)), answer)
     }
 
     /// What an answer that was there at once says of the store.
     pub(super) fn judge_at_once<T>(&self, attempt: Attempt, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-        self.judge(attempt.end_at_once(answer.is_ok()), answer)
+        self.judge(attempt.end_at_once(works(&answer)), answer)
     }
 
     fn judge<T>(&self, changed: Option<BreakerState>, answer: Result<T, StoreError>) -> Result<T, StoreError> {
@@ -84,4 +84,9 @@ impl Guard {
         #[cfg(feature = "tracing")]
         self.reports.changed(state);
     }
+}
+
+/// Whether an answer says that the store works: one request that it can't decide is no failure of it.
+fn works<T>(answer: &Result<T, StoreError>) -> bool {
+    answer.as_ref().err().is_none_or(StoreError::is_of_one_request)
 }
