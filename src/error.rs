@@ -231,7 +231,11 @@ pub struct StoreError {
 #[derive(Debug)]
 enum Cause {
     Failed(Box<dyn std::error::Error + Send + Sync>),
-    TimedOut { deadline: Duration },
+    /// One request could not be decided, by a store that works.
+    Undecidable(Box<dyn std::error::Error + Send + Sync>),
+    TimedOut {
+        deadline: Duration,
+    },
     BreakerOpen,
 }
 
@@ -253,6 +257,17 @@ impl StoreError {
         Self { cause: Cause::Failed(source.into()) }
     }
 
+    /// Wraps what is wrong with one request, or with what its keys hold, where a store works otherwise:
+    /// that opens no [circuit breaker](crate::CircuitBreaker).
+    pub fn of_one_request(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { cause: Cause::Undecidable(source.into()) }
+    }
+
+    /// Whether the store works all the same.
+    pub(crate) const fn is_of_one_request(&self) -> bool {
+        matches!(self.cause, Cause::Undecidable(_))
+    }
+
     pub(crate) const fn timed_out(deadline: Duration) -> Self {
         Self { cause: Cause::TimedOut { deadline } }
     }
@@ -265,7 +280,7 @@ impl StoreError {
     #[must_use]
     pub const fn kind(&self) -> StoreErrorKind {
         match self.cause {
-            Cause::Failed(_) => StoreErrorKind::Failed,
+            Cause::Failed(_) | Cause::Undecidable(_) => StoreErrorKind::Failed,
             Cause::TimedOut { .. } => StoreErrorKind::TimedOut,
             Cause::BreakerOpen => StoreErrorKind::BreakerOpen,
         }
@@ -275,7 +290,7 @@ impl StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.cause {
-            Cause::Failed(_) => write!(f, "the rate limit store could not decide"),
+            Cause::Failed(_) | Cause::Undecidable(_) => write!(f, "the rate limit store could not decide"),
             Cause::TimedOut { deadline } => write!(f, "the rate limit store did not answer within {deadline:?}"),
             Cause::BreakerOpen => write!(f, "the rate limit store was not asked, as it has failed too often of late"),
         }
@@ -285,7 +300,7 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.cause {
-            Cause::Failed(source) => Some(&**source),
+            Cause::Failed(source) | Cause::Undecidable(source) => Some(&**source),
             Cause::TimedOut { .. } | Cause::BreakerOpen => None,
         }
     }

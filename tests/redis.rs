@@ -13,7 +13,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd};
 use limits::{Patient, all};
 use redis_server::RedisServer;
-use tower_ratelimit::{Algorithm, FixedWindow, Limit, Limiter, RedisStore, SlidingLog};
+use tower_ratelimit::{Algorithm, FixedWindow, Limit, Limiter, RedisStore, SlidingLog, StoreErrorKind};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -234,6 +234,31 @@ async fn what_is_not_ours_is_an_error_and_stays() {
         limiter.reset(name).await.expect("a reset");
         assert_eq!(limiter.acquire(name, 1).await.expect("a decision").outcomes()[0].remaining(), 9, "{name}");
         limiter.reset(name).await.expect("a reset");
+    }
+}
+
+/// Who has such a key is not decided; all others are.
+#[tokio::test]
+async fn what_is_not_ours_keeps_nobody_else_from_redis() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))])
+        .store(store(&server).await)
+        .deadline(Duration::from_secs(30));
+    let mut connection = connection(&server).await;
+    for (key, wrong) in [("spoilt", "LPUSH"), ("also spoilt", "SET")] {
+        let before = keys(&mut connection).await;
+        assert!(limiter.acquire(key, 1).await.expect("a decision").is_allowed());
+        let after = keys(&mut connection).await;
+        let ours = after.iter().find(|key| !before.contains(key)).expect("our key");
+        let () = cmd("DEL").arg(ours).query_async(&mut connection).await.expect("a deletion");
+        let () = cmd(wrong).arg(ours).arg("17").query_async(&mut connection).await.expect("a write");
+        for _ in 0..20 {
+            let error = limiter.acquire(key, 1).await.expect_err("no decision");
+            assert_eq!(error.kind(), StoreErrorKind::Failed, "{}", chain(&error));
+            assert!(limiter.peek(key, 1).await.is_err());
+        }
+        assert!(limiter.acquire("another", 1).await.expect("a decision").is_allowed());
+        limiter.reset(key).await.expect("a reset");
     }
 }
 

@@ -6,6 +6,8 @@ mod limits;
 #[path = "support/redis_server.rs"]
 mod redis_server;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -13,8 +15,9 @@ use deadpool_redis::redis::{Client, cmd};
 use limits::Patient;
 use redis_server::RedisServer;
 use tower_ratelimit::{
-    Algorithm, Clock, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock, MemoryStore,
-    Receipt, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter, Timestamp, TokenBucket,
+    Algorithm, BreakerState, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter,
+    ManualClock, MemoryStore, Receipt, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter, StoreErrorKind,
+    Timestamp, TokenBucket,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -241,6 +244,42 @@ async fn what_another_process_resets_is_seen_soon() {
     let started = Instant::now();
     while !acquire(&limiter, 1).await.is_allowed() {
         assert!(started.elapsed() < Duration::from_secs(20), "a day's denial outlives the reset");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What is remembered says nothing of whether Redis works: while it does not, the denied are denied, and
+/// the others don't wait.
+#[tokio::test]
+async fn a_flood_of_the_denied_keeps_the_breaker_open_while_redis_is_down() {
+    let setup = Setup::new().await;
+    let closed = Arc::new(AtomicUsize::new(0));
+    let counted = closed.clone();
+    let store = setup.store.clone().remember_denials(Duration::from_secs(600));
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1))])
+        .store(store)
+        .deadline(Duration::from_millis(300))
+        .observe(move |event| {
+            if let Event::BreakerChanged { state: BreakerState::HalfOpen | BreakerState::Closed, .. } = event {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    exhaust(&limiter).await;
+    setup.server.pause();
+    let other = || async { limiter.acquire("other", 1).await.map_err(|error| error.kind()) };
+    while other().await.expect_err("Redis is down") != StoreErrorKind::BreakerOpen {}
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(2) {
+        assert!(!acquire(&limiter, 1).await.is_allowed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(other().await.expect_err("Redis is down"), StoreErrorKind::BreakerOpen);
+    assert_eq!(closed.load(Ordering::Relaxed), 0);
+    setup.server.resume();
+    let started = Instant::now();
+    while other().await.is_err() {
+        assert!(!acquire(&limiter, 1).await.is_allowed());
+        assert!(started.elapsed() < Duration::from_secs(20), "it is back");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

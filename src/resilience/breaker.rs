@@ -26,6 +26,8 @@ struct Circuit {
     phase: Phase,
     /// How long the next pause is at most.
     pause: Duration,
+    /// Which trial or probe is the latest. What an earlier one says comes too late.
+    turn: u64,
 }
 
 #[derive(Debug)]
@@ -34,11 +36,16 @@ enum Phase {
     Open {
         until: Instant,
     },
-    /// The pause is over, and the store is asked in the background.
-    Probing,
+    /// The pause is over, and the store is asked in the background; from then on another may.
+    Probing {
+        until: Instant,
+    },
     HalfOpen,
-    /// A request tries whether the store works.
-    Trying,
+    /// A request tries whether the store works; from then on another may: whoever holds an answer
+    /// need not wait for it.
+    Trying {
+        until: Instant,
+    },
 }
 
 /// Whether a request may ask the store.
@@ -51,7 +58,7 @@ pub(super) enum Pass {
 
 impl Breaker {
     pub(super) fn new(settings: CircuitBreaker) -> Arc<Self> {
-        let circuit = Circuit { phase: Phase::Closed, pause: settings.first_pause() };
+        let circuit = Circuit { phase: Phase::Closed, pause: settings.first_pause(), turn: 0 };
         Arc::new(Self { settings, epoch: AtomicU32::new(0), failures: AtomicU32::new(0), circuit: Mutex::new(circuit) })
     }
 
@@ -66,25 +73,27 @@ impl Breaker {
         epoch.is_multiple_of(2).then_some(epoch)
     }
 
-    /// Whether a request may ask the store, which may `probe` it instead.
-    pub(super) fn pass(self: &Arc<Self>, probe: bool) -> Pass {
+    /// Whether a request may ask the store, for `deadline`, which may `probe` it instead.
+    pub(super) fn pass(self: &Arc<Self>, probe: bool, deadline: Duration) -> Pass {
         let attempt = |kind| Attempt { breaker: self.clone(), kind: Some(kind) };
         if let Some(epoch) = self.closed() {
             return Pass::Ask(Attempt::usual(self, epoch));
         }
         let mut circuit = self.circuit();
+        let now = Instant::now();
+        // Who is about to reach its deadline is not overtaken.
+        let until = after(now, deadline.saturating_mul(2));
         match circuit.phase {
             // It has closed in between.
             Phase::Closed => Pass::Ask(attempt(Kind::Usual { epoch: self.epoch.load(Ordering::Relaxed) })),
-            Phase::HalfOpen => {
-                circuit.phase = Phase::Trying;
-                Pass::Ask(attempt(Kind::Trial))
+            Phase::Trying { until: then } if now < then => Pass::No,
+            Phase::HalfOpen | Phase::Trying { .. } => {
+                Pass::Ask(attempt(Kind::Trial { turn: circuit.begin(Phase::Trying { until }) }))
             }
-            Phase::Open { until } if probe && until <= Instant::now() => {
-                circuit.phase = Phase::Probing;
-                Pass::Probe(attempt(Kind::Probe))
+            Phase::Open { until: then } | Phase::Probing { until: then } if !probe || now < then => Pass::No,
+            Phase::Open { .. } | Phase::Probing { .. } => {
+                Pass::Probe(attempt(Kind::Probe { turn: circuit.begin(Phase::Probing { until }) }))
             }
-            Phase::Open { .. } | Phase::Probing | Phase::Trying => Pass::No,
         }
     }
 
@@ -114,37 +123,51 @@ impl Breaker {
         }
     }
 
-    fn reopen(&self) -> BreakerState {
-        self.circuit().open(self.settings.longest_pause);
-        BreakerState::Open
+    fn reopen(&self, turn: u64) -> Option<BreakerState> {
+        self.circuit_in(turn)?.open(self.settings.longest_pause);
+        Some(BreakerState::Open)
     }
 
-    fn half_open(&self) -> BreakerState {
-        self.circuit().phase = Phase::HalfOpen;
-        BreakerState::HalfOpen
+    fn half_open(&self, turn: u64) -> Option<BreakerState> {
+        self.circuit_in(turn)?.phase = Phase::HalfOpen;
+        Some(BreakerState::HalfOpen)
     }
 
-    fn close(&self) -> BreakerState {
-        let mut circuit = self.circuit();
+    fn close(&self, turn: u64) -> Option<BreakerState> {
+        let mut circuit = self.circuit_in(turn)?;
         circuit.phase = Phase::Closed;
         self.failures.store(0, Ordering::Relaxed);
         self.epoch.fetch_add(1, Ordering::Relaxed);
-        BreakerState::Closed
+        Some(BreakerState::Closed)
     }
 
     fn circuit(&self) -> MutexGuard<'_, Circuit> {
         self.circuit.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The circuit, unless another trial or probe has overtaken that of `turn`.
+    fn circuit_in(&self, turn: u64) -> Option<MutexGuard<'_, Circuit>> {
+        Some(self.circuit()).filter(|circuit| circuit.turn == turn)
+    }
 }
 
 impl Circuit {
     fn open(&mut self, longest: Duration) {
-        // A year off is as good as never.
-        let now = Instant::now();
-        let until = now.checked_add(jittered(self.pause)).unwrap_or(now + Duration::from_secs(31_536_000));
-        self.phase = Phase::Open { until };
+        self.phase = Phase::Open { until: after(Instant::now(), jittered(self.pause)) };
         self.pause = self.pause.saturating_mul(2).min(longest);
     }
+
+    /// Begins the turn of a trial or probe.
+    fn begin(&mut self, phase: Phase) -> u64 {
+        self.phase = phase;
+        self.turn += 1;
+        self.turn
+    }
+}
+
+fn after(now: Instant, time: Duration) -> Instant {
+    // A year off is as good as never.
+    now.checked_add(time).unwrap_or(now + Duration::from_secs(31_536_000))
 }
 
 /// Between half of `pause` and all of it.
@@ -167,8 +190,8 @@ pub(crate) struct Attempt {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Usual { epoch: u32 },
-    Trial,
-    Probe,
+    Trial { turn: u64 },
+    Probe { turn: u64 },
 }
 
 impl Attempt {
@@ -179,8 +202,14 @@ impl Attempt {
 
     /// Of a probe, a request that asks the store itself.
     pub(super) fn into_trial(mut self) -> Self {
-        self.breaker.circuit().phase = Phase::Trying;
-        self.kind = Some(Kind::Trial);
+        if let Some(Kind::Probe { turn }) = self.kind {
+            self.kind = Some(Kind::Trial { turn });
+            if let Some(mut circuit) = self.breaker.circuit_in(turn)
+                && let Phase::Probing { until } = circuit.phase
+            {
+                circuit.phase = Phase::Trying { until };
+            }
+        }
         self
     }
 
@@ -189,13 +218,26 @@ impl Attempt {
         match self.kind.take()? {
             Kind::Usual { epoch } if worked => self.breaker.succeed(epoch),
             Kind::Usual { epoch } => return self.breaker.fail(epoch),
-            Kind::Trial if worked => return Some(self.breaker.close()),
-            Kind::Probe if worked => return Some(self.breaker.half_open()),
-            Kind::Trial => return Some(self.breaker.reopen()),
+            Kind::Trial { turn } if worked => return self.breaker.close(turn),
+            Kind::Probe { turn } if worked => return self.breaker.half_open(turn),
+            Kind::Trial { turn } => return self.breaker.reopen(turn),
             // It has been open all along.
-            Kind::Probe => drop(self.breaker.reopen()),
+            Kind::Probe { turn } => drop(self.breaker.reopen(turn)),
         }
         None
+    }
+
+    /// The store was not asked after all, and nothing is known of it: the next may.
+    pub(super) fn withdraw(mut self) {
+        match self.kind.take() {
+            Some(Kind::Trial { turn }) => drop(self.breaker.half_open(turn)),
+            Some(Kind::Probe { turn }) => {
+                if let Some(mut circuit) = self.breaker.circuit_in(turn) {
+                    circuit.phase = Phase::Open { until: Instant::now() };
+                }
+            }
+            Some(Kind::Usual { .. }) | None => {}
+        }
     }
 
     /// The same for an answer that was there at once: it has cost nobody any time, and is not counted
@@ -211,8 +253,8 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         match self.kind {
-            Some(Kind::Trial) if !std::thread::panicking() => self.breaker.circuit().phase = Phase::HalfOpen,
-            Some(Kind::Trial | Kind::Probe) => drop(self.breaker.reopen()),
+            Some(Kind::Trial { turn }) if !std::thread::panicking() => drop(self.breaker.half_open(turn)),
+            Some(Kind::Trial { turn } | Kind::Probe { turn }) => drop(self.breaker.reopen(turn)),
             Some(Kind::Usual { .. }) | None => {}
         }
     }

@@ -144,8 +144,18 @@ impl Guard {
     /// The same while the breaker is open.
     #[cold]
     fn try_to_decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+        if let Some(decision) = self.store.remembered(charges) {
+            return Answer::remembered(decision);
+        }
         match self.admit(charges) {
-            Ok(attempt) => self.unsettled(task, attempt, task.ask(&*self.store, charges), charges),
+            Ok(attempt) => {
+                let answer = task.ask(&*self.store, charges);
+                if answer.is_remembered() {
+                    attempt.withdraw();
+                    return answer;
+                }
+                self.unsettled(task, attempt, answer, charges)
+            }
             Err(error) => Answer::ready(self.fall_back(task, error, charges)),
         }
     }

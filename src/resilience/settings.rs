@@ -14,7 +14,8 @@ use crate::quota::checked;
 /// twice as long up to the longest. Pauses are random, between half their length and all of it, so
 /// that a fleet does not come back as one.
 ///
-/// A store that answers at once, as one in memory does, is never left alone, whatever it answers.
+/// A store that answers at once, as one in memory does, is never left alone, whatever it answers. Nor is
+/// a Redis that works, but can't decide one request as its key there holds something else.
 ///
 /// ```
 /// use std::time::Duration;

@@ -16,7 +16,7 @@ impl Guard {
     /// Whether the store may be asked, for a request with these charges: while the breaker is open, they
     /// are what it is probed with.
     pub(crate) fn admit(self: &Arc<Self>, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
-        match self.breaker.pass(!charges.is_empty()) {
+        match self.breaker.pass(!charges.is_empty(), self.deadline) {
             Pass::Ask(attempt) => return Ok(attempt),
             Pass::Probe(attempt) => match Handle::try_current() {
                 Ok(runtime) => self.probe(&runtime, attempt, charges),
@@ -32,13 +32,17 @@ impl Guard {
 
     /// Asks the store in the background what it would decide. Nobody waits for the answer.
     fn probe(self: &Arc<Self>, runtime: &Handle, attempt: Attempt, charges: &[Charge<'_>]) {
-        match self.store.peek(charges).into_ready() {
-            Ok(answer) => self.tell_change(attempt.end(answer.is_ok())),
+        let answer = self.store.peek(charges);
+        if answer.is_remembered() {
+            return attempt.withdraw();
+        }
+        match answer.into_ready() {
+            Ok(answer) => self.tell_change(attempt.end(works(&answer))),
             Err(pending) => {
                 let guard = self.clone();
                 runtime.spawn(async move {
                     let answer = timeout(guard.deadline, pending).await;
-                    guard.tell_change(attempt.end(matches!(answer, Ok(Ok(_)))));
+                    guard.tell_change(attempt.end(answer.is_ok_and(|answer| works(&answer))));
                 });
             }
         }
@@ -52,12 +56,12 @@ impl Guard {
     ) -> Result<T, StoreError> {
         let answer = timeout(self.deadline, asked).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::timed_out(self.deadline)));
-        self.judge(attempt.end(answer.is_ok()), answer)
+        self.judge(attempt.end(works(&answer)), answer)
     }
 
     /// What an answer that was there at once says of the store.
     pub(super) fn judge_at_once<T>(&self, attempt: Attempt, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-        self.judge(attempt.end_at_once(answer.is_ok()), answer)
+        self.judge(attempt.end_at_once(works(&answer)), answer)
     }
 
     fn judge<T>(&self, changed: Option<BreakerState>, answer: Result<T, StoreError>) -> Result<T, StoreError> {
@@ -80,4 +84,9 @@ impl Guard {
         #[cfg(feature = "tracing")]
         self.reports.changed(state);
     }
+}
+
+/// Whether an answer says that the store works: one request that it can't decide is no failure of it.
+fn works<T>(answer: &Result<T, StoreError>) -> bool {
+    answer.as_ref().err().is_none_or(StoreError::is_of_one_request)
 }

@@ -24,14 +24,25 @@ pub struct Answer<T>(State<T>);
 
 enum State<T> {
     Ready(Option<Result<T, StoreError>>),
+    Remembered(Option<T>),
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
+
+const POLLED_AGAIN: &str = "an answer is polled once it is there";
 
 impl<T> Answer<T> {
     /// An answer that is there.
     #[inline]
     pub fn ready(answer: Result<T, StoreError>) -> Self {
         Self(State::Ready(Some(answer)))
+    }
+
+    /// An answer that is known without asking, where the store would otherwise have to be: such as a
+    /// denial that [`RedisStore`](crate::RedisStore) remembers. It says nothing of whether the store
+    /// works.
+    #[inline]
+    pub fn remembered(answer: T) -> Self {
+        Self(State::Remembered(Some(answer)))
     }
 
     /// An answer that has yet to come.
@@ -42,7 +53,12 @@ impl<T> Answer<T> {
     /// Whether the answer is there, and no error.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
-        matches!(self.0, State::Ready(Some(Ok(_))))
+        matches!(self.0, State::Ready(Some(Ok(_))) | State::Remembered(Some(_)))
+    }
+
+    /// Whether it is known without asking.
+    pub(crate) fn is_remembered(&self) -> bool {
+        matches!(self.0, State::Remembered(_))
     }
 
     /// The answer, if it is there and was not taken.
@@ -54,6 +70,7 @@ impl<T> Answer<T> {
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
             State::Ready(Some(answer)) => Ok(answer),
+            State::Remembered(Some(answer)) => Ok(Ok(answer)),
             state => Err(Self(state)),
         }
     }
@@ -67,7 +84,8 @@ impl<T: Unpin> Future for Answer<T> {
     /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Ready(answer) => Poll::Ready(answer.take().expect("an answer is polled once it is there")),
+            State::Ready(answer) => Poll::Ready(answer.take().expect(POLLED_AGAIN)),
+            State::Remembered(answer) => Poll::Ready(Ok(answer.take().expect(POLLED_AGAIN))),
             State::Pending(answer) => answer.as_mut().poll(context),
         }
     }
@@ -77,6 +95,7 @@ impl<T> fmt::Debug for Answer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.0 {
             State::Ready(_) => "ready",
+            State::Remembered(_) => "remembered",
             State::Pending(_) => "pending",
         };
         f.debug_tuple("Answer").field(&state).finish()

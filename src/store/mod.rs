@@ -36,6 +36,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Decides a request as [`acquire`](Self::acquire) would now, and takes nothing.
     fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision>;
 
+    /// What [`acquire`](Self::acquire) and [`peek`](Self::peek) would decide without asking anyone: a
+    /// denial that is remembered. It is told even while a [circuit breaker](crate::CircuitBreaker) is
+    /// open. None, unless a store says otherwise: one that wraps another asks that.
+    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+        let _ = charges;
+        None
+    }
+
     /// Gives back what still counts of earlier charges.
     fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()>;
 
@@ -54,6 +62,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
         (**self).peek(charges)
+    }
+
+    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+        (**self).remembered(charges)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {

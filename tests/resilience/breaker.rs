@@ -200,6 +200,70 @@ async fn who_gives_up_trying_makes_way_for_the_next() {
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
 }
 
+/// An answer need not be awaited, nor dropped.
+#[tokio::test(start_paused = true)]
+async fn who_never_tries_makes_way_for_the_next() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = opened(&store).await;
+    store.set(Mode::Works);
+    sleep(ms(200)).await;
+    assert!(acquire(&limiter).await.0.is_err());
+    sleep(ms(1)).await;
+    let held = limiter.acquire("key", 1);
+    assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen), "one at a time");
+    assert!(recovers(&limiter, ms(5)).await <= ms(200));
+    // What it says in the end, nobody asks for any more.
+    store.set(Mode::Hangs);
+    drop(held);
+    store.set(Mode::Works);
+    assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+}
+
+/// Neither does a probe in a runtime that has stopped.
+#[test]
+fn a_probe_that_never_ends_makes_way_for_the_next() {
+    let [first, second] = [(); 2].map(|()| Builder::new_current_thread().enable_time().build().expect("a runtime"));
+    let store = Faulty::new(Mode::Fails);
+    let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
+    let limiter = limiter(&store).circuit_breaker(settings);
+    assert_eq!(first.block_on(acquire(&limiter)).0, Err(StoreErrorKind::Failed));
+    store.set(Mode::Works);
+    std::thread::sleep(ms(1));
+    {
+        let _entered = first.enter();
+        let answer = limiter.acquire("key", 1).into_ready();
+        assert!(answer.expect("it is there").is_err());
+    }
+    assert!(second.block_on(recovers(&limiter, ms(5))) < Duration::from_secs(30));
+}
+
+/// What a store remembers says nothing of whether it works.
+#[tokio::test(start_paused = true)]
+async fn an_answer_from_memory_does_not_close_it() {
+    let (store, events) = (Faulty::new(Mode::Hangs), Events::default());
+    let limiter = limiter(&store).observe(events.observer());
+    for _ in 0..5 {
+        assert!(acquire(&limiter).await.0.is_err());
+    }
+    store.set(Mode::Remembers);
+    for _ in 0..200 {
+        let _ = acquire(&limiter).await;
+        sleep(ms(5)).await;
+    }
+    assert_eq!((events.count("breaker: HalfOpen"), events.count("breaker: Closed")), (0, 0));
+    // Nor once it is half open.
+    store.set_for(Op::Peek, Mode::Works);
+    assert!(acquire(&limiter).await.0.is_err());
+    sleep(ms(1)).await;
+    for _ in 0..5 {
+        assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+    }
+    assert_eq!((events.count("breaker: HalfOpen"), events.count("breaker: Closed")), (1, 0));
+    store.set(Mode::Works);
+    assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
+    assert_eq!(events.count("breaker: Closed"), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_panics_does_not_keep_it_open() {
     let store = Faulty::new(Mode::Hangs);

@@ -19,6 +19,8 @@ pub(crate) enum Mode {
     /// Never answers.
     Hangs,
     Panics,
+    /// Decides from memory, where it would ask: it may work or not.
+    Remembers,
 }
 
 /// What a store is asked for.
@@ -102,6 +104,9 @@ impl Faulty {
         if mode == Mode::FailsAtOnce {
             return Answer::ready(failure());
         }
+        if mode == Mode::Remembers {
+            return Answer::remembered(memory(&self.memory).into_ready().expect("it is there").expect("a decision"));
+        }
         let answer = matches!(mode, Mode::Works | Mode::Dawdles(_)).then(|| memory(&self.memory));
         Answer::pending(async move {
             let under_way = under_way;
@@ -109,7 +114,7 @@ impl Faulty {
                 Mode::Dawdles(time) => tokio::time::sleep(time).await,
                 Mode::Hangs => pending().await,
                 Mode::Panics => panic!("the store panics"),
-                Mode::Works | Mode::Fails | Mode::FailsAtOnce => tokio::task::yield_now().await,
+                Mode::Works | Mode::Fails | Mode::FailsAtOnce | Mode::Remembers => tokio::task::yield_now().await,
             }
             under_way.0.state().answered[op as usize] += 1;
             match answer {

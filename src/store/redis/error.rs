@@ -74,12 +74,14 @@ impl Fault {
         match self {
             Self::NotMaster(_) | Self::Lost(_) => true,
             Self::Call(error) | Self::Credentials(error) => error.is_unrecoverable_error() || error.is_io_error(),
-            Self::Script(error) => {
-                let is_replica = |word: &str| matches!(word.trim_start_matches('-'), "READONLY" | "MASTERDOWN");
-                error.split_whitespace().take(2).any(is_replica)
-            }
+            Self::Script(error) => codes(error).any(|code| matches!(code, "READONLY" | "MASTERDOWN")),
             _ => false,
         }
+    }
+
+    /// Whether Redis works, and another request would be decided: a key holds what is not ours.
+    fn is_of_one_request(&self) -> bool {
+        matches!(self, Self::Script(error) if codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE")))
     }
 
     /// Whether it says more of a server than of a request: that it can't be reached, or has other slots.
@@ -106,6 +108,11 @@ impl Fault {
             _ => Redirect::Moved(address),
         })
     }
+}
+
+/// The words of a script's error that may be its code.
+fn codes(error: &str) -> impl Iterator<Item = &str> {
+    error.split_whitespace().take(2).map(|word| word.trim_start_matches('-'))
 }
 
 impl From<RedisError> for Fault {
@@ -204,6 +211,6 @@ impl std::error::Error for Fault {
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
-        Self::new(fault)
+        if fault.is_of_one_request() { Self::of_one_request(fault) } else { Self::new(fault) }
     }
 }

@@ -183,8 +183,8 @@ impl RedisStore {
 
     fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
         let clock = self.now();
-        if let Some(decision) = self.denials.as_ref().and_then(|denials| denials.answer(charges, clock)) {
-            return Answer::ready(Ok(decision));
+        if let Some(decision) = self.remembered_at(clock, charges) {
+            return Answer::remembered(decision);
         }
         let watch = self.watch(charges.iter().map(|charge| (charge.terms, charge.key)), task == Task::Acquire);
         if self.are_apart(charges) {
@@ -199,6 +199,10 @@ impl RedisStore {
             }
             Ok(decision)
         })
+    }
+
+    fn remembered_at(&self, clock: Option<u64>, charges: &[Charge<'_>]) -> Option<Decision> {
+        self.denials.as_ref()?.answer(charges, clock)
     }
 
     /// Has the script change what `keys` hold, by a request for each slot, all at the same time.
@@ -250,6 +254,10 @@ impl Store for RedisStore {
 
     fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
         self.decide(Task::Peek, charges)
+    }
+
+    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+        self.remembered_at(self.now(), charges)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
