@@ -39,10 +39,13 @@ impl<T> Answer<T> {
         Self(State::Pending(Box::pin(answer)))
     }
 
-    /// Whether the answer is there, and no error.
+    /// The answer, if it is there, and no error.
     #[inline]
-    pub(crate) fn is_settled(&self) -> bool {
-        matches!(self.0, State::Ready(Some(Ok(_))))
+    pub(crate) fn settled(&self) -> Option<&T> {
+        match &self.0 {
+            State::Ready(Some(Ok(answer))) => Some(answer),
+            _ => None,
+        }
     }
 
     /// The answer, if it is there and was not taken.
