@@ -153,8 +153,9 @@ impl Limit {
         self
     }
 
-    /// Whether it is not enforced.
-    pub(crate) fn is_shadow(&self) -> bool {
+    /// Whether it is decided and not enforced: see [`shadow`](Self::shadow).
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
         self.is_shadow
     }
 

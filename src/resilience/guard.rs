@@ -123,9 +123,17 @@ impl Guard {
         self.tells_decisions = self.observer.is_there();
     }
 
-    /// Tells what a decision does not say by being allowed or not.
+    #[inline]
+    fn tell(&self, task: Task, decision: &Decision) {
+        if self.tells_decisions && task == Task::Acquire {
+            self.tell_decision(decision);
+        }
+    }
+
+    /// Tells what a decision about charges that were to be acquired does not say by being allowed or not.
+    #[cold]
     pub(crate) fn tell_decision(&self, decision: &Decision) {
-        if !self.tells_decisions || !decision.is_asked() {
+        if !self.tells_decisions {
             return;
         }
         let is_charged = decision.is_charged();
@@ -165,7 +173,7 @@ impl Guard {
         let Some(epoch) = self.breaker.closed() else { return self.try_to_decide(task, charges) };
         let answer = task.ask(&*self.store, charges);
         if let Some(decision) = answer.settled() {
-            self.tell_decision(decision);
+            self.tell(task, decision);
             return answer;
         }
         self.unsettled(task, Attempt::usual(&self.breaker, epoch), answer, charges)
@@ -178,7 +186,7 @@ impl Guard {
             Ok(attempt) => self.unsettled(task, attempt, task.ask(&*self.store, charges), charges),
             Err(error) => {
                 let result = self.fall_back(task, error, charges);
-                Answer::ready(result.inspect(|decision| self.tell_decision(decision)))
+                Answer::ready(result.inspect(|decision| self.tell(task, decision)))
             }
         }
     }
@@ -196,7 +204,7 @@ impl Guard {
             Ok(answer) => {
                 let result = self.judge_at_once(attempt, answer);
                 let result = result.or_else(|error| self.fall_back(task, error, charges));
-                return Answer::ready(result.inspect(|decision| self.tell_decision(decision)));
+                return Answer::ready(result.inspect(|decision| self.tell(task, decision)));
             }
             Err(pending) => pending,
         };
@@ -210,7 +218,7 @@ impl Guard {
                     asked.iter().map(|(terms, key, cost)| Charge { terms, key: *key, cost: *cost }).collect();
                 guard.fall_back(task, error, &charges)
             });
-            result.inspect(|decision| guard.tell_decision(decision))
+            result.inspect(|decision| guard.tell(task, decision))
         })
     }
 
