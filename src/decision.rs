@@ -313,8 +313,6 @@ pub struct Decision {
     task: Task,
     by: DecidedBy,
     outcomes: Outcomes,
-    /// The terms by which it was decided of limits that have another size for this request.
-    overridden: Box<[Arc<Terms>]>,
 }
 
 /// What was asked for. As wide as a word, for the reason that [`Outcome`] tells.
@@ -346,7 +344,7 @@ impl Decision {
     #[inline]
     pub(crate) fn new(at: Timestamp, asked: bool) -> Self {
         let task = if asked { Task::Take } else { Task::Tell };
-        Self { at, task, by: DecidedBy::Store, outcomes: Outcomes::None, overridden: Box::default() }
+        Self { at, task, by: DecidedBy::Store, outcomes: Outcomes::None }
     }
 
     #[inline]
@@ -442,12 +440,12 @@ impl Decision {
 
     /// Notes that limits were of another size for this request.
     pub(crate) fn overridden(self, overridden: Box<[Arc<Terms>]>) -> Self {
-        Self { overridden, ..self }
+        Self { outcomes: self.outcomes.overridden(overridden), ..self }
     }
 
     /// The terms of all limits that were of another size for this request.
     pub(crate) fn all_overridden(&self) -> &[Arc<Terms>] {
-        &self.overridden
+        self.outcomes.all_overridden()
     }
 
     /// What proves that this request was charged, for a refund. Nothing, where it was not.
@@ -459,7 +457,7 @@ impl Decision {
         } else {
             charged = Outcomes::None;
         }
-        Receipt { by: self.by, charged, overridden: self.overridden }
+        Receipt { by: self.by, charged }
     }
 }
 
@@ -473,14 +471,17 @@ pub struct Receipt {
     /// Who was paid.
     pub(crate) by: DecidedBy,
     charged: Outcomes,
-    /// The terms of limits that were of another size for this request.
-    pub(crate) overridden: Box<[Arc<Terms>]>,
 }
 
 impl Receipt {
     /// What was charged, by all limits that it was charged from.
     pub(crate) fn charged(&self) -> &[Outcome] {
         self.charged.as_slice()
+    }
+
+    /// The terms of all limits that were of another size for this request.
+    pub(crate) fn all_overridden(&self) -> &[Arc<Terms>] {
+        self.charged.all_overridden()
     }
 
     /// Whether there is nothing to give back.
@@ -499,6 +500,14 @@ enum Outcomes {
     None,
     One(Outcome),
     Several(Several),
+    /// With the terms of limits that were of another size for this request: seldom, and so apart.
+    Overridden(Box<Overridden>),
+}
+
+#[derive(Debug)]
+struct Overridden {
+    outcomes: Several,
+    terms: Box<[Arc<Terms>]>,
 }
 
 impl Outcomes {
@@ -508,6 +517,7 @@ impl Outcomes {
             Self::None => &[],
             Self::One(outcome) => slice::from_ref(outcome),
             Self::Several(outcomes) => &outcomes.0,
+            Self::Overridden(overridden) => &overridden.outcomes.0,
         }
     }
 
@@ -516,6 +526,21 @@ impl Outcomes {
             Self::None => &mut [],
             Self::One(outcome) => slice::from_mut(outcome),
             Self::Several(outcomes) => &mut outcomes.0,
+            Self::Overridden(overridden) => &mut overridden.outcomes.0,
+        }
+    }
+
+    #[cold]
+    fn overridden(self, terms: Box<[Arc<Terms>]>) -> Self {
+        let mut outcomes = Several::spare();
+        outcomes.0.extend_from_slice(self.as_slice());
+        Self::Overridden(Box::new(Overridden { outcomes, terms }))
+    }
+
+    fn all_overridden(&self) -> &[Arc<Terms>] {
+        match self {
+            Self::Overridden(overridden) => &overridden.terms,
+            Self::None | Self::One(_) | Self::Several(_) => &[],
         }
     }
 
@@ -536,6 +561,7 @@ impl Outcomes {
                 several
             }
             Self::Several(several) => several,
+            Self::Overridden(overridden) => overridden.outcomes,
         };
         several.0.push(outcome);
         *self = Self::Several(several);
@@ -545,6 +571,7 @@ impl Outcomes {
         match self {
             Self::One(outcome) if !is_kept(outcome) => *self = Self::None,
             Self::Several(outcomes) => outcomes.0.retain(is_kept),
+            Self::Overridden(overridden) => overridden.outcomes.0.retain(is_kept),
             Self::None | Self::One(_) => {}
         }
     }

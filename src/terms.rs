@@ -87,7 +87,7 @@ impl Terms {
     }
 
     /// What decides: the limit with its overage.
-    #[inline]
+    #[cfg(feature = "redis")]
     pub(crate) fn ceiling(&self) -> &Algorithm {
         self.ceiling.as_ref().unwrap_or(&self.algorithm)
     }

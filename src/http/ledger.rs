@@ -77,9 +77,11 @@ impl Ledger {
     /// It is charged where the request was first charged. If the store fails, what it was not asked to give
     /// back yet of a request that ends here is given back later, if it can be.
     pub(super) async fn adjust(self: Arc<Self>, shared: Arc<Shared>, cost: u64) -> Asked {
-        let other_sizes: Box<[Arc<Terms>]> =
-            self.pages().decisions.first().map_or_else(Box::default, |first| first.all_overridden().into());
-        let decision = self.settle(&shared.guard, cost).await.map(|decision| decision.overridden(other_sizes));
+        let other_sizes = self.other_sizes();
+        let mut decision = self.settle(&shared.guard, cost).await;
+        if !other_sizes.is_empty() {
+            decision = decision.map(|decision| decision.overridden(other_sizes));
+        }
         if let Ok(decision) = &decision {
             shared.guard.tell_decision(decision);
         }
@@ -137,6 +139,11 @@ impl Ledger {
             guard.keeper(by).refund(&guard.refunds(&receipt)).await?;
         }
         guard.keeper(by).acquire(&Bill::charges(bills, |bill| bill.due)).await
+    }
+
+    /// The terms of all limits that have another size for the request.
+    fn other_sizes(&self) -> Box<[Arc<Terms>]> {
+        self.pages().decisions.first().map_or_else(Box::default, |first| first.all_overridden().into())
     }
 
     /// Takes out the last charge. A queue lets only its last go.

@@ -248,7 +248,7 @@ impl Guard {
     /// What a receipt says is to be given back to its [keeper](Self::keeper).
     pub(crate) fn refunds<'a>(&'a self, receipt: &'a Receipt) -> SmallVec<[Refund<'a>; 4]> {
         let refund = |charged: &crate::Outcome| {
-            let terms = terms::of(charged.limit(), &receipt.overridden).or(self.limits.terms(charged.limit()))?;
+            let terms = terms::of(charged.limit(), receipt.all_overridden()).or(self.limits.terms(charged.limit()))?;
             let payee = match receipt.by {
                 DecidedBy::Store => terms.identity(),
                 DecidedBy::Local | DecidedBy::Nobody => self.local.share(terms)?.identity(),
