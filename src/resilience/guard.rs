@@ -172,8 +172,7 @@ impl Guard {
     fn decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
         let Some(epoch) = self.breaker.closed() else { return self.try_to_decide(task, charges) };
         let answer = task.ask(&*self.store, charges);
-        if let Some(decision) = answer.settled() {
-            self.tell(task, decision);
+        if answer.is_settled() && !self.tells_decisions {
             return answer;
         }
         self.unsettled(task, Attempt::usual(&self.breaker, epoch), answer, charges)
@@ -191,7 +190,7 @@ impl Guard {
         }
     }
 
-    /// Makes a decision of an answer that is on its way, or of an error.
+    /// Makes a decision of an answer that is on its way, or of an error; or tells of one.
     #[cold]
     fn unsettled(
         self: &Arc<Self>,

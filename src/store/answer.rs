@@ -39,13 +39,10 @@ impl<T> Answer<T> {
         Self(State::Pending(Box::pin(answer)))
     }
 
-    /// The answer, if it is there, and no error.
+    /// Whether the answer is there, and no error.
     #[inline]
-    pub(crate) fn settled(&self) -> Option<&T> {
-        match &self.0 {
-            State::Ready(Some(Ok(answer))) => Some(answer),
-            _ => None,
-        }
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(self.0, State::Ready(Some(Ok(_))))
     }
 
     /// The answer, if it is there and was not taken.
