@@ -1,11 +1,13 @@
 //! What was decided about one request.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, mem, slice};
 
 use crate::hash::KeyHash;
 use crate::record::Record;
+use crate::terms::Terms;
 use crate::time::{self, Timestamp};
 
 /// Whether a limit has room for a cost.
@@ -53,13 +55,17 @@ impl Verdict {
 /// [`Verdict`] of one limit, in µs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Room {
-    Now { delay: u128 },
+    /// `over`: it reaches into the limit's overage.
+    Now {
+        delay: u128,
+        over: bool,
+    },
     After(u128),
     Never,
 }
 
 impl Room {
-    pub(crate) const NOW: Self = Self::Now { delay: 0 };
+    pub(crate) const NOW: Self = Self::Now { delay: 0, over: false };
 
     pub(crate) const fn is_now(&self) -> bool {
         matches!(self, Self::Now { .. })
@@ -73,7 +79,7 @@ impl Room {
 impl From<Room> for Verdict {
     fn from(room: Room) -> Self {
         match room {
-            Room::Now { delay } => Self::Allow { delay: time::micros(delay) },
+            Room::Now { delay, .. } => Self::Allow { delay: time::micros(delay) },
             Room::After(after) => Self::Deny { retry_after: Some(time::micros(after)) },
             Room::Never => Self::Deny { retry_after: None },
         }
@@ -115,12 +121,14 @@ pub struct Outcome {
     rest: u64,
 }
 
-/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (16
-/// bits), what the wait is (2), whether more will be left (1), and the high bits of the three spans (15
+/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (14
+/// bits), whether it reaches into overage (1) and whether it is not enforced (1), what the wait is (2), whether more will be left (1), and the high bits of the three spans (15
 /// each: none is longer than it takes to pay back twice what a bucket can hold, under 2^79 µs).
 #[derive(Clone, Copy)]
 struct Rest {
     limit: u16,
+    is_over: bool,
+    is_shadow: bool,
     kind: u64,
     grows: bool,
     high: [u64; 3],
@@ -131,19 +139,23 @@ const NOW: u64 = 0;
 const AFTER: u64 = 1;
 const NEVER: u64 = 2;
 
+const LIMIT: u16 = (1 << 14) - 1;
 const HIGH: u64 = (1 << 15) - 1;
 
 impl Rest {
     #[inline]
     fn pack(self) -> u64 {
         let [wait, more, reset] = self.high;
-        u64::from(self.limit) | self.kind << 16 | u64::from(self.grows) << 18 | wait << 19 | more << 34 | reset << 49
+        let flags = u64::from(self.is_over) << 14 | u64::from(self.is_shadow) << 15 | u64::from(self.grows) << 18;
+        u64::from(self.limit) | flags | self.kind << 16 | wait << 19 | more << 34 | reset << 49
     }
 
     #[inline]
     fn unpack(packed: u64) -> Self {
         let high = [19, 34, 49].map(|from| packed >> from & HIGH);
-        Self { limit: packed as u16, kind: packed >> 16 & 3, grows: packed >> 18 & 1 == 1, high }
+        let is = |bit: u32| packed >> bit & 1 == 1;
+        let limit = packed as u16 & LIMIT;
+        Self { limit, is_over: is(14), is_shadow: is(15), kind: packed >> 16 & 3, grows: is(18), high }
     }
 }
 
@@ -154,17 +166,18 @@ pub(crate) struct Subject {
     pub(crate) identity: u64,
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
+    pub(crate) is_enforced: bool,
 }
 
 impl Outcome {
     #[inline]
     pub(crate) fn new(of: Subject, room: Room, mark: Record, standing: Standing) -> Self {
-        let Subject { limit, identity, key, cost } = of;
+        let Subject { limit, identity, key, cost, is_enforced } = of;
         let Standing { remaining, more_after, reset_after } = standing;
-        let (kind, wait) = match room {
-            Room::Now { delay } => (NOW, delay),
-            Room::After(after) => (AFTER, after),
-            Room::Never => (NEVER, 0),
+        let (kind, wait, is_over) = match room {
+            Room::Now { delay, over } => (NOW, delay, over),
+            Room::After(after) => (AFTER, after, false),
+            Room::Never => (NEVER, 0, false),
         };
         let (grows, more_after) = (more_after.is_some(), more_after.unwrap_or_default());
         let high = [wait, more_after, reset_after].map(|span| (span >> 64) as u64 & HIGH);
@@ -177,21 +190,29 @@ impl Outcome {
             more_after: more_after as u64,
             reset_after: reset_after as u64,
             identity,
-            rest: Rest { limit, kind, grows, high }.pack(),
+            rest: Rest { limit, is_over, is_shadow: !is_enforced, kind, grows, high }.pack(),
         }
     }
 
+    /// Whether it alone has room.
     #[inline]
     pub(crate) fn is_allowed(&self) -> bool {
         Rest::unpack(self.rest).kind == NOW
     }
 
+    /// Whether it denies the request.
+    #[inline]
+    pub(crate) fn denies(&self) -> bool {
+        let Rest { kind, is_shadow, .. } = Rest::unpack(self.rest);
+        kind != NOW && !is_shadow
+    }
+
     #[inline]
     fn room(&self) -> Room {
-        let Rest { kind, high: [high, ..], .. } = Rest::unpack(self.rest);
+        let Rest { kind, is_over, high: [high, ..], .. } = Rest::unpack(self.rest);
         let wait = whole(high, self.wait);
         match kind {
-            NOW => Room::Now { delay: wait },
+            NOW => Room::Now { delay: wait, over: is_over },
             AFTER => Room::After(wait),
             _ => Room::Never,
         }
@@ -219,15 +240,29 @@ impl Outcome {
         self.cost
     }
 
-    /// Whether this limit alone had room.
+    /// Whether this limit alone had room. One that is [not enforced](Self::is_enforced) says what it would
+    /// have done.
     #[must_use]
     #[inline]
     pub fn verdict(&self) -> Verdict {
         self.room().into()
     }
 
+    /// Whether the limit counts for the [decision](Decision::verdict): one in the
+    /// [shadow](crate::Limit::shadow) does not.
+    #[must_use]
+    pub fn is_enforced(&self) -> bool {
+        !Rest::unpack(self.rest).is_shadow
+    }
+
+    /// Whether there was only room in the limit's overage: see [`Limit::soft`](crate::Limit::soft).
+    #[must_use]
+    pub fn uses_overage(&self) -> bool {
+        Rest::unpack(self.rest).is_over
+    }
+
     /// The largest cost, in tokens, that this limit would still allow at this instant, after the
-    /// request was decided.
+    /// request was decided. Overage does not count.
     #[must_use]
     #[inline]
     pub fn remaining(&self) -> u64 {
@@ -261,6 +296,8 @@ impl fmt::Debug for Outcome {
             .field("limit", &self.limit())
             .field("cost", &self.cost)
             .field("verdict", &self.verdict())
+            .field("enforced", &self.is_enforced())
+            .field("uses_overage", &self.uses_overage())
             .field("remaining", &self.remaining)
             .field("more_after", &self.more_after())
             .field("reset_after", &self.reset_after())
@@ -337,18 +374,19 @@ impl Decision {
         self.at
     }
 
-    /// The verdict of all limits together.
+    /// The verdict of all limits together that are enforced.
     #[must_use]
     #[inline]
     pub fn verdict(&self) -> Verdict {
-        self.outcomes().iter().map(Outcome::verdict).fold(Verdict::NOW, Verdict::and)
+        let enforced = self.outcomes().iter().filter(|outcome| outcome.is_enforced());
+        enforced.map(Outcome::verdict).fold(Verdict::NOW, Verdict::and)
     }
 
-    /// Whether every limit had room.
+    /// Whether every limit had room that is enforced.
     #[must_use]
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        self.outcomes().iter().all(Outcome::is_allowed)
+        !self.outcomes().iter().any(Outcome::denies)
     }
 
     /// Whether it is taken if all limits allow it.
@@ -400,12 +438,22 @@ impl Decision {
         self.outcomes.as_mut_slice()
     }
 
+    /// Notes that limits were of another size for this request.
+    pub(crate) fn overridden(self, overridden: Box<[Arc<Terms>]>) -> Self {
+        Self { outcomes: self.outcomes.overridden(overridden), ..self }
+    }
+
+    /// The terms of all limits that were of another size for this request.
+    pub(crate) fn all_overridden(&self) -> &[Arc<Terms>] {
+        self.outcomes.all_overridden()
+    }
+
     /// What proves that this request was charged, for a refund. Nothing, where it was not.
     pub fn into_receipt(self) -> Receipt {
         let is_charged = self.is_charged();
         let mut charged = self.outcomes;
         if is_charged {
-            charged.retain(|outcome| outcome.cost > 0);
+            charged.retain(|outcome| outcome.cost > 0 && outcome.is_allowed());
         } else {
             charged = Outcomes::None;
         }
@@ -431,6 +479,11 @@ impl Receipt {
         self.charged.as_slice()
     }
 
+    /// The terms of all limits that were of another size for this request.
+    pub(crate) fn all_overridden(&self) -> &[Arc<Terms>] {
+        self.charged.all_overridden()
+    }
+
     /// Whether there is nothing to give back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -447,6 +500,14 @@ enum Outcomes {
     None,
     One(Outcome),
     Several(Several),
+    /// With the terms of limits that were of another size for this request: seldom, and so apart.
+    Overridden(Box<Overridden>),
+}
+
+#[derive(Debug)]
+struct Overridden {
+    outcomes: Several,
+    terms: Box<[Arc<Terms>]>,
 }
 
 impl Outcomes {
@@ -456,6 +517,7 @@ impl Outcomes {
             Self::None => &[],
             Self::One(outcome) => slice::from_ref(outcome),
             Self::Several(outcomes) => &outcomes.0,
+            Self::Overridden(overridden) => &overridden.outcomes.0,
         }
     }
 
@@ -464,6 +526,21 @@ impl Outcomes {
             Self::None => &mut [],
             Self::One(outcome) => slice::from_mut(outcome),
             Self::Several(outcomes) => &mut outcomes.0,
+            Self::Overridden(overridden) => &mut overridden.outcomes.0,
+        }
+    }
+
+    #[cold]
+    fn overridden(self, terms: Box<[Arc<Terms>]>) -> Self {
+        let mut outcomes = Several::spare();
+        outcomes.0.extend_from_slice(self.as_slice());
+        Self::Overridden(Box::new(Overridden { outcomes, terms }))
+    }
+
+    fn all_overridden(&self) -> &[Arc<Terms>] {
+        match self {
+            Self::Overridden(overridden) => &overridden.terms,
+            Self::None | Self::One(_) | Self::Several(_) => &[],
         }
     }
 
@@ -484,6 +561,7 @@ impl Outcomes {
                 several
             }
             Self::Several(several) => several,
+            Self::Overridden(overridden) => overridden.outcomes,
         };
         several.0.push(outcome);
         *self = Self::Several(several);
@@ -493,6 +571,7 @@ impl Outcomes {
         match self {
             Self::One(outcome) if !is_kept(outcome) => *self = Self::None,
             Self::Several(outcomes) => outcomes.0.retain(is_kept),
+            Self::Overridden(overridden) => overridden.outcomes.0.retain(is_kept),
             Self::None | Self::One(_) => {}
         }
     }

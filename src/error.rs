@@ -42,6 +42,14 @@ pub(crate) enum ConfigErrorKind {
         cost: u64,
         capacity: u64,
     },
+    SoftZero {
+        limit: String,
+    },
+    SoftTooLarge {
+        limit: String,
+        percent: u32,
+        capacity: u64,
+    },
     CostPath {
         path: String,
     },
@@ -145,6 +153,14 @@ impl fmt::Display for ConfigError {
                 f,
                 "a cost of {cost} can never pass the limit {limit:?}, which holds {capacity}: \
                  lower the cost or raise the limit"
+            ),
+            ConfigErrorKind::SoftZero { limit } => {
+                write!(f, "the limit {limit:?} is soft by 0 %: use at least 1, or leave it hard")
+            }
+            ConfigErrorKind::SoftTooLarge { limit, percent, capacity } => write!(
+                f,
+                "the limit {limit:?} of {capacity} and {percent} % of that are more than the 4,294,967,295 tokens that \
+                 a limit can have: lower one"
             ),
             ConfigErrorKind::CostPath { path } => write!(
                 f,

@@ -21,6 +21,8 @@
 //! - [`RateLimitLayer`] limits a service, [`Limiter`] anything else.
 //! - [`algorithm`] has a table of the limits to choose from.
 //! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
+//! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] say what a limit does where it has no room,
+//!   [`Limit::instead`] for whom it is another.
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
 //!   are.
 //! - [`MemoryStore`] remembers what keys have used.
@@ -59,7 +61,9 @@ mod request;
 mod resilience;
 #[cfg(feature = "rules")]
 pub mod rules;
+mod signal;
 pub mod store;
+mod terms;
 mod time;
 pub mod when;
 
@@ -70,12 +74,16 @@ pub use algorithm::{
 pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
-pub use http::{HeaderStyle, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture};
+pub use http::{
+    CountInFlight, HeaderStyle, InFlightFuture, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody,
+    ResponseFuture,
+};
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use observe::{BreakerState, Event, Fallback};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};
+pub use signal::{Flight, InFlight, Signal};
 pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};

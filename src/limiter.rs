@@ -47,7 +47,7 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// When there is none, two have one name, or one takes its key, cost or condition from a request.
+    /// When there is none, two have one name, or one takes its key, cost, condition or size from a request.
     /// [`try_new`](Self::try_new) returns an error instead.
     #[must_use]
     #[track_caller]
@@ -59,7 +59,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When there is no limit, two have one name, or one takes its key, cost or condition from a request.
+    /// When there is no limit, two have one name, or one takes its key, cost, condition or size from a request.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
         for limit in &limits {
@@ -67,11 +67,19 @@ impl Limiter {
                 (Some(_), _, _) => "key",
                 (_, Some(_), _) => "cost",
                 (_, _, Some(_)) => "condition",
+                _ if limit.has_other_sizes() => "size",
                 _ => continue,
             };
             return Err(ConfigErrorKind::NeedsRequest { limit: limit.name().to_owned(), what }.into());
         }
         Ok(Self { guard: Arc::new(Guard::new(limits)?) })
+    }
+
+    /// Enforces none of the limits: all are in the [shadow](Limit::shadow).
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.guard().shadow();
+        self
     }
 
     /// Another store.
@@ -156,6 +164,7 @@ impl Limiter {
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
         // Most have one limit.
         if let [terms] = self.guard.limits().all_terms() {
+            let terms = self.guard.limits().present(terms);
             return self.guard.acquire(&[Charge { terms, key: self.hash(&key), cost }]);
         }
         self.guard.acquire(&self.charges(&key, |_| cost))
@@ -206,7 +215,7 @@ impl Limiter {
     pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> Answer<Decision> {
         self.expect_each(charges.len());
         let charge = |(terms, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
-            let key = self.hash(key);
+            let (terms, key) = (self.guard.limits().present(terms), self.hash(key));
             Charge { terms, key, cost: *cost }
         };
         let charges: SmallVec<[Charge<'_>; 4]> =
@@ -304,7 +313,7 @@ impl Limiter {
         let key = self.hash(key);
         let mut charges = SmallVec::new();
         for (index, terms) in self.guard.limits().all_terms().iter().enumerate() {
-            charges.push(Charge { terms, key, cost: cost(index) });
+            charges.push(Charge { terms: self.guard.limits().present(terms), key, cost: cost(index) });
         }
         charges
     }

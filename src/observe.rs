@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::decision::Outcome;
 use crate::error::StoreError;
 
 /// What a limiter tells its observer. More will come: end a `match` with `_ => {}`.
@@ -39,6 +40,23 @@ pub enum Event<'a> {
     FellBack {
         /// By [`OnStoreError`](crate::OnStoreError).
         to: Fallback,
+    },
+    /// A request was allowed that uses overage: see [`Limit::soft`](crate::Limit::soft).
+    #[non_exhaustive]
+    OverageUsed {
+        /// The limit's name.
+        limit: &'a str,
+        /// What it says of the request.
+        outcome: &'a Outcome,
+    },
+    /// A request would have been denied by a limit that is not enforced: see
+    /// [`Limit::shadow`](crate::Limit::shadow).
+    #[non_exhaustive]
+    ShadowDenied {
+        /// The limit's name.
+        limit: &'a str,
+        /// What it says of the request.
+        outcome: &'a Outcome,
     },
     /// The [circuit breaker](crate::CircuitBreaker) is in another state.
     #[non_exhaustive]
@@ -85,6 +103,10 @@ type Tell = dyn Fn(&Event<'_>) + Send + Sync;
 impl Observer {
     pub(crate) fn new(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(tell)))
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.is_some()
     }
 
     pub(crate) fn tell(&self, event: &Event<'_>) {

@@ -95,7 +95,7 @@ impl Twin<Record> for FixedWindow {
         b'w'
     }
 
-    fn numbers(&self, cost: u64) -> Numbers {
+    fn numbers(&self, cost: u64, _: u64) -> Numbers {
         [twin::within(cost, self.capacity()) as f64, self.limit.into(), self.period as f64].into_iter().collect()
     }
 

@@ -67,7 +67,7 @@ impl Exact<Record> for LeakyBucketQueue {
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
         match self.drain().peek(record, now, cost) {
             // Who takes no slot waits for none.
-            Room::Now { .. } if cost > 0 => Room::Now { delay: self.drain().backlog(record, now) },
+            Room::Now { over, .. } if cost > 0 => Room::Now { delay: self.drain().backlog(record, now), over },
             room => room,
         }
     }
@@ -102,8 +102,8 @@ impl Twin<Record> for LeakyBucketQueue {
         b'q'
     }
 
-    fn numbers(&self, cost: u64) -> Numbers {
-        self.drain().numbers(cost)
+    fn numbers(&self, cost: u64, _: u64) -> Numbers {
+        self.drain().numbers(cost, 0)
     }
 
     fn mark(&self, mark: &Record) -> State {

@@ -1,7 +1,7 @@
 -- The twin of log.rs. A key holds a list, oldest first: for each bucket in which something was
 -- taken, its start, all that was ever taken up to and in it, modulo 2^32, and what was taken in it.
 local function log()
-  local rule = { numbers = '<dddd' }
+  local rule = { numbers = '<ddddd' }
 
   -- The entry at an index. None is past either end.
   local function entry(key, index)
@@ -73,13 +73,14 @@ local function log()
     end
     if frees(charge.oldest) then return '' end
     local _, raw = seek(charge.key, charge.first, frees)
-    return raw
+    -- None of those that are there: the one that is about to be.
+    return raw or ''
   end
 
   -- Of all that counts, only what the answer needs is told: the oldest entry, those with which more
-  -- or enough is free, and the newest.
+  -- is free of the limit without its overage, before or after this, or enough for this, and the newest.
   function rule.peek(charge)
-    local cost, limit = charge[1], charge[2]
+    local cost, limit, told = charge[1], charge[2], charge[5]
     view(charge)
     local used = charge.used
     if used == 0 then
@@ -87,9 +88,17 @@ local function log()
       return cost <= limit
     end
     local held = charge.oldest
-    if used > limit then held = held .. freed(charge, used - limit + 1) end
+    local more, enough = 0, 0
+    if used > told then more = used - told + 1 end
     local room = used + cost <= limit
-    if not room and cost > 0 and cost <= limit then held = held .. freed(charge, used + cost - limit) end
+    if room then
+      if used + cost > told then enough = used + cost - told + 1 end
+    elseif cost <= limit then
+      enough = used + cost - limit
+    end
+    if enough < more then more, enough = enough, more end
+    if more > 0 then held = held .. freed(charge, more) end
+    if enough > more then held = held .. freed(charge, enough) end
     charge.held = held .. charge.newest
     return room
   end

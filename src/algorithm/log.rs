@@ -175,9 +175,11 @@ impl Span {
         b'l'
     }
 
-    pub(super) fn numbers(&self, cost: u64) -> Numbers {
+    pub(super) fn numbers(&self, cost: u64, told: u64) -> Numbers {
         let cost = twin::within(cost, self.limit) as f64;
-        [cost, self.limit as f64, self.width as f64, (self.width * self.buckets) as f64].into_iter().collect()
+        [cost, self.limit as f64, self.width as f64, (self.width * self.buckets) as f64, told as f64]
+            .into_iter()
+            .collect()
     }
 
     pub(super) fn mark(&self, mark: &Record) -> State {

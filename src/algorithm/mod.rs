@@ -23,6 +23,7 @@ mod share;
 mod sliding_log;
 mod sliding_window;
 mod sliding_window_counter;
+mod soft;
 mod token_bucket;
 #[cfg(feature = "redis")]
 mod twin;
@@ -36,6 +37,7 @@ pub(crate) use log::Log;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use sliding_window_counter::{Rounding, SlidingWindowCounter};
+pub(crate) use soft::Soft;
 pub use token_bucket::{Refill, TokenBucket};
 #[cfg(feature = "redis")]
 pub(crate) use twin::{State, Twins};
@@ -103,6 +105,24 @@ impl Algorithm {
         of_each!(self, limit => limit.share(parts).into())
     }
 
+    /// The same with `percent` more capacity, rounded down to whole tokens: as far as there can be.
+    pub(crate) fn raised(&self, percent: u32) -> Self {
+        of_each!(self, limit => limit.raised(percent).into())
+    }
+
+    /// It by what it remembers.
+    pub(crate) fn exact(&self) -> ByState<'_> {
+        match self {
+            Self::FixedWindow(limit) => ByState::Record(limit),
+            Self::SlidingLog(limit) => ByState::Log(limit),
+            Self::SlidingWindow(limit) => ByState::Log(limit),
+            Self::SlidingWindowCounter(limit) => ByState::Record(limit),
+            Self::TokenBucket(limit) => ByState::Record(limit),
+            Self::LeakyBucket(limit) => ByState::Record(limit),
+            Self::LeakyBucketQueue(limit) => ByState::Record(limit),
+        }
+    }
+
     /// The name of the algorithm.
     pub(crate) fn name(&self) -> &'static str {
         match self {
@@ -115,6 +135,12 @@ impl Algorithm {
             Self::LeakyBucketQueue(_) => "leaky_bucket_queue",
         }
     }
+}
+
+/// By what an algorithm keeps for a key: something of constant size, or a log.
+pub(crate) enum ByState<'a> {
+    Record(&'a dyn Exact<Record>),
+    Log(&'a dyn Exact<Log>),
 }
 
 /// A limit over what a key remembers, `S`, whose default is a key that was never seen.

@@ -46,6 +46,11 @@ macro_rules! window_constructors {
                 self
             }
 
+            pub(super) const fn raised(mut self, percent: u32) -> Self {
+                self.limit = $crate::algorithm::share::raised(self.limit, percent);
+                self
+            }
+
             pub(super) const fn cycle(&self) -> u64 {
                 self.period
             }
@@ -123,6 +128,11 @@ macro_rules! bucket_constructors {
                 self
             }
 
+            pub(super) const fn raised(mut self, percent: u32) -> Self {
+                self.capacity = $crate::algorithm::share::raised(self.capacity, percent);
+                self
+            }
+
             pub(super) const fn cycle(&self) -> u64 {
                 self.interval
             }
@@ -190,8 +200,8 @@ macro_rules! decided_by {
                 self.$kernel().letter()
             }
 
-            fn numbers(&self, cost: u64) -> $crate::algorithm::twin::Numbers {
-                self.$kernel().numbers(cost)
+            fn numbers(&self, cost: u64, told: u64) -> $crate::algorithm::twin::Numbers {
+                self.$kernel().numbers(cost, told)
             }
 
             fn mark(&self, mark: &$crate::record::Record) -> $crate::algorithm::twin::State {

@@ -42,6 +42,13 @@ pub(super) fn steps(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     (share, u64::try_from(interval).unwrap_or(LONGEST).min(LONGEST))
 }
 
+/// As many tokens and `percent` more, rounded down; as many as there can be, at most.
+pub(super) const fn raised(tokens: u32, percent: u32) -> u32 {
+    let more = tokens as u64 * percent as u64 / 100;
+    let all = tokens as u64 + more;
+    if all > u32::MAX as u64 { u32::MAX } else { all as u32 }
+}
+
 fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -179,7 +179,7 @@ impl Twin<Record> for SlidingWindowCounter {
         b'c'
     }
 
-    fn numbers(&self, cost: u64) -> Numbers {
+    fn numbers(&self, cost: u64, _: u64) -> Numbers {
         let cost = twin::within(cost, self.capacity()) as f64;
         let rounds_up = f64::from(u8::from(self.rounding == Rounding::Up));
         [cost, self.limit.into(), self.period as f64, rounds_up].into_iter().collect()

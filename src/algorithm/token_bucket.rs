@@ -226,9 +226,9 @@ impl Twin<Record> for TokenBucket {
         }
     }
 
-    fn numbers(&self, cost: u64) -> Numbers {
+    fn numbers(&self, cost: u64, _: u64) -> Numbers {
         if self.refill == Refill::Continuous {
-            return self.drain().numbers(cost);
+            return self.drain().numbers(cost, 0);
         }
         let cost = twin::within(cost, self.capacity()) as f64;
         [cost, self.capacity.into(), self.amount.into(), self.interval as f64].into_iter().collect()

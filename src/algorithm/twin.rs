@@ -14,8 +14,9 @@ pub(crate) trait Twin<S>: Exact<S> {
     /// Under which letter the scripts know the rule.
     fn letter(&self) -> u8;
 
-    /// The numbers that it decides a `cost` by, that cost first: whole, under 2^53.
-    fn numbers(&self, cost: u64) -> Numbers;
+    /// The numbers that it decides a `cost` by, that cost first: whole, under 2^53. What is left is told
+    /// of a limit of `told` tokens.
+    fn numbers(&self, cost: u64, told: u64) -> Numbers;
 
     /// What a commit left, as the twin writes it.
     fn mark(&self, mark: &Record) -> State;

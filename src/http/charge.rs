@@ -10,11 +10,13 @@ use smallvec::SmallVec;
 
 use super::shared::Shared;
 use crate::decision::Decision;
+use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Extracted, KeyBuf, Missing};
 use crate::limit::MissingKey;
 use crate::request::RequestHead;
 use crate::store::{Charge, Terms};
+use crate::terms;
 
 /// What came of asking for a decision. `None`: no limit applies.
 pub(super) type Asked = Result<Option<Decision>, Failure>;
@@ -45,13 +47,16 @@ impl fmt::Debug for Asking {
 
 /// Asks whether a request may go on, and charges it if so.
 pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
+    let limits = shared.guard.limits();
+    let other_sizes = limits.other_sizes(head);
     let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
     let mut later: Vec<KeyToCome> = Vec::new();
     let mut key = KeyBuf::default();
-    for (limit, terms) in shared.guard.limits().iter() {
+    for (limit, terms) in limits.iter() {
         if limit.condition().is_some_and(|condition| !condition.holds(head)) {
             continue;
         }
+        let terms = terms::of(terms.index().into(), &other_sizes).unwrap_or_else(|| limits.present(terms));
         key.clear();
         let extracted = limit.extractor().map_or(Extracted::Done, |extractor| extractor.extract(head, &mut key));
         let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
@@ -72,15 +77,26 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     }
     if !later.is_empty() {
         let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
-        return Asking::Later(Box::pin(complete(shared.clone(), known, later)));
+        drop(charges);
+        return Asking::Later(Box::pin(complete(shared.clone(), known, later, other_sizes)));
     }
     if charges.is_empty() {
         return Asking::Now(Ok(None));
     }
-    match shared.guard.acquire(&charges).into_ready() {
-        Ok(decision) => Asking::Now(decision.map(Some).map_err(|_| Failure::Store)),
-        Err(pending) => Asking::Later(Box::pin(async { pending.await.map(Some).map_err(|_| Failure::Store) })),
+    let answer = shared.guard.acquire(&charges).into_ready();
+    drop(charges);
+    match answer {
+        Ok(decision) => Asking::Now(asked(decision, other_sizes)),
+        Err(pending) => Asking::Later(Box::pin(async { asked(pending.await, other_sizes) })),
     }
+}
+
+fn asked(decision: Result<Decision, StoreError>, other_sizes: Box<[Arc<Terms>]>) -> Asked {
+    let mut decision = decision.map_err(|_| Failure::Store)?;
+    if !other_sizes.is_empty() {
+        decision = decision.overridden(other_sizes);
+    }
+    Ok(Some(decision))
 }
 
 /// What becomes of a missing key.
@@ -123,7 +139,12 @@ struct KeyToCome {
     rest: Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>,
 }
 
-async fn complete(shared: Arc<Shared>, mut known: Vec<(Arc<Terms>, KeyHash, u64)>, later: Vec<KeyToCome>) -> Asked {
+async fn complete(
+    shared: Arc<Shared>,
+    mut known: Vec<(Arc<Terms>, KeyHash, u64)>,
+    later: Vec<KeyToCome>,
+    other_sizes: Box<[Arc<Terms>]>,
+) -> Asked {
     for KeyToCome { terms, cost, policy, mut so_far, rest } in later {
         match rest.await {
             Ok(rest) => so_far.append(&rest),
@@ -143,5 +164,5 @@ async fn complete(shared: Arc<Shared>, mut known: Vec<(Arc<Terms>, KeyHash, u64)
     }
     let answer = shared.guard.acquire(&charges);
     drop(charges);
-    answer.await.map(Some).map_err(|_| Failure::Store)
+    asked(answer.await, other_sizes)
 }

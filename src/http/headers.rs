@@ -1,13 +1,16 @@
 //! The headers that tell clients where they stand.
 
+use std::borrow::Cow;
 use std::mem::discriminant;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
 
+use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
+use crate::terms;
 use crate::time::{Timestamp, ceil_seconds};
 
 /// A way to tell clients where they stand. Times are whole seconds, rounded up, from the instant of
@@ -31,6 +34,13 @@ pub enum HeaderStyle {
     XRateLimit(Reset),
     /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, likewise.
     XRateLimitDashed(Reset),
+    /// `RateLimit-Overage` on what is allowed and used overage of [soft](crate::Limit::soft) or
+    /// [elastic](crate::Limit::elastic) limits: a list of their names. Not a standard.
+    ///
+    /// ```text
+    /// RateLimit-Overage: "daily"
+    /// ```
+    Overage,
     /// `X-Ratelimit-Retry-After` on what is denied: the same as `Retry-After`, for clients that
     /// look for it under this name.
     XRetryAfter,
@@ -49,6 +59,7 @@ pub enum Reset {
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 const X_RATE_LIMIT: Names = Names {
     limit: HeaderName::from_static("x-ratelimit-limit"),
@@ -73,7 +84,9 @@ struct Names {
 pub(super) struct Headers {
     styles: Vec<HeaderStyle>,
     limits: Vec<Texts>,
-    /// `RateLimit-Policy` with all limits.
+    /// How many of them are enforced.
+    enforced: usize,
+    /// `RateLimit-Policy` with all of those.
     policies: HeaderValue,
 }
 
@@ -90,11 +103,19 @@ struct Texts {
 
 impl Headers {
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
-        let limits: Vec<Texts> = limits.iter().map(Texts::of).collect();
-        let policies = join(limits.iter().map(|limit| &limit.policy));
-        let mut headers = Self { styles: Vec::new(), policies, limits };
+        let mut headers =
+            Self { styles: Vec::new(), limits: Vec::new(), enforced: 0, policies: HeaderValue::from_static("") };
+        headers.set_limits(limits);
         headers.set_styles(styles);
         headers
+    }
+
+    /// The same limits, of which others are enforced.
+    pub(super) fn set_limits(&mut self, limits: &[Limit]) {
+        self.limits = limits.iter().map(|limit| Texts::of(limit.name(), limit.algorithm())).collect();
+        let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow());
+        self.policies = join(enforced().map(|(_, texts)| &texts.policy));
+        self.enforced = enforced().count();
     }
 
     /// The same styles for other limits, or other styles for the same.
@@ -120,6 +141,7 @@ impl Headers {
                 HeaderStyle::Draft => names.extend([RATE_LIMIT_POLICY, RATE_LIMIT]),
                 HeaderStyle::XRateLimit(_) => names.extend(X_RATE_LIMIT.all()),
                 HeaderStyle::XRateLimitDashed(_) => names.extend(X_RATE_LIMIT_DASHED.all()),
+                HeaderStyle::Overage => names.push(RATE_LIMIT_OVERAGE),
                 HeaderStyle::XRetryAfter => names.push(X_RETRY_AFTER),
             }
         }
@@ -129,19 +151,25 @@ impl Headers {
     /// Tells `decision`. What limiters further in have told stays: lists grow, and of triples the
     /// one with less left stays.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
-        let outcomes = decision.outcomes();
-        let Some(tightest) = outcomes.iter().reduce(tighter) else { return };
+        let Some(tightest) = told(decision).reduce(tighter) else { return };
         for style in &self.styles {
             match style {
                 HeaderStyle::Draft => {
-                    headers.append(RATE_LIMIT_POLICY, self.policies(outcomes));
-                    headers.append(RATE_LIMIT, self.standings(outcomes));
+                    headers.append(RATE_LIMIT_POLICY, self.policies(decision));
+                    headers.append(RATE_LIMIT, self.standings(decision));
                 }
                 HeaderStyle::XRateLimit(reset) => {
-                    self.write_triple(&X_RATE_LIMIT, *reset, tightest, decision.at(), headers);
+                    self.write_triple(&X_RATE_LIMIT, *reset, tightest, decision, headers);
                 }
                 HeaderStyle::XRateLimitDashed(reset) => {
-                    self.write_triple(&X_RATE_LIMIT_DASHED, *reset, tightest, decision.at(), headers);
+                    self.write_triple(&X_RATE_LIMIT_DASHED, *reset, tightest, decision, headers);
+                }
+                HeaderStyle::Overage => {
+                    let mut over = told(decision).filter(|outcome| outcome.uses_overage()).peekable();
+                    if decision.is_allowed() && over.peek().is_some() {
+                        headers
+                            .append(RATE_LIMIT_OVERAGE, join(over.map(|outcome| &self.limits[outcome.limit()].name)));
+                    }
                 }
                 HeaderStyle::XRetryAfter => {
                     if let Some(wait) = decision.retry_after() {
@@ -152,17 +180,27 @@ impl Headers {
         }
     }
 
-    fn policies(&self, outcomes: &[Outcome]) -> HeaderValue {
-        if outcomes.len() == self.limits.len() {
+    fn policies(&self, decision: &Decision) -> HeaderValue {
+        if decision.all_overridden().is_empty() && told(decision).count() == self.enforced {
             return self.policies.clone();
         }
-        join(outcomes.iter().map(|outcome| &self.limits[outcome.limit()].policy))
+        let texts: SmallVec<[Cow<'_, Texts>; 4]> =
+            told(decision).map(|outcome| self.texts(decision, outcome)).collect();
+        join(texts.iter().map(|texts| &texts.policy))
     }
 
-    fn standings(&self, outcomes: &[Outcome]) -> HeaderValue {
+    /// What is said of the limit as it was for this request.
+    fn texts(&self, decision: &Decision, outcome: &Outcome) -> Cow<'_, Texts> {
+        match terms::of(outcome.limit(), decision.all_overridden()) {
+            Some(terms) => Cow::Owned(Texts::of(terms.name(), terms.algorithm())),
+            None => Cow::Borrowed(&self.limits[outcome.limit()]),
+        }
+    }
+
+    fn standings(&self, decision: &Decision) -> HeaderValue {
         let mut text: SmallVec<[u8; 256]> = SmallVec::new();
         let mut number = itoa::Buffer::new();
-        for (index, outcome) in outcomes.iter().enumerate() {
+        for (index, outcome) in told(decision).enumerate() {
             if index > 0 {
                 text.extend_from_slice(b", ");
             }
@@ -177,16 +215,23 @@ impl Headers {
         value(&text)
     }
 
-    fn write_triple(&self, names: &Names, reset: Reset, outcome: &Outcome, at: Timestamp, headers: &mut HeaderMap) {
+    fn write_triple(
+        &self,
+        names: &Names,
+        reset: Reset,
+        outcome: &Outcome,
+        decision: &Decision,
+        headers: &mut HeaderMap,
+    ) {
         let told = headers.get(&names.remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
         if told.is_some_and(|left| left <= outcome.remaining()) {
             return;
         }
         let reset = match reset {
             Reset::Seconds => ceil_seconds(outcome.reset_after()),
-            Reset::Epoch => epoch_seconds(at, outcome),
+            Reset::Epoch => epoch_seconds(decision.at(), outcome),
         };
-        headers.insert(names.limit.clone(), self.limits[outcome.limit()].capacity.clone());
+        headers.insert(names.limit.clone(), self.texts(decision, outcome).capacity.clone());
         headers.insert(names.remaining.clone(), number(outcome.remaining()));
         headers.insert(names.reset.clone(), number(reset));
     }
@@ -199,17 +244,22 @@ impl Names {
 }
 
 impl Texts {
-    fn of(limit: &Limit) -> Self {
-        let escaped = limit.name().replace('\\', r"\\").replace('"', "\\\"");
+    fn of(name: &str, algorithm: &Algorithm) -> Self {
+        let escaped = name.replace('\\', r"\\").replace('"', "\\\"");
         let name = format!("\"{escaped}\"");
-        let capacity = limit.algorithm().capacity();
-        let window = limit.algorithm().window();
+        let capacity = algorithm.capacity();
+        let window = algorithm.window();
         let policy = match window.as_secs() {
             0 => format!("{name};q={capacity}"),
             _ => format!("{name};q={capacity};w={}", integer(ceil_seconds(window))),
         };
         Self { name: name.into(), policy: policy.into(), capacity: number(capacity) }
     }
+}
+
+/// What clients are told of: what is not enforced would only make them hold back.
+fn told(decision: &Decision) -> impl Iterator<Item = &Outcome> {
+    decision.outcomes().iter().filter(|outcome| outcome.is_enforced())
 }
 
 /// Of two limits, the one to mind: one that denies, the longer the wait the more; or else the one

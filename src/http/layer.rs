@@ -92,6 +92,17 @@ impl RateLimitLayer {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// Enforces none of the limits: all are in the [shadow](Limit::shadow), and clients are told nothing.
+    ///
+    /// Say so before [`cost`](Self::cost), as of a store.
+    pub fn shadow(mut self) -> Self {
+        self.guard().shadow();
+        let shared = self.shared();
+        shared.identity = Arc::default();
+        shared.headers.set_limits(shared.guard.limits().as_slice());
+        self
+    }
+
     /// Another store. Limiters that are given one store share it: their limits of the same name,
     /// algorithm and period count together.
     ///

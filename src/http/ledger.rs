@@ -12,7 +12,8 @@ use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::limit::Limits;
 use crate::resilience::Guard;
-use crate::store::{Charge, Refund};
+use crate::store::{Charge, Refund, Terms};
+use crate::terms;
 
 /// A note among a request's extensions: the limiter's decisions about it so far.
 #[derive(Debug)]
@@ -76,7 +77,14 @@ impl Ledger {
     /// It is charged where the request was first charged. If the store fails, what it was not asked to give
     /// back yet of a request that ends here is given back later, if it can be.
     pub(super) async fn adjust(self: Arc<Self>, shared: Arc<Shared>, cost: u64) -> Asked {
-        let decision = self.settle(&shared.guard, cost).await;
+        let other_sizes = self.other_sizes();
+        let mut decision = self.settle(&shared.guard, cost).await;
+        if !other_sizes.is_empty() {
+            decision = decision.map(|decision| decision.overridden(other_sizes));
+        }
+        if let Ok(decision) = &decision {
+            shared.guard.tell_decision(decision);
+        }
         if !decision.as_ref().is_ok_and(Decision::is_allowed) {
             while let Some(charged) = self.last() {
                 shared.guard.give_back(&charged.into_receipt());
@@ -87,7 +95,7 @@ impl Ledger {
 
     async fn settle(&self, guard: &Arc<Guard>, cost: u64) -> Result<Decision, StoreError> {
         let (by, bills) = self.bills(guard.limits(), cost);
-        let more = Bill::charges(&bills, guard.limits(), |bill| bill.due.saturating_sub(bill.paid));
+        let more = Bill::charges(&bills, |bill| bill.due.saturating_sub(bill.paid));
         let mut denied = None;
         let asked = self.ask(guard, by, &bills, &more, &mut denied);
         if by != DecidedBy::Store {
@@ -116,7 +124,7 @@ impl Ledger {
         more: &[Charge<'_>],
         denied: &mut Option<Decision>,
     ) -> Result<Decision, StoreError> {
-        for (by, refunds) in self.too_much(bills, guard.limits()) {
+        for (by, refunds) in self.too_much(bills) {
             guard.keeper(by).refund(&refunds).await?;
         }
         let decision = guard.keeper(by).acquire(more).await?;
@@ -127,9 +135,15 @@ impl Ledger {
         // What is under way may be given back, whether or not that is told: it is not tried twice.
         while let Some(charged) = self.last() {
             let by = charged.decided_by();
-            guard.keeper(by).refund(&guard.refunds(&charged.into_receipt())).await?;
+            let receipt = charged.into_receipt();
+            guard.keeper(by).refund(&guard.refunds(&receipt)).await?;
         }
-        guard.keeper(by).acquire(&Bill::charges(bills, guard.limits(), |bill| bill.due)).await
+        guard.keeper(by).acquire(&Bill::charges(bills, |bill| bill.due)).await
+    }
+
+    /// The terms of all limits that have another size for the request.
+    fn other_sizes(&self) -> Box<[Arc<Terms>]> {
+        self.pages().decisions.first().map_or_else(Box::default, |first| first.all_overridden().into())
     }
 
     /// Takes out the last charge. A queue lets only its last go.
@@ -142,11 +156,11 @@ impl Ledger {
         let pages = self.pages();
         let Some(first) = pages.decisions.first() else { return (DecidedBy::Store, Vec::new()) };
         let bill = |outcome: &Outcome| Bill::new(outcome, &pages.decisions, limits, cost);
-        (first.decided_by(), first.outcomes().iter().map(bill).collect())
+        (first.decided_by(), first.outcomes().iter().filter_map(bill).collect())
     }
 
     /// What is to be given back of what was paid, and by whom.
-    fn too_much<'a>(&self, bills: &[Bill], limits: &'a Limits) -> Vec<(DecidedBy, Vec<Refund<'a>>)> {
+    fn too_much<'a>(&self, bills: &'a [Bill]) -> Vec<(DecidedBy, Vec<Refund<'a>>)> {
         let mut pages = self.pages();
         let charged = pages.decisions.iter_mut().rev().filter(|decision| decision.is_charged());
         let mut left: Vec<u64> = bills.iter().map(|bill| bill.paid.saturating_sub(bill.due)).collect();
@@ -154,8 +168,7 @@ impl Ledger {
         for decision in charged {
             let by = decision.decided_by();
             let bills = bills.iter().zip(&mut left);
-            let refunds: Vec<_> =
-                bills.filter_map(|(bill, left)| bill.refund(decision.outcomes_mut(), left, limits)).collect();
+            let refunds: Vec<_> = bills.filter_map(|(bill, left)| bill.refund(decision.outcomes_mut(), left)).collect();
             if !refunds.is_empty() {
                 too_much.push((by, refunds));
             }
@@ -170,36 +183,35 @@ impl Ledger {
 
 /// What a limit was paid for a request, and what it is due.
 struct Bill {
-    limit: usize,
+    terms: Arc<Terms>,
     key: KeyHash,
     paid: u64,
     due: u64,
 }
 
 impl Bill {
-    fn new(first: &Outcome, charged: &[Decision], limits: &Limits, cost: u64) -> Self {
+    fn new(first: &Outcome, charged: &[Decision], limits: &Limits, cost: u64) -> Option<Self> {
         let limit = first.limit();
+        let other_size = charged.first().and_then(|first| terms::of(limit, first.all_overridden()));
+        let terms = other_size.or_else(|| limits.terms(limit).map(|terms| limits.present(terms)))?.clone();
         let outcomes = charged.iter().filter(|decision| decision.is_charged()).flat_map(Decision::outcomes);
-        let paid = outcomes.filter(|outcome| outcome.limit() == limit).map(Outcome::cost).sum();
+        let paid = outcomes.filter(|outcome| outcome.limit() == limit && outcome.is_allowed()).map(Outcome::cost).sum();
         let has_own_cost = limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
-        Self { limit, key: first.key, paid, due: if has_own_cost { paid } else { cost } }
+        let due = if has_own_cost { paid } else { cost };
+        Some(Self { terms, key: first.key, paid, due })
     }
 
     /// Takes out of a charge what is `left` of what was too much.
-    fn refund<'a>(&self, outcomes: &mut [Outcome], left: &mut u64, limits: &'a Limits) -> Option<Refund<'a>> {
-        let terms = limits.terms(self.limit)?;
-        let outcome = outcomes.iter_mut().find(|outcome| outcome.limit() == self.limit)?;
+    fn refund(&self, outcomes: &mut [Outcome], left: &mut u64) -> Option<Refund<'_>> {
+        let limit = usize::from(self.terms.index());
+        let outcome = outcomes.iter_mut().find(|outcome| outcome.limit() == limit && outcome.is_allowed())?;
         let cost = outcome.cost.min(*left);
         *left -= cost;
         outcome.cost -= cost;
-        (cost > 0).then_some(Refund { terms, key: self.key, cost, mark: outcome.mark })
+        (cost > 0).then_some(Refund { terms: &self.terms, key: self.key, cost, mark: outcome.mark })
     }
 
-    fn charges<'a>(bills: &[Self], limits: &'a Limits, cost: impl Fn(&Self) -> u64) -> Vec<Charge<'a>> {
-        let charge = |bill: &Self| {
-            let terms = limits.terms(bill.limit)?;
-            Some(Charge { terms, key: bill.key, cost: cost(bill) })
-        };
-        bills.iter().filter_map(charge).collect()
+    fn charges(bills: &[Self], cost: impl Fn(&Self) -> u64) -> Vec<Charge<'_>> {
+        bills.iter().map(|bill| Charge { terms: &bill.terms, key: bill.key, cost: cost(bill) }).collect()
     }
 }

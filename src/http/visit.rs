@@ -99,7 +99,7 @@ impl<'a> Visit<'a> {
 
     fn deny<B>(&self, decision: Decision, request: &Request<B>) -> Response<Bytes> {
         let limits = self.shared.guard.limits().as_slice();
-        let denies = decision.outcomes().iter().filter(|outcome| !outcome.verdict().is_allowed());
+        let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
         let violated: SmallVec<[&str; 4]> = denies.map(|outcome| limits[outcome.limit()].name()).collect();
         let reason = Reason::Limited { retry_after: decision.retry_after() };
         let mut response = self.refusal(reason, &violated, request);

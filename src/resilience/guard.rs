@@ -18,7 +18,8 @@ use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit::{Limit, Limits};
 use crate::observe::{Event, Fallback, Observer};
-use crate::store::{Answer, Charge, MemoryStore, Refund, Store};
+use crate::store::{Answer, Charge, MemoryStore, Refund, Store, Terms};
+use crate::terms;
 
 /// Limits and the store that remembers what is used of them, with what happens when it does not
 /// answer. Copies share all but the settings.
@@ -32,6 +33,8 @@ pub(crate) struct Guard {
     on_store_error: OnStoreError,
     local: Local,
     pub(super) observer: Observer,
+    /// There is an observer, and something to tell it of decisions.
+    tells_decisions: bool,
     #[cfg(feature = "tracing")]
     pub(super) reports: Arc<Reports>,
 }
@@ -69,6 +72,7 @@ impl Guard {
             on_store_error: OnStoreError::default(),
             local: Local::new(),
             observer: Observer::default(),
+            tells_decisions: false,
             #[cfg(feature = "tracing")]
             reports: Arc::new(Reports::new()),
         };
@@ -109,6 +113,39 @@ impl Guard {
 
     pub(crate) fn set_observer(&mut self, observer: Observer) {
         self.observer = observer;
+        self.tells_decisions = self.observer.is_there() && self.limits.has_thresholds();
+    }
+
+    /// Enforces no limit.
+    pub(crate) fn shadow(&mut self) {
+        self.limits.shadow();
+        self.local.plan(&self.limits, self.on_store_error);
+        self.tells_decisions = self.observer.is_there();
+    }
+
+    #[inline]
+    fn tell(&self, task: Task, decision: &Decision) {
+        if self.tells_decisions && task == Task::Acquire {
+            self.tell_decision(decision);
+        }
+    }
+
+    /// Tells what a decision about charges that were to be acquired does not say by being allowed or not.
+    #[cold]
+    pub(crate) fn tell_decision(&self, decision: &Decision) {
+        if !self.tells_decisions {
+            return;
+        }
+        let is_charged = decision.is_charged();
+        for outcome in decision.outcomes() {
+            let Some(limit) = self.limits.as_slice().get(outcome.limit()).map(Limit::name) else { continue };
+            if is_charged && outcome.uses_overage() {
+                self.observer.tell(&Event::OverageUsed { limit, outcome });
+            }
+            if !outcome.is_enforced() && !outcome.is_allowed() {
+                self.observer.tell(&Event::ShadowDenied { limit, outcome });
+            }
+        }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -135,7 +172,7 @@ impl Guard {
     fn decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
         let Some(epoch) = self.breaker.closed() else { return self.try_to_decide(task, charges) };
         let answer = task.ask(&*self.store, charges);
-        if answer.is_settled() {
+        if answer.is_settled() && !self.tells_decisions {
             return answer;
         }
         self.unsettled(task, Attempt::usual(&self.breaker, epoch), answer, charges)
@@ -156,11 +193,14 @@ impl Guard {
                 }
                 self.unsettled(task, attempt, answer, charges)
             }
-            Err(error) => Answer::ready(self.fall_back(task, error, charges)),
+            Err(error) => {
+                let result = self.fall_back(task, error, charges);
+                Answer::ready(result.inspect(|decision| self.tell(task, decision)))
+            }
         }
     }
 
-    /// Makes a decision of an answer that is on its way, or of an error.
+    /// Makes a decision of an answer that is on its way, or of an error; or tells of one.
     #[cold]
     fn unsettled(
         self: &Arc<Self>,
@@ -172,23 +212,22 @@ impl Guard {
         let pending = match answer.into_ready() {
             Ok(answer) => {
                 let result = self.judge_at_once(attempt, answer);
-                return Answer::ready(result.or_else(|error| self.fall_back(task, error, charges)));
+                let result = result.or_else(|error| self.fall_back(task, error, charges));
+                return Answer::ready(result.inspect(|decision| self.tell(task, decision)));
             }
             Err(pending) => pending,
         };
         let guard = self.clone();
-        let asked: SmallVec<[(u16, KeyHash, u64); 4]> =
-            charges.iter().map(|charge| (charge.terms.index(), charge.key, charge.cost)).collect();
+        let asked: SmallVec<[(Arc<Terms>, KeyHash, u64); 2]> =
+            charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
         Answer::pending(async move {
             let result = guard.watch(attempt, pending).await;
-            result.or_else(|error| {
-                let charge = |&(limit, key, cost): &(u16, KeyHash, u64)| {
-                    let terms = guard.limits.terms(limit.into())?;
-                    Some(Charge { terms, key, cost })
-                };
-                let charges: SmallVec<[Charge<'_>; 4]> = asked.iter().filter_map(charge).collect();
+            let result = result.or_else(|error| {
+                let charges: SmallVec<[Charge<'_>; 4]> =
+                    asked.iter().map(|(terms, key, cost)| Charge { terms, key: *key, cost: *cost }).collect();
                 guard.fall_back(task, error, &charges)
-            })
+            });
+            result.inspect(|decision| guard.tell(task, decision))
         })
     }
 
@@ -216,15 +255,15 @@ impl Guard {
     }
 
     /// What a receipt says is to be given back to its [keeper](Self::keeper).
-    pub(crate) fn refunds(&self, receipt: &Receipt) -> SmallVec<[Refund<'_>; 4]> {
+    pub(crate) fn refunds<'a>(&'a self, receipt: &'a Receipt) -> SmallVec<[Refund<'a>; 4]> {
         let refund = |charged: &crate::Outcome| {
-            let terms = self.limits.terms(charged.limit())?;
+            let terms = terms::of(charged.limit(), receipt.all_overridden()).or(self.limits.terms(charged.limit()))?;
             let payee = match receipt.by {
-                DecidedBy::Store => terms,
-                DecidedBy::Local | DecidedBy::Nobody => self.local.share(terms)?,
+                DecidedBy::Store => terms.identity(),
+                DecidedBy::Local | DecidedBy::Nobody => self.local.share(terms)?.identity(),
             };
             let refund = Refund { terms, key: charged.key, cost: charged.cost, mark: charged.mark };
-            (payee.identity() == charged.identity).then_some(refund)
+            (payee == charged.identity).then_some(refund)
         };
         receipt.charged().iter().filter_map(refund).collect()
     }

@@ -32,8 +32,12 @@ pub(super) struct Local {
 enum Policy {
     Refuse,
     Allow,
-    /// By these terms, of a share of the limit.
-    Decide(Arc<Terms>),
+    /// By the terms of a `share` of the limit: of its usual size, `of`, and of others alike.
+    Decide {
+        of: Arc<Terms>,
+        share: Arc<Terms>,
+        parts: u32,
+    },
 }
 
 impl Local {
@@ -45,11 +49,13 @@ impl Local {
     pub(super) fn plan(&mut self, limits: &Limits, otherwise: OnStoreError) {
         let policy =
             |(limit, terms): (&crate::Limit, &Arc<Terms>)| match limit.store_error_policy().unwrap_or(otherwise) {
+                // What is not enforced refuses nothing.
+                OnStoreError::Refuse if limit.is_shadow() => Policy::Allow,
                 OnStoreError::Refuse => Policy::Refuse,
                 OnStoreError::Allow => Policy::Allow,
                 OnStoreError::DecideLocally(share) => {
-                    let algorithm = limit.algorithm().share(share.parts());
-                    Policy::Decide(Arc::new(Terms::new(limit.name().into(), terms.index(), algorithm, &self.hasher)))
+                    let parts = share.parts();
+                    Policy::Decide { of: terms.clone(), share: Arc::new(self.part(terms, parts)), parts }
                 }
             };
         self.policies = limits.iter().map(policy).collect();
@@ -63,10 +69,11 @@ impl Local {
             match self.policy(charge.terms) {
                 Policy::Refuse => return (Fallback::Refused, None),
                 Policy::Allow => {}
-                Policy::Decide(share) => {
+                Policy::Decide { .. } => {
                     // More than the share can ever hold, of what the limit could.
-                    let holds = |terms: &Terms| charge.cost <= terms.algorithm().capacity();
-                    if holds(charge.terms) && !holds(share) {
+                    let holds = |terms: &Terms| charge.cost <= terms.capacity();
+                    let share_holds = self.share(charge.terms).is_some_and(|share| holds(&share));
+                    if charge.terms.is_enforced() && holds(charge.terms) && !share_holds {
                         return (Fallback::Refused, None);
                     }
                     decides = true;
@@ -82,11 +89,13 @@ impl Local {
     }
 
     fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Decision {
-        let counting = || charges.iter().filter_map(|charge| Some((charge, self.share(charge.terms)?)));
-        let own = counting().map(|(charge, terms)| Charge { terms, key: self.rehash(charge.key), cost: charge.cost });
+        let counting = charges.iter().filter_map(|charge| Some((charge, self.share(charge.terms)?)));
+        let counting: SmallVec<[(&Charge<'_>, Arc<Terms>); 4]> = counting.collect();
+        let own =
+            counting.iter().map(|(charge, terms)| Charge { terms, key: self.rehash(charge.key), cost: charge.cost });
         let own: SmallVec<[Charge<'_>; 4]> = own.collect();
         let mut decision = now(task.ask(self.memory(), &own)).locally();
-        for (outcome, (charge, _)) in decision.outcomes_mut().iter_mut().zip(counting()) {
+        for (outcome, (charge, _)) in decision.outcomes_mut().iter_mut().zip(&counting) {
             // As everyone else knows it: a later charge of the request may go to the store.
             outcome.key = charge.key;
         }
@@ -94,11 +103,17 @@ impl Local {
     }
 
     /// The terms of this store for a limit that it decides about.
-    pub(super) fn share(&self, terms: &Terms) -> Option<&Arc<Terms>> {
+    pub(super) fn share(&self, terms: &Arc<Terms>) -> Option<Arc<Terms>> {
         match self.policy(terms) {
-            Policy::Decide(share) => Some(share),
+            Policy::Decide { of, share, .. } if Arc::ptr_eq(of, terms) => Some(share.clone()),
+            Policy::Decide { parts, .. } => Some(Arc::new(self.part(terms, *parts))),
             Policy::Refuse | Policy::Allow => None,
         }
+    }
+
+    /// A part of a limit.
+    fn part(&self, terms: &Terms, parts: u32) -> Terms {
+        terms.sized(terms.algorithm().share(parts), &self.hasher)
     }
 
     fn policy(&self, terms: &Terms) -> &Policy {
@@ -138,15 +153,22 @@ impl Store for Local {
 
     fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
         let Some(memory) = self.memory.get() else { return Answer::ready(Ok(())) };
-        let own = |refund: &Refund<'_>| Some((self.share(refund.terms)?, self.rehash(refund.key)));
-        let own = refunds.iter().filter_map(|refund| own(refund).map(|(terms, key)| Refund { terms, key, ..*refund }));
-        memory.refund(&own.collect::<SmallVec<[Refund<'_>; 4]>>())
+        for refund in refunds {
+            if let Some(share) = self.share(refund.terms) {
+                now(memory.refund(&[Refund { terms: &share, key: self.rehash(refund.key), ..*refund }]));
+            }
+        }
+        Answer::ready(Ok(()))
     }
 
     fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
         let Some(memory) = self.memory.get() else { return Answer::ready(Ok(())) };
-        let own = keys.iter().filter_map(|(terms, key)| Some((self.share(terms)?, self.rehash(*key))));
-        memory.reset(&own.collect::<SmallVec<[_; 4]>>())
+        for (terms, key) in keys {
+            if let Some(share) = self.share(terms) {
+                now(memory.reset(&[(&share, self.rehash(*key))]));
+            }
+        }
+        Answer::ready(Ok(()))
     }
 }
 

@@ -27,7 +27,7 @@ struct Found<'a> {
     names: Vec<(&'a str, Option<&'a str>)>,
 }
 
-/// The limits of `descriptors` that are enforced, in the order of the file.
+/// The limits of `descriptors`, in the order of the file.
 pub(super) fn limits(
     domain: &str,
     descriptors: &[Descriptor],
@@ -113,7 +113,7 @@ fn level<'a>(
 }
 
 impl Found<'_> {
-    /// The limit, if it is one that is enforced.
+    /// The limit, if there is one.
     fn limit(
         &self,
         name: String,
@@ -122,10 +122,6 @@ impl Found<'_> {
     ) -> Result<Option<Limit>, Vec<Problem>> {
         let Self { descriptor, policy, path, .. } = self;
         let mut problems = Vec::new();
-        if policy.soft.is_some() {
-            let message = "limits can't be soft yet: leave `soft` out, and raise the limit if need be";
-            problems.push(Problem::new(policy.soft_at, message));
-        }
         let mut charged: Vec<Arc<dyn KeyExtractor>> = Vec::new();
         for (name, at) in &policy.key {
             match extractors.find(name) {
@@ -135,10 +131,6 @@ impl Found<'_> {
         }
         if !problems.is_empty() {
             return Err(problems);
-        }
-        // What is not enforced changes no answer.
-        if descriptor.is_shadow() {
-            return Ok(None);
         }
         let limit = match policy.allowance {
             Allowance::Unlimited => return Ok(None),
@@ -151,7 +143,14 @@ impl Found<'_> {
                 Limit::try_new(name, FixedWindow::per_second(1)).map(|limit| limit.cost_by(|_| u64::MAX))
             }
         };
-        let limit = limit.map_err(|error| vec![Problem::new(policy.position, error.to_string())])?;
+        let mut limit = limit.map_err(|error| vec![Problem::new(policy.position, error.to_string())])?;
+        if let (Some(percent), Allowance::Limited(_)) = (policy.soft, policy.allowance) {
+            let soft = limit.try_soft(percent);
+            limit = soft.map_err(|error| vec![Problem::new(policy.soft_at, error.to_string())])?;
+        }
+        if descriptor.is_shadow() {
+            limit = limit.shadow();
+        }
         // A proxy sends no descriptor that lacks a value, and no limit applies; but who names what
         // is charged means everyone.
         let missing = if charged.is_empty() { MissingKey::Skip } else { MissingKey::Deny };

@@ -59,7 +59,7 @@
 //!
 //! Every error names the line, the column and what to do. Refused are fields that nobody knows or
 //! in a wrong place (there, a misplaced one is ignored), what is there twice, `quota_mode: true`,
-//! merge keys (`<<`), and more than one document. Not supported yet: `soft` and `on_store_error`.
+//! merge keys (`<<`), and more than one document. Not supported yet: `on_store_error`.
 
 mod allowance;
 mod compile;
@@ -132,7 +132,7 @@ impl Rules {
     }
 
     /// The limits, in the order of the file, for a [`RateLimitLayer`](crate::RateLimitLayer), which
-    /// takes up to 64. Those in shadow mode and those that are unlimited are left out.
+    /// takes up to 64. Those that are unlimited are left out.
     ///
     /// A limit's name is what the file says, or the domain and its way there, as in
     /// `shop.path_/login.remote_address`. If others have the same, or it can't stand in a header, it

@@ -16,10 +16,10 @@ pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore};
 
-use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Subject};
 pub use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
+pub use crate::terms::Terms;
 
 /// Remembers what keys have used, and decides by it.
 ///
@@ -30,7 +30,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn hasher(&self) -> KeyHasher;
 
     /// Decides a request, and takes its charges from all its limits or from none. No two of the
-    /// charges name one limit.
+    /// charges name one limit. A limit that is not [enforced](Terms::is_enforced) is charged if it has
+    /// room, and denies nothing.
     fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision>;
 
     /// Decides a request as [`acquire`](Self::acquire) would now, and takes nothing.
@@ -77,58 +78,6 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// What a store needs to know of a limit.
-#[derive(Clone, Debug)]
-pub struct Terms {
-    name: Arc<str>,
-    hash: KeyHash,
-    index: u16,
-    algorithm: Algorithm,
-    capacity: u64,
-}
-
-impl Terms {
-    /// The terms of the limit `name`, the `index`th of its limiter, on a store that hashes keys by
-    /// `hasher`.
-    pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
-        // What is remembered under one algorithm, or in one period, means nothing under another.
-        let cycle = algorithm.cycle().to_le_bytes();
-        let identity = [algorithm.name().as_bytes(), &cycle, name.as_bytes()].concat();
-        Self { name, hash: hasher.hash(&identity), index, algorithm, capacity: algorithm.capacity() }
-    }
-
-    /// The limit's name. Limits of one name, algorithm and period share what their keys have used.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What it decides.
-    #[must_use]
-    pub fn algorithm(&self) -> &Algorithm {
-        &self.algorithm
-    }
-
-    /// The largest cost that it can ever allow.
-    fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    pub(crate) fn index(&self) -> u16 {
-        self.index
-    }
-
-    /// Tells it from the limits of other limiters.
-    pub(crate) fn identity(&self) -> u64 {
-        self.hash.as_u128() as u64
-    }
-
-    /// The hash of `key` under this limit.
-    fn print(&self, key: KeyHash) -> u128 {
-        key.under(self.hash).as_u128()
-    }
-}
-
 /// What a request is to take from one limit.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -143,7 +92,8 @@ pub struct Charge<'a> {
 
 impl Charge<'_> {
     fn subject(&self) -> Subject {
-        Subject { limit: self.terms.index, identity: self.terms.identity(), key: self.key, cost: self.cost }
+        let Charge { terms, key, cost } = *self;
+        Subject { limit: terms.index(), identity: terms.identity(), key, cost, is_enforced: terms.is_enforced() }
     }
 }
 

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 /// The floors, from the ground up, by the modules at the crate's root.
 const FLOORS: &[(&str, &[&str])] = &[
-    ("the words", &["quota", "time", "record", "hash", "decision", "error"]),
-    ("what is decided", &["algorithm"]),
+    ("the words", &["quota", "time", "record", "hash", "error"]),
+    ("what is decided", &["algorithm", "terms", "decision"]),
     ("who remembers", &["store"]),
     (
         "what applies to a request",
-        &["request", "when", "key", "cost", "limit", "observe", "resilience", "limiter", "rules"],
+        &["request", "when", "signal", "key", "cost", "limit", "observe", "resilience", "limiter", "rules"],
     ),
     ("HTTP", &["http"]),
 ];

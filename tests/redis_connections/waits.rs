@@ -43,7 +43,7 @@ fn a_runtime_that_ends_with_requests_under_way_leaves_the_store_to_others() {
         assert!(started.elapsed() < Duration::from_secs(10), "nobody is served any more");
     }
     for _ in 0..20 {
-        main.block_on(limiter.acquire("key", 1)).expect("a decision");
+        let _ = main.block_on(limiter.acquire("key", 1)).expect("a decision");
     }
 }
 
@@ -58,10 +58,10 @@ async fn who_holds_a_request_without_polling_it_holds_up_nobody() {
     }
     for _ in 0..50 {
         let answer = tokio::time::timeout(Duration::from_secs(10), limiter.acquire("key", 1)).await;
-        answer.expect("it is served").expect("a decision");
+        let _ = answer.expect("it is served").expect("a decision");
     }
     for request in held {
-        request.await.expect("a decision");
+        let _ = request.await.expect("a decision");
     }
 }
 
@@ -98,7 +98,7 @@ async fn connections_that_are_cut_while_nobody_calls_fail_no_request() {
     let server = RedisServer::start();
     let limiter = limiter(store(&server).await);
     for _ in 0..5 {
-        limiter.acquire("key", 1).await.expect("a decision");
+        let _ = limiter.acquire("key", 1).await.expect("a decision");
         let killed: u32 = server.ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes"));
         assert!(killed >= 2, "{killed} connections were there");
         // They are opened anew although nobody asks for one.
@@ -108,7 +108,7 @@ async fn connections_that_are_cut_while_nobody_calls_fail_no_request() {
         })
         .await;
         for _ in 0..4 {
-            limiter.acquire("key", 1).await.expect("a decision");
+            let _ = limiter.acquire("key", 1).await.expect("a decision");
         }
     }
 }

@@ -139,3 +139,32 @@ async fn extremes_are_shared_without_a_panic() {
         }
     }
 }
+
+/// A share of a soft limit is soft, and what is in the shadow refuses nothing, not even for a store that fails.
+#[tokio::test(start_paused = true)]
+async fn thresholds_hold_of_shares() {
+    let limiter = Limiter::new([
+        Limit::new("soft", FixedWindow::per_minute(20))
+            .soft(20)
+            .on_store_error(OnStoreError::DecideLocally(Share::one_of(4))),
+        Limit::new("shadow", FixedWindow::per_minute(4))
+            .shadow()
+            .on_store_error(OnStoreError::DecideLocally(Share::one_of(4))),
+        Limit::new("refusing", FixedWindow::per_minute(4)).shadow(),
+    ]);
+    let limiter = limiter.store(Faulty::new(Mode::FailsAtOnce));
+    for used in 1..=7 {
+        let decision = limiter.acquire("key", 1).await.expect("a decision");
+        assert_eq!(decision.is_allowed(), used <= 6, "{used}");
+        if used <= 6 {
+            let [soft, shadow] = decision.outcomes() else { panic!("{decision:?}") };
+            assert_eq!(soft.uses_overage(), used == 6);
+            assert_eq!(shadow.verdict().is_allowed(), used == 1);
+        }
+        if used == 6 {
+            // All of it was taken locally, and is given back there.
+            limiter.refund(decision.into_receipt()).await.expect("a refund");
+            assert!(limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].uses_overage());
+        }
+    }
+}

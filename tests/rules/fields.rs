@@ -121,7 +121,7 @@ fn names_that_others_have_or_no_header_carries_are_told_apart() {
 }
 
 #[test]
-fn what_is_not_enforced_is_no_limit() {
+fn what_is_unlimited_is_no_limit_and_what_is_in_the_shadow_is_one_that_is_not_enforced() {
     let yaml = "
 - { key: method, rate_limit: { unlimited: true } }
 - { key: method, value: PUT, rate_limit: { unlimited: yes, requests_per_unit: 5 } }
@@ -129,7 +129,9 @@ fn what_is_not_enforced_is_no_limit() {
 - { key: path, value: /a, rate_limit: { unit: day, requests_per_unit: 5, shadow_mode: true } }
 - { key: path, value: /b }
 ";
-    assert!(limits(yaml).is_empty());
+    let limits = limits(yaml);
+    assert_eq!(limits.len(), 2);
+    assert!(limits.iter().all(Limit::is_shadow));
 }
 
 #[test]

@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use tower_ratelimit::key;
 use tower_ratelimit::rules::{Descriptor, Extractors, Rules};
+use tower_ratelimit::{Limit, key};
 
 fn files() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules/reference");
@@ -34,7 +34,9 @@ fn outcome(file: &Path) -> String {
         rules.limits(&extractors)
     });
     match limits {
-        Ok(limits) => limits.iter().map(|limit| format!("{}: {:?}\n", limit.name(), limit.algorithm())).collect(),
+        Ok(limits) => {
+            limits.iter().map(|limit| format!("{}: {:?}{}\n", limit.name(), limit.algorithm(), shadow(limit))).collect()
+        }
         Err(error) => format!("{error}\n").replace(&format!("{}/", file.parent().unwrap().display()), ""),
     }
 }
@@ -56,4 +58,8 @@ fn files_for_the_reference_load_or_are_refused_for_what_is_not_supported() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+fn shadow(limit: &Limit) -> &'static str {
+    if limit.is_shadow() { ", in the shadow" } else { "" }
 }

@@ -262,3 +262,18 @@ descriptors:
     }
     assert_eq!(answers, [200, 429, 200, 200]);
 }
+
+#[test]
+fn a_soft_limit_allows_more_and_one_in_the_shadow_everything() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 2, soft: 50% } }
+- { key: method, shadow_mode: true, rate_limit: { unit: year, requests_per_unit: 0 } }
+",
+    );
+    for expected in [true, true, true, false] {
+        assert_eq!(limited.allows(from("192.0.2.1")), expected);
+    }
+}

@@ -201,14 +201,15 @@ impl MemoryStore {
             .collect();
 
         let asked = take;
-        let take = take && rooms.iter().all(Room::is_now);
+        let has_room = |(charge, room): (&Charge<'_>, &Room)| room.is_now() || !charge.terms.is_enforced();
+        let take = take && charges.iter().zip(&rooms).all(has_room);
         if take {
             self.make_room(charges, &prints, &mut locked, now);
         }
         let mut decision = Decision::new(at, take);
         for ((charge, &print), &room) in charges.iter().zip(&prints).zip(&rooms) {
             let shard = self.shard_among(&mut locked, print);
-            let (mark, standing) = if take && charge.cost > 0 {
+            let (mark, standing) = if take && room.is_now() && charge.cost > 0 {
                 shard.commit(print, charge, now)
             } else {
                 (Record::EMPTY, shard.report(print, charge, now, asked && room.is_after()))
@@ -228,12 +229,12 @@ impl MemoryStore {
     /// for one to go.
     fn make_room(&self, charges: &[Charge<'_>], prints: &[u128], locked: &mut Locked<'_>, now: u64) {
         for (index, (charge, &print)) in charges.iter().zip(prints).enumerate() {
-            if charge.cost == 0 || self.shard_among(locked, print).keys() + index < self.most {
+            if !leaves_something(charge) || self.shard_among(locked, print).keys() + index < self.most {
                 continue;
             }
             let mut before = 0;
             for (earlier, &other) in charges.iter().zip(prints).take(index) {
-                let shares = earlier.cost > 0 && self.shard_of(other) == self.shard_of(print);
+                let shares = leaves_something(earlier) && self.shard_of(other) == self.shard_of(print);
                 before += usize::from(shares && !self.shard_among(locked, other).holds(other, earlier));
             }
             self.shard_among(locked, print).make_room(print, charge, before, self.most, now);
@@ -248,6 +249,11 @@ impl MemoryStore {
             shard.sweep(SLOTS, now);
         }
     }
+}
+
+/// Whether a charge of a new key is taken, and kept: one that is not enforced may never have room.
+fn leaves_something(charge: &Charge<'_>) -> bool {
+    (1..=charge.terms.capacity()).contains(&charge.cost)
 }
 
 impl Default for MemoryStore {

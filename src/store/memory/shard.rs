@@ -1,7 +1,7 @@
 //! A part of the store, behind one lock.
 
 use super::table::{Place, Rank, Slot, Table};
-use crate::algorithm::{Algorithm, Exact, Log, Room, Standing};
+use crate::algorithm::{Algorithm, ByState, Exact, Log, Room, Soft, Standing};
 use crate::decision::{Decision, Outcome};
 use crate::record::Record;
 use crate::store::Charge;
@@ -41,14 +41,27 @@ const LOOK_AFTER_NEW: usize = 4;
 /// algorithm, so that the compiler sees through all of it.
 macro_rules! of_charge {
     ($shard:expr, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
-        match $charge.terms.algorithm() {
-            Algorithm::FixedWindow($rule) => of_charge!(@in $shard.records, $table => $call),
-            Algorithm::SlidingLog($rule) => of_charge!(@in $shard.logs, $table => $call),
-            Algorithm::SlidingWindow($rule) => of_charge!(@in $shard.logs, $table => $call),
-            Algorithm::SlidingWindowCounter($rule) => of_charge!(@in $shard.records, $table => $call),
-            Algorithm::TokenBucket($rule) => of_charge!(@in $shard.records, $table => $call),
-            Algorithm::LeakyBucket($rule) => of_charge!(@in $shard.records, $table => $call),
-            Algorithm::LeakyBucketQueue($rule) => of_charge!(@in $shard.records, $table => $call),
+        match $charge.terms.raised() {
+            None => match $charge.terms.algorithm() {
+                Algorithm::FixedWindow($rule) => of_charge!(@in $shard.records, $table => $call),
+                Algorithm::SlidingLog($rule) => of_charge!(@in $shard.logs, $table => $call),
+                Algorithm::SlidingWindow($rule) => of_charge!(@in $shard.logs, $table => $call),
+                Algorithm::SlidingWindowCounter($rule) => of_charge!(@in $shard.records, $table => $call),
+                Algorithm::TokenBucket($rule) => of_charge!(@in $shard.records, $table => $call),
+                Algorithm::LeakyBucket($rule) => of_charge!(@in $shard.records, $table => $call),
+                Algorithm::LeakyBucketQueue($rule) => of_charge!(@in $shard.records, $table => $call),
+            },
+            Some(ceiling) => match (ceiling.exact(), $charge.terms.algorithm().exact()) {
+                (ByState::Record(ceiling), ByState::Record(limit)) => {
+                    let $rule = &Soft { limit, ceiling };
+                    of_charge!(@in $shard.records, $table => $call)
+                }
+                (ByState::Log(ceiling), ByState::Log(limit)) => {
+                    let $rule = &Soft { limit, ceiling };
+                    of_charge!(@in $shard.logs, $table => $call)
+                }
+                _ => unreachable!("overage does not change what is remembered"),
+            },
         }
     };
     (@in $of:expr, $table:ident => $call:expr) => {{

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::error::Fault;
 use super::key;
-use super::script::{Found, Request, Task};
-use crate::algorithm::{Exact, Room, Standing, State, Twins};
+use super::script::{self, Found, Request, Task};
+use crate::algorithm::{Exact, Room, Soft, Standing, State, Twins};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::record::Record;
@@ -32,10 +32,12 @@ pub(super) fn charges(prefix: &str, task: Task, charges: &[Charge<'_>]) -> (Requ
     let mut request = Request::new(task, charges.len());
     let asked = charges.iter().map(|&Charge { terms, key, cost }| {
         request.limit(key::name(prefix, terms, key));
-        match terms.algorithm().twin() {
-            Twins::Record(twin) => request.rule(twin.letter(), None, &twin.numbers(cost)),
-            Twins::Log(twin) => request.rule(twin.letter(), None, &twin.numbers(cost)),
-        }
+        let told = terms.algorithm().capacity();
+        let (letter, numbers) = match terms.ceiling().twin() {
+            Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told)),
+            Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told)),
+        };
+        request.rule(if terms.is_enforced() { letter } else { letter | script::SHADOW }, None, &numbers);
         Asked { terms: terms.clone(), key, cost }
     });
     let asked = asked.collect();
@@ -46,9 +48,10 @@ pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     let mut request = Request::new(Task::Refund, refunds.len());
     for Refund { terms, key, cost, mark } in refunds {
         request.limit(key::name(prefix, terms, *key));
-        match terms.algorithm().twin() {
-            Twins::Record(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost)),
-            Twins::Log(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost)),
+        let told = terms.algorithm().capacity();
+        match terms.ceiling().twin() {
+            Twins::Record(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told)),
+            Twins::Log(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told)),
         }
     }
     request
@@ -86,9 +89,14 @@ pub(super) fn decide<'a>(
     let mut decision = Decision::new(Timestamp::from_micros(now), take);
     for (charge, held) in charges.zip(found.held()) {
         let held = State::all(held).ok_or(Fault::Reply("no state"))?;
-        let seen = match charge.terms.algorithm().twin() {
-            Twins::Record(twin) => twin.recall(&held).map(|state| settle(twin, state, now, charge.cost, take)),
-            Twins::Log(twin) => twin.recall(&held).map(|state| settle(twin, state, now, charge.cost, take)),
+        let seen = match (charge.terms.ceiling().twin(), charge.terms.algorithm().twin()) {
+            (Twins::Record(ceiling), Twins::Record(limit)) => {
+                ceiling.recall(&held).map(|state| settle(&Soft { limit, ceiling }, state, now, charge.cost, take))
+            }
+            (Twins::Log(ceiling), Twins::Log(limit)) => {
+                ceiling.recall(&held).map(|state| settle(&Soft { limit, ceiling }, state, now, charge.cost, take))
+            }
+            _ => unreachable!("overage does not change what is remembered"),
         };
         let (room, mark, standing) = seen.ok_or(Fault::Reply("a state that can't be"))?;
         decision.push(Outcome::new(charge.subject(), room, mark, standing));
@@ -96,14 +104,8 @@ pub(super) fn decide<'a>(
     Ok(decision)
 }
 
-fn settle<S>(
-    rule: &(impl Exact<S> + ?Sized),
-    mut state: S,
-    now: u64,
-    cost: u64,
-    take: bool,
-) -> (Room, Record, Standing) {
+fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
     let room = if cost == 0 { Room::NOW } else { rule.peek(&state, now, cost) };
-    let mark = if take && cost > 0 { rule.commit(&mut state, now, cost) } else { Record::EMPTY };
+    let mark = if take && room.is_now() && cost > 0 { rule.commit(&mut state, now, cost) } else { Record::EMPTY };
     (room, mark, rule.standing(&state, now))
 }

@@ -2,14 +2,15 @@
 --
 -- ARGV[1] is empty, or a clock for tests: <instant hi, lo, ms for which keys are kept longer>.
 -- ARGV[2] is all requests: of each what is to be done, the number of its limits, and its length in
--- two bytes; then for each limit the letter of its rule and the numbers that it works with, the cost
--- first; for a refund preceded by a mark. KEYS are those of all limits in the same order.
+-- two bytes; then for each limit the letter of its rule (and 128, if it is not enforced) and the numbers
+-- that it works with, the cost first; for a refund preceded by a mark. KEYS are those of all limits in the same order.
 --
 -- The reply is one string, as neither side then has to take it apart into many: the instant, then
 -- for each request whether it was allowed, the number of limits whose states follow, and for each
 -- how many states its key held before, and those. Or else the error that kept it from being decided.
 local ACQUIRE, REFUND, RESET = 97, 114, 120
 local ALLOWED, DENIED, ERROR = 'y', 'n', 'e'
+local SHADOW = 128
 local rules = {
   [99] = sliding_window_counter, [100] = drain, [105] = token_bucket, [108] = log,
   [113] = leaky_bucket_queue, [119] = fixed_window,
@@ -36,6 +37,8 @@ local charges = {}
 -- The next limit of a request: its rule, its numbers, and where they began.
 local function next_charge(i, offset)
   local letter = byte(text, at)
+  local shadow = letter >= SHADOW
+  if shadow then letter = letter - SHADOW end
   local rule = made[letter]
   if not rule then
     rule = rules[letter]()
@@ -46,11 +49,11 @@ local function next_charge(i, offset)
     -- All that a rule notes has its place from the start: a table that grows is made anew.
     charge = {
       0, 0, 0, 0, 0, 0, 0, 0, 0,
-      key = '', rule = rule, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
+      key = '', rule = rule, shadow = false, free = true, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
     }
     charges[i] = charge
   end
-  charge.key, charge.rule = KEYS[key], rule
+  charge.key, charge.rule, charge.shadow = KEYS[key], rule, shadow
   local from, numbers = at + 1 + offset, rule.numbers
   charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8] =
     unpack_from(numbers, text, from)
@@ -62,9 +65,9 @@ local function decide(take, limits)
   local room, part = true, parts + 2
   for i = 1, limits do
     local charge = next_charge(i, 0)
-    local free = charge.rule.peek(charge)
-    -- Who takes nothing needs no room.
-    room = room and (free or charge[1] == 0)
+    charge.free = charge.rule.peek(charge)
+    -- Who takes nothing needs no room, and nobody does of a limit that is not enforced.
+    room = room and (charge.free or charge[1] == 0 or charge.shadow)
     local held = charge.held
     reply[part + 1], reply[part + 2] = char(#held / SIZE), held
     part = part + 2
@@ -72,7 +75,7 @@ local function decide(take, limits)
   if room and take then
     for i = 1, limits do
       local charge = charges[i]
-      if charge[1] > 0 then charge.rule.commit(charge) end
+      if charge.free and charge[1] > 0 then charge.rule.commit(charge) end
     end
   end
   reply[parts + 1], reply[parts + 2] = room and ALLOWED or DENIED, char(limits)

@@ -127,11 +127,11 @@ impl Denial {
     fn is_of(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(asked, charge): (&Asked, &Charge<'_>)| {
             let asked = asked.charge();
-            let [one, other] = [asked.terms.algorithm(), charge.terms.algorithm()];
+            let [one, other] = [asked.terms, charge.terms].map(|terms| (terms.algorithm(), terms.ceiling()));
             asked.terms.print(asked.key) == charge.terms.print(charge.key)
-                && one.code() == other.code()
+                && one.0.code() == other.0.code()
                 // Of a log, only what the answer needed is known.
-                && (matches!(one.twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
+                && (matches!(one.0.twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
         };
         self.asked.len() == charges.len() && self.asked.iter().zip(charges).all(same)
     }
@@ -161,7 +161,7 @@ impl Denial {
         for (index, outcome) in decision.outcomes().iter().enumerate() {
             // What a limit with room has left may be told a little late, or else whoever shares it would
             // end the denials of all others.
-            let denies = !outcome.is_allowed();
+            let denies = outcome.denies();
             let place = epoch(charges[index].terms.print(charges[index].key));
             if denies && denials.epochs[place].load(Ordering::Acquire) != self.epochs[index] {
                 return None;
@@ -185,7 +185,8 @@ impl Watch {
     /// It was denied: nothing has changed, and that is remembered.
     pub(super) fn denied(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
         self.changes = false;
-        let longest = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| match outcome.verdict() {
+        let denying = decision.outcomes().iter().zip(&asked).filter(|(outcome, _)| outcome.denies());
+        let longest = denying.filter_map(|(outcome, asked)| match outcome.verdict() {
             Verdict::Allow { .. } => None,
             Verdict::Deny { retry_after } => Some((retry_after.unwrap_or(Duration::MAX), asked.charge())),
         });

@@ -147,7 +147,8 @@ impl Apart {
     /// Gives back what slots have taken, once: what can't be given back stays charged.
     async fn give_back(&self, taken: Taken) {
         let refunds = taken.iter().map(|(index, outcomes)| {
-            let taken = self.slots[*index].iter().zip(outcomes).filter(|(charge, _)| charge.cost > 0);
+            let taken = self.slots[*index].iter().zip(outcomes);
+            let taken = taken.filter(|(charge, outcome)| charge.cost > 0 && outcome.is_allowed());
             let refunds = taken.map(|(Placed { terms, key, cost, .. }, outcome)| Refund {
                 terms,
                 key: *key,
@@ -194,7 +195,7 @@ impl Report {
     }
 
     fn is_allowed(&self) -> bool {
-        self.outcomes.iter().all(|(_, outcome)| outcome.is_allowed())
+        !self.outcomes.iter().any(|(_, outcome)| outcome.denies())
     }
 
     fn decision(self, charge: bool) -> Decision {

@@ -67,6 +67,9 @@ impl Request {
     }
 }
 
+/// What is added to the letter of a rule whose limit is not enforced.
+pub(super) const SHADOW: u8 = 128;
+
 /// The length of what comes before a request's rules.
 const HEAD: usize = 4;
 

@@ -63,8 +63,16 @@ impl Memory {
 /// A request, and what it is to be answered.
 #[derive(Debug)]
 enum Step {
-    Decide { task: Task, asked: SmallVec<[Asked; 2]>, expected: Vec<(Verdict, Record, Standing)> },
+    Decide { task: Task, asked: SmallVec<[Asked; 2]>, expected: Vec<Expected> },
     Change,
+}
+
+#[derive(Debug)]
+struct Expected {
+    verdict: Verdict,
+    is_over: bool,
+    mark: Record,
+    standing: Standing,
 }
 
 /// A trace: limits, what they remember, and a clock.
@@ -93,9 +101,15 @@ impl<'a> Trace<'a> {
             random.algorithm(kind)
         });
         let algorithms: Vec<Algorithm> = algorithms.collect();
-        let terms = |(index, algorithm): (usize, &Algorithm)| {
-            Arc::new(Terms::new(format!("limit {index}").into(), index as u16, *algorithm, &hasher))
+        let mut thresholds = Random(!seed);
+        let mut terms = |(index, algorithm): (usize, &Algorithm)| {
+            let terms = Terms::new(format!("limit {index}").into(), index as u16, *algorithm, &hasher);
+            // Every other trace, so that a seed of before is the same trace.
+            let has = |random: &mut Random| seed % 2 == 1 && random.one_in(2);
+            let terms = if has(&mut thresholds) { terms.soft(thresholds.up_to(200) as u32) } else { terms };
+            Arc::new(if has(&mut thresholds) { terms.shadow() } else { terms })
         };
+        let terms = algorithms.iter().enumerate().map(&mut terms).collect();
         let own_clock = redis.fake().is_some() && random.one_in(3);
         let now = match random.below(6) {
             0 => random.below(1_000),
@@ -104,7 +118,7 @@ impl<'a> Trace<'a> {
         };
         Self {
             redis,
-            terms: algorithms.iter().enumerate().map(terms).collect(),
+            terms,
             key: hasher.hash(&seed.to_le_bytes()),
             memories: algorithms.iter().map(Memory::of).collect(),
             receipts: Vec::new(),
@@ -173,9 +187,9 @@ impl<'a> Trace<'a> {
         self.check_expiry();
     }
 
-    fn compare(&mut self, decision: &Decision, expected: &[(Verdict, Record, Standing)]) {
-        for (outcome, &(verdict, mark, standing)) in decision.outcomes().iter().zip(expected) {
-            assert_eq!(outcome.verdict(), verdict, "{:?}", self.terms);
+    fn compare(&mut self, decision: &Decision, expected: &[Expected]) {
+        for (outcome, &Expected { verdict, is_over, mark, standing }) in decision.outcomes().iter().zip(expected) {
+            assert_eq!((outcome.verdict(), outcome.uses_overage()), (verdict, is_over), "{:?}", self.terms);
             assert_eq!(outcome.standing(), standing, "{:?}", self.terms);
             assert_eq!(outcome.mark, mark, "{:?}", self.terms);
         }
@@ -229,31 +243,35 @@ impl<'a> Trace<'a> {
         for &(limit, cost, mark) in &receipt {
             let terms = &self.terms[limit];
             let part = if self.random.one_in(3) { self.random.up_to(cost) } else { cost };
-            self.memories[limit].refund(terms.algorithm(), mark, self.now, part);
+            self.memories[limit].refund(terms.ceiling(), mark, self.now, part);
             refunds.push(Refund { terms, key: self.key, cost: part, mark });
         }
         (ask::refunds("t", &refunds), Step::Change)
     }
 
     fn decide(&mut self, task: Task) -> (Request, Step) {
-        let costs: Vec<u64> = self.terms.iter().map(|terms| self.random.cost(terms.algorithm().capacity())).collect();
-        let limits = || self.terms.iter().map(|terms| terms.algorithm());
-        let rooms: Vec<Room> = limits()
+        let costs: Vec<u64> = self.terms.iter().map(|terms| self.random.cost(terms.capacity())).collect();
+        let rooms: Vec<Room> = self
+            .terms
+            .iter()
             .zip(&self.memories)
             .zip(&costs)
-            .map(|((algorithm, memory), &cost)| memory.peek(algorithm, self.now, cost))
+            .map(|((terms, memory), &cost)| memory.peek(terms.ceiling(), self.now, cost))
             .collect();
-        let take = task == Task::Acquire && rooms.iter().all(|room| room.is_now());
+        let has_room = |(terms, room): (&Arc<Terms>, &Room)| room.is_now() || !terms.is_enforced();
+        let take = task == Task::Acquire && self.terms.iter().zip(&rooms).all(has_room);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
-        for (limit, algorithm) in limits().enumerate() {
-            let memory = &mut self.memories[limit];
+        for (limit, terms) in self.terms.iter().enumerate() {
+            let (memory, algorithm) = (&mut self.memories[limit], terms.algorithm());
+            let is_over = rooms[limit].is_now() && !memory.peek(algorithm, self.now, costs[limit]).is_now();
             let mut mark = Record::EMPTY;
-            if take && costs[limit] > 0 {
-                mark = memory.commit(algorithm, self.now, costs[limit]);
+            if take && rooms[limit].is_now() && costs[limit] > 0 {
+                mark = memory.commit(terms.ceiling(), self.now, costs[limit]);
                 receipt.push((limit, costs[limit], mark));
             }
-            expected.push((rooms[limit].into(), mark, memory.standing(algorithm, self.now)));
+            let standing = memory.standing(algorithm, self.now);
+            expected.push(Expected { verdict: rooms[limit].into(), is_over, mark, standing });
         }
         let charge = |(terms, &cost)| Charge { terms, key: self.key, cost };
         let charges: Vec<Charge<'_>> = self.terms.iter().zip(&costs).map(charge).collect();

@@ -1,8 +1,11 @@
 //! One limit: a name, an algorithm, and whose bucket is charged how much.
 
+mod threshold;
+
 use std::fmt;
 use std::sync::Arc;
 
+use self::threshold::{Instead, Overage};
 use crate::algorithm::Algorithm;
 use crate::cost::Cost;
 use crate::error::{ConfigError, ConfigErrorKind};
@@ -10,6 +13,7 @@ use crate::hash::KeyHasher;
 use crate::key::KeyExtractor;
 use crate::request::RequestHead;
 use crate::resilience::OnStoreError;
+use crate::signal::Signal;
 use crate::store::Terms;
 use crate::when::Condition;
 
@@ -31,6 +35,9 @@ pub struct Limit {
     cost: Option<Cost>,
     when: Option<Arc<dyn Condition>>,
     on_store_error: Option<OnStoreError>,
+    overage: Option<Overage>,
+    is_shadow: bool,
+    instead: Vec<Arc<Instead>>,
 }
 
 /// What becomes of a request that has no key for a limit.
@@ -89,6 +96,9 @@ impl Limit {
             cost: None,
             when: None,
             on_store_error: None,
+            overage: None,
+            is_shadow: false,
+            instead: Vec::new(),
         })
     }
 
@@ -172,7 +182,8 @@ impl Limit {
     }
 
     pub(crate) fn missing_key(&self) -> MissingKey {
-        self.missing
+        // What is not enforced refuses nothing.
+        if self.is_shadow && self.missing == MissingKey::Deny { MissingKey::Skip } else { self.missing }
     }
 
     pub(crate) fn condition(&self) -> Option<&dyn Condition> {
@@ -198,6 +209,9 @@ impl fmt::Debug for Limit {
             .field("cost", &self.cost)
             .field("conditional", &self.when.is_some())
             .field("on_store_error", &self.on_store_error)
+            .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
+            .field("shadow", &self.is_shadow)
+            .field("other_sizes", &self.instead.len())
             .finish()
     }
 }
@@ -206,7 +220,12 @@ impl fmt::Debug for Limit {
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
     limits: Box<[Limit]>,
+    /// Of each limit, with all the overage that it can have.
     terms: Box<[Arc<Terms>]>,
+    /// Of each elastic limit, without. Empty, if none is.
+    tight: Box<[Option<Arc<Terms>>]>,
+    hasher: KeyHasher,
+    has_other_sizes: bool,
 }
 
 /// The most limits of one request.
@@ -226,17 +245,71 @@ impl Limits {
             }
             limit.cost.as_ref().and_then(Cost::largest).map_or(Ok(()), |cost| limit.can_hold(cost))?;
         }
-        let mut limits = Self { limits: limits.into(), terms: Box::default() };
+        let mut limits = Self {
+            has_other_sizes: limits.iter().any(Limit::has_other_sizes),
+            limits: limits.into(),
+            terms: Box::default(),
+            tight: Box::default(),
+            hasher: *hasher,
+        };
         limits.hash_by(hasher);
         Ok(limits)
     }
 
     /// Fits the terms to a store that hashes by `hasher`.
     pub(crate) fn hash_by(&mut self, hasher: &KeyHasher) {
-        let terms = |(index, limit): (usize, &Limit)| {
-            Arc::new(Terms::new(limit.name.clone(), index as u16, limit.algorithm, hasher))
+        self.hasher = *hasher;
+        let limits = || self.limits.iter().enumerate();
+        let tight = |(index, limit): (usize, &Limit)| {
+            let terms = Terms::new(limit.name.clone(), index as u16, limit.algorithm, hasher);
+            if limit.is_shadow { terms.shadow() } else { terms }
         };
-        self.terms = self.limits.iter().enumerate().map(terms).collect();
+        let soft = |(index, limit): (usize, &Limit)| {
+            let terms = tight((index, limit));
+            Arc::new(limit.overage.iter().fold(terms, |terms, overage| terms.soft(overage.percent)))
+        };
+        let is_elastic = |limit: &Limit| limit.overage.as_ref().is_some_and(|overage| overage.signal.is_some());
+        let if_elastic = |each: (usize, &Limit)| is_elastic(each.1).then(|| Arc::new(tight(each)));
+        self.terms = limits().map(soft).collect();
+        self.tight = limits().map(if_elastic).collect();
+        if self.tight.iter().all(Option::is_none) {
+            self.tight = Box::default();
+        }
+    }
+
+    /// Enforces none of them.
+    pub(crate) fn shadow(&mut self) {
+        self.limits.iter_mut().for_each(|limit| limit.is_shadow = true);
+        self.hash_by(&self.hasher.clone());
+    }
+
+    /// What applies at present of a limit's `terms`: with its overage or without.
+    #[inline]
+    pub(crate) fn present<'a>(&'a self, terms: &'a Arc<Terms>) -> &'a Arc<Terms> {
+        if self.tight.is_empty() { terms } else { self.elastic(terms) }
+    }
+
+    fn elastic<'a>(&'a self, terms: &'a Arc<Terms>) -> &'a Arc<Terms> {
+        let index = usize::from(terms.index());
+        let Some(tight) = self.tight.get(index).and_then(Option::as_ref) else { return terms };
+        let signal = self.limits[index].overage.as_ref().and_then(|overage| overage.signal.as_deref());
+        if signal.is_none_or(Signal::has_spare) { terms } else { tight }
+    }
+
+    /// The terms of all limits that have another size for a request.
+    pub(crate) fn other_sizes(&self, head: &RequestHead<'_>) -> Box<[Arc<Terms>]> {
+        if !self.has_other_sizes {
+            return Box::default();
+        }
+        let other = |(limit, terms): (&Limit, _)| {
+            Some(Arc::new(self.present(terms).sized(limit.size_for(head)?, &self.hasher)))
+        };
+        self.iter().filter_map(other).collect()
+    }
+
+    /// Whether there is something to tell of decisions that are no denials.
+    pub(crate) fn has_thresholds(&self) -> bool {
+        self.limits.iter().any(|limit| limit.is_shadow || limit.overage.is_some())
     }
 
     /// Refuses a cost that could never pass.
@@ -265,8 +338,9 @@ impl Limits {
 
 impl Limit {
     fn can_hold(&self, cost: u64) -> Result<(), ConfigError> {
-        let capacity = self.algorithm.capacity();
-        if cost > capacity {
+        let capacity = self.overage.iter().fold(self.algorithm, |limit, overage| limit.raised(overage.percent));
+        let capacity = capacity.capacity();
+        if cost > capacity && self.instead.is_empty() {
             return Err(ConfigErrorKind::CostOverCapacity { limit: self.name.to_string(), cost, capacity }.into());
         }
         Ok(())

@@ -1,0 +1,114 @@
+//! What a store needs to know of a limit.
+
+use std::sync::Arc;
+
+use crate::algorithm::Algorithm;
+use crate::hash::{KeyHash, KeyHasher};
+
+/// What a store needs to know of a limit.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    name: Arc<str>,
+    hash: KeyHash,
+    index: u16,
+    algorithm: Algorithm,
+    /// How much may be used beyond the limit, in per cent of it, and what decides then.
+    percent: u32,
+    ceiling: Option<Algorithm>,
+    capacity: u64,
+    is_enforced: bool,
+}
+
+/// Those of the limit at `index`, among the terms of some.
+pub(crate) fn of(index: usize, some: &[Arc<Terms>]) -> Option<&Arc<Terms>> {
+    some.iter().find(|terms| usize::from(terms.index) == index)
+}
+
+impl Terms {
+    /// The terms of the limit `name`, the `index`th of its limiter, on a store that hashes keys by
+    /// `hasher`.
+    pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
+        // What is remembered under one algorithm, or in one period, means nothing under another.
+        let cycle = algorithm.cycle().to_le_bytes();
+        let identity = [algorithm.name().as_bytes(), &cycle, name.as_bytes()].concat();
+        Self {
+            name,
+            hash: hasher.hash(&identity),
+            index,
+            algorithm,
+            percent: 0,
+            ceiling: None,
+            capacity: algorithm.capacity(),
+            is_enforced: true,
+        }
+    }
+
+    /// The same, with as much overage as `percent` of the limit.
+    pub(crate) fn soft(self, percent: u32) -> Self {
+        let ceiling = self.algorithm.raised(percent);
+        let capacity = ceiling.capacity();
+        Self { percent, ceiling: (ceiling != self.algorithm).then_some(ceiling), capacity, ..self }
+    }
+
+    /// The same, decided and not enforced.
+    pub(crate) fn shadow(self) -> Self {
+        Self { is_enforced: false, ..self }
+    }
+
+    /// The same limit, of another size.
+    pub(crate) fn sized(&self, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
+        let sized = Self::new(self.name.clone(), self.index, algorithm, hasher).soft(self.percent);
+        Self { is_enforced: self.is_enforced, ..sized }
+    }
+
+    /// The limit's name. Limits of one name, algorithm and period share what their keys have used.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it decides, and what is told of it: without its overage.
+    #[must_use]
+    pub fn algorithm(&self) -> &Algorithm {
+        &self.algorithm
+    }
+
+    /// Whether it denies requests for which it has no room. One that is not enforced is charged if it has
+    /// room, whatever others of its kind say, but only if all that are enforced have room.
+    #[must_use]
+    pub fn is_enforced(&self) -> bool {
+        self.is_enforced
+    }
+
+    /// What decides where it has overage.
+    #[inline]
+    pub(crate) fn raised(&self) -> Option<&Algorithm> {
+        self.ceiling.as_ref()
+    }
+
+    /// What decides: the limit with its overage.
+    #[cfg(feature = "redis")]
+    pub(crate) fn ceiling(&self) -> &Algorithm {
+        self.ceiling.as_ref().unwrap_or(&self.algorithm)
+    }
+
+    /// The largest cost that it can ever allow.
+    #[inline]
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    pub(crate) fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Tells it from the limits of other limiters.
+    pub(crate) fn identity(&self) -> u64 {
+        self.hash.as_u128() as u64
+    }
+
+    /// The hash of `key` under this limit.
+    pub(crate) fn print(&self, key: KeyHash) -> u128 {
+        key.under(self.hash).as_u128()
+    }
+}
