@@ -186,6 +186,11 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// Nothing has changed.
+    pub(super) fn changed_nothing(mut self) {
+        self.changes = false;
+    }
+
     /// It was denied: nothing has changed, and that is remembered.
     pub(super) fn denied(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
         self.changes = false;
