@@ -78,6 +78,7 @@ pub(crate) enum ConfigErrorKind {
 pub(crate) enum Fault {
     Zero { what: &'static str },
     PeriodZero { what: &'static str },
+    WaitZero { what: &'static str },
     PeriodTooLong { what: &'static str, is: Duration },
     PeriodNotWhole { what: &'static str, is: Duration },
     Buckets { period: Duration, buckets: u32 },
@@ -92,6 +93,7 @@ impl Fault {
         match self {
             Self::Zero { .. } => "a limit, capacity or amount is 0: use at least 1",
             Self::PeriodZero { .. } => "a period or interval is 0: use at least 1 µs",
+            Self::WaitZero { .. } => "a deadline or pause is 0: use at least 1 ns",
             Self::PeriodTooLong { .. } => "a period or interval is longer than 366 days: shorten it",
             Self::PeriodNotWhole { .. } => "a period or interval is not whole microseconds: round it",
             Self::Buckets { .. } => "a period does not divide into its buckets: use a number that divides it",
@@ -196,6 +198,7 @@ impl fmt::Display for Fault {
                 write!(f, "{what} is 0: allow at least 1 token, or leave the limit out")
             }
             Self::PeriodZero { what } => write!(f, "{what} is 0: use at least 1 µs"),
+            Self::WaitZero { what } => write!(f, "{what} is 0: use at least 1 ns"),
             Self::PeriodTooLong { what, is } => {
                 write!(f, "{what} {is:?} is longer than 366 days: shorten it")
             }
