@@ -86,6 +86,7 @@ pub(crate) enum ConfigErrorKind {
 pub(crate) enum Fault {
     Zero { what: &'static str },
     PeriodZero { what: &'static str },
+    WaitZero { what: &'static str },
     PeriodTooLong { what: &'static str, is: Duration },
     PeriodNotWhole { what: &'static str, is: Duration },
     Buckets { period: Duration, buckets: u32 },
@@ -100,6 +101,7 @@ impl Fault {
         match self {
             Self::Zero { .. } => "a limit, capacity or amount is 0: use at least 1",
             Self::PeriodZero { .. } => "a period or interval is 0: use at least 1 µs",
+            Self::WaitZero { .. } => "a deadline or pause is 0: use at least 1 ns",
             Self::PeriodTooLong { .. } => "a period or interval is longer than 366 days: shorten it",
             Self::PeriodNotWhole { .. } => "a period or interval is not whole microseconds: round it",
             Self::Buckets { .. } => "a period does not divide into its buckets: use a number that divides it",
@@ -212,6 +214,7 @@ impl fmt::Display for Fault {
                 write!(f, "{what} is 0: allow at least 1 token, or leave the limit out")
             }
             Self::PeriodZero { what } => write!(f, "{what} is 0: use at least 1 µs"),
+            Self::WaitZero { what } => write!(f, "{what} is 0: use at least 1 ns"),
             Self::PeriodTooLong { what, is } => {
                 write!(f, "{what} {is:?} is longer than 366 days: shorten it")
             }
@@ -239,13 +242,19 @@ impl std::error::Error for ConfigError {}
 /// A store that could not decide. It is not a denial.
 ///
 /// Its text and [`source`](std::error::Error::source) are for operators; clients never see them.
-#[derive(Debug)]
+/// `Debug` shows all of it in one line, as `main` does that returns this error.
 pub struct StoreError {
     cause: Cause,
 }
 
-#[derive(Debug)]
 enum Cause {
+    /// It can't be used: not yet, or not as it is configured.
+    #[cfg(feature = "redis")]
+    Unusable {
+        /// Where it is, without what is secret.
+        at: Option<String>,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     Failed(Box<dyn std::error::Error + Send + Sync>),
     /// One request could not be decided, by a store that works.
     Undecidable(Box<dyn std::error::Error + Send + Sync>),
@@ -284,6 +293,12 @@ impl StoreError {
         matches!(self.cause, Cause::Undecidable(_))
     }
 
+    /// Wraps what keeps a store, which may be known to be `at` some place, from being used at all.
+    #[cfg(feature = "redis")]
+    pub(crate) fn unusable(at: Option<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self { cause: Cause::Unusable { at, source: source.into() } }
+    }
+
     pub(crate) const fn timed_out(deadline: Duration) -> Self {
         Self { cause: Cause::TimedOut { deadline } }
     }
@@ -296,6 +311,8 @@ impl StoreError {
     #[must_use]
     pub const fn kind(&self) -> StoreErrorKind {
         match self.cause {
+            #[cfg(feature = "redis")]
+            Cause::Unusable { .. } => StoreErrorKind::Failed,
             Cause::Failed(_) | Cause::Undecidable(_) => StoreErrorKind::Failed,
             Cause::TimedOut { .. } => StoreErrorKind::TimedOut,
             Cause::BreakerOpen => StoreErrorKind::BreakerOpen,
@@ -303,9 +320,26 @@ impl StoreError {
     }
 }
 
+/// The text and those of all its sources, in one line.
+impl fmt::Debug for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)?;
+        let mut source = std::error::Error::source(self);
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.cause {
+        match &self.cause {
+            #[cfg(feature = "redis")]
+            Cause::Unusable { at: Some(at), .. } => write!(f, "the rate limit store at {at} can't be used"),
+            #[cfg(feature = "redis")]
+            Cause::Unusable { at: None, .. } => write!(f, "the rate limit store can't be used"),
             Cause::Failed(_) | Cause::Undecidable(_) => write!(f, "the rate limit store could not decide"),
             Cause::TimedOut { deadline } => write!(f, "the rate limit store did not answer within {deadline:?}"),
             Cause::BreakerOpen => write!(f, "the rate limit store was not asked, as it has failed too often of late"),
@@ -316,6 +350,8 @@ impl fmt::Display for StoreError {
 impl std::error::Error for StoreError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.cause {
+            #[cfg(feature = "redis")]
+            Cause::Unusable { source, .. } => Some(&**source),
             Cause::Failed(source) | Cause::Undecidable(source) => Some(&**source),
             Cause::TimedOut { .. } | Cause::BreakerOpen => None,
         }

@@ -29,7 +29,8 @@ use crate::error::StoreError;
 #[non_exhaustive]
 pub enum Event<'a> {
     /// The store could not do what it was asked for a request, or was not asked. Whatever is asked for
-    /// one request, this comes once.
+    /// one request, this comes once. When the breaker has the store looked at in the background, that is
+    /// for no request, and a failure is not told.
     #[non_exhaustive]
     StoreFailed {
         /// Why, and of which [kind](StoreError::kind).

@@ -13,7 +13,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd};
 use limits::{Patient, all};
 use redis_server::RedisServer;
-use tower_ratelimit::{Algorithm, FixedWindow, Limit, Limiter, RedisStore, SlidingLog, StoreErrorKind};
+use tower_ratelimit::{Algorithm, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, SlidingLog, StoreErrorKind};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -301,6 +301,26 @@ async fn who_cannot_connect_is_told_why() {
     assert!(chain(&error).contains("redis://host:port"), "{}", chain(&error));
     let error = RedisStore::connect("redis://127.0.0.1:1").await.expect_err("no connection");
     assert!(chain(&error).contains("no connection to Redis"), "{}", chain(&error));
+    // Where it is, and nothing secret.
+    let error = RedisStore::connect("redis://ann:h1dden@127.0.0.1:1/3").await.expect_err("no connection");
+    assert_eq!(error.to_string(), "the rate limit store at 127.0.0.1:1 can't be used");
+    // As `main` shows it.
+    let text = format!("{error:?}");
+    assert!(
+        text.starts_with(&format!("{error}: there is no connection to Redis: Redis can't be reached: check")),
+        "{text}"
+    );
+    assert!(text.contains("refused") && !text.contains("h1dden"), "{text}");
+    for config in [
+        RedisConfig::cluster(["redis://:h1dden@127.0.0.1:1", "redis://127.0.0.1:2"]),
+        RedisConfig::sentinel("mymaster", ["redis://:h1dden@127.0.0.1:1", "redis://:h1dden@127.0.0.1:2"]),
+    ] {
+        let text = format!("{:?}", config.connect().await.expect_err("no connection"));
+        assert!(text.contains("127.0.0.1:1, 127.0.0.1:2 can't be used: "), "{text}");
+        assert!(!text.contains("h1dden"), "{text}");
+    }
+    let error = RedisConfig::node("redis://127.0.0.1:1").connections(0).connect_lazily().expect_err("refused");
+    assert!(error.to_string() == "the rate limit store can't be used", "{error}");
 }
 
 /// What README.md says a key takes: prints it, and fails where it has grown.

@@ -95,6 +95,26 @@ async fn a_flood_hardly_reaches_redis() {
     }
 }
 
+/// A limit that all share is spent, which denies each of them by a request of its own.
+#[tokio::test]
+async fn a_flood_from_many_clients_hardly_reaches_redis() {
+    let mut setup = Setup::new().await;
+    let limits = [Limit::new("all", FixedWindow::per_day(5)), Limit::new("own", FixedWindow::per_day(100))];
+    let limiter = Limiter::new(limits).patient().store(setup.store.clone());
+    let acquire = async |client: u32| limiter.acquire_all(&[(&"all", 1), (&client, 1)]).await.expect("a decision");
+    for _ in 0..5 {
+        assert!(acquire(0).await.is_allowed());
+    }
+    let (before, started) = (setup.calls().await, Instant::now());
+    for _ in 0..50 {
+        for client in 0..20 {
+            assert!(!acquire(client).await.is_allowed());
+        }
+    }
+    let asked = setup.calls().await - before;
+    assert!(asked <= 20 * (1 + started.elapsed().as_secs()), "{asked} calls for 1,000 denials");
+}
+
 #[tokio::test]
 async fn a_cost_that_no_wait_helps_is_asked_about_once() {
     let mut setup = Setup::new().await;

@@ -96,7 +96,7 @@ impl Guard {
 
     pub(crate) fn set_deadline(&mut self, deadline: Duration) -> Result<(), ConfigError> {
         if deadline.is_zero() {
-            return Err(Fault::PeriodZero { what: "deadline" }.into());
+            return Err(Fault::WaitZero { what: "deadline" }.into());
         }
         self.deadline = deadline;
         Ok(())

@@ -25,7 +25,8 @@ pub enum OnStoreError {
     ///
     /// Who is denied is answered as ever. A cost that fits the limit, but not the share of it, is
     /// refused as by `Refuse`: to wait here would not help, and what helps is that the store comes
-    /// back. `RateLimit-Policy` and the like tell the whole limit; what is left is of the share.
+    /// back. `RateLimit-Policy` and the like tell the whole limit; what is left is of the share. What it
+    /// allows is not charged to the store later.
     DecideLocally(Share),
 }
 

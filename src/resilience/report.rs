@@ -1,5 +1,5 @@
 //! What operators are told of a store that fails, through `tracing`: that it does, why, and that it
-//! works again, but not once for each request.
+//! works again, but not once for each request: the first failure, then one a minute.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use crate::observe::BreakerState;
 
 /// How far apart two reports of failures are.
-const APART: Duration = Duration::from_secs(1);
+const APART: Duration = Duration::from_secs(60);
 
 /// What was reported of a limiter's store. Clones of the limiter share it.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub(super) struct Reports {
     since: Instant,
     /// When the next failure may be told, in µs.
     next: AtomicU64,
-    /// Failures that were not told.
-    untold: AtomicU64,
+    /// Failures that were not told since.
+    suppressed: AtomicU64,
     /// It was told that the breaker is open.
     is_open: AtomicBool,
 }
@@ -29,7 +29,7 @@ impl Reports {
         Self {
             since: Instant::now(),
             next: AtomicU64::new(0),
-            untold: AtomicU64::new(0),
+            suppressed: AtomicU64::new(0),
             is_open: AtomicBool::new(false),
         }
     }
@@ -42,10 +42,10 @@ impl Reports {
         let is_due = now.as_micros() as u64 >= next
             && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
-            let untold = self.untold.swap(0, Ordering::Relaxed);
-            tracing::warn!(error = error as &dyn std::error::Error, untold, "the store could not decide a request");
+            let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
+            tracing::warn!(error = error as &dyn std::error::Error, suppressed, "the store could not decide a request");
         } else {
-            self.untold.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -57,8 +57,10 @@ impl Reports {
             }
             BreakerState::Closed => {
                 self.is_open.store(false, Ordering::Relaxed);
-                let untold = self.untold.swap(0, Ordering::Relaxed);
-                tracing::info!(untold, "the store works again: the circuit breaker is closed");
+                // The next outage has a reason of its own.
+                self.next.store(0, Ordering::Relaxed);
+                let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
+                tracing::info!(suppressed, "the store works again: the circuit breaker is closed");
             }
             BreakerState::Open | BreakerState::HalfOpen => {}
         }

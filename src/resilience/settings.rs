@@ -99,7 +99,7 @@ impl CircuitBreaker {
 
     const fn pausing(self, pause: Duration) -> Result<Self, Fault> {
         if pause.is_zero() {
-            return Err(Fault::PeriodZero { what: "longest_pause" });
+            return Err(Fault::WaitZero { what: "longest_pause" });
         }
         Ok(Self { longest_pause: pause, ..self })
     }

@@ -75,6 +75,31 @@ async fn who_is_denied_by_one_slot_takes_nothing_from_another_not_even_for_a_mom
     }
 }
 
+/// A denial that took nothing has changed nothing: what is remembered of its keys is told on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_by_several_slots_leave_those_of_one_alone() {
+    let cluster = RedisCluster::start(0);
+    let store = store(&cluster).await.remember_denials(Duration::from_secs(600));
+    let both = Limiter::new([daily("user", 1), daily("tenant", 1)]).patient().store(store.clone());
+    let one = Limiter::new([daily("user", 1)]).patient().store(store);
+    assert!(both.acquire_all(&[(&"ann", 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
+    let is_asked = async || {
+        (0..3).for_each(|node| cluster.tell(node, "CONFIG RESETSTAT"));
+        assert!(!one.acquire("ann", 1).await.expect("a decision").is_allowed());
+        (0..3).any(|node| cluster.ask::<String>(node, "INFO commandstats").contains("cmdstat_evalsha:"))
+    };
+    // What was charged is known a moment after it was told.
+    let started = Instant::now();
+    while is_asked().await {
+        assert!(started.elapsed() < Duration::from_secs(20), "nothing is remembered");
+    }
+    for costs in [[1, 1], [1, 0]] {
+        let charges: [(&(dyn Key + Sync), u64); 2] = [(&"ann", costs[0]), (&"tenant", costs[1])];
+        assert!(!both.acquire_all(&charges).await.expect("a decision").is_allowed());
+        assert!(!is_asked().await, "{costs:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_wants_the_same_two_limits_gets_exactly_what_they_allow() {
     let cluster = RedisCluster::start(0);

@@ -16,13 +16,13 @@ fn refused<T>(built: Result<T, ConfigError>, text: &str) {
 
 #[test]
 fn zeros_are_refused() {
-    refused(Limiter::new(one()).try_deadline(Duration::ZERO), "deadline is 0: use at least 1 µs");
-    refused(RateLimitLayer::new(one()).try_deadline(Duration::ZERO), "deadline is 0: use at least 1 µs");
+    refused(Limiter::new(one()).try_deadline(Duration::ZERO), "deadline is 0: use at least 1 ns");
+    refused(RateLimitLayer::new(one()).try_deadline(Duration::ZERO), "deadline is 0: use at least 1 ns");
     refused(
         CircuitBreaker::new().try_failures(0),
         "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
     );
-    refused(CircuitBreaker::new().try_longest_pause(Duration::ZERO), "longest_pause is 0: use at least 1 µs");
+    refused(CircuitBreaker::new().try_longest_pause(Duration::ZERO), "longest_pause is 0: use at least 1 ns");
     refused(Share::try_one_of(0), "a limit is shared by 0 nodes: count all that share it, this one too");
 }
 

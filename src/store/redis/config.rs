@@ -194,8 +194,8 @@ impl RedisConfig {
     /// When the configuration is refused, or there is no Redis that answers, accepts the
     /// credentials and lets us load a script.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
-        let deployment = self.build()?;
-        deployment.open().await?;
+        let deployment = self.build().map_err(|fault| StoreError::unusable(None, fault))?;
+        deployment.open().await.map_err(|fault| StoreError::unusable(Some(self.place()), fault))?;
         Ok(RedisStore::over(deployment))
     }
 
@@ -206,7 +206,7 @@ impl RedisConfig {
     ///
     /// When the configuration is refused.
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
-        let deployment = self.build()?;
+        let deployment = self.build().map_err(|fault| StoreError::unusable(None, fault))?;
         deployment.open_in_background();
         Ok(RedisStore::over(deployment))
     }
@@ -235,6 +235,16 @@ impl RedisConfig {
         };
         let connections = Connections::new(source, self.connections);
         Ok(Deployment::Single(Queue::new(Server::Single(connections))))
+    }
+
+    /// Where it is, without what is secret.
+    fn place(&self) -> String {
+        let addresses = |urls: &[String]| urls.iter().map(|url| address(url)).collect::<Vec<_>>().join(", ");
+        match &self.topology {
+            Topology::Node(url) => address(url),
+            Topology::Sentinel { master, urls } => format!("{master:?} of the Sentinels {}", addresses(urls)),
+            Topology::Cluster { urls } => addresses(urls),
+        }
     }
 
     fn info(&self, url: &str) -> Result<ConnectionInfo, Fault> {

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use super::ask::{self, Asked};
 use super::script::Found;
 use crate::algorithm::Twins;
-use crate::decision::{Decision, Verdict};
+use crate::decision::Decision;
 use crate::store::Charge;
 
 /// How many sets of two there are. An attacker who has that many keys denied displaces others'
@@ -46,12 +46,13 @@ pub(super) struct Denials {
     sets: OnceLock<Box<[Mutex<Set>]>>,
 }
 
-/// Where the hash of a key under the limit that denied for the longest leads.
+/// Where the hashes of a request's keys lead, all together: a spent limit that many clients share
+/// denies each at a place of its own.
 type Set = [Option<Box<Denial>>; 2];
 
 #[derive(Debug)]
 struct Denial {
-    /// The hash that led here.
+    /// What led here.
     print: u128,
     asked: SmallVec<[Asked; 2]>,
     found: Found,
@@ -80,12 +81,10 @@ impl Denials {
     /// it is handed in.
     pub(super) fn answer(&self, charges: &[Charge<'_>], clock: Option<u64>) -> Option<Decision> {
         let sets = self.sets.get()?;
-        charges.iter().find_map(|charge| {
-            let print = charge.terms.print(charge.key);
-            let set = lock(sets, print);
-            let denial = set.iter().flatten().find(|denial| denial.print == print && denial.is_of(charges))?;
-            denial.answer(self, charges, clock)
-        })
+        let print = print(charges.iter().copied());
+        let set = lock(sets, print);
+        let denial = set.iter().flatten().find(|denial| denial.print == print && denial.is_of(charges))?;
+        denial.answer(self, charges, clock)
     }
 
     /// Watches over a request that leaves now, and may change what `charges` find from here on.
@@ -116,6 +115,11 @@ fn age(place: &Option<Box<Denial>>) -> Option<Instant> {
 
 fn lock(sets: &[Mutex<Set>], print: u128) -> MutexGuard<'_, Set> {
     sets[(print >> 16) as usize % SETS].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One hash of all that is charged, in its order.
+fn print<'a>(charges: impl Iterator<Item = Charge<'a>>) -> u128 {
+    charges.fold(0, |print: u128, charge| print.rotate_left(1) ^ charge.terms.print(charge.key))
 }
 
 fn epoch(print: u128) -> usize {
@@ -182,15 +186,14 @@ pub(super) struct Watch {
 }
 
 impl Watch {
+    /// Nothing has changed.
+    pub(super) fn changed_nothing(mut self) {
+        self.changes = false;
+    }
+
     /// It was denied: nothing has changed, and that is remembered.
     pub(super) fn denied(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
         self.changes = false;
-        let denying = decision.outcomes().iter().zip(&asked).filter(|(outcome, _)| outcome.denies());
-        let longest = denying.filter_map(|(outcome, asked)| match outcome.verdict() {
-            Verdict::Allow { .. } => None,
-            Verdict::Deny { retry_after } => Some((retry_after.unwrap_or(Duration::MAX), asked.charge())),
-        });
-        let Some((_, Charge { terms, key, .. })) = longest.max_by_key(|(wait, _)| *wait) else { return };
         if asked.len() > LIMITS || found.len() > BYTES {
             return;
         }
@@ -201,7 +204,7 @@ impl Watch {
         });
         let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after as u64));
         let denial = Denial {
-            print: terms.print(key),
+            print: print(asked.iter().map(Asked::charge)),
             epochs: self.epochs.iter().map(|(_, epoch)| *epoch).collect(),
             at,
             until,

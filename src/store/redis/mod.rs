@@ -153,6 +153,8 @@ impl RedisStore {
     /// process gives back or resets counts when Redis is asked again: hence this bound, a call per
     /// second and key. What is *left* of limits that did have room can be as old.
     ///
+    /// So does a refund or reset that was given up (by a deadline), if Redis does it after all, and later.
+    ///
     /// At most 8,192 denials are remembered, in less than 5 MB, none before the first one. Clones of
     /// this store share them.
     #[must_use]

@@ -25,8 +25,9 @@ use crate::time::Timestamp;
 pub(super) struct Apart {
     store: RedisStore,
     slots: Vec<Vec<Placed>>,
-    /// Until all is over, what is given back too, what is taken here ends the denials of others.
-    _watch: Option<Watch>,
+    /// Once all is over, what is given back too, what was taken here ends the denials of others. A denial
+    /// of several slots is not remembered itself, as each has decided at an instant of its own.
+    watch: Option<Watch>,
 }
 
 /// A [`Charge`], and which of the request's it is.
@@ -57,10 +58,10 @@ impl Apart {
         };
         let slots = slot::group(charges.iter().copied(), |charge| charge.key);
         let slots = slots.into_iter().map(|(_, slot)| slot.into_iter().map(place).collect()).collect();
-        Self { store, slots, _watch: watch }
+        Self { store, slots, watch }
     }
 
-    pub(super) async fn decide(self, task: Task) -> Part {
+    pub(super) async fn decide(mut self, task: Task) -> Part {
         let takes = |slot: &&Vec<Placed>| task == Task::Acquire && takes(slot);
         if self.slots.iter().filter(takes).count() > 1 {
             return self.acquire().await;
@@ -80,13 +81,17 @@ impl Apart {
             tokio::spawn(async move { self.give_back(taken).await });
             return Ok(report?.decision(false));
         }
+        if !parts.iter().flatten().any(Decision::is_charged) {
+            self.took_nothing();
+        }
         Ok(Report::of(&self.slots, parts)?.decision(task == Task::Acquire))
     }
 
-    async fn acquire(self) -> Part {
+    async fn acquire(mut self) -> Part {
         let parts = join_all(self.slots.iter().map(|slot| self.part(Task::Peek, slot))).await;
         let report = Report::of(&self.slots, parts)?;
         if !report.is_allowed() {
+            self.took_nothing();
             return Ok(report.decision(false));
         }
         // By a task of its own, so that whoever gives up leaves nothing half taken.
@@ -95,7 +100,8 @@ impl Apart {
         decision.await.unwrap_or(Err(Fault::Reply("nothing")))
     }
 
-    async fn reserve(self, mut report: Report, answer: oneshot::Sender<Part>) {
+    async fn reserve(mut self, mut report: Report, answer: oneshot::Sender<Part>) {
+        let mut watch = self.watch.take();
         let mut taken = Taken::new();
         for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| takes(slot)) {
             if answer.is_closed() {
@@ -107,8 +113,14 @@ impl Apart {
                     report.note(slot, decision);
                 }
                 Ok(denial) => {
+                    if taken.is_empty()
+                        && let Some(watch) = watch.take()
+                    {
+                        watch.changed_nothing();
+                    }
                     self.give_back(taken).await;
                     report.note(slot, denial);
+                    drop(watch);
                     self.look_again(&mut report, index).await;
                     let _ = answer.send(Ok(report.decision(false)));
                     return;
@@ -121,6 +133,12 @@ impl Apart {
         }
         if answer.send(Ok(report.decision(true))).is_err() {
             self.give_back(taken).await;
+        }
+    }
+
+    fn took_nothing(&mut self) {
+        if let Some(watch) = self.watch.take() {
+            watch.changed_nothing();
         }
     }
 
