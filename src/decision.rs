@@ -130,7 +130,8 @@ pub enum DecidedBy {
     Store,
     /// This process by itself, with its share of the limits, as the store could not.
     Local,
-    /// Nobody: the store could not, and the request goes on uncounted. There are no outcomes.
+    /// Nobody: the store could not, and the request goes on uncounted; or no limit applies to it. There
+    /// are no outcomes.
     Nobody,
 }
 
@@ -152,6 +153,17 @@ impl Decision {
     /// The same, decided in the store's place.
     pub(crate) fn locally(self) -> Self {
         Self { by: DecidedBy::Local, ..self }
+    }
+
+    /// The same, to tell: nothing can be given back of it.
+    pub(crate) fn told(&self) -> Self {
+        Self { charged: false, outcomes: self.outcomes.clone(), ..*self }
+    }
+
+    /// The same, as far as one limit is concerned.
+    pub(crate) fn only(mut self, limit: usize) -> Self {
+        self.outcomes.retain(|outcome| outcome.limit() == limit);
+        self
     }
 
     /// Who decided.

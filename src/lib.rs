@@ -21,6 +21,8 @@
 //! - [`RateLimitLayer`] limits a service, [`Limiter`] anything else.
 //! - [`algorithm`] has a table of the limits to choose from.
 //! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
+//! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges
+//!   more, settles, gives back or forgets.
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
 //!   are.
 //! - [`MemoryStore`] remembers what keys have used.
@@ -57,6 +59,7 @@ mod quota;
 mod record;
 mod request;
 mod resilience;
+mod response;
 #[cfg(feature = "rules")]
 pub mod rules;
 pub mod store;
@@ -70,12 +73,16 @@ pub use algorithm::{
 pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
-pub use http::{HeaderStyle, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture};
+pub use http::{
+    HeaderStyle, MissingPermit, Permit, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody,
+    ResponseFuture, Settled,
+};
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use observe::{BreakerState, Event, Fallback};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};
+pub use response::ResponseHead;
 pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};

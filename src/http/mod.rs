@@ -1,8 +1,11 @@
 //! Where requests meet limits: the layer, its service, and all that makes responses.
 //!
 //! A request's way: [`service`] → [`visit`] → [`charge`] (keys, costs, the store) → on, after a
-//! wait or not ([`future`]), or out ([`rejection`], [`wording`], [`grpc`]) → [`headers`].
+//! wait or not ([`future`]), or out ([`rejection`], [`wording`], [`grpc`]) → [`headers`]. Whoever charges
+//! it more or less on its way writes that into one [`ledger`]: a route, its handler ([`permit`]), and its
+//! response ([`settle`]).
 
+mod bill;
 mod body;
 mod charge;
 mod future;
@@ -10,8 +13,10 @@ mod grpc;
 mod headers;
 mod layer;
 mod ledger;
+mod permit;
 mod rejection;
 mod service;
+mod settle;
 mod shared;
 mod visit;
 mod wording;
@@ -20,5 +25,6 @@ pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use headers::{HeaderStyle, Reset};
 pub use layer::RateLimitLayer;
+pub use permit::{MissingPermit, Permit, Settled};
 pub use rejection::{Reason, Rejection};
 pub use service::RateLimit;

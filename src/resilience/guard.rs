@@ -18,7 +18,7 @@ use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit::{Limit, Limits};
 use crate::observe::{Event, Fallback, Observer};
-use crate::store::{Answer, Charge, MemoryStore, Refund, Store};
+use crate::store::{Answer, Charge, MemoryStore, Refund, Store, Terms};
 
 /// Limits and the store that remembers what is used of them, with what happens when it does not
 /// answer. Copies share all but the settings.
@@ -242,8 +242,17 @@ impl Guard {
     /// Forgets a key under every limit.
     pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> Answer<()> {
         let keys: SmallVec<[_; 4]> = self.limits.all_terms().iter().map(|terms| (terms, key)).collect();
-        drop(self.local.reset(&keys));
-        self.tell_store(|store| store.reset(&keys))
+        self.forget(&keys)
+    }
+
+    /// Forgets keys, each under its limit.
+    pub(crate) fn forget(self: &Arc<Self>, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        drop(self.local.reset(keys));
+        self.tell_store(|store| store.reset(keys))
+    }
+
+    pub(crate) fn tell(&self, event: &Event<'_>) {
+        self.observer.tell(event);
     }
 
     /// Has the store do what no policy can make up for.
