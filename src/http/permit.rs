@@ -9,7 +9,6 @@ use super::ledger::Ledger;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::limit::Limit;
-use crate::store::Answer;
 use crate::time::{Clock, SystemClock};
 
 /// A handler's handle on what its request is charged: from a limiter that
@@ -103,7 +102,8 @@ impl Permit {
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
 
-    /// The last decision about the request. Its receipt is empty: the permit gives back.
+    /// The last decision about the request, or what limits said after something was given back or
+    /// forgotten. Its receipt is empty: the permit gives back.
     pub fn decision(&self) -> Decision {
         self.told(None)
     }
@@ -151,42 +151,39 @@ impl Permit {
         Ok(Settled { decision: self.told(decision), unpaid: settling.unpaid })
     }
 
-    /// Gives back what the request was charged, under limits that have a cost of their own too. What limits
-    /// say after it.
+    /// Gives back what the request was charged, under limits that have a cost of their own too.
     ///
     /// # Errors
     ///
-    /// When the store can't.
-    pub async fn refund(&self) -> Result<Decision, StoreError> {
+    /// When the store can't. It is not tried again.
+    pub async fn refund(&self) -> Result<(), StoreError> {
         let settling = self.ledger.settle(&|limit, paid| if self.is_about(limit) { 0 } else { paid }).await?;
-        let decision = if settling.gave_back { self.look().await } else { None };
-        Ok(self.told(decision))
+        if settling.gave_back {
+            self.look().await;
+        }
+        Ok(())
     }
 
     /// Forgets the request's keys: it is as if they had never been seen. What this request was charged is
-    /// forgotten too, and can't be given back any more. What limits say after it.
+    /// forgotten too, and can't be given back any more.
     ///
-    /// Requests with the same key that are under way have been charged before: if they are given back
-    /// later, within the same window or before a bucket is full, that is given back too, of what others
-    /// were charged since.
+    /// Other requests with these keys may be under way, which were charged before. If they are given back
+    /// later, while their window lasts or until their bucket had been full, that is taken from what was
+    /// charged since.
     ///
     /// # Errors
     ///
     /// When the store can't.
-    pub async fn reset(&self) -> Result<Decision, StoreError> {
+    pub async fn reset(&self) -> Result<(), StoreError> {
         self.ledger.reset(self.only).await?;
-        let decision = self.look().await;
-        Ok(self.told(decision))
+        self.look().await;
+        Ok(())
     }
 
     /// What is left now. That the store can't say makes nothing undone.
     async fn look(&self) -> Option<Decision> {
-        let decision = self.ledger.look().map(Answer::into_ready)?;
-        let decision = match decision {
-            Ok(decision) => decision,
-            Err(pending) => pending.await,
-        };
-        Some(self.ledger.note(decision.ok()?))
+        let decision = self.ledger.look()?.await.ok()?;
+        Some(self.ledger.note(decision))
     }
 
     fn told(&self, decision: Option<Decision>) -> Decision {

@@ -114,13 +114,21 @@ impl Ledger {
     /// Does as the limits say of the response: at once, if the store answers at once, and later
     /// otherwise.
     pub(super) fn close(self: &Arc<Self>, head: &ResponseHead<'_>) {
-        let limits = self.shared.guard.limits().as_slice();
-        let actual: Vec<Option<u64>> = limits.iter().map(|limit| limit.actual_cost()?(head)).collect();
-        if actual.iter().all(Option::is_none) {
+        let limits = self.shared.guard.limits();
+        if !limits.look_at_responses() {
+            return;
+        }
+        let (_, bills) = self.bills(&|_, paid| paid);
+        let actual = |bill: &Bill| Some((bill.limit, limits.as_slice().get(bill.limit)?.actual_cost()?(head)?));
+        let actual: Vec<(usize, u64)> = bills.iter().filter_map(actual).collect();
+        if actual.is_empty() {
             return;
         }
         let ledger = self.clone();
-        let due = move |limit: usize, paid| actual.get(limit).copied().flatten().unwrap_or(paid);
+        let due = move |limit: usize, paid| {
+            let actual = actual.iter().find(|(known, _)| *known == limit);
+            actual.map_or(paid, |(_, actual)| *actual)
+        };
         let mut settle = Box::pin(async move { ledger.settle(&due).await });
         match settle.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(settling)) if settling.gave_back && !self.shared.headers.is_empty() => {
