@@ -77,7 +77,6 @@ impl Permit {
     }
 
     /// The limits of the limiter, whether or not they apply, by [`Outcome::limit`](crate::Outcome::limit).
-    #[must_use]
     pub fn limits(&self) -> &[Limit] {
         self.ledger.shared.guard.limits().as_slice()
     }

@@ -57,6 +57,25 @@ async fn nobody_is_charged_what_nobody_has_decided() {
     }
 }
 
+/// What goes on uncounted is not told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_has_decided_is_not_told() {
+    let shop = Shop::on_redis().await;
+    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits();
+    let server = std::sync::Arc::new(std::sync::Mutex::new(shop.server));
+    let handler = async move |permit: Permit| {
+        let server = server.clone();
+        tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
+            .await
+            .expect("it stops");
+        let decision = permit.charge(1_000).await.expect("a decision");
+        assert_eq!((decision.is_allowed(), decision.decided_by()), (true, DecidedBy::Nobody));
+    };
+    let app = Router::new().route("/", get(handler)).layer(limits);
+    let answer = visit(&app, "/", "ann").await;
+    assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
+}
+
 /// Between the charge and the handler, the store goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_goes_meanwhile_gives_nothing_back() {
