@@ -1,9 +1,12 @@
 //! Permits while the store is gone.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
 use http::StatusCode;
+use tokio::sync::Mutex;
 use tower_ratelimit::{DecidedBy, FixedWindow, Limit, OnStoreError, Permit, RateLimitLayer, Share};
 
 use crate::shop::{Shop, on_both, user_key, visit};
@@ -46,6 +49,26 @@ async fn what_was_decided_here_comes_back_here() {
     shop.comes_back(&hundred(), "ann", 100).await;
 }
 
+/// Even when the store is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_began_here_ends_here() {
+    let mut shop = Shop::on_redis().await;
+    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
+    shop.server.as_mut().expect("a server").stop();
+    let shop = Arc::new(Mutex::new(shop));
+    let kept = shop.clone();
+    let handler = async move |permit: Permit| {
+        let mut shop = shop.lock().await;
+        shop.server.as_mut().expect("a server").start_again();
+        shop.comes_back(&hundred(), "ann", 100).await;
+        let decision = permit.settle(30).await.expect("it is settled").decision;
+        assert_eq!((decision.decided_by(), decision.outcomes()[0].remaining()), (DecidedBy::Local, 70));
+    };
+    let app = Router::new().route("/", get(handler)).layer(limits.permits());
+    assert_eq!(visit(&app, "/", "ann").await.remaining(), 70);
+    assert_eq!(kept.lock().await.left(&hundred(), "ann").await, 100);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_charged_what_nobody_has_decided() {
     let mut shop = Shop::on_redis().await;
@@ -62,7 +85,7 @@ async fn nobody_is_charged_what_nobody_has_decided() {
 async fn what_nobody_has_decided_is_not_told() {
     let shop = Shop::on_redis().await;
     let limits = shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits();
-    let server = std::sync::Arc::new(std::sync::Mutex::new(shop.server));
+    let server = Arc::new(std::sync::Mutex::new(shop.server));
     let handler = async move |permit: Permit| {
         let server = server.clone();
         tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
@@ -81,7 +104,7 @@ async fn what_nobody_has_decided_is_not_told() {
 async fn a_store_that_goes_meanwhile_gives_nothing_back() {
     let shop = Shop::on_redis().await;
     let limits = shop.limits([hundred()]).cost(10).permits();
-    let server = std::sync::Arc::new(std::sync::Mutex::new(shop.server));
+    let server = Arc::new(std::sync::Mutex::new(shop.server));
     let stopped = server.clone();
     let handler = async move |permit: Permit, Path(actual): Path<u64>| {
         let server = stopped.clone();

@@ -18,6 +18,7 @@ on_both!(
     a_batch_that_is_denied_can_be_given_back,
     tokens_are_settled,
     settled_again_the_last_counts,
+    settled_by_many_it_is_settled_once,
     a_good_login_forgets_failures,
     what_was_forgotten_is_not_given_back,
     given_back_twice_comes_back_once,
@@ -104,16 +105,25 @@ async fn tokens_are_settled(shop: Shop) {
 
 async fn settled_again_the_last_counts(shop: Shop) {
     let app = app(&shop.limits([tokens()]), async |permit: Permit, actual| {
-        let together = [permit.clone(), permit.clone(), permit.clone()]
-            .map(|permit| tokio::spawn(async move { permit.settle(actual).await.expect("it is settled").unpaid }));
-        for one in together {
-            assert_eq!(one.await.expect("it is settled"), 0);
-        }
         for actual in [2 * actual, 0, 5 * actual, actual] {
             permit.settle(actual).await.expect("it is settled");
         }
     });
     for (path, left) in [("/100", 900), ("/1", 899), ("/0", 899)] {
+        assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
+        assert_eq!(shop.left(&tokens(), "ann").await, left, "{path}");
+    }
+}
+
+async fn settled_by_many_it_is_settled_once(shop: Shop) {
+    let app = app(&shop.limits([tokens()]), async |permit: Permit, actual| {
+        let many =
+            [(); 20].map(|()| permit.clone()).map(|permit| tokio::spawn(async move { permit.settle(actual).await }));
+        for one in many {
+            assert_eq!(one.await.expect("it is done").expect("it is settled").unpaid, 0);
+        }
+    });
+    for (path, left) in [("/20", 980), ("/3", 977), ("/40", 937)] {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
         assert_eq!(shop.left(&tokens(), "ann").await, left, "{path}");
     }
@@ -154,17 +164,21 @@ async fn a_good_login_forgets_failures(shop: Shop) {
 
 /// It would be taken from what others were charged since.
 async fn what_was_forgotten_is_not_given_back(shop: Shop) {
-    let app = app(&shop.limits([hundred()]), async |permit: Permit, more| {
-        permit.reset().await.expect("a reset");
-        assert!(permit.charge(more).await.expect("a decision").is_allowed());
-        permit.clone().reset().await.expect("a reset");
-        let other = permit.charge(more).await.expect("a decision");
-        assert_eq!(other.outcomes()[0].remaining(), 100 - more);
-        permit.refund().await.expect("a refund");
-        permit.refund().await.expect("a refund");
+    let limits = shop.limits([hundred()]).cost(30);
+    let other = app(&limits, async |_, _| StatusCode::OK);
+    let app = app(&limits, move |permit: Permit, more| {
+        let other = other.clone();
+        async move {
+            assert!(permit.charge(more).await.expect("a decision").is_allowed());
+            permit.reset().await.expect("a reset");
+            assert!(permit.charge(more).await.expect("a decision").is_allowed());
+            permit.clone().reset().await.expect("a reset");
+            assert_eq!(visit(&other, "/0", "ann").await.remaining(), 70);
+            permit.refund().await.expect("a refund");
+        }
     });
-    assert_eq!(visit(&app, "/30", "ann").await.remaining(), 100);
-    assert_eq!(shop.left(&hundred(), "ann").await, 100);
+    assert_eq!(visit(&app, "/20", "ann").await.status, StatusCode::OK);
+    assert_eq!(shop.left(&hundred(), "ann").await, 70);
 }
 
 async fn given_back_twice_comes_back_once(shop: Shop) {
@@ -323,7 +337,7 @@ async fn any_service_finds_its_permit() {
 #[tokio::test]
 async fn of_two_limiters_one_gives_the_permit() {
     let shop = Shop::in_memory();
-    let (outer, inner) = (shop.limits([hundred()]).permits(), shop.limits([tokens()]));
+    let (outer, inner) = (shop.limits([hundred()]).permits(), shop.limits([tokens().count_if(|_| true)]));
     for (inner, left) in [(inner.clone(), (89, 999)), (inner.permits(), (88, 988))] {
         let handler = get(async |permit: Permit| charge(permit, 10).await);
         let app = Router::new().route("/", handler).layer(inner).layer(outer.clone());

@@ -1,11 +1,12 @@
 //! A service on either store, and what is left of its limits.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use http::Request;
+use http::{Request, Response, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
     CircuitBreaker, Limit, ManualClock, MemoryStore, RateLimitLayer, RedisStore, Store, Timestamp, key,
@@ -44,13 +45,20 @@ impl Shop {
             .circuit_breaker(CircuitBreaker::off())
     }
 
-    /// What is left to a user of a limit by [`user`].
+    /// What is left to a user of a limit by [`user_key`], once the store answers.
     pub(crate) async fn left(&self, limit: &Limit, user: &str) -> i64 {
         let only = Limit::new(limit.name(), *limit.algorithm()).by(user_key());
         let look = self.limits([only]).cost_by(|_| 0);
-        let nothing =
-            service_fn(async |_: Request<Body>| Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty())));
-        ask(&look.layer(nothing), get("/", user)).await.remaining_of(limit.name())
+        let nothing = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+        let look = look.layer(nothing);
+        for _ in 0..2_000 {
+            let answer = ask(&look, get("/", user)).await;
+            if answer.status != StatusCode::SERVICE_UNAVAILABLE {
+                return answer.remaining_of(limit.name());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the store does not answer");
     }
 
     /// Waits until so much is left, which a store that does not answer at once is told in the background.
