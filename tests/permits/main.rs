@@ -6,6 +6,9 @@
 mod answer;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
+#[allow(dead_code, reason = "other tests use more of it")]
+#[path = "../http/server.rs"]
+mod server;
 mod shop;
 
 mod failures;
@@ -13,3 +16,4 @@ mod handlers;
 mod losses;
 mod random;
 mod responses;
+mod wire;
