@@ -178,8 +178,8 @@ impl Limit {
     ///
     /// Until it has its response, a request counts: of ten that come at once, five are let in, and the
     /// others are denied even if those five will turn out not to count. Where there is no response,
-    /// because the handler panics, the service fails or the client hangs up, it counts too. So do
-    /// requests that the [`Permit`](crate::Permit) has charged more, and all of that is given back.
+    /// because the handler panics, the service fails or the client hangs up, it counts too. What a
+    /// [`Permit`](crate::Permit) has charged it more is given back with the rest.
     ///
     /// A store that answers at once is given it back before the response goes on, whose headers say so.
     /// Others, such as Redis, are told in the background, for which no response waits: headers then tell

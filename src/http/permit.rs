@@ -62,8 +62,7 @@ pub struct Permit {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Settled {
-    /// What limits say after it. It denies if there was no room at all to be found, which others took
-    /// at the same time.
+    /// What limits say after it.
     pub decision: Decision,
     /// What there was no room for, in tokens: of the limit that lacked most. 0 where all is paid.
     pub unpaid: u64,

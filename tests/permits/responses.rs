@@ -7,7 +7,7 @@ use axum::extract::Path;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use http::StatusCode;
-use tower_ratelimit::{Event, FixedWindow, LeakyBucket, Limit, SlidingLog, TokenBucket};
+use tower_ratelimit::{Event, FixedWindow, LeakyBucket, Limit, Limiter, SlidingLog, TokenBucket};
 
 use crate::shop::{Shop, on_both, user_key, visit};
 
@@ -155,4 +155,14 @@ async fn headers_tell_what_is_known(shop: Shop) {
     assert_eq!(answer.remaining(), if shop.is_memory { 5 } else { 4 });
     shop.comes_back(&failures(), "ann", 5).await;
     assert_eq!(visit(&app, "/login/wrong", "ann").await.remaining(), 4);
+}
+
+#[test]
+fn a_limiter_sees_no_response() {
+    let error = Limiter::try_new([Limit::new("logins", FixedWindow::per_day(5)).count_if(|_| true)]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the limit \"logins\" takes its actual cost from a request, and a `Limiter` sees none: leave that out and see \
+         to it where you call `acquire`, or use a `RateLimitLayer`"
+    );
 }
