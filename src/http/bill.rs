@@ -24,6 +24,11 @@ impl Bill {
         Self { terms: terms.clone(), key, paid, due: due(limit, paid) }
     }
 
+    /// The same, of the limit with all its overage.
+    pub(super) fn at_ceiling(&self) -> Self {
+        Self { terms: Arc::new(self.terms.at_ceiling()), ..*self }
+    }
+
     /// The position of its limit.
     pub(super) fn limit(&self) -> usize {
         self.terms.index().into()

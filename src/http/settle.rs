@@ -55,19 +55,13 @@ impl Ledger {
             if decision.is_allowed() {
                 break decision;
             }
-            let is_last = tries.next().is_none();
-            for bill in &mut bills {
-                let of_bill = decision.outcomes().iter().find(|outcome| outcome.limit() == bill.limit());
-                let room = match of_bill.filter(|outcome| !outcome.is_allowed()) {
-                    None => u64::MAX,
-                    Some(outcome) if outcome.is_enforced() => outcome.remaining(),
-                    // All or nothing. It has said so.
-                    Some(_) => 0,
-                };
-                bill.due = if is_last { bill.paid } else { bill.due.min(bill.paid.saturating_add(room)) };
-            }
-            if is_last {
+            if tries.next().is_none() {
+                bills.iter_mut().for_each(|bill| bill.due = bill.paid);
                 break decision;
+            }
+            let rooms = self.rooms(by, &bills, decision).await?;
+            for (bill, room) in bills.iter_mut().zip(rooms) {
+                bill.due = bill.due.min(bill.paid.saturating_add(room));
             }
         };
         let mut unpaid = 0;
@@ -100,9 +94,8 @@ impl Ledger {
         if bills.is_empty() {
             return None;
         }
-        let guard = &self.shared.guard;
         let charges = Bill::charges(&bills, |_| 0);
-        Some(if by == DecidedBy::Store { guard.peek(&charges) } else { guard.keeper(by).peek(&charges) })
+        Some(self.peek(by, &charges))
     }
 
     /// Notes a decision, and what it says.
@@ -144,6 +137,29 @@ impl Ledger {
             // Without a runtime, what was charged is left to come back by itself.
             Poll::Pending => drop(Handle::try_current().map(|runtime| runtime.spawn(settle))),
         }
+    }
+
+    /// What of the missing each limit may have room for, after a denial.
+    async fn rooms(&self, by: DecidedBy, bills: &[Bill], denied: Decision) -> Result<Vec<u64>, StoreError> {
+        // No decision tells how much room is left in overage.
+        let seen = if bills.iter().any(|bill| bill.terms.raised().is_some()) {
+            let ceilings: Vec<Bill> = bills.iter().map(Bill::at_ceiling).collect();
+            self.peek(by, &Bill::charges(&ceilings, Bill::more)).await?
+        } else {
+            denied
+        };
+        let room = |bill: &Bill| match seen.outcomes().iter().find(|outcome| outcome.limit() == bill.limit()) {
+            Some(outcome) if outcome.denies() => outcome.remaining().min(bill.more().saturating_sub(1)),
+            // What is not enforced has said what it lacks.
+            Some(outcome) if !outcome.is_allowed() => 0,
+            _ => u64::MAX,
+        };
+        Ok(bills.iter().map(room).collect())
+    }
+
+    fn peek(&self, by: DecidedBy, charges: &[Charge<'_>]) -> Answer<Decision> {
+        let guard = &self.shared.guard;
+        if by == DecidedBy::Store { guard.peek(charges) } else { guard.keeper(by).peek(charges) }
     }
 
     async fn acquire(&self, by: DecidedBy, charges: &[Charge<'_>]) -> Result<Decision, StoreError> {

@@ -16,4 +16,5 @@ mod handlers;
 mod losses;
 mod random;
 mod responses;
+mod sizes;
 mod wire;
