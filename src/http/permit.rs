@@ -122,7 +122,9 @@ impl Permit {
     }
 
     /// Makes what the request is charged `actual` tokens: gives back what was too much, or charges what
-    /// was too little, as far as each limit has room for it. Said again, the last counts.
+    /// was too little, as far as each limit has room for it. Said again, the last counts. Overage is room
+    /// too; a limit in the [shadow](Limit::shadow) is charged all that is missing or nothing, and leaves
+    /// nothing unpaid.
     ///
     /// ```
     /// use axum::http::StatusCode;
