@@ -335,7 +335,8 @@ pub enum DecidedBy {
     Store,
     /// This process by itself, with its share of the limits, as the store could not.
     Local,
-    /// Nobody: the store could not, and the request goes on uncounted. There are no outcomes.
+    /// Nobody: the store could not, and the request goes on uncounted; or no limit applies to it. There
+    /// are no outcomes.
     Nobody,
 }
 
@@ -360,6 +361,17 @@ impl Decision {
     /// The same, decided in the store's place.
     pub(crate) fn locally(self) -> Self {
         Self { by: DecidedBy::Local, ..self }
+    }
+
+    /// The same, to tell: nothing can be given back of it.
+    pub(crate) fn told(&self) -> Self {
+        Self { task: Task::Tell, outcomes: self.outcomes.clone(), ..*self }
+    }
+
+    /// The same, as far as one limit is concerned.
+    pub(crate) fn only(mut self, limit: usize) -> Self {
+        self.outcomes.retain(|outcome| outcome.limit() == limit);
+        self
     }
 
     /// Who decided.
@@ -438,9 +450,12 @@ impl Decision {
         self.outcomes.as_mut_slice()
     }
 
-    /// Notes that limits were of another size for this request.
-    pub(crate) fn overridden(self, overridden: Box<[Arc<Terms>]>) -> Self {
-        Self { outcomes: self.outcomes.overridden(overridden), ..self }
+    /// Notes which limits were of another size for this request, if any.
+    pub(crate) fn overridden(self, overridden: &[Arc<Terms>]) -> Self {
+        if overridden.is_empty() {
+            return self;
+        }
+        Self { outcomes: self.outcomes.overridden(overridden.into()), ..self }
     }
 
     /// The terms of all limits that were of another size for this request.
@@ -474,6 +489,23 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    pub(crate) fn of(by: DecidedBy, charged: Outcome) -> Self {
+        Self { by, charged: Outcomes::One(charged) }
+    }
+
+    /// Adds what was charged besides, by the same.
+    pub(crate) fn push(&mut self, charged: Outcome) {
+        self.charged.push(charged);
+    }
+
+    /// Notes which limits were of another size for this request, if any.
+    pub(crate) fn overridden(self, overridden: &[Arc<Terms>]) -> Self {
+        if overridden.is_empty() {
+            return self;
+        }
+        Self { charged: self.charged.overridden(overridden.into()), ..self }
+    }
+
     /// What was charged, by all limits that it was charged from.
     pub(crate) fn charged(&self) -> &[Outcome] {
         self.charged.as_slice()
@@ -495,7 +527,7 @@ impl Receipt {
 /// request on this thread has left, so that they take no allocation either.
 ///
 /// Were several to lie here, it would take longer to move even one about than to decide.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Outcomes {
     None,
     One(Outcome),
@@ -504,7 +536,7 @@ enum Outcomes {
     Overridden(Box<Overridden>),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Overridden {
     outcomes: Several,
     terms: Box<[Arc<Terms>]>,
@@ -561,7 +593,11 @@ impl Outcomes {
                 several
             }
             Self::Several(several) => several,
-            Self::Overridden(overridden) => overridden.outcomes,
+            Self::Overridden(mut overridden) => {
+                overridden.outcomes.0.push(outcome);
+                *self = Self::Overridden(overridden);
+                return;
+            }
         };
         several.0.push(outcome);
         *self = Self::Several(several);
@@ -577,7 +613,7 @@ impl Outcomes {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Several(Vec<Outcome>);
 
 /// The most vectors that a thread keeps, and the most outcomes that there is room for in one of them.

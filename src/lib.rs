@@ -23,6 +23,8 @@
 //! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] say what a limit does where it has no room,
 //!   [`Limit::instead`] for whom it is another.
+//! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges
+//!   more, settles, gives back or forgets.
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
 //!   are.
 //! - [`MemoryStore`] remembers what keys have used.
@@ -59,6 +61,7 @@ mod quota;
 mod record;
 mod request;
 mod resilience;
+mod response;
 #[cfg(feature = "rules")]
 pub mod rules;
 mod signal;
@@ -75,14 +78,15 @@ pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
-    CountInFlight, HeaderStyle, InFlightFuture, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody,
-    ResponseFuture,
+    CountInFlight, HeaderStyle, InFlightFuture, MissingPermit, Permit, RateLimit, RateLimitLayer, Reason, Rejection,
+    Reset, ResponseBody, ResponseFuture, Settled,
 };
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use observe::{BreakerState, Event, Fallback};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};
+pub use response::ResponseHead;
 pub use signal::{Flight, InFlight, Signal};
 pub use store::{MemoryStore, Store};
 #[cfg(feature = "redis")]

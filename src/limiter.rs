@@ -47,7 +47,8 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// When there is none, two have one name, or one takes its key, cost, condition or size from a request.
+    /// When there is none, two have one name, or one takes its key, cost, condition or size from a request or
+    /// looks at responses.
     /// [`try_new`](Self::try_new) returns an error instead.
     #[must_use]
     #[track_caller]
@@ -59,14 +60,16 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When there is no limit, two have one name, or one takes its key, cost, condition or size from a request.
+    /// When there is no limit, two have one name, or one takes its key, cost, condition or size from a request or
+    /// looks at responses.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
         for limit in &limits {
-            let what = match (limit.extractor(), limit.own_cost(), limit.condition()) {
-                (Some(_), _, _) => "key",
-                (_, Some(_), _) => "cost",
-                (_, _, Some(_)) => "condition",
+            let what = match (limit.extractor(), limit.own_cost(), limit.condition(), limit.actual_cost()) {
+                (Some(_), ..) => "key",
+                (_, Some(_), ..) => "cost",
+                (_, _, Some(_), _) => "condition",
+                (.., Some(_)) => "actual cost",
                 _ if limit.has_other_sizes() => "size",
                 _ => continue,
             };

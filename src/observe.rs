@@ -65,6 +65,15 @@ pub enum Event<'a> {
         /// Its state from now on.
         state: BreakerState,
     },
+    /// A request has cost more than a limit had room for, once it was known: see
+    /// [`Limit::settle_by`](crate::Limit::settle_by).
+    #[non_exhaustive]
+    Unpaid {
+        /// The limit's name.
+        limit: &'a str,
+        /// What there was no room for.
+        tokens: u64,
+    },
 }
 
 /// What became of a request that the store could not decide.

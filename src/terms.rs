@@ -86,6 +86,11 @@ impl Terms {
         self.ceiling.as_ref()
     }
 
+    /// The same, which tells its overage as what is left of the limit.
+    pub(crate) fn at_ceiling(&self) -> Self {
+        Self { algorithm: self.ceiling.unwrap_or(self.algorithm), percent: 0, ceiling: None, ..self.clone() }
+    }
+
     /// What decides: the limit with its overage.
     #[cfg(feature = "redis")]
     pub(crate) fn ceiling(&self) -> &Algorithm {

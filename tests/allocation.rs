@@ -232,3 +232,12 @@ fn some_where_routes_have_costs() {
     let _elsewhere = limits.cost(2).layer(());
     allocates("beside a route with a cost", &limits, ALLOWED, NOTE);
 }
+
+/// What may still be given back is noted in the same way.
+#[test]
+fn some_where_handlers_or_responses_have_a_say() {
+    let permits = layer([limit("a").by(key::peer_ip())]).headers([]).permits();
+    allocates("with a permit", &permits, ALLOWED, NOTE);
+    let counts = layer([limit("a").by(key::peer_ip()).count_if(|_| true)]).headers([]);
+    allocates("with a look at the response, which counts", &counts, ALLOWED, NOTE + 1);
+}

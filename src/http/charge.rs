@@ -92,11 +92,8 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
 }
 
 fn asked(decision: Result<Decision, StoreError>, other_sizes: Box<[Arc<Terms>]>) -> Asked {
-    let mut decision = decision.map_err(|_| Failure::Store)?;
-    if !other_sizes.is_empty() {
-        decision = decision.overridden(other_sizes);
-    }
-    Ok(Some(decision))
+    let decision = decision.map_err(|_| Failure::Store)?;
+    Ok(Some(decision.overridden(&other_sizes)))
 }
 
 /// What becomes of a missing key.

@@ -108,7 +108,7 @@ where
                 }
                 StateProjection::Running { response, report } => {
                     let mut response = ready!(response.poll(context))?;
-                    report.write(response.headers_mut());
+                    report.complete(&mut response);
                     return Poll::Ready(Ok(response.map(ResponseBody::inner)));
                 }
                 StateProjection::Refused { response } => {

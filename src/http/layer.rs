@@ -86,6 +86,7 @@ impl RateLimitLayer {
             guard: Arc::new(guard),
             cost: Cost::Constant(1),
             wording: Wording::default(),
+            permits: false,
             identity: Arc::default(),
             is_used: IsUsed::default(),
         };
@@ -206,6 +207,13 @@ impl RateLimitLayer {
         let mut layer = self.clone();
         layer.shared().cost = Cost::By(Arc::new(cost));
         layer
+    }
+
+    /// Gives each request a [`Permit`](crate::Permit), by which its handler charges more, settles, gives
+    /// back or forgets. It costs a few allocations.
+    pub fn permits(mut self) -> Self {
+        self.shared().permits = true;
+        self
     }
 
     /// Tells clients where they stand in other styles: several at once, or, with `[]`, in none.

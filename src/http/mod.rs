@@ -1,8 +1,11 @@
 //! Where requests meet limits: the layer, its service, and all that makes responses.
 //!
 //! A request's way: [`service`] → [`visit`] → [`charge`] (keys, costs, the store) → on, after a
-//! wait or not ([`future`]), or out ([`rejection`], [`wording`], [`grpc`]) → [`headers`].
+//! wait or not ([`future`]), or out ([`rejection`], [`wording`], [`grpc`]) → [`headers`]. Whoever charges
+//! it more or less on its way writes that into one [`ledger`]: a route, its handler ([`permit`]), and its
+//! response ([`settle`]).
 
+mod bill;
 mod body;
 mod charge;
 mod future;
@@ -11,8 +14,10 @@ mod headers;
 mod in_flight;
 mod layer;
 mod ledger;
+mod permit;
 mod rejection;
 mod service;
+mod settle;
 mod shared;
 mod visit;
 mod wording;
@@ -22,5 +27,6 @@ pub use future::ResponseFuture;
 pub use headers::{HeaderStyle, Reset};
 pub use in_flight::{CountInFlight, InFlightFuture};
 pub use layer::RateLimitLayer;
+pub use permit::{MissingPermit, Permit, Settled};
 pub use rejection::{Reason, Rejection};
 pub use service::RateLimit;

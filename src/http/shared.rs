@@ -16,6 +16,8 @@ pub(super) struct Shared {
     pub(super) cost: Cost,
     pub(super) headers: Headers,
     pub(super) wording: Wording,
+    /// Whether handlers may charge and give back.
+    pub(super) permits: bool,
     pub(super) identity: Arc<Identity>,
     pub(super) is_used: IsUsed,
 }
@@ -47,8 +49,13 @@ impl Shared {
         }
     }
 
-    /// Whether a request may meet this limiter more than once, at different costs: then whoever is
-    /// further out leaves a note of what it has charged.
+    /// Whether a request that goes on may be charged more or less later: then a note goes with it of
+    /// what it was charged.
+    pub(super) fn keeps_a_ledger(&self) -> bool {
+        self.permits || self.has_variants() || self.guard.limits().look_at_responses()
+    }
+
+    /// Whether a request may meet this limiter more than once, at different costs.
     pub(super) fn has_variants(&self) -> bool {
         self.identity.variants.load(Ordering::Relaxed) > 1
     }

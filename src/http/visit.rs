@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use smallvec::SmallVec;
 
 use super::charge::{self, Asked, Asking, Failure};
@@ -14,6 +14,8 @@ use super::rejection::{Reason, Rejection};
 use super::shared::Shared;
 use crate::decision::{DecidedBy, Decision};
 use crate::request::RequestHead;
+use crate::response::ResponseHead;
+use crate::time::{Clock, SystemClock};
 
 /// One request at the limiter.
 pub(super) struct Visit<'a> {
@@ -34,7 +36,7 @@ pub(super) enum Next {
 pub(super) enum Report {
     Nothing,
     Decision(Arc<Shared>, Decision),
-    Ledger(Arc<Shared>, Arc<Ledger>),
+    Ledger(Arc<Ledger>),
 }
 
 impl<'a> Visit<'a> {
@@ -63,14 +65,14 @@ impl<'a> Visit<'a> {
     pub(super) fn next<B>(&self, asked: Asked, request: &mut Request<B>) -> Next {
         let decision = match asked {
             Ok(Some(decision)) => decision,
-            Ok(None) => return Next::GoOn(Report::Nothing),
+            Ok(None) => return Next::GoOn(self.go_on_uncounted(request)),
             Err(Failure::Store) => return Next::Refuse(self.refusal(Reason::StoreFailed, &[], request)),
             Err(Failure::MissingKey(missing)) => {
                 return Next::Refuse(self.refusal(Reason::MissingKey(missing), &[], request));
             }
         };
         if decision.decided_by() == DecidedBy::Nobody {
-            return Next::GoOn(Report::Nothing);
+            return Next::GoOn(self.go_on_uncounted(request));
         }
         if !decision.is_allowed() {
             return Next::Refuse(self.deny(decision, request));
@@ -87,14 +89,21 @@ impl<'a> Visit<'a> {
             // Whoever has opened it tells the decision.
             ledger.add(decision);
             Report::Nothing
-        } else if self.shared.has_variants() {
-            let ledger = Ledger::open(&self.shared, decision, request.extensions_mut());
-            Report::Ledger(Arc::clone(&self.shared), ledger)
+        } else if self.shared.keeps_a_ledger() {
+            Report::Ledger(Ledger::open(&self.shared, decision, request.extensions_mut()))
         } else if self.shared.headers.is_empty() {
             Report::Nothing
         } else {
             Report::Decision(Arc::clone(&self.shared), decision)
         }
+    }
+
+    /// The same where nothing was charged: a handler has its permit all the same.
+    fn go_on_uncounted<B>(&self, request: &mut Request<B>) -> Report {
+        if self.shared.permits && self.ledger.is_none() {
+            Ledger::open(&self.shared, Decision::by_nobody(SystemClock::new().now()), request.extensions_mut());
+        }
+        Report::Nothing
     }
 
     fn deny<B>(&self, decision: Decision, request: &Request<B>) -> Response<Bytes> {
@@ -117,11 +126,15 @@ impl<'a> Visit<'a> {
 }
 
 impl Report {
-    pub(super) fn write(&self, headers: &mut HeaderMap) {
+    /// Does as limits say of the response, and tells it where they stand.
+    pub(super) fn complete<B>(&self, response: &mut Response<B>) {
         match self {
             Self::Nothing => {}
-            Self::Decision(shared, decision) => shared.headers.write(decision, headers),
-            Self::Ledger(shared, ledger) => ledger.write(shared, headers),
+            Self::Decision(shared, decision) => shared.headers.write(decision, response.headers_mut()),
+            Self::Ledger(ledger) => {
+                ledger.close(&ResponseHead::of(response));
+                ledger.write(response.headers_mut());
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::hash::KeyHasher;
 use crate::key::KeyExtractor;
 use crate::request::RequestHead;
 use crate::resilience::OnStoreError;
+use crate::response::ResponseHead;
 use crate::signal::Signal;
 use crate::store::Terms;
 use crate::when::Condition;
@@ -38,7 +39,11 @@ pub struct Limit {
     overage: Option<Overage>,
     is_shadow: bool,
     instead: Vec<Arc<Instead>>,
+    actual_cost: Option<Arc<ActualCost>>,
 }
+
+/// What a request has cost, by its response, if that says so.
+type ActualCost = dyn Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync;
 
 /// What becomes of a request that has no key for a limit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -99,6 +104,7 @@ impl Limit {
             overage: None,
             is_shadow: false,
             instead: Vec::new(),
+            actual_cost: None,
         })
     }
 
@@ -165,6 +171,58 @@ impl Limit {
         self
     }
 
+    /// Which requests count, by their responses: all, unless this says otherwise. Each is charged before
+    /// it goes on, so that no race admits more, and given back what still counts of that if its response
+    /// is none of these.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_ratelimit::{Limit, SlidingLog, key};
+    ///
+    /// // Five failed logins an hour, from each address.
+    /// let logins = Limit::new("failed-logins", SlidingLog::per_hour(5))
+    ///     .by(key::peer_ip())
+    ///     .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+    /// # let _ = logins;
+    /// ```
+    ///
+    /// Until it has its response, a request counts: of ten that come at once, five are let in, and the
+    /// others are denied even if those five will turn out not to count. Where there is no response,
+    /// because the handler panics, the service fails or the client hangs up, it counts too. What a
+    /// [`Permit`](crate::Permit) has charged it more is given back with the rest.
+    ///
+    /// A store that answers at once is given it back before the response goes on, whose headers say so.
+    /// Others, such as Redis, are told in the background, for which no response waits: headers then tell
+    /// where the limit stood when the request was let in. Of a
+    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), only the last slot can be given back.
+    ///
+    /// Of this and [`settle_by`](Self::settle_by), the one said last counts. A limit without a response,
+    /// such as a [`Limiter`](crate::Limiter)'s, can't have either.
+    pub fn count_if(self, counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.settle_by(move |response| if counts(response) { None } else { Some(0) })
+    }
+
+    /// What a request has cost after all, in tokens, by its response: `None` is what it was charged.
+    /// Less is given back, as far as it still counts; more is charged as far as there is room, and
+    /// [`Event::Unpaid`](crate::Event::Unpaid) tells an observer what there was no room for. Neither
+    /// changes the response. When, and what headers say of it, is as with [`count_if`](Self::count_if);
+    /// what becomes known later still, with the last of a body, a [`Permit`](crate::Permit) can settle.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, TokenBucket, key};
+    ///
+    /// // Tokens of a language model: 1,000 are reserved, and what was used is told by the handler.
+    /// let tokens = Limit::new("tokens", TokenBucket::per_minute(100_000))
+    ///     .by(key::header("x-api-key"))
+    ///     .cost(1_000)
+    ///     .settle_by(|response| response.header("x-tokens-used")?.parse().ok());
+    /// # let _ = tokens;
+    /// ```
+    pub fn settle_by(mut self, actual: impl Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync + 'static) -> Self {
+        self.actual_cost = Some(Arc::new(actual));
+        self
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -194,6 +252,10 @@ impl Limit {
         self.on_store_error
     }
 
+    pub(crate) fn actual_cost(&self) -> Option<&ActualCost> {
+        self.actual_cost.as_deref()
+    }
+
     pub(crate) fn own_cost(&self) -> Option<&Cost> {
         self.cost.as_ref()
     }
@@ -212,6 +274,7 @@ impl fmt::Debug for Limit {
             .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
             .field("shadow", &self.is_shadow)
             .field("other_sizes", &self.instead.len())
+            .field("settled", &self.actual_cost.is_some())
             .finish()
     }
 }
@@ -315,6 +378,11 @@ impl Limits {
     /// Refuses a cost that could never pass.
     pub(crate) fn can_hold(&self, cost: u64) -> Result<(), ConfigError> {
         self.limits.iter().filter(|limit| limit.cost.is_none()).try_for_each(|limit| limit.can_hold(cost))
+    }
+
+    /// Whether a response can change what a request has cost.
+    pub(crate) fn look_at_responses(&self) -> bool {
+        self.limits.iter().any(|limit| limit.actual_cost.is_some())
     }
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Limit, &Arc<Terms>)> {

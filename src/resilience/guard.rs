@@ -291,8 +291,17 @@ impl Guard {
     /// Forgets a key under every limit.
     pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> Answer<()> {
         let keys: SmallVec<[_; 4]> = self.limits.all_terms().iter().map(|terms| (terms, key)).collect();
-        drop(self.local.reset(&keys));
-        self.tell_store(|store| store.reset(&keys))
+        self.forget(&keys)
+    }
+
+    /// Forgets keys, each under its limit.
+    pub(crate) fn forget(self: &Arc<Self>, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        drop(self.local.reset(keys));
+        self.tell_store(|store| store.reset(keys))
+    }
+
+    pub(crate) fn tell_event(&self, event: &Event<'_>) {
+        self.observer.tell(event);
     }
 
     /// Has the store do what no policy can make up for.

@@ -12,7 +12,7 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("who remembers", &["store"]),
     (
         "what applies to a request",
-        &["request", "when", "signal", "key", "cost", "limit", "observe", "resilience", "limiter", "rules"],
+        &["request", "response", "when", "signal", "key", "cost", "limit", "observe", "resilience", "limiter", "rules"],
     ),
     ("HTTP", &["http"]),
 ];

@@ -1,0 +1,20 @@
+//! What a request costs after all: by its response, and by its handler's permit. In memory and on Redis,
+//! the same tests.
+
+#[allow(dead_code, reason = "other tests use more of it")]
+#[path = "../http/answer.rs"]
+mod answer;
+#[path = "../support/redis_server.rs"]
+mod redis_server;
+#[allow(dead_code, reason = "other tests use more of it")]
+#[path = "../http/server.rs"]
+mod server;
+mod shop;
+
+mod failures;
+mod handlers;
+mod losses;
+mod random;
+mod responses;
+mod sizes;
+mod wire;

@@ -1,0 +1,227 @@
+//! Whatever permits do, in whatever order: no more is admitted than the limit, no credit is banked, and no
+//! reset moves.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, Response};
+use proptest::prelude::*;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Algorithm, FixedWindow, HeaderStyle, Limit, ManualClock, MemoryStore, Permit, RateLimitLayer, Reset, SlidingLog,
+    Timestamp, TokenBucket,
+};
+
+const LIMIT: u64 = 20;
+const PERIOD: u64 = 1_000;
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// A request, which is given back if it does not count.
+    Request {
+        cost: u64,
+        counts: bool,
+    },
+    Charge(prop::sample::Index, u64),
+    Settle(prop::sample::Index, u64),
+    Refund(prop::sample::Index),
+    /// Seconds.
+    Wait(u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let which = any::<prop::sample::Index>;
+    let act = prop_oneof![
+        4 => (0..=8_u64, prop::bool::weighted(0.8)).prop_map(|(cost, counts)| Act::Request { cost, counts }),
+        3 => (which(), 0..=8_u64).prop_map(|(which, more)| Act::Charge(which, more)),
+        4 => (which(), 0..=25_u64).prop_map(|(which, actual)| Act::Settle(which, actual)),
+        2 => which().prop_map(Act::Refund),
+        3 => prop_oneof![0..=100_u64, 0..=2_500_u64].prop_map(Act::Wait),
+    ];
+    prop::collection::vec(act, 1..60)
+}
+
+/// What was taken, for whom, and not given back.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    by: usize,
+    at: u64,
+    tokens: u64,
+}
+
+/// All that a limit ought to know, naively.
+struct Oracle {
+    algorithm: Algorithm,
+    now: u64,
+    taken: Vec<Taken>,
+}
+
+impl Oracle {
+    /// When a charge at an instant no longer counts.
+    fn ends(&self, at: u64) -> u64 {
+        match self.algorithm {
+            Algorithm::FixedWindow(_) => (at / PERIOD + 1) * PERIOD,
+            _ => at + PERIOD,
+        }
+    }
+
+    fn left(&self) -> u64 {
+        if matches!(self.algorithm, Algorithm::TokenBucket(_)) {
+            // In 1/PERIOD of a token.
+            let (mut level, mut last) = (LIMIT * PERIOD, 0);
+            let mut taken = self.taken.clone();
+            taken.sort_by_key(|taken| taken.at);
+            for Taken { at, tokens, .. } in taken {
+                level = (level + (at - last) * LIMIT).min(LIMIT * PERIOD);
+                level = level.checked_sub(tokens * PERIOD).expect("no more was admitted than there was");
+                last = at;
+            }
+            return (level + (self.now - last) * LIMIT).min(LIMIT * PERIOD) / PERIOD;
+        }
+        let counts = self.taken.iter().filter(|taken| self.ends(taken.at) > self.now);
+        LIMIT.checked_sub(counts.map(|taken| taken.tokens).sum()).expect("no more is admitted than the limit")
+    }
+
+    fn resets_at(&self) -> u64 {
+        let counts = self.taken.iter().filter(|taken| taken.tokens > 0);
+        counts.map(|taken| self.ends(taken.at)).max().unwrap_or(self.now).max(self.now)
+    }
+
+    fn paid(&self, by: usize) -> u64 {
+        self.taken.iter().filter(|taken| taken.by == by).map(|taken| taken.tokens).sum()
+    }
+
+    fn take(&mut self, by: usize, tokens: u64) {
+        self.taken.push(Taken { by, at: self.now, tokens });
+    }
+
+    /// The last first.
+    fn give_back(&mut self, by: usize, mut tokens: u64) {
+        for taken in self.taken.iter_mut().rev().filter(|taken| taken.by == by) {
+            let back = taken.tokens.min(tokens);
+            taken.tokens -= back;
+            tokens -= back;
+        }
+    }
+}
+
+struct Run {
+    oracle: Oracle,
+    clock: ManualClock,
+    layer: RateLimitLayer,
+    permits: Vec<Permit>,
+}
+
+impl Run {
+    fn new(algorithm: Algorithm) -> Self {
+        let clock = ManualClock::new(Timestamp::EPOCH);
+        let limit = Limit::new("limit", algorithm).count_if(|response| response.status == 200);
+        let cost =
+            |head: &tower_ratelimit::RequestHead<'_>| head.header("x-cost").map_or(0, |cost| cost.parse().unwrap());
+        let layer = RateLimitLayer::new([limit])
+            .store(MemoryStore::new().clock(clock.clone()))
+            .headers([HeaderStyle::XRateLimit(Reset::Epoch)])
+            .cost_by(cost)
+            .permits();
+        Self { oracle: Oracle { algorithm, now: 0, taken: Vec::new() }, clock, layer, permits: Vec::new() }
+    }
+
+    async fn ask(&self, cost: u64, status: u16) -> Response<()> {
+        let service = service_fn(async |request: Request<Body>| {
+            let status: u16 = request.headers()["x-status"].to_str().unwrap().parse().unwrap();
+            let permit = Permit::of(request.extensions()).expect("a permit");
+            Ok::<_, std::convert::Infallible>(
+                Response::builder().status(status).extension(permit).body(Body::empty()).unwrap(),
+            )
+        });
+        let request = Request::get("/").header("x-cost", cost).header("x-status", status).body(Body::empty()).unwrap();
+        self.layer.layer(service).oneshot(request).await.unwrap().map(drop)
+    }
+
+    async fn act(&mut self, act: Act) -> Result<(), TestCaseError> {
+        let one = |which: prop::sample::Index, permits: &Vec<Permit>| {
+            (!permits.is_empty()).then(|| which.index(permits.len())).map(|index| (index, permits[index].clone()))
+        };
+        let left = self.oracle.left();
+        match act {
+            Act::Request { cost, counts } => {
+                let response = self.ask(cost, if counts { 200 } else { 404 }).await;
+                let is_bucket = matches!(self.oracle.algorithm, Algorithm::TokenBucket(_));
+                prop_assert!(response.status() == 429 || cost <= left, "{cost} of {left} was allowed");
+                prop_assert!(response.status() != 429 || cost > left || is_bucket, "{cost} of {left} was denied");
+                if response.status() != 429 {
+                    let by = self.permits.len();
+                    self.oracle.take(by, if counts { cost } else { 0 });
+                    self.permits.push(response.extensions().get::<Permit>().expect("a permit").clone());
+                }
+            }
+            Act::Charge(which, more) => {
+                let Some((by, permit)) = one(which, &self.permits) else { return Ok(()) };
+                if permit.charge(more).await.unwrap().is_allowed() {
+                    prop_assert!(more <= left, "{more} of {left} were charged");
+                    self.oracle.take(by, more);
+                }
+            }
+            Act::Settle(which, actual) => {
+                let Some((by, permit)) = one(which, &self.permits) else { return Ok(()) };
+                let paid = self.oracle.paid(by);
+                let unpaid = permit.settle(actual).await.unwrap().unpaid;
+                if actual <= paid {
+                    prop_assert_eq!(unpaid, 0);
+                    self.oracle.give_back(by, paid - actual);
+                } else {
+                    prop_assert!(actual - unpaid - paid <= left, "{actual} but {unpaid} of {left} after {paid}");
+                    self.oracle.take(by, actual - unpaid - paid);
+                }
+            }
+            Act::Refund(which) => {
+                let Some((by, permit)) = one(which, &self.permits) else { return Ok(()) };
+                permit.refund().await.unwrap();
+                self.oracle.give_back(by, u64::MAX);
+            }
+            Act::Wait(seconds) => {
+                self.oracle.now += seconds;
+                self.clock.advance(Duration::from_secs(seconds));
+            }
+        }
+        Ok(())
+    }
+
+    /// Exactly what it should be, where charges are counted; at most that, where a bucket gives back only
+    /// what is surely not paid yet.
+    async fn has_what_it_should(&self) -> Result<(), TestCaseError> {
+        let told = self.ask(0, 200).await;
+        let number = |name: &str| told.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
+        let (left, resets_at) = (number("x-ratelimit-remaining"), number("x-ratelimit-reset"));
+        if matches!(self.oracle.algorithm, Algorithm::TokenBucket(_)) {
+            prop_assert!(left <= self.oracle.left(), "{} left, not {}", left, self.oracle.left());
+        } else {
+            prop_assert_eq!(left, self.oracle.left());
+            prop_assert_eq!(resets_at, self.oracle.resets_at());
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn permits_are_sound(which in 0..3_usize, acts in acts()) {
+        let (limit, period) = (LIMIT as u32, Duration::from_secs(PERIOD));
+        let algorithm = [
+            FixedWindow::new(limit, period).into(),
+            SlidingLog::new(limit, period).into(),
+            TokenBucket::new(limit, limit, period).into(),
+        ][which];
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let mut run = Run::new(algorithm);
+            for act in acts {
+                run.act(act).await?;
+                run.has_what_it_should().await?;
+            }
+            Ok::<_, TestCaseError>(())
+        })?;
+    }
+}
