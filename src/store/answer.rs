@@ -38,7 +38,7 @@ impl<T> Answer<T> {
     }
 
     /// An answer that is known without asking, where the store would otherwise have to be: such as a
-    /// denial that [`RedisStore`](crate::RedisStore) remembers. It says nothing of whether the store
+    /// denial that `RedisStore` remembers. It says nothing of whether the store
     /// works.
     #[inline]
     pub fn remembered(answer: T) -> Self {
