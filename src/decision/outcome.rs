@@ -1,0 +1,215 @@
+//! What one limit says of a request.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::verdict::{Room, Standing, Verdict};
+use crate::hash::KeyHash;
+use crate::record::Record;
+use crate::time;
+
+/// What one limit says of a request.
+///
+/// It is moved about more often than it is read, so it is small, and all of it is words: a word that is
+/// copied right after a part of it was written stalls the processor. Spans are told as [`Duration`]s when
+/// asked for.
+#[derive(Clone)]
+pub struct Outcome {
+    pub(crate) key: KeyHash,
+    pub(crate) cost: u64,
+    pub(crate) mark: Record,
+    remaining: u64,
+    /// The low 64 bits of each span, in µs.
+    wait: u64,
+    more_after: u64,
+    reset_after: u64,
+    /// Which limit it is, on whatever limiter: part of its hash.
+    pub(crate) identity: u64,
+    /// What else there is to say: see [`Rest`].
+    rest: u64,
+}
+
+/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (14
+/// bits), whether it reaches into overage (1) and whether it is not enforced (1), what the wait is (2),
+/// whether more will be left (1), and the high bits of the three spans (15 each: none is longer than it
+/// takes to pay back twice what a bucket can hold, under 2^79 µs).
+#[derive(Clone, Copy)]
+struct Rest {
+    limit: u16,
+    is_over: bool,
+    is_shadow: bool,
+    kind: u64,
+    grows: bool,
+    high: [u64; 3],
+}
+
+/// The wait is a delay, the time until the request would be allowed, or nothing.
+const NOW: u64 = 0;
+const AFTER: u64 = 1;
+const NEVER: u64 = 2;
+
+const LIMIT: u16 = (1 << 14) - 1;
+const HIGH: u64 = (1 << 15) - 1;
+
+impl Rest {
+    #[inline]
+    fn pack(self) -> u64 {
+        let [wait, more, reset] = self.high;
+        let flags = u64::from(self.is_over) << 14 | u64::from(self.is_shadow) << 15 | u64::from(self.grows) << 18;
+        u64::from(self.limit) | flags | self.kind << 16 | wait << 19 | more << 34 | reset << 49
+    }
+
+    #[inline]
+    fn unpack(packed: u64) -> Self {
+        let high = [19, 34, 49].map(|from| packed >> from & HIGH);
+        let is = |bit: u32| packed >> bit & 1 == 1;
+        let limit = packed as u16 & LIMIT;
+        Self { limit, is_over: is(14), is_shadow: is(15), kind: packed >> 16 & 3, grows: is(18), high }
+    }
+}
+
+/// Which limit was charged what, and whose bucket.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    pub(crate) limit: u16,
+    pub(crate) identity: u64,
+    pub(crate) key: KeyHash,
+    pub(crate) cost: u64,
+    pub(crate) is_enforced: bool,
+}
+
+impl Outcome {
+    #[inline]
+    pub(crate) fn new(of: Subject, room: Room, mark: Record, standing: Standing) -> Self {
+        let Subject { limit, identity, key, cost, is_enforced } = of;
+        let Standing { remaining, more_after, reset_after } = standing;
+        let (kind, wait, is_over) = match room {
+            Room::Now { delay, over } => (NOW, delay, over),
+            Room::After(after) => (AFTER, after, false),
+            Room::Never => (NEVER, 0, false),
+        };
+        let (grows, more_after) = (more_after.is_some(), more_after.unwrap_or_default());
+        let high = [wait, more_after, reset_after].map(|span| (span >> 64) as u64 & HIGH);
+        Self {
+            key,
+            cost,
+            mark,
+            remaining,
+            wait: wait as u64,
+            more_after: more_after as u64,
+            reset_after: reset_after as u64,
+            identity,
+            rest: Rest { limit, is_over, is_shadow: !is_enforced, kind, grows, high }.pack(),
+        }
+    }
+
+    /// Whether it alone has room.
+    #[inline]
+    pub(crate) fn is_allowed(&self) -> bool {
+        Rest::unpack(self.rest).kind == NOW
+    }
+
+    /// Whether it denies the request.
+    #[inline]
+    pub(crate) fn denies(&self) -> bool {
+        let Rest { kind, is_shadow, .. } = Rest::unpack(self.rest);
+        kind != NOW && !is_shadow
+    }
+
+    #[inline]
+    fn room(&self) -> Room {
+        let Rest { kind, is_over, high: [high, ..], .. } = Rest::unpack(self.rest);
+        let wait = whole(high, self.wait);
+        match kind {
+            NOW => Room::Now { delay: wait, over: is_over },
+            AFTER => Room::After(wait),
+            _ => Room::Never,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn standing(&self) -> Standing {
+        let Rest { grows, high: [_, more, reset], .. } = Rest::unpack(self.rest);
+        Standing {
+            remaining: self.remaining,
+            more_after: grows.then(|| whole(more, self.more_after)),
+            reset_after: whole(reset, self.reset_after),
+        }
+    }
+
+    /// Which limit: its position among the limits that were given to the limiter.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        usize::from(Rest::unpack(self.rest).limit)
+    }
+
+    /// What the request was to take from this limit, in tokens.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Whether this limit alone had room. One that is [not enforced](Self::is_enforced) says what it would
+    /// have done.
+    #[must_use]
+    #[inline]
+    pub fn verdict(&self) -> Verdict {
+        self.room().into()
+    }
+
+    /// Whether the limit counts for the [decision](Decision::verdict): one in the
+    /// [shadow](crate::Limit::shadow) does not.
+    #[must_use]
+    pub fn is_enforced(&self) -> bool {
+        !Rest::unpack(self.rest).is_shadow
+    }
+
+    /// Whether there was only room in the limit's overage: see [`Limit::soft`](crate::Limit::soft).
+    #[must_use]
+    pub fn uses_overage(&self) -> bool {
+        Rest::unpack(self.rest).is_over
+    }
+
+    /// The largest cost, in tokens, that this limit would still allow at this instant, after the
+    /// request was decided. Overage does not count.
+    #[must_use]
+    #[inline]
+    pub fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// The shortest wait after which [`remaining`](Self::remaining) is larger, if nothing more
+    /// comes. `None` where it won't grow.
+    #[must_use]
+    #[inline]
+    pub fn more_after(&self) -> Option<Duration> {
+        self.standing().more_after.map(time::micros)
+    }
+
+    /// How long until it is as if this limit had never been used, if nothing more comes.
+    #[must_use]
+    #[inline]
+    pub fn reset_after(&self) -> Duration {
+        time::micros(self.standing().reset_after)
+    }
+}
+
+#[inline]
+fn whole(high: u64, low: u64) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
+}
+
+impl fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome")
+            .field("limit", &self.limit())
+            .field("cost", &self.cost)
+            .field("verdict", &self.verdict())
+            .field("enforced", &self.is_enforced())
+            .field("uses_overage", &self.uses_overage())
+            .field("remaining", &self.remaining)
+            .field("more_after", &self.more_after())
+            .field("reset_after", &self.reset_after())
+            .finish_non_exhaustive()
+    }
+}

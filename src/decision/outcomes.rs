@@ -1,0 +1,132 @@
+//! What all limits say of a request, kept where it costs no allocation.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::{mem, slice};
+
+use super::outcome::Outcome;
+use crate::terms::Terms;
+
+/// The outcomes of a request: one, mostly, which lies here; several in a vector that an earlier
+/// request on this thread has left, so that they take no allocation either.
+///
+/// Were several to lie here, it would take longer to move even one about than to decide.
+#[derive(Clone, Debug)]
+pub(super) enum Outcomes {
+    None,
+    One(Outcome),
+    Several(Several),
+    /// With the terms of limits that were of another size for this request: seldom, and so apart.
+    Overridden(Box<Overridden>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Overridden {
+    outcomes: Several,
+    terms: Box<[Arc<Terms>]>,
+}
+
+impl Outcomes {
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[Outcome] {
+        match self {
+            Self::None => &[],
+            Self::One(outcome) => slice::from_ref(outcome),
+            Self::Several(outcomes) => &outcomes.0,
+            Self::Overridden(overridden) => &overridden.outcomes.0,
+        }
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [Outcome] {
+        match self {
+            Self::None => &mut [],
+            Self::One(outcome) => slice::from_mut(outcome),
+            Self::Several(outcomes) => &mut outcomes.0,
+            Self::Overridden(overridden) => &mut overridden.outcomes.0,
+        }
+    }
+
+    #[cold]
+    pub(super) fn overridden(self, terms: Box<[Arc<Terms>]>) -> Self {
+        let mut outcomes = Several::spare();
+        outcomes.0.extend_from_slice(self.as_slice());
+        Self::Overridden(Box::new(Overridden { outcomes, terms }))
+    }
+
+    pub(super) fn all_overridden(&self) -> &[Arc<Terms>] {
+        match self {
+            Self::Overridden(overridden) => &overridden.terms,
+            Self::None | Self::One(_) | Self::Several(_) => &[],
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, outcome: Outcome) {
+        match self {
+            Self::None => *self = Self::One(outcome),
+            _ => self.push_another(outcome),
+        }
+    }
+
+    fn push_another(&mut self, outcome: Outcome) {
+        let mut several = match mem::replace(self, Self::None) {
+            Self::None => Several::spare(),
+            Self::One(first) => {
+                let mut several = Several::spare();
+                several.0.push(first);
+                several
+            }
+            Self::Several(several) => several,
+            Self::Overridden(mut overridden) => {
+                overridden.outcomes.0.push(outcome);
+                *self = Self::Overridden(overridden);
+                return;
+            }
+        };
+        several.0.push(outcome);
+        *self = Self::Several(several);
+    }
+
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&Outcome) -> bool) {
+        match self {
+            Self::One(outcome) if !is_kept(outcome) => *self = Self::None,
+            Self::Several(outcomes) => outcomes.0.retain(is_kept),
+            Self::Overridden(overridden) => overridden.outcomes.0.retain(is_kept),
+            Self::None | Self::One(_) => {}
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Several(Vec<Outcome>);
+
+/// The most vectors that a thread keeps, and the most outcomes that there is room for in one of them.
+const SPARES: usize = 64;
+const LARGEST: usize = 8;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<Outcome>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Several {
+    fn spare() -> Self {
+        // A thread that ends has none any more.
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
+        Self(spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4)))
+    }
+}
+
+impl Drop for Several {
+    fn drop(&mut self) {
+        let mut outcomes = mem::take(&mut self.0);
+        outcomes.clear();
+        if outcomes.capacity() <= LARGEST {
+            let _ = SPARE.try_with(|spare| {
+                let mut spare = spare.borrow_mut();
+                if spare.len() < SPARES {
+                    spare.push(outcomes);
+                }
+            });
+        }
+    }
+}
