@@ -4,7 +4,6 @@
 //! that `--redis` names (`cargo run --example server -- --redis redis://127.0.0.1:6379`): several servers on one Redis share their limits. Whoever sends the header
 //! `x-user` is counted by it, everyone else by address.
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -94,7 +93,7 @@ async fn main() -> ExitCode {
         Some(url) => match RedisStore::connect(url).await {
             Ok(store) => Arc::new(store),
             Err(error) => {
-                eprintln!("can't remember in Redis: {}", reasons(&error));
+                eprintln!("{error:?}");
                 return ExitCode::FAILURE;
             }
         },
@@ -148,14 +147,6 @@ impl Options {
             }
         }
         Ok(options)
-    }
-}
-
-/// An error, and what is behind it.
-fn reasons(error: &dyn Error) -> String {
-    match error.source() {
-        None => error.to_string(),
-        Some(source) => format!("{error}: {}", reasons(source)),
     }
 }
 

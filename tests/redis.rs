@@ -6,7 +6,6 @@ mod limits;
 #[path = "support/redis_server.rs"]
 mod redis_server;
 
-use std::error::Error;
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -39,16 +38,6 @@ async fn calls_of(connection: &mut MultiplexedConnection) -> u32 {
     let stats: String = cmd("INFO").arg("commandstats").query_async(connection).await.expect("statistics");
     let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a count"))
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
 
 #[tokio::test]
@@ -227,7 +216,7 @@ async fn what_is_not_ours_is_an_error_and_stays() {
             let () = cmd("DEL").arg(&ours).query_async(&mut connection).await.expect("a deletion");
             let () = cmd(wrong).arg(&ours).arg("17").query_async(&mut connection).await.expect("a write");
             let error = limiter.acquire(name, 1).await.expect_err("no decision");
-            let text = chain(&error);
+            let text = format!("{error:?}");
             assert!(text.contains("WRONGTYPE") || text.contains("UNREADABLE"), "{name}: {text}");
             let kept: String = cmd("TYPE").arg(&ours).query_async(&mut connection).await.expect("a type");
             assert_ne!(kept, "none");
@@ -255,7 +244,7 @@ async fn what_is_not_ours_keeps_nobody_else_from_redis() {
         let () = cmd(wrong).arg(ours).arg("17").query_async(&mut connection).await.expect("a write");
         for _ in 0..20 {
             let error = limiter.acquire(key, 1).await.expect_err("no decision");
-            assert_eq!(error.kind(), StoreErrorKind::Failed, "{}", chain(&error));
+            assert_eq!(error.kind(), StoreErrorKind::Failed, "{error:?}");
             assert!(limiter.peek(key, 1).await.is_err());
         }
         assert!(limiter.acquire("another", 1).await.expect("a decision").is_allowed());
@@ -298,9 +287,9 @@ async fn another_period_starts_anew() {
 #[tokio::test]
 async fn who_cannot_connect_is_told_why() {
     let error = RedisStore::connect("http://localhost").await.expect_err("no connection");
-    assert!(chain(&error).contains("redis://host:port"), "{}", chain(&error));
+    assert!(format!("{error:?}").contains("redis://host:port"), "{error:?}");
     let error = RedisStore::connect("redis://127.0.0.1:1").await.expect_err("no connection");
-    assert!(chain(&error).contains("no connection to Redis"), "{}", chain(&error));
+    assert!(format!("{error:?}").contains("no connection to Redis"), "{error:?}");
     // Where it is, and nothing secret.
     let error = RedisStore::connect("redis://ann:h1dden@127.0.0.1:1/3").await.expect_err("no connection");
     assert_eq!(error.to_string(), "the rate limit store at 127.0.0.1:1 can't be used");

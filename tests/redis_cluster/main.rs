@@ -12,7 +12,6 @@ mod redis_cluster;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 
-use std::error::Error;
 use std::time::Duration;
 
 use redis_cluster::RedisCluster;
@@ -26,16 +25,6 @@ async fn store(cluster: &RedisCluster) -> RedisStore {
 
 fn daily(name: &str, limit: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(limit))
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
 
 /// The slot of a subject: that of its only key.

@@ -11,7 +11,7 @@ use tower_ratelimit::Limiter;
 
 use crate::limits::Patient;
 use crate::redis_cluster::{RedisCluster, wait};
-use crate::{chain, daily, slot, store};
+use crate::{daily, slot, store};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
@@ -25,7 +25,7 @@ async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
             let mut taken = 0;
             while !done.load(Ordering::Relaxed) {
                 let decision = limiter.acquire(task, 1).await;
-                assert!(decision.unwrap_or_else(|error| panic!("{}", chain(&error))).is_allowed());
+                assert!(decision.unwrap_or_else(|error| panic!("{error:?}")).is_allowed());
                 taken += 1;
             }
             (task, taken)
@@ -56,7 +56,7 @@ async fn a_slot_that_moves_loses_no_count_and_charges_nothing_twice() {
         tasks.spawn(async move {
             while !done.load(Ordering::Relaxed) {
                 let decision = limiter.acquire("key", 1).await;
-                assert!(decision.unwrap_or_else(|error| panic!("{}", chain(&error))).is_allowed());
+                assert!(decision.unwrap_or_else(|error| panic!("{error:?}")).is_allowed());
                 taken.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -110,7 +110,7 @@ async fn subjects_of_a_slot_that_is_half_moved_are_all_decided() {
     for task in 0..200 {
         let subject = if task % 2 == 0 { one } else { other };
         let limiter = limiter(subject);
-        tasks.spawn(async move { limiter.acquire(subject, 1).await.map(drop).map_err(|error| chain(&error)) });
+        tasks.spawn(async move { limiter.acquire(subject, 1).await.map(drop).map_err(|error| format!("{error:?}")) });
     }
     for answer in tasks.join_all().await {
         answer.expect("a decision");

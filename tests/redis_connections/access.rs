@@ -10,7 +10,7 @@ use tower_ratelimit::{
 
 use crate::limits::Patient;
 use crate::redis_server::RedisServer;
-use crate::{chain, charge, limiter};
+use crate::{charge, limiter};
 
 /// As the documentation of `RedisConfig` has it.
 const PERMISSIONS: &str = "resetkeys ~ratelimit:* -@all +evalsha +script|load +script|exists \
@@ -44,18 +44,14 @@ async fn all_that_the_store_does_is_allowed_by_what_is_documented() {
         let mut receipts = Vec::new();
         for cost in [1, 2, 3] {
             receipts.push(
-                limiter
-                    .acquire("key", cost)
-                    .await
-                    .unwrap_or_else(|error| panic!("{n}: {}", chain(&error)))
-                    .into_receipt(),
+                limiter.acquire("key", cost).await.unwrap_or_else(|error| panic!("{n}: {error:?}")).into_receipt(),
             );
         }
         for receipt in receipts.into_iter().rev() {
-            limiter.refund(receipt).await.unwrap_or_else(|error| panic!("{n}: {}", chain(&error)));
+            limiter.refund(receipt).await.unwrap_or_else(|error| panic!("{n}: {error:?}"));
         }
         for _ in 0..12 {
-            let _ = limiter.acquire("key", 1).await.unwrap_or_else(|error| panic!("{n}: {}", chain(&error)));
+            let _ = limiter.acquire("key", 1).await.unwrap_or_else(|error| panic!("{n}: {error:?}"));
         }
         let _ = limiter.peek("key", 1).await.expect("a decision");
         limiter.reset("key").await.expect("a reset");
@@ -64,7 +60,7 @@ async fn all_that_the_store_does_is_allowed_by_what_is_documented() {
     let brief =
         Limiter::new([Limit::new("brief", SlidingLog::new(10, Duration::from_millis(20)))]).store(store.clone());
     for _ in 0..5 {
-        let _ = brief.acquire("key", 1).await.unwrap_or_else(|error| panic!("{}", chain(&error)));
+        let _ = brief.acquire("key", 1).await.unwrap_or_else(|error| panic!("{error:?}"));
         tokio::time::sleep(Duration::from_millis(12)).await;
     }
     let () = server.ask(cmd("SCRIPT").arg("FLUSH"));
@@ -90,7 +86,7 @@ async fn without_any_of_the_permissions_something_fails() {
             Ok(store) => limiter(store).acquire("key", 1).await.expect_err("not allowed"),
             Err(error) => error,
         };
-        let text = chain(&error);
+        let text = format!("{error:?}");
         assert!(text.contains("ACL SETUSER") || text.contains("can't run this command"), "{without}: {text}");
     }
 }
@@ -109,15 +105,15 @@ async fn a_wrong_password_is_told_and_never_shown() {
     ] {
         assert!(!format!("{config:?}").contains("h1dden"), "{config:?}");
         let error = config.clone().connect().await.expect_err("refused");
-        assert!(chain(&error).contains("refused the user or the password"), "{}", chain(&error));
-        let all = format!("{} {error:?}", chain(&error));
+        assert!(format!("{error:?}").contains("refused the user or the password"), "{error:?}");
+        let all = format!("{error} {error:?}");
         assert!(!all.contains("h1dden") && !all.contains("correct"), "{all}");
         let lazy = limiter(config.connect_lazily().expect("a store"));
         let error = lazy.acquire("key", 1).await.expect_err("refused");
-        assert!(chain(&error).contains("refused the user or the password"), "{}", chain(&error));
+        assert!(format!("{error:?}").contains("refused the user or the password"), "{error:?}");
     }
     let error = RedisConfig::node("redis://:h1dden@:::").connect_lazily().expect_err("unreadable");
-    assert!(!format!("{} {error:?}", chain(&error)).contains("h1dden"), "{}", chain(&error));
+    assert!(!format!("{error} {error:?}").contains("h1dden"), "{error:?}");
     assert!(!format!("{:?}", RedisConfig::node("redis://:h1dden@:::")).contains("h1dden"));
 }
 
@@ -134,7 +130,7 @@ fn a_bad_configuration_is_refused_when_it_is_connected() {
         (RedisConfig::sentinel("limits", ["redis://a/1"]), "sentinel_database"),
         (RedisConfig::sentinel("limits", ["redis://:one@a", "redis://:two@b"]), "use one for all"),
     ] {
-        let text = chain(&config.connect_lazily().expect_err("refused"));
+        let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
         assert!(text.contains(told), "{text}");
     }
 }
@@ -147,7 +143,7 @@ fn tls_without_its_feature_is_refused() {
         RedisConfig::sentinel("limits", ["valkeys://127.0.0.1"]),
         RedisConfig::sentinel("limits", ["redis://127.0.0.1"]).sentinel_master_tls(true),
     ] {
-        let text = chain(&config.connect_lazily().expect_err("refused"));
+        let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
         assert!(text.contains("enable its feature `redis-tls`"), "{text}");
     }
 }

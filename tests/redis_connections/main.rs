@@ -19,7 +19,6 @@ mod redis_server;
 #[path = "../support/sentinel.rs"]
 mod sentinel;
 
-use std::error::Error;
 use std::time::{Duration, Instant};
 
 use limits::Patient;
@@ -66,15 +65,4 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
         assert!(began.elapsed() < Duration::from_secs(60), "never so: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-}
-
-/// An error with all that caused it, as an operator's log has it.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

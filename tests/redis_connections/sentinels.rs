@@ -7,7 +7,7 @@ use tower_ratelimit::RedisConfig;
 
 use crate::redis_server::RedisServer;
 use crate::sentinel::{MASTER, Sentinels};
-use crate::{chain, charge, charged, limiter, resume};
+use crate::{charge, charged, limiter, resume};
 
 /// Whether a server says so; one whose role changes cuts off who asks.
 fn is(server: &RedisServer, role: &str) -> bool {
@@ -99,7 +99,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
     let () = sentinel.ask(cmd("SENTINEL").arg(&["SET", "guarded", "auth-pass", "masters"]));
 
     let config = RedisConfig::sentinel("guarded", sentinels.urls());
-    let text = chain(&config.clone().connect().await.expect_err("no password"));
+    let text = format!("{:?}", config.clone().connect().await.expect_err("no password"));
     assert!(text.contains("refused the user or the password"), "{text}");
     let config = config.credentials("default", "masters");
     let store = {
@@ -108,7 +108,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
             match config.clone().connect().await {
                 Ok(store) => break store,
                 // Sentinel takes a moment to log in.
-                Err(error) => assert!(tries < 100, "{}", chain(&error)),
+                Err(error) => assert!(tries < 100, "{error:?}"),
             }
             tries += 1;
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -126,7 +126,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
         "+sentinel|masters",
     ]));
     let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&["SETUSER", "default", "resetpass", ">sentinels"]));
-    let text = chain(&config.clone().connect().await.expect_err("no password at the Sentinel"));
+    let text = format!("{:?}", config.clone().connect().await.expect_err("no password at the Sentinel"));
     assert!(text.contains("refused the user or the password"), "{text}");
     config.clone().sentinel_credentials("asker", "asks").connect().await.expect("a connection");
     let url = format!("redis://asker:asks@127.0.0.1:{}", sentinels.servers[0].port());
@@ -139,6 +139,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
 async fn a_master_that_sentinel_does_not_know_is_named_so() {
     let master = RedisServer::start();
     let sentinels = Sentinels::watch(1, &master, 0);
-    let text = chain(&RedisConfig::sentinel("unknown", sentinels.urls()).connect().await.expect_err("no master"));
+    let text =
+        format!("{:?}", RedisConfig::sentinel("unknown", sentinels.urls()).connect().await.expect_err("no master"));
     assert!(text.contains("no master of this name"), "{text}");
 }
