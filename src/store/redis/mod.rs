@@ -39,10 +39,10 @@ use crate::time::Clock;
 /// Remembers keys in Redis (6.2 or later) or Valkey, so that a fleet shares its limits: with the
 /// answers of a [`MemoryStore`](crate::MemoryStore), to the microsecond.
 ///
-/// All limits of a request are decided and charged by one script, in one round trip, at one instant
-/// of Redis' clock; requests that wait for Redis at the same time share a round trip. A key is called `prefix:{hash}:limit:algorithm`, holds 18 bytes (a sliding log
-/// 18 for each request, a sliding window for each bucket in use), and vanishes at the millisecond at
-/// which it is as if it had never been used.
+/// All limits of a request are decided and charged by one script, in one round trip, at one instant of
+/// Redis' clock; requests that wait for Redis at the same time share a round trip. A key is called
+/// `prefix:{hash}:limit:rule`, holds 18 bytes (a sliding log 18 for each request, a sliding window for each
+/// bucket in use), and vanishes at the millisecond at which it is as if it had never been used.
 ///
 /// ```no_run
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore};
