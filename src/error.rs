@@ -25,6 +25,7 @@ pub(crate) enum ConfigErrorKind {
     NoLimits,
     TooManyLimits {
         limits: usize,
+        most: usize,
     },
     NameEmpty,
     NameTooLong {
@@ -136,8 +137,11 @@ impl fmt::Display for ConfigError {
         match &self.kind {
             ConfigErrorKind::Value(fault) => fault.fmt(f),
             ConfigErrorKind::NoLimits => write!(f, "there is no limit: give at least one, or leave the layer out"),
-            ConfigErrorKind::TooManyLimits { limits } => {
+            ConfigErrorKind::TooManyLimits { limits, most: 64 } => {
                 write!(f, "{limits} limits for one request are too many: use at most 64")
+            }
+            ConfigErrorKind::TooManyLimits { limits, most } => {
+                write!(f, "{limits} limits are too many: use at most {most}")
             }
             ConfigErrorKind::NameEmpty => write!(f, "a limit's name is empty: give it 1 to 64 characters"),
             ConfigErrorKind::NameTooLong { name } => {

@@ -53,3 +53,26 @@ impl<'a> RequestHead<'a> {
         None
     }
 }
+
+/// A copy of a head, for what has to wait.
+pub(crate) struct OwnHead {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    extensions: Extensions,
+}
+
+impl OwnHead {
+    pub(crate) fn of(head: &RequestHead<'_>) -> Self {
+        Self {
+            method: head.method.clone(),
+            uri: head.uri.clone(),
+            headers: head.headers.clone(),
+            extensions: head.extensions.clone(),
+        }
+    }
+
+    pub(crate) fn head(&self) -> RequestHead<'_> {
+        RequestHead { method: &self.method, uri: &self.uri, headers: &self.headers, extensions: &self.extensions }
+    }
+}

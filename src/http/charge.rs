@@ -13,8 +13,8 @@ use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Extracted, KeyBuf, Missing};
-use crate::limit::MissingKey;
-use crate::request::RequestHead;
+use crate::limit::{MissingKey, Searching};
+use crate::request::{OwnHead, RequestHead};
 use crate::store::{Charge, Terms};
 use crate::terms;
 
@@ -51,8 +51,9 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     let other_sizes = limits.other_sizes(head);
     let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
     let mut later: Vec<KeyToCome> = Vec::new();
+    let mut searching: Vec<Searched> = Vec::new();
     let mut key = KeyBuf::default();
-    for (limit, terms) in limits.iter() {
+    for (limit, terms) in limits.alone() {
         if limit.condition().is_some_and(|condition| !condition.holds(head)) {
             continue;
         }
@@ -75,13 +76,35 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
         }
         charges.push(Charge { terms, key: key.hash(shared.guard.hasher()), cost });
     }
-    if !later.is_empty() {
+    for (index, together) in limits.together().iter().enumerate() {
+        let mut failure = None;
+        let rest = together.search.search(head, &mut |place, key| match together
+            .at(place)
+            .and_then(|limit| found(shared, limit, key, head).transpose())
+        {
+            Some(Ok((terms, key, cost))) => {
+                let terms = terms::of(terms.index().into(), &other_sizes).unwrap_or(terms);
+                charges.push(Charge { terms, key, cost });
+            }
+            Some(Err(why)) => failure = failure.take().or(Some(why)),
+            None => {}
+        });
+        if let Some(failure) = failure {
+            return Asking::Now(Err(failure));
+        }
+        searching.extend(rest.map(|rest| Searched { index, rest, head: OwnHead::of(head) }));
+    }
+    if !later.is_empty() || !searching.is_empty() {
         let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
         drop(charges);
-        return Asking::Later(Box::pin(complete(shared.clone(), known, later, other_sizes)));
+        return Asking::Later(Box::pin(complete(shared.clone(), known, later, searching, other_sizes)));
     }
     if charges.is_empty() {
         return Asking::Now(Ok(None));
+    }
+    if limits.are_mixed() {
+        // Decisions list limits in the order in which they were given.
+        charges.sort_by_key(|charge| charge.terms.index());
     }
     let answer = shared.guard.acquire(&charges).into_ready();
     drop(charges);
@@ -89,6 +112,29 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
         Ok(decision) => Asking::Now(asked(decision, other_sizes)),
         Err(pending) => Asking::Later(Box::pin(async { asked(pending.await, other_sizes) })),
     }
+}
+
+/// What a limit is to take that was found with others, unless it does not apply after all.
+fn found<'a>(
+    shared: &'a Shared,
+    limit: usize,
+    key: Result<&KeyBuf, Missing>,
+    head: &RequestHead<'_>,
+) -> Result<Option<(&'a Arc<Terms>, KeyHash, u64)>, Failure> {
+    let limits = shared.guard.limits();
+    let (limit, terms) = limits.at(limit);
+    if limit.condition().is_some_and(|condition| !condition.holds(head)) {
+        return Ok(None);
+    }
+    let hasher = shared.guard.hasher();
+    let key = match key {
+        Ok(key) => key.hash(hasher),
+        Err(missing) => match instead(limit.name(), limit.missing_key(), missing, shared)? {
+            Instead::Skip => return Ok(None),
+            Instead::Share => KeyBuf::default().hash(hasher),
+        },
+    };
+    Ok(Some((limits.present(terms), key, limit.own_cost().unwrap_or(&shared.cost).of(head))))
 }
 
 fn asked(decision: Result<Decision, StoreError>, other_sizes: Box<[Arc<Terms>]>) -> Asked {
@@ -136,10 +182,18 @@ struct KeyToCome {
     rest: Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>,
 }
 
+/// Limits that are looked for together, which ones a request meets has yet to be found out.
+struct Searched {
+    index: usize,
+    rest: Searching,
+    head: OwnHead,
+}
+
 async fn complete(
     shared: Arc<Shared>,
     mut known: Vec<(Arc<Terms>, KeyHash, u64)>,
     later: Vec<KeyToCome>,
+    searching: Vec<Searched>,
     other_sizes: Box<[Arc<Terms>]>,
 ) -> Asked {
     for KeyToCome { terms, cost, policy, mut so_far, rest } in later {
@@ -152,7 +206,18 @@ async fn complete(
         }
         known.push((terms, so_far.hash(shared.guard.hasher()), cost));
     }
-    // Decisions list limits in the order in which they were given.
+    for Searched { index, rest, head } in searching {
+        let together = &shared.guard.limits().together()[index];
+        for (place, key) in rest.await {
+            let Some(limit) = together.at(place) else { continue };
+            if let Some((terms, key, cost)) =
+                found(&shared, limit, key.as_ref().map_err(|missing| *missing), &head.head())?
+            {
+                let terms = terms::of(terms.index().into(), &other_sizes).unwrap_or(terms);
+                known.push((terms.clone(), key, cost));
+            }
+        }
+    }
     known.sort_by_key(|(terms, ..)| terms.index());
     let charges: SmallVec<[Charge<'_>; 4]> =
         known.iter().map(|(terms, key, cost)| Charge { terms, key: *key, cost: *cost }).collect();

@@ -72,6 +72,9 @@ const X_RATE_LIMIT_DASHED: Names = Names {
     reset: HeaderName::from_static("x-rate-limit-reset"),
 };
 
+/// The most limits of one request.
+const MOST: usize = 64;
+
 /// The names of a triple.
 struct Names {
     limit: HeaderName,
@@ -114,8 +117,10 @@ impl Headers {
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
         self.limits = limits.iter().map(|limit| Texts::of(limit.name(), limit.algorithm())).collect();
         let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow());
-        self.policies = join(enforced().map(|(_, texts)| &texts.policy));
         self.enforced = enforced().count();
+        // No request meets so many as a file may have.
+        let all = if self.enforced > MOST { 0 } else { self.enforced };
+        self.policies = join(enforced().take(all).map(|(_, texts)| &texts.policy));
     }
 
     /// The same styles for other limits, or other styles for the same.

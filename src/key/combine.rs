@@ -50,7 +50,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 }
 
 /// The parts so far, and those that have yet to come.
-pub(crate) async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, super::Missing> {
+async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, super::Missing> {
     match rest {
         Extracted::Done => Ok(parts),
         Extracted::Missing(missing) => Err(missing),

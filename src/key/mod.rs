@@ -37,8 +37,6 @@ mod prefix;
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
 pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
 pub use combine::Or;
-#[cfg(feature = "rules")]
-pub(crate) use combine::complete;
 pub use extractor::{Extracted, KeyExtractor, Missing};
 pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
 #[cfg(feature = "rules")]

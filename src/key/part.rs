@@ -92,7 +92,12 @@ impl KeyBuf {
 
     /// Adds all parts of another key.
     pub(crate) fn append(&mut self, parts: &Self) {
-        self.extend(parts.as_bytes());
+        self.append_bytes(parts.as_bytes());
+    }
+
+    /// Adds parts of another key, as it has them.
+    pub(crate) fn append_bytes(&mut self, parts: &[u8]) {
+        self.extend(parts);
     }
 }
 

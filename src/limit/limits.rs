@@ -1,8 +1,11 @@
 //! Limits that are decided together.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 
 use super::Limit;
+use super::search::Together;
 use crate::cost::Cost;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
@@ -11,36 +14,74 @@ use crate::signal::Signal;
 use crate::store::Terms;
 
 /// Limits that are decided together, each with its terms for one store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Limits {
     limits: Box<[Limit]>,
     /// Of each limit, with all the overage that it can have.
     terms: Box<[Arc<Terms>]>,
     /// Of each elastic limit, without. Empty, if none is.
     tight: Box<[Option<Arc<Terms>>]>,
+    /// Those that are asked whether they apply,
+    alone: Box<[u16]>,
+    /// and those that are looked for together.
+    together: Box<[Together]>,
+    /// Those that have another size for some requests.
+    other_sizes: Box<[u16]>,
+    look_at_responses: bool,
     hasher: KeyHasher,
-    has_other_sizes: bool,
 }
 
-/// The most limits of one request.
+/// The most limits of one request,
 const MOST: usize = 64;
+/// and of a limiter, whose indices have 16 bits.
+const MOST_IN_ALL: usize = u16::MAX as usize;
 
 impl Limits {
     pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
         if limits.is_empty() {
             return Err(ConfigErrorKind::NoLimits.into());
         }
-        if limits.len() > MOST {
-            return Err(ConfigErrorKind::TooManyLimits { limits: limits.len() }.into());
+        Self::of(limits, hasher)
+    }
+
+    /// The same, of which there may be none.
+    pub(crate) fn of(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
+        if limits.len() > MOST_IN_ALL {
+            return Err(ConfigErrorKind::TooManyLimits { limits: limits.len(), most: MOST_IN_ALL }.into());
         }
+        let mut names = HashSet::new();
+        let (mut alone, mut together) = (Vec::new(), Vec::<Together>::new());
         for (index, limit) in limits.iter().enumerate() {
-            if limits[..index].iter().any(|other| other.name == limit.name) {
+            let index = index as u16;
+            if !names.insert(&*limit.name) {
                 return Err(ConfigErrorKind::NameTwice { name: limit.name.to_string() }.into());
             }
             limit.cost.as_ref().and_then(Cost::largest).map_or(Ok(()), |cost| limit.can_hold(cost))?;
+            let Some(place) = &limit.place else {
+                alone.push(index);
+                continue;
+            };
+            match together.iter_mut().find(|some| Arc::ptr_eq(&some.search, &place.search)) {
+                Some(some) => some.put(place.index, index),
+                None => {
+                    let mut some = Together::new(place.search.clone());
+                    some.put(place.index, index);
+                    together.push(some);
+                }
+            }
         }
+        let at = |some: &Together, place| Some(limits[some.at(place)?].missing_key());
+        let most = together.iter().map(|some| some.search.most(&|place| at(some, place))).sum::<usize>() + alone.len();
+        if most > MOST {
+            return Err(ConfigErrorKind::TooManyLimits { limits: most, most: MOST }.into());
+        }
+        let others = limits.iter().enumerate().filter(|(_, limit)| limit.has_other_sizes());
+        let other_sizes = others.map(|(index, _)| index as u16);
         let mut limits = Self {
-            has_other_sizes: limits.iter().any(Limit::has_other_sizes),
+            alone: alone.into(),
+            together: together.into(),
+            other_sizes: other_sizes.collect(),
+            look_at_responses: limits.iter().any(|limit| limit.actual_cost.is_some()),
             limits: limits.into(),
             terms: Box::default(),
             tight: Box::default(),
@@ -92,13 +133,14 @@ impl Limits {
 
     /// The terms of all limits that have another size for a request.
     pub(crate) fn other_sizes(&self, head: &RequestHead<'_>) -> Box<[Arc<Terms>]> {
-        if !self.has_other_sizes {
+        if self.other_sizes.is_empty() {
             return Box::default();
         }
-        let other = |(limit, terms): (&Limit, _)| {
+        let other = |index: &u16| {
+            let (limit, terms) = self.at((*index).into());
             Some(Arc::new(self.present(terms).sized(limit.size_for(head)?, &self.hasher)))
         };
-        self.iter().filter_map(other).collect()
+        self.other_sizes.iter().filter_map(other).collect()
     }
 
     /// Whether there is something to tell of decisions that are no denials.
@@ -113,15 +155,42 @@ impl Limits {
 
     /// Whether a response can change what a request has cost.
     pub(crate) fn look_at_responses(&self) -> bool {
-        self.limits.iter().any(|limit| limit.actual_cost.is_some())
+        self.look_at_responses
     }
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Limit, &Arc<Terms>)> {
         self.limits.iter().zip(&self.terms)
     }
 
+    /// Those that are asked whether they apply.
+    #[inline]
+    pub(crate) fn alone(&self) -> impl Iterator<Item = (&Limit, &Arc<Terms>)> {
+        self.alone.iter().map(|index| self.at((*index).into()))
+    }
+
+    /// Those that are looked for together, by what finds them.
+    #[inline]
+    pub(crate) fn together(&self) -> &[Together] {
+        &self.together
+    }
+
+    /// Whether those that apply may be found in another order than theirs.
+    pub(crate) fn are_mixed(&self) -> bool {
+        self.together.len() + usize::from(!self.alone.is_empty()) > 1
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, index: usize) -> (&Limit, &Arc<Terms>) {
+        (&self.limits[index], &self.terms[index])
+    }
+
     pub(crate) fn terms(&self, index: usize) -> Option<&Arc<Terms>> {
         self.terms.get(index)
+    }
+
+    /// Those of a store's `identity`, wherever they are.
+    pub(crate) fn known_as(&self, identity: u64) -> Option<&Arc<Terms>> {
+        self.terms.iter().find(|terms| terms.identity() == identity)
     }
 
     /// What a store needs to know of each.
@@ -132,5 +201,11 @@ impl Limits {
 
     pub(crate) fn as_slice(&self) -> &[Limit] {
         &self.limits
+    }
+}
+
+impl fmt::Debug for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.limits).finish()
     }
 }

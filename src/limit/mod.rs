@@ -1,12 +1,17 @@
 //! One limit: a name, an algorithm, and whose bucket is charged how much.
 
 mod limits;
+mod search;
 mod threshold;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use self::limits::Limits;
+#[cfg(feature = "rules")]
+pub(crate) use self::search::Meet;
+use self::search::Place;
+pub(crate) use self::search::{Search, Searching};
 use self::threshold::{Instead, Overage};
 use crate::algorithm::Algorithm;
 use crate::cost::Cost;
@@ -31,6 +36,8 @@ pub struct Limit {
     name: Arc<str>,
     algorithm: Algorithm,
     key: Option<Arc<dyn KeyExtractor>>,
+    /// Where it is looked for with others, which also finds its key.
+    place: Option<Place>,
     missing: MissingKey,
     cost: Option<Cost>,
     when: Option<Arc<dyn Condition>>,
@@ -96,6 +103,7 @@ impl Limit {
             name: name.into(),
             algorithm,
             key: None,
+            place: None,
             missing: MissingKey::Deny,
             cost: None,
             when: None,
@@ -110,6 +118,14 @@ impl Limit {
     /// Whose bucket is charged: see [`key`](crate::key).
     pub fn by(mut self, key: impl KeyExtractor) -> Self {
         self.key = Some(Arc::new(key));
+        self.place = None;
+        self
+    }
+
+    /// Looked for with others: those that have the same `search`.
+    #[cfg(feature = "rules")]
+    pub(crate) fn at(mut self, search: Arc<dyn Search>, index: usize) -> Self {
+        self.place = Some(Place { search, index });
         self
     }
 
@@ -238,6 +254,23 @@ impl Limit {
         self.key.as_deref()
     }
 
+    /// Whether it takes its key from a request.
+    fn is_keyed(&self) -> bool {
+        self.key.is_some() || self.place.is_some()
+    }
+
+    /// What of it there has to be a request for.
+    pub(crate) fn needs_of_a_request(&self) -> Option<&'static str> {
+        match self {
+            _ if self.is_keyed() => Some("key"),
+            _ if self.cost.is_some() => Some("cost"),
+            _ if self.when.is_some() => Some("condition"),
+            _ if self.actual_cost.is_some() => Some("actual cost"),
+            _ if self.has_other_sizes() => Some("size"),
+            _ => None,
+        }
+    }
+
     pub(crate) fn missing_key(&self) -> MissingKey {
         // What is not enforced refuses nothing.
         if self.is_shadow && self.missing == MissingKey::Deny { MissingKey::Skip } else { self.missing }
@@ -275,7 +308,7 @@ impl fmt::Debug for Limit {
         f.debug_struct("Limit")
             .field("name", &self.name)
             .field("algorithm", &self.algorithm)
-            .field("keyed", &self.key.is_some())
+            .field("keyed", &self.is_keyed())
             .field("missing", &self.missing)
             .field("cost", &self.cost)
             .field("conditional", &self.when.is_some())

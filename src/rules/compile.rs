@@ -8,23 +8,23 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use super::allowance::Allowance;
-use super::descriptor::{Descriptor, Wanted};
+use super::descriptor::Descriptor;
 use super::extractors::{Extractors, Named};
 use super::policy::Policy;
 use super::problem::Problem;
-use super::rule::{Level, Parts, Path, Rule};
-use super::value::Chosen;
+use super::tree::{Finder, Group, Node, Rule, Tree};
+use super::value::{Form, Value};
 use crate::algorithm::FixedWindow;
-use crate::key::KeyExtractor;
-use crate::limit::{Limit, MissingKey};
+use crate::limit::{Limit, MissingKey, Search};
 
 /// A descriptor with a limit, and its way there.
 struct Found<'a> {
     descriptor: &'a Descriptor,
     policy: &'a Policy,
-    path: Arc<Path>,
     /// Keys and values, from the outermost descriptor on.
     names: Vec<(&'a str, Option<&'a str>)>,
+    /// The extractors of the values that have buckets of their own.
+    charged: Vec<usize>,
 }
 
 /// The limits of `descriptors`, in the order of the file.
@@ -33,105 +33,125 @@ pub(super) fn limits(
     descriptors: &[Descriptor],
     extractors: &Extractors,
 ) -> Result<Vec<Limit>, Vec<Problem>> {
-    let mut search = Search { extractors, found: Vec::new(), problems: Vec::new() };
-    search.walk(descriptors, &[], &[]);
-    let Search { found, mut problems, .. } = search;
-    let names = names(domain, &found);
-    // By what they replace: a file can have many rules, and each is asked.
-    let mut replacing: HashMap<&str, Vec<Arc<Path>>> = HashMap::new();
-    for rule in &found {
-        for name in &rule.policy.replaces {
-            replacing.entry(name).or_default().push(rule.path.clone());
-        }
+    let mut planting =
+        Planting { extractors, tree: Tree::default(), places: HashMap::new(), found: Vec::new(), problems: Vec::new() };
+    let descriptors = planting.plant(descriptors, &[], &[]);
+    let found = std::mem::take(&mut planting.found);
+    let limits: Vec<Option<Limit>> =
+        found.iter().zip(names(domain, &found)).map(|(rule, name)| planting.rule(rule, name)).collect();
+    let Planting { tree, problems, .. } = planting;
+    if !problems.is_empty() {
+        return Err(problems);
     }
-    let mut limits = Vec::new();
-    for (rule, name) in found.iter().zip(names) {
-        let replaced_by = rule.policy.name.as_deref().and_then(|name| replacing.get(name)).cloned();
-        match rule.limit(name, replaced_by.unwrap_or_default(), extractors) {
-            Ok(limit) => limits.extend(limit),
-            Err(wrong) => problems.extend(wrong),
-        }
-    }
-    if problems.is_empty() { Ok(limits) } else { Err(problems) }
+    let finder: Arc<dyn Search> = Arc::new(Finder(Arc::new(Tree { descriptors, ..tree })));
+    let limits = limits.into_iter().enumerate();
+    Ok(limits.filter_map(|(index, limit)| Some(limit?.at(finder.clone(), index))).collect())
 }
 
-struct Search<'a, 'e> {
+struct Planting<'a, 'e> {
     extractors: &'e Extractors,
+    /// All but its descriptors.
+    tree: Tree,
+    /// Where extractors are in the tree, by their names.
+    places: HashMap<&'a str, (usize, Form)>,
     found: Vec<Found<'a>>,
     problems: Vec<Problem>,
 }
 
-impl<'a> Search<'a, '_> {
-    fn walk(&mut self, descriptors: &'a [Descriptor], above: &[Arc<Level>], names: &[(&'a str, Option<&'a str>)]) {
-        let mut beside: HashMap<&str, Vec<&Wanted>> = HashMap::new();
-        for Descriptor { key, value, .. } in descriptors {
-            beside.entry(key).or_default().push(value);
-        }
+impl<'a> Planting<'a, '_> {
+    fn plant(
+        &mut self,
+        descriptors: &'a [Descriptor],
+        charged: &[usize],
+        names: &[(&'a str, Option<&'a str>)],
+    ) -> Box<[Group]> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut group_of: HashMap<&str, usize> = HashMap::new();
         // Spelled differently, an address is the same.
         let mut taken: HashMap<(&str, Box<[u8]>), usize> = HashMap::new();
         for descriptor in descriptors {
-            let named = match self.extractors.find(&descriptor.key) {
-                Ok(named) => named,
+            let key = descriptor.key.as_str();
+            let (extractor, form) = match self.extractor(key) {
+                Ok(extractor) => extractor,
                 Err(message) => {
                     self.problems.push(Problem::new(descriptor.position, message));
                     continue;
                 }
             };
-            let beside = beside[descriptor.key.as_str()].iter().copied();
-            let level = match level(descriptor, named, beside) {
-                Ok(level) => Arc::new(level),
+            let value = match Value::of(form, &descriptor.value) {
+                Ok(value) => value,
                 Err(message) => {
                     self.problems.push(Problem::new(descriptor.value_position, message));
                     continue;
                 }
             };
-            if let Some(bytes) = level.chosen.exactly()
-                && let Some(line) = taken.insert((&descriptor.key, bytes.into()), descriptor.position.line)
+            if let Value::Exactly(bytes) = &value
+                && let Some(line) = taken.insert((key, bytes.clone()), descriptor.position.line)
             {
-                let message = format!("this is the same value of `{}` as on line {line}: keep one", descriptor.key);
+                let message = format!("this is the same value of `{key}` as on line {line}: keep one");
                 self.problems.push(Problem::new(descriptor.value_position, message));
             }
-            let path: Vec<Arc<Level>> = above.iter().cloned().chain([level]).collect();
-            let names: Vec<_> = names.iter().copied().chain([(&*descriptor.key, descriptor.value.as_str())]).collect();
-            if let Some(policy) = &descriptor.rate_limit {
-                let path = path.clone().into();
-                self.found.push(Found { descriptor, policy, path, names: names.clone() });
+            let mut charged = charged.to_vec();
+            if !matches!(value, Value::Exactly(_)) && !descriptor.share_threshold {
+                charged.push(extractor);
             }
-            self.walk(&descriptor.descriptors, &path, &names);
+            let names: Vec<_> = names.iter().copied().chain([(key, descriptor.value.as_str())]).collect();
+            let rule = descriptor.rate_limit.as_ref().map(|policy| {
+                self.found.push(Found { descriptor, policy, names: names.clone(), charged: charged.clone() });
+                self.found.len() - 1
+            });
+            let within = self.plant(&descriptor.descriptors, &charged, &names);
+            let group = *group_of.entry(key).or_insert_with(|| {
+                groups.push(Group::new(extractor, form));
+                groups.len() - 1
+            });
+            groups[group].add(value, Node { rule, within });
         }
+        groups.into()
     }
-}
 
-fn level<'a>(
-    descriptor: &Descriptor,
-    Named { extractor, form }: Named,
-    beside: impl Iterator<Item = &'a Wanted>,
-) -> Result<Level, String> {
-    let chosen = Chosen::new(form, &descriptor.value, beside)?;
-    let is_charged = !chosen.is_exact() && !descriptor.share_threshold;
-    Ok(Level { extractor, chosen, is_charged })
+    /// Where the extractor called `name` is in the tree, and what it writes.
+    fn extractor(&mut self, name: &'a str) -> Result<(usize, Form), String> {
+        if let Some(known) = self.places.get(name) {
+            return Ok(*known);
+        }
+        let Named { extractor, form } = self.extractors.find(name)?;
+        self.tree.extractors.push(extractor);
+        let place = (self.tree.extractors.len() - 1, form);
+        self.places.insert(name, place);
+        Ok(place)
+    }
+
+    /// Adds a rule to the tree, and makes its limit, if it has one.
+    fn rule(&mut self, found: &Found<'a>, name: String) -> Option<Limit> {
+        let policy = found.policy;
+        let mut keys = Vec::new();
+        for (name, at) in &policy.key {
+            match self.extractor(name) {
+                Ok((extractor, _)) => keys.push(extractor),
+                Err(message) => self.problems.push(Problem::new(*at, message)),
+            }
+        }
+        let limit = found.limit(name).map_err(|problem| self.problems.push(problem)).ok().flatten();
+        // What is unlimited charges nobody.
+        let charged = match (&limit, policy.key.is_empty()) {
+            (None, _) => Vec::new(),
+            (Some(_), true) => found.charged.clone(),
+            (Some(_), false) => keys,
+        };
+        self.tree.rules.push(Rule {
+            charged: charged.into(),
+            name: policy.name.as_deref().map(Arc::from),
+            replaces: policy.replaces.iter().map(|name| Arc::from(name.as_str())).collect(),
+        });
+        limit
+    }
 }
 
 impl Found<'_> {
     /// The limit, if there is one.
-    fn limit(
-        &self,
-        name: String,
-        replaced_by: Vec<Arc<Path>>,
-        extractors: &Extractors,
-    ) -> Result<Option<Limit>, Vec<Problem>> {
-        let Self { descriptor, policy, path, .. } = self;
-        let mut problems = Vec::new();
-        let mut charged: Vec<Arc<dyn KeyExtractor>> = Vec::new();
-        for (name, at) in &policy.key {
-            match extractors.find(name) {
-                Ok(Named { extractor, .. }) => charged.push(extractor),
-                Err(message) => problems.push(Problem::new(*at, message)),
-            }
-        }
-        if !problems.is_empty() {
-            return Err(problems);
-        }
+    fn limit(&self, name: String) -> Result<Option<Limit>, Problem> {
+        let Self { descriptor, policy, .. } = self;
         let limit = match policy.allowance {
             Allowance::Unlimited => return Ok(None),
             Allowance::Limited(algorithm) => Limit::try_new(name, algorithm).map(|limit| match policy.cost {
@@ -143,10 +163,9 @@ impl Found<'_> {
                 Limit::try_new(name, FixedWindow::per_second(1)).map(|limit| limit.cost_by(|_| u64::MAX))
             }
         };
-        let mut limit = limit.map_err(|error| vec![Problem::new(policy.position, error.to_string())])?;
+        let mut limit = limit.map_err(|error| Problem::new(policy.position, error.to_string()))?;
         if let (Some(percent), Allowance::Limited(_)) = (policy.soft, policy.allowance) {
-            let soft = limit.try_soft(percent);
-            limit = soft.map_err(|error| vec![Problem::new(policy.soft_at, error.to_string())])?;
+            limit = limit.try_soft(percent).map_err(|error| Problem::new(policy.soft_at, error.to_string()))?;
         }
         if descriptor.is_shadow() {
             limit = limit.shadow();
@@ -156,13 +175,8 @@ impl Found<'_> {
         }
         // A proxy sends no descriptor that lacks a value, and no limit applies; but who names what
         // is charged means everyone.
-        let missing = if charged.is_empty() { MissingKey::Skip } else { MissingKey::Deny };
-        let parts = Parts {
-            path: path.iter().cloned().collect(),
-            replaced_by: replaced_by.into(),
-            charged: (!charged.is_empty()).then(|| charged.into()),
-        };
-        Ok(Some(limit.by(Rule(Arc::new(parts))).on_missing_key(policy.on_missing_key.unwrap_or(missing))))
+        let missing = if policy.key.is_empty() { MissingKey::Skip } else { MissingKey::Deny };
+        Ok(Some(limit.on_missing_key(policy.on_missing_key.unwrap_or(missing))))
     }
 }
 

@@ -70,8 +70,9 @@ mod pattern;
 mod period;
 mod policy;
 mod problem;
-mod rule;
+mod tree;
 mod value;
+mod values;
 mod yaml;
 
 use std::fs::File;

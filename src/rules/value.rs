@@ -1,12 +1,10 @@
 //! Comparing what extractors write with the values of a file.
 
-use std::collections::HashSet;
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::descriptor::Wanted;
 use super::pattern::Pattern;
-use crate::key::only_part;
 
 /// What an extractor writes, as far as values can be compared with it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,7 +46,7 @@ impl Form {
     }
 
     /// Hands `pattern` the text of what was found.
-    fn fits(self, pattern: &Pattern, found: &[u8]) -> bool {
+    pub(super) fn fits(self, pattern: &Pattern, found: &[u8]) -> bool {
         let address: IpAddr = match (self, found.len()) {
             (Self::Text | Self::Method, _) => return pattern.is_match(found),
             (Self::Address { .. }, 4) => <[u8; 4]>::try_from(found).map(Ipv4Addr::from).map(IpAddr::from),
@@ -81,84 +79,19 @@ impl Write for AddressText {
     }
 }
 
-/// The values with which a descriptor is chosen from those with the same key.
-pub(super) struct Chosen {
-    form: Form,
-    wanted: Value,
-    /// What more specific descriptors beside it take.
-    taken: HashSet<Box<[u8]>>,
-    taken_like: Vec<Pattern>,
-}
-
-enum Value {
+/// A value of a file, as it is compared with what an extractor writes.
+pub(super) enum Value {
     Any,
     Exactly(Box<[u8]>),
     Like(Pattern),
 }
 
-impl Chosen {
-    /// What `wanted` takes, of what those `beside` it with the same key leave: an exact value goes
-    /// before a pattern, the first pattern before the next, and any value comes last.
-    pub(super) fn new<'a>(
-        form: Form,
-        wanted: &Wanted,
-        beside: impl Iterator<Item = &'a Wanted>,
-    ) -> Result<Self, String> {
-        let mut chosen = Self { form, wanted: Value::Any, taken: HashSet::new(), taken_like: Vec::new() };
-        match wanted {
-            Wanted::Any => {}
-            Wanted::Exactly(text) => {
-                chosen.wanted = Value::Exactly(form.bytes(text)?);
-                return Ok(chosen);
-            }
-            Wanted::Like(pattern) => chosen.wanted = Value::Like(pattern.clone()),
-        }
-        let mut is_earlier = true;
-        for other in beside {
-            is_earlier &= other != wanted;
-            match other {
-                // What is wrong with it is said where it stands.
-                Wanted::Exactly(text) => chosen.taken.extend(form.bytes(text)),
-                Wanted::Like(pattern) if is_earlier || *wanted == Wanted::Any => {
-                    chosen.taken_like.push(pattern.clone());
-                }
-                Wanted::Like(_) | Wanted::Any => {}
-            }
-        }
-        Ok(chosen)
-    }
-
-    /// Whether any value will do, if no other descriptor takes it.
-    pub(super) fn is_any(&self) -> bool {
-        matches!(self.wanted, Value::Any)
-    }
-
-    /// Whether the value is always the same.
-    pub(super) fn is_exact(&self) -> bool {
-        matches!(self.wanted, Value::Exactly(_))
-    }
-
-    /// The wanted bytes, to find two values that are spelled differently and are the same.
-    pub(super) fn exactly(&self) -> Option<&[u8]> {
-        match &self.wanted {
-            Value::Exactly(bytes) => Some(bytes),
-            Value::Any | Value::Like(_) => None,
-        }
-    }
-
-    /// Whether it takes what an extractor has written: `parts`, each behind its length.
-    pub(super) fn takes(&self, parts: &[u8]) -> bool {
-        let Some(found) = only_part(parts) else {
-            // No text can be compared with several parts.
-            return self.is_any();
-        };
-        let is_wanted = match &self.wanted {
-            Value::Any => true,
-            Value::Exactly(bytes) => **bytes == *found,
-            Value::Like(pattern) => self.form.fits(pattern, found),
-        };
-        is_wanted
-            && !self.taken.contains(found)
-            && !self.taken_like.iter().any(|pattern| self.form.fits(pattern, found))
+impl Value {
+    pub(super) fn of(form: Form, wanted: &Wanted) -> Result<Self, String> {
+        Ok(match wanted {
+            Wanted::Any => Self::Any,
+            Wanted::Exactly(text) => Self::Exactly(form.bytes(text)?),
+            Wanted::Like(pattern) => Self::Like(pattern.clone()),
+        })
     }
 }
