@@ -81,7 +81,7 @@ pub use http::{
     CountInFlight, HeaderStyle, InFlightFuture, MissingPermit, Permit, RateLimit, RateLimitLayer, Reason, Rejection,
     Reset, ResponseBody, ResponseFuture, Settled,
 };
-pub use limit::{Limit, MissingKey};
+pub use limit::{Limit, LiveRules, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use observe::{BreakerState, Event, Fallback};
 pub use request::RequestHead;

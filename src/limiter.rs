@@ -1,5 +1,6 @@
 //! Limits without HTTP, for jobs, sockets and queues.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +9,14 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::decision::{Decision, Receipt, Verdict};
-use crate::error::{ConfigError, ConfigErrorKind, StoreError};
+use crate::error::{ConfigError, StoreError};
 use crate::hash::KeyHash;
 use crate::key::{Key, KeyBuf};
-use crate::limit::Limit;
+use crate::limit::{Following, Limit, LiveRules};
 use crate::observe::{Event, Observer};
 use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
 use crate::store::{Answer, Charge, Store};
+use crate::time::{Clock, SystemClock};
 
 /// Limits for whatever is not an HTTP request. Its clones share what keys have used.
 ///
@@ -39,6 +41,8 @@ use crate::store::{Answer, Charge, Store};
 #[derive(Clone)]
 pub struct Limiter {
     guard: Arc<Guard>,
+    /// Its rules, if they can be replaced: what is decided goes by what is made of both.
+    following: Option<Following<Guard>>,
 }
 
 impl Limiter {
@@ -64,18 +68,47 @@ impl Limiter {
     /// looks at responses.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
-        for limit in &limits {
-            let what = match (limit.extractor(), limit.own_cost(), limit.condition(), limit.actual_cost()) {
-                (Some(_), ..) => "key",
-                (_, Some(_), ..) => "cost",
-                (_, _, Some(_), _) => "condition",
-                (.., Some(_)) => "actual cost",
-                _ if limit.has_other_sizes() => "size",
-                _ => continue,
-            };
-            return Err(ConfigErrorKind::NeedsRequest { limit: limit.name().to_owned(), what }.into());
-        }
-        Ok(Self { guard: Arc::new(Guard::new(limits)?) })
+        let guard = Guard::new(limits)?;
+        guard.limits().are_plain()?;
+        Ok(Self { guard: Arc::new(guard), following: None })
+    }
+
+    /// Limits that can be replaced while they are gone by: see [`LiveRules`]. What was charged before is given
+    /// back to the limits that there still are.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter, LiveRules};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let rules = LiveRules::new([Limit::new("mails", FixedWindow::per_day(20))]);
+    /// let mails = Limiter::by_rules(&rules);
+    /// assert!(mails.acquire("ann", 15).await.unwrap().is_allowed());
+    ///
+    /// rules.replace([Limit::new("mails", FixedWindow::per_day(40))]).unwrap();
+    /// assert_eq!(mails.peek("ann", 1).await.unwrap().outcomes()[0].remaining(), 25);
+    /// # });
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When one of the limits takes its key, cost, condition or size from a request or looks at responses: then, and
+    /// not later, as the rules refuse to be replaced by such. [`try_by_rules`](Self::try_by_rules) returns an error
+    /// instead.
+    #[must_use]
+    #[track_caller]
+    pub fn by_rules(rules: &LiveRules) -> Self {
+        Self::try_by_rules(rules).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Like [`by_rules`](Self::by_rules), for limits that are not known to be right.
+    ///
+    /// # Errors
+    ///
+    /// When one of the limits takes its key, cost, condition or size from a request or looks at responses.
+    pub fn try_by_rules(rules: &LiveRules) -> Result<Self, ConfigError> {
+        rules.stay_plain()?;
+        let guard = Guard::following(&rules.set());
+        Ok(Self { guard: Arc::new(guard), following: Some(Following::new(rules.clone())) })
     }
 
     /// Enforces none of the limits: all are in the [shadow](Limit::shadow).
@@ -148,7 +181,8 @@ impl Limiter {
         self
     }
 
-    /// The limits, in the order in which they were given.
+    /// The limits, in the order in which they were given: of rules that can be replaced, those that there were
+    /// when this limiter was made.
     pub fn limits(&self) -> &[Limit] {
         self.guard.limits().as_slice()
     }
@@ -166,11 +200,12 @@ impl Limiter {
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
         // Most have one limit.
-        if let [terms] = self.guard.limits().all_terms() {
-            let terms = self.guard.limits().present(terms);
-            return self.guard.acquire(&[Charge { terms, key: self.hash(&key), cost }]);
+        let guard = self.present();
+        if let [terms] = guard.limits().all_terms() {
+            let terms = guard.limits().present(terms);
+            return guard.acquire(&[Charge { terms, key: hash(&guard, &key), cost }]);
         }
-        self.guard.acquire(&self.charges(&key, |_| cost))
+        acquire(&guard, &charges(&guard, &key, |_| cost))
     }
 
     /// Like [`acquire`](Self::acquire), with a cost of its own for each limit, in the order in
@@ -182,11 +217,12 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// When there are not as many costs as limits.
+    /// When there are not as many costs as limits. Rules that can be replaced can come to have more or fewer.
     #[track_caller]
     pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> Answer<Decision> {
-        self.expect_each(costs.len());
-        self.guard.acquire(&self.charges(&key, |limit| costs[limit]))
+        let guard = self.present();
+        expect_each(&guard, costs.len());
+        acquire(&guard, &charges(&guard, &key, |limit| costs[limit]))
     }
 
     /// Like [`acquire`](Self::acquire), with a key and a cost of its own for each limit, in the
@@ -213,17 +249,17 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// When there are not as many charges as limits.
+    /// When there are not as many charges as limits. Rules that can be replaced can come to have more or fewer.
     #[track_caller]
     pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> Answer<Decision> {
-        self.expect_each(charges.len());
+        let guard = self.present();
+        expect_each(&guard, charges.len());
         let charge = |(terms, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
-            let (terms, key) = (self.guard.limits().present(terms), self.hash(key));
+            let (terms, key) = (guard.limits().present(terms), hash(&guard, key));
             Charge { terms, key, cost: *cost }
         };
-        let charges: SmallVec<[Charge<'_>; 4]> =
-            self.guard.limits().all_terms().iter().zip(charges).map(charge).collect();
-        self.guard.acquire(&charges)
+        let charges: SmallVec<[Charge<'_>; 4]> = guard.limits().all_terms().iter().zip(charges).map(charge).collect();
+        acquire(&guard, &charges)
     }
 
     /// Decides as [`acquire`](Self::acquire) would now, and takes nothing.
@@ -232,7 +268,9 @@ impl Limiter {
     ///
     /// When the store can't decide, and a policy is to refuse.
     pub fn peek(&self, key: impl Key, cost: u64) -> Answer<Decision> {
-        self.guard.peek(&self.charges(&key, |_| cost))
+        let guard = self.present();
+        let charges = charges(&guard, &key, |_| cost);
+        if charges.is_empty() { Answer::ready(Ok(uncounted())) } else { guard.peek(&charges) }
     }
 
     /// Waits until `key` has been allowed `cost` tokens and may go on, however long that takes. It
@@ -255,17 +293,18 @@ impl Limiter {
     /// When no wait can help, or it would be a longer one, which is said at once and not after
     /// `longest`; or the store can't decide and a policy is to refuse.
     pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, WaitError> {
-        let charges = self.charges(&key, |_| cost);
+        let guard = self.present();
+        let charges = charges(&guard, &key, |_| cost);
         let deadline = Instant::now().checked_add(longest);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         loop {
-            let decision = self.guard.acquire(&charges).await.map_err(WaitError::Store)?;
+            let decision = acquire(&guard, &charges).await.map_err(WaitError::Store)?;
             let wait = match decision.verdict() {
                 Verdict::Allow { delay } if delay <= left() => {
-                    return Ok(Waiting { limiter: self, decision: Some(decision) }.go_on(delay).await);
+                    return Ok(Waiting { guard: &guard, decision: Some(decision) }.go_on(delay).await);
                 }
                 Verdict::Allow { delay } => {
-                    self.refund(decision.into_receipt()).await.map_err(WaitError::Store)?;
+                    guard.refund(&decision.into_receipt()).await.map_err(WaitError::Store)?;
                     return Err(WaitError::TooLong { retry_after: Some(delay) });
                 }
                 Verdict::Deny { retry_after: Some(wait) } if wait <= left() => wait,
@@ -284,7 +323,7 @@ impl Limiter {
     ///
     /// When the store can't.
     pub fn refund(&self, receipt: Receipt) -> Answer<()> {
-        self.guard.refund(&receipt)
+        self.present().refund(&receipt)
     }
 
     /// Forgets `key` under every limit: it is as if it had never been seen.
@@ -293,38 +332,58 @@ impl Limiter {
     ///
     /// When the store can't.
     pub fn reset(&self, key: impl Key) -> Answer<()> {
-        self.guard.reset(self.hash(&key))
+        let guard = self.present();
+        guard.reset(hash(&guard, &key))
     }
 
-    #[track_caller]
-    fn expect_each(&self, given: usize) {
-        let limits = self.limits().len();
-        assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
-    }
-
+    /// What is gone by now.
     #[inline]
-    fn hash(&self, key: &(impl Key + ?Sized)) -> KeyHash {
-        if let Some(part) = key.as_part() {
-            return self.guard.hasher().hash(part);
+    fn present(&self) -> Cow<'_, Arc<Guard>> {
+        match &self.following {
+            None => Cow::Borrowed(&self.guard),
+            Some(following) => Cow::Owned(following.present(|set| self.guard.by(set))),
         }
-        let mut parts = KeyBuf::default();
-        key.write(&mut parts);
-        parts.hash(self.guard.hasher())
-    }
-
-    fn charges(&self, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'_>; 4]> {
-        let key = self.hash(key);
-        let mut charges = SmallVec::new();
-        for (index, terms) in self.guard.limits().all_terms().iter().enumerate() {
-            charges.push(Charge { terms: self.guard.limits().present(terms), key, cost: cost(index) });
-        }
-        charges
     }
 
     /// What is shared, to change it: a copy, once there are other users of it.
     fn guard(&mut self) -> &mut Guard {
+        self.following.iter().for_each(Following::forget);
         Arc::make_mut(&mut self.guard)
     }
+}
+
+#[track_caller]
+fn expect_each(guard: &Guard, given: usize) {
+    let limits = guard.limits().as_slice().len();
+    assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
+}
+
+#[inline]
+fn hash(guard: &Guard, key: &(impl Key + ?Sized)) -> KeyHash {
+    if let Some(part) = key.as_part() {
+        return guard.hasher().hash(part);
+    }
+    let mut parts = KeyBuf::default();
+    key.write(&mut parts);
+    parts.hash(guard.hasher())
+}
+
+fn charges<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'a>; 4]> {
+    let key = hash(guard, key);
+    let mut charges = SmallVec::new();
+    for (index, terms) in guard.limits().all_terms().iter().enumerate() {
+        charges.push(Charge { terms: guard.limits().present(terms), key, cost: cost(index) });
+    }
+    charges
+}
+
+fn acquire(guard: &Arc<Guard>, charges: &[Charge<'_>]) -> Answer<Decision> {
+    if charges.is_empty() { Answer::ready(Ok(uncounted())) } else { guard.acquire(charges) }
+}
+
+/// Where there are no limits.
+fn uncounted() -> Decision {
+    Decision::by_nobody(SystemClock::new().now())
 }
 
 impl fmt::Debug for Limiter {
@@ -335,7 +394,7 @@ impl fmt::Debug for Limiter {
 
 /// A charge whose time has not come: given back if it is given up.
 struct Waiting<'a> {
-    limiter: &'a Limiter,
+    guard: &'a Arc<Guard>,
     decision: Option<Decision>,
 }
 
@@ -351,7 +410,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
-            self.limiter.guard.give_back(&decision.into_receipt());
+            self.guard.give_back(&decision.into_receipt());
         }
     }
 }

@@ -74,6 +74,20 @@ pub enum Event<'a> {
         /// What there was no room for.
         tokens: u64,
     },
+    /// [`LiveRules`](crate::LiveRules) were replaced: told to those who
+    /// [observe](crate::LiveRules::observe) them.
+    #[non_exhaustive]
+    RulesReplaced {
+        /// How many limits there are now.
+        limits: usize,
+    },
+    /// A document that [`LiveRules`](crate::LiveRules) follow can't be read or is wrong: the old limits stay.
+    /// Once, until it says something else.
+    #[non_exhaustive]
+    RulesRefused {
+        /// Why.
+        error: &'a (dyn std::error::Error + 'static),
+    },
 }
 
 /// What became of a request that the store could not decide.

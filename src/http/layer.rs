@@ -11,11 +11,11 @@ use tower_layer::Layer;
 use super::headers::{HeaderStyle, Headers};
 use super::rejection::Rejection;
 use super::service::RateLimit;
-use super::shared::{IsUsed, Shared};
+use super::shared::{Shared, Variant};
 use super::wording::Wording;
 use crate::cost::{Cost, CostTable};
 use crate::error::ConfigError;
-use crate::limit::Limit;
+use crate::limit::{Following, Limit, LiveRules};
 use crate::observe::{Event, Observer};
 use crate::request::RequestHead;
 use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
@@ -66,8 +66,8 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// When there is no limit, more than 64, two have one name, or one has a constant cost over
-    /// its capacity. [`try_new`](Self::try_new) returns an error instead.
+    /// When there is no limit, more than 64 may apply to one request, two have one name, or one has a constant
+    /// cost over its capacity. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
         Self::try_new(limits).unwrap_or_else(|error| panic!("{error}"))
@@ -77,10 +77,29 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// When there is no limit, more than 64, two have one name, or one has a constant cost over
-    /// its capacity.
+    /// When there is no limit, more than 64 may apply to one request, two have one name, or one has a constant
+    /// cost over its capacity.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
-        let guard = Guard::new(limits.into_iter().collect())?;
+        Ok(Self::over(Guard::new(limits.into_iter().collect())?, None))
+    }
+
+    /// Limits that can be replaced while they are gone by, and otherwise as with [`new`](Self::new): there may be
+    /// none, or hundreds, of which at most 64 apply to one request. See [`LiveRules`].
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, LiveRules, RateLimitLayer};
+    ///
+    /// let rules = LiveRules::new([Limit::new("all", FixedWindow::per_minute(100))]);
+    /// let limits = RateLimitLayer::by_rules(&rules);
+    /// rules.replace([Limit::new("all", FixedWindow::per_minute(200))])?;
+    /// # let _ = limits;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn by_rules(rules: &LiveRules) -> Self {
+        Self::over(Guard::following(&rules.set()), Some(Following::new(rules.clone())))
+    }
+
+    fn over(guard: Guard, following: Option<Following<Shared>>) -> Self {
         let shared = Shared {
             headers: Headers::new([HeaderStyle::Draft], guard.limits().as_slice()),
             guard: Arc::new(guard),
@@ -88,9 +107,11 @@ impl RateLimitLayer {
             wording: Wording::default(),
             permits: false,
             identity: Arc::default(),
-            is_used: IsUsed::default(),
+            variant: Variant::default(),
+            following,
+            set: None,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
     }
 
     /// Enforces none of the limits: all are in the [shadow](Limit::shadow), and clients are told nothing.
@@ -290,14 +311,20 @@ impl RateLimitLayer {
         self
     }
 
-    /// The limits, in the order in which they were given.
+    /// The limits, in the order in which they were given: of rules that can be replaced, those that there
+    /// were when this layer was made.
     pub fn limits(&self) -> &[Limit] {
         self.shared.guard.limits().as_slice()
     }
 
     fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {
         cost.validate()?;
-        cost.largest().map_or(Ok(()), |largest| self.shared.guard.limits().can_hold(largest))?;
+        if let Some(largest) = cost.largest() {
+            match &self.shared.following {
+                Some(following) => following.rules().hold(largest)?,
+                None => self.shared.guard.limits().can_hold(largest)?,
+            }
+        }
         let mut layer = self.clone();
         layer.shared().cost = cost;
         Ok(layer)
@@ -305,7 +332,9 @@ impl RateLimitLayer {
 
     /// What is shared, to change it: a copy, once there are other users of it.
     fn shared(&mut self) -> &mut Shared {
-        Arc::make_mut(&mut self.shared)
+        let shared = Arc::make_mut(&mut self.shared);
+        shared.following.iter().for_each(Following::forget);
+        shared
     }
 
     fn guard(&mut self) -> &mut Guard {

@@ -59,7 +59,7 @@ impl Ledger {
         let is_own = |ledger: &&Arc<Self>| Arc::ptr_eq(&ledger.shared.identity, &shared.identity);
         let ledger = ledgers.iter().rev().find(is_own)?;
         let mut pages = ledger.pages();
-        let is_new = !pages.variants.iter().any(|variant| Arc::ptr_eq(variant, shared));
+        let is_new = !pages.variants.iter().any(|known| known.variant.is(&shared.variant));
         if !is_new || pages.decisions.first().is_none_or(|first| first.outcomes().is_empty()) {
             return None;
         }

@@ -1,5 +1,6 @@
 //! What all services of a limiter share.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::headers::Headers;
 use super::wording::Wording;
 use crate::cost::Cost;
+use crate::limit::{Following, Set};
 use crate::resilience::Guard;
 
 /// All that a limiter's services share.
@@ -19,7 +21,11 @@ pub(super) struct Shared {
     /// Whether handlers may charge and give back.
     pub(super) permits: bool,
     pub(super) identity: Arc<Identity>,
-    pub(super) is_used: IsUsed,
+    pub(super) variant: Variant,
+    /// Its rules, if they can be replaced: what requests go by is made of both.
+    pub(super) following: Option<Following<Shared>>,
+    /// What was made so: of which rules.
+    pub(super) set: Option<Arc<Set>>,
 }
 
 /// What makes a limiter the same one on a router and on its routes.
@@ -31,20 +37,53 @@ pub(super) struct Identity {
     pub(super) has_reported: AtomicBool,
 }
 
-/// Whether a variant of a limiter is in use. A copy is another variant.
+/// A way in which a limiter charges, and whether it is in use. A copy is another one.
 #[derive(Debug, Default)]
-pub(super) struct IsUsed(AtomicBool);
+pub(super) struct Variant(Arc<AtomicBool>);
 
-impl Clone for IsUsed {
+impl Clone for Variant {
     fn clone(&self) -> Self {
         Self::default()
     }
 }
 
+impl Variant {
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl Shared {
+    /// What a request goes by that comes now, to its end.
+    #[inline]
+    pub(super) fn present(self: &Arc<Self>) -> Cow<'_, Arc<Self>> {
+        match &self.following {
+            None => Cow::Borrowed(self),
+            Some(following) => Cow::Owned(following.present(|set| self.by(set))),
+        }
+    }
+
+    /// What a request goes by that came earlier, and goes by the rules of `other`.
+    pub(super) fn beside(self: &Arc<Self>, other: &Self) -> Cow<'_, Arc<Self>> {
+        let present = self.present();
+        match (&other.set, &present.set) {
+            (Some(then), Some(now)) if !Arc::ptr_eq(then, now) => Cow::Owned(Arc::new(self.by(then))),
+            _ => present,
+        }
+    }
+
+    fn by(&self, set: &Arc<Set>) -> Self {
+        let guard = self.guard.by(set);
+        let mut shared = Self { guard: Arc::new(guard), following: None, set: Some(set.clone()), ..self.clone() };
+        shared.headers.set_limits(shared.guard.limits().as_slice());
+        // It charges in the same way.
+        shared.variant = Variant(self.variant.0.clone());
+        shared
+    }
+
     /// Notes that a service was made of this variant.
     pub(super) fn note_use(&self) {
-        if !self.is_used.0.swap(true, Ordering::Relaxed) {
+        if !self.variant.0.swap(true, Ordering::Relaxed) {
             self.identity.variants.fetch_add(1, Ordering::Relaxed);
         }
     }

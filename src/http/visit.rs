@@ -42,7 +42,11 @@ pub(super) enum Report {
 impl<'a> Visit<'a> {
     pub(super) fn of<B>(shared: &'a Arc<Shared>, request: &Request<B>) -> Self {
         let ledger = if shared.has_variants() { Ledger::find(shared, request.extensions()) } else { None };
-        Self { shared: Cow::Borrowed(shared), ledger }
+        let shared = match &ledger {
+            None => shared.present(),
+            Some(ledger) => shared.beside(&ledger.shared),
+        };
+        Self { shared, ledger }
     }
 
     pub(super) fn into_owned(self) -> Visit<'static> {

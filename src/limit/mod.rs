@@ -1,6 +1,7 @@
 //! One limit: a name, an algorithm, and whose bucket is charged how much.
 
 mod limits;
+mod live;
 mod search;
 mod threshold;
 
@@ -8,6 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use self::limits::Limits;
+pub use self::live::LiveRules;
+pub(crate) use self::live::{Following, Set};
 #[cfg(feature = "rules")]
 pub(crate) use self::search::Meet;
 use self::search::Place;

@@ -16,7 +16,7 @@ use super::settings::CircuitBreaker;
 use crate::decision::{DecidedBy, Decision, Receipt};
 use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
-use crate::limit::{Limit, Limits};
+use crate::limit::{Limit, Limits, Set};
 use crate::observe::{Event, Fallback, Observer};
 use crate::store::{Answer, Charge, MemoryStore, Refund, Store, Terms};
 use crate::terms;
@@ -35,6 +35,10 @@ pub(crate) struct Guard {
     pub(super) observer: Observer,
     /// There is an observer, and something to tell it of decisions.
     tells_decisions: bool,
+    /// No limit is enforced.
+    is_shadow: bool,
+    /// Its limits may have been charged at other positions.
+    is_replaceable: bool,
     #[cfg(feature = "tracing")]
     pub(super) reports: Arc<Reports>,
 }
@@ -62,22 +66,44 @@ impl Task {
 impl Guard {
     pub(crate) fn new(limits: Vec<Limit>) -> Result<Self, ConfigError> {
         let store = MemoryStore::new();
-        let hasher = store.hasher();
+        Ok(Self::over(Limits::new(limits, &store.hasher())?, store))
+    }
+
+    /// Goes by limits that can be replaced: those that there are now.
+    pub(crate) fn following(set: &Set) -> Self {
+        let store = MemoryStore::new();
+        Self { is_replaceable: true, ..Self::over(set.limits(&store.hasher()), store) }
+    }
+
+    fn over(limits: Limits, store: MemoryStore) -> Self {
         let mut guard = Self {
-            limits: Limits::new(limits, &hasher)?,
+            limits,
+            hasher: store.hasher(),
             store: Arc::new(store),
-            hasher,
             breaker: Breaker::new(CircuitBreaker::new()),
             deadline: DEADLINE,
             on_store_error: OnStoreError::default(),
             local: Local::new(),
             observer: Observer::default(),
             tells_decisions: false,
+            is_shadow: false,
+            is_replaceable: false,
             #[cfg(feature = "tracing")]
             reports: Arc::new(Reports::new()),
         };
         guard.local.plan(&guard.limits, guard.on_store_error);
-        Ok(guard)
+        guard
+    }
+
+    /// The same by other limits, with all that it knows of the store.
+    pub(crate) fn by(&self, set: &Set) -> Self {
+        let mut guard = Self { limits: set.limits(&self.hasher), ..self.clone() };
+        if guard.is_shadow {
+            guard.limits.shadow();
+        }
+        guard.local.plan(&guard.limits, guard.on_store_error);
+        guard.tells_decisions = guard.observer.is_there() && guard.limits.has_thresholds();
+        guard
     }
 
     /// Another store, of which nothing is known yet.
@@ -118,6 +144,7 @@ impl Guard {
 
     /// Enforces no limit.
     pub(crate) fn shadow(&mut self) {
+        self.is_shadow = true;
         self.limits.shadow();
         self.local.plan(&self.limits, self.on_store_error);
         self.tells_decisions = self.observer.is_there();
@@ -257,7 +284,11 @@ impl Guard {
     /// What a receipt says is to be given back to its [keeper](Self::keeper).
     pub(crate) fn refunds<'a>(&'a self, receipt: &'a Receipt) -> SmallVec<[Refund<'a>; 4]> {
         let refund = |charged: &crate::Outcome| {
-            let terms = terms::of(charged.limit(), receipt.all_overridden()).or(self.limits.terms(charged.limit()))?;
+            let own = || self.limits.terms(charged.limit());
+            let terms = terms::of(charged.limit(), receipt.all_overridden()).or_else(|| match receipt.by {
+                DecidedBy::Store if self.is_replaceable => self.limits.known_as(charged.identity),
+                _ => own(),
+            })?;
             let payee = match receipt.by {
                 DecidedBy::Store => terms.identity(),
                 DecidedBy::Local | DecidedBy::Nobody => self.local.share(terms)?.identity(),
