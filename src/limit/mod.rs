@@ -1,5 +1,7 @@
 //! One limit: a name, an algorithm, and whose bucket is charged how much.
 
+#[cfg(feature = "rules")]
+mod document;
 mod limits;
 mod live;
 mod search;
@@ -8,6 +10,8 @@ mod threshold;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "rules")]
+pub(crate) use self::document::{Document, News};
 pub(crate) use self::limits::Limits;
 pub use self::live::LiveRules;
 pub(crate) use self::live::{Following, Set};

@@ -66,17 +66,18 @@ mod compile;
 mod descriptor;
 mod extractors;
 mod fields;
+mod file;
 mod pattern;
 mod period;
 mod policy;
 mod problem;
+#[cfg(feature = "redis")]
+mod publish;
 mod tree;
 mod value;
 mod values;
 mod yaml;
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -86,8 +87,10 @@ pub use extractors::Extractors;
 pub use pattern::Pattern;
 pub use policy::Policy;
 pub use problem::{Position, Problem, RulesError};
+#[cfg(feature = "redis")]
+pub use publish::PublishError;
 
-use crate::limit::Limit;
+use crate::limit::{Limit, LiveRules};
 use fields::Fields;
 
 /// What a file says.
@@ -120,16 +123,7 @@ impl Rules {
     /// With all that is wrong, or the first place where it is no YAML; and where it can't be read.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesError> {
         let file: Arc<Path> = path.as_ref().into();
-        // One byte more than can be too many: some files never end.
-        let mut text = String::new();
-        let read = File::open(&file).and_then(|open| open.take(yaml::LONGEST as u64 + 1).read_to_string(&mut text));
-        match read {
-            Ok(_) => Self::read(&text, Some(file)),
-            Err(error) => {
-                let problem = Problem::new(Position::default(), format!("the file can't be read: {error}"));
-                Err(RulesError::new(Some(file), vec![problem]))
-            }
-        }
+        Self::read(&file::read(&file)?, Some(file))
     }
 
     /// The limits, in the order of the file, for a [`RateLimitLayer`](crate::RateLimitLayer), which
@@ -146,6 +140,12 @@ impl Rules {
     pub fn limits(&self, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
         compile::limits(&self.domain, &self.descriptors, extractors)
             .map_err(|problems| RulesError::new(self.file.clone(), problems))
+    }
+
+    /// The same, to be replaced by others.
+    fn live(&self, extractors: &Extractors) -> Result<LiveRules, RulesError> {
+        let limits = self.limits(extractors)?;
+        LiveRules::try_new(limits).map_err(|error| RulesError::of_all(self.file.clone(), error))
     }
 
     fn read(text: &str, file: Option<Arc<Path>>) -> Result<Self, RulesError> {

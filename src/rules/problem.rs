@@ -75,6 +75,11 @@ impl RulesError {
         Self { file, problems, more }
     }
 
+    /// Of what is wrong with the file as a whole.
+    pub(super) fn of_all(file: Option<Arc<Path>>, problem: impl fmt::Display) -> Self {
+        Self::new(file, vec![Problem::new(Position::default(), problem.to_string())])
+    }
+
     /// What is wrong, from the first line to the last: at least one problem, and the first hundred
     /// at most.
     #[must_use]

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "rules")]
+use deadpool_redis::redis::{Cmd, Value};
+
 use super::cluster::Cluster;
 use super::error::Fault;
 use super::queue::Queue;
@@ -35,6 +38,15 @@ impl Deployment {
         match self {
             Self::Single(queue) => queue.reply(clock, request).await,
             Self::Cluster(cluster) => cluster.ask(clock, request).await,
+        }
+    }
+
+    /// What is said of something else about a slot.
+    #[cfg(feature = "rules")]
+    pub(super) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
+        match self {
+            Self::Single(queue) => queue.server().query(query).await,
+            Self::Cluster(cluster) => cluster.query(slot, query).await,
         }
     }
 

@@ -6,6 +6,8 @@ mod config;
 mod connection;
 mod denials;
 mod deployment;
+#[cfg(feature = "rules")]
+mod document;
 mod error;
 mod key;
 mod queue;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use deadpool_redis::redis::{Value, cmd};
+use deadpool_redis::redis::{Cmd, Value, cmd};
 use futures_util::future::join_all;
 
 use super::connection::Connections;
@@ -43,7 +43,12 @@ impl Server {
 
     /// Which masters a Cluster has, as one of them sees it.
     pub(super) async fn slots(&self) -> Result<Value, Fault> {
-        self.connections().query(cmd("CLUSTER").arg("SLOTS")).await
+        self.query(cmd("CLUSTER").arg("SLOTS")).await
+    }
+
+    /// What it answers to something else.
+    pub(super) async fn query(&self, query: &Cmd) -> Result<Value, Fault> {
+        self.connections().query(query).await
     }
 
     fn connections(&self) -> &Connections {

@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::cluster::NodeAddress;
+#[cfg(feature = "rules")]
+use deadpool_redis::redis::{Cmd, Value};
 use futures_util::future::{join_all, select_ok};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -103,6 +105,30 @@ impl Cluster {
         };
         given_up.cluster = None;
         reply
+    }
+
+    /// What a slot's master answers to something else. It is sent on only by a master that has not done it.
+    #[cfg(feature = "rules")]
+    pub(super) async fn query(self: &Arc<Self>, slot: u16, query: &Cmd) -> Result<Value, Fault> {
+        let mut master = self.owner_of(slot).await?;
+        let mut hops = 0;
+        loop {
+            let reply = master.queue.server().query(query).await;
+            let Err(fault) = &reply else { return reply };
+            hops += 1;
+            match fault.redirect() {
+                Some(Redirect::Moved(address)) if hops <= HOPS => {
+                    master = self.moved(slot, address, &master)?;
+                }
+                _ => {
+                    // Whoever asks again asks the right one.
+                    if fault.is_of_a_server() {
+                        self.learn_soon();
+                    }
+                    return reply;
+                }
+            }
+        }
     }
 
     async fn owner_of(self: &Arc<Self>, slot: u16) -> Result<Arc<Master>, Fault> {

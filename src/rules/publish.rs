@@ -1,0 +1,166 @@
+//! Rules that a fleet keeps in Redis.
+
+use std::fmt;
+
+use tokio::runtime::Handle;
+
+use super::Rules;
+use super::extractors::Extractors;
+use super::problem::RulesError;
+use crate::error::{ConfigError, StoreError};
+use crate::limit::{Document, Limit, LiveRules, News};
+use crate::store::RedisStore;
+
+/// What it is called, behind the store's prefix.
+const NAME: &str = "rules";
+
+impl RedisStore {
+    /// Has the whole fleet go by other rules: a file's text, which is kept in Redis under this store's prefix,
+    /// and read within about a second by all who [follow](Self::follow_rules) it there.
+    ///
+    /// The `extractors` are those of the fleet: the text is first read as its nodes will.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RedisStore;
+    /// use tower_ratelimit::rules::Extractors;
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?.prefix("shop");
+    /// store.publish_rules(&std::fs::read_to_string("limits.yaml")?, &Extractors::new()).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// With all that is wrong with the text, and then nothing is published; and when Redis does not say that it
+    /// is: it may be all the same, and can be published again.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), PublishError> {
+        let rules = Rules::from_yaml(text).and_then(|rules| rules.live(extractors));
+        drop(rules.map_err(PublishError::Refused)?);
+        self.publish(NAME, text).await.map_err(PublishError::Store)
+    }
+
+    /// The rules that the fleet [was given](Self::publish_rules), which are replaced when it is given others:
+    /// within about a second. Until there are any, `otherwise` applies.
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{RateLimitLayer, RedisStore};
+    /// use tower_ratelimit::rules::{Extractors, Rules};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?.prefix("shop");
+    /// let extractors = Extractors::new();
+    /// let shipped = Rules::from_file("limits.yaml")?.limits(&extractors)?;
+    /// let rules = store.follow_rules(extractors, shipped).await?;
+    /// let limits = RateLimitLayer::by_rules(&rules).store(store);
+    /// # let _ = limits;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Redis is asked now, and then every second in the background whether they are still the same, for as long
+    /// as anyone goes by them. While it does not answer, the old rules stay: those that applied `otherwise`, if
+    /// it never has. So they do where the text is wrong, which someone else may have put there, or gone:
+    /// [`Event::RulesRefused`](crate::Event::RulesRefused) tells those who [observe](LiveRules::observe) the
+    /// rules, and with the feature `tracing` it is an error in the log; once, until it says something else.
+    ///
+    /// # Errors
+    ///
+    /// When the limits that apply `otherwise` are refused, as by [`LiveRules::try_new`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a Tokio runtime.
+    #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
+    pub async fn follow_rules(
+        &self,
+        extractors: Extractors,
+        otherwise: impl IntoIterator<Item = Limit>,
+    ) -> Result<LiveRules, ConfigError> {
+        let rules = LiveRules::try_new(otherwise)?;
+        let mut followed = Followed { store: self.clone(), extractors, seen: None, is_lost: false };
+        let news = followed.look().await;
+        if !news.is_none_or(|news| news.is_ok_and(|limits| rules.replace(limits).is_ok())) {
+            // What is wrong is told in a second, when there may be someone to tell.
+            followed.seen = None;
+        }
+        rules.keep_up(&Handle::current(), followed);
+        Ok(rules)
+    }
+}
+
+/// What a fleet is given, and what was last found there.
+struct Followed {
+    store: RedisStore,
+    extractors: Extractors,
+    /// Its version.
+    seen: Option<Vec<u8>>,
+    /// Redis did not answer.
+    is_lost: bool,
+}
+
+impl Followed {
+    async fn ask(&mut self) -> Result<Option<News>, StoreError> {
+        let version = self.store.version(NAME).await?;
+        if version == self.seen {
+            return Ok(None);
+        }
+        let text = if version.is_some() { self.store.text(NAME).await? } else { None };
+        self.seen = version;
+        let Some(text) = text else {
+            let gone = RulesError::of_all(None, "the rules that Redis kept are gone: publish them again");
+            return Ok(Some(Err(gone.into())));
+        };
+        let rules = Rules::from_yaml(&String::from_utf8_lossy(&text));
+        Ok(Some(rules.and_then(|rules| rules.limits(&self.extractors)).map_err(Into::into)))
+    }
+}
+
+impl Document for Followed {
+    async fn look(&mut self) -> Option<News> {
+        let asked = self.ask().await;
+        let was_lost = std::mem::replace(&mut self.is_lost, asked.is_err());
+        match asked {
+            Ok(news) => news,
+            Err(error) => {
+                #[cfg(feature = "tracing")]
+                if !was_lost {
+                    let error: &dyn std::error::Error = &error;
+                    tracing::warn!(error, "Redis does not say which rate limits there are: the old ones stay");
+                }
+                let _ = (was_lost, error);
+                None
+            }
+        }
+    }
+}
+
+/// Rules that were not published.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// They are wrong.
+    Refused(RulesError),
+    /// The store could not say that it keeps them.
+    Store(StoreError),
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(error) => error.fmt(f),
+            Self::Store(_) => f.write_str("the rules could not be published, as far as is known: publish them again"),
+        }
+    }
+}
+
+impl std::error::Error for PublishError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Refused(_) => None,
+            Self::Store(error) => Some(error),
+        }
+    }
+}
