@@ -1,0 +1,164 @@
+//! A file that is watched. Time is Tokio's, which stands still but for who waits.
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use tokio::runtime::Handle;
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{Event, LiveRules, RateLimitLayer};
+
+use crate::redis_server::Folder;
+use crate::shop::visit;
+use crate::{app, left};
+
+/// A file, what goes by it, and what was told of it.
+struct Watched {
+    folder: Folder,
+    path: String,
+    rules: LiveRules,
+    app: Router,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+fn yaml(name: &str, requests: u32) -> String {
+    let limit = format!("rate_limit: {{ name: {name}, unit: day, requests_per_unit: {requests} }}");
+    format!("domain: shop\ndescriptors:\n- {{ key: header.x-user, {limit} }}\n")
+}
+
+impl Watched {
+    fn start(text: &str) -> Self {
+        let folder = Folder::new();
+        let path = folder.write("limits.yaml", text);
+        Self::at(folder, path)
+    }
+
+    fn at(folder: Folder, path: String) -> Self {
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (tell, within) = (told.clone(), format!("{}/", folder.path().display()));
+        let rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
+            tell.lock().unwrap().push(match event {
+                Event::RulesRefused { error, .. } => format!("refused: {}", error.to_string().replace(&within, "")),
+                other => format!("{other:?}"),
+            });
+        });
+        let app = app(RateLimitLayer::by_rules(&rules));
+        Self { folder, path, rules, app, told }
+    }
+
+    /// What was told in a few seconds, and which limit there is then.
+    async fn later(&self) -> (Vec<String>, String) {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let told = std::mem::take(&mut *self.told.lock().unwrap());
+        (told, self.limits().await)
+    }
+
+    async fn limits(&self) -> String {
+        let answer = visit(&self.app, "/", "ann").await;
+        left(&answer).iter().map(|(name, left)| format!("{name} {left}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+const REPLACED: &str = "RulesReplaced { limits: 1 }";
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_read_again_when_it_changes() {
+    let watched = Watched::start(&yaml("a", 9));
+    assert_eq!(watched.limits().await, "a 8");
+    assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
+    fs::write(&watched.path, yaml("a", 20)).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "a 17".to_owned()));
+    // As fast, as long and as old as the one before.
+    let modified = fs::metadata(&watched.path).unwrap().modified().unwrap();
+    fs::write(&watched.path, yaml("b", 20)).unwrap();
+    fs::File::open(&watched.path).unwrap().set_modified(modified).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "b 19".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_file_changes_nothing_and_is_told_once() {
+    let watched = Watched::start(&yaml("a", 9));
+    fs::write(&watched.path, "domain: shop\ndescriptors: 5\n").unwrap();
+    let refused = "refused: limits.yaml:2:14: `descriptors` is \"5\": write a list, each item behind a dash";
+    assert_eq!(watched.later().await, (vec![refused.to_owned()], "a 8".to_owned()));
+    assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
+    fs::write(&watched.path, "domain: shop\ndescriptors: 6\n").unwrap();
+    assert_eq!(watched.later().await, (vec![refused.replace('5', "6")], "a 6".to_owned()));
+    // Nor does one that can be read, but not gone by.
+    let rule = |number| format!("- {{ key: header.h{number}, rate_limit: {{ unit: day, requests_per_unit: 9 }} }}\n");
+    let many: String = (0..65).map(rule).collect();
+    fs::write(&watched.path, format!("domain: shop\ndescriptors:\n{many}")).unwrap();
+    let refused = "refused: 65 limits for one request are too many: use at most 64";
+    assert_eq!(watched.later().await, (vec![refused.to_owned()], "a 5".to_owned()));
+    fs::write(&watched.path, yaml("a", 9)).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "a 4".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_may_be_replaced_by_another_deleted_and_come_back() {
+    let watched = Watched::start(&yaml("a", 9));
+    let next = watched.folder.write("next", yaml("b", 9));
+    fs::rename(next, &watched.path).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "b 8".to_owned()));
+    fs::remove_file(&watched.path).unwrap();
+    let (told, limits) = watched.later().await;
+    assert_eq!((told.len(), limits.as_str()), (1, "b 7"), "{told:?}");
+    assert!(told[0].starts_with("refused: limits.yaml: the file can't be read: "), "{told:?}");
+    assert_eq!(watched.later().await, (vec![], "b 6".to_owned()));
+    watched.folder.write("limits.yaml", yaml("c", 9));
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "c 8".to_owned()));
+}
+
+/// As Kubernetes does: the file is a link into a folder that is a link, which is switched.
+#[cfg(unix)]
+#[tokio::test(start_paused = true)]
+async fn links_to_a_file_may_be_switched() {
+    use std::os::unix::fs::symlink;
+
+    let folder = Folder::new();
+    let root = folder.path().to_owned();
+    for (name, text) in [("one", yaml("a", 9)), ("two", yaml("b", 9))] {
+        fs::create_dir(root.join(name)).unwrap();
+        fs::write(root.join(name).join("limits.yaml"), text).unwrap();
+    }
+    symlink("one", root.join("data")).unwrap();
+    symlink("data/limits.yaml", root.join("limits.yaml")).unwrap();
+    let watched = Watched::at(folder, root.join("limits.yaml").to_str().unwrap().to_owned());
+    assert_eq!(watched.limits().await, "a 8");
+    symlink("two", root.join("next")).unwrap();
+    fs::rename(root.join("next"), root.join("data")).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "b 8".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_watches_for_nobody() {
+    let before = Handle::current().metrics().num_alive_tasks();
+    let watched = Watched::start(&yaml("a", 9));
+    let tasks = || Handle::current().metrics().num_alive_tasks() - before;
+    let Watched { rules, app, folder, .. } = watched;
+    drop(rules);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(tasks(), 1, "a service still goes by them");
+    drop(app);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(tasks(), 0);
+    drop(folder);
+}
+
+#[tokio::test]
+async fn a_file_that_is_wrong_at_first_is_refused() {
+    let folder = Folder::new();
+    let path = folder.write("limits.yaml", "domain: shop\ndescriptors: 5");
+    assert!(Rules::watch(&path, Extractors::new()).unwrap_err().to_string().contains("limits.yaml:2:14: "));
+    let error = Rules::watch(folder.path().join("none.yaml"), Extractors::new()).unwrap_err();
+    assert!(error.to_string().contains("the file can't be read"), "{error}");
+}
+
+#[test]
+fn without_a_runtime_nothing_can_be_watched() {
+    let folder = Folder::new();
+    let path = folder.write("limits.yaml", yaml("a", 1));
+    let error = Rules::watch(path, Extractors::new()).unwrap_err();
+    assert!(error.to_string().contains("there is no Tokio runtime"), "{error}");
+}

@@ -1,0 +1,125 @@
+//! What is used, across switches.
+
+use std::time::Duration;
+
+use tower_ratelimit::{
+    Algorithm, FixedWindow, Limit, LiveRules, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+};
+
+use crate::shop::{Shop, on_both, user_key, visit};
+use crate::{app, are, by, left};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn windows(tokens: u32) -> [(&'static str, Algorithm); 4] {
+    [
+        ("fixed", FixedWindow::new(tokens, DAY).into()),
+        ("log", SlidingLog::new(tokens, DAY).into()),
+        ("sliding", SlidingWindow::new(tokens, DAY).into()),
+        ("counter", SlidingWindowCounter::new(tokens, DAY).into()),
+    ]
+}
+
+fn daily(name: &str, tokens: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(tokens)).by(user_key())
+}
+
+async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
+    for index in 0..windows(1).len() {
+        let of = |tokens: u32| {
+            let (name, algorithm) = windows(tokens)[index];
+            [Limit::new(name, algorithm).by(user_key())]
+        };
+        let name = windows(1)[index].0;
+        let rules = LiveRules::new(of(100));
+        let limits = by(&rules, &shop);
+        let app = app(limits.clone());
+        let eighty = crate::app(limits.cost_by(|_| 80));
+        assert_eq!(left(&visit(&eighty, "/", "ann").await), are(&[(name, 20)]));
+        rules.replace(of(200)).unwrap();
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(name, 119)]));
+        assert_eq!(left(&visit(&app, "/", "bob").await), are(&[(name, 199)]));
+        // Lower than what was used: nothing is left, until it is raised again.
+        rules.replace(of(50)).unwrap();
+        let refused = visit(&app, "/", "ann").await;
+        assert!(refused.is_refused());
+        assert_eq!(left(&refused), are(&[(name, 0)]));
+        rules.replace(of(82)).unwrap();
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(name, 0)]));
+        assert!(visit(&app, "/", "ann").await.is_refused());
+    }
+}
+
+async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop) {
+    let rules = LiveRules::new([daily("a", 3), daily("b", 9)]);
+    let app = app(by(&rules, &shop));
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2), ("b", 8)]));
+    rules.replace([daily("b", 9)]).unwrap();
+    for remaining in [7, 6, 5, 4] {
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("b", remaining)]));
+    }
+    rules.replace([daily("c", 5), daily("b", 9), daily("a", 3)]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("c", 4), ("b", 3), ("a", 1)]));
+    // Until its window is over.
+    rules.replace([daily("b", 9)]).unwrap();
+    shop.clock.advance(DAY);
+    rules.replace([daily("a", 3)]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
+}
+
+async fn another_algorithm_or_period_begins_anew(shop: Shop) {
+    let rules = LiveRules::new([daily("a", 3)]);
+    let app = app(by(&rules, &shop));
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
+    rules.replace([Limit::new("a", FixedWindow::per_hour(3)).by(user_key())]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
+    rules.replace([Limit::new("a", TokenBucket::per_day(3)).by(user_key())]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
+    rules.replace([daily("a", 3)]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 1)]));
+}
+
+async fn there_may_be_no_limits_for_a_while(shop: Shop) {
+    let rules = LiveRules::new([]);
+    let app = app(by(&rules, &shop));
+    for _ in 0..3 {
+        let answer = visit(&app, "/", "ann").await;
+        assert!(!answer.is_refused() && answer.standings().is_empty());
+    }
+    rules.replace([daily("a", 1)]).unwrap();
+    assert!(!visit(&app, "/", "ann").await.is_refused());
+    assert!(visit(&app, "/", "ann").await.is_refused());
+    rules.replace([]).unwrap();
+    assert!(!visit(&app, "/", "ann").await.is_refused());
+}
+
+/// What a layer was told of itself holds for whatever limits come.
+async fn the_layers_settings_stay(shop: Shop) {
+    use tower_ratelimit::{HeaderStyle, Reset};
+
+    let rules = LiveRules::new([daily("a", 9)]);
+    let styles = [HeaderStyle::XRateLimit(Reset::Seconds)];
+    let told = app(by(&rules, &shop).headers(styles).cost_by(|_| 2).problem_json());
+    let shadow = app(by(&rules, &shop).shadow());
+    visit(&told, "/", "ann").await;
+    visit(&shadow, "/", "bob").await;
+    rules.replace([daily("b", 3)]).unwrap();
+    let answer = visit(&told, "/", "ann").await;
+    assert_eq!(answer.header("x-ratelimit-remaining"), Some("1"));
+    assert_eq!(answer.header("ratelimit"), None);
+    let refused = visit(&told, "/", "ann").await;
+    assert!(refused.is_refused());
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    for _ in 0..5 {
+        let answer = visit(&shadow, "/", "bob").await;
+        assert!(!answer.is_refused() && answer.standings().is_empty());
+    }
+}
+
+on_both!(
+    a_changed_limit_keeps_what_was_used,
+    a_removed_limit_applies_no_more_and_counts_if_it_comes_back,
+    another_algorithm_or_period_begins_anew,
+    there_may_be_no_limits_for_a_while,
+    the_layers_settings_stay,
+);
