@@ -25,6 +25,7 @@
 //!   [`Limit::instead`] for whom it is another.
 //! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges
 //!   more, settles, gives back or forgets.
+//! - [`LiveRules`] are limits that are replaced while requests go by them.
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
 //!   are.
 //! - [`MemoryStore`] remembers what keys have used.
@@ -41,7 +42,7 @@
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
 //! | `redis-tls` | | `rediss://` URLs, by rustls |
 //! | `time-zones` | | limits by the time of day, anywhere |
-//! | `rules` | | `rules::Rules`, by which a file says which limits apply |
+//! | `rules` | | `rules::Rules`, by which a file (or Redis) says which limits apply, and changes them |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
@@ -96,3 +97,7 @@ pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "redis", feature = "rules"))]
+#[doc = include_str!("../docs/rules.md")]
+struct RulesInAFile;

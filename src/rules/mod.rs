@@ -55,6 +55,11 @@
 //! `c`), and `unit: month` is 30 days from the Unix epoch on, as it is there, until there are
 //! calendars.
 //!
+//! # While it runs
+//!
+//! [`Rules::watch`] has layers go by a file that changes, and `RedisStore::follow_rules` (feature `redis`) by
+//! rules that a fleet keeps in Redis: see [`LiveRules`].
+//!
 //! # What is refused
 //!
 //! Every error names the line, the column and what to do. Refused are fields that nobody knows or
@@ -126,8 +131,11 @@ impl Rules {
         Self::read(&file::read(&file)?, Some(file))
     }
 
-    /// The limits, in the order of the file, for a [`RateLimitLayer`](crate::RateLimitLayer), which
-    /// takes up to 64. Those that are unlimited are left out.
+    /// The limits, in the order of the file, for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveRules`],
+    /// of which at most 64 may apply to one request. Those that are unlimited are left out.
+    ///
+    /// Given to one limiter, they are looked for together, however many there are: a request walks the
+    /// descriptors that it meets. Each can still be changed, left out or put elsewhere in the list.
     ///
     /// A limit's name is what the file says, or the domain and its way there, as in
     /// `shop.path_/login.remote_address`. If others have the same, or it can't stand in a header, it

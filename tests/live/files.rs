@@ -110,6 +110,18 @@ async fn a_file_may_be_replaced_by_another_deleted_and_come_back() {
     assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "c 8".to_owned()));
 }
 
+/// What is there of it so far may be right, and have fewer limits.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_being_written_is_left_alone() {
+    let watched = Watched::start(&yaml("a", 9));
+    let more = "- { key: header.x-user, value: '*n', rate_limit: { name: b, unit: day, requests_per_unit: 9 } }\n";
+    fs::write(&watched.path, yaml("half", 9)).unwrap();
+    // It looks every second, and a moment later again.
+    tokio::time::sleep(Duration::from_millis(1_025)).await;
+    fs::write(&watched.path, yaml("half", 9) + more).unwrap();
+    assert_eq!(watched.later().await, (vec!["RulesReplaced { limits: 2 }".to_owned()], "b 8".to_owned()));
+}
+
 /// As Kubernetes does: the file is a link into a folder that is a link, which is switched.
 #[cfg(unix)]
 #[tokio::test(start_paused = true)]

@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
+use axum::Router;
+use axum::routing::get;
+use tower::Layer;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, Limit, LiveRules, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, FixedWindow, Limit, LiveRules, RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter,
+    TokenBucket,
 };
 
+use crate::answer::ask;
 use crate::shop::{Shop, on_both, user_key, visit};
 use crate::{app, are, by, left};
 
@@ -116,7 +121,20 @@ async fn the_layers_settings_stay(shop: Shop) {
     }
 }
 
+async fn a_layer_that_was_used_can_still_be_told_otherwise(shop: Shop) {
+    let rules = LiveRules::new([daily("a", 9)]);
+    let mut limits = by(&rules, &shop);
+    let served = |limits: &RateLimitLayer| limits.layer(Router::new().route("/", get(|| async {})));
+    let service = served(&limits);
+    assert_eq!(left(&ask(&service, crate::shop::get("/", "ann")).await), are(&[("a", 8)]));
+    drop(service);
+    limits = limits.headers([]);
+    let answer = ask(&served(&limits), crate::shop::get("/", "ann")).await;
+    assert!(!answer.is_refused() && answer.standings().is_empty());
+}
+
 on_both!(
+    a_layer_that_was_used_can_still_be_told_otherwise,
     a_changed_limit_keeps_what_was_used,
     a_removed_limit_applies_no_more_and_counts_if_it_comes_back,
     another_algorithm_or_period_begins_anew,

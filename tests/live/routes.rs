@@ -65,6 +65,23 @@ async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(sho
     shop.comes_back(&old(), "ann", 40).await;
 }
 
+/// As without switches: the same limiter, passed twice at the same cost, charges twice.
+async fn a_limiter_that_is_passed_twice_charges_twice(shop: Shop) {
+    let rules = LiveRules::new([old()]);
+    let limits = by(&rules, &shop);
+    let other = limits.cost(3);
+    let app = Router::new()
+        .route("/", get(|| async {}).route_layer(limits.clone()))
+        .route("/other", get(|| async {}).route_layer(other))
+        .layer(limits);
+    for remaining in [98, 96] {
+        assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::OK);
+        assert_eq!(shop.left(&old(), "ann").await, remaining);
+        rules.replace([old()]).unwrap();
+    }
+    assert_eq!(left(&visit(&app, "/other", "ann").await), are(&[("old", 93)]));
+}
+
 /// The handler has the rules replaced before it does what it does with its permit.
 async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(shop: Shop) {
     async fn settle(State(rules): State<LiveRules>, permit: Permit) -> Result<String, StatusCode> {
@@ -105,6 +122,7 @@ async fn a_response_counts_by_the_rules_that_its_request_was_let_in_with(shop: S
 }
 
 on_both!(
+    a_limiter_that_is_passed_twice_charges_twice,
     a_route_charges_the_rest_by_the_rules_that_the_router_went_by,
     a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by,
     a_permit_goes_by_the_rules_that_its_request_was_let_in_with,
