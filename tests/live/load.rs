@@ -78,6 +78,7 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
         .collect();
     for number in 1..=SWITCHES {
         while answered.load(Ordering::SeqCst) < number * BETWEEN {
+            assert!(!clients.iter().any(tokio::task::JoinHandle::is_finished), "a client has failed");
             tokio::task::yield_now().await;
         }
         let token = Arc::new(());
