@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Empty;
 use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
-use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset, TokenBucket, key};
+use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, LiveRules, RateLimitLayer, Reset, TokenBucket, key};
 
 /// The system's allocator, which counts the calls of each thread.
 struct Counting;
@@ -184,6 +184,16 @@ fn nothing_where_nothing_is_told() {
         allocates(what, &none(vec![limit("a").by(key::client_ip(address))]), ALLOWED, 0);
     }
     allocates("at another cost", &none(vec![bucket("a").cost(2)]), ALLOWED, 0);
+}
+
+/// What was made of rules is made once for each switch.
+#[test]
+fn nothing_where_limits_can_be_replaced() {
+    let rules = LiveRules::new([limit("a").by(key::peer_ip()), bucket("b")]);
+    let live = RateLimitLayer::by_rules(&rules).headers([]);
+    allocates("live rules", &live, ALLOWED, 0);
+    rules.replace([limit("a").by(key::header("x-api-key")), bucket("c")]).unwrap();
+    allocates("live rules, replaced", &live, ALLOWED, 0);
 }
 
 /// Values are compared where they were written.

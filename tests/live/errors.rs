@@ -81,6 +81,25 @@ async fn a_store_that_fails_is_still_known_to_after_a_switch() {
     assert_eq!(*events.lock().unwrap(), ["BreakerOpen"; 3], "it was not tried again");
 }
 
+/// Whoever was denied is denied without Redis by the limit that has not changed.
+#[tokio::test]
+async fn a_denial_that_is_remembered_is_so_after_a_switch() {
+    let mut shop = Shop::on_redis().await;
+    let rules = LiveRules::new([daily("a", 1), daily("b", 9)]);
+    let app = app(RateLimitLayer::by_rules(&rules).store(shop.store.clone()).circuit_breaker(CircuitBreaker::off()));
+    assert!(!visit(&app, "/", "ann").await.is_refused());
+    assert!(visit(&app, "/", "ann").await.is_refused());
+    shop.server.as_mut().unwrap().stop();
+    rules.replace([daily("a", 1), daily("b", 20)]).unwrap();
+    let refused = visit(&app, "/", "ann").await;
+    assert!(refused.is_refused());
+    assert_eq!(left(&refused), are(&[("a", 0), ("b", 19)]));
+    assert_eq!(visit(&app, "/", "bob").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    // Once it is raised, who is denied is for Redis to say.
+    rules.replace([daily("a", 2), daily("b", 20)]).unwrap();
+    assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
 #[test]
 fn who_observes_the_rules_is_told_when_they_are_replaced() {
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
