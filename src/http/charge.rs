@@ -78,16 +78,13 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     }
     for (index, together) in limits.together().iter().enumerate() {
         let mut failure = None;
-        let rest = together.search.search(head, &mut |place, key| match together
-            .at(place)
-            .and_then(|limit| found(shared, limit, key, head).transpose())
-        {
-            Some(Ok((terms, key, cost))) => {
-                let terms = terms::of(terms.index().into(), &other_sizes).unwrap_or(terms);
-                charges.push(Charge { terms, key, cost });
+        let rest = together.search.search(head, &mut |place, key| {
+            let found = together.at(place).map(|limit| found(shared, &other_sizes, limit, key, head));
+            match found {
+                Some(Ok(charge)) => charges.extend(charge),
+                Some(Err(why)) => failure = failure.take().or(Some(why)),
+                None => {}
             }
-            Some(Err(why)) => failure = failure.take().or(Some(why)),
-            None => {}
         });
         if let Some(failure) = failure {
             return Asking::Now(Err(failure));
@@ -103,8 +100,7 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
         return Asking::Now(Ok(None));
     }
     if limits.are_mixed() {
-        // Decisions list limits in the order in which they were given.
-        charges.sort_by_key(|charge| charge.terms.index());
+        charges.sort_unstable_by_key(|charge| charge.terms.index());
     }
     let answer = shared.guard.acquire(&charges).into_ready();
     drop(charges);
@@ -117,15 +113,17 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
 /// What a limit is to take that was found with others, unless it does not apply after all.
 fn found<'a>(
     shared: &'a Shared,
+    other_sizes: &'a [Arc<Terms>],
     limit: usize,
     key: Result<&KeyBuf, Missing>,
     head: &RequestHead<'_>,
-) -> Result<Option<(&'a Arc<Terms>, KeyHash, u64)>, Failure> {
+) -> Result<Option<Charge<'a>>, Failure> {
     let limits = shared.guard.limits();
     let (limit, terms) = limits.at(limit);
     if limit.condition().is_some_and(|condition| !condition.holds(head)) {
         return Ok(None);
     }
+    let terms = terms::of(terms.index().into(), other_sizes).unwrap_or_else(|| limits.present(terms));
     let hasher = shared.guard.hasher();
     let key = match key {
         Ok(key) => key.hash(hasher),
@@ -134,7 +132,7 @@ fn found<'a>(
             Instead::Share => KeyBuf::default().hash(hasher),
         },
     };
-    Ok(Some((limits.present(terms), key, limit.own_cost().unwrap_or(&shared.cost).of(head))))
+    Ok(Some(Charge { terms, key, cost: limit.own_cost().unwrap_or(&shared.cost).of(head) }))
 }
 
 fn asked(decision: Result<Decision, StoreError>, other_sizes: Box<[Arc<Terms>]>) -> Asked {
@@ -182,7 +180,7 @@ struct KeyToCome {
     rest: Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>,
 }
 
-/// Limits that are looked for together, which ones a request meets has yet to be found out.
+/// Limits that are looked for together, of which it has yet to be found out what a request meets.
 struct Searched {
     index: usize,
     rest: Searching,
@@ -210,14 +208,13 @@ async fn complete(
         let together = &shared.guard.limits().together()[index];
         for (place, key) in rest.await {
             let Some(limit) = together.at(place) else { continue };
-            if let Some((terms, key, cost)) =
-                found(&shared, limit, key.as_ref().map_err(|missing| *missing), &head.head())?
-            {
-                let terms = terms::of(terms.index().into(), &other_sizes).unwrap_or(terms);
-                known.push((terms.clone(), key, cost));
+            let key = key.as_ref().map_err(|missing| *missing);
+            if let Some(charge) = found(&shared, &other_sizes, limit, key, &head.head())? {
+                known.push((charge.terms.clone(), charge.key, charge.cost));
             }
         }
     }
+    // Decisions list limits in the order in which they were given.
     known.sort_by_key(|(terms, ..)| terms.index());
     let charges: SmallVec<[Charge<'_>; 4]> =
         known.iter().map(|(terms, key, cost)| Charge { terms, key: *key, cost: *cost }).collect();

@@ -15,10 +15,10 @@ pub(crate) use self::document::{Document, News};
 pub(crate) use self::limits::Limits;
 pub use self::live::LiveRules;
 pub(crate) use self::live::{Following, Set};
-#[cfg(feature = "rules")]
-pub(crate) use self::search::Meet;
 use self::search::Place;
-pub(crate) use self::search::{Search, Searching};
+pub(crate) use self::search::Searching;
+#[cfg(feature = "rules")]
+pub(crate) use self::search::{Meet, Search};
 use self::threshold::{Instead, Overage};
 use crate::algorithm::Algorithm;
 use crate::cost::Cost;
