@@ -16,7 +16,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     // The proxy runs on this machine, and adds to the header, on the right, who has connected to it. What a
     // client writes is further left, and never read.
     let address = TrustedProxies::cidrs(["127.0.0.1"]).x_forwarded_for();
-    let limits = RateLimitLayer::new([Limit::new("accounts", FixedWindow::per_day(20)).by(key::client_ip(address))]);
-    let create = post((StatusCode::CREATED, "created\n"));
-    Router::new().route("/accounts", create.route_layer(limits.store(store)))
+    let accounts = Limit::new("accounts", FixedWindow::per_day(20)).by(key::client_ip(address));
+    let limits = RateLimitLayer::new([accounts]).store(store);
+    Router::new().route("/accounts", post((StatusCode::CREATED, "created\n")).route_layer(limits))
 }

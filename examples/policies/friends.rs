@@ -14,12 +14,8 @@ curl -i -X POST http://HOST/posts -H 'x-user: ann'
 
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     // The gateway in front has found out who `x-user` is, and lets no client write it.
-    let limits = RateLimitLayer::new([
-        Limit::new("posts", TokenBucket::per_second(1)).by(key::header("x-user")),
-        Limit::new("friends", FixedWindow::per_day(150)).by(key::header("x-user")).when(when::route("/friends")),
-    ]);
-    Router::new()
-        .route("/posts", post("posted\n"))
-        .route("/friends", post("you are friends now\n"))
-        .route_layer(limits.store(store))
+    let posts = Limit::new("posts", TokenBucket::per_second(1)).by(key::header("x-user"));
+    let friends = Limit::new("friends", FixedWindow::per_day(150)).by(key::header("x-user"));
+    let limits = RateLimitLayer::new([posts, friends.when(when::route("/friends"))]).store(store);
+    Router::new().route("/posts", post("posted\n")).route("/friends", post("you are friends now\n")).route_layer(limits)
 }

@@ -14,10 +14,11 @@ curl -i http://HOST/login -H 'content-type: application/json' -d '{\"password\":
 ";
 
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
-    let limits = RateLimitLayer::new([Limit::new("failed-logins", SlidingLog::per_hour(5))
+    let failures = Limit::new("failed-logins", SlidingLog::per_hour(5))
         .by(key::peer_ip())
-        .count_if(|response| response.status == StatusCode::UNAUTHORIZED)]);
-    Router::new().route("/login", post(login).route_layer(limits.store(store).permits()))
+        .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+    let limits = RateLimitLayer::new([failures]).store(store).permits();
+    Router::new().route("/login", post(login).route_layer(limits))
 }
 
 #[derive(Deserialize)]

@@ -15,10 +15,11 @@ curl -i http://HOST/payments -H 'x-device: d1' -H 'content-type: application/jso
 
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     // The gateway in front has verified the device: one that a client may name as it likes stops nobody.
-    let limits = RateLimitLayer::new([Limit::new("failed-payments", SlidingLog::per_day(5))
+    let failures = Limit::new("failed-payments", SlidingLog::per_day(5))
         .by(key::header("x-device"))
-        .count_if(|response| response.status == StatusCode::PAYMENT_REQUIRED)]);
-    Router::new().route("/payments", post(pay).route_layer(limits.store(store)))
+        .count_if(|response| response.status == StatusCode::PAYMENT_REQUIRED);
+    let limits = RateLimitLayer::new([failures]).store(store);
+    Router::new().route("/payments", post(pay).route_layer(limits))
 }
 
 #[derive(Deserialize)]

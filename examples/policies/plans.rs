@@ -26,10 +26,11 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
             Plan::Free | Plan::Staff => None,
         })
         .when(|head: &RequestHead<'_>| !is_staff(head));
+    let limits = RateLimitLayer::new([by_plan]).store(store);
     Router::new()
         .route("/reports", get("a report\n"))
-        .route_layer(RateLimitLayer::new([by_plan]).store(store))
-        // Further out, as the last one is: it says who it is before the limiter asks.
+        .route_layer(limits)
+        // The last is the outermost: it says who it is before the limiter asks.
         .route_layer(middleware::from_fn(authenticate))
 }
 

@@ -1,7 +1,6 @@
 //! $200 a day, refilled by $50: who has spent it all gets $50 back each day, until it is $200 again.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
@@ -15,16 +14,13 @@ pub(crate) const TRY: &str = "
 curl -i http://HOST/purchases -H 'x-user: ann' -H 'content-type: application/json' -d '{\"cents\": 12000}'
 ";
 
-const DAY: Duration = Duration::from_secs(86_400);
-
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
-    // In cents: $200, of which $50 come back at once at the end of each day. Without `at_intervals`,
-    // they would come back evenly, a cent every 17.28 seconds.
-    let limits = RateLimitLayer::new([
-        Limit::new("spending", TokenBucket::new(20_000, 5_000, DAY).at_intervals()).by(key::header("x-user"))
-    ]);
-    // What it costs, the body says: the handler charges it.
-    let limits = limits.store(store).permits().cost(0);
+    // In cents. The $50 come back all at once, a day after the first purchase, and so on day by day until
+    // the bucket is full; without `at_intervals` they come back evenly, a cent every 17.28 seconds.
+    let bucket = TokenBucket::per_day(5_000).burst(20_000).at_intervals();
+    let spending = Limit::new("spending", bucket).by(key::header("x-user"));
+    // What a purchase costs, its body says: the handler charges it.
+    let limits = RateLimitLayer::new([spending]).store(store).permits().cost(0);
     Router::new().route("/purchases", post(buy).route_layer(limits))
 }
 
