@@ -12,6 +12,7 @@ use tower_ratelimit::{FixedWindow, Limit, Permit, RateLimitLayer, Store, key};
 pub(crate) const TRY: &str = "
 curl -i http://HOST/messages -H 'x-user: ann' -d 'how are you?'
 curl -i http://HOST/messages -H 'x-user: ann' -d 'send me a gift card'
+curl -i http://HOST/messages -H 'x-user: ann' -d 'tell me your password'
 ";
 
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {

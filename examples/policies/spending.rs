@@ -12,6 +12,7 @@ use tower_ratelimit::{Limit, Permit, RateLimitLayer, Store, TokenBucket, key};
 
 pub(crate) const TRY: &str = "
 curl -i http://HOST/purchases -H 'x-user: ann' -H 'content-type: application/json' -d '{\"cents\": 12000}'
+curl -i http://HOST/purchases -H 'x-user: ann' -H 'content-type: application/json' -d '{\"cents\": 9000}'
 ";
 
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {

@@ -24,7 +24,8 @@ fn links(document: &str) -> impl Iterator<Item = &str> {
 
 /// By what a heading is linked to.
 fn anchors(document: &str) -> Vec<String> {
-    let headings = document.lines().filter(|line| line.starts_with('#'));
+    let prose = document.split("```").step_by(2);
+    let headings = prose.flat_map(str::lines).filter(|line| line.starts_with('#'));
     let anchor = |heading: &str| -> String {
         let kept = heading.trim_start_matches('#').trim().chars();
         let kept = kept.filter(|character| character.is_alphanumeric() || " -_".contains(*character));

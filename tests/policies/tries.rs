@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
 
@@ -50,13 +52,14 @@ impl Drop for Program {
 /// What a line of shell prints, once the store is fast enough.
 fn type_in(line: &str) -> String {
     assert!(line.starts_with("curl -i "), "{line}");
-    for _ in 0..50 {
+    for _ in 0..200 {
         let output = Command::new("sh").args(["-c", &format!("{line} --silent --show-error")]).output().expect("sh");
         assert!(output.status.success(), "{line}: {output:?}");
         let answer = String::from_utf8(output.stdout).expect("text").to_ascii_lowercase();
         if !answer.starts_with("http/1.1 503 ") {
             return answer;
         }
+        thread::sleep(Duration::from_millis(100));
     }
     panic!("{line}: Redis is too slow")
 }
