@@ -44,24 +44,32 @@ pub(crate) const POLICIES: [Policy; 11] = [
 
 #[tokio::main]
 async fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let option = |name: &str| arguments.iter().skip_while(|argument| *argument != name).nth(1);
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_default();
+    let Some((_, app, tries)) = POLICIES.iter().find(|(known, ..)| *known == name) else { return Ok(usage()) };
+    let (mut listen, mut redis) = ("127.0.0.1:3000".to_owned(), None);
+    while let Some(option) = arguments.next() {
+        match (option.as_str(), arguments.next()) {
+            ("--listen", Some(address)) => listen = address,
+            ("--redis", Some(url)) => redis = Some(url),
+            _ => return Ok(usage()),
+        }
+    }
 
-    let Some((_, app, tries)) = POLICIES.iter().find(|(name, ..)| arguments.first().is_some_and(|first| first == name))
-    else {
-        let names = POLICIES.map(|(name, ..)| name).join(", ");
-        eprintln!("usage: policies POLICY [--listen ADDRESS:PORT] [--redis URL]\nPOLICY is one of {names}.");
-        return Ok(ExitCode::from(2));
-    };
-    let store: Arc<dyn Store> = match option("--redis") {
-        Some(url) => Arc::new(RedisStore::connect(url).await?),
+    let store: Arc<dyn Store> = match redis {
+        Some(url) => Arc::new(RedisStore::connect(&url).await?),
         None => Arc::new(MemoryStore::new()),
     };
-
-    let listener = TcpListener::bind(option("--listen").map_or("127.0.0.1:3000", String::as_str)).await?;
+    let listener = TcpListener::bind(listen).await?;
     let address = listener.local_addr()?;
     println!("Listening on http://{address}. Try:\n\n{}\n", tries.trim().replace("HOST", &address.to_string()));
     // Some limits count by address: the server has to say whose a connection is.
     axum::serve(listener, app(store).into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn usage() -> ExitCode {
+    let names = POLICIES.map(|(name, ..)| name).join(", ");
+    eprintln!("usage: policies POLICY [--listen ADDRESS:PORT] [--redis URL]\nPOLICY is one of {names}.");
+    ExitCode::from(2)
 }

@@ -101,11 +101,12 @@ fn each_policy_remembers_in_redis_if_it_is_told_to() {
 }
 
 #[test]
-fn a_policy_that_is_not_there_is_answered_with_those_that_are() {
-    for arguments in [&[][..], &["--redis"], &["freinds"]] {
+fn what_it_does_not_know_is_answered_with_what_it_does() {
+    for arguments in [&[][..], &["freinds"], &["friends", "--redis"], &["friends", "--rdis", "redis://127.0.0.1"]] {
         let output = command().args(arguments).output().expect("it ran");
         assert_eq!(output.status.code(), Some(2));
         let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains("[--redis URL]"), "{told}");
         assert!(POLICIES.iter().all(|(policy, ..)| told.contains(policy)), "{told}");
     }
 }
