@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -72,6 +72,19 @@ fn command() -> Command {
     Command::new(binary.join("examples").join("policies"))
 }
 
+/// What comes of the program where it ends by itself.
+fn ending(arguments: &[&str]) -> Output {
+    let mut process = command().args(arguments).stderr(Stdio::piped()).spawn().expect("it runs");
+    for _ in 0..400 {
+        if process.try_wait().expect("a status").is_some() {
+            return process.wait_with_output().expect("what it told");
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    process.kill().expect("it is killed");
+    panic!("it runs with {arguments:?}: {:?}", process.wait_with_output())
+}
+
 fn check(program: &Program, policy: &str) {
     for answer in program.answers() {
         let status = answer.split(' ').nth(1).expect("a status");
@@ -102,8 +115,13 @@ fn each_policy_remembers_in_redis_if_it_is_told_to() {
 
 #[test]
 fn what_it_does_not_know_is_answered_with_what_it_does() {
-    for arguments in [&[][..], &["freinds"], &["friends", "--redis"], &["friends", "--rdis", "redis://127.0.0.1"]] {
-        let output = command().args(arguments).output().expect("it ran");
+    let free = ["friends", "--listen", "127.0.0.1:0"];
+    for wrong in [&["--redis"][..], &["--rdis", "redis://127.0.0.1"], &["more"]] {
+        let output = ending(&[&free, wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+    for arguments in [&[][..], &["freinds"]] {
+        let output = ending(arguments);
         assert_eq!(output.status.code(), Some(2));
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(told.contains("[--redis URL]"), "{told}");
@@ -113,7 +131,7 @@ fn what_it_does_not_know_is_answered_with_what_it_does() {
 
 #[test]
 fn a_redis_that_is_not_there_is_named() {
-    let output = command().args(["friends", "--redis", "redis://127.0.0.1:1"]).output().expect("it ran");
+    let output = ending(&["friends", "--listen", "127.0.0.1:0", "--redis", "redis://127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("no connection to Redis"), "{told}");
