@@ -98,6 +98,10 @@ pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(all(doctest, feature = "axum", feature = "redis", feature = "time-zones"))]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;
+
 #[cfg(all(doctest, feature = "redis", feature = "rules"))]
 #[doc = include_str!("../docs/rules.md")]
 struct RulesInAFile;
