@@ -64,6 +64,7 @@ pub(crate) enum ConfigErrorKind {
         family: &'static str,
     },
     NoProxies,
+    ListWaits,
     HeaderName {
         name: String,
     },
@@ -186,6 +187,11 @@ impl fmt::Display for ConfigError {
             ConfigErrorKind::NoProxies => {
                 write!(f, "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`")
             }
+            ConfigErrorKind::ListWaits => write!(
+                f,
+                "a list's key has yet to be found out, and lists are asked before anything that waits: use what an \
+                 outer layer has found, by `key::extension`"
+            ),
             ConfigErrorKind::HeaderName { name } => {
                 write!(f, "{name:?} is not a header's name: use letters, digits and dashes")
             }

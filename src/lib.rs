@@ -23,6 +23,8 @@
 //! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] say what a limit does where it has no room,
 //!   [`Limit::instead`] for whom it is another.
+//! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_refuse`] take lists: [`AddressList`],
+//!   [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges
 //!   more, settles, gives back or forgets.
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
@@ -48,6 +50,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod algorithm;
+mod cidrs;
 mod cost;
 mod decision;
 mod error;
@@ -56,6 +59,7 @@ mod http;
 pub mod key;
 mod limit;
 mod limiter;
+mod list;
 mod observe;
 mod quota;
 mod record;
@@ -83,6 +87,7 @@ pub use http::{
 };
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
+pub use list::{AddressList, KeyList, Refusal};
 pub use observe::{BreakerState, Event, Fallback};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::decision::Outcome;
 use crate::error::StoreError;
+use crate::list::Refusal;
 
 /// What a limiter tells its observer. More will come: end a `match` with `_ => {}`.
 ///
@@ -58,6 +59,13 @@ pub enum Event<'a> {
         limit: &'a str,
         /// What it says of the request.
         outcome: &'a Outcome,
+    },
+    /// A request was refused by a list: see
+    /// [`always_refuse`](crate::RateLimitLayer::always_refuse).
+    #[non_exhaustive]
+    ListRefused {
+        /// How it was answered, if it was.
+        refusal: Refusal,
     },
     /// The [circuit breaker](crate::CircuitBreaker) is in another state.
     #[non_exhaustive]

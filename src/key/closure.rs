@@ -147,4 +147,8 @@ where
             Ok(key)
         }))
     }
+
+    fn waits(&self) -> bool {
+        true
+    }
 }
