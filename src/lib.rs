@@ -75,7 +75,7 @@ mod time;
 pub mod when;
 
 pub use algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Refill, Rounding, SlidingLog, SlidingWindow,
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
 pub use cost::CostTable;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::decision::Outcome;
 use crate::error::StoreError;
@@ -59,6 +60,17 @@ pub enum Event<'a> {
         limit: &'a str,
         /// What it says of the request.
         outcome: &'a Outcome,
+    },
+    /// A key was denied too often, and is refused for a while: see [`Limit::penalty`](crate::Limit::penalty).
+    /// Where processes share a store, the one tells it that has decided the last of these denials.
+    #[non_exhaustive]
+    PenaltyBegan {
+        /// The limit's name.
+        limit: &'a str,
+        /// How many times in a row, from 1: what has doubled the span.
+        level: u32,
+        /// For how long.
+        span: Duration,
     },
     /// A request was refused by a list: see
     /// [`always_refuse`](crate::RateLimitLayer::always_refuse).

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub(crate) use self::limits::Limits;
 use self::threshold::{Instead, Overage};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::Cost;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::key::KeyExtractor;
@@ -37,6 +37,7 @@ pub struct Limit {
     on_store_error: Option<OnStoreError>,
     overage: Option<Overage>,
     is_shadow: bool,
+    penalty: Option<Penalty>,
     instead: Vec<Arc<Instead>>,
     actual_cost: Option<Arc<ActualCost>>,
 }
@@ -102,6 +103,7 @@ impl Limit {
             on_store_error: None,
             overage: None,
             is_shadow: false,
+            penalty: None,
             instead: Vec::new(),
             actual_cost: None,
         })
@@ -282,6 +284,7 @@ impl fmt::Debug for Limit {
             .field("on_store_error", &self.on_store_error)
             .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
             .field("shadow", &self.is_shadow)
+            .field("penalty", &self.penalty)
             .field("other_sizes", &self.instead.len())
             .field("settled", &self.actual_cost.is_some())
             .finish()
