@@ -22,7 +22,8 @@
 //! - [`algorithm`] has a table of the limits to choose from.
 //! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] say what a limit does where it has no room,
-//!   [`Limit::instead`] for whom it is another.
+//!   [`Limit::penalty`] what becomes of those whom it denies too often, [`Limit::instead`] for whom it is
+//!   another.
 //! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_refuse`] take lists: [`AddressList`],
 //!   [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges

@@ -148,6 +148,9 @@ impl Found<'_> {
             let soft = limit.try_soft(percent);
             limit = soft.map_err(|error| vec![Problem::new(policy.soft_at, error.to_string())])?;
         }
+        if let Some(penalty) = policy.penalty {
+            limit = limit.penalty(penalty);
+        }
         if descriptor.is_shadow() {
             limit = limit.shadow();
         }

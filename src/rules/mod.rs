@@ -67,6 +67,7 @@ mod descriptor;
 mod extractors;
 mod fields;
 mod pattern;
+mod penalty;
 mod period;
 mod policy;
 mod problem;
