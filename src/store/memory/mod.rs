@@ -29,6 +29,9 @@ use crate::time::{Clock, SystemClock};
 /// that was denied, and that a wait would help, goes only where all in its part of the store were
 /// denied too; beyond that, new keys displace each other, and their limits with them.
 ///
+/// What a [`Penalty`](crate::Penalty) remembers of a key counts as another one, which goes as late as one that
+/// was denied while it is refused.
+///
 /// Under the limits that remember 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes
 /// when there are a million. The store itself takes 64 KB, more than a few thousand keys do. A log
 /// takes 16 bytes for each entry there is room for, which is up to twice what it has, and never fewer
