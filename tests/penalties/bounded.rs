@@ -72,6 +72,20 @@ fn a_strike_does_not_displace_what_denies() {
     }
 }
 
+/// Nor is a refusal told that is not kept: in a store full of keys that were denied, there is no room for one.
+#[test]
+fn what_is_not_kept_is_not_told() {
+    let (store, clock) = store(1);
+    let limit = Limit::new("one", FixedWindow::new(1, MINUTE)).penalty(Penalty::after(1, DAY).refused_for(DAY));
+    let limiter = Limiter::new([limit]).store(store);
+    let ask = || limiter.acquire("key", 1).into_ready().unwrap().unwrap();
+    assert!(ask().is_allowed());
+    let denied = ask();
+    assert_eq!((denied.is_penalty(), denied.retry_after()), (false, Some(MINUTE)));
+    clock.advance(MINUTE);
+    assert!(ask().is_allowed());
+}
+
 /// What a penalty needs is gone when it means nothing any more; and without one, nothing is kept.
 #[test]
 fn what_means_nothing_any_more_is_gone() {

@@ -38,13 +38,17 @@ impl Told {
         let mut record = shard.record(print ^ mask);
         let mut begun = None;
         if asked && *counts && !room.is_now() && Penalty::left(&record, now) == 0 {
-            begun = penalty.strike(&mut record, now);
-            room = Penalty::room(&record, now, room);
-            let rank = match penalty.strikes(&record, now) {
+            let mut struck = record;
+            let sentence = penalty.strike(&mut struck, now);
+            let rank = match penalty.strikes(&struck, now) {
                 (0, _) => Rank::DENIED,
                 (strikes, of) => Rank::of(of.saturating_sub(strikes), of),
             };
-            shard.keep(print ^ mask, record, rank, most, now);
+            // What is not kept is not told.
+            if shard.keep(print ^ mask, struck, rank, most, now) {
+                (record, begun) = (struck, sentence);
+                room = Penalty::room(&record, now, room);
+            }
         }
         let outcome = Outcome::new(charge.subject(), room, mark, Penalty::standing(&record, now, standing));
         if Penalty::left(&record, now) > 0 { outcome.penalised(begun) } else { outcome }

@@ -164,9 +164,9 @@ impl Shard {
         }
     }
 
-    /// Keeps that. At `most` keys, another makes way, but none that was denied: for the limit's own state,
-    /// that would be a way out.
-    pub(super) fn keep(&mut self, print: u128, record: Record, rank: Rank, most: usize, now: u64) {
+    /// Keeps that, if there is room. At `most` keys, another makes way, but none that was denied: for the
+    /// limit's own state, that would be a way out.
+    pub(super) fn keep(&mut self, print: u128, record: Record, rank: Rank, most: usize, now: u64) -> bool {
         let entry = match self.records.find(print) {
             Place::At(at) => {
                 let entry = self.records.entry_mut(at);
@@ -177,7 +177,7 @@ impl Shard {
                 while self.keys() >= most {
                     let [record, log] = [self.records.candidate(now), self.logs.candidate(now)];
                     if record.into_iter().chain(log).min().is_none_or(|lowest| lowest.was_denied()) {
-                        return;
+                        return false;
                     }
                     self.evict(now);
                 }
@@ -185,6 +185,7 @@ impl Shard {
             }
         };
         entry.set_rank(rank);
+        true
     }
 
     /// Counts a request; after every few, part of the store is to be swept.
