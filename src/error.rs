@@ -65,6 +65,7 @@ pub(crate) enum ConfigErrorKind {
         family: &'static str,
     },
     NoProxies,
+    ListWaits,
     HeaderName {
         name: String,
     },
@@ -94,6 +95,8 @@ pub(crate) enum Fault {
     NoKeys,
     NoNodes,
     NoFailures,
+    Denials { denials: u32 },
+    Doubling { first: Duration, longest: Duration },
 }
 
 impl Fault {
@@ -109,6 +112,8 @@ impl Fault {
             Self::NoKeys => "max_keys is 0: remember at least 1 key",
             Self::NoNodes => "a limit is shared by 0 nodes: count all that share it, this one too",
             Self::NoFailures => "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
+            Self::Denials { .. } => "a penalty comes after no denials or too many: use 1 to 1,000",
+            Self::Doubling { .. } => "a penalty's longest refusal is shorter than its first: lengthen it",
         }
     }
 }
@@ -190,6 +195,11 @@ impl fmt::Display for ConfigError {
             ConfigErrorKind::NoProxies => {
                 write!(f, "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`")
             }
+            ConfigErrorKind::ListWaits => write!(
+                f,
+                "a list's key has yet to be found out, and lists are asked before anything that waits: use what an \
+                 outer layer has found, by `key::extension`"
+            ),
             ConfigErrorKind::HeaderName { name } => {
                 write!(f, "{name:?} is not a header's name: use letters, digits and dashes")
             }
@@ -236,6 +246,14 @@ impl fmt::Display for Fault {
                     None => write!(f, "use a number that divides {micros}"),
                 }
             }
+            Self::Denials { denials } => {
+                write!(f, "a penalty comes after {denials} denials: use 1 to 1,000, or leave it out")
+            }
+            Self::Doubling { first, longest } => write!(
+                f,
+                "a penalty refuses for {first:?} at first and doubles that up to {longest:?}, which is shorter: \
+                 lengthen that, or shorten the first"
+            ),
             Self::NoKeys | Self::NoNodes | Self::NoFailures => f.write_str(self.message()),
         }
     }

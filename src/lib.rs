@@ -22,7 +22,10 @@
 //! - [`algorithm`] has a table of the limits to choose from.
 //! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] say what a limit does where it has no room,
-//!   [`Limit::instead`] for whom it is another.
+//!   [`Limit::penalty`] what becomes of those whom it denies too often, [`Limit::instead`] for whom it is
+//!   another.
+//! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_refuse`] take lists: [`AddressList`],
+//!   [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges
 //!   more, settles, gives back or forgets.
 //! - [`LiveRules`] are limits that are replaced while requests go by them.
@@ -49,6 +52,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod algorithm;
+mod cidrs;
 mod cost;
 mod decision;
 mod error;
@@ -57,6 +61,7 @@ mod http;
 pub mod key;
 mod limit;
 mod limiter;
+mod list;
 mod observe;
 mod quota;
 mod record;
@@ -72,7 +77,7 @@ mod time;
 pub mod when;
 
 pub use algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Refill, Rounding, SlidingLog, SlidingWindow,
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
 pub use cost::CostTable;
@@ -84,6 +89,7 @@ pub use http::{
 };
 pub use limit::{Limit, LiveRules, MissingKey};
 pub use limiter::{Limiter, WaitError};
+pub use list::{AddressList, KeyList, Refusal};
 pub use observe::{BreakerState, Event, Fallback};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};

@@ -295,6 +295,10 @@ impl Limiter {
     pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, WaitError> {
         let guard = self.present();
         let charges = charges(&guard, &key, |_| cost);
+        // Who waits is not denied.
+        let forbearing: SmallVec<[_; 4]> = charges.iter().map(|charge| charge.terms.forbearing()).collect();
+        let charges = forbearing.iter().zip(&charges).map(|(terms, charge)| Charge { terms, ..*charge });
+        let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
         let deadline = Instant::now().checked_add(longest);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         loop {

@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::decision::Outcome;
 use crate::error::StoreError;
+use crate::list::Refusal;
 
 /// What a limiter tells its observer. More will come: end a `match` with `_ => {}`.
 ///
@@ -58,6 +60,24 @@ pub enum Event<'a> {
         limit: &'a str,
         /// What it says of the request.
         outcome: &'a Outcome,
+    },
+    /// A key was denied too often, and is refused for a while: see [`Limit::penalty`](crate::Limit::penalty).
+    /// Where processes share a store, the one tells it that has decided the last of these denials.
+    #[non_exhaustive]
+    PenaltyBegan {
+        /// The limit's name.
+        limit: &'a str,
+        /// How many times in a row, from 1: what has doubled the span.
+        level: u32,
+        /// For how long.
+        span: Duration,
+    },
+    /// A request was refused by a list: see
+    /// [`always_refuse`](crate::RateLimitLayer::always_refuse).
+    #[non_exhaustive]
+    ListRefused {
+        /// How it was answered, if it was.
+        refusal: Refusal,
     },
     /// The [circuit breaker](crate::CircuitBreaker) is in another state.
     #[non_exhaustive]

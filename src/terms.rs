@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Penalty};
 use crate::hash::{KeyHash, KeyHasher};
 
 /// What a store needs to know of a limit.
@@ -17,6 +17,18 @@ pub struct Terms {
     ceiling: Option<Algorithm>,
     capacity: u64,
     is_enforced: bool,
+    penalty: Option<Box<Penalised>>,
+}
+
+/// The penalty of a limit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Penalised {
+    pub(crate) penalty: Penalty,
+    /// What tells the print of a key's penalty from that of its limit: no bit of the lower half, so that both
+    /// are in one part of a store.
+    pub(crate) mask: u128,
+    /// Whether denials are strikes.
+    pub(crate) counts: bool,
 }
 
 /// Those of the limit at `index`, among the terms of some.
@@ -40,7 +52,22 @@ impl Terms {
             ceiling: None,
             capacity: algorithm.capacity(),
             is_enforced: true,
+            penalty: None,
         }
+    }
+
+    /// The same, of which a denial too many has consequences.
+    pub(crate) fn penalised(self, penalty: Penalty, hasher: &KeyHasher) -> Self {
+        let identity = [&b"penalty"[..], &self.hash.as_u128().to_le_bytes()].concat();
+        let mask = hasher.hash(&identity).as_u128() >> 64 << 64;
+        Self { penalty: Some(Box::new(Penalised { penalty, mask, counts: true })), ..self }
+    }
+
+    /// The same, whose denials count for no penalty, if there is one.
+    pub(crate) fn forbearing(self: &Arc<Self>) -> Arc<Self> {
+        let Some(penalised) = self.penalty() else { return self.clone() };
+        let penalty = Some(Box::new(Penalised { counts: false, ..*penalised }));
+        Arc::new(Self { penalty, ..Self::clone(self) })
     }
 
     /// The same, with as much overage as `percent` of the limit.
@@ -52,13 +79,22 @@ impl Terms {
 
     /// The same, decided and not enforced.
     pub(crate) fn shadow(self) -> Self {
-        Self { is_enforced: false, ..self }
+        Self { is_enforced: false, penalty: None, ..self }
     }
 
     /// The same limit, of another size.
     pub(crate) fn sized(&self, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
         let sized = Self::new(self.name.clone(), self.index, algorithm, hasher).soft(self.percent);
-        Self { is_enforced: self.is_enforced, ..sized }
+        let sized = Self { is_enforced: self.is_enforced, ..sized };
+        match self.penalty() {
+            Some(of) => {
+                let counts = of.counts;
+                let mut sized = sized.penalised(of.penalty, hasher);
+                sized.penalty.iter_mut().for_each(|penalty| penalty.counts = counts);
+                sized
+            }
+            None => sized,
+        }
     }
 
     /// The limit's name. Limits of one name, algorithm and period share what their keys have used.
@@ -78,6 +114,12 @@ impl Terms {
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         self.is_enforced
+    }
+
+    /// What becomes of keys that it denies too often.
+    #[inline]
+    pub(crate) fn penalty(&self) -> Option<&Penalised> {
+        self.penalty.as_deref()
     }
 
     /// What decides where it has overage.

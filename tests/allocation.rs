@@ -9,13 +9,16 @@ use std::future::{Future, Ready, ready};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Empty;
 use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
-use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, LiveRules, RateLimitLayer, Reset, TokenBucket, key};
+use tower_ratelimit::{
+    AddressList, FixedWindow, HeaderStyle, KeyList, Limit, LiveRules, Penalty, RateLimitLayer, Reset, TokenBucket, key,
+};
 
 /// The system's allocator, which counts the calls of each thread.
 struct Counting;
@@ -194,6 +197,24 @@ fn nothing_where_limits_can_be_replaced() {
     allocates("live rules", &live, ALLOWED, 0);
     rules.replace([limit("a").by(key::header("x-api-key")), bucket("c")]).unwrap();
     allocates("live rules, replaced", &live, ALLOWED, 0);
+}
+
+#[test]
+fn nothing_where_lists_are_asked() {
+    let other = AddressList::new(TrustedProxies::hops(1).x_forwarded_for(), ["198.51.100.9"]);
+    let layer = layer([limit("a").by(key::peer_ip())]).headers([]).always_refuse(other);
+    let listed = KeyList::new(key::header("x-api-key"), ["a-key-of-32-characters-0123456789"]);
+    allocates("on no list", &layer.clone().never_limit(AddressList::new(key::peer_ip(), ["10.0.0.0/8"])), ALLOWED, 0);
+    allocates("never limited", &layer.never_limit(listed), ALLOWED, 0);
+}
+
+/// Neither until there is a strike, nor for one.
+#[test]
+fn nothing_for_a_penalty() {
+    let day = Duration::from_secs(86_400);
+    let penalised = || layer([limit("a").by(key::peer_ip()).penalty(Penalty::after(50, day))]).headers([]);
+    allocates("with a penalty", &penalised(), ALLOWED, 0);
+    allocates("denied, and refused by it", &penalised(), DENIED, REFUSAL);
 }
 
 /// Values are compared where they were written.

@@ -113,6 +113,12 @@ impl Decision {
         !self.outcomes().iter().any(Outcome::denies)
     }
 
+    /// Whether it was denied as one of its keys is under a [`Penalty`](crate::Penalty), or is so from now on.
+    #[must_use]
+    pub fn is_penalty(&self) -> bool {
+        self.outcomes().iter().any(|outcome| outcome.denies() && outcome.is_penalty())
+    }
+
     /// Whether it is taken if all limits allow it.
     #[inline]
     pub(crate) fn is_asked(&self) -> bool {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::verdict::{Room, Standing, Verdict};
+use crate::algorithm::Sentence;
 use crate::hash::KeyHash;
 use crate::record::Record;
 use crate::time;
@@ -29,13 +30,14 @@ pub struct Outcome {
     rest: u64,
 }
 
-/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (14
-/// bits), whether it reaches into overage (1) and whether it is not enforced (1), what the wait is (2),
+/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (13
+/// bits), whether its key is under a penalty (1), whether it reaches into overage (1) and whether it is not enforced (1), what the wait is (2),
 /// whether more will be left (1), and the high bits of the three spans (15 each: none is longer than it
 /// takes to pay back twice what a bucket can hold, under 2^79 µs).
 #[derive(Clone, Copy)]
 struct Rest {
     limit: u16,
+    is_penalty: bool,
     is_over: bool,
     is_shadow: bool,
     kind: u64,
@@ -48,14 +50,18 @@ const NOW: u64 = 0;
 const AFTER: u64 = 1;
 const NEVER: u64 = 2;
 
-const LIMIT: u16 = (1 << 14) - 1;
+const LIMIT: u16 = (1 << 13) - 1;
+const PENALTY: u64 = 1 << 13;
 const HIGH: u64 = (1 << 15) - 1;
 
 impl Rest {
     #[inline]
     fn pack(self) -> u64 {
         let [wait, more, reset] = self.high;
-        let flags = u64::from(self.is_over) << 14 | u64::from(self.is_shadow) << 15 | u64::from(self.grows) << 18;
+        let flags = u64::from(self.is_penalty) << 13
+            | u64::from(self.is_over) << 14
+            | u64::from(self.is_shadow) << 15
+            | u64::from(self.grows) << 18;
         u64::from(self.limit) | flags | self.kind << 16 | wait << 19 | more << 34 | reset << 49
     }
 
@@ -64,7 +70,15 @@ impl Rest {
         let high = [19, 34, 49].map(|from| packed >> from & HIGH);
         let is = |bit: u32| packed >> bit & 1 == 1;
         let limit = packed as u16 & LIMIT;
-        Self { limit, is_over: is(14), is_shadow: is(15), kind: packed >> 16 & 3, grows: is(18), high }
+        Self {
+            limit,
+            is_penalty: is(13),
+            is_over: is(14),
+            is_shadow: is(15),
+            kind: packed >> 16 & 3,
+            grows: is(18),
+            high,
+        }
     }
 }
 
@@ -99,8 +113,22 @@ impl Outcome {
             more_after: more_after as u64,
             reset_after: reset_after as u64,
             identity,
-            rest: Rest { limit, is_over, is_shadow: !is_enforced, kind, grows, high }.pack(),
+            rest: Rest { limit, is_penalty: false, is_over, is_shadow: !is_enforced, kind, grows, high }.pack(),
         }
+    }
+
+    /// The same of a key that is under a penalty, which it may have `begun`.
+    #[cold]
+    pub(crate) fn penalised(mut self, begun: Option<Sentence>) -> Self {
+        self.rest |= PENALTY;
+        // Nothing of it is taken that a mark could give back.
+        self.mark = begun.map_or(self.mark, Sentence::record);
+        self
+    }
+
+    /// The refusal that it begins, if it does.
+    pub(crate) fn begun(&self) -> Option<Sentence> {
+        if self.is_penalty() && !self.is_allowed() { Sentence::of(&self.mark) } else { None }
     }
 
     /// Whether it alone has room.
@@ -164,6 +192,14 @@ impl Outcome {
         !Rest::unpack(self.rest).is_shadow
     }
 
+    /// Whether the key is under a [`Penalty`](crate::Penalty) of the limit: refused for a while, whatever room
+    /// there is. Of the request that begins it, too. What costs nothing is allowed all the same.
+    #[must_use]
+    #[inline]
+    pub fn is_penalty(&self) -> bool {
+        self.rest & PENALTY != 0
+    }
+
     /// Whether there was only room in the limit's overage: see [`Limit::soft`](crate::Limit::soft).
     #[must_use]
     pub fn uses_overage(&self) -> bool {
@@ -207,6 +243,7 @@ impl fmt::Debug for Outcome {
             .field("verdict", &self.verdict())
             .field("enforced", &self.is_enforced())
             .field("uses_overage", &self.uses_overage())
+            .field("penalty", &self.is_penalty())
             .field("remaining", &self.remaining)
             .field("more_after", &self.more_after())
             .field("reset_after", &self.reset_after())

@@ -29,6 +29,11 @@ impl Bill {
         Self { terms: Arc::new(self.terms.at_ceiling()), ..*self }
     }
 
+    /// The same, of the limit whose denials count for no penalty.
+    pub(super) fn forbearing(&self) -> Self {
+        Self { terms: self.terms.forbearing(), ..*self }
+    }
+
     /// The position of its limit.
     pub(super) fn limit(&self) -> usize {
         self.terms.index().into()

@@ -14,6 +14,7 @@ use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Extracted, KeyBuf, Missing};
 use crate::limit::{MissingKey, Searching};
+use crate::list::Refusal;
 use crate::request::{OwnHead, RequestHead};
 use crate::store::{Charge, Terms};
 use crate::terms;
@@ -25,6 +26,8 @@ pub(super) type Asked = Result<Option<Decision>, Failure>;
 #[derive(Debug)]
 pub(super) enum Failure {
     MissingKey(Missing),
+    /// A list.
+    Listed(Refusal),
     /// The store, or the policy for when it fails, which was told why.
     Store,
 }

@@ -10,6 +10,7 @@ use http::{Response, StatusCode};
 
 use super::rejection::{Reason, Rejection};
 use crate::key::Missing;
+use crate::list::Refusal;
 use crate::request::RequestHead;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -18,6 +19,7 @@ const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-p
 
 // https://grpc.io/docs/guides/status-codes/
 const INVALID_ARGUMENT: u16 = 3;
+const PERMISSION_DENIED: u16 = 7;
 const RESOURCE_EXHAUSTED: u16 = 8;
 const INTERNAL: u16 = 13;
 const UNAVAILABLE: u16 = 14;
@@ -34,6 +36,8 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue) ->
         Reason::Limited { .. } => RESOURCE_EXHAUSTED,
         Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable) => INVALID_ARGUMENT,
         Reason::MissingKey(Missing::FromServer) => INTERNAL,
+        Reason::Listed(Refusal::TooManyRequests) => RESOURCE_EXHAUSTED,
+        Reason::Listed(_) => PERMISSION_DENIED,
         Reason::StoreFailed => UNAVAILABLE,
     };
     let mut response = Response::new(Bytes::new());
@@ -48,6 +52,7 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue) ->
     let wait = match rejection.reason() {
         Reason::Limited { retry_after } => Some(retry_after),
         Reason::StoreFailed => Some(rejection.retry_after_seconds().map(Duration::from_secs)),
+        Reason::Listed(_) => Some(None),
         Reason::MissingKey(_) => None,
     };
     if let Some(retry_after) = wait {

@@ -9,6 +9,7 @@ use http::{HeaderName, Response};
 use tower_layer::Layer;
 
 use super::headers::{HeaderStyle, Headers};
+use super::lists::Lists;
 use super::rejection::Rejection;
 use super::service::RateLimit;
 use super::shared::{Shared, Variant};
@@ -16,10 +17,12 @@ use super::wording::Wording;
 use crate::cost::{Cost, CostTable};
 use crate::error::ConfigError;
 use crate::limit::{Following, Limit, LiveRules};
+use crate::list::Refusal;
 use crate::observe::{Event, Observer};
 use crate::request::RequestHead;
 use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
 use crate::store::Store;
+use crate::when::Condition;
 
 /// Limits the requests that reach a service.
 ///
@@ -103,6 +106,7 @@ impl RateLimitLayer {
         let shared = Shared {
             headers: Headers::new([HeaderStyle::Draft], guard.limits().as_slice()),
             guard: Arc::new(guard),
+            lists: Lists::default(),
             cost: Cost::Constant(1),
             wording: Wording::default(),
             permits: false,
@@ -112,6 +116,66 @@ impl RateLimitLayer {
             set: None,
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Who is never limited: requests of which a condition holds, such as an
+    /// [`AddressList`](crate::AddressList), a [`KeyList`](crate::KeyList) or one of [`when`](crate::when).
+    /// They go on before any key is looked for or any store asked: nothing is charged, and they are told
+    /// nothing of limits. Said again, it adds to what was said before.
+    ///
+    /// ```
+    /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key, when};
+    ///
+    /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+    ///     .never_limit(AddressList::new(key::peer_ip(), ["10.0.0.0/8"]))
+    ///     .never_limit(when::route("/health"));
+    /// # let _ = limits;
+    /// ```
+    ///
+    /// Whoever is [always refused](Self::always_refuse) is so even if this holds of them too: to be exempt
+    /// from limits is no way in. For an exception to that, say it there:
+    /// `always_refuse(blocked.and(when::not(offices)))`.
+    ///
+    /// Say so before [`cost`](Self::cost), as of a store.
+    pub fn never_limit(mut self, list: impl Condition) -> Self {
+        self.shared().lists.exempt(list);
+        self
+    }
+
+    /// Who is always refused, with 403: requests of which a condition holds, such as an
+    /// [`AddressList`](crate::AddressList) or a [`KeyList`](crate::KeyList). They end here before any key is
+    /// looked for or any store asked, with [`Reason::Listed`](crate::Reason::Listed) and no header that tells
+    /// of limits; [`Event::ListRefused`] tells an observer. So they do while the limits are in the
+    /// [shadow](Self::shadow): no limit refuses them. gRPC requests get `PERMISSION_DENIED`. Said again, it
+    /// adds to what was said before; of several that hold, the first counts.
+    ///
+    /// ```
+    /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key};
+    ///
+    /// let blocked = AddressList::new(key::peer_ip(), ["198.51.100.0/24"]);
+    /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+    ///     .always_refuse(blocked.clone());
+    /// # let _ = limits;
+    /// ```
+    ///
+    /// Say so before [`cost`](Self::cost), as of a store.
+    pub fn always_refuse(self, list: impl Condition) -> Self {
+        self.always_refuse_with(Refusal::Forbidden, list)
+    }
+
+    /// Like [`always_refuse`](Self::always_refuse), with another answer; or with none, to try a list out.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, KeyList, Limit, RateLimitLayer, Refusal, key};
+    ///
+    /// let unpaid = KeyList::new(key::header("x-api-key"), ["3f6c0a"]);
+    /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+    ///     .always_refuse_with(Refusal::TooManyRequests, unpaid);
+    /// # let _ = limits;
+    /// ```
+    pub fn always_refuse_with(mut self, refusal: Refusal, list: impl Condition) -> Self {
+        self.shared().lists.refuse(list, refusal);
+        self
     }
 
     /// Enforces none of the limits: all are in the [shadow](Limit::shadow), and clients are told nothing.

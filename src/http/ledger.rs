@@ -122,7 +122,9 @@ impl Ledger {
         let limits = guard.limits();
         let has_own_cost = |limit: usize| limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
         let (by, bills) = self.bills(limits, &|limit, paid| if has_own_cost(limit) { paid } else { cost });
-        let more = Bill::charges(&bills, Bill::more);
+        // If that is denied, the whole is asked for, and that is what counts.
+        let forbearing = limits.have_penalties().then(|| bills.iter().map(Bill::forbearing).collect::<Vec<_>>());
+        let more = Bill::charges(forbearing.as_deref().unwrap_or(&bills), Bill::more);
         let mut denied = None;
         let asked = self.ask(guard, by, &bills, &more, &mut denied);
         if by != DecidedBy::Store {

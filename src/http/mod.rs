@@ -14,6 +14,7 @@ mod headers;
 mod in_flight;
 mod layer;
 mod ledger;
+mod lists;
 mod permit;
 mod rejection;
 mod service;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::key::Missing;
+use crate::list::Refusal;
 use crate::request::RequestHead;
 use crate::time::ceil_seconds;
 
@@ -28,6 +29,8 @@ pub enum Reason {
     },
     /// It has no key for a limit.
     MissingKey(Missing),
+    /// It is on a list of those that are always refused.
+    Listed(Refusal),
     /// The store could not decide.
     StoreFailed,
 }
@@ -46,6 +49,7 @@ impl<'a> Rejection<'a> {
             Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable) => StatusCode::BAD_REQUEST,
             Reason::MissingKey(Missing::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
+            Reason::Listed(refusal) => refusal.status().unwrap_or(StatusCode::FORBIDDEN),
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -56,7 +60,7 @@ impl<'a> Rejection<'a> {
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self.reason {
             Reason::Limited { retry_after } => retry_after.map(|wait| ceil_seconds(wait).max(1)),
-            Reason::MissingKey(_) => None,
+            Reason::MissingKey(_) | Reason::Listed(_) => None,
             Reason::StoreFailed => Some(1),
         }
     }
@@ -86,6 +90,8 @@ impl<'a> Rejection<'a> {
             (Reason::MissingKey(Missing::FromServer), _) => {
                 "The server can't tell whom to count the request for.".into()
             }
+            (Reason::Listed(Refusal::TooManyRequests), _) => "Too many requests.".into(),
+            (Reason::Listed(_), _) => "The request is refused.".into(),
             (Reason::StoreFailed, _) => "Too busy to take the request: try again in a moment.".into(),
         }
     }

@@ -44,6 +44,8 @@ impl Ledger {
     pub(super) async fn settle(&self, due: &Due<'_>) -> Result<Settling, StoreError> {
         let (by, mut bills) = self.bills(self.shared.guard.limits(), due);
         let gave_back = self.give_back(&bills).await?;
+        // What there is no room for is nobody's fault.
+        bills.iter_mut().for_each(|bill| *bill = bill.forbearing());
         if bills.iter().all(|bill| bill.more() == 0) {
             return Ok(Settling { decision: None, gave_back, unpaid: 0 });
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::headers::Headers;
+use super::lists::Lists;
 use super::wording::Wording;
 use crate::cost::Cost;
 use crate::limit::{Following, Set};
@@ -15,6 +16,7 @@ use crate::resilience::Guard;
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) guard: Arc<Guard>,
+    pub(super) lists: Lists,
     pub(super) cost: Cost,
     pub(super) headers: Headers,
     pub(super) wording: Wording,
@@ -104,6 +106,7 @@ impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
             .field("guard", &self.guard)
+            .field("lists", &self.lists)
             .field("cost", &self.cost)
             .field("wording", &self.wording)
             .finish_non_exhaustive()

@@ -10,9 +10,11 @@ use smallvec::SmallVec;
 
 use super::charge::{self, Asked, Asking, Failure};
 use super::ledger::Ledger;
+use super::lists::Listed;
 use super::rejection::{Reason, Rejection};
 use super::shared::Shared;
 use crate::decision::{DecidedBy, Decision};
+use crate::observe::Event;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
 use crate::time::{Clock, SystemClock};
@@ -56,6 +58,14 @@ impl<'a> Visit<'a> {
     /// Asks whether the request may go on, and charges it if so.
     pub(super) fn ask<B>(&self, request: &Request<B>) -> Asking {
         let head = RequestHead::of(request);
+        if !self.shared.lists.are_empty()
+            && let Some(listed) = self.listed(&head)
+        {
+            return Asking::Now(match listed {
+                Listed::Refused(refusal) => Err(Failure::Listed(refusal)),
+                Listed::Exempt => Ok(None),
+            });
+        }
         match &self.ledger {
             None => charge::ask(&self.shared, &head),
             Some(ledger) => {
@@ -65,11 +75,19 @@ impl<'a> Visit<'a> {
         }
     }
 
+    fn listed(&self, head: &RequestHead<'_>) -> Option<Listed> {
+        let Shared { lists, guard, .. } = &**self.shared;
+        lists.find(head, |refusal| guard.tell_event(&Event::ListRefused { refusal }))
+    }
+
     /// What becomes of the request.
     pub(super) fn next<B>(&self, asked: Asked, request: &mut Request<B>) -> Next {
         let decision = match asked {
             Ok(Some(decision)) => decision,
             Ok(None) => return Next::GoOn(self.go_on_uncounted(request)),
+            Err(Failure::Listed(refusal)) => {
+                return Next::Refuse(self.refusal(Reason::Listed(refusal), &[], request));
+            }
             Err(Failure::Store) => return Next::Refuse(self.refusal(Reason::StoreFailed, &[], request)),
             Err(Failure::MissingKey(missing)) => {
                 return Next::Refuse(self.refusal(Reason::MissingKey(missing), &[], request));

@@ -10,6 +10,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use super::grpc;
 use super::rejection::{Reason, Rejection};
 use crate::key::Missing;
+use crate::list::Refusal;
 
 pub(super) type Closure = dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync;
 
@@ -66,6 +67,8 @@ fn problem(rejection: &Rejection<'_>) -> Response<Bytes> {
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
         Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable) => ("about:blank".to_owned(), "Bad Request"),
+        Reason::Listed(Refusal::TooManyRequests) => ("about:blank".to_owned(), "Too Many Requests"),
+        Reason::Listed(_) => ("about:blank".to_owned(), "Forbidden"),
         Reason::MissingKey(Missing::FromServer) => ("about:blank".to_owned(), "Internal Server Error"),
     };
     let status = rejection.status().as_u16();

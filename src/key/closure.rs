@@ -148,4 +148,8 @@ where
             Ok(key)
         }))
     }
+
+    fn waits(&self) -> bool {
+        true
+    }
 }

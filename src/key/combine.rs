@@ -47,6 +47,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
             }
         }
     }
+
+    fn waits(&self) -> bool {
+        self.first.waits() || self.second.waits()
+    }
 }
 
 /// The parts so far, and those that have yet to come.
@@ -87,6 +91,12 @@ macro_rules! extractor_of_tuple {
                 let so_far = $first.extract(head, key);
                 $(let so_far = then(so_far, head, key, $rest);)*
                 so_far
+            }
+
+            #[allow(non_snake_case)]
+            fn waits(&self) -> bool {
+                let ($first, $($rest,)*) = self;
+                $first.waits() $(|| $rest.waits())*
             }
         }
     };

@@ -14,6 +14,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Adds the key's parts to `key`, or says why it can't.
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted;
 
+    /// Whether it may find [`Later`](Extracted::Later) what its key is, for some request: not, unless it says
+    /// so. Such an extractor can't be asked where nothing may wait: see [`KeyList`](crate::KeyList).
+    fn waits(&self) -> bool {
+        false
+    }
+
     /// Takes `other` where this key is missing. The two never name the same bucket.
     fn or<E: KeyExtractor>(self, other: E) -> Or<Self, E>
     where
@@ -59,6 +65,10 @@ pub enum Missing {
 impl KeyExtractor for Arc<dyn KeyExtractor> {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         (**self).extract(head, key)
+    }
+
+    fn waits(&self) -> bool {
+        (**self).waits()
     }
 }
 

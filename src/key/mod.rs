@@ -33,6 +33,7 @@ mod head;
 mod part;
 mod peer;
 mod prefix;
+mod source;
 
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
 pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
@@ -43,3 +44,4 @@ pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, met
 pub(crate) use part::only_part;
 pub use part::{Key, KeyBuf};
 pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};
+pub use source::AddressSource;

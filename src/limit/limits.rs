@@ -97,7 +97,11 @@ impl Limits {
         let limits = || self.limits.iter().enumerate();
         let tight = |(index, limit): (usize, &Limit)| {
             let terms = Terms::new(limit.name.clone(), index as u16, limit.algorithm, hasher);
-            if limit.is_shadow { terms.shadow() } else { terms }
+            match limit.penalty {
+                _ if limit.is_shadow => terms.shadow(),
+                Some(penalty) => terms.penalised(penalty, hasher),
+                None => terms,
+            }
         };
         let soft = |(index, limit): (usize, &Limit)| {
             let terms = tight((index, limit));
@@ -145,7 +149,12 @@ impl Limits {
 
     /// Whether there is something to tell of decisions that are no denials.
     pub(crate) fn has_thresholds(&self) -> bool {
-        self.limits.iter().any(|limit| limit.is_shadow || limit.overage.is_some())
+        self.limits.iter().any(|limit| limit.is_shadow || limit.overage.is_some() || limit.penalty.is_some())
+    }
+
+    /// Whether a denial may have consequences.
+    pub(crate) fn have_penalties(&self) -> bool {
+        self.terms.iter().any(|terms| terms.penalty().is_some())
     }
 
     /// Refuses a cost that could never pass.

@@ -20,7 +20,7 @@ pub(crate) use self::search::Searching;
 #[cfg(feature = "rules")]
 pub(crate) use self::search::{Meet, Search};
 use self::threshold::{Instead, Overage};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::Cost;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::key::KeyExtractor;
@@ -51,6 +51,7 @@ pub struct Limit {
     on_store_error: Option<OnStoreError>,
     overage: Option<Overage>,
     is_shadow: bool,
+    penalty: Option<Penalty>,
     instead: Vec<Arc<Instead>>,
     actual_cost: Option<Arc<ActualCost>>,
 }
@@ -117,6 +118,7 @@ impl Limit {
             on_store_error: None,
             overage: None,
             is_shadow: false,
+            penalty: None,
             instead: Vec::new(),
             actual_cost: None,
         })
@@ -334,6 +336,7 @@ impl fmt::Debug for Limit {
             .field("on_store_error", &self.on_store_error)
             .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
             .field("shadow", &self.is_shadow)
+            .field("penalty", &self.penalty)
             .field("other_sizes", &self.instead.len())
             .field("settled", &self.actual_cost.is_some())
             .finish()

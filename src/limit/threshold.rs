@@ -1,9 +1,9 @@
-//! What a limit does where it has no room: overage, shadow, and other sizes for some requests.
+//! What a limit does where it has no room: overage, shadow, penalties, and other sizes for some requests.
 
 use std::sync::Arc;
 
 use super::Limit;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Penalty};
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::request::RequestHead;
 use crate::signal::Signal;
@@ -111,6 +111,30 @@ impl Limit {
     /// of it. It never refuses a request for a missing key or for a store that fails.
     pub fn shadow(self) -> Self {
         Self { is_shadow: true, ..self }
+    }
+
+    /// Refuses whoever it has denied too often, for a while, and longer each time: [`Penalty`] says how.
+    /// [`Outcome::is_penalty`](crate::Outcome::is_penalty) tells, and [`Event::PenaltyBegan`](crate::Event)
+    /// when one begins.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter, Penalty};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let hour = Duration::from_secs(3_600);
+    /// let codes = Limiter::new([
+    ///     Limit::new("codes", FixedWindow::per_minute(3)).penalty(Penalty::after(2, hour).refused_for(hour)),
+    /// ]);
+    /// for _ in 0..3 {
+    ///     assert!(codes.acquire("ann", 1).await.unwrap().is_allowed());
+    /// }
+    /// assert!(codes.acquire("ann", 1).await.unwrap().retry_after().unwrap().as_secs() <= 60);
+    /// assert!(codes.acquire("ann", 1).await.unwrap().is_penalty());
+    /// # });
+    /// ```
+    pub fn penalty(self, penalty: Penalty) -> Self {
+        Self { penalty: Some(penalty), ..self }
     }
 
     /// Another size of this limit for the requests for which a condition holds. Of several, the first that

@@ -169,6 +169,10 @@ impl Guard {
             if is_charged && outcome.uses_overage() {
                 self.observer.tell(&Event::OverageUsed { limit, outcome });
             }
+            if let Some(begun) = outcome.begun() {
+                let (level, span) = (begun.level as u32, begun.duration());
+                self.observer.tell(&Event::PenaltyBegan { limit, level, span });
+            }
             if !outcome.is_enforced() && !outcome.is_allowed() {
                 self.observer.tell(&Event::ShadowDenied { limit, outcome });
             }

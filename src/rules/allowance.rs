@@ -61,7 +61,9 @@ impl Allowance {
 
 fn unlimited(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Allowance> {
     let knobs = KNOBS.iter().map(|(knob, _)| *knob);
-    for name in ["unit", "period", "algorithm", "cost", "soft", "on_store_error", "nodes"].into_iter().chain(knobs) {
+    for name in
+        ["unit", "period", "algorithm", "cost", "soft", "penalty", "on_store_error", "nodes"].into_iter().chain(knobs)
+    {
         if let Some(node) = fields.get(name) {
             let message = format!("what is unlimited has no `{name}`: leave it out, or leave `unlimited` out");
             problems.push(Problem::new(node.at, message));
@@ -186,7 +188,8 @@ fn span(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<(Duration, P
         }
         (None, Some(_)) => {
             let (text, at) = fields.text("period", problems)?;
-            let span = period::parse(text).map_err(|message| problems.push(Problem::new(at, message))).ok()?;
+            let span =
+                period::parse("period", text).map_err(|message| problems.push(Problem::new(at, message))).ok()?;
             if span.is_zero() {
                 problems.push(Problem::new(at, format!("`period` is {text:?}: use at least 1us")));
                 return None;

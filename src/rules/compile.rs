@@ -167,6 +167,9 @@ impl Found<'_> {
         if let (Some(percent), Allowance::Limited(_)) = (policy.soft, policy.allowance) {
             limit = limit.try_soft(percent).map_err(|error| Problem::new(policy.soft_at, error.to_string()))?;
         }
+        if let Some(penalty) = policy.penalty {
+            limit = limit.penalty(penalty);
+        }
         if descriptor.is_shadow() {
             limit = limit.shadow();
         }

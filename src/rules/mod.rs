@@ -73,6 +73,7 @@ mod extractors;
 mod fields;
 mod file;
 mod pattern;
+mod penalty;
 mod period;
 mod policy;
 mod problem;

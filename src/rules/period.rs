@@ -27,9 +27,9 @@ const SUFFIXES: &[(&str, Duration)] = &[
     ("w", Duration::from_secs(7 * DAY)),
 ];
 
-/// `90s`, `1h30m`, `500ms`.
-pub(super) fn parse(text: &str) -> Result<Duration, String> {
-    let wrong = |advice: &str| Err(format!("`period` is {text:?}: {advice}"));
+/// `90s`, `1h30m`, `500ms`, of the field called `name`.
+pub(super) fn parse(name: &str, text: &str) -> Result<Duration, String> {
+    let wrong = |advice: &str| Err(format!("`{name}` is {text:?}: {advice}"));
     let mut rest = text;
     let mut period = Duration::ZERO;
     while !rest.is_empty() {

@@ -4,8 +4,10 @@ use std::rc::Rc;
 
 use super::allowance::{self, Allowance};
 use super::fields::{self, Fields};
+use super::penalty;
 use super::problem::{Position, Problem};
 use super::yaml::{Node, Value};
+use crate::algorithm::Penalty;
 use crate::limit::MissingKey;
 use crate::resilience::{OnStoreError, Share};
 
@@ -23,6 +25,8 @@ pub struct Policy {
     pub cost: Option<u32>,
     /// `soft`: how many per cent of the limit may be used beyond it.
     pub soft: Option<u32>,
+    /// `penalty`: what becomes of those whom the limit denies too often.
+    pub penalty: Option<Penalty>,
     /// `key`: the extractors that say whose bucket is charged. Empty: the descriptors' values do.
     pub key: Vec<(String, Position)>,
     /// `on_missing_key`: what becomes of requests that lack what is charged.
@@ -51,6 +55,7 @@ const FIELDS: &[&str] = &[
     "replaces",
     "cost",
     "soft",
+    "penalty",
     "shadow_mode",
     "key",
     "on_missing_key",
@@ -80,6 +85,7 @@ impl Policy {
             replaces,
             soft,
             soft_at,
+            penalty: penalty::read(&fields, problems),
             cost: cost(&fields, allowance, problems),
             key: key(&fields, problems),
             on_missing_key: fields.choice("on_missing_key", MISSING, problems),

@@ -7,12 +7,25 @@ use std::path::{Path, PathBuf};
 
 /// The floors, from the ground up, by the modules at the crate's root.
 const FLOORS: &[(&str, &[&str])] = &[
-    ("the words", &["quota", "time", "record", "hash", "error"]),
+    ("the words", &["quota", "time", "record", "hash", "error", "cidrs"]),
     ("what is decided", &["algorithm", "terms", "decision"]),
     ("who remembers", &["store"]),
     (
         "what applies to a request",
-        &["request", "response", "when", "signal", "key", "cost", "limit", "observe", "resilience", "limiter", "rules"],
+        &[
+            "request",
+            "response",
+            "when",
+            "signal",
+            "key",
+            "list",
+            "cost",
+            "limit",
+            "observe",
+            "resilience",
+            "limiter",
+            "rules",
+        ],
     ),
     ("HTTP", &["http"]),
 ];

@@ -18,6 +18,7 @@ mod failures;
 mod grpc;
 mod headers;
 mod keys;
+mod lists;
 mod readiness;
 mod resolve;
 mod services;

@@ -1,10 +1,12 @@
 //! Limits whose subjects have different slots.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tower_ratelimit::key::Key;
-use tower_ratelimit::{Decision, Limit, Limiter};
+use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty};
 
 use crate::limits::{Patient, all};
 use crate::redis_cluster::RedisCluster;
@@ -168,4 +170,32 @@ async fn what_was_taken_before_an_error_is_given_back() {
         assert!(started.elapsed() < Duration::from_secs(20), "it is given back at last: {decision:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// What is denied before anything is charged is a strike all the same, and one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_in_another_slot_count_for_its_penalty() {
+    let cluster = RedisCluster::start(0);
+    let began = Arc::new(AtomicUsize::new(0));
+    let noted = began.clone();
+    let tenant = daily("tenant", 1).penalty(Penalty::after(3, DAY).refused_for(DAY));
+    let limiter = Limiter::new([daily("user", 100), tenant]).patient().store(store(&cluster).await);
+    let limiter = limiter.observe(move |event| {
+        if let Event::PenaltyBegan { .. } = event {
+            noted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let ask = async |user: usize| limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
+    assert!(ask(0).await.is_allowed());
+    for user in 1..3 {
+        assert!(!ask(user).await.is_penalty());
+    }
+    assert_eq!(began.load(Ordering::Relaxed), 0);
+    assert!(ask(3).await.is_penalty());
+    assert!(ask(4).await.is_penalty());
+    assert_eq!(began.load(Ordering::Relaxed), 1);
+    assert_eq!(ask(4).await.outcomes()[0].remaining(), 100, "who is refused takes nothing from others");
+    // One of the two alone has one slot, and the whole is decided there.
+    let alone = limiter.acquire_all(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
+    assert!(alone.is_penalty());
 }

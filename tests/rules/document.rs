@@ -33,7 +33,7 @@ fn every_example_loads() {
 fn every_field_is_documented() {
     let document = document();
     // Whoever writes a wrong one is told the right ones.
-    let wrong = "domain: d\nzzzzzz: 1\ndescriptors:\n- { key: path, zzzzzz: 1, rate_limit: { zzzzzz: 1 } }";
+    let wrong = "domain: d\nzzzzzz: 1\ndescriptors:\n- { key: path, zzzzzz: 1, rate_limit: { zzzzzz: 1, penalty: { zzzzzz: 1 } } }";
     let error = Rules::from_yaml(wrong).unwrap_err().to_string();
     let lists = error.lines().filter(|line| line.contains("zzzzzz"));
     let known: Vec<&str> = lists.flat_map(|line| line.split('`').skip(3).step_by(2)).collect();

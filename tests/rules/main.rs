@@ -5,6 +5,7 @@ mod document;
 mod fields;
 mod matching;
 mod outage;
+mod penalty;
 mod random;
 mod reference;
 mod requests;

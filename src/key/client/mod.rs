@@ -1,7 +1,6 @@
 //! The client's address, behind proxies.
 
 mod address;
-mod cidrs;
 mod forwarded;
 mod node;
 mod proxies;
@@ -66,6 +65,10 @@ pub struct ClientIp {
 }
 
 impl ClientIp {
+    pub(super) fn client(&self) -> &ClientAddress {
+        &self.address
+    }
+
     /// How many leading bits of an IPv6 address make the key: 64 at first.
     ///
     /// # Panics

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::HeaderName;
 
 use super::address::{AddressError, ClientAddress, Header};
-use super::cidrs::Cidrs;
+use crate::cidrs::Cidrs;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::key::peer::Peer;
 use crate::request::RequestHead;

@@ -1,5 +1,6 @@
 //! The store in this process's memory.
 
+mod penalise;
 mod shard;
 mod table;
 
@@ -9,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
+use self::penalise::Told;
 use self::shard::{SLOTS, Shard};
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::algorithm::Room;
@@ -26,6 +28,9 @@ use crate::time::{Clock, SystemClock};
 /// little to lose: of a few, the one that had used the least of its limit at its last request. A key
 /// that was denied, and that a wait would help, goes only where all in its part of the store were
 /// denied too; beyond that, new keys displace each other, and their limits with them.
+///
+/// What a [`Penalty`](crate::Penalty) remembers of a key counts as another one, which goes as late as one that
+/// was denied while it is refused.
 ///
 /// Under the limits that remember 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes
 /// when there are a million. The store itself takes 64 KB, more than a few thousand keys do. A log
@@ -165,7 +170,7 @@ impl MemoryStore {
 
     fn decide(&self, charges: &[Charge<'_>], take: bool) -> Decision {
         match charges {
-            [charge] => self.decide_one(charge, take),
+            [charge] if charge.terms.penalty().is_none() => self.decide_one(charge, take),
             charges => self.decide_all(charges, take),
         }
     }
@@ -196,7 +201,11 @@ impl MemoryStore {
             .zip(&prints)
             .map(|(charge, &print)| match charge.cost {
                 0 => Room::NOW,
-                _ => self.shard_among(&mut locked, print).peek(print, charge, now),
+                _ => {
+                    let shard = self.shard_among(&mut locked, print);
+                    let room = shard.peek(print, charge, now);
+                    charge.terms.penalty().map_or(room, |by| penalise::room(shard, print, by, room, now))
+                }
             })
             .collect();
 
@@ -214,7 +223,10 @@ impl MemoryStore {
             } else {
                 (Record::EMPTY, shard.report(print, charge, now, asked && room.is_after()))
             };
-            decision.push(Outcome::new(charge.subject(), room, mark, standing));
+            decision.push(match charge.terms.penalty() {
+                None => Outcome::new(charge.subject(), room, mark, standing),
+                Some(by) => Told { room, mark, standing, asked }.outcome(shard, print, charge, by, self.most, now),
+            });
         }
 
         let due = locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due);
@@ -297,7 +309,11 @@ impl Store for MemoryStore {
     fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
         for &(terms, key) in keys {
             let print = terms.print(key);
-            self.lock(self.shard_of(print)).forget(print);
+            let mut shard = self.lock(self.shard_of(print));
+            shard.forget(print);
+            if let Some(penalised) = terms.penalty() {
+                shard.forget(print ^ penalised.mask);
+            }
         }
         Answer::ready(Ok(()))
     }

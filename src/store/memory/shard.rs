@@ -156,6 +156,38 @@ impl Shard {
         }
     }
 
+    /// What a key is known for besides what it has used.
+    pub(super) fn record(&self, print: u128) -> Record {
+        match self.records.find(print) {
+            Place::At(at) => self.records.entry(at).state,
+            Place::Before(_) => Record::EMPTY,
+        }
+    }
+
+    /// Keeps that, if there is room. At `most` keys, another makes way, but none that was denied: for the
+    /// limit's own state, that would be a way out.
+    pub(super) fn keep(&mut self, print: u128, record: Record, rank: Rank, most: usize, now: u64) -> bool {
+        let entry = match self.records.find(print) {
+            Place::At(at) => {
+                let entry = self.records.entry_mut(at);
+                entry.state = record;
+                entry
+            }
+            Place::Before(_) => {
+                while self.keys() >= most {
+                    let [record, log] = [self.records.candidate(now), self.logs.candidate(now)];
+                    if record.into_iter().chain(log).min().is_none_or(|lowest| lowest.was_denied()) {
+                        return false;
+                    }
+                    self.evict(now);
+                }
+                self.records.insert(print, record)
+            }
+        };
+        entry.set_rank(rank);
+        true
+    }
+
     /// Counts a request; after every few, part of the store is to be swept.
     pub(super) fn is_sweep_due(&mut self) -> bool {
         let keys = self.keys();

@@ -68,6 +68,12 @@ pub(super) struct Candidate {
     pub(super) at: usize,
 }
 
+impl Candidate {
+    pub(super) fn was_denied(&self) -> bool {
+        self.rank == Rank::DENIED
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slots: Vec<Entry<T>>,

@@ -7,11 +7,12 @@ use smallvec::SmallVec;
 use super::error::Fault;
 use super::key;
 use super::script::{self, Found, Request, Task};
-use crate::algorithm::{Exact, Room, Soft, Standing, State, Twins};
+use crate::algorithm::{Exact, Penalty, Room, Soft, Standing, State, Twins};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::record::Record;
 use crate::store::{Charge, Refund, Terms};
+use crate::terms::Penalised;
 use crate::time::Timestamp;
 
 /// A [`Charge`] that waits for its answer.
@@ -31,13 +32,22 @@ impl Asked {
 pub(super) fn charges(prefix: &str, task: Task, charges: &[Charge<'_>]) -> (Request, SmallVec<[Asked; 2]>) {
     let mut request = Request::new(task, charges.len());
     let asked = charges.iter().map(|&Charge { terms, key, cost }| {
-        request.limit(key::name(prefix, terms, key));
+        let name = key::name(prefix, terms, key);
         let told = terms.algorithm().capacity();
-        let (letter, numbers) = match terms.ceiling().twin() {
+        let (letter, mut numbers) = match terms.ceiling().twin() {
             Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told)),
             Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told)),
         };
-        request.rule(if terms.is_enforced() { letter } else { letter | script::SHADOW }, None, &numbers);
+        let mut letter = if terms.is_enforced() { letter } else { letter | script::SHADOW };
+        if let Some(Penalised { penalty, counts, .. }) = terms.penalty() {
+            letter -= script::PENALISED;
+            numbers.extend(penalty.numbers(*counts));
+            request.limit(name.clone());
+            request.limit(key::of_penalty(name));
+        } else {
+            request.limit(name);
+        }
+        request.rule(letter, None, &numbers);
         Asked { terms: terms.clone(), key, cost }
     });
     let asked = asked.collect();
@@ -58,9 +68,14 @@ pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
 }
 
 pub(super) fn resets(prefix: &str, keys: &[(&Arc<Terms>, KeyHash)]) -> Request {
-    let mut request = Request::new(Task::Reset, keys.len());
+    let penalties = keys.iter().filter(|(terms, _)| terms.penalty().is_some()).count();
+    let mut request = Request::new(Task::Reset, keys.len() + penalties);
     for &(terms, key) in keys {
-        request.limit(key::name(prefix, terms, key));
+        let name = key::name(prefix, terms, key);
+        if terms.penalty().is_some() {
+            request.limit(key::of_penalty(name.clone()));
+        }
+        request.limit(name);
     }
     request
 }
@@ -68,7 +83,7 @@ pub(super) fn resets(prefix: &str, keys: &[(&Arc<Terms>, KeyHash)]) -> Request {
 /// The decision on what was `asked`, from what the script found at `now`.
 pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> Result<Decision, Fault> {
     let take = task == Task::Acquire && found.allowed;
-    let decision = decide(take, now, asked.iter().map(Asked::charge), found)?;
+    let decision = decide(take, task != Task::Peek, now, asked.iter().map(Asked::charge), found)?;
     if decision.is_allowed() != found.allowed {
         return Err(Fault::Reply("another verdict than its state's"));
     }
@@ -76,19 +91,21 @@ pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> 
 }
 
 /// The decision on `charges` at `now` by what was `found` at that instant or before it: the memory
-/// store's own code says of each limit what is left and for how long.
+/// store's own code says of each limit what is left and for how long. Denials may be `counted`.
 pub(super) fn decide<'a>(
     take: bool,
+    counted: bool,
     now: u64,
-    charges: impl ExactSizeIterator<Item = Charge<'a>>,
+    charges: impl Iterator<Item = Charge<'a>>,
     found: &Found,
 ) -> Result<Decision, Fault> {
-    if found.limits() != charges.len() {
-        return Err(Fault::Reply("another number of limits"));
-    }
     let mut decision = Decision::new(Timestamp::from_micros(now), take);
-    for (charge, held) in charges.zip(found.held()) {
-        let held = State::all(held).ok_or(Fault::Reply("no state"))?;
+    let mut keys = found.held();
+    let mut next = || keys.next().and_then(State::all).ok_or(Fault::Reply("no state"));
+    let mut read = 0;
+    for charge in charges {
+        let held = next()?;
+        read += 1;
         let seen = match (charge.terms.ceiling().twin(), charge.terms.algorithm().twin()) {
             (Twins::Record(ceiling), Twins::Record(limit)) => {
                 ceiling.recall(&held).map(|state| settle(&Soft { limit, ceiling }, state, now, charge.cost, take))
@@ -98,10 +115,36 @@ pub(super) fn decide<'a>(
             }
             _ => unreachable!("overage does not change what is remembered"),
         };
-        let (room, mark, standing) = seen.ok_or(Fault::Reply("a state that can't be"))?;
-        decision.push(Outcome::new(charge.subject(), room, mark, standing));
+        let seen = seen.ok_or(Fault::Reply("a state that can't be"))?;
+        decision.push(match charge.terms.penalty() {
+            None => Outcome::new(charge.subject(), seen.0, seen.1, seen.2),
+            Some(by) => {
+                read += 1;
+                let record = Penalty::recall(&next()?).ok_or(Fault::Reply("a state that can't be"))?;
+                penalised(&charge, by, seen, record, now, counted)
+            }
+        });
+    }
+    if read != found.keys() {
+        return Err(Fault::Reply("another number of keys"));
     }
     Ok(decision)
+}
+
+/// What a limit says of a charge, and its penalty of that, which remembers `record`.
+fn penalised(
+    charge: &Charge<'_>,
+    by: &Penalised,
+    (room, mark, standing): (Room, Record, Standing),
+    mut record: Record,
+    now: u64,
+    counted: bool,
+) -> Outcome {
+    let is_struck = counted && by.counts && !room.is_now() && Penalty::left(&record, now) == 0;
+    let begun = if is_struck { by.penalty.strike(&mut record, now) } else { None };
+    let room = if charge.cost == 0 { room } else { Penalty::room(&record, now, room) };
+    let outcome = Outcome::new(charge.subject(), room, mark, Penalty::standing(&record, now, standing));
+    if Penalty::left(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
 }
 
 fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {

@@ -3,12 +3,14 @@
 -- ARGV[1] is empty, or a clock for tests: <instant hi, lo, ms for which keys are kept longer>.
 -- ARGV[2] is all requests: of each what is to be done, the number of its limits, and its length in
 -- two bytes; then for each limit the letter of its rule (and 128, if it is not enforced) and the numbers
--- that it works with, the cost first; for a refund preceded by a mark. KEYS are those of all limits in the same order.
+-- that it works with, the cost first; for a refund preceded by a mark. The letter of a limit with a penalty is in
+-- upper case, and what that works with behind the rule's. KEYS are those of all limits in the same order, with that
+-- of a penalty behind that of its limit.
 --
 -- The reply is one string, as neither side then has to take it apart into many: the instant, then
--- for each request whether it was allowed, the number of limits whose states follow, and for each
--- how many states its key held before, and those. Or else the error that kept it from being decided.
-local ACQUIRE, REFUND, RESET = 97, 114, 120
+-- for each request whether it was allowed, the number of keys whose states follow, and for each
+-- how many states it held before, and those. Or else the error that kept it from being decided.
+local ACQUIRE, PEEK, REFUND, RESET = 97, 112, 114, 120
 local ALLOWED, DENIED, ERROR = 'y', 'n', 'e'
 local SHADOW = 128
 local rules = {
@@ -16,6 +18,7 @@ local rules = {
   [113] = leaky_bucket_queue, [119] = fixed_window,
 }
 local made = {}
+local penalties = nil
 
 local time = call('TIME')
 local micros = time[1] * 1e6 + time[2]
@@ -33,12 +36,16 @@ local reply, parts = { pack(STATE, now_hi, now_lo, 0, 0) }, 1
 -- One for each limit of a request, used again by the next request: all that its rule reads, its
 -- rule has written before.
 local charges = {}
+-- How many limits of a request are still to be read.
+local unread = 0
 
 -- The next limit of a request: its rule, its numbers, and where they began.
 local function next_charge(i, offset)
   local letter = byte(text, at)
   local shadow = letter >= SHADOW
   if shadow then letter = letter - SHADOW end
+  local is_penalised = letter < 97
+  if is_penalised then letter = letter + 32 end
   local rule = made[letter]
   if not rule then
     rule = rules[letter]()
@@ -49,28 +56,54 @@ local function next_charge(i, offset)
     -- All that a rule notes has its place from the start: a table that grows is made anew.
     charge = {
       0, 0, 0, 0, 0, 0, 0, 0, 0,
-      key = '', rule = rule, shadow = false, free = true, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
+      key = '', rule = rule, shadow = false, penalty = false, free = true, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
     }
     charges[i] = charge
   end
-  charge.key, charge.rule, charge.shadow = KEYS[key], rule, shadow
+  charge.key, charge.rule, charge.shadow, charge.penalty = KEYS[key], rule, shadow, false
   local from, numbers = at + 1 + offset, rule.numbers
   charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8] =
     unpack_from(numbers, text, from)
-  at, key = from + 8 * (#numbers - 1), key + 1
+  at, key, unread = from + 8 * (#numbers - 1), key + 1, unread - 1
+  if is_penalised then
+    penalties = penalties or penalty()
+    local own = { 0, 0, 0, 0, 0, key = KEYS[key] }
+    own[1], own[2], own[3], own[4], own[5] = unpack_from(penalties.numbers, text, at)
+    charge.penalty, at, key = own, at + 8 * 5, key + 1
+  end
   return charge, from - offset
 end
 
-local function decide(take, limits)
-  local room, part = true, parts + 2
+-- Whether a limit with a penalty has room for a charge, and what the penalty's key held.
+local function is_free(charge, part)
+  local own = charge.penalty
+  penalties.peek(own)
+  reply[part + 1], reply[part + 2] = char(#own.held / SIZE), own.held
+  return charge.free and not own.refused
+end
+
+local function strike(limits)
+  for i = 1, limits do
+    local charge = charges[i]
+    local own = charge.penalty
+    if own and own[1] > 0 and not (charge.free or charge[1] == 0 or own.refused) then penalties.strike(own) end
+  end
+end
+
+local function decide(take, counts, limits)
+  local room, part, has_penalty = true, parts + 2, false
+  unread = limits
   for i = 1, limits do
     local charge = next_charge(i, 0)
     charge.free = charge.rule.peek(charge)
-    -- Who takes nothing needs no room, and nobody does of a limit that is not enforced.
-    room = room and (charge.free or charge[1] == 0 or charge.shadow)
-    local held = charge.held
+    local held, free = charge.held, charge.free
     reply[part + 1], reply[part + 2] = char(#held / SIZE), held
     part = part + 2
+    if charge.penalty then
+      free, part, has_penalty = is_free(charge, part), part + 2, true
+    end
+    -- Who takes nothing needs no room, and nobody does of a limit that is not enforced.
+    room = room and (free or charge[1] == 0 or charge.shadow)
   end
   if room and take then
     for i = 1, limits do
@@ -78,7 +111,8 @@ local function decide(take, limits)
       if charge.free and charge[1] > 0 then charge.rule.commit(charge) end
     end
   end
-  reply[parts + 1], reply[parts + 2] = room and ALLOWED or DENIED, char(limits)
+  if has_penalty and counts and not room then strike(limits) end
+  reply[parts + 1], reply[parts + 2] = room and ALLOWED or DENIED, char((part - parts) / 2 - 1)
   parts = part
 end
 
@@ -105,7 +139,8 @@ end
 
 while at <= #text do
   local what, limits, low, high = byte(text, at, at + 3)
-  local next_at, next_key = at + low + 256 * high, key + limits
+  local next_at = at + low + 256 * high
+  local next_key = key + limits
   at = at + 4
   local ok, wrong
   if what == REFUND then
@@ -113,7 +148,10 @@ while at <= #text do
   elseif what == RESET then
     ok, wrong = pcall(reset, limits)
   else
-    ok, wrong = pcall(decide, what == ACQUIRE, limits)
+    ok, wrong = pcall(decide, what == ACQUIRE, what ~= PEEK, limits)
+    -- Those that an error kept from being read have keys, too.
+    while unread > 0 do next_charge(1, 0) end
+    next_key = key
   end
   if not ok then
     wrong = sub_string(type(wrong) == 'table' and wrong.err or tostring(wrong), 1, 999)

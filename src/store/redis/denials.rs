@@ -8,6 +8,11 @@
 //! epoch once that is known to be done, or was given up. A denial whose request left in an earlier
 //! epoch is neither remembered nor told, wherever the two replies overtook each other.
 //!
+//! Where a limit has a penalty, Redis has to count its denials: only those are remembered that none was
+//! counted of, and of these only those told by which none would be: while its key is refused, or the limit
+//! has room. What this process has Redis do with such a key ends them all, as what it has room for is not
+//! all that it says.
+//!
 //! Redis' present instant is not known here, but it lies between two that are: what its clock said
 //! in the reply, and the time since that came, or since the request left. Only what is denied at the
 //! later one is denied, by the wait that is left at the earlier one: so Redis would have denied it,
@@ -22,7 +27,7 @@ use smallvec::SmallVec;
 use super::ask::{self, Asked};
 use super::script::Found;
 use crate::algorithm::Twins;
-use crate::decision::Decision;
+use crate::decision::{Decision, Outcome};
 use crate::store::Charge;
 
 /// How many sets of two there are. An attacker who has that many keys denied displaces others'
@@ -160,14 +165,19 @@ impl Denial {
         if latest >= self.until {
             return None;
         }
-        let decide = |now| ask::decide(false, now, charges.iter().copied(), &self.found).ok();
+        let decide = |now| ask::decide(false, false, now, charges.iter().copied(), &self.found).ok();
         let decision = decide(latest).filter(|decision| !decision.is_allowed())?;
         for (index, outcome) in decision.outcomes().iter().enumerate() {
             // What a limit with room has left may be told a little late, or else whoever shares it would
             // end the denials of all others.
-            let denies = outcome.denies();
-            let place = epoch(charges[index].terms.print(charges[index].key));
-            if denies && denials.epochs[place].load(Ordering::Acquire) != self.epochs[index] {
+            let charge = &charges[index];
+            let is_penalised = charge.terms.penalty().is_some();
+            if is_penalised && outcome.denies() && !outcome.is_penalty() {
+                return None;
+            }
+            let place = epoch(charge.terms.print(charge.key));
+            if (outcome.denies() || is_penalised) && denials.epochs[place].load(Ordering::Acquire) != self.epochs[index]
+            {
                 return None;
             }
         }
@@ -191,8 +201,18 @@ impl Watch {
         self.changes = false;
     }
 
-    /// It was denied: nothing has changed, and that is remembered.
+    /// It was denied: nothing has changed, and that is remembered; or no more than strikes, which are not.
     pub(super) fn denied(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
+        let is_struck = |(asked, outcome): (&Asked, &Outcome)| {
+            let counts = asked.charge().terms.penalty().is_some_and(|by| by.counts);
+            counts && outcome.denies() && (!outcome.is_penalty() || outcome.begun().is_some())
+        };
+        let struck: SmallVec<[bool; 4]> = asked.iter().zip(decision.outcomes()).map(is_struck).collect();
+        if struck.contains(&true) {
+            let mut struck = struck.into_iter();
+            self.epochs.retain(|_| struck.next() == Some(true));
+            return;
+        }
         self.changes = false;
         if asked.len() > LIMITS || found.len() > BYTES {
             return;

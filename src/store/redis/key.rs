@@ -26,6 +26,12 @@ pub(super) fn name(prefix: &str, terms: &Terms, key: KeyHash) -> String {
     name
 }
 
+/// Of what is known of the same key besides: whether it was denied too often.
+pub(super) fn of_penalty(mut name: String) -> String {
+    name.push_str(":p");
+    name
+}
+
 /// Percent-encodes what could end a component, be a pattern, or break a line.
 pub(super) fn escape(text: &str, into: &mut String) {
     for byte in text.bytes() {

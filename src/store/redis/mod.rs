@@ -157,6 +157,10 @@ impl RedisStore {
     ///
     /// So does a refund or reset that was given up (by a deadline), if Redis does it after all, and later.
     ///
+    /// Denials by a limit with a [`Penalty`](crate::Penalty) are counted in Redis, each of them, until the key
+    /// is refused: that is remembered. Where only another limit denies, what other processes have taken from
+    /// the one with the penalty meanwhile can be as late, and a strike be missed for it.
+    ///
     /// At most 8,192 denials are remembered, in less than 5 MB, none before the first one. Clones of
     /// this store share them.
     #[must_use]

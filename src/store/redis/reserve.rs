@@ -88,7 +88,9 @@ impl Apart {
     }
 
     async fn acquire(mut self) -> Part {
-        let parts = join_all(self.slots.iter().map(|slot| self.part(Task::Peek, slot))).await;
+        // What is denied here is denied, and not asked again.
+        let task = if self.have_penalties() { Task::Try } else { Task::Peek };
+        let parts = join_all(self.slots.iter().map(|slot| self.part(task, slot))).await;
         let report = Report::of(&self.slots, parts)?;
         if !report.is_allowed() {
             self.took_nothing();
@@ -114,6 +116,7 @@ impl Apart {
                 }
                 Ok(denial) => {
                     if taken.is_empty()
+                        && !self.have_penalties()
                         && let Some(watch) = watch.take()
                     {
                         watch.changed_nothing();
@@ -136,8 +139,15 @@ impl Apart {
         }
     }
 
+    fn have_penalties(&self) -> bool {
+        self.slots.iter().flatten().any(|charge| charge.terms.penalty().is_some())
+    }
+
+    /// Strikes may be all that has changed.
     fn took_nothing(&mut self) {
-        if let Some(watch) = self.watch.take() {
+        if !self.have_penalties()
+            && let Some(watch) = self.watch.take()
+        {
             watch.changed_nothing();
         }
     }

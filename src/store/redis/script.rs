@@ -16,6 +16,7 @@ pub(super) const TEXT: &str = concat!(
     include_str!("../../algorithm/leaky_bucket_queue.lua"),
     include_str!("../../algorithm/token_bucket.lua"),
     include_str!("../../algorithm/log.lua"),
+    include_str!("../../algorithm/penalty.lua"),
     include_str!("decide.lua"),
 );
 
@@ -24,6 +25,8 @@ pub(super) const TEXT: &str = concat!(
 pub(super) enum Task {
     Acquire = b'a' as isize,
     Peek = b'p' as isize,
+    /// To decide as a peek does, whose denials count.
+    Try = b't' as isize,
     Refund = b'r' as isize,
     Reset = b'x' as isize,
 }
@@ -69,6 +72,8 @@ impl Request {
 
 /// What is added to the letter of a rule whose limit is not enforced.
 pub(super) const SHADOW: u8 = 128;
+/// What is taken off it if its limit has a penalty: the letter is then in upper case.
+pub(super) const PENALISED: u8 = 32;
 
 /// The length of what comes before a request's rules.
 const HEAD: usize = 4;
@@ -112,15 +117,15 @@ pub(super) fn text(requests: &[Request]) -> Vec<u8> {
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) allowed: bool,
-    limits: u8,
-    /// For each limit how many states there are, and those. Two limits of one state each are usual.
+    keys: u8,
+    /// For each key how many states there are, and those. Two limits of one state each are usual.
     held: SmallVec<[u8; 2 * (1 + State::SIZE)]>,
 }
 
 impl Found {
-    /// How many limits it says something of.
-    pub(super) fn limits(&self) -> usize {
-        self.limits.into()
+    /// How many keys it says something of: one for each limit, and behind it one for its penalty.
+    pub(super) fn keys(&self) -> usize {
+        self.keys.into()
     }
 
     /// The states that each key held.
@@ -145,13 +150,13 @@ impl Found {
             }
             _ => return None,
         };
-        let limits = take(rest, 1)?[0];
+        let keys = take(rest, 1)?[0];
         let from = *rest;
-        for _ in 0..limits {
+        for _ in 0..keys {
             states(rest)?;
         }
         let held = SmallVec::from_slice(&from[..from.len() - rest.len()]);
-        Some(Ok(Self { allowed, limits, held }))
+        Some(Ok(Self { allowed, keys, held }))
     }
 }
 

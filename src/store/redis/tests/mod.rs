@@ -60,21 +60,25 @@ impl Redis {
 }
 
 fn traces(redis: &Redis, steps: u64) {
-    let mut done = 0;
+    let (mut done, mut begun) = (0, 0);
     for seed in variable("TWIN_SEED").unwrap_or(0).. {
         let failed = catch_unwind(AssertUnwindSafe(|| {
             // Most traces are short, to meet many limits; some fill logs.
             Trace::new(seed, redis).run(if seed % 64 == 63 { 1_500 } else { 40 })
         }));
         match failed {
-            Ok(steps) => done += steps,
+            Ok(of_trace) => {
+                done += of_trace.steps;
+                begun += of_trace.begun;
+            }
             Err(_) => panic!("the trace of seed {seed} differs"),
         }
         if let Some(fake) = redis.fake() {
             fake.keys.borrow_mut().clear();
         }
         if done > steps {
-            println!("{done} steps compared, in {} traces", seed + 1);
+            println!("{done} steps compared, in {} traces; {begun} refusals by penalties were begun", seed + 1);
+            assert!(begun > done / 1_000, "only {begun} of {done} steps began a refusal");
             return;
         }
     }
@@ -119,19 +123,23 @@ fn whatever_a_key_holds_nothing_panics() {
         let changes = random.one_in(2);
         let mut now = 1_767_225_600_000_000;
         for _ in 0..20 {
-            let terms = Arc::new(Terms::new("limit".into(), 0, random.algorithm(kind), &hasher));
+            let terms = Terms::new("limit".into(), 0, random.algorithm(kind), &hasher);
+            let terms = Arc::new(terms.penalised(random.penalty(), &hasher));
             if !changes {
                 let bytes = |random: &mut Random| {
                     let bytes: Vec<u8> =
                         (0..18).map(|_| if random.one_in(3) { 0 } else { random.next() as u8 }).collect();
                     bytes[..random.up_to(18) as usize].to_vec()
                 };
+                let all_bytes = |random: &mut Random| (0..18).map(|_| random.next() as u8).collect();
                 let held = match random.below(2) {
                     0 => Held::Text(bytes(&mut random)),
                     _ => Held::List((0..random.up_to(5)).map(|_| bytes(&mut random)).collect()),
                 };
                 let name = super::key::name("t", &terms, key);
-                fake.keys.borrow_mut().insert(name.into_bytes(), (held, Some(u64::MAX)));
+                fake.keys.borrow_mut().insert(name.clone().into_bytes(), (held, Some(u64::MAX)));
+                let held = Held::Text(if random.one_in(4) { bytes(&mut random) } else { all_bytes(&mut random) });
+                fake.keys.borrow_mut().insert(super::key::of_penalty(name).into_bytes(), (held, Some(u64::MAX)));
             }
             now += random.up_to(1 << 40);
             let charge = Charge { terms: &terms, key, cost: random.cost(terms.algorithm().capacity()) };

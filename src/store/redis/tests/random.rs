@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Rounding, SlidingLog, SlidingWindow, SlidingWindowCounter,
-    TokenBucket,
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
 };
 
 /// SplitMix64.
@@ -74,6 +74,16 @@ impl Random {
             6 => LeakyBucket::new(one, other, span).into(),
             _ => LeakyBucketQueue::new(one, other, span).into(),
         }
+    }
+
+    pub(super) fn penalty(&mut self) -> Penalty {
+        let most = if self.one_in(4) { 1_000 } else { 4 };
+        let denials = self.up_to(most) as u32;
+        let mut spans = [self.micros(), self.micros(), self.micros(), self.micros()].map(Duration::from_micros);
+        spans[1..3].sort();
+        let penalty = Penalty::after(denials, spans[0]).refused_for(spans[1]);
+        let penalty = if self.one_in(4) { penalty } else { penalty.doubling_up_to(spans[2]) };
+        if self.one_in(2) { penalty } else { penalty.remembered_for(spans[3]) }
     }
 
     pub(super) fn cost(&mut self, capacity: u64) -> u64 {

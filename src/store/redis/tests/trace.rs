@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::random::Random;
 use super::{Redis, variable};
-use crate::algorithm::{Algorithm, Log, Room, Standing, Twins};
+use crate::algorithm::{Algorithm, Log, Penalty, Room, Sentence, Standing, Twins};
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
@@ -73,6 +73,8 @@ struct Expected {
     is_over: bool,
     mark: Record,
     standing: Standing,
+    is_penalty: bool,
+    begun: Option<Sentence>,
 }
 
 /// A trace: limits, what they remember, and a clock.
@@ -82,13 +84,23 @@ pub(super) struct Trace<'a> {
     terms: Vec<Arc<Terms>>,
     key: KeyHash,
     memories: Vec<Memory>,
+    /// What is remembered by the limits' penalties.
+    penalties: Vec<Record>,
     receipts: Vec<Vec<(usize, u64, Record)>>,
     now: u64,
     /// Spans that led to an edge before.
     edges: Vec<u64>,
     /// Redis' own clock is used, keys expire, and time goes on.
     own_clock: bool,
-    steps: u64,
+    done: Done,
+}
+
+/// How much of what is to be compared was met.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    pub(super) steps: u64,
+    /// Refusals by penalties that were begun.
+    pub(super) begun: u64,
 }
 
 impl<'a> Trace<'a> {
@@ -102,12 +114,18 @@ impl<'a> Trace<'a> {
         });
         let algorithms: Vec<Algorithm> = algorithms.collect();
         let mut thresholds = Random(!seed);
+        let mut penalties = Random(seed << 32);
         let mut terms = |(index, algorithm): (usize, &Algorithm)| {
             let terms = Terms::new(format!("limit {index}").into(), index as u16, *algorithm, &hasher);
             // Every other trace, so that a seed of before is the same trace.
             let has = |random: &mut Random| seed % 2 == 1 && random.one_in(2);
             let terms = if has(&mut thresholds) { terms.soft(thresholds.up_to(200) as u32) } else { terms };
-            Arc::new(if has(&mut thresholds) { terms.shadow() } else { terms })
+            let terms = if has(&mut thresholds) { terms.shadow() } else { terms };
+            if seed % 4 < 2 || !terms.is_enforced() || penalties.one_in(3) {
+                return Arc::new(terms);
+            }
+            let terms = Arc::new(terms.penalised(penalties.penalty(), &hasher));
+            if penalties.one_in(8) { terms.forbearing() } else { terms }
         };
         let terms = algorithms.iter().enumerate().map(&mut terms).collect();
         let own_clock = redis.fake().is_some() && random.one_in(3);
@@ -121,22 +139,23 @@ impl<'a> Trace<'a> {
             terms,
             key: hasher.hash(&seed.to_le_bytes()),
             memories: algorithms.iter().map(Memory::of).collect(),
+            penalties: vec![Record::EMPTY; algorithms.len()],
             receipts: Vec::new(),
             now,
             edges: Vec::new(),
             own_clock,
-            steps: 0,
+            done: Done::default(),
             random,
         }
     }
 
-    pub(super) fn run(mut self, calls: u64) -> u64 {
+    pub(super) fn run(mut self, calls: u64) -> Done {
         for _ in 0..calls {
             self.step_clock();
             let together = 1 + self.random.below(3) * self.random.below(2);
             self.call(together);
         }
-        self.steps
+        self.done
     }
 
     fn step_clock(&mut self) {
@@ -175,7 +194,7 @@ impl<'a> Trace<'a> {
         let Replies { now, found } = self.redis.run(clock, &requests);
         assert_eq!(now, self.now);
         for (step, found) in steps.into_iter().zip(found) {
-            self.steps += 1;
+            self.done.steps += 1;
             let found = found.unwrap();
             if variable("TWIN_SEED").is_some() {
                 println!("{now} {step:?} {found:?}");
@@ -188,10 +207,16 @@ impl<'a> Trace<'a> {
     }
 
     fn compare(&mut self, decision: &Decision, expected: &[Expected]) {
-        for (outcome, &Expected { verdict, is_over, mark, standing }) in decision.outcomes().iter().zip(expected) {
+        for (outcome, &Expected { verdict, is_over, mark, standing, is_penalty, begun }) in
+            decision.outcomes().iter().zip(expected)
+        {
             assert_eq!((outcome.verdict(), outcome.uses_overage()), (verdict, is_over), "{:?}", self.terms);
             assert_eq!(outcome.standing(), standing, "{:?}", self.terms);
-            assert_eq!(outcome.mark, mark, "{:?}", self.terms);
+            assert_eq!((outcome.is_penalty(), outcome.begun()), (is_penalty, begun), "{:?}", self.terms);
+            self.done.begun += u64::from(begun.is_some());
+            if begun.is_none() {
+                assert_eq!(outcome.mark, mark, "{:?}", self.terms);
+            }
         }
         let spans =
             [decision.retry_after(), decision.outcomes()[0].more_after(), Some(decision.outcomes()[0].reset_after())];
@@ -206,10 +231,16 @@ impl<'a> Trace<'a> {
             fake.expire();
         }
         let keys = fake.keys.borrow();
-        for (terms, memory) in self.terms.iter().zip(&self.memories) {
-            let Some((_, last)) = keys.get(key::name("t", terms, self.key).as_bytes()) else { continue };
+        let limits = self.terms.iter().zip(&self.memories).map(|(terms, memory)| {
+            (key::name("t", terms, self.key), memory.standing(terms.algorithm(), self.now).reset_after)
+        });
+        let penalties = self.terms.iter().zip(&self.penalties).map(|(terms, record)| {
+            let left = record.until.saturating_sub(self.now);
+            (key::of_penalty(key::name("t", terms, self.key)), left.into())
+        });
+        for (name, left) in limits.chain(penalties) {
+            let Some((_, last)) = keys.get(name.as_bytes()) else { continue };
             let last = last.expect("a key has a time to live");
-            let left = memory.standing(terms.algorithm(), self.now).reset_after;
             // Within its last ms a key is there and means nothing.
             if self.own_clock && left > 0 {
                 let until = u128::from(self.now) + left;
@@ -229,9 +260,11 @@ impl<'a> Trace<'a> {
                 let keys: Vec<_> = self.terms.iter().map(|terms| (terms, self.key)).collect();
                 let request = ask::resets("t", &keys);
                 self.memories = self.terms.iter().map(|terms| Memory::of(terms.algorithm())).collect();
+                self.penalties.fill(Record::EMPTY);
                 (request, Step::Change)
             }
             4 => self.decide(Task::Peek),
+            5 if self.random.one_in(4) => self.decide(Task::Try),
             _ => self.decide(Task::Acquire),
         }
     }
@@ -258,6 +291,12 @@ impl<'a> Trace<'a> {
             .zip(&costs)
             .map(|((terms, memory), &cost)| memory.peek(terms.ceiling(), self.now, cost))
             .collect();
+        let own = rooms.clone();
+        let penalised = |(((room, terms), record), &cost): (((Room, &Arc<Terms>), &Record), &u64)| {
+            if cost == 0 || terms.penalty().is_none() { room } else { Penalty::room(record, self.now, room) }
+        };
+        let rooms: Vec<Room> =
+            rooms.into_iter().zip(&self.terms).zip(&self.penalties).zip(&costs).map(penalised).collect();
         let has_room = |(terms, room): (&Arc<Terms>, &Room)| room.is_now() || !terms.is_enforced();
         let take = task == Task::Acquire && self.terms.iter().zip(&rooms).all(has_room);
         let mut receipt = Vec::new();
@@ -270,8 +309,19 @@ impl<'a> Trace<'a> {
                 mark = memory.commit(terms.ceiling(), self.now, costs[limit]);
                 receipt.push((limit, costs[limit], mark));
             }
-            let standing = memory.standing(algorithm, self.now);
-            expected.push(Expected { verdict: rooms[limit].into(), is_over, mark, standing });
+            let mut standing = memory.standing(algorithm, self.now);
+            let (mut room, mut is_penalty, mut begun) = (rooms[limit], false, None);
+            if let Some(by) = terms.penalty() {
+                let record = &mut self.penalties[limit];
+                let is_refused = Penalty::left(record, self.now) > 0;
+                if task != Task::Peek && by.counts && !own[limit].is_now() && !is_refused {
+                    begun = by.penalty.strike(record, self.now);
+                    room = Penalty::room(record, self.now, room);
+                }
+                standing = Penalty::standing(record, self.now, standing);
+                is_penalty = Penalty::left(record, self.now) > 0;
+            }
+            expected.push(Expected { verdict: room.into(), is_over, mark, standing, is_penalty, begun });
         }
         let charge = |(terms, &cost)| Charge { terms, key: self.key, cost };
         let charges: Vec<Charge<'_>> = self.terms.iter().zip(&costs).map(charge).collect();

@@ -9,10 +9,10 @@ use crate::error::{ConfigError, ConfigErrorKind};
 
 /// A set of networks: disjoint, and in order.
 #[derive(Clone, Debug)]
-pub(super) struct Cidrs(Arc<[IpNet]>);
+pub(crate) struct Cidrs(Arc<[IpNet]>);
 
 impl Cidrs {
-    pub(super) fn parse<I>(texts: I) -> Result<Self, ConfigError>
+    pub(crate) fn parse<I>(texts: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
@@ -23,17 +23,22 @@ impl Cidrs {
     }
 
     /// Whether one of them holds this canonical address.
-    pub(super) fn contain(&self, address: IpAddr) -> bool {
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
         let behind = self.0.partition_point(|network| network.network() <= address);
         behind.checked_sub(1).is_some_and(|nearest| self.0[nearest].contains(&address))
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// What they hold all of, if they do: IPv4, or what is in use of IPv6 (`2000::/3`).
-    pub(super) fn everyone(&self) -> Option<&'static str> {
+    pub(crate) fn everyone(&self) -> Option<&'static str> {
         let unicast = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
         let hold = |all: IpNet| self.0.iter().any(|network| network.contains(&all));
         if hold(Ipv4Net::default().into()) {

@@ -1,0 +1,42 @@
+//! Where the address of a request is found.
+
+use std::net::IpAddr;
+
+use super::client::{ClientAddress, ClientIp};
+use super::peer::{Peer, PeerIp};
+use crate::request::RequestHead;
+
+/// Finds the address that a request comes from: [`peer_ip`](super::peer_ip),
+/// [`client_ip`](super::client_ip), [`ClientAddress`], or a closure over the request's head. All of it,
+/// whatever part of it makes a key.
+pub trait AddressSource: Send + Sync + 'static {
+    /// The address, if the request shows one.
+    fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr>;
+}
+
+impl AddressSource for PeerIp {
+    fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        match Peer::of(head)? {
+            Peer::Address(address) => Some(address),
+            Peer::Unix => None,
+        }
+    }
+}
+
+impl AddressSource for ClientAddress {
+    fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        self.resolve(head).ok()
+    }
+}
+
+impl AddressSource for ClientIp {
+    fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        self.client().address(head)
+    }
+}
+
+impl<F: Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static> AddressSource for F {
+    fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        self(head)
+    }
+}

@@ -1,0 +1,54 @@
+//! What a file says of those whom a limit denies too often.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tower_ratelimit::{ManualClock, MemoryStore, Timestamp};
+
+use crate::service::{Limited, from};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How many seconds each of the first refusals is, of a limit of one a second that has a penalty after two
+/// denials. Each is met as soon as the one before is over.
+fn refusals(penalty: &str) -> Vec<u64> {
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let yaml = format!(
+        "
+domain: shop
+descriptors:
+- key: remote_address
+  rate_limit: {{ unit: second, requests_per_unit: 1, penalty: {penalty} }}
+"
+    );
+    let limited = Limited::by(&yaml).store(MemoryStore::new().clock(clock.clone()));
+    let denied = || limited.send(from("192.0.2.1")).status == StatusCode::TOO_MANY_REQUESTS;
+    let refusal = |_| {
+        assert!(!denied() && denied(), "one a second");
+        // From here on, the limit itself would deny for less than a second.
+        assert!(denied());
+        let mut seconds = 0;
+        while denied() {
+            clock.advance(SECOND);
+            seconds += 1;
+            assert!(seconds < 100, "{penalty}");
+        }
+        // What was let in, to see it, is no denial.
+        clock.advance(SECOND);
+        assert!(limited.allows(from("192.0.2.2")));
+        clock.advance(SECOND);
+        seconds
+    };
+    (0..4).map(refusal).collect()
+}
+
+#[test]
+fn refusals_are_as_long_as_the_file_says() {
+    assert_eq!(refusals("{ denials: 2, within: 7s }"), [7; 4]);
+    assert_eq!(refusals("{ denials: 2, within: 7s, refused_for: 3s }"), [3; 4]);
+    assert_eq!(refusals("{ denials: 2, within: 7s, refused_for: 3s, up_to: 10s }"), [3, 6, 10, 10]);
+    assert_eq!(refusals("{ denials: 2, within: 7s, refused_for: 3s, up_to: 10s, remembered_for: 1s }"), [3; 4]);
+    assert_eq!(refusals("{ denials: 2, within: 1s, refused_for: 3s, up_to: 10s, remembered_for: 1m }"), [3, 6, 10, 10]);
+    // JSON is YAML.
+    assert_eq!(refusals(r#"{ "denials": 2, "within": "7s", "refused_for": "3s" }"#), [3; 4]);
+}
