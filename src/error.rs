@@ -90,6 +90,8 @@ pub(crate) enum Fault {
     PeriodTooLong { what: &'static str, is: Duration },
     PeriodNotWhole { what: &'static str, is: Duration },
     Buckets { period: Duration, buckets: u32 },
+    DayOfMonth { day: u8 },
+    NoMonth,
     NoKeys,
     NoNodes,
     NoFailures,
@@ -105,6 +107,8 @@ impl Fault {
             Self::PeriodTooLong { .. } => "a period or interval is longer than 366 days: shorten it",
             Self::PeriodNotWhole { .. } => "a period or interval is not whole microseconds: round it",
             Self::Buckets { .. } => "a period does not divide into its buckets: use a number that divides it",
+            Self::DayOfMonth { .. } => "a month begins with a day that there is not: use one from 1 to 31",
+            Self::NoMonth => "`from_day` is for months: use `CalendarWindow::monthly`, or leave it out",
             Self::NoKeys => "max_keys is 0: remember at least 1 key",
             Self::NoNodes => "a limit is shared by 0 nodes: count all that share it, this one too",
             Self::NoFailures => "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
@@ -232,7 +236,8 @@ impl fmt::Display for Fault {
                     None => write!(f, "use a number that divides {micros}"),
                 }
             }
-            Self::NoKeys | Self::NoNodes | Self::NoFailures => f.write_str(self.message()),
+            Self::DayOfMonth { day } => write!(f, "no month has a day {day}: use one from 1 to 31"),
+            Self::NoMonth | Self::NoKeys | Self::NoNodes | Self::NoFailures => f.write_str(self.message()),
         }
     }
 }

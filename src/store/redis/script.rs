@@ -11,6 +11,7 @@ use crate::algorithm::State;
 pub(super) const TEXT: &str = concat!(
     include_str!("instant.lua"),
     include_str!("../../algorithm/fixed_window.lua"),
+    include_str!("../../algorithm/calendar_window.lua"),
     include_str!("../../algorithm/sliding_window_counter.lua"),
     include_str!("../../algorithm/drain.lua"),
     include_str!("../../algorithm/leaky_bucket_queue.lua"),
