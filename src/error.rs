@@ -75,6 +75,10 @@ pub(crate) enum ConfigErrorKind {
     TimeZone {
         zone: String,
     },
+    #[cfg(all(feature = "rules", not(feature = "time-zones")))]
+    NoTimeZones {
+        zone: String,
+    },
     #[cfg(feature = "time-zones")]
     TimeOfDay {
         time: String,
@@ -90,7 +94,7 @@ pub(crate) enum Fault {
     PeriodTooLong { what: &'static str, is: Duration },
     PeriodNotWhole { what: &'static str, is: Duration },
     Buckets { period: Duration, buckets: u32 },
-    DayOfMonth { day: u8 },
+    DayOfMonth { day: u32 },
     NoMonth,
     NoKeys,
     NoNodes,
@@ -203,6 +207,10 @@ impl fmt::Display for ConfigError {
                 f,
                 "there is no time zone {zone:?}: use a name of the IANA's database, such as \"Europe/Berlin\" or \"UTC\""
             ),
+            #[cfg(all(feature = "rules", not(feature = "time-zones")))]
+            ConfigErrorKind::NoTimeZones { zone } => {
+                write!(f, "the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\"")
+            }
             #[cfg(feature = "time-zones")]
             ConfigErrorKind::TimeOfDay { time } => {
                 write!(f, "{time:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\"")

@@ -52,7 +52,7 @@ impl Calendar {
     pub(super) const fn from_day(self, day: u8) -> Result<Self, Fault> {
         match (self.unit, day) {
             (Unit::Month(_), 1..=31) => Ok(Self { unit: Unit::Month(day), ..self }),
-            (Unit::Month(_), _) => Err(Fault::DayOfMonth { day }),
+            (Unit::Month(_), _) => Err(Fault::DayOfMonth { day: day as u32 }),
             _ => Err(Fault::NoMonth),
         }
     }

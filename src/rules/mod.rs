@@ -62,6 +62,7 @@
 //! merge keys (`<<`), and more than one document. Not supported yet: `on_store_error`.
 
 mod allowance;
+mod calendar;
 mod compile;
 mod descriptor;
 mod extractors;

@@ -59,6 +59,11 @@ impl Request {
         if let Some(mark) = mark {
             self.text.extend_from_slice(&mark.to_bytes());
         }
+        self.numbers(numbers);
+    }
+
+    /// More of a rule's numbers.
+    pub(super) fn numbers(&mut self, numbers: &[f64]) {
         for number in numbers {
             self.text.extend_from_slice(&number.to_le_bytes());
         }
