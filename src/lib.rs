@@ -40,7 +40,7 @@
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
 //! | `redis-tls` | | `rediss://` URLs, by rustls |
-//! | `time-zones` | | limits by the time of day, anywhere |
+//! | `time-zones` | | limits by the time of day, and quotas by the calendar, anywhere |
 //! | `rules` | | `rules::Rules`, by which a file says which limits apply |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
