@@ -1,6 +1,7 @@
 //! Windows of a calendar: `calendar`, and where its windows start.
 
 use super::fields::{self, Fields, one_of};
+use super::period;
 use super::problem::Problem;
 use crate::algorithm::{CalendarWindow, Weekday};
 use crate::error::{ConfigError, Fault};
@@ -35,11 +36,12 @@ pub(super) fn read(fields: &Fields<'_>, limit: u32, problems: &mut Vec<Problem>)
     }
     let (zone, zone_at) = fields.text("calendar", problems)?;
     if let Some(node) = fields.get("period") {
-        let message = format!("a calendar has no `period`: write `unit`, as {}", one_of(UNITS));
+        let message = format!("a calendar has no `period`: use `unit`, which can be {}", one_of(UNITS));
         problems.push(Problem::new(node.at, message));
         return None;
     }
-    let unit = fields::text(fields.get("unit")?, "unit").ok()?.to_ascii_lowercase();
+    let unit_node = fields.get("unit")?;
+    let unit = fields::text(unit_node, "unit").ok()?.to_ascii_lowercase();
     for (name, owner) in [("starts", "week"), ("day", "month")] {
         if let Some(node) = fields.get(name).filter(|_| unit != owner) {
             let message = format!("`{name}` is of `unit: {owner}`: leave it out");
@@ -52,8 +54,12 @@ pub(super) fn read(fields: &Fields<'_>, limit: u32, problems: &mut Vec<Problem>)
         "month" => CalendarWindow::try_monthly(limit),
         "year" => CalendarWindow::try_yearly(limit),
         _ => {
-            let message = format!("a calendar's `unit` is {}: use one, or leave `calendar` out", one_of(UNITS));
-            problems.push(Problem::new(zone_at, message));
+            // What is none at all is reported where it is read.
+            if period::UNITS.iter().any(|(name, _)| *name == unit) {
+                let message =
+                    format!("a calendar's `unit` can't be `{unit}`: use {}, or leave `calendar` out", one_of(UNITS));
+                problems.push(Problem::new(unit_node.at, message));
+            }
             return None;
         }
     };

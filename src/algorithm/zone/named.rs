@@ -156,6 +156,14 @@ mod tests {
         assert_eq!(current.end(end - 60, || unreachable!("it is near")), end);
     }
 
+    /// In Toronto, 1919, clocks went from 23:30 to 0:30. Nothing like it has happened since 1970.
+    #[test]
+    fn a_midnight_in_the_middle_of_what_is_skipped_is_its_end() {
+        let toronto = Named::find("America/Toronto").unwrap();
+        let began: Timestamp = "1919-03-31T04:30:00Z".parse().unwrap();
+        assert_eq!(toronto.start_of(civil::day(1919, 3, 31)), began.as_second());
+    }
+
     #[test]
     fn a_zone_is_known_once() {
         let zones = ["Europe/Berlin", "europe/berlin"].map(|name| Named::find(name).unwrap());
