@@ -49,7 +49,7 @@ impl Calendar {
         Self { unit, every: 1, zone: Zone::Utc }
     }
 
-    pub(super) const fn from_day(self, day: u8) -> Result<Self, Fault> {
+    pub(super) const fn starting(self, day: u8) -> Result<Self, Fault> {
         match (self.unit, day) {
             (Unit::Month(_), 1..=31) => Ok(Self { unit: Unit::Month(day), ..self }),
             (Unit::Month(_), _) => Err(Fault::DayOfMonth { day: day as u32 }),

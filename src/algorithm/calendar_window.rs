@@ -124,7 +124,7 @@ impl CalendarWindow {
     #[must_use]
     #[track_caller]
     pub const fn from_day(self, day: u8) -> Self {
-        Self { calendar: checked!(self.calendar.from_day(day)), ..self }
+        Self { calendar: checked!(self.calendar.starting(day)), ..self }
     }
 
     /// Like [`from_day`](Self::from_day), for a day that is not known to be right.
@@ -133,7 +133,7 @@ impl CalendarWindow {
     ///
     /// When there is no such day, or windows are not months.
     pub fn try_from_day(self, day: u8) -> Result<Self, ConfigError> {
-        Ok(Self { calendar: self.calendar.from_day(day)?, ..self })
+        Ok(Self { calendar: self.calendar.starting(day)?, ..self })
     }
 
     /// Windows begin where it is midnight there: in a time zone of the IANA's database (`"Europe/Berlin"`, `"UTC"`),

@@ -54,7 +54,7 @@ impl Elsewhere {
     }
 
     async fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
-        let store = RedisConfig::node(&format!("redis://127.0.0.1:{}", self.port)).connect().await.unwrap();
+        let store = RedisConfig::node(format!("redis://127.0.0.1:{}", self.port)).connect().await.unwrap();
         limiter(limits).store(store)
     }
 

@@ -38,7 +38,7 @@ impl Named {
         if let Some(zone) = known.iter().find(|zone| zone.name == name) {
             return Ok(Self(zone));
         }
-        let current = [const { Current::NONE }; Unit::UNITS];
+        let current = [const { Current::new() }; Unit::UNITS];
         let zone = Box::leak(Box::new(Known { name, rules, current }));
         known.push(zone);
         Ok(Self(zone))
@@ -113,7 +113,10 @@ const MINUTES: u32 = 20;
 const MOST: u64 = (1 << MINUTES) - 1;
 
 impl Current {
-    const NONE: Self = Self(AtomicU64::new(0));
+    /// None is known.
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
 
     /// The end of the window that holds `at`, which `find` finds, from its start to its end.
     #[inline]
@@ -136,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_window_is_found_once() {
-        let current = Current::NONE;
+        let current = Current::new();
         let none = || unreachable!("it is known");
         for (start, end) in [(0, 86_400), (1_000_000, 32_622_400), (1 << 42, (1 << 42) + 82_830)] {
             assert_eq!(current.end(start, || (start, end)), end);
@@ -149,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_still_right() {
-        let current = Current::NONE;
+        let current = Current::new();
         let (start, end) = (1_000, 3_155_760_000_000);
         assert_eq!(current.end(start, || (start, end)), end);
         assert_eq!(current.end(start + 60, || (start, end)), end);
