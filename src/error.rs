@@ -77,6 +77,10 @@ pub(crate) enum ConfigErrorKind {
     TimeZone {
         zone: String,
     },
+    #[cfg(all(feature = "rules", not(feature = "time-zones")))]
+    NoTimeZones {
+        zone: String,
+    },
     #[cfg(feature = "time-zones")]
     TimeOfDay {
         time: String,
@@ -92,6 +96,8 @@ pub(crate) enum Fault {
     PeriodTooLong { what: &'static str, is: Duration },
     PeriodNotWhole { what: &'static str, is: Duration },
     Buckets { period: Duration, buckets: u32 },
+    DayOfMonth { day: u32 },
+    NoMonth,
     NoKeys,
     NoNodes,
     NoFailures,
@@ -109,6 +115,8 @@ impl Fault {
             Self::PeriodTooLong { .. } => "a period or interval is longer than 366 days: shorten it",
             Self::PeriodNotWhole { .. } => "a period or interval is not whole microseconds: round it",
             Self::Buckets { .. } => "a period does not divide into its buckets: use a number that divides it",
+            Self::DayOfMonth { .. } => "a month begins with a day that there is not: use one from 1 to 31",
+            Self::NoMonth => "`from_day` is for months: use `CalendarWindow::monthly`, or leave it out",
             Self::NoKeys => "max_keys is 0: remember at least 1 key",
             Self::NoNodes => "a limit is shared by 0 nodes: count all that share it, this one too",
             Self::NoFailures => "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
@@ -213,6 +221,10 @@ impl fmt::Display for ConfigError {
                 f,
                 "there is no time zone {zone:?}: use a name of the IANA's database, such as \"Europe/Berlin\" or \"UTC\""
             ),
+            #[cfg(all(feature = "rules", not(feature = "time-zones")))]
+            ConfigErrorKind::NoTimeZones { zone } => {
+                write!(f, "the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\"")
+            }
             #[cfg(feature = "time-zones")]
             ConfigErrorKind::TimeOfDay { time } => {
                 write!(f, "{time:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\"")
@@ -254,7 +266,8 @@ impl fmt::Display for Fault {
                 "a penalty refuses for {first:?} at first and doubles that up to {longest:?}, which is shorter: \
                  lengthen that, or shorten the first"
             ),
-            Self::NoKeys | Self::NoNodes | Self::NoFailures => f.write_str(self.message()),
+            Self::DayOfMonth { day } => write!(f, "no month has a day {day}: use one from 1 to 31"),
+            Self::NoMonth | Self::NoKeys | Self::NoNodes | Self::NoFailures => f.write_str(self.message()),
         }
     }
 }

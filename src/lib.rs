@@ -44,7 +44,7 @@
 //! | `tonic` | | peer addresses from where Tonic's server puts them |
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
 //! | `redis-tls` | | `rediss://` URLs, by rustls |
-//! | `time-zones` | | limits by the time of day, anywhere |
+//! | `time-zones` | | limits by the time of day, and quotas by the calendar, anywhere |
 //! | `rules` | | `rules::Rules`, by which a file (or Redis) says which limits apply, and changes them |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -77,8 +77,8 @@ mod time;
 pub mod when;
 
 pub use algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};

@@ -40,12 +40,11 @@ impl Terms {
     /// The terms of the limit `name`, the `index`th of its limiter, on a store that hashes keys by
     /// `hasher`.
     pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
-        // What is remembered under one algorithm, or in one period, means nothing under another.
-        let cycle = algorithm.cycle().to_le_bytes();
-        let identity = [algorithm.name().as_bytes(), &cycle, name.as_bytes()].concat();
+        // What is remembered under one algorithm, period or calendar means nothing under another.
+        let identity = format!("{} {} {name}", algorithm.name(), algorithm.cycle());
         Self {
             name,
-            hash: hasher.hash(&identity),
+            hash: hasher.hash(identity.as_bytes()),
             index,
             algorithm,
             percent: 0,
@@ -97,7 +96,7 @@ impl Terms {
         }
     }
 
-    /// The limit's name. Limits of one name, algorithm and period share what their keys have used.
+    /// The limit's name. Limits of one name, algorithm and period (or calendar) share what their keys have used.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

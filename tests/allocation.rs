@@ -217,6 +217,31 @@ fn nothing_for_a_penalty() {
     allocates("denied, and refused by it", &penalised(), DENIED, REFUSAL);
 }
 
+/// Not even where a window begins, which takes the rules of its zone.
+#[cfg(feature = "time-zones")]
+#[test]
+fn nothing_where_windows_are_a_calendars() {
+    use tower_ratelimit::{CalendarWindow, Limiter, ManualClock, MemoryStore, Timestamp};
+
+    let berlin = || CalendarWindow::monthly(1_000).from_day(15).in_zone("Europe/Berlin");
+    let limits = || layer([Limit::new("a", berlin())]);
+    allocates("by a calendar", &limits().headers([]), ALLOWED, 0);
+    // How long the present window is, each response is told anew.
+    allocates("by a calendar, draft", &limits(), ALLOWED, DRAFT + 1);
+
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let limiter = Limiter::new([Limit::new("a", berlin())]).store(MemoryStore::new().clock(clock.clone()));
+    let decide = || limiter.acquire("key", 600).into_ready().unwrap().unwrap().is_allowed();
+    assert!(decide());
+    let before = COUNT.get();
+    for _ in 0..500 {
+        assert!(!decide());
+        clock.advance(std::time::Duration::from_secs(31 * 86_400));
+        assert!(decide());
+    }
+    assert_eq!(COUNT.get(), before);
+}
+
 /// Values are compared where they were written.
 #[cfg(feature = "rules")]
 #[test]

@@ -3,17 +3,18 @@
 use super::shape::window_constructors;
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State, Twin};
-use super::{Exact, Room, Standing};
+use super::windows::Windows;
 use crate::record::Record;
 
 /// At most `limit` tokens in each window of `period`. Windows start at the multiples of `period`
-/// since the Unix epoch, so that a window of a day is a day of UTC.
+/// since the Unix epoch, so that a window of a day is a day of UTC. For months, or days elsewhere, there is
+/// [`CalendarWindow`](crate::CalendarWindow).
 ///
 /// - **Admits at most**: `limit` in a window; twice that across the edge of two, if a client
 ///   spends one window's tokens at its end and the next one's at its start.
 /// - **Remembers**: 16 bytes a key: the window and its count.
-/// - **Choose it when** people think in calendar windows ("10,000 a day"), or when cost matters
-///   most and a burst at the edge does no harm.
+/// - **Choose it when** people think in windows ("10,000 a day"), or when cost matters most and a
+///   burst at the edge does no harm.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,57 +35,22 @@ impl FixedWindow {
     const fn of(limit: u32, period: u64) -> Self {
         Self { limit, period }
     }
+}
 
-    /// The end of the window that counts at `now`, and what it counts.
-    #[inline]
+impl Windows for FixedWindow {
+    #[inline(always)]
+    fn most(&self) -> u64 {
+        self.capacity()
+    }
+
+    #[inline(always)]
     fn current(&self, record: &Record, now: u64) -> (u64, u64) {
         let end = now - now % self.period + self.period;
         if record.until < end {
             (end, 0)
         } else {
-            // This window, or a later one after a clock stepped back: time stands still until then.
+            // This window, or a later one after a clock stepped back.
             (record.until, record.detail)
-        }
-    }
-
-    #[inline]
-    fn record(until: u64, count: u64) -> Record {
-        if count == 0 { Record::EMPTY } else { Record { until, detail: count } }
-    }
-}
-
-impl Exact<Record> for FixedWindow {
-    #[inline(always)]
-    fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
-        let (end, count) = self.current(record, now);
-        match self.capacity().checked_sub(cost) {
-            None => Room::Never,
-            Some(most) if count <= most => Room::NOW,
-            Some(_) => Room::After(u128::from(end - now)),
-        }
-    }
-
-    #[inline(always)]
-    fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
-        let (until, count) = self.current(record, now);
-        *record = Self::record(until, count + cost);
-        *record
-    }
-
-    #[inline(always)]
-    fn standing(&self, record: &Record, now: u64) -> Standing {
-        let (end, count) = self.current(record, now);
-        if count == 0 {
-            return Standing::untouched(self.capacity());
-        }
-        let left = u128::from(end - now);
-        Standing { remaining: self.capacity().saturating_sub(count), more_after: Some(left), reset_after: left }
-    }
-
-    fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
-        let (until, count) = self.current(record, now);
-        if until == mark.until {
-            *record = Self::record(until, count.saturating_sub(cost));
         }
     }
 }

@@ -4,13 +4,17 @@
 //! | limit | admits at most | bytes a key | choose it for |
 //! |---|---|---|---|
 //! | [`TokenBucket`] | its capacity at once, its rate on average | 16 | APIs: bursts welcome, the average counts |
-//! | [`FixedWindow`] | its limit in an aligned window, twice that across an edge | 16 | quotas by calendar: "10,000 a day" |
+//! | [`FixedWindow`] | its limit in an aligned window, twice that across an edge | 16 | quotas: "10,000 a day" |
+//! | [`CalendarWindow`] | the same, in days, weeks, months and years of a time zone | 16 | quotas that people are billed by: "10,000 a month" |
 //! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 16 | a smoother window at the same price |
 //! | [`SlidingWindow`] | its limit in any period less one bucket | 16 to 32 for each bucket in use | windows without edges, as fine as you like |
 //! | [`SlidingLog`] | its limit in any period, exactly | 16 to 32 for each request in the period | small limits that must be exact: logins, payments |
 //! | [`LeakyBucket`] | its capacity at once, its rate on average | 16 | a token bucket, seen as a level |
 //! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 16 | shaping: delays instead of denying |
 
+mod calendar;
+mod calendar_window;
+mod civil;
 mod drain;
 mod fixed_window;
 mod full;
@@ -28,9 +32,15 @@ mod soft;
 mod token_bucket;
 #[cfg(feature = "redis")]
 mod twin;
+mod windows;
+mod zone;
 
+use std::fmt;
 use std::time::Duration;
 
+use calendar::Calendar;
+pub use calendar::Weekday;
+pub use calendar_window::CalendarWindow;
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
 pub use leaky_bucket_queue::LeakyBucketQueue;
@@ -47,7 +57,7 @@ pub(crate) use twin::{State, Twins};
 
 pub(crate) use crate::decision::{Room, Standing};
 use crate::record::Record;
-use crate::time;
+use crate::time::{self, Timestamp};
 
 /// One of the limits, whichever it is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -55,6 +65,8 @@ use crate::time;
 pub enum Algorithm {
     /// A counter for each aligned window.
     FixedWindow(FixedWindow),
+    /// A counter for each window of a calendar.
+    CalendarWindow(CalendarWindow),
     /// Every request of the last period.
     SlidingLog(SlidingLog),
     /// A counter for each part of the last period.
@@ -74,6 +86,7 @@ macro_rules! of_each {
     ($algorithm:expr, $limit:ident => $call:expr) => {
         match $algorithm {
             Algorithm::FixedWindow($limit) => $call,
+            Algorithm::CalendarWindow($limit) => $call,
             Algorithm::SlidingLog($limit) => $call,
             Algorithm::SlidingWindow($limit) => $call,
             Algorithm::SlidingWindowCounter($limit) => $call,
@@ -92,15 +105,34 @@ impl Algorithm {
     }
 
     /// The span over which [`capacity`](Self::capacity) is allowed: a window's period, or the time
-    /// that an empty bucket takes to fill (a full one to drain).
+    /// that an empty bucket takes to fill (a full one to drain). Of a [`CalendarWindow`] the longest, where no
+    /// clocks are put back: 31 days for a month, 366 for a year.
     #[must_use]
     pub fn window(&self) -> Duration {
         time::micros(of_each!(self, limit => limit.window()))
     }
 
-    /// The period or the interval, in µs, to which what it remembers refers.
-    pub(crate) fn cycle(&self) -> u64 {
-        of_each!(self, limit => limit.cycle())
+    /// The same at an instant: how long a [`CalendarWindow`]'s window is that holds it.
+    #[must_use]
+    pub fn window_at(&self, at: Timestamp) -> Duration {
+        match self {
+            Self::CalendarWindow(limit) => time::micros(limit.window_at(at.as_micros())),
+            other => other.window(),
+        }
+    }
+
+    /// To what that which it remembers refers.
+    pub(crate) fn cycle(&self) -> Cycle {
+        match self {
+            Self::FixedWindow(limit) => Cycle::Micros(limit.cycle()),
+            Self::CalendarWindow(limit) => Cycle::Calendar(limit.calendar()),
+            Self::SlidingLog(limit) => Cycle::Micros(limit.cycle()),
+            Self::SlidingWindow(limit) => Cycle::Micros(limit.cycle()),
+            Self::SlidingWindowCounter(limit) => Cycle::Micros(limit.cycle()),
+            Self::TokenBucket(limit) => Cycle::Micros(limit.cycle()),
+            Self::LeakyBucket(limit) => Cycle::Micros(limit.cycle()),
+            Self::LeakyBucketQueue(limit) => Cycle::Micros(limit.cycle()),
+        }
     }
 
     /// What one of `parts` nodes, from 1, may allow on its own.
@@ -117,6 +149,7 @@ impl Algorithm {
     pub(crate) fn exact(&self) -> ByState<'_> {
         match self {
             Self::FixedWindow(limit) => ByState::Record(limit),
+            Self::CalendarWindow(limit) => ByState::Record(limit),
             Self::SlidingLog(limit) => ByState::Log(limit),
             Self::SlidingWindow(limit) => ByState::Log(limit),
             Self::SlidingWindowCounter(limit) => ByState::Record(limit),
@@ -130,12 +163,31 @@ impl Algorithm {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::FixedWindow(_) => "fixed_window",
+            Self::CalendarWindow(_) => "calendar_window",
             Self::SlidingLog(_) => "sliding_log",
             Self::SlidingWindow(_) => "sliding_window",
             Self::SlidingWindowCounter(_) => "sliding_window_counter",
             Self::TokenBucket(_) => "token_bucket",
             Self::LeakyBucket(_) => "leaky_bucket",
             Self::LeakyBucketQueue(_) => "leaky_bucket_queue",
+        }
+    }
+}
+
+/// A period or an interval, or a calendar.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Cycle {
+    Micros(u64),
+    Calendar(Calendar),
+}
+
+/// As names of keys have it: `60s`, `1500000u`, `m15.Europe/Berlin`.
+impl fmt::Display for Cycle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Micros(micros) if micros % 1_000_000 == 0 => write!(f, "{}s", micros / 1_000_000),
+            Self::Micros(micros) => write!(f, "{micros}u"),
+            Self::Calendar(calendar) => write!(f, "{calendar}"),
         }
     }
 }
@@ -182,6 +234,7 @@ macro_rules! into_algorithm {
 }
 into_algorithm!(
     FixedWindow,
+    CalendarWindow,
     SlidingLog,
     SlidingWindow,
     SlidingWindowCounter,

@@ -18,6 +18,12 @@ pub(crate) trait Twin<S>: Exact<S> {
     /// of a limit of `told` tokens.
     fn numbers(&self, cost: u64, told: u64) -> Numbers;
 
+    /// The numbers that follow those: what no script can work out, for an instant that is thought to be `now`.
+    fn edges(&self, now: u64) -> Numbers {
+        let _ = now;
+        Numbers::new()
+    }
+
     /// What a commit left, as the twin writes it.
     fn mark(&self, mark: &Record) -> State;
 
@@ -37,6 +43,7 @@ impl Algorithm {
     pub(crate) fn twin(&self) -> Twins<'_> {
         match self {
             Self::FixedWindow(limit) => Twins::Record(limit),
+            Self::CalendarWindow(limit) => Twins::Record(limit),
             Self::SlidingLog(limit) => Twins::Log(limit),
             Self::SlidingWindow(limit) => Twins::Log(limit),
             Self::SlidingWindowCounter(limit) => Twins::Record(limit),
@@ -50,6 +57,7 @@ impl Algorithm {
     pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::FixedWindow(_) => "fw",
+            Self::CalendarWindow(_) => "cw",
             Self::SlidingLog(_) => "sl",
             Self::SlidingWindow(_) => "sw",
             Self::SlidingWindowCounter(_) => "sc",

@@ -27,7 +27,8 @@ pub enum HeaderStyle {
     /// ```
     ///
     /// `q` tokens per `w` seconds (left out below a second); `r` are left, and there are more in
-    /// `t` seconds. For a bucket `q` is its capacity, and `w` the time in which it fills.
+    /// `t` seconds. For a bucket `q` is its capacity, and `w` the time in which it fills; for a calendar's
+    /// window, `w` is how long the present one is.
     Draft,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the limit that has
     /// least left.
@@ -89,8 +90,8 @@ pub(super) struct Headers {
     limits: Vec<Texts>,
     /// How many of them are enforced.
     enforced: usize,
-    /// `RateLimit-Policy` with all of those.
-    policies: HeaderValue,
+    /// `RateLimit-Policy` with all of those, where it is always the same.
+    policies: Option<HeaderValue>,
 }
 
 /// What is always the same about a limit.
@@ -100,14 +101,15 @@ struct Texts {
     name: Bytes,
     /// `"name";q=20;w=2`
     policy: Bytes,
+    /// What says how long `w` is, where that is not always the same and left out of it.
+    calendar: Option<Algorithm>,
     /// `20`
     capacity: HeaderValue,
 }
 
 impl Headers {
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
-        let mut headers =
-            Self { styles: Vec::new(), limits: Vec::new(), enforced: 0, policies: HeaderValue::from_static("") };
+        let mut headers = Self { styles: Vec::new(), limits: Vec::new(), enforced: 0, policies: None };
         headers.set_limits(limits);
         headers.set_styles(styles);
         headers
@@ -119,8 +121,8 @@ impl Headers {
         let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow());
         self.enforced = enforced().count();
         // No request meets so many as a file may have.
-        let all = if self.enforced > MOST { 0 } else { self.enforced };
-        self.policies = join(enforced().take(all).map(|(_, texts)| &texts.policy));
+        let are_same = self.enforced <= MOST && enforced().all(|(_, texts)| texts.calendar.is_none());
+        self.policies = are_same.then(|| join(enforced().map(|(_, texts)| &texts.policy)));
     }
 
     /// The same styles for other limits, or other styles for the same.
@@ -186,12 +188,26 @@ impl Headers {
     }
 
     fn policies(&self, decision: &Decision) -> HeaderValue {
-        if decision.all_overridden().is_empty() && told(decision).count() == self.enforced {
-            return self.policies.clone();
+        if let Some(policies) = &self.policies
+            && decision.all_overridden().is_empty()
+            && told(decision).count() == self.enforced
+        {
+            return policies.clone();
         }
-        let texts: SmallVec<[Cow<'_, Texts>; 4]> =
-            told(decision).map(|outcome| self.texts(decision, outcome)).collect();
-        join(texts.iter().map(|texts| &texts.policy))
+        let mut text: SmallVec<[u8; 256]> = SmallVec::new();
+        for outcome in told(decision) {
+            let texts = self.texts(decision, outcome);
+            if !text.is_empty() {
+                text.extend_from_slice(b", ");
+            }
+            text.extend_from_slice(&texts.policy);
+            if let Some(calendar) = texts.calendar {
+                text.extend_from_slice(b";w=");
+                let window = ceil_seconds(calendar.window_at(decision.at()));
+                text.extend_from_slice(itoa::Buffer::new().format(integer(window)).as_bytes());
+            }
+        }
+        value(&text)
     }
 
     /// What is said of the limit as it was for this request.
@@ -254,11 +270,13 @@ impl Texts {
         let name = format!("\"{escaped}\"");
         let capacity = algorithm.capacity();
         let window = algorithm.window();
+        let calendar = matches!(algorithm, Algorithm::CalendarWindow(_)).then_some(*algorithm);
         let policy = match window.as_secs() {
+            _ if calendar.is_some() => format!("{name};q={capacity}"),
             0 => format!("{name};q={capacity}"),
             _ => format!("{name};q={capacity};w={}", integer(ceil_seconds(window))),
         };
-        Self { name: name.into(), policy: policy.into(), capacity: number(capacity) }
+        Self { name: name.into(), policy: policy.into(), calendar, capacity: number(capacity) }
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use super::calendar;
 use super::fields::{self, Fields, one_of};
 use super::period;
 use super::problem::{Position, Problem};
 use crate::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Refill, Rounding, SlidingLog, SlidingWindow,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Refill, Rounding, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
 use crate::error::ConfigError;
@@ -51,6 +52,9 @@ const KNOBS: &[(&str, &[Kind])] = &[
     ("buckets", &[Kind::SlidingWindow]),
     ("rounding", &[Kind::SlidingWindowCounter]),
     ("waiting", &[Kind::LeakyBucketQueue]),
+    ("calendar", &[Kind::FixedWindow]),
+    ("starts", &[Kind::FixedWindow]),
+    ("day", &[Kind::FixedWindow]),
 ];
 
 impl Allowance {
@@ -104,6 +108,7 @@ fn limited(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Allowance
         buckets: positive(fields, "buckets", problems),
         rounding: fields.choice("rounding", &[("up", Rounding::Up), ("down", Rounding::Down)], problems),
         waiting: positive(fields, "waiting", problems),
+        calendar: calendar::read(fields, tokens.map_or(1, |(tokens, _)| tokens.max(1)), problems),
     };
     let is_wrong = problems.len() > before;
     let ((tokens, tokens_at), (period, period_at)) = (tokens?, period?);
@@ -133,12 +138,16 @@ struct Knobs {
     buckets: Option<u32>,
     rounding: Option<Rounding>,
     waiting: Option<u32>,
+    calendar: Option<CalendarWindow>,
 }
 
 fn algorithm(kind: Kind, tokens: u32, period: Duration, knobs: &Knobs) -> Result<Algorithm, ConfigError> {
     let burst = knobs.burst.unwrap_or(tokens);
     Ok(match kind {
-        Kind::FixedWindow => FixedWindow::try_new(tokens, period)?.into(),
+        Kind::FixedWindow => match knobs.calendar {
+            Some(window) => window.into(),
+            None => FixedWindow::try_new(tokens, period)?.into(),
+        },
         Kind::SlidingLog => SlidingLog::try_new(tokens, period)?.into(),
         Kind::SlidingWindow => {
             let window = SlidingWindow::try_new(tokens, period)?;

@@ -67,6 +67,7 @@
 //! merge keys (`<<`), and more than one document.
 
 mod allowance;
+mod calendar;
 mod compile;
 mod descriptor;
 mod extractors;

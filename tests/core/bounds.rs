@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::rule::{Kind, Rule, any_rule, small_rule};
+use crate::rule::{DAY, Kind, Rule, any_rule, small_rule};
 use crate::subject::Subject;
 use crate::trace::{Trace, traces};
 
@@ -24,6 +24,7 @@ impl Rule {
             Self::FixedWindow { period, .. } | Self::Counter { period, .. } => {
                 (span < period.into()).then_some(2 * capacity)
             }
+            Self::Calendar { dates, .. } => (span < u128::from(dates.days().0 * DAY)).then_some(2 * capacity),
             Self::SlidingLog { period, .. } => (span < period.into()).then_some(capacity),
             Self::SlidingWindow { width, buckets, .. } => {
                 (span <= u128::from(width) * u128::from(buckets - 1)).then_some(capacity)
@@ -36,10 +37,13 @@ impl Rule {
         }
     }
 
-    /// The most tokens admitted in one aligned window, and how long that is.
-    fn aligned(self) -> Option<(u64, u64)> {
+    /// The most tokens admitted in one aligned window, and which of them holds `at`.
+    fn aligned(self, at: u64) -> Option<(u64, i128)> {
         match self {
-            Self::FixedWindow { limit, period } | Self::Counter { limit, period, .. } => Some((limit.into(), period)),
+            Self::FixedWindow { limit, period } | Self::Counter { limit, period, .. } => {
+                Some((limit.into(), (at / period).into()))
+            }
+            Self::Calendar { limit, dates } => Some((limit.into(), dates.start(at.into()))),
             _ => None,
         }
     }
@@ -54,8 +58,8 @@ pub(crate) fn keeps_to(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCase
             let Some(most) = rule.most_within(last.at - first.at) else { break };
             prop_assert!(sum <= most, "{rule:?} admitted {sum}, not {most}, from {} to {}", first.at, last.at);
         }
-        if let Some((most, period)) = rule.aligned() {
-            let same = |other: &&Admitted| other.at / period == first.at / period;
+        if let Some((most, _)) = rule.aligned(first.at) {
+            let same = |other: &&Admitted| rule.aligned(other.at) == rule.aligned(first.at);
             let sum: u128 = admitted.iter().filter(same).map(|admitted| u128::from(admitted.cost)).sum();
             prop_assert!(sum <= most.into(), "{rule:?} admitted {sum} in the window of {}", first.at);
         }

@@ -8,6 +8,7 @@ mod bounds;
 mod bugs;
 mod clock;
 mod concurrency;
+mod dates;
 mod differential;
 mod floors;
 mod limiter;

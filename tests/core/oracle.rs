@@ -92,9 +92,10 @@ impl Model {
             return true;
         }
         match self.rule {
-            Rule::FixedWindow { limit, .. } | Rule::SlidingLog { limit, .. } | Rule::SlidingWindow { limit, .. } => {
-                self.used(at) + cost <= limit.into()
-            }
+            Rule::FixedWindow { limit, .. }
+            | Rule::Calendar { limit, .. }
+            | Rule::SlidingLog { limit, .. }
+            | Rule::SlidingWindow { limit, .. } => self.used(at) + cost <= limit.into(),
             Rule::Counter { limit, .. } => self.used(at) + cost <= limit.into(),
             Rule::Bucket { kind, capacity, interval, .. } => {
                 let [cost, capacity] = [cost, capacity.into()].map(|tokens| tokens * u128::from(interval));
@@ -138,7 +139,9 @@ impl Model {
             Rule::Counter { period, .. } => {
                 self.sum(|then| then / u128::from(period) + 1 >= at / u128::from(period)) == 0
             }
-            Rule::FixedWindow { .. } | Rule::SlidingLog { .. } | Rule::SlidingWindow { .. } => self.used(at) == 0,
+            Rule::FixedWindow { .. } | Rule::Calendar { .. } | Rule::SlidingLog { .. } | Rule::SlidingWindow { .. } => {
+                self.used(at) == 0
+            }
             Rule::Bucket { kind: Kind::Meter | Kind::Queue, .. } => self.level(at) == 0,
             Rule::Bucket { capacity, interval, .. } => self.level(at) == u128::from(capacity) * u128::from(interval),
         }
@@ -154,6 +157,10 @@ impl Model {
             Rule::FixedWindow { period, .. } => {
                 let window = |then| then / u128::from(period);
                 self.sum(|then| window(then) == window(at))
+            }
+            Rule::Calendar { dates, .. } => {
+                let window = dates.start(at);
+                self.sum(|then| dates.start(then) == window)
             }
             Rule::SlidingLog { period, .. } => self.sum(|then| at - then < period.into()),
             Rule::SlidingWindow { width, buckets, .. } => {

@@ -84,7 +84,7 @@ impl Client {
         prop_assert!(after.remaining >= before.remaining, "a refund that takes");
         prop_assert!(after.remaining <= self.rule.capacity(), "credit banked");
         prop_assert!(after.reset_after <= before.reset_after, "a reset put off");
-        if matches!(self.rule, Rule::FixedWindow { .. }) && after.reset_after > 0 {
+        if matches!(self.rule, Rule::FixedWindow { .. } | Rule::Calendar { .. }) && after.reset_after > 0 {
             prop_assert_eq!(after.reset_after, before.reset_after, "a window's end moved");
         }
         let is_queue = matches!(self.rule, Rule::Bucket { kind: Kind::Queue, .. });

@@ -8,10 +8,13 @@ use tower_ratelimit::{
     TokenBucket,
 };
 
+use crate::dates::Dates;
+
 /// One limit, as SEMANTICS.md's table has it. Spans in µs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     FixedWindow { limit: u32, period: u64 },
+    Calendar { limit: u32, dates: Dates },
     SlidingLog { limit: u32, period: u64 },
     SlidingWindow { limit: u32, width: u64, buckets: u32 },
     Counter { limit: u32, period: u64, rounding: Rounding },
@@ -27,13 +30,15 @@ pub(crate) enum Kind {
     Queue,
 }
 
-pub(crate) const LONGEST: u64 = 366 * 86_400 * 1_000_000;
+pub(crate) const DAY: u64 = 86_400_000_000;
+pub(crate) const LONGEST: u64 = 366 * DAY;
 
 impl Rule {
     pub(crate) fn algorithm(self) -> Algorithm {
         let us = Duration::from_micros;
         match self {
             Self::FixedWindow { limit, period } => FixedWindow::new(limit, us(period)).into(),
+            Self::Calendar { limit, dates } => dates.of(limit).into(),
             Self::SlidingLog { limit, period } => SlidingLog::new(limit, us(period)).into(),
             Self::SlidingWindow { limit, width, buckets } => {
                 SlidingWindow::new(limit, us(width * u64::from(buckets))).buckets(buckets).into()
@@ -54,6 +59,7 @@ impl Rule {
     pub(crate) fn capacity(self) -> u64 {
         match self {
             Self::FixedWindow { limit, .. }
+            | Self::Calendar { limit, .. }
             | Self::SlidingLog { limit, .. }
             | Self::SlidingWindow { limit, .. }
             | Self::Counter { limit, .. } => u64::from(limit),
@@ -68,6 +74,7 @@ impl Rule {
             Self::FixedWindow { period, .. } | Self::SlidingLog { period, .. } | Self::Counter { period, .. } => {
                 u128::from(period)
             }
+            Self::Calendar { dates, .. } => u128::from(dates.days().1 * DAY),
             Self::SlidingWindow { width, buckets, .. } => u128::from(width) * u128::from(buckets),
             Self::Bucket { kind, amount, interval, .. } => {
                 let [capacity, amount, interval] = [self.capacity().into(), amount.into(), u128::from(interval)];
@@ -83,18 +90,21 @@ impl Rule {
     pub(crate) fn unit(self) -> u64 {
         match self {
             Self::FixedWindow { period, .. } | Self::SlidingLog { period, .. } | Self::Counter { period, .. } => period,
+            Self::Calendar { .. } => DAY,
             Self::SlidingWindow { width, .. } => width,
             Self::Bucket { interval, .. } => interval,
         }
     }
 }
 
-/// One of each, with `limit` tokens at once, and all of them back each second.
+/// One of each, with `limit` tokens at once, and all of them back each second; or each day, where that is the
+/// least there is.
 pub(crate) fn one_of_each(limit: u32) -> Vec<Rule> {
     const SECOND: u64 = 1_000_000;
     let bucket = |kind, capacity| Rule::Bucket { kind, capacity, amount: limit, interval: SECOND };
     vec![
         Rule::FixedWindow { limit, period: SECOND },
+        Rule::Calendar { limit, dates: Dates::Days },
         Rule::SlidingLog { limit, period: SECOND },
         Rule::SlidingWindow { limit, width: SECOND / 10, buckets: 10 },
         Rule::Counter { limit, period: SECOND, rounding: Rounding::Up },
@@ -138,7 +148,10 @@ fn rule(
     let window = (tokens.clone(), span.clone());
     let rounding = prop::sample::select(vec![Rounding::Up, Rounding::Down]);
     let kind = prop::sample::select(vec![Kind::Tokens, Kind::TokensAtIntervals, Kind::Meter, Kind::Queue]);
+    let dates =
+        prop_oneof![Just(Dates::Days), Just(Dates::Weeks), (1u8..=31).prop_map(Dates::Months), Just(Dates::Years)];
     prop_oneof![
+        1 => (tokens.clone(), dates).prop_map(|(limit, dates)| Rule::Calendar { limit, dates }),
         1 => window.clone().prop_map(|(limit, period)| Rule::FixedWindow { limit, period }),
         1 => window.clone().prop_map(|(limit, period)| Rule::SlidingLog { limit, period }),
         1 => (window.clone(), buckets).prop_map(|((limit, width), buckets)| {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tower_ratelimit::rules::{Allowance, Extractors, Rules, Wanted};
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Refill, Rounding, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Refill, Rounding, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
 fn limits(descriptors: &str) -> Vec<Limit> {
@@ -89,6 +89,45 @@ fn algorithms_have_their_own_knobs_and_the_codes_defaults() {
     for (fields, expected) in cases {
         assert_eq!(algorithm(&format!("unit: second, requests_per_unit: 60, {fields}")), expected, "{fields}");
     }
+}
+
+#[test]
+fn calendars_have_windows_of_their_units() {
+    let cases = [
+        ("unit: day, calendar: UTC", CalendarWindow::daily(7)),
+        ("unit: week, calendar: UTC", CalendarWindow::weekly(7, Weekday::Monday)),
+        ("unit: week, calendar: utc, starts: sunday", CalendarWindow::weekly(7, Weekday::Sunday)),
+        ("unit: MONTH, calendar: UTC, algorithm: fixed_window", CalendarWindow::monthly(7)),
+        ("unit: month, calendar: UTC, day: 15", CalendarWindow::monthly(7).from_day(15)),
+        ("unit: month, calendar: UTC, day: 31", CalendarWindow::monthly(7).from_day(31)),
+        ("unit: year, calendar: UTC", CalendarWindow::yearly(7)),
+    ];
+    for (fields, expected) in cases {
+        assert_eq!(algorithm(&format!("{fields}, requests_per_unit: 7")), expected.into(), "{fields}");
+    }
+    // Without one, a month is 30 days.
+    assert_eq!(
+        algorithm("unit: month, requests_per_unit: 7"),
+        FixedWindow::new(7, Duration::from_secs(2_592_000)).into()
+    );
+}
+
+#[cfg(feature = "time-zones")]
+#[test]
+fn calendars_are_somewhere() {
+    let berlin = CalendarWindow::monthly(7).from_day(15).in_zone("Europe/Berlin");
+    assert_eq!(algorithm("unit: month, requests_per_unit: 7, calendar: Europe/Berlin, day: 15"), berlin.into());
+    assert_ne!(algorithm("unit: month, requests_per_unit: 7, calendar: UTC, day: 15"), berlin.into());
+}
+
+#[cfg(not(feature = "time-zones"))]
+#[test]
+fn zones_need_their_feature() {
+    let yaml = "{ domain: a, descriptors: [{ key: method, rate_limit: \
+                { unit: day, requests_per_unit: 7, calendar: Europe/Berlin } }] }";
+    let error = Rules::from_yaml(yaml).unwrap_err().to_string();
+    let told = "the time zone \"Europe/Berlin\" needs the feature `time-zones`: turn it on, or use \"UTC\"";
+    assert!(error.contains(told), "{error}");
 }
 
 #[test]

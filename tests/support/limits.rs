@@ -4,14 +4,22 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, CircuitBreaker, FixedWindow, LeakyBucket, LeakyBucketQueue, Limiter, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, CircuitBreaker, FixedWindow, LeakyBucket, LeakyBucketQueue, Limiter, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
-/// Every algorithm, set to allow `tokens` at once, and as many in each `period`.
-pub(crate) fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
+/// Every algorithm, set to allow `tokens` at once, and as many in each `period`: or in a calendar's window of
+/// about as long, or a day.
+pub(crate) fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 9] {
+    let calendar = match period.as_secs().div_ceil(86_400) {
+        0 | 1 => CalendarWindow::daily(tokens),
+        2..=7 => CalendarWindow::weekly(tokens, Weekday::Monday),
+        8..=31 => CalendarWindow::monthly(tokens),
+        _ => CalendarWindow::yearly(tokens),
+    };
     [
         ("fixed_window", FixedWindow::new(tokens, period).into()),
+        ("calendar_window", calendar.into()),
         ("sliding_log", SlidingLog::new(tokens, period).into()),
         ("sliding_window", SlidingWindow::new(tokens, period).into()),
         ("sliding_window_counter", SlidingWindowCounter::new(tokens, period).into()),

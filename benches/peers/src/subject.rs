@@ -12,8 +12,8 @@ use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use hashbrown::HashTable;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
 pub trait Subject: Send + Sync {
@@ -32,11 +32,12 @@ pub const SUBJECTS: [(&str, Make); 3] =
     [(BASE, || Box::new(governor())), (OURS, || Box::new(ours(bucket()))), ("floor", || Box::new(Floor::new()))];
 
 /// What is compared once.
-pub const DETAILS: [(&str, Make); 11] = [
+pub const DETAILS: [(&str, Make); 12] = [
     ("clock", || Box::new(SystemClock(Instant::now()))),
     ("governor's clock", || Box::new(GovernorsClock(DefaultClock::default()))),
     ("intervals", || Box::new(ours(bucket().at_intervals()))),
     ("fixed window", || Box::new(ours(FixedWindow::new(u32::MAX, DAY)))),
+    ("calendar window", || Box::new(ours(CalendarWindow::daily(u32::MAX).in_zone("Europe/Berlin")))),
     ("sliding counter", || Box::new(ours(SlidingWindowCounter::new(u32::MAX, DAY)))),
     ("sliding window", || Box::new(ours(SlidingWindow::new(u32::MAX, DAY)))),
     ("sliding log", || Box::new(ours(SlidingLog::new(100, MINUTE)))),

@@ -44,6 +44,7 @@ macro_rules! of_charge {
         match $charge.terms.raised() {
             None => match $charge.terms.algorithm() {
                 Algorithm::FixedWindow($rule) => of_charge!(@in $shard.records, $table => $call),
+                Algorithm::CalendarWindow($rule) => of_charge!(@in $shard.records, $table => $call),
                 Algorithm::SlidingLog($rule) => of_charge!(@in $shard.logs, $table => $call),
                 Algorithm::SlidingWindow($rule) => of_charge!(@in $shard.logs, $table => $call),
                 Algorithm::SlidingWindowCounter($rule) => of_charge!(@in $shard.records, $table => $call),

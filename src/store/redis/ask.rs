@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::deployment::Deployment;
 use super::error::Fault;
 use super::key;
-use super::script::{self, Found, Request, Task};
+use super::script::{self, Found, Reply, Request, Task};
 use crate::algorithm::{Exact, Penalty, Room, Soft, Standing, State, Twins};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
@@ -29,29 +30,57 @@ impl Asked {
     }
 }
 
-pub(super) fn charges(prefix: &str, task: Task, charges: &[Charge<'_>]) -> (Request, SmallVec<[Asked; 2]>) {
+/// What is asked at an instant that is thought to be `now`.
+pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Charge<'_>]) -> (Request, SmallVec<[Asked; 2]>) {
+    let asked = charges.iter().map(|&Charge { terms, key, cost }| Asked { terms: terms.clone(), key, cost });
+    (request(prefix, task, now, charges.iter().copied()), asked.collect())
+}
+
+fn request<'a>(prefix: &str, task: Task, now: u64, charges: impl ExactSizeIterator<Item = Charge<'a>>) -> Request {
     let mut request = Request::new(task, charges.len());
-    let asked = charges.iter().map(|&Charge { terms, key, cost }| {
+    for Charge { terms, key, cost } in charges {
         let name = key::name(prefix, terms, key);
         let told = terms.algorithm().capacity();
-        let (letter, mut numbers) = match terms.ceiling().twin() {
-            Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told)),
-            Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told)),
+        let (letter, numbers, edges) = match terms.ceiling().twin() {
+            Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
+            Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
         };
-        let mut letter = if terms.is_enforced() { letter } else { letter | script::SHADOW };
-        if let Some(Penalised { penalty, counts, .. }) = terms.penalty() {
-            letter -= script::PENALISED;
-            numbers.extend(penalty.numbers(*counts));
-            request.limit(name.clone());
-            request.limit(key::of_penalty(name));
-        } else {
+        let letter = if terms.is_enforced() { letter } else { letter | script::SHADOW };
+        let Some(Penalised { penalty, counts, .. }) = terms.penalty() else {
             request.limit(name);
-        }
-        request.rule(letter, None, &numbers);
-        Asked { terms: terms.clone(), key, cost }
-    });
-    let asked = asked.collect();
-    (request, asked)
+            request.rule(letter, None, &numbers);
+            request.numbers(&edges);
+            continue;
+        };
+        request.limit(name.clone());
+        request.limit(key::of_penalty(name));
+        request.rule(letter - script::PENALISED, None, &numbers);
+        request.numbers(&edges);
+        request.numbers(&penalty.numbers(*counts));
+    }
+    request
+}
+
+/// How often a request is sent again as it brought no window that holds Redis' present instant: twice, should
+/// Redis' clock be set in between.
+const AGAIN: usize = 2;
+
+/// What the script says of a request for what is `asked`. One that it has not decided, as who sent it was wrong
+/// about the present instant, goes there again with what is right at Redis' own.
+pub(super) async fn reply(
+    deployment: &Deployment,
+    clock: Option<[u8; 24]>,
+    prefix: &str,
+    task: Task,
+    request: Request,
+    asked: &[Asked],
+) -> Reply {
+    let mut reply = deployment.ask(clock, request).await;
+    for _ in 0..AGAIN {
+        let Some(now) = reply.as_ref().err().and_then(Fault::present) else { break };
+        reply = deployment.ask(clock, self::request(prefix, task, now, asked.iter().map(Asked::charge))).await;
+    }
+    reply
 }
 
 pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
@@ -60,7 +89,11 @@ pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
         request.limit(key::name(prefix, terms, *key));
         let told = terms.algorithm().capacity();
         match terms.ceiling().twin() {
-            Twins::Record(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told)),
+            Twins::Record(twin) => {
+                request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told));
+                // What is over is not given back, whichever window counts now.
+                request.numbers(&twin.edges(0));
+            }
             Twins::Log(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told)),
         }
     }

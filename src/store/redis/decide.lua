@@ -14,7 +14,7 @@ local ACQUIRE, PEEK, REFUND, RESET = 97, 112, 114, 120
 local ALLOWED, DENIED, ERROR = 'y', 'n', 'e'
 local SHADOW = 128
 local rules = {
-  [99] = sliding_window_counter, [100] = drain, [105] = token_bucket, [108] = log,
+  [99] = sliding_window_counter, [100] = drain, [105] = token_bucket, [107] = calendar_window, [108] = log,
   [113] = leaky_bucket_queue, [119] = fixed_window,
 }
 local made = {}

@@ -79,9 +79,19 @@ impl Fault {
         }
     }
 
-    /// Whether Redis works, and another request would be decided: a key holds what is not ours.
+    /// Whether Redis works, and another request would be decided: a key holds what is not ours, or Redis' clock is
+    /// set again and again.
     fn is_of_one_request(&self) -> bool {
-        matches!(self, Self::Script(error) if codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE")))
+        matches!(self, Self::Script(error) if codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE" | "OUTSIDE")))
+    }
+
+    /// The instant of Redis' clock, in µs, if that is in none of the windows that a request brought. Nothing was
+    /// decided.
+    pub(super) fn present(&self) -> Option<u64> {
+        let Self::Script(error) = self else { return None };
+        let mut words = error.split_whitespace();
+        words.find(|word| *word == "OUTSIDE")?;
+        words.next()?.parse::<u64>().ok()?.checked_mul(1_000_000)
     }
 
     /// Whether it says more of a server than of a request: that it can't be reached, or has other slots.

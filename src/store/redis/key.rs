@@ -9,20 +9,15 @@ use crate::store::Terms;
 pub(super) const PREFIX: &str = "ratelimit";
 
 /// `prefix:{hash}:limit:rule`: the limits of one subject share a slot of a Cluster, by the hash in
-/// braces, and no two algorithms or periods a key, as what one remembers means nothing to another.
+/// braces, and no two algorithms, periods or calendars a key, as what one remembers means nothing to another.
 pub(super) fn name(prefix: &str, terms: &Terms, key: KeyHash) -> String {
-    let mut name = String::with_capacity(prefix.len() + terms.name().len() + 52);
+    let mut name = String::with_capacity(prefix.len() + terms.name().len() + 64);
     name.push_str(prefix);
     // Writing to a string can't fail.
     let _ = write!(name, ":{{{:032x}}}:", key.as_u128());
     escape(terms.name(), &mut name);
     name.push(':');
-    name.push_str(terms.algorithm().code());
-    let micros = terms.algorithm().cycle();
-    let _ = match micros % 1_000_000 {
-        0 => write!(name, "{}s", micros / 1_000_000),
-        _ => write!(name, "{micros}u"),
-    };
+    let _ = write!(name, "{}{}", terms.algorithm().code(), terms.algorithm().cycle());
     name
 }
 

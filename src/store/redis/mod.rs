@@ -29,14 +29,13 @@ use futures_util::future::join_all;
 pub use self::config::RedisConfig;
 use self::denials::{Denials, Watch};
 use self::deployment::Deployment;
-use self::error::Fault;
 use self::reserve::Apart;
-use self::script::{Found, Request, Task};
+use self::script::{Request, Task};
 use super::{Answer, Charge, Refund, Store, Terms};
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
-use crate::time::Clock;
+use crate::time::{Clock, SystemClock};
 
 /// Remembers keys in Redis (6.2 or later) or Valkey, so that a fleet shares its limits: with the
 /// answers of a [`MemoryStore`](crate::MemoryStore), to the microsecond.
@@ -174,21 +173,6 @@ impl RedisStore {
         Self { denials, ..self }
     }
 
-    /// Has the script do what is asked, and reads its reply by `read`.
-    fn ask<T>(
-        &self,
-        request: Request,
-        clock: Option<u64>,
-        read: impl FnOnce(u64, Found) -> Result<T, Fault> + Send + 'static,
-    ) -> Answer<T> {
-        let deployment = self.deployment.clone();
-        let clock = clock.map(script::clock);
-        Answer::pending(async move {
-            let (now, found) = deployment.ask(clock, request).await?;
-            Ok(read(now, found)?)
-        })
-    }
-
     fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
         let clock = self.now();
         if let Some(decision) = self.remembered_at(clock, charges) {
@@ -199,8 +183,11 @@ impl RedisStore {
             let apart = Apart::new(self.clone(), charges, watch);
             return Answer::pending(async move { Ok(apart.decide(task).await?) });
         }
-        let (request, asked) = ask::charges(&self.prefix, task, charges);
-        self.ask(request, clock, move |now, found| {
+        let (request, asked) = ask::charges(&self.prefix, task, self.present(clock), charges);
+        let (deployment, prefix) = (self.deployment.clone(), self.prefix.clone());
+        let clock = clock.map(script::clock);
+        Answer::pending(async move {
+            let (now, found) = ask::reply(&deployment, clock, &prefix, task, request, &asked).await?;
             let decision = ask::decision(task, now, &asked, &found)?;
             if let Some(watch) = watch.filter(|_| !decision.is_allowed()) {
                 watch.denied(asked, found, &decision);
@@ -243,6 +230,12 @@ impl RedisStore {
     /// The present instant, where a clock is handed in.
     fn now(&self) -> Option<u64> {
         self.clock.as_ref().map(|clock| clock.now().as_micros())
+    }
+
+    /// What this machine takes for the present instant, unless that is handed in: its wall clock may have
+    /// been set since it started.
+    fn present(&self, clock: Option<u64>) -> u64 {
+        clock.unwrap_or_else(|| SystemClock::new().now().as_micros())
     }
 
     fn watch<'a>(&self, keys: impl Iterator<Item = (&'a Arc<Terms>, KeyHash)>, changes: bool) -> Option<Watch> {

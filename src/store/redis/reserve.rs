@@ -167,8 +167,10 @@ impl Apart {
     /// What one slot says of its part of the request.
     async fn part(&self, task: Task, slot: &[Placed]) -> Part {
         let charges: Vec<_> = slot.iter().map(Placed::charge).collect();
-        let (request, asked) = ask::charges(&self.store.prefix, task, &charges);
-        let (now, found) = self.store.deployment.ask(self.store.now().map(script::clock), request).await?;
+        let (store, clock) = (&self.store, self.store.now());
+        let (request, asked) = ask::charges(&store.prefix, task, store.present(clock), &charges);
+        let clock = clock.map(script::clock);
+        let (now, found) = ask::reply(&store.deployment, clock, &store.prefix, task, request, &asked).await?;
         ask::decision(task, now, &asked, &found)
     }
 

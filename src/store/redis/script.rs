@@ -11,6 +11,7 @@ use crate::algorithm::State;
 pub(super) const TEXT: &str = concat!(
     include_str!("instant.lua"),
     include_str!("../../algorithm/fixed_window.lua"),
+    include_str!("../../algorithm/calendar_window.lua"),
     include_str!("../../algorithm/sliding_window_counter.lua"),
     include_str!("../../algorithm/drain.lua"),
     include_str!("../../algorithm/leaky_bucket_queue.lua"),
@@ -61,6 +62,11 @@ impl Request {
         if let Some(mark) = mark {
             self.text.extend_from_slice(&mark.to_bytes());
         }
+        self.numbers(numbers);
+    }
+
+    /// More of a rule's numbers.
+    pub(super) fn numbers(&mut self, numbers: &[f64]) {
         for number in numbers {
             self.text.extend_from_slice(&number.to_le_bytes());
         }

@@ -119,7 +119,7 @@ fn whatever_a_key_holds_nothing_panics() {
     let mut random = Random(1);
     for _ in 0..2_000 {
         fake.keys.borrow_mut().clear();
-        let kind = random.below(8);
+        let kind = random.below(9);
         let changes = random.one_in(2);
         let mut now = 1_767_225_600_000_000;
         for _ in 0..20 {
@@ -143,7 +143,7 @@ fn whatever_a_key_holds_nothing_panics() {
             }
             now += random.up_to(1 << 40);
             let charge = Charge { terms: &terms, key, cost: random.cost(terms.algorithm().capacity()) };
-            let (request, asked) = ask::charges("t", Task::Acquire, &[charge]);
+            let (request, asked) = ask::charges("t", Task::Acquire, now, &[charge]);
             let reply = fake.run(&script::clock(now), &[request]);
             let found = script::replies(reply, 1).unwrap().found.remove(0);
             let decision = found.and_then(|found| ask::decision(Task::Acquire, now, &asked, &found));

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
 /// SplitMix64.
@@ -72,7 +72,8 @@ impl Random {
             4 => TokenBucket::new(one, other, span).into(),
             5 => TokenBucket::new(one, other, span).at_intervals().into(),
             6 => LeakyBucket::new(one, other, span).into(),
-            _ => LeakyBucketQueue::new(one, other, span).into(),
+            7 => LeakyBucketQueue::new(one, other, span).into(),
+            _ => self.calendar(one).into(),
         }
     }
 
@@ -84,6 +85,22 @@ impl Random {
         let penalty = Penalty::after(denials, spans[0]).refused_for(spans[1]);
         let penalty = if self.one_in(4) { penalty } else { penalty.doubling_up_to(spans[2]) };
         if self.one_in(2) { penalty } else { penalty.remembered_for(spans[3]) }
+    }
+
+    fn calendar(&mut self, limit: u32) -> CalendarWindow {
+        let window = match self.below(4) {
+            0 => CalendarWindow::daily(limit),
+            1 => CalendarWindow::weekly(limit, if self.one_in(2) { Weekday::Sunday } else { Weekday::Thursday }),
+            2 => CalendarWindow::monthly(limit).from_day(1 + self.below(31) as u8),
+            _ => CalendarWindow::yearly(limit),
+        };
+        #[cfg(feature = "time-zones")]
+        if self.one_in(2) {
+            const ZONES: [&str; 5] =
+                ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia"];
+            return window.in_zone(ZONES[self.below(5) as usize]);
+        }
+        window
     }
 
     pub(super) fn cost(&mut self, capacity: u64) -> u64 {

@@ -80,6 +80,8 @@ struct Expected {
 /// A trace: limits, what they remember, and a clock.
 pub(super) struct Trace<'a> {
     random: Random,
+    /// What calendars add, so that a seed of before is the same trace.
+    calendars: Random,
     redis: &'a Redis,
     terms: Vec<Arc<Terms>>,
     key: KeyHash,
@@ -112,7 +114,13 @@ impl<'a> Trace<'a> {
             let kind = random.below(8);
             random.algorithm(kind)
         });
-        let algorithms: Vec<Algorithm> = algorithms.collect();
+        let mut algorithms: Vec<Algorithm> = algorithms.collect();
+        let mut calendars = Random(seed.rotate_left(32));
+        for algorithm in &mut algorithms {
+            if seed.is_multiple_of(3) && calendars.one_in(2) {
+                *algorithm = calendars.algorithm(8);
+            }
+        }
         let mut thresholds = Random(!seed);
         let mut penalties = Random(seed << 32);
         let mut terms = |(index, algorithm): (usize, &Algorithm)| {
@@ -146,6 +154,7 @@ impl<'a> Trace<'a> {
             own_clock,
             done: Done::default(),
             random,
+            calendars,
         }
     }
 
@@ -282,7 +291,18 @@ impl<'a> Trace<'a> {
         (ask::refunds("t", &refunds), Step::Change)
     }
 
+    /// What the sender takes for the present instant: off by less than a window, if at all.
+    fn thought(&mut self) -> u64 {
+        let off = self.calendars.up_to(22 * 3_600_000_000);
+        match self.calendars.below(4) {
+            0 => self.now.saturating_sub(off),
+            1 => self.now + off,
+            _ => self.now,
+        }
+    }
+
     fn decide(&mut self, task: Task) -> (Request, Step) {
+        let thought = self.thought();
         let costs: Vec<u64> = self.terms.iter().map(|terms| self.random.cost(terms.capacity())).collect();
         let rooms: Vec<Room> = self
             .terms
@@ -325,7 +345,7 @@ impl<'a> Trace<'a> {
         }
         let charge = |(terms, &cost)| Charge { terms, key: self.key, cost };
         let charges: Vec<Charge<'_>> = self.terms.iter().zip(&costs).map(charge).collect();
-        let (request, asked) = ask::charges("t", task, &charges);
+        let (request, asked) = ask::charges("t", task, thought, &charges);
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }

@@ -1,0 +1,70 @@
+//! Dates of the Gregorian calendar, as days since 1 January 1970.
+
+/// The number of a day: 0 is 1 January 1970.
+pub(super) type Day = i64;
+
+/// 400 years, after which the calendar repeats.
+const ERA: i64 = 146_097;
+/// From 1 March of the year 0, with which years begin here so that a leap day is their last, to 1970.
+const SHIFT: i64 = 719_468;
+
+/// The day of a date; `month` from 1, `day` from 1.
+pub(super) const fn day(year: i64, month: i64, day: i64) -> Day {
+    let year = if month > 2 { year } else { year - 1 };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * ERA + of_era * 365 + of_era / 4 - of_era / 100 + of_year - SHIFT
+}
+
+/// The year, month and day of the month of a day.
+pub(super) const fn date(day: Day) -> (i64, i64, i64) {
+    let shifted = day + SHIFT;
+    let (era, of_era) = (shifted.div_euclid(ERA), shifted.rem_euclid(ERA));
+    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year;
+    (if month > 2 { year } else { year + 1 }, month, of_month)
+}
+
+/// How many days a month has.
+pub(super) const fn days_of(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_follow_each_other() {
+        let (mut year, mut month, mut of_month) = (1968, 1, 1);
+        for number in day(1968, 1, 1)..day(2405, 1, 1) {
+            assert_eq!((day(year, month, of_month), date(number)), (number, (year, month, of_month)));
+            of_month += 1;
+            if of_month > days_of(year, month) {
+                (month, of_month) = (month + 1, 1);
+            }
+            if month > 12 {
+                (year, month) = (year + 1, 1);
+            }
+        }
+    }
+
+    #[test]
+    fn days_are_those_of_the_epoch() {
+        assert_eq!(day(1970, 1, 1), 0);
+        assert_eq!(day(2000, 2, 29), 11_016);
+        assert_eq!(day(2026, 1, 1), 20_454);
+        // A thousand repetitions on, and before the epoch.
+        assert_eq!(date(11_016 + 1_000 * ERA), (402_000, 2, 29));
+        assert_eq!(date(-1), (1969, 12, 31));
+    }
+}
