@@ -12,7 +12,7 @@ use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::{ConfigError, StoreError};
 use crate::hash::KeyHash;
 use crate::key::{Key, KeyBuf};
-use crate::limit::{Following, Limit, LiveRules};
+use crate::limit::{Following, Limit, LiveRules, are_plain};
 use crate::observe::{Event, Observer};
 use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
 use crate::store::{Answer, Charge, Store};
@@ -68,9 +68,8 @@ impl Limiter {
     /// looks at responses.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
-        let guard = Guard::new(limits)?;
-        guard.limits().are_plain()?;
-        Ok(Self { guard: Arc::new(guard), following: None })
+        are_plain(&limits)?;
+        Ok(Self { guard: Arc::new(Guard::new(limits)?), following: None })
     }
 
     /// Limits that can be replaced while they are gone by: see [`LiveRules`]. What was charged before is given

@@ -36,6 +36,12 @@ const MOST: usize = 64;
 /// and of a limiter, whose indices have 16 bits.
 const MOST_IN_ALL: usize = u16::MAX as usize;
 
+/// Refuses limits that need a request.
+pub(crate) fn are_plain(limits: &[Limit]) -> Result<(), ConfigError> {
+    let wanting = limits.iter().find_map(|limit| Some((limit.name(), limit.needs_of_a_request()?)));
+    wanting.map_or(Ok(()), |(limit, what)| Err(ConfigErrorKind::NeedsRequest { limit: limit.to_owned(), what }.into()))
+}
+
 impl Limits {
     pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
         if limits.is_empty() {

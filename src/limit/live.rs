@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwapOption;
 use tokio::task::AbortHandle;
 
-use super::{Limit, Limits};
-use crate::error::{ConfigError, ConfigErrorKind};
+use super::{Limit, Limits, are_plain};
+use crate::error::ConfigError;
 use crate::hash::KeyHasher;
 use crate::observe::{Event, Observer};
 
@@ -115,7 +115,7 @@ impl LiveRules {
             let mut state = self.state();
             limits.can_hold(state.largest_cost)?;
             if state.are_plain {
-                limits.are_plain()?;
+                are_plain(limits.as_slice())?;
             }
             let version = state.set.version + 1;
             let old = std::mem::replace(&mut state.set, Arc::new(Set { version, limits }));
@@ -154,7 +154,7 @@ impl LiveRules {
     /// Refuses limits that need a request, from now on.
     pub(crate) fn stay_plain(&self) -> Result<(), ConfigError> {
         let mut state = self.state();
-        state.set.limits.are_plain()?;
+        are_plain(state.set.limits.as_slice())?;
         state.are_plain = true;
         Ok(())
     }
@@ -201,15 +201,6 @@ impl Set {
         let mut limits = self.limits.clone();
         limits.hash_by(hasher);
         limits
-    }
-}
-
-impl Limits {
-    /// Refuses limits that need a request.
-    pub(crate) fn are_plain(&self) -> Result<(), ConfigError> {
-        let wanting = self.as_slice().iter().find_map(|limit| Some((limit.name(), limit.needs_of_a_request()?)));
-        wanting
-            .map_or(Ok(()), |(limit, what)| Err(ConfigErrorKind::NeedsRequest { limit: limit.to_owned(), what }.into()))
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "rules")]
 pub(crate) use self::document::{Document, News};
-pub(crate) use self::limits::Limits;
+pub(crate) use self::limits::{Limits, are_plain};
 pub use self::live::LiveRules;
 pub(crate) use self::live::{Following, Set};
 use self::search::Place;

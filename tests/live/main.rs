@@ -4,7 +4,6 @@
 #[path = "../http/answer.rs"]
 mod answer;
 #[path = "../support/redis_cluster.rs"]
-#[allow(dead_code, reason = "other tests use more of it")]
 mod redis_cluster;
 #[path = "../support/redis_server.rs"]
 mod redis_server;

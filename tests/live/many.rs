@@ -14,7 +14,13 @@ use crate::{app, are, by, left};
 
 /// A limit for each of so many users, of their number.
 fn of_users(users: usize) -> String {
-    (1..=users).fold(String::from("domain: d\ndescriptors:\n"), |mut yaml, user| {
+    // Another list that wants the same.
+    let others = "- key: method
+  value: GET
+  descriptors:
+  - { key: user, value: nobody, rate_limit: { unit: day, requests_per_unit: 1 } }
+";
+    (1..=users).fold(format!("domain: d\ndescriptors:\n{others}"), |mut yaml, user| {
         let limit = format!("rate_limit: {{ name: n{user}, unit: day, requests_per_unit: {user} }}");
         writeln!(yaml, "- {{ key: user, value: 'u{user}', {limit} }}").unwrap();
         yaml

@@ -39,12 +39,12 @@ async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(shop: Sh
     let limiter = limiter(&rules, &shop);
     let receipt = limiter.acquire("ann", 4).await.unwrap().into_receipt();
     // Elsewhere, of another size, and without the other.
-    rules.replace([daily("c", 10), daily("b", 20)]).unwrap();
+    rules.replace([daily("b", 20), daily("c", 10)]).unwrap();
     assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     limiter.refund(receipt).await.unwrap();
     let seen = limiter.peek("ann", 1).await.unwrap();
     let remaining: Vec<u64> = seen.outcomes().iter().map(|outcome| outcome.remaining()).collect();
-    assert_eq!(remaining, [9, 19]);
+    assert_eq!(remaining, [19, 9]);
     rules.replace([daily("b", 20), daily("a", 10)]).unwrap();
     assert_eq!(limiter.peek("ann", 1).await.unwrap().outcomes()[1].remaining(), 6);
 }
