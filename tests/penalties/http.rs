@@ -85,20 +85,20 @@ async fn a_handlers_charges_count_settling_does_not_and_a_reset_forgets() {
     everywhere(async |place| {
         let limit = Limit::new("tokens", FixedWindow::new(10, DAY)).by(key::header("x-user"));
         let (limits, events) = layer(place, [limit.penalty(Penalty::after(2, DAY))]);
-        let settle = get(async |permit: Permit| permit.settle(100).await.unwrap().unpaid.to_string());
+        let settle = get(async |permit: Permit| {
+            let mut unpaid = 0;
+            for _ in 0..4 {
+                unpaid = permit.settle(100).await.unwrap().unpaid;
+            }
+            unpaid.to_string()
+        });
         let charge = get(async |permit: Permit| permit.charge(100).await.unwrap().is_penalty().to_string());
         let reset = get(async |permit: Permit| permit.reset().await.unwrap());
         let app = Router::new().route("/settle", settle).route("/charge", charge).route("/reset", reset);
         // Forgets where a limit that costs nothing lets it in.
         let app = app.layer(limits.permits().cost_by(|head| u64::from(head.uri.path() != "/reset")));
-        for unpaid in ["90", "100", "100", "100"] {
-            let answer = visit(&app, "/settle").await;
-            if answer.status == 429 {
-                break;
-            }
-            assert_eq!(answer.body, unpaid);
-            assert!(told(&events).is_empty(), "{}: settling is no strike", place.name);
-        }
+        assert_eq!(visit(&app, "/settle").await.body, "90");
+        assert!(told(&events).is_empty(), "{}: settling is no strike", place.name);
         assert_eq!(visit(&app, "/reset").await.status, 200);
         assert_eq!(visit(&app, "/charge").await.body, "false");
         assert!(told(&events).is_empty());
