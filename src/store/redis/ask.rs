@@ -104,8 +104,17 @@ pub(super) fn decide<'a>(
     Ok(decision)
 }
 
+/// Whether what was `found` says that the script has changed a rate, whatever it decided.
+pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
+    let held = found.held().map(|held| State::all(held).unwrap_or_default());
+    asked.iter().zip(held).any(|(asked, held)| asked.terms.ceiling().adopts(&held))
+}
+
 fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
     let room = if cost == 0 { Room::NOW } else { rule.peek(&state, now, cost) };
     let mark = if take && room.is_now() && cost > 0 { rule.commit(&mut state, now, cost) } else { Record::EMPTY };
+    if mark == Record::EMPTY {
+        rule.adopt(&mut state, now);
+    }
     (room, mark, rule.standing(&state, now))
 }

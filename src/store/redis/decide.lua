@@ -50,10 +50,11 @@ local function next_charge(i, offset)
     charge = {
       0, 0, 0, 0, 0, 0, 0, 0, 0,
       key = '', rule = rule, shadow = false, free = true, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
+      stamp = 0, moved = false,
     }
     charges[i] = charge
   end
-  charge.key, charge.rule, charge.shadow = KEYS[key], rule, shadow
+  charge.key, charge.rule, charge.shadow, charge.moved = KEYS[key], rule, shadow, false
   local from, numbers = at + 1 + offset, rule.numbers
   charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8] =
     unpack_from(numbers, text, from)
@@ -72,10 +73,14 @@ local function decide(take, limits)
     reply[part + 1], reply[part + 2] = char(#held / SIZE), held
     part = part + 2
   end
-  if room and take then
-    for i = 1, limits do
-      local charge = charges[i]
-      if charge.free and charge[1] > 0 then charge.rule.commit(charge) end
+  take = take and room
+  for i = 1, limits do
+    local charge = charges[i]
+    if take and charge.free and charge[1] > 0 then
+      charge.rule.commit(charge)
+    elseif charge.moved then
+      -- What another rate left is paid at this one, whatever is decided.
+      charge.rule.adopt(charge)
     end
   end
   reply[parts + 1], reply[parts + 2] = room and ALLOWED or DENIED, char(limits)

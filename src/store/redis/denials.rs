@@ -2,7 +2,8 @@
 //!
 //! What is remembered is what the keys of a denied request held, and when. The algorithms' own code
 //! decides by it, so that another cost, or a limit that was raised, finds the room that it would find
-//! in Redis: and goes there. Only denials are answered.
+//! in Redis: and goes there. Only denials are answered, and only by the rate that was asked for, as Redis
+//! has what is owed paid at the rate that last asked.
 //!
 //! Whatever this process has Redis do with a key (a charge, a refund, a reset) counts up the key's
 //! epoch once that is known to be done, or was given up. A denial whose request left in an earlier
@@ -133,7 +134,7 @@ impl Denial {
             let asked = asked.charge();
             let [one, other] = [asked.terms, charge.terms].map(|terms| (terms.algorithm(), terms.ceiling()));
             asked.terms.print(asked.key) == charge.terms.print(charge.key)
-                && one.0.code() == other.0.code()
+                && (one.0.code(), one.0.amount()) == (other.0.code(), other.0.amount())
                 // Of a log, only what the answer needed is known.
                 && (matches!(one.0.twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
         };
@@ -191,8 +192,16 @@ impl Watch {
         self.changes = false;
     }
 
-    /// It was denied: nothing has changed, and that is remembered.
-    pub(super) fn denied(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
+    /// It was decided. If it was denied, nothing has changed, and that is remembered; unless it has changed a
+    /// rate, by which the next is denied.
+    pub(super) fn decided(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
+        if ask::changes_a_rate(&asked, &found) {
+            self.changes = true;
+            return;
+        }
+        if decision.is_allowed() {
+            return;
+        }
         self.changes = false;
         if asked.len() > LIMITS || found.len() > BYTES {
             return;
@@ -264,7 +273,7 @@ mod tests {
         reply.extend(charges.iter().map(|_| 0));
         let found = script::replies(Value::BulkString(reply), 1).unwrap().found.remove(0).unwrap();
         let decision = ask::decision(Task::Acquire, NOON, &asked, &found).unwrap();
-        watch.denied(asked, found, &decision);
+        watch.decided(asked, found, &decision);
     }
 
     fn is_denied(denials: &Denials, charges: &[Charge<'_>]) -> bool {

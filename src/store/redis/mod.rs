@@ -196,8 +196,8 @@ impl RedisStore {
         let (request, asked) = ask::charges(&self.prefix, task, charges);
         self.ask(request, clock, move |now, found| {
             let decision = ask::decision(task, now, &asked, &found)?;
-            if let Some(watch) = watch.filter(|_| !decision.is_allowed()) {
-                watch.denied(asked, found, &decision);
+            if let Some(watch) = watch {
+                watch.decided(asked, found, &decision);
             }
             Ok(decision)
         })

@@ -76,6 +76,19 @@ impl Random {
         }
     }
 
+    /// The same bucket, of another capacity and rate.
+    pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
+        let span = Duration::from_micros(algorithm.cycle());
+        let [one, other] = [self.tokens(), self.tokens()];
+        match algorithm.code() {
+            "tb" => TokenBucket::new(one, other, span).into(),
+            "ti" => TokenBucket::new(one, other, span).at_intervals().into(),
+            "lb" => LeakyBucket::new(one, other, span).into(),
+            "lq" => LeakyBucketQueue::new(one, other, span).into(),
+            _ => *algorithm,
+        }
+    }
+
     pub(super) fn cost(&mut self, capacity: u64) -> u64 {
         match self.below(16) {
             0 => 0,
