@@ -314,7 +314,7 @@ impl Drain {
     /// The cost and the amount, then how long it takes to pay back all that leaves room for the cost,
     /// and the cost: to the 1/amount of a µs, so that its twin only adds and compares.
     pub(super) fn numbers(&self, cost: u64, _: u64) -> Numbers {
-        let cost = cost.min(twin::BEYOND);
+        let cost = twin::within(cost, self.capacity);
         let room = self.capacity.checked_sub(cost).map_or([-1.0, 0.0, 0.0], |tokens| self.parts(tokens));
         let numbers = [cost as f64, self.amount.into()].into_iter();
         numbers.chain(room).chain(self.parts(cost)).collect()

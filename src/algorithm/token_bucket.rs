@@ -276,7 +276,7 @@ impl Twin<Record> for TokenBucket {
         if self.refill == Refill::Continuous {
             return self.drain().numbers(cost, 0);
         }
-        let cost = cost.min(twin::BEYOND) as f64;
+        let cost = twin::within(cost, self.capacity()) as f64;
         [cost, self.capacity.into(), self.amount.into(), self.interval as f64].into_iter().collect()
     }
 

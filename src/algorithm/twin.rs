@@ -133,12 +133,12 @@ pub(super) fn limbs(micros: u128) -> [f64; 2] {
     [(micros / LIMB) as f64, (micros % LIMB) as f64]
 }
 
-/// A cost beyond what any limit holds, and so beyond what is ever given back to one that was larger.
-pub(super) const BEYOND: u64 = 1 << 33;
+/// No limit holds that much, so nothing that is given back is more, of whatever size the limit was.
+const BEYOND: u64 = 1 << 33;
 
 /// The cost, or one that is as far out of reach of `capacity`.
 pub(super) fn within(cost: u64, capacity: u64) -> u64 {
-    cost.min(capacity + 1)
+    cost.min(BEYOND.max(capacity + 1))
 }
 
 #[cfg(test)]

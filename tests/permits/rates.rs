@@ -194,6 +194,7 @@ struct Size {
 }
 
 const KINDS: u64 = 8;
+const AT_INTERVALS: u64 = 6;
 const PARTS: u64 = 4;
 
 impl Size {
@@ -232,11 +233,42 @@ struct Oracle {
 
 impl Oracle {
     fn left(&self, size: Size, now: u64) -> u64 {
+        if size.kind == AT_INTERVALS {
+            return size.capacity.saturating_sub(self.missing(size, now));
+        }
         if size.is_bucket() {
             let units = u128::from(size.capacity * size.interval);
             return (units.saturating_sub(self.debt(size, now)) / u128::from(size.interval)) as u64;
         }
         size.capacity.saturating_sub(self.used(size, now))
+    }
+
+    /// The most that can be left where something was given back: its intervals then began with that.
+    fn most(&self, size: Size, now: u64) -> u64 {
+        if size.kind != AT_INTERVALS {
+            return self.left(size, now);
+        }
+        let even = self.left(Size { kind: 4, ..size }, now);
+        let amounts = self.events.iter().map(|(_, event)| if let Event::Amount(amount) = event { *amount } else { 0 });
+        (even + amounts.max().unwrap_or(0)).min(size.capacity)
+    }
+
+    fn missing(&self, size: Size, now: u64) -> u64 {
+        let (mut missing, mut due, mut amount) = (0, 0, 0);
+        for (at, event) in self.events.iter().chain([&(now, Event::Took(0))]) {
+            while missing > 0 && due <= *at {
+                missing -= amount.min(missing);
+                due += size.interval;
+            }
+            if missing == 0 {
+                due = at + size.interval;
+            }
+            match event {
+                Event::Took(tokens) => missing += tokens,
+                Event::Amount(other) => amount = *other,
+            }
+        }
+        missing
     }
 
     /// In 1/interval of a token.
@@ -325,11 +357,16 @@ impl<'a> Run<'a> {
         }
     }
 
+    fn most(&self) -> u64 {
+        let of = if self.gave_back { Oracle::most } else { Oracle::left };
+        of(&self.oracle, self.size, self.now())
+    }
+
     async fn acquire(&mut self) {
         let cost = 1 + self.random.below(self.size.capacity);
         let decision = take(&self.limiter, cost).await;
         if decision.is_allowed() {
-            assert!(cost <= self.oracle.left(self.size, self.now()), "{cost} more: {:?}", self.size);
+            assert!(cost <= self.most(), "{cost} more: {:?}", self.size);
             self.receipts.push((decision.into_receipt(), self.oracle.events.len()));
             self.oracle.events.push((self.now(), Event::Took(cost)));
         }
@@ -393,12 +430,11 @@ impl<'a> Run<'a> {
     }
 
     async fn check(&self) {
-        let (left, most) = (left(&self.limiter).await, self.oracle.left(self.size, self.now()));
-        match self.size.kind {
-            // Its intervals began with what may have been given back.
-            6 => assert!(left <= self.size.capacity),
-            4.. if self.gave_back => assert!(left <= most, "{left} of {most}: {:?}", self.size),
-            _ => assert_eq!(left, most, "{:?}", self.size),
+        let (left, most) = (left(&self.limiter).await, self.most());
+        if self.size.is_bucket() && self.gave_back {
+            assert!(left <= most, "{left} of {most}: {:?}", self.size);
+        } else {
+            assert_eq!(left, most, "{:?}", self.size);
         }
     }
 }
