@@ -156,7 +156,7 @@ local function drain()
     local ago = rest_of(now_hi, now_lo, cycle) - (stamp - low) / (8 * one) * TICK
     if ago < 0 then ago = ago + cycle end
     local tick_began = since_hi * 1e9 + since_lo + rest_of(then_hi, then_lo, TICK)
-    if ago == tick_began and stamp == mark and low / one < MANY then return 0, 0 end
+    if ago == tick_began and stamp == mark - mark % one and low / one < MANY then return 0, 0 end
     if ago > tick_began then return since_hi, since_lo end
     return plus(since_hi, since_lo, -math.max(ago - TICK + 1, 0))
   end

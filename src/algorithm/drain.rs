@@ -13,7 +13,7 @@
 
 use std::ops::{Add, Div, Mul, Sub};
 
-use super::full::Full;
+use super::full::{FAR, Full};
 use super::ratio::mul_div_ceil;
 use super::stamp;
 #[cfg(feature = "redis")]
@@ -35,34 +35,28 @@ pub(super) struct Drain {
 trait Width:
     Copy + Ord + From<u64> + Into<u128> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
+    /// Whether a record is near, and of the limit's own rate or paid: see [`Drain::is_narrow`].
+    const NARROW: bool;
+
     /// What is surely of this width.
     fn cut(number: u128) -> Self;
-
-    /// At most `most`, which no number of 64 bits comes near.
-    fn at_most(self, most: u128) -> Self;
 }
 
 impl Width for u64 {
+    const NARROW: bool = true;
+
     #[inline]
     fn cut(number: u128) -> Self {
         number as Self
     }
-
-    #[inline]
-    fn at_most(self, _: u128) -> Self {
-        self
-    }
 }
 
 impl Width for u128 {
+    const NARROW: bool = false;
+
     #[inline]
     fn cut(number: u128) -> Self {
         number
-    }
-
-    #[inline]
-    fn at_most(self, most: u128) -> Self {
-        self.min(most)
     }
 }
 
@@ -82,13 +76,20 @@ impl Drain {
         mul_div_ceil(self.capacity, self.interval, u64::from(self.amount))
     }
 
-    /// Whether the debt at `now` and that of another `cost` are both, and together, under 2^63.
+    /// Whether the debt at `now` and that of another `cost` are both, and together, under 2^63, and what is
+    /// owed was written by the limit's own amount.
     #[inline(always)]
     fn is_narrow(&self, record: &Record, now: u64, cost: u64) -> bool {
-        let left = record.until.saturating_sub(now);
-        let owed = u128::from(left) * u128::from(record.detail >> 32);
         let most = u128::from(self.capacity) * u128::from(self.interval);
-        (owed | most) >> 62 == 0 && cost <= self.capacity && Full::is_near(record)
+        if cost > self.capacity || most >> 62 != 0 {
+            return false;
+        }
+        if record.until <= now {
+            return true;
+        }
+        // What is far is more than 2^62 µs off.
+        let owed = u128::from(record.until - now) * u128::from(self.amount);
+        owed >> 62 == 0 && record.detail >> 32 == u64::from(self.amount)
     }
 
     /// What a record says, read by the limit's own amount where its own is not known.
@@ -116,13 +117,18 @@ impl Drain {
     /// What is owed at `now`.
     #[inline(always)]
     fn debt<N: Width>(&self, record: &Record, now: u64) -> N {
+        if N::NARROW {
+            let owed = N::from(record.until.saturating_sub(now)) * N::from(u64::from(self.amount));
+            let early = N::from(u64::from(record.detail as u32 & stamp::below(self.amount)));
+            return owed.max(early) - early;
+        }
         let Full { micros, detail, amount } = self.full(record);
         let Some(left) = micros.checked_sub(u128::from(now)) else { return N::from(0) };
         let owed = N::cut(left) * N::from(u64::from(amount));
         let early = if Full::is_near(record) { detail & stamp::below(amount) } else { detail };
         let early = N::from(u64::from(early));
         let debt = owed.max(early) - early;
-        if amount == self.amount { debt } else { debt.at_most(LONGEST * u128::from(self.amount)) }
+        if amount == self.amount { debt } else { debt.min(N::cut(LONGEST * u128::from(self.amount))) }
     }
 
     #[inline(always)]
@@ -133,6 +139,11 @@ impl Drain {
         let time = self.time(debt);
         let early: u128 = (time * N::from(u64::from(self.amount)) - debt).into();
         let micros = u128::from(now) + time.into();
+        // At once, rather than by way of all that it could be.
+        let until = now.wrapping_add(time.into() as u64);
+        if N::NARROW && until & FAR == 0 {
+            return Record { until, detail: u64::from(self.amount) << 32 | u64::from(stamp | early as u32) };
+        }
         let stamp = if Full::is_near_at(micros) { stamp } else { 0 };
         Full { micros, detail: stamp | early as u32, amount: self.amount }.record()
     }
@@ -201,25 +212,28 @@ impl Drain {
     /// Takes `cost`, and tells what is left then.
     #[inline(always)]
     pub(super) fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
-        let (stamp, standing) = if self.is_narrow(record, now, cost) {
+        if self.is_narrow(record, now, cost) {
             self.take_in::<u64>(record, now, cost)
         } else {
             self.take_in::<u128>(record, now, cost)
-        };
-        (Record { until: now, detail: u64::from(self.amount) << 32 | u64::from(stamp) }, standing)
+        }
     }
 
     #[inline(always)]
-    fn take_in<N: Width>(&self, record: &mut Record, now: u64, cost: u64) -> (u32, Standing) {
+    fn take_in<N: Width>(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
         let before: N = self.debt(record, now);
-        let stamp = if before == N::from(0) || self.is_of_another_rate(record) {
+        let stamp = if before == N::from(0) || (!N::NARROW && self.is_of_another_rate(record)) {
             stamp::first(self.amount, now)
         } else {
-            stamp::next(self.stamp(record), self.amount, now)
+            let last = if N::NARROW { record.detail as u32 } else { self.stamp(record) };
+            stamp::next(last, self.amount, now)
         };
         let debt = before + self.units(cost);
         *record = self.record(debt, now, stamp);
-        (stamp, self.standing_in(debt))
+        // A refund looks at the amount and the stamp only, which a record that is far does not hold.
+        let detail =
+            if Full::is_near(record) { record.detail } else { u64::from(self.amount) << 32 | u64::from(stamp) };
+        (Record { until: now, detail }, self.standing_in(debt))
     }
 
     #[inline]

@@ -38,31 +38,30 @@ pub(super) fn unknown(amount: u32) -> u32 {
 #[inline(always)]
 pub(super) fn first(amount: u32, now: u64) -> u32 {
     let width = width(amount);
-    if width > WIDEST { 0 } else { tick(width, now) | MANY << width }
+    if width > WIDEST { 0 } else { (tick(now) | MANY) << width }
 }
 
-/// The stamp of a charge at `now` after one of the stamp `before`.
+/// The stamp of a charge at `now` after one of the stamp `before`, whatever stands under that.
 #[inline(always)]
 pub(super) fn next(before: u32, amount: u32, now: u64) -> u32 {
     let width = width(amount);
     if width > WIDEST {
         return 0;
     }
-    let tick = tick(width, now);
-    let apart = tick.wrapping_sub(before >> (width + COUNT) << (width + COUNT));
-    let count = if apart == 0 {
-        ((before >> width & MANY) + 1).min(MANY)
-    } else if apart >> 31 == 1 {
-        MANY
-    } else {
-        0
+    let (before, tick) = (before >> width, tick(now));
+    let apart = tick.wrapping_sub(before & !MANY) << width;
+    let count = match apart {
+        0 => ((before & MANY) + 1).min(MANY),
+        // All or none: whether the clock stepped back.
+        _ => (apart.cast_signed() >> 31).cast_unsigned() & MANY,
     };
-    tick | count << width
+    (tick | count) << width
 }
 
+/// The tick of an instant, above a count.
 #[inline(always)]
-fn tick(width: u32, now: u64) -> u32 {
-    ((now >> TICK) as u32) << (width + COUNT)
+fn tick(now: u64) -> u32 {
+    (now >> TICK << COUNT) as u32
 }
 
 /// The latest instant up to `now` at which a bucket with the stamp `last` can have been charged after a
@@ -74,7 +73,7 @@ pub(super) fn last_charge(last: u32, mark: u32, amount: u32, then: u64, now: u64
     if width > WIDEST {
         return now;
     }
-    let ago = tick(width, now).wrapping_sub(last >> (width + COUNT) << (width + COUNT)) >> (width + COUNT);
+    let ago = tick(now).wrapping_sub(last >> width & !MANY) << width >> width >> COUNT;
     match (now >> TICK).checked_sub(ago.into()) {
         Some(at) if at == then >> TICK && last == mark && last >> width & MANY < MANY => then,
         Some(at) if at >= then >> TICK => ((at + 1 << TICK) - 1).min(now),
