@@ -4,12 +4,18 @@
 //! same thing: a debt that grows by what a request costs and is paid at `amount` tokens per
 //! `interval`. Counted in `1/interval` of a token, a µs pays `amount` of it, so all is integers.
 //! What a key remembers is the instant at which the debt is paid. That is GCRA's "theoretical
-//! arrival time" (ITU-T I.371), kept here with its fraction.
+//! arrival time" (ITU-T I.371), kept here with its fraction, and with the amount by which it was worked
+//! out: a limit of another amount finds the same debt in tokens, and its first decision has it paid at
+//! its own rate from then on.
+//!
+//! It also keeps when it was last charged, as far as there is room for it: see [`stamp`] and
+//! [`Drain::refund`].
 
 use std::ops::{Add, Div, Mul, Sub};
 
-use super::full::Full;
+use super::full::{FAR, Full};
 use super::ratio::mul_div_ceil;
+use super::stamp;
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State};
 use super::{Room, Standing};
@@ -29,11 +35,16 @@ pub(super) struct Drain {
 trait Width:
     Copy + Ord + From<u64> + Into<u128> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
 {
+    /// Whether a record is near, and of the limit's own rate or paid: see [`Drain::is_narrow`].
+    const NARROW: bool;
+
     /// What is surely of this width.
     fn cut(number: u128) -> Self;
 }
 
 impl Width for u64 {
+    const NARROW: bool = true;
+
     #[inline]
     fn cut(number: u128) -> Self {
         number as Self
@@ -41,11 +52,17 @@ impl Width for u64 {
 }
 
 impl Width for u128 {
+    const NARROW: bool = false;
+
     #[inline]
     fn cut(number: u128) -> Self {
         number
     }
 }
+
+/// No debt takes longer to pay than 2^32 tokens of which one is paid in 366 days: in µs. It is more where a
+/// clock stepped back by far, and would then not fit at a smaller rate.
+const LONGEST: u128 = 1_000_000_000 << 47;
 
 #[inline]
 fn div_ceil<N: Width>(a: N, b: u64) -> N {
@@ -59,13 +76,30 @@ impl Drain {
         mul_div_ceil(self.capacity, self.interval, u64::from(self.amount))
     }
 
-    /// Whether the debt at `now` and that of another `cost` are both, and together, under 2^63.
+    /// Whether the debt at `now` and that of another `cost` are both, and together, under 2^63, and what is
+    /// owed was written by the limit's own amount.
     #[inline(always)]
     fn is_narrow(&self, record: &Record, now: u64, cost: u64) -> bool {
-        let left = record.until.saturating_sub(now);
-        let owed = u128::from(left) * u128::from(self.amount);
         let most = u128::from(self.capacity) * u128::from(self.interval);
-        (owed | most) >> 62 == 0 && cost <= self.capacity && Full::is_near(record)
+        if cost > self.capacity || most >> 62 != 0 {
+            return false;
+        }
+        if record.until <= now {
+            return true;
+        }
+        // What is far is more than 2^62 µs off.
+        let owed = u128::from(record.until - now) * u128::from(self.amount);
+        owed >> 62 == 0 && record.detail >> 32 == u64::from(self.amount)
+    }
+
+    /// What a record says, read by the limit's own amount where its own is not known.
+    #[inline(always)]
+    fn full(&self, record: &Record) -> Full {
+        let full = Full::of(record);
+        if Full::is_near(record) {
+            return full;
+        }
+        Full { amount: self.amount, ..full }
     }
 
     /// A number of tokens, in `1/interval` of a token.
@@ -83,21 +117,68 @@ impl Drain {
     /// What is owed at `now`.
     #[inline(always)]
     fn debt<N: Width>(&self, record: &Record, now: u64) -> N {
-        let full = Full::of(record);
-        let Some(left) = full.micros.checked_sub(u128::from(now)) else { return N::from(0) };
-        let owed = N::cut(left) * N::from(u64::from(self.amount));
-        let early = N::from(u64::from(full.detail));
-        owed.max(early) - early
+        if N::NARROW {
+            let owed = N::from(record.until.saturating_sub(now)) * N::from(u64::from(self.amount));
+            let early = N::from(u64::from(record.detail as u32 & stamp::below(self.amount)));
+            return owed.max(early) - early;
+        }
+        let Full { micros, detail, amount } = self.full(record);
+        let Some(left) = micros.checked_sub(u128::from(now)) else { return N::from(0) };
+        let owed = N::cut(left) * N::from(u64::from(amount));
+        let early = if Full::is_near(record) { detail & stamp::below(amount) } else { detail };
+        let early = N::from(u64::from(early));
+        let debt = owed.max(early) - early;
+        if amount == self.amount { debt } else { debt.min(N::cut(LONGEST * u128::from(self.amount))) }
     }
 
     #[inline(always)]
-    fn record<N: Width>(&self, debt: N, now: u64) -> Record {
+    fn record<N: Width>(&self, debt: N, now: u64, stamp: u32) -> Record {
         if debt == N::from(0) {
             return Record::EMPTY;
         }
         let time = self.time(debt);
         let early: u128 = (time * N::from(u64::from(self.amount)) - debt).into();
-        Full { micros: u128::from(now) + time.into(), detail: early as u32 }.record()
+        let micros = u128::from(now) + time.into();
+        // At once, rather than by way of all that it could be.
+        let until = now.wrapping_add(time.into() as u64);
+        if N::NARROW && until & FAR == 0 {
+            return Record { until, detail: u64::from(self.amount) << 32 | u64::from(stamp | early as u32) };
+        }
+        let stamp = if Full::is_near_at(micros) { stamp } else { 0 };
+        Full { micros, detail: stamp | early as u32, amount: self.amount }.record()
+    }
+
+    /// The stamp of a record by the limit's amount.
+    #[inline(always)]
+    fn stamp(&self, record: &Record) -> u32 {
+        if Full::is_near(record) {
+            record.detail as u32 & !stamp::below(self.amount)
+        } else {
+            stamp::unknown(self.amount)
+        }
+    }
+
+    /// Whether a record is read by another amount than the limit's.
+    #[inline(always)]
+    fn is_of_another_rate(&self, record: &Record) -> bool {
+        self.full(record).amount != self.amount
+    }
+
+    /// Has what is still owed paid at the limit's own rate from now on.
+    #[inline(always)]
+    pub(super) fn adopt(&self, record: &mut Record, now: u64) {
+        if self.is_of_another_rate(record) {
+            self.change_rate(record, now);
+        }
+    }
+
+    #[cold]
+    fn change_rate(&self, record: &mut Record, now: u64) {
+        let debt = self.debt::<u128>(record, now);
+        // Of a bucket that is full, nothing changes.
+        if debt > 0 {
+            *record = self.record(debt, now, stamp::first(self.amount, now));
+        }
     }
 
     #[inline(always)]
@@ -131,19 +212,28 @@ impl Drain {
     /// Takes `cost`, and tells what is left then.
     #[inline(always)]
     pub(super) fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
-        let standing = if self.is_narrow(record, now, cost) {
+        if self.is_narrow(record, now, cost) {
             self.take_in::<u64>(record, now, cost)
         } else {
             self.take_in::<u128>(record, now, cost)
-        };
-        (Record { until: now, detail: 0 }, standing)
+        }
     }
 
     #[inline(always)]
-    fn take_in<N: Width>(&self, record: &mut Record, now: u64, cost: u64) -> Standing {
-        let debt: N = self.debt::<N>(record, now) + self.units(cost);
-        *record = self.record(debt, now);
-        self.standing_in(debt)
+    fn take_in<N: Width>(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
+        let before: N = self.debt(record, now);
+        let stamp = if before == N::from(0) || (!N::NARROW && self.is_of_another_rate(record)) {
+            stamp::first(self.amount, now)
+        } else {
+            let last = if N::NARROW { record.detail as u32 } else { self.stamp(record) };
+            stamp::next(last, self.amount, now)
+        };
+        let debt = before + self.units(cost);
+        *record = self.record(debt, now, stamp);
+        // A refund looks at the amount and the stamp only, which a record that is far does not hold.
+        let detail =
+            if Full::is_near(record) { record.detail } else { u64::from(self.amount) << 32 | u64::from(stamp) };
+        (Record { until: now, detail }, self.standing_in(debt))
     }
 
     #[inline]
@@ -177,17 +267,37 @@ impl Drain {
         }
     }
 
-    /// Gives back what is surely not paid yet of a charge that left `mark`: what would not be, had
-    /// time paid this charge before all others.
+    /// Gives back what is surely not paid yet of a charge that left `mark`: its cost, less what time has
+    /// paid from then until the bucket was last charged, as far as that is owed at all.
     ///
-    /// What time has paid in the meantime was not free: had the charge not been, time would have
-    /// paid something else, or nothing, the bucket being full. Who stood in line before it can't be
-    /// known any more, as some of them may have been given back since; to take it for paid last
-    /// would give back what was paid already, out of someone else's charge.
+    /// What must be left is the debt of a history in which what is given back was never charged. Take the
+    /// debt D that is there, D* that of the history without all that was given back before, which D is never
+    /// under, and c, charged at t and now to go from that, too. That takes the least of c and of all that D*
+    /// has been since t, as c goes unpaid while anything else is owed. From the last charge on, at l, D* has
+    /// only been paid, and was never under what it is now. Before, it was never under c − paid(t to l): c was
+    /// in it. So the least of c − paid(t to l) and D can be given back, as either D* is at least that much
+    /// smaller without c, or nothing is left of D*, and D is over it by what remains.
+    ///
+    /// What was paid between other charges can't be known any more: who stood in line before c may have been
+    /// given back since, and time may have paid for c, for others, or for nothing, the bucket being full.
+    /// Nor is it known at which rate, if the amount has changed since: then nothing is given back, unless
+    /// nothing was decided since. (One that has changed and changed back unseen, because the bucket was full
+    /// in between, is taken for the same.)
     pub(super) fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
         // A clock that stepped back can't say what is paid.
         let Some(since) = now.checked_sub(mark.until) else { return };
-        let paid = u128::from(since) * u128::from(self.amount);
+        let marked = (mark.detail >> 32) as u32;
+        let amount = self.full(record).amount;
+        let unpaid_from = if Full::is_near(record) && amount == marked {
+            let [last, mark_stamp] = [record.detail, mark.detail].map(|detail| detail as u32 & !stamp::below(amount));
+            stamp::last_charge(last, mark_stamp, amount, mark.until, now) - mark.until
+        } else {
+            since
+        };
+        if unpaid_from > 0 && (amount != marked || amount != self.amount) {
+            return;
+        }
+        let paid = u128::from(unpaid_from) * u128::from(self.amount);
         self.give_back(record, now, self.units::<u128>(cost).saturating_sub(paid));
     }
 
@@ -196,8 +306,16 @@ impl Drain {
         self.give_back(record, now, self.units(cost));
     }
 
+    /// Whether both say the same, whenever they were last charged.
+    pub(super) fn is_same(&self, record: &Record, other: &Record) -> bool {
+        let full = self.full(record);
+        let ignored = if Full::is_near(record) { !stamp::below(full.amount) } else { 0 };
+        record.until == other.until && (record.detail ^ other.detail) & !u64::from(ignored) == 0
+    }
+
     fn give_back(&self, record: &mut Record, now: u64, debt: u128) {
-        *record = self.record(self.debt::<u128>(record, now).saturating_sub(debt), now);
+        let stamp = if self.is_of_another_rate(record) { stamp::first(self.amount, now) } else { self.stamp(record) };
+        *record = self.record(self.debt::<u128>(record, now).saturating_sub(debt), now, stamp);
     }
 }
 
@@ -223,13 +341,19 @@ impl Drain {
         [high, low, (units % amount) as f64]
     }
 
+    /// A mark or a record, as its twin writes it.
     pub(super) fn mark(&self, mark: &Record) -> State {
-        let Full { micros, detail } = Full::of(mark);
-        State { micros, counts: [detail, 0] }
+        let Full { micros, detail, amount } = Full::of(mark);
+        State { micros, counts: [detail, amount] }
     }
 
     pub(super) fn recall(&self, held: &[State]) -> Option<Record> {
-        let record = |held: &State| Full { micros: held.micros, detail: held.counts[0] }.record();
-        Some(held.first().map_or(Record::EMPTY, record))
+        let Some(&State { micros, counts: [detail, amount] }) = held.first() else { return Some(Record::EMPTY) };
+        if !Full::is_near_at(micros) || amount > 0 {
+            return Some(Full { micros, detail, amount }.record());
+        }
+        // Before amounts were kept: it is the limit's own.
+        let detail = detail.min(self.amount - 1) | stamp::unknown(self.amount);
+        Some(Full { micros, detail, amount: self.amount }.record())
     }
 }

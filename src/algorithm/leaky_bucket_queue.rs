@@ -16,6 +16,10 @@ use crate::record::Record;
 /// while it waits (the client hangs up), its slot is given back if no other request has queued behind
 /// it. If one has, the slot passes unused: the others keep the instants that they were promised.
 ///
+/// Where its rate is changed, those who wait go on when they were told, and whoever comes finds as many in
+/// the queue as there were, at the new rate: at a faster one, the first of them may go on before the last
+/// of those who waited. A slot that was given out before can then no longer be given back.
+///
 /// - **Admits at most**: `capacity` + 1 + `amount` · span / interval in any span, of which no two
 ///   go on closer together than interval / `amount`.
 /// - **Remembers**: 16 bytes a key: the instant at which the next slot is free.
@@ -88,9 +92,14 @@ impl Exact<Record> for LeakyBucketQueue {
         self.drain().standing(record, now)
     }
 
+    #[inline(always)]
+    fn adopt(&self, record: &mut Record, now: u64) {
+        self.drain().adopt(record, now);
+    }
+
     fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
         // Requests behind this one have been told when they go on: only the last can leave.
-        if *record == mark {
+        if self.drain().is_same(record, &mark) {
             self.drain().refund_last(record, now, cost);
         }
     }

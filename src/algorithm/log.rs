@@ -149,6 +149,9 @@ impl Span {
         }
     }
 
+    /// It has no rate.
+    pub(super) fn adopt(&self, _: &mut Log, _: u64) {}
+
     /// Takes `cost` out of the bucket that `mark` names. Later buckets are untouched, but for
     /// their running totals: this takes as long as there are later ones.
     pub(super) fn refund(&self, log: &mut Log, mark: Record, now: u64, cost: u64) {

@@ -29,6 +29,7 @@ mod sliding_log;
 mod sliding_window;
 mod sliding_window_counter;
 mod soft;
+mod stamp;
 mod token_bucket;
 #[cfg(feature = "redis")]
 mod twin;
@@ -218,6 +219,10 @@ pub(crate) trait Exact<S> {
 
     /// What is left.
     fn standing(&self, state: &S, now: u64) -> Standing;
+
+    /// Notes that a decision which took nothing was made by this limit: what a key remembers may have been
+    /// left by one of another rate.
+    fn adopt(&self, _state: &mut S, _now: u64) {}
 
     /// Gives back as much of a `cost` that left `mark` as still counts.
     fn refund(&self, state: &mut S, mark: Record, now: u64, cost: u64);

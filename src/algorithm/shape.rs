@@ -137,6 +137,11 @@ macro_rules! bucket_constructors {
                 self.interval
             }
 
+            #[cfg(feature = "redis")]
+            pub(super) const fn amount(&self) -> u32 {
+                self.amount
+            }
+
             /// A share of one whose tokens move evenly.
             fn even_share(mut self, parts: u32) -> Self {
                 self.capacity = $crate::algorithm::share::tokens(self.capacity, parts);
@@ -187,6 +192,11 @@ macro_rules! decided_by {
             #[inline]
             fn standing(&self, state: &$state, now: u64) -> $crate::algorithm::Standing {
                 self.$kernel().standing(state, now)
+            }
+
+            #[inline(always)]
+            fn adopt(&self, state: &mut $state, now: u64) {
+                self.$kernel().adopt(state, now);
             }
 
             fn refund(&self, state: &mut $state, mark: $crate::record::Record, now: u64, cost: u64) {

@@ -26,6 +26,10 @@ impl<S> Exact<S> for Soft<'_, S> {
         self.limit.standing(state, now)
     }
 
+    fn adopt(&self, state: &mut S, now: u64) {
+        self.ceiling.adopt(state, now);
+    }
+
     fn refund(&self, state: &mut S, mark: Record, now: u64, cost: u64) {
         self.ceiling.refund(state, mark, now, cost);
     }

@@ -1,13 +1,13 @@
 -- The twin of token_bucket.rs, of what is filled at intervals; filled evenly it is a drain. A key
--- holds the instant at which an interval ends, and how many tokens are missing until then, modulo
--- 2^32 and by 2^32.
+-- holds the instant at which an interval ends, how many tokens are missing until then, and the amount that
+-- each interval brings.
 local function token_bucket()
   local rule = { numbers = '<dddd' }
 
   -- How many tokens are missing now of those missing before (hi, lo), and how long until the
   -- next interval. All of this is exact where it matters: a bucket fills in at most 2^32 intervals.
-  local function missing(charge, hi, lo, count)
-    local amount, interval = charge[3], charge[4]
+  local function missing(charge, hi, lo, count, amount)
+    local interval = charge[4]
     if count == 0 then return 0, interval end
     local left, rest, ended
     local left_hi, left_lo = sub(hi, lo, 0, now_hi, now_lo, 0, 1)
@@ -23,22 +23,37 @@ local function token_bucket()
     end
     local intervals = ceil(count / amount) - ended
     if intervals <= 0 then return 0, interval end
-    return count - ended * amount, rest
+    count = count - ended * amount
+    -- At another rate, more might never come back.
+    if amount ~= charge[3] and count > 4294967295 then count = 4294967295 end
+    return count, rest
+  end
+
+  -- What a key holds; before amounts were kept, it is the limit's own.
+  local function recall(charge)
+    local raw, hi, lo, count, amount = read(charge.key)
+    return raw, hi, lo, count, amount > 0 and amount or charge[3]
   end
 
   -- Notes that `count` tokens are missing before (hi, lo).
   local function hold(charge, hi, lo, count)
     local amount, interval = charge[3], charge[4]
-    local high = floor(count / 4294967296)
     local until_hi, until_lo = plus(hi, lo, (ceil(count / amount) - 1) * interval)
-    write(charge.key, hi, lo, count - high * 4294967296, high, until_hi, until_lo)
+    write(charge.key, hi, lo, count, amount, until_hi, until_lo)
   end
 
   function rule.peek(charge)
-    local raw, hi, lo, count, high = read(charge.key)
-    charge.held = raw
-    charge.count, charge.n = missing(charge, hi, lo, high * 4294967296 + count)
+    local raw, hi, lo, count, amount = recall(charge)
+    charge.held, charge.moved = raw, amount ~= charge[3]
+    charge.count, charge.n = missing(charge, hi, lo, count, amount)
     return charge.count + charge[1] <= charge[2]
+  end
+
+  -- Has what is missing come back at the limit's own rate from now on.
+  function rule.adopt(charge)
+    if charge.count == 0 then return end
+    local hi, lo = plus(now_hi, now_lo, charge.n)
+    hold(charge, hi, lo, charge.count)
   end
 
   function rule.commit(charge)
@@ -48,8 +63,8 @@ local function token_bucket()
 
   -- The mark is the first instant at which tokens came back after the charge: for it before all
   -- others, as token_bucket.rs says why.
-  function rule.refund(charge, mark_hi, mark_lo)
-    local raw, hi, lo, count, high = read(charge.key)
+  function rule.refund(charge, mark_hi, mark_lo, _, mark_amount)
+    local raw, hi, lo, count, written = recall(charge)
     if raw == '' then return end
     local amount, interval = charge[3], charge[4]
     local refills = 0
@@ -60,9 +75,15 @@ local function token_bucket()
       -- A clock that stepped back can't say how many there were.
       return
     end
+    -- Nor how many tokens each brought.
+    if refills > 0 and (mark_amount ~= amount or written ~= amount) then return end
     local back = math.max(charge[1] - refills * amount, 0)
-    count = high * 4294967296 + count
-    if missing(charge, hi, lo, count) <= back then return call('DEL', charge.key) end
+    local left, next_interval = missing(charge, hi, lo, count, written)
+    if left <= back then return call('DEL', charge.key) end
+    if written ~= amount then
+      hi, lo = plus(now_hi, now_lo, next_interval)
+      return hold(charge, hi, lo, left - back)
+    end
     count = count - back
     if count <= 0 then
       -- Full before that interval: what is missing is counted to an earlier one.

@@ -1,7 +1,7 @@
 //! A bucket of tokens that fills up again.
 
 use super::drain::Drain;
-use super::full::Full;
+use super::full::FAR;
 use super::ratio::div_ceil;
 use super::shape::bucket_constructors;
 use super::share;
@@ -16,7 +16,7 @@ use crate::record::Record;
 /// - **Admits at most**: `capacity` + `amount` · span / interval in any span: a burst of the
 ///   whole bucket, then the rate at which it fills. Filled at intervals, one `amount` more in
 ///   spans that are no whole number of them, as they may begin just before it comes.
-/// - **Remembers**: 16 bytes a key: the instant at which the bucket is full again.
+/// - **Remembers**: 16 bytes a key: the instant at which the bucket is full again, and at which rate.
 /// - **Choose it when** bursts are welcome and the long-run rate is what counts: the usual choice
 ///   for an API. Filled at intervals, it says "10 attempts, one back per hour".
 ///
@@ -113,31 +113,60 @@ impl TokenBucket {
     /// Of a bucket filled at intervals: the tokens missing at `now`, and how long until the next
     /// interval, in µs.
     ///
-    /// It remembers when it will be full, and how many tokens the interval before that instant
-    /// brings; each earlier one brings `amount`.
+    /// It remembers an instant at which an interval ends, how many tokens are missing before it, and how many
+    /// each interval brings: of another limit, another amount. The instant is that at which it will be full,
+    /// unless that is so far off that it would be none to whoever only asks for it.
     #[inline]
     fn missing(&self, record: &Record, now: u64) -> (u128, u128) {
         let interval = u128::from(self.interval);
-        let full = Full::of(record);
-        let left = full.micros.saturating_sub(u128::from(now));
-        if left == 0 {
-            return (0, interval);
+        let [at, amount] = [record.until & !FAR, record.detail >> 32];
+        let [missing, each] = [record.detail & u64::from(u32::MAX), amount].map(u128::from);
+        let (missing, next) = match at.checked_sub(now) {
+            None | Some(0) => {
+                let since = now - at;
+                let ended = u128::from(since / self.interval + 1);
+                (missing.saturating_sub(ended * each), interval - u128::from(since % self.interval))
+            }
+            Some(left) => {
+                // More than there can be, where a clock stepped back: time stands still until it is due.
+                let before = u128::from(left.div_ceil(self.interval) - 1);
+                (missing + before * each, u128::from(left) - before * interval)
+            }
+        };
+        match missing {
+            0 => (0, interval),
+            missing if amount == u64::from(self.amount) => (missing, next),
+            // At another rate, that much might never come back.
+            missing => (missing.min(u32::MAX.into()), next),
         }
-        let intervals = div_ceil(left, self.interval);
-        // More than there can be, where a clock stepped back: time stands still until it is due.
-        let missing = (intervals - 1) * u128::from(self.amount) + u128::from(full.detail);
-        (missing, left - (intervals - 1) * interval)
     }
 
     #[inline]
-    fn remember(&self, missing: u128, next: u128, now: u64) -> Record {
+    fn remember(&self, mut missing: u128, next: u128, now: u64) -> Record {
+        let mut at = u128::from(now) + next;
+        if let Some(over) = missing.checked_sub(u32::MAX.into()) {
+            // Counted to a later interval, it is less.
+            let later = self.intervals(over);
+            at += later * u128::from(self.interval);
+            missing -= later * u128::from(self.amount);
+        }
+        self.hold(at as u64, missing as u32, self.amount)
+    }
+
+    /// What a key holds of which, before an interval ends at `at`, so many tokens are missing, and `amount` come
+    /// back each time.
+    #[inline]
+    fn hold(&self, at: u64, missing: u32, amount: u32) -> Record {
         if missing == 0 {
             return Record::EMPTY;
         }
-        let before_last = self.intervals(missing) - 1;
-        let last = missing - before_last * u128::from(self.amount);
-        let micros = u128::from(now) + next + before_last * u128::from(self.interval);
-        Full { micros, detail: last as u32 }.record()
+        let before_last = missing.div_ceil(amount) - 1;
+        let until = u128::from(at) + u128::from(before_last) * u128::from(self.interval);
+        let (until, missing) = match u64::try_from(until) {
+            Ok(until) if until & FAR == 0 => (until, missing - before_last * amount),
+            _ => (at | FAR, missing),
+        };
+        Record { until, detail: u64::from(amount) << 32 | u64::from(missing) }
     }
 
     /// What is left, of a bucket filled at intervals.
@@ -188,7 +217,7 @@ impl Exact<Record> for TokenBucket {
         let (missing, next) = self.missing(record, now);
         let missing = missing + u128::from(cost);
         *record = self.remember(missing, next, now);
-        (Record { until: now + next as u64, detail: 0 }, self.standing_of(missing, next))
+        (Record { until: now + next as u64, detail: u64::from(self.amount) << 32 }, self.standing_of(missing, next))
     }
 
     #[inline(always)]
@@ -200,19 +229,36 @@ impl Exact<Record> for TokenBucket {
         self.standing_of(missing, next)
     }
 
+    #[inline(always)]
+    fn adopt(&self, record: &mut Record, now: u64) {
+        if self.refill == Refill::Continuous {
+            return self.drain().adopt(record, now);
+        }
+        let (missing, next) = self.missing(record, now);
+        if missing > 0 && record.detail >> 32 != u64::from(self.amount) {
+            *record = self.remember(missing, next, now);
+        }
+    }
+
     fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
         if self.refill == Refill::Continuous {
             return self.drain().refund(record, mark, now, cost);
         }
         let (missing, next) = self.missing(record, now);
         // The mark is the first instant at which tokens came back. Why they are taken to have come
-        // back for this charge before all others, see `Drain::refund`.
+        // back for this charge before all others, see `Drain::refund`: there is no room here for when the
+        // bucket was last charged.
         let refills = match now.checked_sub(mark.until) {
             Some(since) => since / self.interval + 1,
             None if mark.until - now <= self.interval => 0,
             // A clock that stepped back can't say how many there were.
             None => return,
         };
+        let amounts = [mark.detail >> 32, record.detail >> 32];
+        if refills > 0 && amounts != [u64::from(self.amount); 2] {
+            // Nor how many tokens each brought.
+            return;
+        }
         let back = u128::from(cost).saturating_sub(u128::from(refills) * u128::from(self.amount));
         *record = self.remember(missing.saturating_sub(back), next, now);
     }
@@ -235,24 +281,20 @@ impl Twin<Record> for TokenBucket {
         [cost, self.capacity.into(), self.amount.into(), self.interval as f64].into_iter().collect()
     }
 
-    /// Of a bucket filled at intervals, the twin counts what is missing before the next interval,
-    /// and this what is missing before the last one: the same, seen from another interval.
     fn mark(&self, mark: &Record) -> State {
         self.drain().mark(mark)
     }
 
+    /// Of a bucket filled at intervals, the twin counts what is missing before the next interval,
+    /// and this what is missing before the last one: the same, seen from another interval.
     fn recall(&self, held: &[State]) -> Option<Record> {
         if self.refill == Refill::Continuous {
             return self.drain().recall(held);
         }
         let Some(held) = held.first() else { return Some(Record::EMPTY) };
-        let missing = u64::from(held.counts[1]) << 32 | u64::from(held.counts[0]);
-        if missing == 0 {
-            return Some(Record::EMPTY);
-        }
-        let before_last = self.intervals(missing.into()) - 1;
-        let last = missing - before_last as u64 * u64::from(self.amount);
-        let micros = held.micros + before_last * u128::from(self.interval);
-        Some(Full { micros, detail: last as u32 }.record())
+        let [missing, amount] = held.counts;
+        // Before amounts were kept, it is the limit's own.
+        let amount = if amount == 0 { self.amount } else { amount };
+        held.instant().map(|at| self.hold(at, missing, amount))
     }
 }

@@ -71,6 +71,25 @@ impl Algorithm {
     }
 }
 
+impl Algorithm {
+    /// The amount that a bucket moves per interval.
+    pub(crate) fn amount(&self) -> Option<u32> {
+        match self {
+            Self::TokenBucket(limit) => Some(limit.amount()),
+            Self::LeakyBucket(limit) => Some(limit.amount()),
+            Self::LeakyBucketQueue(limit) => Some(limit.amount()),
+            _ => None,
+        }
+    }
+
+    /// Whether what a key `held` was left by a bucket of another rate, which the first decision of this one
+    /// changes.
+    pub(crate) fn adopts(&self, held: &[State]) -> bool {
+        let written = held.first().map_or(0, |state| state.counts[1]);
+        self.amount().is_some_and(|amount| written != 0 && written != amount)
+    }
+}
+
 /// An instant and two counts: what a key holds, or a log for each of its entries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct State {
@@ -122,9 +141,12 @@ pub(super) fn limbs(micros: u128) -> [f64; 2] {
     [(micros / LIMB) as f64, (micros % LIMB) as f64]
 }
 
+/// No limit holds that much, so nothing that is given back is more, of whatever size the limit was.
+const BEYOND: u64 = 1 << 33;
+
 /// The cost, or one that is as far out of reach of `capacity`.
 pub(super) fn within(cost: u64, capacity: u64) -> u64 {
-    cost.min(capacity + 1)
+    cost.min(BEYOND.max(capacity + 1))
 }
 
 #[cfg(test)]

@@ -141,9 +141,9 @@ impl Limit {
     /// holds counts; [`instead_by`](Self::instead_by) is one of them.
     ///
     /// Clients are told the size that applied. What a key has used counts on in another size of the same
-    /// algorithm and period; under another algorithm or period it starts anew. A bucket remembers when it
-    /// will be full: where the rate is another one, what is missing counts for as many tokens as come
-    /// back until then.
+    /// algorithm and period; under another algorithm or period it starts anew. In a bucket of another rate, the
+    /// tokens that are missing stay missing, to the fraction, and come back at the rate by which the key was
+    /// last decided.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, key, when};

@@ -15,6 +15,7 @@ mod failures;
 mod handlers;
 mod losses;
 mod random;
+mod rates;
 mod responses;
 mod sizes;
 mod wire;

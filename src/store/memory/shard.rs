@@ -128,6 +128,7 @@ impl Shard {
                 if denied {
                     entry.set_rank(Rank::DENIED);
                 }
+                rule.adopt(&mut entry.state, now);
                 rule.standing(&entry.state, now)
             }
             Place::Before(_) => rule.standing(&Default::default(), now),
@@ -243,6 +244,7 @@ fn settle<S: Slot>(
                 (mark, standing) = rule.take(&mut entry.state, now, charge.cost);
                 entry.set_rank(rank(&standing));
             } else {
+                rule.adopt(&mut entry.state, now);
                 (mark, standing) = (Record::EMPTY, rule.standing(&entry.state, now));
                 if asked && room.is_after() {
                     // What a wait can't help was never kept from it by what it had used.

@@ -180,8 +180,21 @@ fn penalised(
     if Penalty::left(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
 }
 
+/// Whether what was `found` says that the script has changed a rate, whatever it decided.
+pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
+    let mut held = found.held().map(|held| State::all(held).unwrap_or_default());
+    asked.iter().any(|Asked { terms, .. }| {
+        let changes = held.next().is_some_and(|held| terms.ceiling().adopts(&held));
+        terms.penalty().is_some().then(|| held.next());
+        changes
+    })
+}
+
 fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
     let room = if cost == 0 { Room::NOW } else { rule.peek(&state, now, cost) };
     let mark = if take && room.is_now() && cost > 0 { rule.commit(&mut state, now, cost) } else { Record::EMPTY };
+    if mark == Record::EMPTY {
+        rule.adopt(&mut state, now);
+    }
     (room, mark, rule.standing(&state, now))
 }

@@ -56,11 +56,12 @@ local function next_charge(i, offset)
     -- All that a rule notes has its place from the start: a table that grows is made anew.
     charge = {
       0, 0, 0, 0, 0, 0, 0, 0, 0,
-      key = '', rule = rule, shadow = false, penalty = false, free = true, held = '', hi = 0, lo = 0, n = 0, count = 0, before = 0,
+      key = '', rule = rule, shadow = false, penalty = false, free = true, held = '', hi = 0, lo = 0, n = 0, count = 0,
+      before = 0, stamp = 0, moved = false,
     }
     charges[i] = charge
   end
-  charge.key, charge.rule, charge.shadow, charge.penalty = KEYS[key], rule, shadow, false
+  charge.key, charge.rule, charge.shadow, charge.penalty, charge.moved = KEYS[key], rule, shadow, false, false
   local from, numbers = at + 1 + offset, rule.numbers
   charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8] =
     unpack_from(numbers, text, from)
@@ -105,10 +106,14 @@ local function decide(take, counts, limits)
     -- Who takes nothing needs no room, and nobody does of a limit that is not enforced.
     room = room and (free or charge[1] == 0 or charge.shadow)
   end
-  if room and take then
-    for i = 1, limits do
-      local charge = charges[i]
-      if charge.free and charge[1] > 0 then charge.rule.commit(charge) end
+  take = take and room
+  for i = 1, limits do
+    local charge = charges[i]
+    if take and charge.free and charge[1] > 0 then
+      charge.rule.commit(charge)
+    elseif charge.moved then
+      -- What another rate left is paid at this one, whatever is decided.
+      charge.rule.adopt(charge)
     end
   end
   if has_penalty and counts and not room then strike(limits) end

@@ -2,7 +2,8 @@
 //!
 //! What is remembered is what the keys of a denied request held, and when. The algorithms' own code
 //! decides by it, so that another cost, or a limit that was raised, finds the room that it would find
-//! in Redis: and goes there. Only denials are answered.
+//! in Redis: and goes there. Only denials are answered, and only by the rate that was asked for, as Redis
+//! has what is owed paid at the rate that last asked.
 //!
 //! Whatever this process has Redis do with a key (a charge, a refund, a reset) counts up the key's
 //! epoch once that is known to be done, or was given up. A denial whose request left in an earlier
@@ -138,7 +139,7 @@ impl Denial {
             let asked = asked.charge();
             let [one, other] = [asked.terms, charge.terms].map(|terms| (terms.algorithm(), terms.ceiling()));
             asked.terms.print(asked.key) == charge.terms.print(charge.key)
-                && one.0.code() == other.0.code()
+                && (one.0.code(), one.0.amount()) == (other.0.code(), other.0.amount())
                 // Of a log, only what the answer needed is known.
                 && (matches!(one.0.twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
         };
@@ -201,8 +202,16 @@ impl Watch {
         self.changes = false;
     }
 
-    /// It was denied: nothing has changed, and that is remembered; or no more than strikes, which are not.
-    pub(super) fn denied(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
+    /// It was decided. If it was denied, nothing has changed, and that is remembered; unless it has changed a
+    /// rate, by which the next is denied, or was a strike.
+    pub(super) fn decided(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
+        if ask::changes_a_rate(&asked, &found) {
+            self.changes = true;
+            return;
+        }
+        if decision.is_allowed() {
+            return;
+        }
         let is_struck = |(asked, outcome): (&Asked, &Outcome)| {
             let counts = asked.charge().terms.penalty().is_some_and(|by| by.counts);
             counts && outcome.denies() && (!outcome.is_penalty() || outcome.begun().is_some())
@@ -284,7 +293,7 @@ mod tests {
         reply.extend(charges.iter().map(|_| 0));
         let found = script::replies(Value::BulkString(reply), 1).unwrap().found.remove(0).unwrap();
         let decision = ask::decision(Task::Acquire, NOON, &asked, &found).unwrap();
-        watch.denied(asked, found, &decision);
+        watch.decided(asked, found, &decision);
     }
 
     fn is_denied(denials: &Denials, charges: &[Charge<'_>]) -> bool {

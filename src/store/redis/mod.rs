@@ -189,8 +189,8 @@ impl RedisStore {
         Answer::pending(async move {
             let (now, found) = ask::reply(&deployment, clock, &prefix, task, request, &asked).await?;
             let decision = ask::decision(task, now, &asked, &found)?;
-            if let Some(watch) = watch.filter(|_| !decision.is_allowed()) {
-                watch.denied(asked, found, &decision);
+            if let Some(watch) = watch {
+                watch.decided(asked, found, &decision);
             }
             Ok(decision)
         })

@@ -20,6 +20,7 @@ use self::trace::Trace;
 use super::ask;
 use super::connection::{Connections, Source};
 use super::script::{self, Replies, Request, Task};
+use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::hash::KeyHasher;
 use crate::store::{Charge, Terms};
 
@@ -107,6 +108,46 @@ fn a_real_server_decides_alike() {
     for key in keys {
         let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
         assert!(left > 0, "{key} has no time to live");
+    }
+}
+
+/// What the version before left, which kept no amounts, is read by the limit's own.
+#[test]
+fn keys_without_an_amount_are_read_by_the_limits_own() {
+    let fake = Fake::new();
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let key = hasher.hash(b"key");
+    let span = std::time::Duration::from_micros(1_000_003);
+    let mut now = 1_767_225_600_000_000;
+    for algorithm in [
+        TokenBucket::new(50, 7, span).into(),
+        TokenBucket::new(50, 7, span).at_intervals().into(),
+        LeakyBucket::new(50, 7, span).into(),
+        LeakyBucketQueue::new(50, 7, span).into(),
+    ] {
+        let terms: Arc<Terms> = Arc::new(Terms::new("limit".into(), 0, algorithm, &hasher));
+        let ask = |task, cost, now| {
+            let (request, asked) = ask::charges("t", task, now, &[Charge { terms: &terms, key, cost }]);
+            let found = script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0).unwrap();
+            ask::decision(task, now, &asked, &found).unwrap().outcomes()[0].standing()
+        };
+        assert!(ask(Task::Acquire, 33, now).remaining < 20);
+        now += 1_234_567;
+        let kept = ask(Task::Peek, 1, now);
+        let name = super::key::name("t", &terms, key).into_bytes();
+        if let Some((Held::Text(text), _)) = fake.keys.borrow_mut().get_mut(&name) {
+            assert_eq!(text[14..], 7_u32.to_le_bytes());
+            text[14..].fill(0);
+            if !matches!(algorithm, Algorithm::TokenBucket(limit) if limit == limit.at_intervals()) {
+                // Nor a stamp above the fraction, of three bits here.
+                text[10] &= 7;
+                text[11..14].fill(0);
+            }
+        }
+        assert_eq!(ask(Task::Peek, 1, now), kept, "{algorithm:?}");
+        let after = ask(Task::Acquire, 1, now);
+        assert_eq!(after.remaining + 1, kept.remaining, "{algorithm:?}");
+        assert_eq!(ask(Task::Peek, 1, now), after, "{algorithm:?}");
     }
 }
 

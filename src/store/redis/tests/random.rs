@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
+    Algorithm, CalendarWindow, Cycle, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
@@ -101,6 +101,20 @@ impl Random {
             return window.in_zone(ZONES[self.below(5) as usize]);
         }
         window
+    }
+
+    /// The same bucket, of another capacity and rate.
+    pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
+        let Cycle::Micros(span) = algorithm.cycle() else { return *algorithm };
+        let span = Duration::from_micros(span);
+        let [one, other] = [self.tokens(), self.tokens()];
+        match algorithm.code() {
+            "tb" => TokenBucket::new(one, other, span).into(),
+            "ti" => TokenBucket::new(one, other, span).at_intervals().into(),
+            "lb" => LeakyBucket::new(one, other, span).into(),
+            "lq" => LeakyBucketQueue::new(one, other, span).into(),
+            _ => *algorithm,
+        }
     }
 
     pub(super) fn cost(&mut self, capacity: u64) -> u64 {

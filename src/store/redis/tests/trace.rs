@@ -51,6 +51,10 @@ impl Memory {
         ruled!(algorithm, self, (rule, state) => rule.commit(state, now, cost))
     }
 
+    fn adopt(&mut self, algorithm: &Algorithm, now: u64) {
+        ruled!(algorithm, self, (rule, state) => rule.adopt(state, now));
+    }
+
     fn standing(&self, algorithm: &Algorithm, now: u64) -> Standing {
         ruled!(algorithm, self, (rule, state) => rule.standing(state, now))
     }
@@ -82,6 +86,8 @@ pub(super) struct Trace<'a> {
     random: Random,
     /// What calendars add, so that a seed of before is the same trace.
     calendars: Random,
+    /// What changes the sizes of buckets, in every third trace.
+    sizes: Option<Random>,
     redis: &'a Redis,
     terms: Vec<Arc<Terms>>,
     key: KeyHash,
@@ -143,6 +149,7 @@ impl<'a> Trace<'a> {
             _ => 1_767_225_600_000_000 + random.up_to(1 << 40),
         };
         Self {
+            sizes: (seed % 3 == 0).then(|| Random(seed ^ 1 << 63)),
             redis,
             terms,
             key: hasher.hash(&seed.to_le_bytes()),
@@ -262,6 +269,17 @@ impl<'a> Trace<'a> {
         }
     }
 
+    fn resize(&mut self) {
+        let Some(sizes) = &mut self.sizes else { return };
+        if !sizes.one_in(6) {
+            return;
+        }
+        let hasher = KeyHasher::with_secret([0; 16]);
+        let terms = sizes.below(self.terms.len() as u64) as usize;
+        let terms = &mut self.terms[terms];
+        *terms = Arc::new(terms.sized(sizes.resized(terms.algorithm()), &hasher));
+    }
+
     fn step(&mut self) -> (Request, Step) {
         match self.random.below(12) {
             0..3 if !self.receipts.is_empty() => self.refund(),
@@ -302,6 +320,7 @@ impl<'a> Trace<'a> {
     }
 
     fn decide(&mut self, task: Task) -> (Request, Step) {
+        self.resize();
         let thought = self.thought();
         let costs: Vec<u64> = self.terms.iter().map(|terms| self.random.cost(terms.capacity())).collect();
         let rooms: Vec<Room> = self
@@ -328,6 +347,8 @@ impl<'a> Trace<'a> {
             if take && rooms[limit].is_now() && costs[limit] > 0 {
                 mark = memory.commit(terms.ceiling(), self.now, costs[limit]);
                 receipt.push((limit, costs[limit], mark));
+            } else {
+                memory.adopt(terms.ceiling(), self.now);
             }
             let mut standing = memory.standing(algorithm, self.now);
             let (mut room, mut is_penalty, mut begun) = (rooms[limit], false, None);
