@@ -46,9 +46,9 @@ impl<W: Windows> Exact<Record> for W {
     }
 
     fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
-        let (until, count) = self.current(record, now);
-        if until == mark.until {
-            *record = self::record(until, count.saturating_sub(cost));
+        // What is over stays as it is: a clock may step back into it.
+        if record.until == mark.until && record.until > now {
+            *record = self::record(record.until, record.detail.saturating_sub(cost));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tower_ratelimit::key::Key;
-use tower_ratelimit::{Decision, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
+use tower_ratelimit::{Algorithm, CalendarWindow, Decision, Limit, Limiter, ManualClock, MemoryStore, Timestamp};
 
 use crate::limits::{Patient, all};
 use crate::redis_cluster::RedisCluster;
@@ -25,7 +25,11 @@ async fn it_decides_as_memory_does_for_one_subject_and_for_several() {
     let cluster = RedisCluster::start(0);
     let start = Timestamp::from_micros(1_767_225_600_000_000);
     let clocks = [ManualClock::new(start), ManualClock::new(start)];
-    let limits = || all(7, Duration::from_secs(10)).map(|(name, algorithm)| Limit::new(name, algorithm));
+    // A day that were used up would deny all that comes after.
+    let size = |name: &str, algorithm: Algorithm| {
+        if name == "calendar_window" { CalendarWindow::daily(10_000).into() } else { algorithm }
+    };
+    let limits = || all(7, Duration::from_secs(10)).map(|(name, algorithm)| Limit::new(name, size(name, algorithm)));
     let shared = Limiter::new(limits()).patient().store(store(&cluster).await.clock(clocks[0].clone()));
     let memory = Limiter::new(limits()).patient().store(MemoryStore::new().clock(clocks[1].clone()));
     let mut receipts = Vec::new();
@@ -35,8 +39,8 @@ async fn it_decides_as_memory_does_for_one_subject_and_for_several() {
         // One subject, or one for each two limits, in as many slots.
         let spread = step % 3 != 0;
         let names: Vec<_> =
-            (0..8).map(|limit| if spread { format!("subject {}", limit / 2) } else { "one".into() }).collect();
-        let costs: Vec<u64> = (0..8).map(|limit| (step * 7 + limit * 5) % 4 % 3).collect();
+            (0..9).map(|limit| if spread { format!("subject {}", limit / 2) } else { "one".into() }).collect();
+        let costs: Vec<u64> = (0..9).map(|limit| (step * 7 + limit * 5) % 4 % 3).collect();
         let charges: Vec<(&(dyn Key + Sync), u64)> =
             names.iter().zip(&costs).map(|(name, cost)| (name as _, *cost)).collect();
         let (one, other) = (shared.acquire_all(&charges).await, memory.acquire_all(&charges).await);
