@@ -76,7 +76,7 @@ pub(super) fn last_charge(last: u32, mark: u32, amount: u32, then: u64, now: u64
     let ago = tick(now).wrapping_sub(last >> width & !MANY) << width >> width >> COUNT;
     match (now >> TICK).checked_sub(ago.into()) {
         Some(at) if at == then >> TICK && last == mark && last >> width & MANY < MANY => then,
-        Some(at) if at >= then >> TICK => ((at + 1 << TICK) - 1).min(now),
+        Some(at) if at >= then >> TICK => (((at + 1) << TICK) - 1).min(now),
         // It is not known, or the clock stepped back.
         _ => now,
     }

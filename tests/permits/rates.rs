@@ -44,8 +44,10 @@ async fn left(limiter: &Limiter) -> u64 {
     limiter.peek("key", 0).await.expect("a decision").outcomes()[0].remaining()
 }
 
-/// Each bucket, of a capacity and a rate a minute.
-fn buckets() -> [(&'static str, fn(u32, u32) -> Algorithm); 4] {
+/// A bucket of a capacity and a rate a minute.
+type Bucket = fn(u32, u32) -> Algorithm;
+
+fn buckets() -> [(&'static str, Bucket); 4] {
     [
         ("even", |capacity, amount| TokenBucket::new(capacity, amount, MINUTE).into()),
         ("at intervals", |capacity, amount| TokenBucket::new(capacity, amount, MINUTE).at_intervals().into()),
