@@ -57,6 +57,7 @@ pub mod key;
 mod limit;
 mod limiter;
 mod observe;
+mod overrides;
 mod quota;
 mod record;
 mod request;
@@ -84,11 +85,12 @@ pub use http::{
 pub use limit::{Limit, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use observe::{BreakerState, Event, Fallback};
+pub use overrides::{OverrideError, Overrides};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};
 pub use response::ResponseHead;
 pub use signal::{Flight, InFlight, Signal};
-pub use store::{MemoryStore, Store};
+pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};

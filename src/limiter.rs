@@ -10,9 +10,10 @@ use tokio::time::Instant;
 use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::{ConfigError, ConfigErrorKind, StoreError};
 use crate::hash::KeyHash;
-use crate::key::{Key, KeyBuf};
+use crate::key::{self, Key};
 use crate::limit::Limit;
 use crate::observe::{Event, Observer};
+use crate::overrides::Overrides;
 use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
 use crate::store::{Answer, Charge, Store};
 
@@ -296,6 +297,16 @@ impl Limiter {
         self.guard.reset(self.hash(&key))
     }
 
+    /// The overrides of a limit: other sizes of it for single keys. They are in the store that the limiter has
+    /// now: say so after [`store`](Self::store).
+    ///
+    /// # Errors
+    ///
+    /// When no limit has that name, or it is not [overridable](Limit::overridable).
+    pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
+        Overrides::of(&self.guard, limit)
+    }
+
     #[track_caller]
     fn expect_each(&self, given: usize) {
         let limits = self.limits().len();
@@ -304,12 +315,7 @@ impl Limiter {
 
     #[inline]
     fn hash(&self, key: &(impl Key + ?Sized)) -> KeyHash {
-        if let Some(part) = key.as_part() {
-            return self.guard.hasher().hash(part);
-        }
-        let mut parts = KeyBuf::default();
-        key.write(&mut parts);
-        parts.hash(self.guard.hasher())
+        key::hash(key, self.guard.hasher())
     }
 
     fn charges(&self, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'_>; 4]> {

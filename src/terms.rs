@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Size};
 use crate::hash::{KeyHash, KeyHasher};
 
 /// What a store needs to know of a limit.
@@ -17,6 +17,18 @@ pub struct Terms {
     ceiling: Option<Algorithm>,
     capacity: u64,
     is_enforced: bool,
+    overrides: Overrides,
+    /// By how many per cent the store's size is raised where overage is told as what is left.
+    raised_by: u32,
+}
+
+/// Whether a store may hold another size for some keys.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Overrides {
+    None,
+    Some,
+    /// This is one.
+    This,
 }
 
 /// Those of the limit at `index`, among the terms of some.
@@ -40,6 +52,8 @@ impl Terms {
             ceiling: None,
             capacity: algorithm.capacity(),
             is_enforced: true,
+            overrides: Overrides::None,
+            raised_by: 0,
         }
     }
 
@@ -53,6 +67,19 @@ impl Terms {
     /// The same, decided and not enforced.
     pub(crate) fn shadow(self) -> Self {
         Self { is_enforced: false, ..self }
+    }
+
+    /// The same, of which the store may hold other sizes.
+    pub(crate) fn overridable(self) -> Self {
+        Self { overrides: Overrides::Some, ..self }
+    }
+
+    /// The same, of the size that the store holds for a key.
+    pub(crate) fn overridden(&self, size: Size) -> Option<Self> {
+        let algorithm = self.algorithm.sized(size)?.raised(self.raised_by);
+        let capacity = algorithm.capacity();
+        let sized = Self { algorithm, ceiling: None, capacity, overrides: Overrides::This, ..self.clone() };
+        Some(sized.soft(self.percent))
     }
 
     /// The same limit, of another size.
@@ -80,6 +107,18 @@ impl Terms {
         self.is_enforced
     }
 
+    /// Whether a store is to look for an [override](crate::Overrides) of it, and to decide by that.
+    #[must_use]
+    #[inline]
+    pub fn is_overridable(&self) -> bool {
+        self.overrides == Overrides::Some
+    }
+
+    /// Whether it is what a store has held for a key.
+    pub(crate) fn is_override(&self) -> bool {
+        self.overrides == Overrides::This
+    }
+
     /// What decides where it has overage.
     #[inline]
     pub(crate) fn raised(&self) -> Option<&Algorithm> {
@@ -88,7 +127,8 @@ impl Terms {
 
     /// The same, which tells its overage as what is left of the limit.
     pub(crate) fn at_ceiling(&self) -> Self {
-        Self { algorithm: self.ceiling.unwrap_or(self.algorithm), percent: 0, ceiling: None, ..self.clone() }
+        let algorithm = self.ceiling.unwrap_or(self.algorithm);
+        Self { algorithm, percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() }
     }
 
     /// What decides: the limit with its overage.

@@ -17,6 +17,7 @@ use crate::cost::{Cost, CostTable};
 use crate::error::ConfigError;
 use crate::limit::Limit;
 use crate::observe::{Event, Observer};
+use crate::overrides::Overrides;
 use crate::request::RequestHead;
 use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
 use crate::store::Store;
@@ -293,6 +294,16 @@ impl RateLimitLayer {
     /// The limits, in the order in which they were given.
     pub fn limits(&self) -> &[Limit] {
         self.shared.guard.limits().as_slice()
+    }
+
+    /// The overrides of a limit: other sizes of it for single keys. They are in the store that the layer has now:
+    /// say so after [`store`](Self::store).
+    ///
+    /// # Errors
+    ///
+    /// When no limit has that name, or it is not [overridable](Limit::overridable).
+    pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
+        Overrides::of(&self.shared.guard, limit)
     }
 
     fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {

@@ -56,6 +56,7 @@ impl Limits {
         let limits = || self.limits.iter().enumerate();
         let tight = |(index, limit): (usize, &Limit)| {
             let terms = Terms::new(limit.name.clone(), index as u16, limit.algorithm, hasher);
+            let terms = if limit.is_overridable { terms.overridable() } else { terms };
             if limit.is_shadow { terms.shadow() } else { terms }
         };
         let soft = |(index, limit): (usize, &Limit)| {
@@ -96,7 +97,8 @@ impl Limits {
             return Box::default();
         }
         let other = |(limit, terms): (&Limit, _)| {
-            Some(Arc::new(self.present(terms).sized(limit.size_for(head)?, &self.hasher)))
+            let sized = self.present(terms).sized(limit.size_for(head)?, &self.hasher);
+            Some(Arc::new(if limit.is_overridable { sized.overridable() } else { sized }))
         };
         self.iter().filter_map(other).collect()
     }

@@ -37,6 +37,7 @@ pub struct Limit {
     on_store_error: Option<OnStoreError>,
     overage: Option<Overage>,
     is_shadow: bool,
+    is_overridable: bool,
     instead: Vec<Arc<Instead>>,
     actual_cost: Option<Arc<ActualCost>>,
 }
@@ -102,6 +103,7 @@ impl Limit {
             on_store_error: None,
             overage: None,
             is_shadow: false,
+            is_overridable: false,
             instead: Vec::new(),
             actual_cost: None,
         })
@@ -263,7 +265,7 @@ impl Limit {
     fn can_hold(&self, cost: u64) -> Result<(), ConfigError> {
         let capacity = self.overage.iter().fold(self.algorithm, |limit, overage| limit.raised(overage.percent));
         let capacity = capacity.capacity();
-        if cost > capacity && self.instead.is_empty() {
+        if cost > capacity && self.instead.is_empty() && !self.is_overridable {
             return Err(ConfigErrorKind::CostOverCapacity { limit: self.name.to_string(), cost, capacity }.into());
         }
         Ok(())
@@ -282,6 +284,7 @@ impl fmt::Debug for Limit {
             .field("on_store_error", &self.on_store_error)
             .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
             .field("shadow", &self.is_shadow)
+            .field("overridable", &self.is_overridable)
             .field("other_sizes", &self.instead.len())
             .field("settled", &self.actual_cost.is_some())
             .finish()

@@ -12,7 +12,20 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("who remembers", &["store"]),
     (
         "what applies to a request",
-        &["request", "response", "when", "signal", "key", "cost", "limit", "observe", "resilience", "limiter", "rules"],
+        &[
+            "request",
+            "response",
+            "when",
+            "signal",
+            "key",
+            "cost",
+            "limit",
+            "observe",
+            "resilience",
+            "overrides",
+            "limiter",
+            "rules",
+        ],
     ),
     ("HTTP", &["http"]),
 ];

@@ -1,6 +1,7 @@
 //! The store in Redis, for a fleet.
 
 mod ask;
+mod beliefs;
 mod cluster;
 mod config;
 mod connection;
@@ -8,6 +9,7 @@ mod denials;
 mod deployment;
 mod error;
 mod key;
+mod overrides;
 mod queue;
 mod reserve;
 mod script;
@@ -23,14 +25,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 
+use self::ask::Asked;
+use self::beliefs::Beliefs;
 pub use self::config::RedisConfig;
 use self::denials::{Denials, Watch};
 use self::deployment::Deployment;
 use self::error::Fault;
 use self::reserve::Apart;
-use self::script::{Found, Request, Task};
-use super::{Answer, Charge, Refund, Store, Terms};
+use self::script::{Reply, Request, Task};
+use super::{Answer, Charge, Override, Refund, Store, Terms, span};
+use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
@@ -88,10 +94,15 @@ pub struct RedisStore {
     hasher: KeyHasher,
     clock: Option<Arc<dyn Clock>>,
     denials: Option<Arc<Denials>>,
+    beliefs: Arc<Beliefs>,
 }
 
 /// For how long a denial is told without asking Redis again, unless the store is told otherwise.
 const REMEMBERED: Duration = Duration::from_secs(1);
+
+/// How often the script is asked for one decision. Once, unless an override was set, removed or has expired that
+/// this process does not know of; more than twice if that happens again between two calls.
+const TRIES: usize = 8;
 
 /// The secret of fleets that were given none: keys are hashed so that they have one size, and by
 /// whoever knows this crate.
@@ -116,6 +127,7 @@ impl RedisStore {
             hasher: KeyHasher::with_secret(NO_SECRET),
             clock: None,
             denials: Denials::new(REMEMBERED),
+            beliefs: Arc::default(),
         }
     }
 
@@ -162,25 +174,10 @@ impl RedisStore {
         Self { denials: Denials::new(span), ..self }
     }
 
-    /// Remembers denials of its own: those of other keys, or by another clock, mean nothing to it.
+    /// Remembers denials and overrides of its own: those of other keys, or by another clock, mean nothing to it.
     fn forgetful(self) -> Self {
         let denials = self.denials.as_ref().and_then(|denials| Denials::new(denials.life()));
-        Self { denials, ..self }
-    }
-
-    /// Has the script do what is asked, and reads its reply by `read`.
-    fn ask<T>(
-        &self,
-        request: Request,
-        clock: Option<u64>,
-        read: impl FnOnce(u64, Found) -> Result<T, Fault> + Send + 'static,
-    ) -> Answer<T> {
-        let deployment = self.deployment.clone();
-        let clock = clock.map(script::clock);
-        Answer::pending(async move {
-            let (now, found) = deployment.ask(clock, request).await?;
-            Ok(read(now, found)?)
-        })
+        Self { denials, beliefs: Arc::default(), ..self }
     }
 
     fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
@@ -193,8 +190,10 @@ impl RedisStore {
             let apart = Apart::new(self.clone(), charges, watch);
             return Answer::pending(async move { Ok(apart.decide(task).await?) });
         }
-        let (request, asked) = ask::charges(&self.prefix, task, charges);
-        self.ask(request, clock, move |now, found| {
+        let store = self.clone();
+        let mut asked = self.asked(charges);
+        Answer::pending(async move {
+            let (now, found) = store.find(task, clock, &mut asked).await?;
             let decision = ask::decision(task, now, &asked, &found)?;
             if let Some(watch) = watch.filter(|_| !decision.is_allowed()) {
                 watch.denied(asked, found, &decision);
@@ -203,8 +202,32 @@ impl RedisStore {
         })
     }
 
+    /// Charges, of the sizes that limits are believed to have for their keys.
+    fn asked(&self, charges: &[Charge<'_>]) -> SmallVec<[Asked; 2]> {
+        charges.iter().map(|charge| Asked::new(charge, &self.beliefs)).collect()
+    }
+
+    /// What the script finds. If it says that an override is not what it was believed to be, it is asked once more.
+    async fn find(&self, task: Task, clock: Option<u64>, asked: &mut [Asked]) -> Reply {
+        for _ in 0..TRIES {
+            let request = ask::charges(&self.prefix, task, asked);
+            let (now, found) = self.deployment.ask(clock.map(script::clock), request).await?;
+            if !found.is_to_ask_again() {
+                return Ok((now, found));
+            }
+            ask::correct(asked, &found, &self.beliefs)?;
+        }
+        Err(Fault::Changing)
+    }
+
     fn remembered_at(&self, clock: Option<u64>, charges: &[Charge<'_>]) -> Option<Decision> {
-        self.denials.as_ref()?.answer(charges, clock)
+        let denials = self.denials.as_ref()?;
+        if !charges.iter().any(|charge| charge.terms.is_overridable()) {
+            return denials.answer(charges, clock);
+        }
+        let asked = self.asked(charges);
+        let charges: SmallVec<[Charge<'_>; 4]> = asked.iter().map(Asked::charge).collect();
+        denials.answer(&charges, clock)
     }
 
     /// Has the script change what `keys` hold, by a request for each slot, all at the same time.
@@ -275,6 +298,28 @@ impl Store for RedisStore {
         let requests = self.by_slot(keys, |(_, key)| *key);
         let requests = requests.iter().map(|keys| ask::resets(&self.prefix, keys)).collect();
         self.change(requests, keys.iter().copied())
+    }
+
+    fn set_override(
+        &self,
+        terms: &Arc<Terms>,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> Answer<()> {
+        self.keep(terms, key, algorithm.size(), expires_after.map(span))
+    }
+
+    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
+        self.look(terms, key)
+    }
+
+    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
+        self.remove(terms, key)
+    }
+
+    fn last_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Option<Algorithm> {
+        self.last_known(terms, key)
     }
 }
 

@@ -17,7 +17,8 @@ use self::fake::{Fake, Held};
 use self::random::Random;
 use self::redis_server::RedisServer;
 use self::trace::Trace;
-use super::ask;
+use super::ask::{self, Asked};
+use super::beliefs::Beliefs;
 use super::connection::{Connections, Source};
 use super::script::{self, Replies, Request, Task};
 use crate::hash::KeyHasher;
@@ -135,7 +136,8 @@ fn whatever_a_key_holds_nothing_panics() {
             }
             now += random.up_to(1 << 40);
             let charge = Charge { terms: &terms, key, cost: random.cost(terms.algorithm().capacity()) };
-            let (request, asked) = ask::charges("t", Task::Acquire, &[charge]);
+            let asked = [Asked::new(&charge, &Beliefs::default())];
+            let request = ask::charges("t", Task::Acquire, &asked);
             let reply = fake.run(&script::clock(now), &[request]);
             let found = script::replies(reply, 1).unwrap().found.remove(0);
             let decision = found.and_then(|found| ask::decision(Task::Acquire, now, &asked, &found));

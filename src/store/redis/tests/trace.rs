@@ -275,7 +275,9 @@ impl<'a> Trace<'a> {
         }
         let charge = |(terms, &cost)| Charge { terms, key: self.key, cost };
         let charges: Vec<Charge<'_>> = self.terms.iter().zip(&costs).map(charge).collect();
-        let (request, asked) = ask::charges("t", task, &charges);
+        let asked: SmallVec<[Asked; 2]> =
+            charges.iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect();
+        let request = ask::charges("t", task, &asked);
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }
