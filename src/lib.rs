@@ -23,6 +23,7 @@
 //! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] say what a limit does where it has no room,
 //!   [`Limit::instead`] for whom it is another.
+//! - [`Overrides`] give single keys another size of a limit, at run time.
 //! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges
 //!   more, settles, gives back or forgets.
 //! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones

@@ -71,7 +71,8 @@ use crate::store::{Answer, LONGEST_OVERRIDE, Override, Store, Terms};
 /// | extractor | the key of its bucket |
 /// |---|---|
 /// | [`header("x-customer")`](key::header) | `"42"`, as text or bytes |
-/// | [`path()`](key::path), [`matched_route()`](key::matched_route) | `"/users/{id}"` |
+/// | [`matched_route()`](key::matched_route) | `"/users/{id}"`, as the route is written |
+/// | [`path()`](key::path) | `"/users/17"`, as the client spells it |
 /// | [`method()`](key::method) | `"GET"`, of HEAD too |
 /// | [`extension(\|user: &User\| user.id)`](key::extension), [`from_fn`](key::from_fn), [`from_async_fn`](key::from_async_fn) | what the closure returns; a `u64` is another key than a `u32` |
 /// | [`peer_ip()`](key::peer_ip), [`client_ip(…)`](key::client_ip) | [`peer_ip().network(address)`](key::PeerIp::network): an IPv4 address, or the first of its IPv6 network |
@@ -143,10 +144,8 @@ impl Overrides {
     /// # Errors
     ///
     /// When the store can't say.
-    pub async fn get(&self, key: impl Key) -> Result<Option<Override>, StoreError> {
-        let answer = self.ask(&key, |store, terms, key| store.get_override(terms, key));
-        drop(key);
-        answer.await
+    pub fn get(&self, key: impl Key) -> Answer<Option<Override>> {
+        self.ask(&key, |store, terms, key| store.get_override(terms, key))
     }
 
     /// Gives `key` the limit's own size again.
@@ -154,10 +153,8 @@ impl Overrides {
     /// # Errors
     ///
     /// When the store can't. One that does not answer may have done it.
-    pub async fn remove(&self, key: impl Key) -> Result<(), StoreError> {
-        let answer = self.ask(&key, |store, terms, key| store.remove_override(terms, key));
-        drop(key);
-        answer.await
+    pub fn remove(&self, key: impl Key) -> Answer<()> {
+        self.ask(&key, |store, terms, key| store.remove_override(terms, key))
     }
 
     fn limit(&self) -> &Limit {

@@ -55,10 +55,10 @@ impl Overrides {
 
     /// Whether there was room for it.
     pub(super) fn set(&mut self, print: u128, kept: Kept, count: &Count) -> bool {
-        let map = self.0.get_or_insert_default();
-        let has_room = map.contains_key(&print) || count.add();
+        let is_there = self.0.as_ref().is_some_and(|map| map.contains_key(&print));
+        let has_room = is_there || count.add();
         if has_room {
-            map.insert(print, kept);
+            self.0.get_or_insert_default().insert(print, kept);
         }
         has_room
     }

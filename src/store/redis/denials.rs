@@ -260,7 +260,8 @@ mod tests {
 
     /// Redis denies what `watch` has seen leave: at noon, all keys hold nothing, and 2 of 1 is asked for.
     fn deny(watch: Watch, charges: &[Charge<'_>]) {
-        let asked = charges.iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect();
+        let asked: SmallVec<[Asked; 2]> =
+            charges.iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect();
         let instant = crate::algorithm::State { micros: NOON.into(), counts: [0, 0] }.to_bytes();
         let mut reply = instant.to_vec();
         reply.extend([b'n', charges.len() as u8]);

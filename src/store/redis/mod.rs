@@ -63,6 +63,10 @@ use crate::time::Clock;
 ///
 /// Its clones share connections.
 ///
+/// [Overrides](crate::Overrides) lie beside the keys that they are about, in `prefix:{hash}:limit:rule:override`.
+/// The script compares them with what this process believes them to be; only if one was set, removed or has
+/// expired meanwhile does a decision take a second round trip.
+///
 /// # In a Cluster
 ///
 /// The limits of one subject share a slot, and are decided in one round trip as on one server. So are
@@ -102,7 +106,7 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 
 /// How often the script is asked for one decision. Once, unless an override was set, removed or has expired that
 /// this process does not know of; more than twice if that happens again between two calls.
-const TRIES: usize = 8;
+const TRIES: usize = 64;
 
 /// The secret of fleets that were given none: keys are hashed so that they have one size, and by
 /// whoever knows this crate.

@@ -11,6 +11,7 @@ use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 use crate::store::redis::ask::{self, Asked};
+use crate::store::redis::beliefs::Beliefs;
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, Refund, Terms};
