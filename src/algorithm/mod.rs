@@ -134,7 +134,7 @@ impl Algorithm {
     }
 
     /// All of it, as an error tells it.
-    pub(crate) fn to_text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         of_each!(self, limit => format!("{limit:?}"))
     }
 

@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::cmd;
 use tower_ratelimit::{
-    DecidedBy, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, RedisStore, Share, SlidingLog, StoreErrorKind,
-    Timestamp,
+    DecidedBy, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, Share, SlidingLog, StoreErrorKind, Timestamp,
 };
 
 use crate::limits::{Patient, all};
-use crate::place::{holding, is_allowed, left};
+use crate::place::{holding, is_allowed, left, on};
 use crate::redis_server::RedisServer;
 
 /// The longest window that there can be, so that none ends while a test runs.
@@ -19,12 +18,8 @@ fn window(limit: u32) -> FixedWindow {
     FixedWindow::new(limit, LONG)
 }
 
-async fn store(server: &RedisServer) -> RedisStore {
-    RedisStore::connect(&server.url()).await.expect("a connection")
-}
-
 async fn node(server: &RedisServer) -> Limiter {
-    Limiter::new([Limit::new("daily", window(100)).overridable()]).patient().store(store(server).await)
+    Limiter::new([Limit::new("daily", window(100)).overridable()]).patient().store(on(server).await)
 }
 
 /// How often the script was called.
@@ -125,9 +120,9 @@ async fn setting_lifts_denials_here_at_once_and_elsewhere_within_their_time() {
     for (name, small) in all(5, LONG) {
         let large = holding(small, 50);
         let limit = || [Limit::new(name, small).overridable()];
-        let long = store(&server).await.remember_denials(Duration::from_secs(600));
+        let long = on(&server).await.remember_denials(Duration::from_secs(600));
         let one = Limiter::new(limit()).patient().store(long);
-        let short = store(&server).await.remember_denials(Duration::from_millis(200));
+        let short = on(&server).await.remember_denials(Duration::from_millis(200));
         let other = Limiter::new(limit()).patient().store(short);
         for _ in 0..5 {
             assert!(is_allowed(&one, "42", 1).await, "{name}");
@@ -214,12 +209,12 @@ async fn decided_locally_a_key_has_the_size_that_was_seen_last() {
         let policy = OnStoreError::DecideLocally(Share::one_of(2));
         [Limit::new("daily", window(100)).overridable().on_store_error(policy)]
     };
-    let first = Limiter::new(limits()).patient().store(store(&server).await.clock(clock.clone()));
+    let first = Limiter::new(limits()).patient().store(on(&server).await.clock(clock.clone()));
     let overrides = first.overrides("daily").unwrap();
     overrides.set("42", window(200), None).await.unwrap();
     overrides.set("43", window(200), Some(Duration::from_secs(60))).await.unwrap();
     overrides.set("44", window(200), None).await.unwrap();
-    let limiter = Limiter::new(limits()).patient().store(store(&server).await.clock(clock.clone()));
+    let limiter = Limiter::new(limits()).patient().store(on(&server).await.clock(clock.clone()));
     for key in ["42", "43"] {
         assert_eq!(left(&limiter, key).await, 200);
     }
@@ -263,7 +258,7 @@ async fn what_is_no_override_is_an_error_of_that_key_alone() {
 #[tokio::test]
 async fn prefixes_keep_overrides_apart() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = on(&server).await;
     let limit = || [Limit::new("log", SlidingLog::new(9, LONG)).overridable()];
     let shop = Limiter::new(limit()).patient().store(store.clone().prefix("shop"));
     let blog = Limiter::new(limit()).patient().store(store.prefix("blog"));

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, CircuitBreaker, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisStore, Store, Timestamp,
+    Algorithm, CircuitBreaker, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, RedisStore,
+    Store, Timestamp,
 };
 
 use crate::limits::{Patient, all};
@@ -25,8 +26,13 @@ pub(crate) async fn everywhere(test: impl AsyncFn(&Place)) {
 
     let server = RedisServer::start();
     let clock = midnight();
-    let store = RedisStore::connect(&server.url()).await.unwrap().clock(clock.clone());
+    let store = on(&server).await.clock(clock.clone());
     test(&Place { name: "redis", store: Arc::new(store), clock }).await;
+}
+
+/// A store that waits for its server however long it takes.
+pub(crate) async fn on(server: &RedisServer) -> RedisStore {
+    RedisConfig::node(server.url()).response_timeout(Duration::from_secs(30)).connect().await.expect("a connection")
 }
 
 fn midnight() -> ManualClock {

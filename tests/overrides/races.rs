@@ -9,10 +9,10 @@ use axum::body::Body;
 use axum::routing::get;
 use http::Request;
 use tokio::task::JoinSet;
-use tower_ratelimit::{FixedWindow, Limit, MemoryStore, RedisStore, Store, key};
+use tower_ratelimit::{FixedWindow, Limit, MemoryStore, Store, key};
 
 use crate::answer::ask;
-use crate::place::layer;
+use crate::place::{layer, on};
 use crate::redis_server::RedisServer;
 
 /// The longest window that there can be, so that none ends while a test runs.
@@ -81,9 +81,8 @@ async fn in_memory_each_decision_goes_by_one_size() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_redis_each_decision_goes_by_one_size() {
     let server = RedisServer::start();
-    let url = server.url();
     // A change may come between any two calls, and so a request be told to ask again more often than it does.
-    let store = async || RedisStore::connect(&url).await.unwrap().remember_denials(Duration::ZERO);
+    let store = async || on(&server).await.remember_denials(Duration::ZERO);
     let [one, other] = [store().await, store().await];
     race([Arc::new(one), Arc::new(other)]).await;
 }

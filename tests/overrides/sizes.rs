@@ -149,17 +149,17 @@ async fn several_limits_have_a_size_each() {
 #[tokio::test]
 async fn what_is_given_back_is_what_was_charged_by_the_size_that_applied() {
     everywhere(async |place| {
-        let slow = TokenBucket::new(100, 10, DAY);
-        let limiter = place.limiter([Limit::new("bucket", slow).overridable()]);
+        let fast = TokenBucket::new(1_000, 1_000, DAY);
+        let limiter = place.limiter([Limit::new("bucket", fast).overridable()]);
         let overrides = limiter.overrides("bucket").unwrap();
-        overrides.set("42", TokenBucket::new(1_000, 1_000, DAY), None).await.unwrap();
+        overrides.set("42", TokenBucket::new(1_000, 10, DAY), None).await.unwrap();
         let charged = limiter.acquire("42", 500).await.unwrap();
         assert!(charged.is_allowed());
         overrides.remove("42").await.unwrap();
         limiter.refund(charged.into_receipt()).await.unwrap();
         let decision = limiter.peek("42", 0).await.unwrap();
         let outcome = &decision.outcomes()[0];
-        assert_eq!((outcome.remaining(), outcome.reset_after()), (100, Duration::ZERO), "{}", place.name);
+        assert_eq!((outcome.remaining(), outcome.reset_after()), (1_000, Duration::ZERO), "{}", place.name);
     })
     .await;
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::algorithm::Size;
 
 /// Those of a part of the store. Most parts have none.
+#[allow(clippy::box_collection, reason = "most parts have none, and should be no larger for it")]
 #[derive(Debug)]
 pub(super) struct Overrides(Option<Box<HashMap<u128, Kept>>>);
 

@@ -1,4 +1,5 @@
-//! Setting, reading and removing overrides.
+//! Setting, reading and removing overrides. What is believed of one then is what decides, too, whether a denial
+//! that is remembered would be one by the new size.
 
 use std::sync::Arc;
 
@@ -13,14 +14,11 @@ use crate::time::{Clock, SystemClock, micros};
 impl RedisStore {
     pub(super) fn keep(&self, terms: &Arc<Terms>, key: KeyHash, size: Size, span: Option<u64>) -> Answer<()> {
         let request = ask::keep(&self.prefix, terms, key, size, span);
-        // Denials that are remembered here say nothing of the new size.
-        let watch = self.watch([(terms, key)].into_iter(), true);
         let (store, print, clock) = (self.clone(), terms.print(key), self.now().map(script::clock));
         Answer::pending(async move {
             let (now, _) = store.deployment.ask(clock, request).await?;
             let until = span.map_or(0, |span| now.saturating_add(span));
             store.beliefs.learn(print, Some(Belief { until, size }));
-            drop(watch);
             Ok(())
         })
     }
@@ -41,12 +39,10 @@ impl RedisStore {
 
     pub(super) fn remove(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
         let request = ask::removal(&self.prefix, terms, key);
-        let watch = self.watch([(terms, key)].into_iter(), true);
         let (store, print, clock) = (self.clone(), terms.print(key), self.now().map(script::clock));
         Answer::pending(async move {
             store.deployment.ask(clock, request).await?;
             store.beliefs.learn(print, None);
-            drop(watch);
             Ok(())
         })
     }
