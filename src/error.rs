@@ -54,6 +54,20 @@ pub(crate) enum ConfigErrorKind {
     CostPath {
         path: String,
     },
+    AnotherKind {
+        limit: String,
+        is: String,
+        given: String,
+    },
+    NotOverridable {
+        limit: String,
+    },
+    NoSuchLimit {
+        name: String,
+    },
+    Expiry {
+        after: Duration,
+    },
     Cidr {
         text: String,
     },
@@ -181,6 +195,22 @@ impl fmt::Display for ConfigError {
                 "the limit {limit:?} of {capacity} and {percent} % of that are more than the 4,294,967,295 tokens that \
                  a limit can have: lower one"
             ),
+            ConfigErrorKind::AnotherKind { limit, is, given } => write!(
+                f,
+                "{given} is no other size of the limit {limit:?}, which is {is}: give it the same algorithm and \
+                 period, and other tokens"
+            ),
+            ConfigErrorKind::NotOverridable { limit } => {
+                write!(f, "the limit {limit:?} has no overrides: say `Limit::overridable` where it is made")
+            }
+            ConfigErrorKind::NoSuchLimit { name } => {
+                write!(f, "there is no limit named {name:?}: use the name that it was made with")
+            }
+            ConfigErrorKind::Expiry { after } => write!(
+                f,
+                "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
+                 is removed"
+            ),
             ConfigErrorKind::CostPath { path } => write!(
                 f,
                 "the cost table's path {path:?} matches nothing, as paths start with a slash: write {:?}",
@@ -297,6 +327,12 @@ enum Cause {
         deadline: Duration,
     },
     BreakerOpen,
+    /// It does not do what it was asked to.
+    NotSupported,
+    /// It has as many overrides as it may.
+    Full {
+        most: usize,
+    },
 }
 
 /// What kept a store from deciding.
@@ -309,6 +345,10 @@ pub enum StoreErrorKind {
     TimedOut,
     /// It was not asked: the [circuit breaker](crate::CircuitBreaker) is open.
     BreakerOpen,
+    /// It keeps no [overrides](crate::Overrides), as a store of one's own may not.
+    NotSupported,
+    /// It has as many [overrides](crate::Overrides) as [it may](crate::MemoryStore::max_overrides).
+    Full,
 }
 
 impl StoreError {
@@ -325,7 +365,7 @@ impl StoreError {
 
     /// Whether the store works all the same.
     pub(crate) const fn is_of_one_request(&self) -> bool {
-        matches!(self.cause, Cause::Undecidable(_))
+        matches!(self.cause, Cause::Undecidable(_) | Cause::NotSupported | Cause::Full { .. })
     }
 
     /// Wraps what keeps a store, which may be known to be `at` some place, from being used at all.
@@ -342,6 +382,14 @@ impl StoreError {
         Self { cause: Cause::BreakerOpen }
     }
 
+    pub(crate) const fn not_supported() -> Self {
+        Self { cause: Cause::NotSupported }
+    }
+
+    pub(crate) const fn full(most: usize) -> Self {
+        Self { cause: Cause::Full { most } }
+    }
+
     /// What kept the store from deciding.
     #[must_use]
     pub const fn kind(&self) -> StoreErrorKind {
@@ -351,6 +399,8 @@ impl StoreError {
             Cause::Failed(_) | Cause::Undecidable(_) => StoreErrorKind::Failed,
             Cause::TimedOut { .. } => StoreErrorKind::TimedOut,
             Cause::BreakerOpen => StoreErrorKind::BreakerOpen,
+            Cause::NotSupported => StoreErrorKind::NotSupported,
+            Cause::Full { .. } => StoreErrorKind::Full,
         }
     }
 }
@@ -378,6 +428,16 @@ impl fmt::Display for StoreError {
             Cause::Failed(_) | Cause::Undecidable(_) => write!(f, "the rate limit store could not decide"),
             Cause::TimedOut { deadline } => write!(f, "the rate limit store did not answer within {deadline:?}"),
             Cause::BreakerOpen => write!(f, "the rate limit store was not asked, as it has failed too often of late"),
+            Cause::NotSupported => write!(
+                f,
+                "the rate limit store keeps no overrides: use `MemoryStore` or `RedisStore`, or have your store pass \
+                 them on to the one that it wraps"
+            ),
+            Cause::Full { most } => write!(
+                f,
+                "the rate limit store has {most} overrides, and no more may be set: remove some, or raise \
+                 `MemoryStore::max_overrides`"
+            ),
         }
     }
 }
@@ -388,7 +448,7 @@ impl std::error::Error for StoreError {
             #[cfg(feature = "redis")]
             Cause::Unusable { source, .. } => Some(&**source),
             Cause::Failed(source) | Cause::Undecidable(source) => Some(&**source),
-            Cause::TimedOut { .. } | Cause::BreakerOpen => None,
+            Cause::TimedOut { .. } | Cause::BreakerOpen | Cause::NotSupported | Cause::Full { .. } => None,
         }
     }
 }

@@ -24,6 +24,7 @@
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] say what a limit does where it has no room,
 //!   [`Limit::penalty`] what becomes of those whom it denies too often, [`Limit::instead`] for whom it is
 //!   another.
+//! - [`Overrides`] give single keys another size of a limit, at run time.
 //! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_refuse`] take lists: [`AddressList`],
 //!   [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges
@@ -63,6 +64,7 @@ mod limit;
 mod limiter;
 mod list;
 mod observe;
+mod overrides;
 mod quota;
 mod record;
 mod request;
@@ -91,11 +93,12 @@ pub use limit::{Limit, LiveRules, MissingKey};
 pub use limiter::{Limiter, WaitError};
 pub use list::{AddressList, KeyList, Refusal};
 pub use observe::{BreakerState, Event, Fallback};
+pub use overrides::{OverrideError, Overrides};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};
 pub use response::ResponseHead;
 pub use signal::{Flight, InFlight, Signal};
-pub use store::{MemoryStore, Store};
+pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};

@@ -11,9 +11,10 @@ use tokio::time::Instant;
 use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::{ConfigError, StoreError};
 use crate::hash::KeyHash;
-use crate::key::{Key, KeyBuf};
+use crate::key::{self, Key};
 use crate::limit::{Following, Limit, LiveRules, are_plain};
 use crate::observe::{Event, Observer};
+use crate::overrides::Overrides;
 use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
 use crate::store::{Answer, Charge, Store};
 use crate::time::{Clock, SystemClock};
@@ -339,6 +340,17 @@ impl Limiter {
         guard.reset(hash(&guard, &key))
     }
 
+    /// The overrides of a limit: other sizes of it for single keys. They are in the store that the limiter has
+    /// now: say so after [`store`](Self::store). Of rules that can be replaced, the limit is the one that there is
+    /// now.
+    ///
+    /// # Errors
+    ///
+    /// When no limit has that name, or it is not [overridable](Limit::overridable).
+    pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
+        Overrides::of(&self.present(), limit)
+    }
+
     /// What is gone by now.
     #[inline]
     fn present(&self) -> Cow<'_, Arc<Guard>> {
@@ -363,12 +375,7 @@ fn expect_each(guard: &Guard, given: usize) {
 
 #[inline]
 fn hash(guard: &Guard, key: &(impl Key + ?Sized)) -> KeyHash {
-    if let Some(part) = key.as_part() {
-        return guard.hasher().hash(part);
-    }
-    let mut parts = KeyBuf::default();
-    key.write(&mut parts);
-    parts.hash(guard.hasher())
+    key::hash(key, guard.hasher())
 }
 
 fn charges<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'a>; 4]> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::{Algorithm, Penalty};
+use crate::algorithm::{Algorithm, Penalty, Size};
 use crate::hash::{KeyHash, KeyHasher};
 
 /// What a store needs to know of a limit.
@@ -18,6 +18,9 @@ pub struct Terms {
     capacity: u64,
     is_enforced: bool,
     penalty: Option<Box<Penalised>>,
+    overrides: Overrides,
+    /// By how many per cent the store's size is raised where overage is told as what is left.
+    raised_by: u32,
 }
 
 /// The penalty of a limit.
@@ -29,6 +32,15 @@ pub(crate) struct Penalised {
     pub(crate) mask: u128,
     /// Whether denials are strikes.
     pub(crate) counts: bool,
+}
+
+/// Whether a store may hold another size for some keys.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Overrides {
+    None,
+    Some,
+    /// This is one.
+    This,
 }
 
 /// Those of the limit at `index`, among the terms of some.
@@ -52,6 +64,8 @@ impl Terms {
             capacity: algorithm.capacity(),
             is_enforced: true,
             penalty: None,
+            overrides: Overrides::None,
+            raised_by: 0,
         }
     }
 
@@ -79,6 +93,19 @@ impl Terms {
     /// The same, decided and not enforced.
     pub(crate) fn shadow(self) -> Self {
         Self { is_enforced: false, penalty: None, ..self }
+    }
+
+    /// The same, of which the store may hold other sizes.
+    pub(crate) fn overridable(self) -> Self {
+        Self { overrides: Overrides::Some, ..self }
+    }
+
+    /// The same, of the size that the store holds for a key.
+    pub(crate) fn overridden(&self, size: Size) -> Option<Self> {
+        let algorithm = self.algorithm.sized(size)?.raised(self.raised_by);
+        let capacity = algorithm.capacity();
+        let sized = Self { algorithm, ceiling: None, capacity, overrides: Overrides::This, ..self.clone() };
+        Some(sized.soft(self.percent))
     }
 
     /// The same limit, of another size.
@@ -121,6 +148,24 @@ impl Terms {
         self.penalty.as_deref()
     }
 
+    /// Whether a store is to look for an [override](crate::Overrides) of it, and to decide by that.
+    #[must_use]
+    #[inline]
+    pub fn is_overridable(&self) -> bool {
+        self.overrides == Overrides::Some
+    }
+
+    /// Whether all that a store has to look at is what a key has used.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.penalty.is_none() && !self.is_overridable()
+    }
+
+    /// Whether it is what a store has held for a key.
+    pub(crate) fn is_override(&self) -> bool {
+        self.overrides == Overrides::This
+    }
+
     /// What decides where it has overage.
     #[inline]
     pub(crate) fn raised(&self) -> Option<&Algorithm> {
@@ -129,7 +174,8 @@ impl Terms {
 
     /// The same, which tells its overage as what is left of the limit.
     pub(crate) fn at_ceiling(&self) -> Self {
-        Self { algorithm: self.ceiling.unwrap_or(self.algorithm), percent: 0, ceiling: None, ..self.clone() }
+        let algorithm = self.ceiling.unwrap_or(self.algorithm);
+        Self { algorithm, percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() }
     }
 
     /// What decides: the limit with its overage.

@@ -242,6 +242,22 @@ fn nothing_where_windows_are_a_calendars() {
     assert_eq!(COUNT.get(), before);
 }
 
+/// Of limits that keys may have another size of, while others have one, and none.
+#[test]
+fn nothing_where_a_key_has_no_override() {
+    let open = |limits: Vec<Limit>| layer(limits.into_iter().map(Limit::overridable)).headers([]);
+    let by_header = || limit("a").by(key::header("x-api-key"));
+    allocates("overridable", &open(vec![by_header()]), ALLOWED, 0);
+    allocates("overridable, two limits", &open(vec![by_header(), bucket("b").by(key::peer_ip())]), ALLOWED, 0);
+    let others = open(vec![by_header()]);
+    let overrides = others.overrides("a").unwrap();
+    for other in 0..100_u64 {
+        let mut setting = pin!(overrides.set(other, FixedWindow::per_day(9), None));
+        assert!(setting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
+    allocates("overridable, others overridden", &others, ALLOWED, 0);
+}
+
 /// Values are compared where they were written.
 #[cfg(feature = "rules")]
 #[test]

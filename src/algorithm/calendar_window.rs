@@ -1,12 +1,12 @@
 //! A counter for each window of a calendar.
 
 use super::calendar::{Calendar, Unit, Weekday};
-use super::share;
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State, Twin};
 use super::windows::Windows;
 #[cfg(feature = "time-zones")]
 use super::zone::{Named, Zone};
+use super::{Size, share};
 use crate::error::ConfigError;
 use crate::quota::{self, checked};
 use crate::record::Record;
@@ -185,6 +185,14 @@ impl CalendarWindow {
     pub(super) fn share(self, parts: u32) -> Self {
         let (limit, every) = share::window(self.limit, self.calendar.every().into(), parts);
         Self { limit, calendar: self.calendar.of_every(every) }
+    }
+
+    pub(super) const fn size(&self) -> Size {
+        [self.limit, 0]
+    }
+
+    pub(super) fn sized(self, [limit, _]: Size) -> Option<Self> {
+        (limit > 0).then_some(Self { limit, ..self })
     }
 
     pub(super) const fn raised(self, percent: u32) -> Self {

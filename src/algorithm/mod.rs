@@ -54,7 +54,7 @@ pub use sliding_window_counter::{Rounding, SlidingWindowCounter};
 pub(crate) use soft::Soft;
 pub use token_bucket::{Refill, TokenBucket};
 #[cfg(feature = "redis")]
-pub(crate) use twin::{State, Twins};
+pub(crate) use twin::{State, Twins, limbs};
 
 pub(crate) use crate::decision::{Room, Standing};
 use crate::record::Record;
@@ -146,6 +146,16 @@ impl Algorithm {
         of_each!(self, limit => limit.raised(percent).into())
     }
 
+    /// How many tokens it is about: all in which it differs from others of its kind and period.
+    pub(crate) fn size(&self) -> Size {
+        of_each!(self, limit => limit.size())
+    }
+
+    /// The same of another size, if it can have that.
+    pub(crate) fn sized(&self, size: Size) -> Option<Self> {
+        of_each!(self, limit => limit.sized(size).map(Into::into))
+    }
+
     /// It by what it remembers.
     pub(crate) fn exact(&self) -> ByState<'_> {
         match self {
@@ -158,6 +168,11 @@ impl Algorithm {
             Self::LeakyBucket(limit) => ByState::Record(limit),
             Self::LeakyBucketQueue(limit) => ByState::Record(limit),
         }
+    }
+
+    /// All of it, as an error tells it.
+    pub(crate) fn text(&self) -> String {
+        of_each!(self, limit => format!("{limit:?}"))
     }
 
     /// The name of the algorithm.
@@ -192,6 +207,9 @@ impl fmt::Display for Cycle {
         }
     }
 }
+
+/// A window's limit; a bucket's capacity and amount.
+pub(crate) type Size = [u32; 2];
 
 /// By what an algorithm keeps for a key: something of constant size, or a log.
 pub(crate) enum ByState<'a> {

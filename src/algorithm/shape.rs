@@ -54,6 +54,15 @@ macro_rules! window_constructors {
             pub(super) const fn cycle(&self) -> u64 {
                 self.period
             }
+
+            pub(super) const fn size(&self) -> $crate::algorithm::Size {
+                [self.limit, 0]
+            }
+
+            pub(super) fn sized(mut self, [limit, _]: $crate::algorithm::Size) -> Option<Self> {
+                self.limit = limit;
+                (limit > 0).then_some(self)
+            }
         }
     };
     (@unit $per:ident, $span:ident, $unit:literal, $what:literal) => {
@@ -140,6 +149,15 @@ macro_rules! bucket_constructors {
             #[cfg(feature = "redis")]
             pub(super) const fn amount(&self) -> u32 {
                 self.amount
+            }
+
+            pub(super) const fn size(&self) -> $crate::algorithm::Size {
+                [self.capacity, self.amount]
+            }
+
+            pub(super) fn sized(mut self, [capacity, amount]: $crate::algorithm::Size) -> Option<Self> {
+                (self.capacity, self.amount) = (capacity, amount);
+                (capacity > 0 && amount > 0).then_some(self)
             }
 
             /// A share of one whose tokens move evenly.

@@ -137,7 +137,7 @@ impl State {
 }
 
 /// A span, in the two numbers in which scripts count it.
-pub(super) fn limbs(micros: u128) -> [f64; 2] {
+pub(crate) fn limbs(micros: u128) -> [f64; 2] {
     [(micros / LIMB) as f64, (micros % LIMB) as f64]
 }
 

@@ -173,7 +173,7 @@ impl Decision {
         if overridden.is_empty() {
             return self;
         }
-        Self { outcomes: self.outcomes.overridden(overridden.into()), ..self }
+        Self { outcomes: self.outcomes.overridden(overridden), ..self }
     }
 
     /// The terms of all limits that were of another size for this request.

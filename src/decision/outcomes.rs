@@ -46,10 +46,12 @@ impl Outcomes {
         }
     }
 
+    /// Adds terms to those that were noted before, which come first.
     #[cold]
-    pub(super) fn overridden(self, terms: Box<[Arc<Terms>]>) -> Self {
+    pub(super) fn overridden(self, terms: &[Arc<Terms>]) -> Self {
         let mut outcomes = Several::spare();
         outcomes.0.extend_from_slice(self.as_slice());
+        let terms = [self.all_overridden(), terms].concat().into();
         Self::Overridden(Box::new(Overridden { outcomes, terms }))
     }
 

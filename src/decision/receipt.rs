@@ -34,7 +34,7 @@ impl Receipt {
         if overridden.is_empty() {
             return self;
         }
-        Self { charged: self.charged.overridden(overridden.into()), ..self }
+        Self { charged: self.charged.overridden(overridden), ..self }
     }
 
     /// What was charged, by all limits that it was charged from.

@@ -19,6 +19,7 @@ use crate::error::ConfigError;
 use crate::limit::{Following, Limit, LiveRules};
 use crate::list::Refusal;
 use crate::observe::{Event, Observer};
+use crate::overrides::Overrides;
 use crate::request::RequestHead;
 use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
 use crate::store::Store;
@@ -381,6 +382,16 @@ impl RateLimitLayer {
     /// were when this layer was made.
     pub fn limits(&self) -> &[Limit] {
         self.shared.guard.limits().as_slice()
+    }
+
+    /// The overrides of a limit: other sizes of it for single keys. They are in the store that the layer has now:
+    /// say so after [`store`](Self::store).
+    ///
+    /// # Errors
+    ///
+    /// When no limit has that name, or it is not [overridable](Limit::overridable).
+    pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
+        Overrides::of(&self.shared.present().guard, limit)
     }
 
     fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {

@@ -14,7 +14,6 @@ use crate::error::StoreError;
 use crate::limit::Limits;
 use crate::resilience::Guard;
 use crate::store::{Charge, Terms};
-use crate::terms;
 
 /// A note among a request's extensions: the limiter's decisions about it so far.
 #[derive(Debug)]
@@ -172,7 +171,7 @@ impl Ledger {
 
     /// The terms of all limits that have another size for the request.
     pub(super) fn other_sizes(&self) -> Box<[Arc<Terms>]> {
-        self.pages().decisions.first().map_or_else(Box::default, |first| first.all_overridden().into())
+        self.pages().decisions.first().into_iter().flat_map(other_sizes).cloned().collect()
     }
 
     /// Takes out the last charge. A queue lets only its last go.
@@ -185,26 +184,31 @@ impl Ledger {
         let pages = self.pages();
         let Some(first) = pages.decisions.first() else { return (DecidedBy::Store, Vec::new()) };
         let present = |limit| limits.terms(limit).map(|terms| limits.present(terms));
-        let terms = |limit| terms::of(limit, first.all_overridden()).or_else(|| present(limit));
+        let other_size = |limit| other_sizes(first).find(|terms| usize::from(terms.index()) == limit);
+        let terms = |limit| other_size(limit).or_else(|| present(limit));
         let bill = |subject: &Outcome| Some(Bill::new(terms(subject.limit())?, subject.key, &pages.decisions, due));
         (first.decided_by(), first.outcomes().iter().filter_map(bill).collect())
     }
 
     /// Takes out what is too much, the last charge first. Once: whoever takes it gives it back.
     pub(super) fn too_much(&self, bills: &[Bill]) -> Vec<Receipt> {
-        let other_sizes = self.other_sizes();
         let mut pages = self.pages();
         let charged = pages.decisions.iter_mut().rev().filter(|decision| decision.is_charged());
         let mut left: Vec<u64> = bills.iter().map(Bill::less).collect();
         let mut receipts: Vec<Receipt> = Vec::new();
         for decision in charged {
             let by = decision.decided_by();
+            // By the sizes by which it was charged.
+            let sizes: Box<[Arc<Terms>]> = decision.all_overridden().into();
             let bills = bills.iter().zip(&mut left);
             let taken = bills.filter_map(|(bill, left)| bill.take(decision.outcomes_mut(), left));
             for taken in taken {
-                match receipts.last_mut().filter(|last| last.by == by && last.charged().len() < MOST_AT_ONCE) {
+                let goes_with = |last: &&mut Receipt| {
+                    last.by == by && last.charged().len() < MOST_AT_ONCE && is_same(last.all_overridden(), &sizes)
+                };
+                match receipts.last_mut().filter(goes_with) {
                     Some(last) => last.push(taken),
-                    None => receipts.push(Receipt::of(by, taken).overridden(&other_sizes)),
+                    None => receipts.push(Receipt::of(by, taken).overridden(&sizes)),
                 }
             }
         }
@@ -214,6 +218,17 @@ impl Ledger {
     fn pages(&self) -> MutexGuard<'_, Pages> {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The terms of all limits that have another size for the request, whatever is charged later: not those that the
+/// store has found for their keys, and finds again, if it has decided.
+fn other_sizes(first: &Decision) -> impl Iterator<Item = &Arc<Terms>> {
+    let by_store = first.decided_by() == DecidedBy::Store;
+    first.all_overridden().iter().filter(move |terms| !(by_store && terms.is_override()))
+}
+
+fn is_same(some: &[Arc<Terms>], others: &[Arc<Terms>]) -> bool {
+    some.len() == others.len() && some.iter().zip(others).all(|(one, other)| Arc::ptr_eq(one, other))
 }
 
 /// Whether something of it can be given back.

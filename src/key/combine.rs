@@ -1,7 +1,7 @@
 //! Keys made of keys.
 
 use super::extractor::{Extracted, KeyExtractor};
-use super::part::KeyBuf;
+use super::part::{Key, KeyBuf};
 use crate::request::RequestHead;
 
 /// One key, or another where it is missing. See [`KeyExtractor::or`].
@@ -15,6 +15,29 @@ impl<A, B> Or<A, B> {
     pub(super) fn new(first: A, second: B) -> Self {
         Self { first, second }
     }
+}
+
+/// The key of [`one.or(other)`](KeyExtractor::or) where the first has one: that key.
+///
+/// ```
+/// use tower_ratelimit::key::{self, KeyExtractor};
+/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+///
+/// let who = key::header("x-api-key").or(key::peer_ip());
+/// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(who).overridable()]);
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let daily = limits.overrides("daily").unwrap();
+/// daily.set(key::first("secret"), FixedWindow::per_day(1_000), None).await.unwrap();
+/// # });
+/// ```
+pub fn first<K: Key>(key: K) -> impl Key {
+    (FIRST, key)
+}
+
+/// The key of [`one.or(other)`](KeyExtractor::or) where the first has none: that of the second. See [`first`].
+pub fn second<K: Key>(key: K) -> impl Key {
+    (SECOND, key)
 }
 
 // What says which of the two a key is: without it, a header that spells an address' bytes would

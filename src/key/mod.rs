@@ -37,11 +37,12 @@ mod source;
 
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
 pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
-pub use combine::Or;
+pub use combine::{Or, first, second};
 pub use extractor::{Extracted, KeyExtractor, Missing};
 pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
+pub(crate) use part::hash;
 #[cfg(feature = "rules")]
 pub(crate) use part::only_part;
-pub use part::{Key, KeyBuf};
+pub use part::{Key, KeyBuf, Shared};
 pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};
 pub use source::AddressSource;

@@ -172,6 +172,17 @@ macro_rules! key_of_bytes {
 }
 key_of_bytes!(str, String, [u8], Vec<u8>, bytes::Bytes, http::HeaderValue);
 
+/// The hash of a key.
+#[inline]
+pub(crate) fn hash(key: &(impl Key + ?Sized), hasher: &KeyHasher) -> KeyHash {
+    if let Some(part) = key.as_part() {
+        return hasher.hash(part);
+    }
+    let mut parts = KeyBuf::default();
+    key.write(&mut parts);
+    parts.hash(hasher)
+}
+
 impl Key for Cow<'_, str> {
     #[inline]
     fn write(&self, key: &mut KeyBuf) {
@@ -222,6 +233,17 @@ impl Key for () {
     fn write(&self, key: &mut KeyBuf) {
         key.push(&[]);
     }
+}
+
+/// The key of requests that have none: of a limit without an extractor, and where
+/// [`MissingKey::Share`](crate::MissingKey::Share) has those without a key share a bucket. (For
+/// [`Limiter::acquire`](crate::Limiter::acquire), any key of one's choice will do.)
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Shared;
+
+impl Key for Shared {
+    #[inline]
+    fn write(&self, _: &mut KeyBuf) {}
 }
 
 impl Key for Ipv4Addr {

@@ -56,6 +56,20 @@ impl PeerIp {
     pub const fn ipv4_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.ipv4(bits) }
     }
+
+    /// The key of requests from `address`: itself, or the first one of the network that counts. An IPv4 address
+    /// that is mapped into IPv6 is that address.
+    ///
+    /// ```
+    /// use tower_ratelimit::key;
+    ///
+    /// let network = key::peer_ip().network("2001:db8:1:2:3:4:5:6".parse().unwrap());
+    /// assert_eq!(network.to_string(), "2001:db8:1:2::");
+    /// ```
+    #[must_use]
+    pub fn network(&self, address: IpAddr) -> IpAddr {
+        self.prefixes.network(address)
+    }
 }
 
 impl KeyExtractor for PeerIp {

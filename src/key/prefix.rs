@@ -29,16 +29,24 @@ impl Prefixes {
 
     /// Adds what counts of `address` to `key`.
     pub(super) fn write(self, address: IpAddr, key: &mut KeyBuf) {
+        match self.network(address) {
+            IpAddr::V4(address) => address.write(key),
+            IpAddr::V6(address) => address.write(key),
+        }
+    }
+
+    /// What counts of `address`: the first one of its network.
+    pub(super) fn network(self, address: IpAddr) -> IpAddr {
         // First what it is, then what of it counts: the other way round, all of IPv4 mapped into
         // IPv6 would be one key.
         match address.to_canonical() {
             IpAddr::V4(address) => {
                 let mask = u32::MAX << (32 - u32::from(self.ipv4));
-                Ipv4Addr::from_bits(address.to_bits() & mask).write(key);
+                Ipv4Addr::from_bits(address.to_bits() & mask).into()
             }
             IpAddr::V6(address) => {
                 let mask = u128::MAX << (128 - u32::from(self.ipv6));
-                Ipv6Addr::from_bits(address.to_bits() & mask).write(key);
+                Ipv6Addr::from_bits(address.to_bits() & mask).into()
             }
         }
     }

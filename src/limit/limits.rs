@@ -103,6 +103,7 @@ impl Limits {
         let limits = || self.limits.iter().enumerate();
         let tight = |(index, limit): (usize, &Limit)| {
             let terms = Terms::new(limit.name.clone(), index as u16, limit.algorithm, hasher);
+            let terms = if limit.is_overridable { terms.overridable() } else { terms };
             match limit.penalty {
                 _ if limit.is_shadow => terms.shadow(),
                 Some(penalty) => terms.penalised(penalty, hasher),
@@ -148,7 +149,8 @@ impl Limits {
         }
         let other = |index: &u16| {
             let (limit, terms) = self.at((*index).into());
-            Some(Arc::new(self.present(terms).sized(limit.size_for(head)?, &self.hasher)))
+            let sized = self.present(terms).sized(limit.size_for(head)?, &self.hasher);
+            Some(Arc::new(if limit.is_overridable { sized.overridable() } else { sized }))
         };
         self.other_sizes.iter().filter_map(other).collect()
     }

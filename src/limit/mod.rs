@@ -52,6 +52,7 @@ pub struct Limit {
     overage: Option<Overage>,
     is_shadow: bool,
     penalty: Option<Penalty>,
+    is_overridable: bool,
     instead: Vec<Arc<Instead>>,
     actual_cost: Option<Arc<ActualCost>>,
 }
@@ -119,6 +120,7 @@ impl Limit {
             overage: None,
             is_shadow: false,
             penalty: None,
+            is_overridable: false,
             instead: Vec::new(),
             actual_cost: None,
         })
@@ -317,7 +319,7 @@ impl Limit {
     fn can_hold(&self, cost: u64) -> Result<(), ConfigError> {
         let capacity = self.overage.iter().fold(self.algorithm, |limit, overage| limit.raised(overage.percent));
         let capacity = capacity.capacity();
-        if cost > capacity && self.instead.is_empty() {
+        if cost > capacity && self.instead.is_empty() && !self.is_overridable {
             return Err(ConfigErrorKind::CostOverCapacity { limit: self.name.to_string(), cost, capacity }.into());
         }
         Ok(())
@@ -337,6 +339,7 @@ impl fmt::Debug for Limit {
             .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
             .field("shadow", &self.is_shadow)
             .field("penalty", &self.penalty)
+            .field("overridable", &self.is_overridable)
             .field("other_sizes", &self.instead.len())
             .field("settled", &self.actual_cost.is_some())
             .finish()

@@ -177,6 +177,46 @@ impl Limit {
         self
     }
 
+    /// Lets single keys have another size of it, which is set at run time and kept in the store: see
+    /// [`Overrides`](crate::Overrides). Where [`instead`](Self::instead) says another size for a request too, that
+    /// of its key counts, if both are of one algorithm and period.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer")).overridable();
+    /// let limits = RateLimitLayer::new([daily]);
+    ///
+    /// let overrides = limits.overrides("daily").unwrap();
+    /// overrides.set("42", FixedWindow::per_day(10_000), None).await.unwrap();
+    /// # });
+    /// ```
+    pub fn overridable(self) -> Self {
+        Self { is_overridable: true, ..self }
+    }
+
+    /// Whether single keys may have another size of it: see [`overridable`](Self::overridable).
+    #[must_use]
+    pub fn is_overridable(&self) -> bool {
+        self.is_overridable
+    }
+
+    /// Refuses another size of it that keys can't have.
+    pub(crate) fn can_be(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
+        let limit = || self.name.to_string();
+        if self.algorithm.sized(algorithm.size()) != Some(*algorithm) {
+            let [is, given] = [&self.algorithm, algorithm].map(Algorithm::text);
+            return Err(ConfigErrorKind::AnotherKind { limit: limit(), is, given }.into());
+        }
+        let percent = self.overage.as_ref().map_or(0, |overage| overage.percent);
+        let capacity = algorithm.capacity();
+        if capacity + capacity * u64::from(percent) / 100 > u32::MAX.into() {
+            return Err(ConfigErrorKind::SoftTooLarge { limit: limit(), percent, capacity }.into());
+        }
+        Ok(())
+    }
+
     /// Whether it is decided and not enforced: see [`shadow`](Self::shadow).
     #[must_use]
     pub fn is_shadow(&self) -> bool {

@@ -267,9 +267,18 @@ impl Guard {
         self.fall_back(Task::Acquire, error, charges)
     }
 
-    /// What the policies make of a request that the store has not decided.
+    /// What the policies make of a request that the store has not decided: by the overrides that are known here.
     fn fall_back(&self, task: Task, error: StoreError, charges: &[Charge<'_>]) -> Result<Decision, StoreError> {
-        let (to, decision) = self.local.fall_back(task, charges);
+        let known = |charge: &Charge<'_>| {
+            let last = charge.terms.is_overridable().then(|| self.store.last_override(charge.terms, charge.key))??;
+            charge.terms.overridden(last.size()).map(Arc::new)
+        };
+        let overridden: SmallVec<[Arc<Terms>; 1]> = charges.iter().filter_map(known).collect();
+        let size = |charge: &Charge<'_>| terms::of(charge.terms.index().into(), &overridden);
+        let sized = charges.iter().map(|&charge| (size(&charge).unwrap_or(charge.terms), charge));
+        let charges: SmallVec<[Charge<'_>; 4]> = sized.map(|(terms, charge)| Charge { terms, ..charge }).collect();
+        let (to, decision) = self.local.fall_back(task, &charges);
+        let decision = decision.map(|decision| decision.overridden(&overridden));
         self.observer.tell(&Event::FellBack { to });
         match to {
             Fallback::Refused => Err(error),
@@ -340,7 +349,10 @@ impl Guard {
     }
 
     /// Has the store do what no policy can make up for.
-    fn tell_store(self: &Arc<Self>, tell: impl FnOnce(&dyn Store) -> Answer<()>) -> Answer<()> {
+    pub(crate) fn tell_store<T: Send + Unpin + 'static>(
+        self: &Arc<Self>,
+        tell: impl FnOnce(&dyn Store) -> Answer<T>,
+    ) -> Answer<T> {
         let attempt = match self.admit(&[]) {
             Ok(attempt) => attempt,
             Err(error) => return Answer::ready(Err(error)),

@@ -10,13 +10,16 @@ mod redis;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use answer::Answer;
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore};
 
+use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Subject};
+use crate::error::StoreError;
 pub use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 pub use crate::terms::Terms;
@@ -50,6 +53,43 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Forgets keys: it is as if they had never been seen.
     fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()>;
+
+    /// Gives a key another size of a limit, until it is removed or has expired: `algorithm`, of the limit's kind
+    /// and period. [`Overrides`](crate::Overrides) checks that; a store decides by it wherever terms are
+    /// [overridable](Terms::is_overridable).
+    ///
+    /// A store keeps none unless it says otherwise, which is an error of
+    /// [its own kind](crate::StoreErrorKind::NotSupported): one that wraps another passes this on, and the three
+    /// methods that follow.
+    fn set_override(
+        &self,
+        terms: &Arc<Terms>,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> Answer<()> {
+        let _ = (terms, key, algorithm, expires_after);
+        Answer::ready(Err(StoreError::not_supported()))
+    }
+
+    /// What [`set_override`](Self::set_override) has set, if it holds.
+    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
+        let _ = (terms, key);
+        Answer::ready(Err(StoreError::not_supported()))
+    }
+
+    /// Gives a key the limit's own size again.
+    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
+        let _ = (terms, key);
+        Answer::ready(Err(StoreError::not_supported()))
+    }
+
+    /// What is known here of a key's override without asking, for when the store can't be asked. None, unless a
+    /// store says otherwise.
+    fn last_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Option<Algorithm> {
+        let _ = (terms, key);
+        None
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -76,6 +116,46 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
         (**self).reset(keys)
     }
+
+    fn set_override(
+        &self,
+        terms: &Arc<Terms>,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> Answer<()> {
+        (**self).set_override(terms, key, algorithm, expires_after)
+    }
+
+    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
+        (**self).get_override(terms, key)
+    }
+
+    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
+        (**self).remove_override(terms, key)
+    }
+
+    fn last_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Option<Algorithm> {
+        (**self).last_override(terms, key)
+    }
+}
+
+/// What a store holds of a limit's size for one key: see [`Overrides`](crate::Overrides).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Override {
+    /// The limit, as it is for that key.
+    pub algorithm: Algorithm,
+    /// How long it holds from here on. `None` is until it is removed.
+    pub expires_after: Option<Duration>,
+}
+
+/// The longest time after which an override expires: 100 years.
+pub(crate) const LONGEST_OVERRIDE: Duration = Duration::from_secs(36_525 * 86_400);
+
+/// A span in µs, of which a started one counts whole.
+fn span(expires_after: Duration) -> u64 {
+    expires_after.min(LONGEST_OVERRIDE).as_nanos().div_ceil(1_000) as u64
 }
 
 /// What a request is to take from one limit.

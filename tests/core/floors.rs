@@ -23,6 +23,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "limit",
             "observe",
             "resilience",
+            "overrides",
             "limiter",
             "rules",
         ],

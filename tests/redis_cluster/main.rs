@@ -7,6 +7,7 @@ mod apart;
 mod limits;
 mod masters;
 mod moves;
+mod overrides;
 #[path = "../support/redis_cluster.rs"]
 mod redis_cluster;
 #[path = "../support/redis_server.rs"]

@@ -174,7 +174,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// The keys of limits that never expire, on a server that anyone may ask.
+/// The keys of limits that never expire, on a server that anyone may ask. Overrides may be meant to.
 pub(crate) fn immortal(port: u16) -> Vec<String> {
     let ask = || {
         let mut connection =
@@ -182,7 +182,7 @@ pub(crate) fn immortal(port: u16) -> Vec<String> {
         connection.set_read_timeout(Some(PATIENCE))?;
         let keys: Vec<String> = cmd("KEYS").arg("*:{*}:*").query(&mut connection)?;
         let mut immortal = Vec::new();
-        for key in keys {
+        for key in keys.into_iter().filter(|key| !key.ends_with(":override")) {
             // One that is gone meanwhile has -2.
             if cmd("PTTL").arg(&key).query::<i64>(&mut connection)? == -1 {
                 immortal.push(key);

@@ -8,6 +8,8 @@ mod proxies;
 pub use address::{AddressError, ClientAddress};
 pub use proxies::TrustedProxies;
 
+use std::net::IpAddr;
+
 use super::extractor::{Extracted, KeyExtractor, Missing};
 use super::part::KeyBuf;
 use super::prefix::Prefixes;
@@ -89,6 +91,21 @@ impl ClientIp {
     #[track_caller]
     pub fn ipv4_prefix(self, bits: u8) -> Self {
         Self { prefixes: self.prefixes.ipv4(bits), ..self }
+    }
+
+    /// The key of requests from `address`: itself, or the first one of the network that counts. An IPv4 address
+    /// that is mapped into IPv6 is that address.
+    ///
+    /// ```
+    /// use tower_ratelimit::key::{self, TrustedProxies};
+    ///
+    /// let address = TrustedProxies::hops(1).x_forwarded_for();
+    /// let network = key::client_ip(address).network("2001:db8:1:2:3:4:5:6".parse().unwrap());
+    /// assert_eq!(network.to_string(), "2001:db8:1:2::");
+    /// ```
+    #[must_use]
+    pub fn network(&self, address: IpAddr) -> IpAddr {
+        self.prefixes.network(address)
     }
 }
 

@@ -1,5 +1,6 @@
 //! The store in this process's memory.
 
+mod overrides;
 mod penalise;
 mod shard;
 mod table;
@@ -7,19 +8,22 @@ mod table;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use self::overrides::{Count, Kept};
 use self::penalise::Told;
 use self::shard::{SLOTS, Shard};
-use super::{Answer, Charge, Refund, Store, Terms};
-use crate::algorithm::Room;
+use super::{Answer, Charge, Override, Refund, Store, Terms, span};
+use crate::algorithm::{Algorithm, Room};
 use crate::decision::{Decision, Outcome};
-use crate::error::{ConfigError, Fault};
+use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::quota::checked;
 use crate::record::Record;
-use crate::time::{Clock, SystemClock};
+use crate::terms;
+use crate::time::{Clock, SystemClock, micros};
 
 /// Remembers keys in this process: exact, bounded, and without a task in the background.
 ///
@@ -52,9 +56,13 @@ pub struct MemoryStore {
     most: usize,
     /// Which shard is swept next.
     sweeper: AtomicUsize,
+    overrides: Count,
     clock: Box<dyn Clock>,
     hasher: KeyHasher,
 }
+
+/// The most overrides that it keeps, unless it is told otherwise.
+const OVERRIDES: usize = 100_000;
 
 /// A lock on cache lines of its own, so that two cores at work on two shards don't wait for each
 /// other. (Processors fetch lines in pairs.)
@@ -96,7 +104,14 @@ impl MemoryStore {
         if keys == 0 {
             return Err(Fault::NoKeys);
         }
-        Ok(Self { clock: self.clock, hasher: self.hasher, ..Self::sized(keys) })
+        Ok(Self { clock: self.clock, hasher: self.hasher, overrides: self.overrides, ..Self::sized(keys) })
+    }
+
+    /// Bounds the [overrides](crate::Overrides) that it keeps: 100,000, unless this says otherwise. One takes
+    /// some 50 bytes, until it is removed or has expired. At the bound another one is refused; none ever makes way.
+    #[must_use]
+    pub fn max_overrides(self, overrides: usize) -> Self {
+        Self { overrides: Count::new(overrides), ..self }
     }
 
     /// Replaces its clock, for tests.
@@ -139,6 +154,7 @@ impl MemoryStore {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
             most: keys / shards,
             sweeper: AtomicUsize::new(0),
+            overrides: Count::new(OVERRIDES),
             clock: Box::new(SystemClock::new()),
             hasher: KeyHasher::fast(),
         }
@@ -170,7 +186,7 @@ impl MemoryStore {
 
     fn decide(&self, charges: &[Charge<'_>], take: bool) -> Decision {
         match charges {
-            [charge] if charge.terms.penalty().is_none() => self.decide_one(charge, take),
+            [charge] if charge.terms.is_plain() => self.decide_one(charge, take),
             charges => self.decide_all(charges, take),
         }
     }
@@ -195,6 +211,18 @@ impl MemoryStore {
         let mut locked = self.lock_all(prints.iter().copied());
         let at = self.clock.now();
         let now = at.as_micros();
+        let overridden = self.overridden(charges, &prints, &mut locked, now);
+        let sized: SmallVec<[Charge<'_>; 4]>;
+        let charges = if overridden.is_empty() {
+            charges
+        } else {
+            let size = |charge: &Charge<'_>| terms::of(charge.terms.index().into(), &overridden);
+            sized = charges
+                .iter()
+                .map(|&charge| Charge { terms: size(&charge).unwrap_or(charge.terms), ..charge })
+                .collect();
+            &sized
+        };
 
         let rooms: SmallVec<[Room; 4]> = charges
             .iter()
@@ -234,7 +262,39 @@ impl MemoryStore {
         if due {
             self.sweep(now);
         }
-        decision
+        if overridden.is_empty() { decision } else { decision.overridden(&overridden) }
+    }
+
+    /// The terms of all limits that have another size for their keys.
+    fn overridden(
+        &self,
+        charges: &[Charge<'_>],
+        prints: &[u128],
+        locked: &mut Locked<'_>,
+        now: u64,
+    ) -> SmallVec<[Arc<Terms>; 1]> {
+        let mut overridden = SmallVec::new();
+        for (charge, &print) in charges.iter().zip(prints).filter(|(charge, _)| charge.terms.is_overridable()) {
+            let kept = self.shard_among(locked, print).overrides.get(print, now, &self.overrides);
+            overridden.extend(kept.and_then(|kept| charge.terms.overridden(kept.size)).map(Arc::new));
+        }
+        overridden
+    }
+
+    /// Keeps an override, if there is room once what has expired is gone.
+    fn keep(&self, print: u128, algorithm: &Algorithm, expires_after: Option<Duration>) -> Result<(), StoreError> {
+        let keep = || {
+            let mut shard = self.lock(self.shard_of(print));
+            let now = self.clock.now().as_micros();
+            let until = expires_after.map(|after| now + span(after));
+            shard.overrides.set(print, Kept { size: algorithm.size(), until }, &self.overrides)
+        };
+        if keep() {
+            return Ok(());
+        }
+        let now = self.clock.now().as_micros();
+        (0..self.shards.len()).for_each(|shard| self.lock(shard).overrides.drop_expired(now, &self.overrides));
+        if keep() { Ok(()) } else { Err(StoreError::full(self.overrides.most)) }
     }
 
     /// Has other keys make way for all that are new to a request, before one of its own can be taken
@@ -315,6 +375,34 @@ impl Store for MemoryStore {
                 shard.forget(print ^ penalised.mask);
             }
         }
+        Answer::ready(Ok(()))
+    }
+
+    fn set_override(
+        &self,
+        terms: &Arc<Terms>,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> Answer<()> {
+        Answer::ready(self.keep(terms.print(key), algorithm, expires_after))
+    }
+
+    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
+        let print = terms.print(key);
+        let mut shard = self.lock(self.shard_of(print));
+        let now = self.clock.now().as_micros();
+        let kept = shard.overrides.get(print, now, &self.overrides);
+        let is = kept.and_then(|Kept { size, until }| {
+            let expires_after = until.map(|until| micros((until - now).into()));
+            Some(Override { algorithm: terms.algorithm().sized(size)?, expires_after })
+        });
+        Answer::ready(Ok(is))
+    }
+
+    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
+        let print = terms.print(key);
+        self.lock(self.shard_of(print)).overrides.remove(print, &self.overrides);
         Answer::ready(Ok(()))
     }
 }

@@ -1,5 +1,6 @@
 //! A part of the store, behind one lock.
 
+use super::overrides::Overrides;
 use super::table::{Place, Rank, Slot, Table};
 use crate::algorithm::{Algorithm, ByState, Exact, Log, Room, Soft, Standing};
 use crate::decision::{Decision, Outcome};
@@ -23,6 +24,7 @@ impl Slot for Log {
 pub(super) struct Shard {
     records: Table<Record>,
     logs: Table<Log>,
+    pub(super) overrides: Overrides,
     /// How many keys there were after the last request or sweep.
     known: usize,
     /// How many slots are to be looked at.
@@ -73,7 +75,7 @@ macro_rules! of_charge {
 
 impl Shard {
     pub(super) const fn new() -> Self {
-        Self { records: Table::new(), logs: Table::new(), known: 0, due: 0 }
+        Self { records: Table::new(), logs: Table::new(), overrides: Overrides::new(), known: 0, due: 0 }
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -81,7 +83,10 @@ impl Shard {
     }
 
     pub(super) fn heap(&self) -> usize {
-        self.records.heap() + self.logs.heap() + self.logs.states().map(Log::heap).sum::<usize>()
+        self.records.heap()
+            + self.logs.heap()
+            + self.overrides.heap()
+            + self.logs.states().map(Log::heap).sum::<usize>()
     }
 
     /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`

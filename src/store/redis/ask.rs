@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::deployment::Deployment;
+use super::beliefs::{Belief, Beliefs};
 use super::error::Fault;
 use super::key;
-use super::script::{self, Found, Reply, Request, Task};
-use crate::algorithm::{Exact, Penalty, Room, Soft, Standing, State, Twins};
+use super::script::{self, Found, Request, Task};
+use crate::algorithm::{self, Exact, Penalty, Room, Size, Soft, Standing, State, Twins};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::record::Record;
@@ -19,41 +19,106 @@ use crate::time::Timestamp;
 /// A [`Charge`] that waits for its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
+    /// Of the limit's size for the key.
     terms: Arc<Terms>,
     key: KeyHash,
     cost: u64,
+    /// Where the store may hold another size.
+    open: Option<Open>,
+}
+
+/// A limit whose size for a key is a matter of belief.
+#[derive(Clone, Debug)]
+struct Open {
+    /// Its own terms.
+    terms: Arc<Terms>,
+    believed: Option<Belief>,
 }
 
 impl Asked {
+    pub(super) fn new(charge: &Charge<'_>, beliefs: &Beliefs) -> Self {
+        let &Charge { terms, key, cost } = charge;
+        let mut asked = Self { terms: terms.clone(), key, cost, open: None };
+        if terms.is_overridable() {
+            let believed = beliefs.of(terms.print(key));
+            asked.open = Some(Open { terms: terms.clone(), believed: None });
+            // What can't be is for the script to say.
+            let _ = asked.believe(believed);
+        }
+        asked
+    }
+
     pub(super) fn charge(&self) -> Charge<'_> {
         Charge { terms: &self.terms, key: self.key, cost: self.cost }
+    }
+
+    /// The instant from which it would be of another size, where there is one.
+    pub(super) fn until(&self) -> Option<u64> {
+        let believed = self.open.as_ref()?.believed?;
+        (believed.until > 0).then_some(believed.until)
+    }
+
+    fn believe(&mut self, believed: Option<Belief>) -> Result<(), Fault> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        self.terms = match believed {
+            None => open.terms.clone(),
+            Some(belief) => Arc::new(open.terms.overridden(belief.size).ok_or(NO_OVERRIDE)?),
+        };
+        open.believed = believed;
+        Ok(())
+    }
+}
+
+const NO_OVERRIDE: Fault = Fault::Reply("an override that can't be");
+
+/// Takes up what the script says that overrides are.
+pub(super) fn correct(asked: &mut [Asked], found: &Found, beliefs: &Beliefs) -> Result<(), Fault> {
+    if found.keys() != asked.len() {
+        return Err(Fault::Reply("another number of limits"));
+    }
+    for (asked, held) in asked.iter_mut().zip(found.held()) {
+        if asked.open.is_some() {
+            let is = belief(held)?;
+            asked.believe(is)?;
+            beliefs.learn(asked.terms.print(asked.key), is);
+        }
+    }
+    Ok(())
+}
+
+/// What the script says that an override is, if there is one.
+fn belief(held: &[u8]) -> Result<Option<Belief>, Fault> {
+    match State::all(held).as_deref() {
+        Some([]) => Ok(None),
+        Some([held]) => Belief::of(*held).map(Some).ok_or(NO_OVERRIDE),
+        _ => Err(NO_OVERRIDE),
     }
 }
 
 /// What is asked at an instant that is thought to be `now`.
-pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Charge<'_>]) -> (Request, SmallVec<[Asked; 2]>) {
-    let asked = charges.iter().map(|&Charge { terms, key, cost }| Asked { terms: terms.clone(), key, cost });
-    (request(prefix, task, now, charges.iter().copied()), asked.collect())
-}
-
-fn request<'a>(prefix: &str, task: Task, now: u64, charges: impl ExactSizeIterator<Item = Charge<'a>>) -> Request {
+pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> Request {
     let mut request = Request::new(task, charges.len());
-    for Charge { terms, key, cost } in charges {
+    for Asked { terms, key, cost, open } in charges {
+        let (key, cost) = (*key, *cost);
         let name = key::name(prefix, terms, key);
+        let penalty = terms.penalty().map(|by| (by, key::of_penalty(name.clone())));
+        request.limit(name);
+        if let Some(open) = open {
+            let believed = open.believed.map(Belief::to_bytes);
+            request.believe(key::of_override(prefix, terms, key), believed.as_ref().map_or(&[], |bytes| bytes));
+        }
         let told = terms.algorithm().capacity();
         let (letter, numbers, edges) = match terms.ceiling().twin() {
             Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
             Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
         };
         let letter = if terms.is_enforced() { letter } else { letter | script::SHADOW };
-        let Some(Penalised { penalty, counts, .. }) = terms.penalty() else {
-            request.limit(name);
+        let Some((Penalised { penalty, counts, .. }, key)) = penalty else {
             request.rule(letter, None, &numbers);
             request.numbers(&edges);
             continue;
         };
-        request.limit(name.clone());
-        request.limit(key::of_penalty(name));
+        request.limit(key);
         request.rule(letter - script::PENALISED, None, &numbers);
         request.numbers(&edges);
         request.numbers(&penalty.numbers(*counts));
@@ -61,26 +126,40 @@ fn request<'a>(prefix: &str, task: Task, now: u64, charges: impl ExactSizeIterat
     request
 }
 
-/// How often a request is sent again as it brought no window that holds Redis' present instant: twice, should
-/// Redis' clock be set in between.
-const AGAIN: usize = 2;
+/// Has an override kept for a span of µs, or for good.
+pub(super) fn keep(prefix: &str, terms: &Terms, key: KeyHash, size: Size, span: Option<u64>) -> Request {
+    let mut request = Request::new(Task::Keep, 1);
+    request.limit(key::of_override(prefix, terms, key));
+    request.keep(span.map_or([-1.0, 0.0], |span| algorithm::limbs(span.into())), size);
+    request
+}
 
-/// What the script says of a request for what is `asked`. One that it has not decided, as who sent it was wrong
-/// about the present instant, goes there again with what is right at Redis' own.
-pub(super) async fn reply(
-    deployment: &Deployment,
-    clock: Option<[u8; 24]>,
-    prefix: &str,
-    task: Task,
-    request: Request,
-    asked: &[Asked],
-) -> Reply {
-    let mut reply = deployment.ask(clock, request).await;
-    for _ in 0..AGAIN {
-        let Some(now) = reply.as_ref().err().and_then(Fault::present) else { break };
-        reply = deployment.ask(clock, self::request(prefix, task, now, asked.iter().map(Asked::charge))).await;
-    }
-    reply
+/// Has an override removed.
+pub(super) fn removal(prefix: &str, terms: &Terms, key: KeyHash) -> Request {
+    let mut request = Request::new(Task::Reset, 1);
+    request.limit(key::of_override(prefix, terms, key));
+    request
+}
+
+/// Asks what the override is, by a belief that no key ever bears out.
+pub(super) fn look(prefix: &str, terms: &Terms, key: KeyHash, now: u64) -> Request {
+    let mut request = Request::new(Task::Peek, 1);
+    request.limit(key::name(prefix, terms, key));
+    request.believe(key::of_override(prefix, terms, key), &[0]);
+    let told = terms.algorithm().capacity();
+    let (letter, numbers, edges) = match terms.algorithm().twin() {
+        Twins::Record(twin) => (twin.letter(), twin.numbers(0, told), twin.edges(now)),
+        Twins::Log(twin) => (twin.letter(), twin.numbers(0, told), twin.edges(now)),
+    };
+    request.rule(letter, None, &numbers);
+    request.numbers(&edges);
+    request
+}
+
+/// What the override is, by the reply to a [`look`].
+pub(super) fn seen(found: &Found) -> Result<Option<Belief>, Fault> {
+    let held = found.held().next().filter(|_| found.is_to_ask_again()).ok_or(NO_OVERRIDE)?;
+    belief(held)
 }
 
 pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
@@ -115,9 +194,9 @@ pub(super) fn resets(prefix: &str, keys: &[(&Arc<Terms>, KeyHash)]) -> Request {
 
 /// The decision on what was `asked`, from what the script found at `now`.
 pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> Result<Decision, Fault> {
-    let take = task == Task::Acquire && found.allowed;
+    let take = task == Task::Acquire && found.is_allowed();
     let decision = decide(take, task != Task::Peek, now, asked.iter().map(Asked::charge), found)?;
-    if decision.is_allowed() != found.allowed {
+    if decision.is_allowed() != found.is_allowed() {
         return Err(Fault::Reply("another verdict than its state's"));
     }
     Ok(decision)
@@ -133,10 +212,14 @@ pub(super) fn decide<'a>(
     found: &Found,
 ) -> Result<Decision, Fault> {
     let mut decision = Decision::new(Timestamp::from_micros(now), take);
+    let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
     let mut keys = found.held();
     let mut next = || keys.next().and_then(State::all).ok_or(Fault::Reply("no state"));
     let mut read = 0;
     for charge in charges {
+        if charge.terms.is_override() {
+            overridden.push(charge.terms.clone());
+        }
         let held = next()?;
         read += 1;
         let seen = match (charge.terms.ceiling().twin(), charge.terms.algorithm().twin()) {
@@ -161,7 +244,7 @@ pub(super) fn decide<'a>(
     if read != found.keys() {
         return Err(Fault::Reply("another number of keys"));
     }
-    Ok(decision)
+    Ok(decision.overridden(&overridden))
 }
 
 /// What a limit says of a charge, and its penalty of that, which remembers `record`.

@@ -66,7 +66,8 @@ struct Denial {
     epochs: SmallVec<[u64; 2]>,
     /// What Redis' clock said, in µs.
     at: u64,
-    /// The instant from which logs, of which not all is known here, would say something else.
+    /// The instant from which something else would be said: by logs, of which not all is known here, or as an
+    /// override has expired.
     until: u64,
     sent: Instant,
     received: Instant,
@@ -231,7 +232,8 @@ impl Watch {
             let is_log = matches!(asked.charge().terms.algorithm().twin(), Twins::Log(_));
             outcome.standing().more_after.filter(|_| is_log)
         });
-        let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after as u64));
+        let overrides = asked.iter().filter_map(Asked::until).min().unwrap_or(u64::MAX);
+        let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after as u64)).min(overrides);
         let denial = Denial {
             print: print(asked.iter().map(Asked::charge)),
             epochs: self.epochs.iter().map(|(_, epoch)| *epoch).collect(),
@@ -264,6 +266,7 @@ mod tests {
     use crate::algorithm::FixedWindow;
     use crate::hash::{KeyHash, KeyHasher};
     use crate::store::Terms;
+    use crate::store::redis::beliefs::Beliefs;
     use crate::store::redis::script::{self, Task};
 
     const NOON: u64 = 1_767_225_600_000_000;
@@ -286,7 +289,8 @@ mod tests {
 
     /// Redis denies what `watch` has seen leave: at noon, all keys hold nothing, and 2 of 1 is asked for.
     fn deny(watch: Watch, charges: &[Charge<'_>]) {
-        let (_, asked) = ask::charges("t", Task::Acquire, NOON, charges);
+        let asked: SmallVec<[Asked; 2]> =
+            charges.iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect();
         let instant = crate::algorithm::State { micros: NOON.into(), counts: [0, 0] }.to_bytes();
         let mut reply = instant.to_vec();
         reply.extend([b'n', charges.len() as u8]);

@@ -39,6 +39,8 @@ pub(super) enum Fault {
     Script(String),
     /// The reply is not one that the script gives.
     Reply(&'static str),
+    /// Overrides change faster than they can be read.
+    Changing,
     /// There is no URL to ask for a Cluster's masters.
     NoSeeds,
     /// No master of a Cluster is known to have a slot.
@@ -82,7 +84,11 @@ impl Fault {
     /// Whether Redis works, and another request would be decided: a key holds what is not ours, or Redis' clock is
     /// set again and again.
     fn is_of_one_request(&self) -> bool {
-        matches!(self, Self::Script(error) if codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE" | "OUTSIDE")))
+        match self {
+            Self::Script(error) => codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE")),
+            Self::Changing => true,
+            _ => false,
+        }
     }
 
     /// The instant of Redis' clock, in µs, if that is in none of the windows that a request brought. Nothing was
@@ -96,7 +102,7 @@ impl Fault {
 
     /// Whether it says more of a server than of a request: that it can't be reached, or has other slots.
     pub(super) fn is_of_a_server(&self) -> bool {
-        !matches!(self, Self::Script(_) | Self::Reply(_) | Self::Slot(_) | Self::NoSeeds)
+        !matches!(self, Self::Script(_) | Self::Reply(_) | Self::Changing | Self::Slot(_) | Self::NoSeeds)
     }
 
     /// Whether nothing was sent, so that nothing can have run.
@@ -184,6 +190,9 @@ impl fmt::Display for Fault {
                  the next call connects anew"
             ),
             Self::Script(error) => write!(f, "Redis could not decide: {error}"),
+            Self::Changing => {
+                write!(f, "overrides of the request's keys change faster than they can be read: check who sets them")
+            }
             Self::NoSeeds => write!(f, "there is no URL: give one of a Cluster's masters, or better of several"),
             Self::Slot(slot) => write!(
                 f,
@@ -212,9 +221,13 @@ impl std::error::Error for Fault {
             | Self::NoMaster(source)
             | Self::Lost(source)
             | Self::Call(source) => Some(source),
-            Self::Setting(_) | Self::NoRuntime | Self::Script(_) | Self::Reply(_) | Self::NoSeeds | Self::Slot(_) => {
-                None
-            }
+            Self::Setting(_)
+            | Self::NoRuntime
+            | Self::Script(_)
+            | Self::Reply(_)
+            | Self::Changing
+            | Self::NoSeeds
+            | Self::Slot(_) => None,
         }
     }
 }

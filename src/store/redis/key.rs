@@ -27,6 +27,11 @@ pub(super) fn of_penalty(mut name: String) -> String {
     name
 }
 
+/// The key beside that one, which says of what size the limit is for its subject.
+pub(super) fn of_override(prefix: &str, terms: &Terms, key: KeyHash) -> String {
+    name(prefix, terms, key) + ":override"
+}
+
 /// Percent-encodes what could end a component, be a pattern, or break a line.
 pub(super) fn escape(text: &str, into: &mut String) {
     for byte in text.bytes() {

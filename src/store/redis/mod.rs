@@ -1,6 +1,7 @@
 //! The store in Redis, for a fleet.
 
 mod ask;
+mod beliefs;
 mod cluster;
 mod config;
 mod connection;
@@ -10,6 +11,7 @@ mod deployment;
 mod document;
 mod error;
 mod key;
+mod overrides;
 mod queue;
 mod reserve;
 mod script;
@@ -25,13 +27,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 
+use self::ask::Asked;
+use self::beliefs::Beliefs;
 pub use self::config::RedisConfig;
 use self::denials::{Denials, Watch};
 use self::deployment::Deployment;
+use self::error::Fault;
 use self::reserve::Apart;
-use self::script::{Request, Task};
-use super::{Answer, Charge, Refund, Store, Terms};
+use self::script::{Reply, Request, Task};
+use super::{Answer, Charge, Override, Refund, Store, Terms, span};
+use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
@@ -57,6 +64,10 @@ use crate::time::{Clock, SystemClock};
 /// ```
 ///
 /// Its clones share connections.
+///
+/// [Overrides](crate::Overrides) lie beside the keys that they are about, in `prefix:{hash}:limit:rule:override`.
+/// The script compares them with what this process believes them to be; only if one was set, removed or has
+/// expired meanwhile does a decision take a second round trip.
 ///
 /// # In a Cluster
 ///
@@ -89,10 +100,15 @@ pub struct RedisStore {
     hasher: KeyHasher,
     clock: Option<Arc<dyn Clock>>,
     denials: Option<Arc<Denials>>,
+    beliefs: Arc<Beliefs>,
 }
 
 /// For how long a denial is told without asking Redis again, unless the store is told otherwise.
 const REMEMBERED: Duration = Duration::from_secs(1);
+
+/// How often the script is asked for one decision. Once, unless an override was set, removed or has expired that
+/// this process does not know of; more than twice if that happens again between two calls.
+const TRIES: usize = 64;
 
 /// The secret of fleets that were given none: keys are hashed so that they have one size, and by
 /// whoever knows this crate.
@@ -117,6 +133,7 @@ impl RedisStore {
             hasher: KeyHasher::with_secret(NO_SECRET),
             clock: None,
             denials: Denials::new(REMEMBERED),
+            beliefs: Arc::default(),
         }
     }
 
@@ -167,10 +184,10 @@ impl RedisStore {
         Self { denials: Denials::new(span), ..self }
     }
 
-    /// Remembers denials of its own: those of other keys, or by another clock, mean nothing to it.
+    /// Remembers denials and overrides of its own: those of other keys, or by another clock, mean nothing to it.
     fn forgetful(self) -> Self {
         let denials = self.denials.as_ref().and_then(|denials| Denials::new(denials.life()));
-        Self { denials, ..self }
+        Self { denials, beliefs: Arc::default(), ..self }
     }
 
     fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
@@ -183,11 +200,10 @@ impl RedisStore {
             let apart = Apart::new(self.clone(), charges, watch);
             return Answer::pending(async move { Ok(apart.decide(task).await?) });
         }
-        let (request, asked) = ask::charges(&self.prefix, task, self.present(clock), charges);
-        let (deployment, prefix) = (self.deployment.clone(), self.prefix.clone());
-        let clock = clock.map(script::clock);
+        let store = self.clone();
+        let mut asked = self.asked(charges);
         Answer::pending(async move {
-            let (now, found) = ask::reply(&deployment, clock, &prefix, task, request, &asked).await?;
+            let (now, found) = store.find(task, clock, &mut asked).await?;
             let decision = ask::decision(task, now, &asked, &found)?;
             if let Some(watch) = watch {
                 watch.decided(asked, found, &decision);
@@ -196,8 +212,34 @@ impl RedisStore {
         })
     }
 
+    /// Charges, of the sizes that limits are believed to have for their keys.
+    fn asked(&self, charges: &[Charge<'_>]) -> SmallVec<[Asked; 2]> {
+        charges.iter().map(|charge| Asked::new(charge, &self.beliefs)).collect()
+    }
+
+    /// What the script finds. It is asked again if an override is not what it was believed to be, or if its clock
+    /// is in no window that it was sent.
+    async fn find(&self, task: Task, clock: Option<u64>, asked: &mut [Asked]) -> Reply {
+        let mut present = self.present(clock);
+        for _ in 0..TRIES {
+            let request = ask::charges(&self.prefix, task, present, asked);
+            match self.deployment.ask(clock.map(script::clock), request).await {
+                Ok((_, found)) if found.is_to_ask_again() => ask::correct(asked, &found, &self.beliefs)?,
+                Ok(found) => return Ok(found),
+                Err(fault) => present = fault.present().ok_or(fault)?,
+            }
+        }
+        Err(Fault::Changing)
+    }
+
     fn remembered_at(&self, clock: Option<u64>, charges: &[Charge<'_>]) -> Option<Decision> {
-        self.denials.as_ref()?.answer(charges, clock)
+        let denials = self.denials.as_ref()?;
+        if !charges.iter().any(|charge| charge.terms.is_overridable()) {
+            return denials.answer(charges, clock);
+        }
+        let asked = self.asked(charges);
+        let charges: SmallVec<[Charge<'_>; 4]> = asked.iter().map(Asked::charge).collect();
+        denials.answer(&charges, clock)
     }
 
     /// Has the script change what `keys` hold, by a request for each slot, all at the same time.
@@ -274,6 +316,28 @@ impl Store for RedisStore {
         let requests = self.by_slot(keys, |(_, key)| *key);
         let requests = requests.iter().map(|keys| ask::resets(&self.prefix, keys)).collect();
         self.change(requests, keys.iter().copied())
+    }
+
+    fn set_override(
+        &self,
+        terms: &Arc<Terms>,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> Answer<()> {
+        self.keep(terms, key, algorithm.size(), expires_after.map(span))
+    }
+
+    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
+        self.look(terms, key)
+    }
+
+    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
+        self.remove(terms, key)
+    }
+
+    fn last_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Option<Algorithm> {
+        self.last_known(terms, key)
     }
 }
 

@@ -19,6 +19,7 @@ use super::{RedisStore, ask, script, slot};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::store::{Charge, Refund, Terms};
+use crate::terms;
 use crate::time::Timestamp;
 
 /// A request's charges by slot.
@@ -43,12 +44,14 @@ struct Report {
     /// The latest instant of all.
     at: Timestamp,
     outcomes: Vec<(usize, Outcome)>,
+    /// The limits that were of another size.
+    overridden: Vec<Arc<Terms>>,
 }
 
 type Part = Result<Decision, Fault>;
 
 /// What slots have taken, by their number among the request's.
-type Taken = Vec<(usize, Vec<Outcome>)>;
+type Taken = Vec<(usize, Decision)>;
 
 impl Apart {
     pub(super) fn new(store: RedisStore, charges: &[Charge<'_>], watch: Option<Watch>) -> Self {
@@ -73,9 +76,8 @@ impl Apart {
         });
         let parts = join_all(parts).await;
         if parts.iter().any(Result::is_err) {
-            let charged = |(index, part): (_, &Part)| {
-                Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.outcomes().to_vec()))
-            };
+            let charged =
+                |(index, part): (_, &Part)| Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.told()));
             let taken: Taken = parts.iter().enumerate().filter_map(charged).collect();
             let report = Report::of(&self.slots, parts);
             tokio::spawn(async move { self.give_back(taken).await });
@@ -111,7 +113,7 @@ impl Apart {
             }
             match self.part(Task::Acquire, slot).await {
                 Ok(decision) if decision.is_allowed() => {
-                    taken.push((index, decision.outcomes().to_vec()));
+                    taken.push((index, decision.told()));
                     report.note(slot, decision);
                 }
                 Ok(denial) => {
@@ -167,20 +169,18 @@ impl Apart {
     /// What one slot says of its part of the request.
     async fn part(&self, task: Task, slot: &[Placed]) -> Part {
         let charges: Vec<_> = slot.iter().map(Placed::charge).collect();
-        let (store, clock) = (&self.store, self.store.now());
-        let (request, asked) = ask::charges(&store.prefix, task, store.present(clock), &charges);
-        let clock = clock.map(script::clock);
-        let (now, found) = ask::reply(&store.deployment, clock, &store.prefix, task, request, &asked).await?;
+        let mut asked = self.store.asked(&charges);
+        let (now, found) = self.store.find(task, self.store.now(), &mut asked).await?;
         ask::decision(task, now, &asked, &found)
     }
 
     /// Gives back what slots have taken, once: what can't be given back stays charged.
     async fn give_back(&self, taken: Taken) {
-        let refunds = taken.iter().map(|(index, outcomes)| {
-            let taken = self.slots[*index].iter().zip(outcomes);
+        let refunds = taken.iter().map(|(index, decision)| {
+            let taken = self.slots[*index].iter().zip(decision.outcomes());
             let taken = taken.filter(|(charge, outcome)| charge.cost > 0 && outcome.is_allowed());
             let refunds = taken.map(|(Placed { terms, key, cost, .. }, outcome)| Refund {
-                terms,
+                terms: terms::of(outcome.limit(), decision.all_overridden()).unwrap_or(terms),
                 key: *key,
                 cost: *cost,
                 mark: outcome.mark,
@@ -205,7 +205,7 @@ impl Placed {
 
 impl Report {
     fn of(slots: &[Vec<Placed>], parts: Vec<Part>) -> Result<Self, Fault> {
-        let mut report = Self { at: Timestamp::EPOCH, outcomes: Vec::new() };
+        let mut report = Self { at: Timestamp::EPOCH, outcomes: Vec::new(), overridden: Vec::new() };
         for (slot, part) in slots.iter().zip(parts) {
             report.note(slot, part?);
         }
@@ -216,6 +216,8 @@ impl Report {
     /// Notes what a slot says, for what it has said before.
     fn note(&mut self, slot: &[Placed], decision: Decision) {
         self.at = self.at.max(decision.at());
+        self.overridden.retain(|terms| !slot.iter().any(|charge| charge.terms.index() == terms.index()));
+        self.overridden.extend_from_slice(decision.all_overridden());
         for (charge, outcome) in slot.iter().zip(decision.outcomes()) {
             match self.outcomes.iter_mut().find(|(place, _)| *place == charge.place) {
                 Some((_, before)) => before.clone_from(outcome),
@@ -233,6 +235,6 @@ impl Report {
         for (_, outcome) in self.outcomes {
             decision.push(outcome);
         }
-        decision
+        decision.overridden(&self.overridden)
     }
 }

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::error::Fault;
 use super::slot;
-use crate::algorithm::State;
+use crate::algorithm::{Size, State};
 
 /// All of it: fixed, so that a server keeps one script however many limits there are.
 pub(super) const TEXT: &str = concat!(
@@ -29,6 +29,8 @@ pub(super) enum Task {
     /// To decide as a peek does, whose denials count.
     Try = b't' as isize,
     Refund = b'r' as isize,
+    /// Keep an override.
+    Keep = b'k' as isize,
     Reset = b'x' as isize,
 }
 
@@ -36,19 +38,28 @@ pub(super) enum Task {
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) keys: SmallVec<[String; 2]>,
-    /// What is to be done, for how many limits, and how long this is; then what each rule is to work
-    /// with.
+    /// What is to be done, for how many limits, with how many keys, and how long this is; then what each rule
+    /// is to work with.
     text: SmallVec<[u8; 160]>,
 }
 
 impl Request {
     pub(super) fn new(task: Task, limits: usize) -> Self {
         // A limiter has at most 64.
-        Self { keys: SmallVec::new(), text: SmallVec::from_slice(&[task as u8, limits as u8, HEAD as u8, 0]) }
+        Self { keys: SmallVec::new(), text: SmallVec::from_slice(&[task as u8, limits as u8, 0, HEAD as u8, 0]) }
     }
 
     pub(super) fn limit(&mut self, key: String) {
         self.keys.push(key);
+        self.text[2] = self.keys.len() as u8;
+    }
+
+    /// What the next limit's numbers were worked out from, which `key` has to hold: or else nothing is decided,
+    /// and [`Found::is_to_ask_again`] tells what it holds.
+    pub(super) fn believe(&mut self, key: String, believed: &[u8]) {
+        self.limit(key);
+        self.text.extend_from_slice(&[BELIEVED, believed.len() as u8]);
+        self.text.extend_from_slice(believed);
     }
 
     /// Where its keys are in a Cluster: requests whose keys have several slots are taken apart first.
@@ -70,7 +81,19 @@ impl Request {
         for number in numbers {
             self.text.extend_from_slice(&number.to_le_bytes());
         }
-        // 64 limits take less than 6 KB.
+        self.measure();
+    }
+
+    /// What an override is, and for how long, in the two numbers of a span, where that is not for good.
+    pub(super) fn keep(&mut self, span: [f64; 2], size: Size) {
+        let span = span.iter().flat_map(|number| number.to_le_bytes());
+        let size = size.iter().flat_map(|number| number.to_le_bytes());
+        self.text.extend(span.chain(size));
+        self.measure();
+    }
+
+    fn measure(&mut self) {
+        // 64 limits take less than 8 KB.
         let length = (self.text.len() as u16).to_le_bytes();
         self.text[HEAD - 2..HEAD].copy_from_slice(&length);
     }
@@ -81,8 +104,11 @@ pub(super) const SHADOW: u8 = 128;
 /// What is taken off it if its limit has a penalty: the letter is then in upper case.
 pub(super) const PENALISED: u8 = 32;
 
+/// What stands before what is believed of a limit.
+const BELIEVED: u8 = b'o';
+
 /// The length of what comes before a request's rules.
-const HEAD: usize = 4;
+const HEAD: usize = 5;
 
 /// A clock that is handed in, for tests: the instant, and for how many ms keys are kept beyond
 /// what they mean, as Redis' own clock goes on while the test's stands still.
@@ -119,16 +145,34 @@ pub(super) fn text(requests: &[Request]) -> Vec<u8> {
     text
 }
 
-/// What the script says of one request: whether it was allowed, and what each key held before.
+/// What the script says of one request: whether it was allowed, and what each key held before; or that it was
+/// not decided.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    pub(super) allowed: bool,
+    verdict: Verdict,
     keys: u8,
     /// For each key how many states there are, and those. Two limits of one state each are usual.
     held: SmallVec<[u8; 2 * (1 + State::SIZE)]>,
 }
 
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Verdict {
+    Allowed,
+    Denied,
+    Again,
+}
+
 impl Found {
+    pub(super) fn is_allowed(&self) -> bool {
+        self.verdict == Verdict::Allowed
+    }
+
+    /// Nothing was decided, as something that the request took for granted is not so: what was found is what
+    /// is, of each limit.
+    pub(super) fn is_to_ask_again(&self) -> bool {
+        self.verdict == Verdict::Again
+    }
+
     /// How many keys it says something of: one for each limit, and behind it one for its penalty.
     pub(super) fn keys(&self) -> usize {
         self.keys.into()
@@ -146,9 +190,10 @@ impl Found {
     }
 
     fn read(rest: &mut &[u8]) -> Option<Result<Self, Fault>> {
-        let allowed = match take(rest, 1)?[0] {
-            b'y' => true,
-            b'n' => false,
+        let verdict = match take(rest, 1)?[0] {
+            b'y' => Verdict::Allowed,
+            b'n' => Verdict::Denied,
+            b'a' => Verdict::Again,
             b'e' => {
                 let length = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?);
                 let error = take(rest, length.into())?;
@@ -162,7 +207,7 @@ impl Found {
             states(rest)?;
         }
         let held = SmallVec::from_slice(&from[..from.len() - rest.len()]);
-        Some(Ok(Self { allowed, keys, held }))
+        Some(Ok(Self { verdict, keys, held }))
     }
 }
 

@@ -17,7 +17,8 @@ use self::fake::{Fake, Held};
 use self::random::Random;
 use self::redis_server::RedisServer;
 use self::trace::Trace;
-use super::ask;
+use super::ask::{self, Asked};
+use super::beliefs::Beliefs;
 use super::connection::{Connections, Source};
 use super::script::{self, Replies, Request, Task};
 use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketQueue, TokenBucket};
@@ -127,7 +128,8 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
     ] {
         let terms: Arc<Terms> = Arc::new(Terms::new("limit".into(), 0, algorithm, &hasher));
         let ask = |task, cost, now| {
-            let (request, asked) = ask::charges("t", task, now, &[Charge { terms: &terms, key, cost }]);
+            let asked = [Asked::new(&Charge { terms: &terms, key, cost }, &Beliefs::default())];
+            let request = ask::charges("t", task, now, &asked);
             let found = script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0).unwrap();
             ask::decision(task, now, &asked, &found).unwrap().outcomes()[0].standing()
         };
@@ -184,7 +186,8 @@ fn whatever_a_key_holds_nothing_panics() {
             }
             now += random.up_to(1 << 40);
             let charge = Charge { terms: &terms, key, cost: random.cost(terms.algorithm().capacity()) };
-            let (request, asked) = ask::charges("t", Task::Acquire, now, &[charge]);
+            let asked = [Asked::new(&charge, &Beliefs::default())];
+            let request = ask::charges("t", Task::Acquire, now, &asked);
             let reply = fake.run(&script::clock(now), &[request]);
             let found = script::replies(reply, 1).unwrap().found.remove(0);
             let decision = found.and_then(|found| ask::decision(Task::Acquire, now, &asked, &found));

@@ -11,6 +11,7 @@ use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 use crate::store::redis::ask::{self, Asked};
+use crate::store::redis::beliefs::Beliefs;
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, Refund, Terms};
@@ -366,7 +367,9 @@ impl<'a> Trace<'a> {
         }
         let charge = |(terms, &cost)| Charge { terms, key: self.key, cost };
         let charges: Vec<Charge<'_>> = self.terms.iter().zip(&costs).map(charge).collect();
-        let (request, asked) = ask::charges("t", task, thought, &charges);
+        let asked: SmallVec<[Asked; 2]> =
+            charges.iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect();
+        let request = ask::charges("t", task, thought, &asked);
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }
