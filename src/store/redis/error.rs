@@ -85,7 +85,7 @@ impl Fault {
     /// set again and again.
     fn is_of_one_request(&self) -> bool {
         match self {
-            Self::Script(error) => codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE")),
+            Self::Script(error) => codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE" | "OUTSIDE")),
             Self::Changing => true,
             _ => false,
         }

@@ -110,6 +110,10 @@ const REMEMBERED: Duration = Duration::from_secs(1);
 /// this process does not know of; more than twice if that happens again between two calls.
 const TRIES: usize = 64;
 
+/// How often of these because a request brought no window that holds Redis' present instant: twice, should Redis'
+/// clock be set in between.
+const CORRECTIONS: usize = 2;
+
 /// The secret of fleets that were given none: keys are hashed so that they have one size, and by
 /// whoever knows this crate.
 const NO_SECRET: [u8; 16] = *b"tower-ratelimit\0";
@@ -221,12 +225,16 @@ impl RedisStore {
     /// is in no window that it was sent.
     async fn find(&self, task: Task, clock: Option<u64>, asked: &mut [Asked]) -> Reply {
         let mut present = self.present(clock);
+        let mut corrections = 0..CORRECTIONS;
         for _ in 0..TRIES {
             let request = ask::charges(&self.prefix, task, present, asked);
             match self.deployment.ask(clock.map(script::clock), request).await {
                 Ok((_, found)) if found.is_to_ask_again() => ask::correct(asked, &found, &self.beliefs)?,
                 Ok(found) => return Ok(found),
-                Err(fault) => present = fault.present().ok_or(fault)?,
+                Err(fault) => match fault.present().filter(|_| corrections.next().is_some()) {
+                    Some(now) => present = now,
+                    None => return Err(fault),
+                },
             }
         }
         Err(Fault::Changing)
