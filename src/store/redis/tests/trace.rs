@@ -150,7 +150,7 @@ impl<'a> Trace<'a> {
             _ => 1_767_225_600_000_000 + random.up_to(1 << 40),
         };
         Self {
-            sizes: (seed % 3 == 0).then(|| Random(seed ^ 1 << 63)),
+            sizes: seed.is_multiple_of(3).then_some(Random(seed ^ (1 << 63))),
             redis,
             terms,
             key: hasher.hash(&seed.to_le_bytes()),
