@@ -61,7 +61,7 @@ impl Allowance {
 
 fn unlimited(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Allowance> {
     let knobs = KNOBS.iter().map(|(knob, _)| *knob);
-    for name in ["unit", "period", "algorithm", "cost", "soft"].into_iter().chain(knobs) {
+    for name in ["unit", "period", "algorithm", "cost", "soft", "on_store_error", "nodes"].into_iter().chain(knobs) {
         if let Some(node) = fields.get(name) {
             let message = format!("what is unlimited has no `{name}`: leave it out, or leave `unlimited` out");
             problems.push(Problem::new(node.at, message));
@@ -153,7 +153,8 @@ fn algorithm(kind: Kind, tokens: u32, period: Duration, knobs: &Knobs) -> Result
     })
 }
 
-fn positive(fields: &Fields<'_>, name: &str, problems: &mut Vec<Problem>) -> Option<u32> {
+/// A number that can't be 0, if the field is there.
+pub(super) fn positive(fields: &Fields<'_>, name: &str, problems: &mut Vec<Problem>) -> Option<u32> {
     let (number, at) = fields.integer(name, problems)?;
     if number == 0 {
         problems.push(Problem::new(at, format!("`{name}` is 0: use at least 1, or leave it out")));

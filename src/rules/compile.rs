@@ -151,6 +151,9 @@ impl Found<'_> {
         if descriptor.is_shadow() {
             limit = limit.shadow();
         }
+        if let Some(otherwise) = policy.on_store_error {
+            limit = limit.on_store_error(otherwise);
+        }
         // A proxy sends no descriptor that lacks a value, and no limit applies; but who names what
         // is charged means everyone.
         let missing = if charged.is_empty() { MissingKey::Skip } else { MissingKey::Deny };

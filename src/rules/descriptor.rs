@@ -149,9 +149,8 @@ impl Wanted {
 fn advise(name: &str) -> Option<String> {
     let advice = match name {
         "unit" | "requests_per_unit" | "unlimited" | "name" | "replaces" | "algorithm" | "period" | "burst"
-        | "refill" | "buckets" | "rounding" | "waiting" | "cost" | "soft" | "on_missing_key" | "on_store_error" => {
-            "it belongs into `rate_limit`"
-        }
+        | "refill" | "buckets" | "rounding" | "waiting" | "cost" | "soft" | "on_missing_key" | "on_store_error"
+        | "nodes" => "it belongs into `rate_limit`",
         "domain" => "it belongs at the top of the file",
         _ => return None,
     };

@@ -59,7 +59,7 @@
 //!
 //! Every error names the line, the column and what to do. Refused are fields that nobody knows or
 //! in a wrong place (there, a misplaced one is ignored), what is there twice, `quota_mode: true`,
-//! merge keys (`<<`), and more than one document. Not supported yet: `on_store_error`.
+//! merge keys (`<<`), and more than one document.
 
 mod allowance;
 mod compile;

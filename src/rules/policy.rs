@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use super::allowance::Allowance;
+use super::allowance::{self, Allowance};
 use super::fields::{self, Fields};
 use super::problem::{Position, Problem};
 use super::yaml::{Node, Value};
 use crate::limit::MissingKey;
+use crate::resilience::{OnStoreError, Share};
 
 /// What a `rate_limit` block says.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +27,8 @@ pub struct Policy {
     pub key: Vec<(String, Position)>,
     /// `on_missing_key`: what becomes of requests that lack what is charged.
     pub on_missing_key: Option<MissingKey>,
+    /// `on_store_error`, with `nodes`: what becomes of requests that the store does not decide.
+    pub on_store_error: Option<OnStoreError>,
     /// `shadow_mode`, in here.
     pub shadow_mode: bool,
     /// Where it is.
@@ -52,19 +55,21 @@ const FIELDS: &[&str] = &[
     "key",
     "on_missing_key",
     "on_store_error",
+    "nodes",
 ];
 
 const MISSING: &[(&str, MissingKey)] =
     &[("deny", MissingKey::Deny), ("skip", MissingKey::Skip), ("share", MissingKey::Share)];
 
+const STORE_ERROR: &[(&str, OnStoreError)] = &[
+    ("refuse", OnStoreError::Refuse),
+    ("allow", OnStoreError::Allow),
+    ("decide_locally", OnStoreError::DecideLocally(Share::whole())),
+];
+
 impl Policy {
     pub(super) fn read(node: &Node, problems: &mut Vec<Problem>) -> Option<Self> {
         let fields = Fields::of(node, "`rate_limit`", FIELDS, advise, problems)?;
-        if let Some(node) = fields.get("on_store_error") {
-            let message = "a limit of a file can't choose what happens when the store fails yet: \
-                           leave `on_store_error` out, and say it for all with `RateLimitLayer::on_store_error`";
-            problems.push(Problem::new(node.at, message));
-        }
         let allowance = Allowance::read(&fields, problems);
         let name = fields.text("name", problems).map(|(name, _)| name.to_owned()).filter(|name| !name.is_empty());
         let replaces = fields.list("replaces", problems);
@@ -78,6 +83,7 @@ impl Policy {
             cost: cost(&fields, allowance, problems),
             key: key(&fields, problems),
             on_missing_key: fields.choice("on_missing_key", MISSING, problems),
+            on_store_error: on_store_error(&fields, problems),
             shadow_mode: fields.flag("shadow_mode", problems),
             position: fields.at,
             allowance: allowance?,
@@ -123,6 +129,21 @@ fn cost(fields: &Fields<'_>, allowance: Option<Allowance>, problems: &mut Vec<Pr
         }
     }
     Some(cost)
+}
+
+/// What becomes of requests that the store does not decide; each of `nodes` decides by its part.
+fn on_store_error(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<OnStoreError> {
+    let policy = fields.choice("on_store_error", STORE_ERROR, problems);
+    let Some(nodes) = allowance::positive(fields, "nodes", problems) else { return policy };
+    if !matches!(policy, Some(OnStoreError::DecideLocally(_))) {
+        // If the policy was wrong, that is said already.
+        if policy.is_some() || fields.lacks("on_store_error") {
+            let message = "`nodes` says what is a node's part: write `on_store_error: decide_locally`, or leave it out";
+            problems.push(Problem::new(fields.get("nodes").map_or(fields.at, |node| node.at), message));
+        }
+        return policy;
+    }
+    Share::try_one_of(nodes).ok().map(OnStoreError::DecideLocally)
 }
 
 /// `20` or `20%`.

@@ -4,6 +4,7 @@ mod broken;
 mod document;
 mod fields;
 mod matching;
+mod outage;
 mod random;
 mod reference;
 mod requests;

@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use http::{Request, Response, StatusCode};
 use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::RateLimitLayer;
 use tower_ratelimit::key::PeerAddr;
 use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{RateLimitLayer, Store};
 
 pub(crate) struct Limited {
     layer: RateLimitLayer,
@@ -33,6 +33,10 @@ impl Limited {
         let limits = Rules::from_yaml(yaml).unwrap().limits(extractors).unwrap();
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
         Self { layer: RateLimitLayer::new(limits), runtime }
+    }
+
+    pub(crate) fn store(self, store: impl Store) -> Self {
+        Self { layer: self.layer.store(store), ..self }
     }
 
     pub(crate) fn send(&self, request: Request<()>) -> Met {

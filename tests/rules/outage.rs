@@ -1,0 +1,57 @@
+//! What a file says of requests that the store does not decide.
+
+use std::sync::Arc;
+
+use http::{Request, StatusCode};
+use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
+use tower_ratelimit::{Decision, Store, StoreError};
+
+use crate::service::Limited;
+
+/// A store that is gone.
+#[derive(Debug)]
+struct Gone;
+
+fn gone<T>() -> Answer<T> {
+    Answer::ready(Err(StoreError::new("it is gone")))
+}
+
+impl Store for Gone {
+    fn hasher(&self) -> KeyHasher {
+        KeyHasher::with_secret([0; 16])
+    }
+
+    fn acquire(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+        gone()
+    }
+
+    fn peek(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+        gone()
+    }
+
+    fn refund(&self, _: &[Refund<'_>]) -> Answer<()> {
+        gone()
+    }
+
+    fn reset(&self, _: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        gone()
+    }
+}
+
+/// What ten requests are answered, by a limit of 8 a day with these fields.
+fn answers(fields: &str) -> Vec<u16> {
+    let limit = format!("rate_limit: {{ unit: day, requests_per_unit: 8, {fields} }}");
+    let limited = Limited::by(&format!("domain: shop\ndescriptors:\n- {{ key: method, {limit} }}")).store(Gone);
+    let status = |_| limited.send(Request::get("/").body(()).unwrap()).status;
+    (0..10).map(status).map(|status: StatusCode| status.as_u16()).collect()
+}
+
+#[test]
+fn a_limit_says_what_happens_when_the_store_fails() {
+    assert_eq!(answers(""), [503; 10]);
+    assert_eq!(answers("on_store_error: refuse"), [503; 10]);
+    assert_eq!(answers("on_store_error: allow"), [200; 10]);
+    let first = |allowed: usize| -> Vec<u16> { (0..10).map(|at| if at < allowed { 200 } else { 429 }).collect() };
+    assert_eq!(answers("on_store_error: decide_locally"), first(8));
+    assert_eq!(answers("on_store_error: decide_locally, nodes: 4"), first(2));
+}
