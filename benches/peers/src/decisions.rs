@@ -26,7 +26,10 @@ pub struct Decider {
 }
 
 pub fn compare(scale: &Scale) {
-    println!("\n## Decisions in memory\n\nFor each the median of {} rounds (10 to 90 %).", scale.rounds);
+    println!(
+        "\n## Decisions in memory\n\nFor each the median of {} rounds (10 to 90 %), a round's figure being the median of its batches of {BATCH}.",
+        scale.rounds
+    );
     for threads in [1, 2] {
         for load in LOADS.iter().filter(|load| load.keys <= scale.keys[0]) {
             let mut runners = vec![decider(TABLE, Box::new(Prints::new()), load, threads)];
@@ -87,15 +90,15 @@ impl Decider {
         let barrier = Barrier::new(self.keys.len());
         let decide = |keys: &mut Keys| {
             barrier.wait();
-            let (mut time, mut batches) = (Duration::ZERO, 0);
-            while batches < BATCHES && time < LONGEST {
+            let (started, mut batches) = (Instant::now(), Vec::with_capacity(BATCHES));
+            while batches.len() < BATCHES && started.elapsed() < LONGEST {
                 let batch = keys.next();
                 let start = Instant::now();
                 subject.decide_each(batch);
-                time += start.elapsed();
-                batches += 1;
+                batches.push(start.elapsed().as_nanos() as f64 / BATCH as f64);
             }
-            time.as_nanos() as f64 / (batches * BATCH) as f64
+            // Moments in which the machine did something else don't count.
+            Spread::of(&batches).median
         };
         if let [keys] = &mut self.keys[..] {
             return decide(keys);

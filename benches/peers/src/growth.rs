@@ -30,7 +30,7 @@ fn keys(scale: &Scale) {
     let [fewest, most] = scale.keys;
     let table =
         Table::new("More keys, each as likely: ns a decision", &["keys", TABLE, BASE, OURS, "ours, of governor's"]);
-    for keys in [fewest, (fewest + most) / 4, most] {
+    for keys in [fewest, most / 2, most] {
         let load = Load::uniform("", keys);
         let mut runners = subjects(&load).map(|(name, subject)| decider(name, subject, &load, 1));
         race(&mut runners, scale.rounds / 3 + 1, Decider::round);

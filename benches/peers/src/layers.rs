@@ -12,7 +12,7 @@ use crate::quota::Quota;
 use crate::race::{Runner, race, rounds};
 use crate::scale::Scale;
 use crate::spread::Spread;
-use crate::subject::{Headers, OURS, PEERS, Peer, Why};
+use crate::subject::{Headers, LAYER, OURS, PEERS, Peer, Why};
 use crate::table::Table;
 
 /// How many requests are made beforehand, each of another client.
@@ -77,17 +77,27 @@ pub fn compare(scale: &Scale) {
 }
 
 fn report(case: Case, runners: &[Runner<Caller>]) {
-    let columns =
-        ["", "ns", "of ours", "above no layer, ns", "above an empty layer, ns", "allocations", "above an empty layer"];
+    let columns = [
+        "",
+        "ns",
+        "of ours",
+        "added to no layer, ns",
+        "of what tower_governor adds",
+        "added to an empty layer, ns",
+        "allocations",
+        "added to an empty layer's",
+    ];
     let table = Table::new(&format!("A request that is {}", case.name()), &columns);
-    let [none, empty, ours] = [NO_LAYER, EMPTY_LAYER, OURS].map(|name| rounds(runners, name));
+    let [none, empty, ours, layer] = [NO_LAYER, EMPTY_LAYER, OURS, LAYER].map(|name| rounds(runners, name));
+    let base = Spread::above(layer, none).median;
     let least = runners[1].subject.allocations;
     for Runner { name, subject, rounds } in runners {
         let ratio = Spread::ratio(rounds, ours);
-        let [above_none, above_empty] = [none, empty].map(|other| Spread::above(rounds, other));
+        let [added, more] = [none, empty].map(|other| Spread::above(rounds, other));
+        let of_layer = format!("{:.2}", added.median / base);
         let allocations = subject.allocations;
         let [all, above] = [allocations, allocations - least].map(|count| format!("{count:.2}"));
-        table.row(name, &[&Spread::of(rounds), &ratio, &above_none, &above_empty, &all, &above]);
+        table.row(name, &[&Spread::of(rounds), &ratio, &added, &of_layer, &more, &all, &above]);
     }
     for peer in PEERS {
         if let Err(why) = case.app(peer) {
@@ -113,7 +123,7 @@ impl Caller {
         for request in batch(&self.app) {
             self.app.answer(request);
         }
-        let (mut nanos, mut allocations, mut as_expected) = (0, 0, 0);
+        let (mut nanos, mut allocations, mut as_expected) = (Vec::with_capacity(BATCHES), 0, 0);
         for _ in 0..BATCHES {
             let requests = batch(&self.app);
             let before = allocator::allocations();
@@ -121,13 +131,13 @@ impl Caller {
             for request in requests {
                 as_expected += usize::from(self.app.answer(request) == self.status);
             }
-            nanos += start.elapsed().as_nanos();
+            nanos.push(start.elapsed().as_nanos() as f64 / f64::from(BATCH));
             allocations += allocator::allocations() - before;
         }
         let requests = BATCHES * usize::from(BATCH);
         assert!(as_expected > requests / 2, "{as_expected} of {requests} are {}", self.status);
         self.allocations = allocations as f64 / requests as f64;
-        nanos as f64 / requests as f64
+        Spread::of(&nanos).median
     }
 }
 

@@ -32,7 +32,7 @@ impl Scale {
         rounds: 5,
         long_rounds: 1,
         span: Duration::from_millis(50),
-        keys: [100_000, 200_000],
+        keys: [100_000, 400_000],
         trials: 5,
     };
 }

@@ -52,8 +52,9 @@ pub trait Shared: Send + Sync {
     fn decide(&self, key: u64) -> BoxFuture<'_, bool>;
 }
 
-/// Whom the others are compared with.
+/// Whom the others are compared with: in memory, and as a layer.
 pub const BASE: &str = "governor 0.10.4";
+pub const LAYER: &str = "tower_governor 0.8.0";
 pub const OURS: &str = "tower-ratelimit";
 
 pub const PEERS: [&dyn Peer; 11] = [

@@ -5,13 +5,13 @@ use tower_governor::governor::GovernorConfigBuilder;
 
 use crate::app::App;
 use crate::quota::Quota;
-use crate::subject::{Headers, Memory, Peer, Why};
+use crate::subject::{Headers, LAYER, Memory, Peer, Why};
 
 pub struct TowerGovernor;
 
 impl Peer for TowerGovernor {
     fn name(&self) -> &'static str {
-        "tower_governor 0.8.0"
+        LAYER
     }
 
     fn memory(&self, _: Quota) -> Result<Box<dyn Memory>, Why> {
