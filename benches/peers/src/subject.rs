@@ -1,5 +1,7 @@
 //! What each peer is asked for: decisions in memory, a layer, decisions on Redis, or why there are none.
 
+use std::time::Duration;
+
 use futures_util::future::BoxFuture;
 
 use crate::app::App;
@@ -7,6 +9,9 @@ use crate::peers::{
     AxumGcra, AxumGovernor, Governor, Ours, Throttled, TokioRateLimit, TowerGovernor, TowerRateLimiter, TowerResilience,
 };
 use crate::quota::Quota;
+
+/// How long Redis may take: the usual half a second would make errors of what is to be measured.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why someone can't be compared.
 pub type Why = &'static str;

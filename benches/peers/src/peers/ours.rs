@@ -1,7 +1,6 @@
 //! This crate.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tower_ratelimit::{Limit, Limiter, MemoryStore, RateLimitLayer, RedisStore, TokenBucket, key};
@@ -9,7 +8,7 @@ use tower_ratelimit::{Limit, Limiter, MemoryStore, RateLimitLayer, RedisStore, T
 use crate::app::App;
 use crate::keys;
 use crate::quota::Quota;
-use crate::subject::{Headers, Memory, OURS, Peer, Shared, Why};
+use crate::subject::{Headers, Memory, OURS, PATIENCE, Peer, Shared, Why};
 
 pub struct Ours;
 
@@ -45,9 +44,9 @@ fn bucket(quota: Quota) -> TokenBucket {
     TokenBucket::new(quota.burst, 1, quota.period)
 }
 
-/// On Redis; the usual deadline would make errors of what is to be measured.
+/// On Redis.
 pub fn shared(limits: impl IntoIterator<Item = Limit>, store: RedisStore) -> Limiter {
-    Limiter::new(limits).deadline(Duration::from_secs(10)).store(store)
+    Limiter::new(limits).deadline(PATIENCE).store(store)
 }
 
 impl Memory for Limiter {

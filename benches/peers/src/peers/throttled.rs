@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use redis::aio::ConnectionManager;
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use throttled::{LimitResult, MemoryStore, RateLimiter, RedisRateLimiter, StoreLimiter};
 
 use crate::app::App;
 use crate::keys;
 use crate::quota::Quota;
-use crate::subject::{Headers, Memory, Peer, Shared, Why};
+use crate::subject::{Headers, Memory, PATIENCE, Peer, Shared, Why};
 
 pub struct Throttled;
 
@@ -42,7 +42,9 @@ impl Peer for Throttled {
     fn redis<'a>(&'a self, quota: Quota, url: &'a str) -> BoxFuture<'a, Result<Box<dyn Shared>, Why>> {
         Box::pin(async move {
             let client = redis::Client::open(url).expect("a client");
-            let limiter = RedisRateLimiter::new(ConnectionManager::new(client).await.expect("a connection"));
+            let config = ConnectionManagerConfig::new().set_response_timeout(Some(PATIENCE));
+            let connection = ConnectionManager::new_with_config(client, config).await.expect("a connection");
+            let limiter = RedisRateLimiter::new(connection);
             Ok(Box::new(Limiter { limiter, quota: its(quota) }) as Box<dyn Shared>)
         })
     }

@@ -12,6 +12,7 @@ use tower_rate_limiter::{
 use crate::app::App;
 use crate::keys;
 use crate::quota::Quota;
+use crate::redis::connect;
 use crate::subject::{Headers, Memory, Peer, Shared, Why};
 
 pub struct TowerRateLimiter {
@@ -43,8 +44,7 @@ impl Peer for TowerRateLimiter {
 
     fn redis<'a>(&'a self, quota: Quota, url: &'a str) -> BoxFuture<'a, Result<Box<dyn Shared>, Why>> {
         Box::pin(async move {
-            let client = redis::Client::open(url).expect("a client");
-            let connection = client.get_multiplexed_async_connection().await.expect("a connection");
+            let connection = connect(url).await;
             let policy: Box<dyn Shared> = if self.gcra {
                 Box::new(Policy(RedisGcra::new(connection, its(quota))))
             } else {

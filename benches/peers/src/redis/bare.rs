@@ -3,12 +3,12 @@
 use deadpool_redis::{Config, Pool, Runtime};
 use futures_util::future::BoxFuture;
 use redis::aio::MultiplexedConnection;
-use redis::{Client, Script};
+use redis::{AsyncConnectionConfig, Client, Script};
 
 use super::call::Call;
 use super::server::RedisServer;
 use crate::keys;
-use crate::subject::Shared;
+use crate::subject::{PATIENCE, Shared};
 
 /// About the least that a limiter with an exact clock does: it reads Redis' clock and a number, writes it, and has it expire.
 const GCRA: &str = "
@@ -19,9 +19,11 @@ const GCRA: &str = "
     redis.call('SET', KEYS[1], string.format('%.0f', at), 'PX', math.ceil((at - now) / 1000))
     return {1, at - now}";
 
-pub async fn connect(server: &RedisServer) -> MultiplexedConnection {
-    let client = Client::open(server.url()).expect("a client");
-    client.get_multiplexed_async_connection().await.expect("a connection")
+/// A connection that many may share.
+pub async fn connect(url: &str) -> MultiplexedConnection {
+    let client = Client::open(url).expect("a client");
+    let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+    client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
 }
 
 /// That script, on a connection that all share.

@@ -8,6 +8,7 @@ mod server;
 mod sizes;
 mod speed;
 
+pub use bare::connect;
 pub use load::fire;
 pub(crate) use server::RedisServer;
 

@@ -42,7 +42,7 @@ pub async fn compare(server: &RedisServer, scale: &Scale) {
         ],
     );
     let store = RedisStore::connect(&server.url()).await.expect("a connection");
-    let mut connection = connect(server).await;
+    let mut connection = connect(&server.url()).await;
     for (name, algorithm) in algorithms {
         let limiter = Arc::new(shared([Limit::new("limit", algorithm)], store.clone()));
         flush(&mut connection).await;

@@ -26,7 +26,7 @@ const BARE: &str = "floor: a bare EVALSHA, one a decision";
 pub async fn decisions(server: &RedisServer, scale: &Scale) {
     let limiter = shared(buckets(1), RedisStore::connect(&server.url()).await.expect("a connection"));
     let call = Call::of(&limiter, server).await;
-    let connection = connect(server).await;
+    let connection = connect(&server.url()).await;
     for (keys, quota) in [(1, Quota::HOT), (MANY, Quota::PLENTY)] {
         let mut runners = runners(server, quota).await;
         let own = OwnScript { call: call.clone(), connection: connection.clone() };
@@ -82,7 +82,7 @@ pub async fn limits(server: &RedisServer, scale: &Scale) {
 
 /// The floor, us, and whoever else keeps limits in Redis.
 async fn runners(server: &RedisServer, quota: Quota) -> Vec<Runner> {
-    let mut connection = connect(server).await;
+    let mut connection = connect(&server.url()).await;
     flush(&mut connection).await;
     let mut runners = vec![Runner::new(BARE, Arc::new(Bare::new(connection)))];
     for peer in PEERS {
