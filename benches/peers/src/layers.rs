@@ -82,22 +82,22 @@ fn report(case: Case, runners: &[Runner<Caller>]) {
         "ns",
         "of ours",
         "added to no layer, ns",
-        "of what tower_governor adds",
         "added to an empty layer, ns",
+        "of what tower_governor adds to it",
         "allocations",
         "added to an empty layer's",
     ];
     let table = Table::new(&format!("A request that is {}", case.name()), &columns);
     let [none, empty, ours, layer] = [NO_LAYER, EMPTY_LAYER, OURS, LAYER].map(|name| rounds(runners, name));
-    let base = Spread::above(layer, none).median;
+    let base = Spread::above(layer, empty).median;
     let least = runners[1].subject.allocations;
     for Runner { name, subject, rounds } in runners {
         let ratio = Spread::ratio(rounds, ours);
         let [added, more] = [none, empty].map(|other| Spread::above(rounds, other));
-        let of_layer = format!("{:.2}", added.median / base);
+        let of_layer = format!("{:.2}", more.median / base);
         let allocations = subject.allocations;
         let [all, above] = [allocations, allocations - least].map(|count| format!("{count:.2}"));
-        table.row(name, &[&Spread::of(rounds), &ratio, &added, &of_layer, &more, &all, &above]);
+        table.row(name, &[&Spread::of(rounds), &ratio, &added, &more, &of_layer, &all, &above]);
     }
     for peer in PEERS {
         if let Err(why) = case.app(peer) {
