@@ -42,7 +42,7 @@ pub fn compare(scale: &Scale) {
     );
     let runtime = runtime();
     for case in [Case::Allowed, Case::AllowedWithHeaders, Case::Denied] {
-        let connect = |name: String, app: App| Runner::new(name, runtime.block_on(Loaded::new(app)));
+        let connect = |name: String, app: App| Runner::new(name, Loaded::new(app, &runtime));
         let mut runners: Vec<_> = apps().map(|(name, app)| connect(name.to_owned(), app)).into();
         for peer in PEERS {
             if let Ok(app) = case.app(peer) {
@@ -82,9 +82,9 @@ fn report(case: Case, runners: &[Runner<Loaded>]) {
 }
 
 impl Loaded {
-    async fn new(app: App) -> Self {
+    fn new(app: App, runtime: &Runtime) -> Self {
         let (address, ran) = serve(app);
-        Self { client: Client::connect(address, CONNECTIONS).await, ran, micros: Vec::new() }
+        Self { client: runtime.block_on(Client::connect(address, CONNECTIONS)), ran, micros: Vec::new() }
     }
 
     /// Requests a second.
