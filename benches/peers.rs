@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, exit};
 
 fn main() {
-    let (asked, arguments): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|argument| argument == "--bench");
+    let (asked, arguments): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument == "--bench");
     if asked.is_empty() {
         // `cargo test --benches` runs benches, too, to see whether they run.
         return;
