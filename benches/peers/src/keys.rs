@@ -1,18 +1,22 @@
 //! Which keys are asked for: text of 12 bytes, as fresh in the caches as a request's own.
 
+use crate::quota::Quota;
+
 /// How keys are drawn.
 #[derive(Clone, Copy)]
 pub struct Load {
+    /// To be typed.
     pub name: &'static str,
+    pub title: &'static str,
     pub keys: u32,
     zipf: bool,
 }
 
 pub const LOADS: [Load; 4] = [
-    Load { name: "1", keys: 1, zipf: false },
-    Load { name: "10k", keys: 10_000, zipf: false },
-    Load { name: "1M", keys: 1_000_000, zipf: false },
-    Load { name: "1M-zipf", keys: 1_000_000, zipf: true },
+    Load { name: "1", title: "1", keys: 1, zipf: false },
+    Load { name: "10k", title: "10,000", keys: 10_000, zipf: false },
+    Load { name: "1M", title: "1 million", keys: 1_000_000, zipf: false },
+    Load { name: "1M-zipf", title: "1 million, by Zipf,", keys: 1_000_000, zipf: true },
 ];
 
 /// How many keys are handed out at once.
@@ -24,6 +28,18 @@ pub struct Keys {
     random: u64,
     /// How likely one of the first keys is.
     shares: Vec<f64>,
+}
+
+impl Load {
+    /// So many keys, each as likely as the next.
+    pub fn uniform(title: &'static str, keys: u32) -> Self {
+        Self { name: title, title, keys, zipf: false }
+    }
+
+    /// What allows all of it.
+    pub fn quota(&self) -> Quota {
+        if self.keys == 1 { Quota::HOT } else { Quota::PLENTY }
+    }
 }
 
 impl Keys {

@@ -1,42 +1,82 @@
 //! This crate beside its peers and beside what the machine allows, in one process.
 //!
-//! - `cargo run --release` compares times: all subjects take turns, for a few milliseconds each, so
-//!   that a change of the machine's pace hits all alike. Compare ratios, not runs.
-//! - `cargo run --release -- memory` compares the bytes that a key takes, and the longest insert.
-//! - `cargo run --release -- decide SUBJECT LOAD DECISIONS` only decides, to be counted by callgrind:
-//!   what it counts for twice as many decisions, less what it counts for these, is what they cost.
+//! `cargo bench --bench peers` in the repository runs all of it, and `-- --quick` a smoke test of it;
+//! `-- SECTION…` some of it. Compare ratios, not runs: within a table all take turns.
+//!
+//! To be counted by callgrind, `peers decide SUBJECT LOAD DECISIONS` only decides, and `peers call SUBJECT CASE
+//! REQUESTS` only calls: what it counts for twice as many, less what it counts for these, is what they cost.
 
+mod admission;
+mod algorithms;
+mod allocator;
+mod app;
+mod decisions;
+mod floors;
+mod growth;
 mod keys;
+mod layers;
 mod memory;
+mod only;
+mod peers;
+mod quota;
+mod race;
+mod redis;
+mod scale;
+mod server;
+mod spread;
 mod subject;
-mod time;
+mod table;
 
-use keys::{Keys, LOADS};
+use scale::Scale;
 
 #[global_allocator]
-static ALLOCATOR: memory::Counting = memory::Counting;
+static ALLOCATOR: allocator::Counting = allocator::Counting;
+
+type Section = (&'static str, fn(&Scale));
+
+const SECTIONS: [Section; 7] = [
+    ("decisions", decisions::compare),
+    ("memory", memory::compare),
+    ("layers", layers::compare),
+    ("server", server::compare),
+    ("redis", redis::compare),
+    ("admission", admission::compare),
+    ("growth", growth::compare),
+];
 
 fn main() {
+    // Some peers start tasks that clean up after them, which here have nothing to do.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let _entered = runtime.enter();
+
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        [] => time::compare(None),
-        ["time", load] => time::compare(Some(load)),
-        ["memory"] => memory::compare(),
-        ["decide", subject, load, decisions] => decide(subject, load, decisions.parse().expect("a number")),
-        _ => panic!("time LOAD, memory, or decide SUBJECT LOAD DECISIONS"),
+        ["decide", subject, load, decisions] => only::decide(subject, load, decisions.parse().expect("a number")),
+        ["call", subject, case, requests] => only::call(subject, case, requests.parse().expect("a number")),
+        _ => compare(&arguments),
     }
 }
 
-/// Decides so many requests, after each key has been seen, for keys that were drawn before.
-fn decide(subject: &str, load: &str, decisions: usize) {
-    let load = LOADS.into_iter().find(|known| known.name == load).expect("a load");
-    let make = subject::all().find(|(name, _)| *name == subject).expect("a subject").1;
-    let subject = make();
-    time::warm(&*subject, load.keys);
-    let mut keys = Keys::new(&load, 1);
-    let batches: Vec<Vec<String>> = (0..40).map(|_| keys.next().to_vec()).collect();
-    for batch in batches.iter().cycle().take(decisions.div_ceil(keys::BATCH)) {
-        subject.decide(batch);
+fn compare(arguments: &[&str]) {
+    let (options, names): (Vec<&str>, Vec<&str>) = arguments.iter().partition(|name| name.starts_with("--"));
+    let scale = match options[..] {
+        [] => Scale::FULL,
+        ["--quick"] => Scale::QUICK,
+        _ => panic!("the only option is --quick, and not {options:?}"),
+    };
+    let known = SECTIONS.map(|(name, _)| name);
+    for name in &names {
+        assert!(known.contains(name), "{name} is none of {known:?}");
+    }
+    println!("# tower-ratelimit beside its peers");
+    if scale.quick {
+        println!("\nA smoke test: these figures mean little.");
+    }
+    for (name, section) in SECTIONS {
+        if names.is_empty() || names.contains(&name) {
+            eprintln!("peers: {name}");
+            section(&scale);
+        }
     }
 }

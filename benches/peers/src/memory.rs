@@ -1,49 +1,53 @@
 //! What a key takes, and the longest that one insert takes.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::allocator;
+use crate::floors::{TABLE, Table as Prints};
 use crate::keys;
-use crate::subject::SUBJECTS;
+use crate::quota::Quota;
+use crate::scale::Scale;
+use crate::subject::{Memory, PEERS};
+use crate::table::Table;
 
-/// The system's allocator, which counts the bytes that are in use.
-pub struct Counting;
+/// The longest that anyone may take to insert them all.
+const LONGEST: Duration = Duration::from_secs(60);
 
-static LIVE: AtomicIsize = AtomicIsize::new(0);
-
-// SAFETY: it is the system's allocator, which does all the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as isize, Ordering::Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as isize, Ordering::Relaxed);
-        unsafe { System.dealloc(memory, layout) }
+pub fn compare(scale: &Scale) {
+    println!("\n## Memory\n\nDistinct keys of 12 bytes, by one thread. Bytes are those asked of the allocator.");
+    for keys in scale.keys {
+        let title = format!("{keys} keys");
+        let columns = ["", "bytes a key", "longest insert, ms", "99.999 %, µs", "mean, ns"];
+        let table = Table::new(&title, &columns);
+        row(&table, TABLE, || Box::new(Prints::new()), keys);
+        for peer in PEERS {
+            match peer.memory(Quota::PLENTY) {
+                Ok(_) => row(&table, peer.name(), || peer.memory(Quota::PLENTY).expect("it did"), keys),
+                Err(why) => table.without(peer.name(), why),
+            }
+        }
     }
 }
 
-pub fn compare() {
-    println!("{:18} {:>10} {:>10} {:>16} {:>10}", "", "keys", "bytes/key", "longest insert", "99.999 %");
-    for keys in [1_000_000, 10_000_000] {
-        for (name, make) in SUBJECTS {
-            let before = LIVE.load(Ordering::Relaxed);
-            let mut times: Vec<Duration> = Vec::with_capacity(keys as usize);
-            let own = times.capacity() * size_of::<Duration>();
-            let subject = make();
-            let mut key = [keys::name(0)];
-            for number in 0..keys {
-                keys::write(&mut key[0], number);
-                let start = Instant::now();
-                subject.decide(&key);
-                times.push(start.elapsed());
-            }
-            let bytes = (LIVE.load(Ordering::Relaxed) - before) as f64 - own as f64;
-            times.sort_unstable();
-            let [rare, longest] = [times[times.len() - times.len() / 100_000], times[times.len() - 1]];
-            println!("{name:18} {keys:>10} {:>10.1} {longest:>16.1?} {rare:>10.1?}", bytes / f64::from(keys));
+fn row(table: &Table, name: &str, make: impl Fn() -> Box<dyn Memory>, keys: u32) {
+    let mut nanos: Vec<u32> = Vec::with_capacity(keys as usize);
+    let before = allocator::bytes();
+    let subject = make();
+    let mut key = keys::name(0);
+    let started = Instant::now();
+    for number in 0..keys {
+        if started.elapsed() > LONGEST {
+            return table.without(name, "not done in a minute");
         }
+        keys::write(&mut key, number);
+        let start = Instant::now();
+        subject.decide(&key);
+        nanos.push(u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX));
     }
+    let bytes = (allocator::bytes() - before) as f64 / f64::from(keys);
+    let mean = nanos.iter().map(|&nanos| f64::from(nanos)).sum::<f64>() / f64::from(keys);
+    nanos.sort_unstable();
+    let [longest, rare] = [1, nanos.len() / 100_000].map(|last| f64::from(nanos[nanos.len() - last]));
+    let cells = [format!("{bytes:.1}"), format!("{:.2}", longest / 1e6), format!("{:.1}", rare / 1e3)];
+    table.row(name, &[&cells[0], &cells[1], &cells[2], &format!("{mean:.0}")]);
 }

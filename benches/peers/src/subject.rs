@@ -1,12 +1,8 @@
-//! Who is compared. Each is asked for what is allowed for years, so that all decisions are alike, and
-//! for all that it can say.
+//! What each peer is asked for: decisions in memory, a layer, decisions on Redis, or why there are none.
 
-use std::hash::BuildHasher;
-use std::hint::black_box;
-use std::num::NonZeroU32;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+<<<<<<< HEAD
 use foldhash::quality::RandomState;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
@@ -14,23 +10,60 @@ use hashbrown::HashTable;
 use tower_ratelimit::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket,
-};
+=======
+use futures_util::future::BoxFuture;
 
-pub trait Subject: Send + Sync {
-    /// Decides a request for each key.
-    fn decide(&self, keys: &[String]);
+use crate::app::App;
+use crate::peers::{
+    AxumGcra, AxumGovernor, Governor, Ours, Throttled, TokioRateLimit, TowerGovernor, TowerRateLimiter, TowerResilience,
+>>>>>>> c3c1bbf274c311e59f3080863477b83ae4137939
+};
+use crate::quota::Quota;
+
+/// How long Redis may take: the usual half a second would make errors of what is to be measured.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why someone can't be compared.
+pub type Why = &'static str;
+
+/// A crate, at a version.
+pub trait Peer: Sync {
+    fn name(&self) -> &'static str;
+
+    /// Decides by text, and forgets nothing.
+    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why>;
+
+    fn headers(&self) -> Headers;
+
+    /// An application that answers `hello`, limited by the address of the peer.
+    fn app(&self, quota: Quota, headers: bool) -> Result<App, Why>;
+
+    fn redis<'a>(&'a self, _quota: Quota, _url: &'a str) -> BoxFuture<'a, Result<Box<dyn Shared>, Why>> {
+        Box::pin(async { Err("no Redis") })
+    }
 }
 
-/// Whom the others are compared with.
-pub const BASE: &str = "governor";
-pub const OURS: &str = "ours";
+/// Whether a layer says in headers where a client stands.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Headers {
+    AsConfigured,
+    Always,
+    Never,
+}
 
-pub type Make = fn() -> Box<dyn Subject>;
+pub trait Memory: Send + Sync {
+    /// Decides, and has all worked out that a header needs: whether it is allowed, and how many more, and when.
+    #[expect(clippy::ptr_arg, reason = "governor looks up what it stores")]
+    fn decide(&self, key: &String) -> bool;
 
-/// Those that are compared under every load.
-pub const SUBJECTS: [(&str, Make); 3] =
-    [(BASE, || Box::new(governor())), (OURS, || Box::new(ours(bucket()))), ("floor", || Box::new(Floor::new()))];
+    fn decide_each(&self, keys: &[String]) {
+        for key in keys {
+            self.decide(key);
+        }
+    }
+}
 
+<<<<<<< HEAD
 /// What is compared once.
 pub const DETAILS: [(&str, Make); 12] = [
     ("clock", || Box::new(SystemClock(Instant::now()))),
@@ -47,98 +80,27 @@ pub const DETAILS: [(&str, Make); 12] = [
         Box::new(limiter(vec![Limit::new("a", bucket()), Limit::new("b", FixedWindow::new(u32::MAX, DAY))]))
     }),
     ("four limits", || Box::new(limiter(["a", "b", "c", "d"].map(|name| Limit::new(name, bucket())).into()))),
+=======
+pub trait Shared: Send + Sync {
+    fn decide(&self, key: u64) -> BoxFuture<'_, bool>;
+}
+
+/// Whom the others are compared with: in memory, and as a layer.
+pub const BASE: &str = "governor 0.10.4";
+pub const LAYER: &str = "tower_governor 0.8.0";
+pub const OURS: &str = "tower-ratelimit";
+
+pub const PEERS: [&dyn Peer; 11] = [
+    &Ours,
+    &Governor { state: false },
+    &Governor { state: true },
+    &TowerGovernor,
+    &AxumGovernor,
+    &AxumGcra,
+    &TowerRateLimiter { gcra: false },
+    &TowerRateLimiter { gcra: true },
+    &Throttled,
+    &TokioRateLimit,
+    &TowerResilience,
+>>>>>>> c3c1bbf274c311e59f3080863477b83ae4137939
 ];
-
-pub fn all() -> impl Iterator<Item = (&'static str, Make)> {
-    SUBJECTS.into_iter().chain(DETAILS)
-}
-
-const MINUTE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(86_400);
-
-fn bucket() -> TokenBucket {
-    TokenBucket::new(u32::MAX, 6, MINUTE)
-}
-
-fn ours(algorithm: impl Into<Algorithm>) -> Limiter {
-    limiter(vec![Limit::new("limit", algorithm)])
-}
-
-fn limiter(limits: Vec<Limit>) -> Limiter {
-    Limiter::new(limits).store(MemoryStore::new().max_keys(20_000_000))
-}
-
-impl Subject for Limiter {
-    fn decide(&self, keys: &[String]) {
-        for key in keys {
-            let decision = self.acquire(key.as_str(), 1).into_ready().expect("at once").expect("it decides");
-            black_box((decision.is_allowed(), decision.retry_after()));
-            for outcome in decision.outcomes() {
-                black_box((outcome.remaining(), outcome.more_after(), outcome.reset_after()));
-            }
-        }
-    }
-}
-
-fn governor() -> DefaultKeyedRateLimiter<String> {
-    let quota = Quota::with_period(MINUTE / 6).expect("not 0");
-    RateLimiter::keyed(quota.allow_burst(NonZeroU32::MAX))
-}
-
-impl Subject for DefaultKeyedRateLimiter<String> {
-    fn decide(&self, keys: &[String]) {
-        for key in keys {
-            let _ = black_box(self.check_key(key));
-        }
-    }
-}
-
-type Shard = Mutex<HashTable<(u128, u64)>>;
-
-/// A sharded table of 128-bit prints, and one update.
-struct Floor {
-    hashers: [RandomState; 2],
-    shards: Vec<Shard>,
-}
-
-impl Floor {
-    fn new() -> Self {
-        Self { hashers: Default::default(), shards: (0..1_024).map(|_| Mutex::default()).collect() }
-    }
-
-    fn print(&self, key: &str) -> u128 {
-        let [high, low] = [0, 1].map(|half| u128::from(self.hashers[half].hash_one(key)));
-        high << 64 | low
-    }
-}
-
-impl Subject for Floor {
-    fn decide(&self, keys: &[String]) {
-        for key in keys {
-            let print = self.print(key);
-            let mut shard = self.shards[(print >> 64) as usize % self.shards.len()].lock().expect("no panics");
-            let entry = shard.entry(print as u64, |(known, _)| *known == print, |(known, _)| *known as u64);
-            entry.or_insert((print, 0)).get_mut().1 += 1;
-        }
-    }
-}
-
-struct SystemClock(Instant);
-
-impl Subject for SystemClock {
-    fn decide(&self, keys: &[String]) {
-        for _ in keys {
-            black_box(self.0.elapsed());
-        }
-    }
-}
-
-struct GovernorsClock(DefaultClock);
-
-impl Subject for GovernorsClock {
-    fn decide(&self, keys: &[String]) {
-        for _ in keys {
-            black_box(self.0.now());
-        }
-    }
-}

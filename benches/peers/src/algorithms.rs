@@ -1,0 +1,42 @@
+//! All that this crate can be asked for in memory, beside the token bucket that is compared with the peers.
+
+use std::time::Duration;
+
+use tower_ratelimit::{
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
+};
+
+use crate::subject::Memory;
+
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub const BUCKET: &str = "token bucket";
+
+/// Each allows for years, but the log, which remembers each request: it denies after 100.
+pub fn algorithms() -> [(&'static str, Algorithm); 8] {
+    [
+        (BUCKET, bucket().into()),
+        ("token bucket, at intervals", bucket().at_intervals().into()),
+        ("fixed window", FixedWindow::new(u32::MAX, DAY).into()),
+        ("sliding window counter", SlidingWindowCounter::new(u32::MAX, DAY).into()),
+        ("sliding window", SlidingWindow::new(u32::MAX, DAY).into()),
+        ("sliding log", SlidingLog::new(100, MINUTE).into()),
+        ("leaky bucket", LeakyBucket::new(u32::MAX, 6, MINUTE).into()),
+        ("leaky bucket queue", LeakyBucketQueue::new(u32::MAX, 6, MINUTE).into()),
+    ]
+}
+
+pub fn bucket() -> TokenBucket {
+    TokenBucket::new(u32::MAX, 6, MINUTE)
+}
+
+/// So many token buckets of one request.
+pub fn buckets(limits: usize) -> impl Iterator<Item = Limit> {
+    (1..=limits).map(|limit| Limit::new(format!("limit-{limit}"), bucket()))
+}
+
+pub fn in_memory(limits: impl IntoIterator<Item = Limit>) -> Box<dyn Memory> {
+    Box::new(Limiter::new(limits).store(MemoryStore::new().max_keys(20_000_000)))
+}

@@ -1,0 +1,59 @@
+//! Who only decides, or only calls, to be counted.
+
+use tower_ratelimit::{FixedWindow, Limit};
+
+use crate::algorithms::{algorithms, bucket, buckets, in_memory};
+use crate::decisions::warm;
+use crate::floors::{TABLE, Table, apps, clocks};
+use crate::keys::{BATCH, Keys, LOADS, Load};
+use crate::layers::{CASES, batch};
+use crate::subject::{Memory, PEERS};
+
+/// Decides so many requests, after each key has been seen, for keys that were drawn before.
+pub fn decide(subject: &str, load: &str, decisions: usize) {
+    let load = LOADS.into_iter().find(|known| known.name == load).expect("a load");
+    let subject = find(subject, &load);
+    warm(&*subject, load.keys);
+    let mut keys = Keys::new(&load, 1);
+    let batches: Vec<Vec<String>> = (0..40).map(|_| keys.next().to_vec()).collect();
+    for batch in batches.iter().cycle().take(decisions.div_ceil(BATCH)) {
+        subject.decide_each(batch);
+    }
+}
+
+fn find(name: &str, load: &Load) -> Box<dyn Memory> {
+    let day = std::time::Duration::from_secs(86_400);
+    match name {
+        TABLE => return Box::new(Table::new()),
+        "two limits" => {
+            return in_memory([Limit::new("a", bucket()), Limit::new("b", FixedWindow::new(u32::MAX, day))]);
+        }
+        "four limits" => return in_memory(buckets(4)),
+        _ => {}
+    }
+    if let Some((_, algorithm)) = algorithms().into_iter().find(|(known, _)| *known == name) {
+        return in_memory([Limit::new("limit", algorithm)]);
+    }
+    if let Some((_, clock)) = clocks().into_iter().find(|(known, _)| *known == name) {
+        return clock;
+    }
+    let peer = PEERS.into_iter().find(|peer| peer.name() == name).expect("a subject");
+    peer.memory(load.quota()).expect("it decides in memory")
+}
+
+/// Has an application answer so many requests, in batches.
+pub fn call(subject: &str, case: &str, requests: usize) {
+    let case = CASES.into_iter().find(|known| known.name() == case).expect("a case");
+    let floor = apps().into_iter().find(|(name, _)| *name == subject).map(|(_, app)| app);
+    let app = floor.unwrap_or_else(|| {
+        let peer = PEERS.into_iter().find(|peer| peer.name() == subject).expect("a subject");
+        case.app(peer).expect("it has such a layer")
+    });
+    let mut app = app.ready();
+    let first = batch(&app);
+    for _ in 0..requests.div_ceil(first.len()) {
+        for request in batch(&app) {
+            app.answer(request);
+        }
+    }
+}

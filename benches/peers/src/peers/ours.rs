@@ -1,0 +1,68 @@
+//! This crate.
+
+use std::hint::black_box;
+
+use futures_util::future::BoxFuture;
+use tower_ratelimit::{Limit, Limiter, MemoryStore, RateLimitLayer, RedisStore, TokenBucket, key};
+
+use crate::app::App;
+use crate::keys;
+use crate::quota::Quota;
+use crate::subject::{Headers, Memory, OURS, PATIENCE, Peer, Shared, Why};
+
+pub struct Ours;
+
+impl Peer for Ours {
+    fn name(&self) -> &'static str {
+        OURS
+    }
+
+    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why> {
+        let limiter = Limiter::new([Limit::new("limit", bucket(quota))]);
+        Ok(Box::new(limiter.store(MemoryStore::new().max_keys(20_000_000))))
+    }
+
+    fn headers(&self) -> Headers {
+        Headers::AsConfigured
+    }
+
+    fn app(&self, quota: Quota, headers: bool) -> Result<App, Why> {
+        let layer = RateLimitLayer::new([Limit::new("limit", bucket(quota)).by(key::peer_ip())]);
+        let layer = if headers { layer } else { layer.headers([]) };
+        Ok(App::Axum(App::hello().layer(layer)))
+    }
+
+    fn redis<'a>(&'a self, quota: Quota, url: &'a str) -> BoxFuture<'a, Result<Box<dyn Shared>, Why>> {
+        Box::pin(async move {
+            let store = RedisStore::connect(url).await.expect("a connection").secret(*b"0123456789abcdef");
+            Ok(Box::new(shared([Limit::new("limit", bucket(quota))], store)) as Box<dyn Shared>)
+        })
+    }
+}
+
+fn bucket(quota: Quota) -> TokenBucket {
+    TokenBucket::new(quota.burst, 1, quota.period)
+}
+
+/// On Redis.
+pub fn shared(limits: impl IntoIterator<Item = Limit>, store: RedisStore) -> Limiter {
+    Limiter::new(limits).deadline(PATIENCE).store(store)
+}
+
+impl Memory for Limiter {
+    fn decide(&self, key: &String) -> bool {
+        let decision = self.acquire(key.as_str(), 1).into_ready().expect("at once").expect("it decides");
+        black_box(decision.retry_after());
+        for outcome in decision.outcomes() {
+            black_box((outcome.remaining(), outcome.more_after(), outcome.reset_after()));
+        }
+        black_box(decision.is_allowed())
+    }
+}
+
+impl Shared for Limiter {
+    fn decide(&self, key: u64) -> BoxFuture<'_, bool> {
+        let answer = self.acquire(keys::name(key as u32), 1);
+        Box::pin(async { answer.await.expect("a decision").is_allowed() })
+    }
+}

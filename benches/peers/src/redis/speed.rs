@@ -1,0 +1,123 @@
+//! Decisions per second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::cmd;
+use tower_ratelimit::{FixedWindow, Limit, RedisStore, TokenBucket};
+
+use super::bare::{Bare, OwnScript, Pooled, connect};
+use super::call::Call;
+use super::load::{Runner, latencies, per_second};
+use super::server::RedisServer;
+use crate::algorithms::buckets;
+use crate::peers::shared;
+use crate::quota::Quota;
+use crate::scale::Scale;
+use crate::spread::Spread;
+use crate::subject::{OURS, PEERS, Shared};
+use crate::table::Table;
+
+pub const MANY: u64 = 100_000;
+
+const BARE: &str = "floor: a bare EVALSHA, one a decision";
+
+pub async fn decisions(server: &RedisServer, scale: &Scale) {
+    let limiter = shared(buckets(1), RedisStore::connect(&server.url()).await.expect("a connection"));
+    let call = Call::of(&limiter, server).await;
+    let connection = connect(&server.url()).await;
+    for (keys, quota) in [(1, Quota::HOT), (MANY, Quota::PLENTY)] {
+        let mut runners = runners(server, quota).await;
+        let own = OwnScript { call: call.clone(), connection: connection.clone() };
+        runners.push(Runner::new("our script, one EVALSHA a decision", Arc::new(own)));
+        let pooled = Pooled::new(call.clone(), server);
+        runners.push(Runner::new("the same through a pool (deadpool-redis 0.23)", Arc::new(pooled)));
+        for concurrency in [1, 16, 64, 256] {
+            rounds(&mut runners, keys, concurrency, scale).await;
+            report(&format!("Allowed, keys: {keys}, requests at a time: {concurrency}"), &mut runners);
+        }
+    }
+}
+
+/// One key, of which all is denied.
+pub async fn denials(server: &RedisServer, scale: &Scale) {
+    let mut runners = runners(server, Quota::ONE).await;
+    for runner in &mut runners {
+        if runner.name == OURS {
+            runner.name = format!("{OURS}, which remembers denials");
+        }
+    }
+    let store = RedisStore::connect(&server.url()).await.expect("a connection").remember_denials(Duration::ZERO);
+    let limit = Limit::new("asks", TokenBucket::new(1, 1, Quota::ONE.period));
+    runners.push(Runner::new(format!("{OURS}, if it always asked"), Arc::new(shared([limit], store))));
+    for concurrency in [1, 64, 256] {
+        rounds(&mut runners, 1, concurrency, scale).await;
+        report(&format!("Denied (but by the floor), one key, requests at a time: {concurrency}"), &mut runners);
+    }
+}
+
+/// Several limits of one request.
+pub async fn limits(server: &RedisServer, scale: &Scale) {
+    let store = RedisStore::connect(&server.url()).await.expect("a connection");
+    let mut runners: Vec<Runner> = [1, 2, 4, 8]
+        .map(|limits| Runner::new(format!("{limits}"), Arc::new(shared(buckets(limits), store.clone()))))
+        .into();
+    // As most requests have: one limit by an address, and one by a key, in one window each.
+    let two =
+        [Limit::new("burst", TokenBucket::per_second(u32::MAX)), Limit::new("daily", FixedWindow::per_day(u32::MAX))];
+    runners.push(Runner::new("a token bucket and a fixed window", Arc::new(shared(two, store))));
+    for concurrency in [1, 64] {
+        rounds(&mut runners, MANY, concurrency, scale).await;
+        let figures: Vec<_> = runners.iter_mut().map(|runner| (runner.name.clone(), runner.take())).collect();
+        let base = per_second(&figures[0].1);
+        let title = format!("Limits of a request, {MANY} keys, requests at a time: {concurrency}");
+        let table = Table::new(&title, &["", "requests a second", "p50, p99 in µs", "time, of one limit's"]);
+        for (name, figures) in &figures {
+            let own = per_second(figures);
+            table.row(name, &[&Spread::of(&own), &latencies(figures), &Spread::ratio(&base, &own)]);
+        }
+    }
+}
+
+/// The floor, us, and whoever else keeps limits in Redis.
+async fn runners(server: &RedisServer, quota: Quota) -> Vec<Runner> {
+    let mut connection = connect(&server.url()).await;
+    flush(&mut connection).await;
+    let mut runners = vec![Runner::new(BARE, Arc::new(Bare::new(connection)))];
+    for peer in PEERS {
+        if let Ok(subject) = peer.redis(quota, &server.url()).await {
+            let subject: Arc<dyn Shared> = Arc::from(subject);
+            runners.push(Runner::new(peer.name(), subject));
+        }
+    }
+    runners
+}
+
+pub async fn flush(connection: &mut MultiplexedConnection) {
+    let () = cmd("FLUSHALL").query_async(connection).await.expect("a flush");
+}
+
+async fn rounds(runners: &mut [Runner], keys: u64, concurrency: u64, scale: &Scale) {
+    for runner in &mut *runners {
+        runner.round(keys, concurrency, scale.span / 4).await;
+        runner.take();
+    }
+    for _ in 0..scale.long_rounds {
+        for runner in &mut *runners {
+            runner.round(keys, concurrency, scale.span).await;
+        }
+    }
+}
+
+fn report(title: &str, runners: &mut [Runner]) {
+    let table = Table::new(title, &["", "decisions a second", "p50, p99 in µs", "of the floor's", "of ours"]);
+    let figures: Vec<_> = runners.iter_mut().map(|runner| (runner.name.clone(), runner.take())).collect();
+    let find = |start: &str| &figures.iter().find(|(name, _)| name.starts_with(start)).expect("it has run").1;
+    let [floor, ours] = [BARE, OURS].map(|name| per_second(find(name)));
+    for (name, figures) in &figures {
+        let own = per_second(figures);
+        let [floor, ours] = [&floor, &ours].map(|base| Spread::ratio(&own, base));
+        table.row(name, &[&Spread::of(&own), &latencies(figures), &floor, &ours]);
+    }
+}

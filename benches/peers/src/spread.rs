@@ -1,0 +1,41 @@
+//! Medians, and how far around them it went.
+
+use std::fmt;
+
+/// The median, and the tenth and ninetieth percentile.
+#[derive(Clone, Copy)]
+pub struct Spread {
+    pub low: f64,
+    pub median: f64,
+    pub high: f64,
+}
+
+impl Spread {
+    pub fn of(samples: &[f64]) -> Self {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let [low, median, high] = [1, 5, 9].map(|tenth| sorted[(sorted.len() - 1) * tenth / 10]);
+        Self { low, median, high }
+    }
+
+    /// Of one to another, round by round.
+    pub fn ratio(samples: &[f64], to: &[f64]) -> Self {
+        let ratios: Vec<f64> = samples.iter().zip(to).map(|(sample, to)| sample / to).collect();
+        Self::of(&ratios)
+    }
+
+    /// Of what one is above another, round by round.
+    pub fn above(samples: &[f64], other: &[f64]) -> Self {
+        let above: Vec<f64> = samples.iter().zip(other).map(|(sample, other)| sample - other).collect();
+        Self::of(&above)
+    }
+}
+
+/// Two digits behind the point for ratios, none for what is larger.
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { low, median, high } = self;
+        let digits = if median.abs() < 10.0 { 2 } else { usize::from(median.abs() < 100.0) };
+        write!(f, "{median:.digits$} ({low:.digits$} to {high:.digits$})")
+    }
+}
