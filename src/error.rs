@@ -140,6 +140,16 @@ impl Fault {
     }
 }
 
+/// The value, or a panic of the caller's that says what is wrong: what a closure panics with is told of the line
+/// that it is on.
+#[track_caller]
+pub(crate) fn or_panic<T>(result: Result<T, ConfigError>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
 impl From<Fault> for ConfigError {
     fn from(fault: Fault) -> Self {
         Self { kind: ConfigErrorKind::Value(fault) }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::decision::{Decision, Receipt, Verdict};
-use crate::error::{ConfigError, StoreError};
+use crate::error::{ConfigError, StoreError, or_panic};
 use crate::hash::KeyHash;
 use crate::key::{self, Key};
 use crate::limit::{Following, Limit, LiveRules, are_plain};
@@ -58,7 +58,7 @@ impl Limiter {
     #[must_use]
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        Self::try_new(limits).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_new(limits))
     }
 
     /// Like [`new`](Self::new), for limits that are not known to be right.
@@ -97,7 +97,7 @@ impl Limiter {
     #[must_use]
     #[track_caller]
     pub fn by_rules(rules: &LiveRules) -> Self {
-        Self::try_by_rules(rules).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_by_rules(rules))
     }
 
     /// Like [`by_rules`](Self::by_rules), for limits that are not known to be right.
@@ -137,7 +137,7 @@ impl Limiter {
     #[must_use]
     #[track_caller]
     pub fn deadline(self, deadline: Duration) -> Self {
-        self.try_deadline(deadline).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(self.try_deadline(deadline))
     }
 
     /// Like [`deadline`](Self::deadline), for a time that is not known to be right.
@@ -341,14 +341,15 @@ impl Limiter {
     }
 
     /// The overrides of a limit: other sizes of it for single keys. They are in the store that the limiter has
-    /// now: say so after [`store`](Self::store). Of rules that can be replaced, the limit is the one that there is
-    /// now.
+    /// now: say so after [`store`](Self::store). Of rules that can be replaced, they are those of the limit that has
+    /// that name when they are asked for.
     ///
     /// # Errors
     ///
     /// When no limit has that name, or it is not [overridable](Limit::overridable).
     pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
-        Overrides::of(&self.present(), limit)
+        let limiter = self.clone();
+        Overrides::of(move || limiter.present().into_owned(), limit)
     }
 
     /// What is gone by now.

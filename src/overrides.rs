@@ -97,21 +97,23 @@ use crate::store::{Answer, LONGEST_OVERRIDE, Override, Store, Terms};
 /// ```
 ///
 /// [`Limiter::acquire`](crate::Limiter::acquire) is handed the key itself.
+///
+/// A key of another form is another key: its override is kept, and no request ever meets it.
 #[derive(Clone)]
 pub struct Overrides {
-    guard: Arc<Guard>,
-    limit: usize,
+    /// What is gone by at present: rules may be replaced.
+    present: Arc<dyn Fn() -> Arc<Guard> + Send + Sync>,
+    limit: Arc<str>,
 }
 
 impl Overrides {
-    pub(crate) fn of(guard: &Arc<Guard>, name: &str) -> Result<Self, ConfigError> {
-        let limits = guard.limits().as_slice();
-        let index = limits.iter().position(|limit| limit.name() == name);
-        let index = index.ok_or_else(|| ConfigErrorKind::NoSuchLimit { name: name.to_owned() })?;
-        if !limits[index].is_overridable() {
-            return Err(ConfigErrorKind::NotOverridable { limit: name.to_owned() }.into());
-        }
-        Ok(Self { guard: guard.clone(), limit: index })
+    pub(crate) fn of(
+        present: impl Fn() -> Arc<Guard> + Send + Sync + 'static,
+        limit: &str,
+    ) -> Result<Self, ConfigError> {
+        let overrides = Self { present: Arc::new(present), limit: limit.into() };
+        overrides.find(&(overrides.present)())?;
+        Ok(overrides)
     }
 
     /// Gives `key` another size of the limit, in place of any that it has, from now on and for `expires_after`, of
@@ -119,7 +121,8 @@ impl Overrides {
     ///
     /// # Errors
     ///
-    /// When `size` is of another algorithm or period than the limit (or fills in another way, or has other buckets
+    /// When the limit is not there any more, as its rules were replaced, or not overridable; when `size` is of another
+    /// algorithm or period than the limit (or fills in another way, or has other buckets
     /// or another rounding), or with the limit's overage is over 2^32 − 1 tokens; when `expires_after` is 0 or
     /// longer than 36,525 days; when the store can't, has [as many as it may](crate::MemoryStore::max_overrides),
     /// or [keeps none](crate::StoreErrorKind::NotSupported). A store that does not answer may have done it.
@@ -130,7 +133,9 @@ impl Overrides {
         expires_after: Option<Duration>,
     ) -> Result<(), OverrideError> {
         let algorithm = size.into();
-        self.limit().can_be(&algorithm).map_err(OverrideError::Refused)?;
+        let guard = (self.present)();
+        let (limit, _) = self.find(&guard).map_err(OverrideError::Refused)?;
+        limit.can_be(&algorithm).map_err(OverrideError::Refused)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(OverrideError::Refused(ConfigErrorKind::Expiry { after }.into()));
         }
@@ -143,7 +148,7 @@ impl Overrides {
     ///
     /// # Errors
     ///
-    /// When the store can't say.
+    /// When the store can't say, or the limit is not there any more.
     pub fn get(&self, key: impl Key) -> Answer<Option<Override>> {
         self.ask(&key, |store, terms, key| store.get_override(terms, key))
     }
@@ -152,13 +157,20 @@ impl Overrides {
     ///
     /// # Errors
     ///
-    /// When the store can't. One that does not answer may have done it.
+    /// When the store can't, or the limit is not there any more. A store that does not answer may have done it.
     pub fn remove(&self, key: impl Key) -> Answer<()> {
         self.ask(&key, |store, terms, key| store.remove_override(terms, key))
     }
 
-    fn limit(&self) -> &Limit {
-        &self.guard.limits().as_slice()[self.limit]
+    /// The limit, as it is at present.
+    fn find<'a>(&self, guard: &'a Guard) -> Result<(&'a Limit, &'a Arc<Terms>), ConfigError> {
+        let name = || self.limit.to_string();
+        let limit = guard.limits().iter().find(|(limit, _)| limit.name() == &*self.limit);
+        let (limit, terms) = limit.ok_or_else(|| ConfigErrorKind::NoSuchLimit { name: name() })?;
+        if !limit.is_overridable() {
+            return Err(ConfigErrorKind::NotOverridable { limit: name() }.into());
+        }
+        Ok((limit, terms))
     }
 
     fn ask<T: Send + Unpin + 'static>(
@@ -166,15 +178,18 @@ impl Overrides {
         key: &impl Key,
         ask: impl FnOnce(&dyn Store, &Arc<Terms>, KeyHash) -> Answer<T>,
     ) -> Answer<T> {
-        let terms = &self.guard.limits().all_terms()[self.limit];
-        let key = key::hash(key, self.guard.hasher());
-        self.guard.tell_store(|store| ask(store, terms, key))
+        let guard = (self.present)();
+        let key = key::hash(key, guard.hasher());
+        match self.find(&guard) {
+            Ok((_, terms)) => guard.tell_store(|store| ask(store, terms, key)),
+            Err(gone) => Answer::ready(Err(StoreError::of_one_request(gone))),
+        }
     }
 }
 
 impl fmt::Debug for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Overrides").field("limit", &self.limit().name()).finish_non_exhaustive()
+        f.debug_struct("Overrides").field("limit", &self.limit).finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,7 @@ use super::windows::Windows;
 #[cfg(feature = "time-zones")]
 use super::zone::{Named, Zone};
 use super::{Size, share};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, or_panic};
 use crate::quota::{self, checked};
 use crate::record::Record;
 
@@ -154,7 +154,7 @@ impl CalendarWindow {
     #[must_use]
     #[track_caller]
     pub fn in_zone(self, zone: &str) -> Self {
-        self.try_in_zone(zone).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(self.try_in_zone(zone))
     }
 
     /// Like [`in_zone`](Self::in_zone), for a name that is not known to be right.

@@ -10,11 +10,9 @@ use crate::record::Record;
 use crate::time;
 
 /// What one limit says of a request.
-///
-/// It is moved about more often than it is read, so it is small, and all of it is words: a word that is
-/// copied right after a part of it was written stalls the processor. Spans are told as [`Duration`]s when
-/// asked for.
 #[derive(Clone)]
+// It is moved about more often than it is read, so it is small, and all of it is words: a word that is
+// copied right after a part of it was written stalls the processor. Spans become `Duration`s when asked for.
 pub struct Outcome {
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,

@@ -15,7 +15,7 @@ use super::service::RateLimit;
 use super::shared::{Shared, Variant};
 use super::wording::Wording;
 use crate::cost::{Cost, CostTable};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, or_panic};
 use crate::limit::{Following, Limit, LiveRules};
 use crate::list::Refusal;
 use crate::observe::{Event, Observer};
@@ -74,7 +74,7 @@ impl RateLimitLayer {
     /// cost over its capacity. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        Self::try_new(limits).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_new(limits))
     }
 
     /// Like [`new`](Self::new), for limits that are not known to be right.
@@ -88,7 +88,7 @@ impl RateLimitLayer {
     }
 
     /// Limits that can be replaced while they are gone by, and otherwise as with [`new`](Self::new): there may be
-    /// none, or hundreds, of which at most 64 apply to one request. See [`LiveRules`].
+    /// none, or thousands, of which at most 64 apply to one request. See [`LiveRules`].
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, LiveRules, RateLimitLayer};
@@ -218,7 +218,7 @@ impl RateLimitLayer {
     /// When it is 0. [`try_deadline`](Self::try_deadline) returns an error instead.
     #[track_caller]
     pub fn deadline(self, deadline: Duration) -> Self {
-        self.try_deadline(deadline).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(self.try_deadline(deadline))
     }
 
     /// Like [`deadline`](Self::deadline), for a time that is not known to be right.
@@ -257,7 +257,7 @@ impl RateLimitLayer {
     /// instead.
     #[track_caller]
     pub fn cost(&self, cost: u64) -> Self {
-        self.try_cost(cost).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(self.try_cost(cost))
     }
 
     /// Like [`cost`](Self::cost), for a cost that is not known to be right.
@@ -277,7 +277,7 @@ impl RateLimitLayer {
     /// error instead.
     #[track_caller]
     pub fn costs(&self, costs: CostTable) -> Self {
-        self.try_costs(costs).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(self.try_costs(costs))
     }
 
     /// Like [`costs`](Self::costs), for costs that are not known to be right.
@@ -391,7 +391,8 @@ impl RateLimitLayer {
     ///
     /// When no limit has that name, or it is not [overridable](Limit::overridable).
     pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
-        Overrides::of(&self.shared.present().guard, limit)
+        let shared = self.shared.clone();
+        Overrides::of(move || shared.present().guard.clone(), limit)
     }
 
     fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {

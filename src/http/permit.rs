@@ -21,7 +21,7 @@ use crate::time::{Clock, SystemClock};
 ///
 /// // A batch costs what is in it. One was charged before it came here.
 /// async fn batch(permit: Permit, body: String) -> Result<&'static str, StatusCode> {
-///     let more = body.lines().count() as u64 - 1;
+///     let more = (body.lines().count() as u64).saturating_sub(1);
 ///     let decision = permit.charge(more).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
 ///     if decision.is_allowed() { Ok("done") } else { Err(StatusCode::TOO_MANY_REQUESTS) }
 /// }

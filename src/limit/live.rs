@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 use tokio::task::AbortHandle;
 
 use super::{Limit, Limits, are_plain};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, or_panic};
 use crate::hash::KeyHasher;
 use crate::observe::{Event, Observer};
 
@@ -81,7 +81,7 @@ impl LiveRules {
     /// capacity. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
-        Self::try_new(limits).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_new(limits))
     }
 
     /// Like [`new`](Self::new), for limits that are not known to be right.

@@ -22,7 +22,7 @@ pub(crate) use self::search::{Meet, Search};
 use self::threshold::{Instead, Overage};
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::Cost;
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::key::KeyExtractor;
 use crate::request::RequestHead;
 use crate::resilience::OnStoreError;
@@ -88,7 +88,7 @@ impl Limit {
     /// When the name can't stand in a header. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     pub fn new(name: impl Into<String>, algorithm: impl Into<Algorithm>) -> Self {
-        Self::try_new(name, algorithm).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_new(name, algorithm))
     }
 
     /// Like [`new`](Self::new), for a name that is not known to be right.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Limit;
 use crate::algorithm::{Algorithm, Penalty};
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::request::RequestHead;
 use crate::signal::Signal;
 use crate::when::Condition;
@@ -46,7 +46,7 @@ impl Limit {
     /// [`try_soft`](Self::try_soft) returns an error instead.
     #[track_caller]
     pub fn soft(self, percent: u32) -> Self {
-        self.try_soft(percent).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(self.try_soft(percent))
     }
 
     /// Like [`soft`](Self::soft), for a number that is not known to be right.
@@ -80,7 +80,7 @@ impl Limit {
     /// [`try_elastic`](Self::try_elastic) returns an error instead.
     #[track_caller]
     pub fn elastic(self, percent: u32, signal: impl Signal) -> Self {
-        self.try_elastic(percent, signal).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(self.try_elastic(percent, signal))
     }
 
     /// Like [`elastic`](Self::elastic), for a number that is not known to be right.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 use crate::cidrs::Cidrs;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, or_panic};
 use crate::key::AddressSource;
 use crate::request::RequestHead;
 use crate::when::Condition;
@@ -59,7 +59,7 @@ impl AddressList {
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        Self::try_new(source, cidrs).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_new(source, cidrs))
     }
 
     /// Like [`new`](Self::new), for networks that are not known to be right.
@@ -86,7 +86,7 @@ impl AddressList {
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        self.try_replace(cidrs).unwrap_or_else(|error| panic!("{error}"));
+        or_panic(self.try_replace(cidrs));
     }
 
     /// Like [`replace`](Self::replace), for networks that are not known to be right.

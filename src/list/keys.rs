@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::key::{Extracted, Key, KeyBuf, KeyExtractor};
 use crate::request::RequestHead;
@@ -60,7 +60,7 @@ impl KeyList {
     #[track_caller]
     #[must_use]
     pub fn new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Self {
-        Self::try_new(extractor, keys).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_new(extractor, keys))
     }
 
     /// Like [`new`](Self::new), for an extractor that is not known to be right.

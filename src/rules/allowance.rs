@@ -65,8 +65,9 @@ impl Allowance {
 
 fn unlimited(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Allowance> {
     let knobs = KNOBS.iter().map(|(knob, _)| *knob);
-    for name in
-        ["unit", "period", "algorithm", "cost", "soft", "penalty", "on_store_error", "nodes"].into_iter().chain(knobs)
+    for name in ["unit", "period", "algorithm", "cost", "soft", "penalty", "on_store_error", "nodes", "overridable"]
+        .into_iter()
+        .chain(knobs)
     {
         if let Some(node) = fields.get(name) {
             let message = format!("what is unlimited has no `{name}`: leave it out, or leave `unlimited` out");

@@ -173,6 +173,9 @@ impl Found<'_> {
         if descriptor.is_shadow() {
             limit = limit.shadow();
         }
+        if policy.overridable {
+            limit = limit.overridable();
+        }
         if let Some(otherwise) = policy.on_store_error {
             limit = limit.on_store_error(otherwise);
         }

@@ -150,7 +150,7 @@ fn advise(name: &str) -> Option<String> {
     let advice = match name {
         "unit" | "requests_per_unit" | "unlimited" | "name" | "replaces" | "algorithm" | "period" | "burst"
         | "refill" | "buckets" | "rounding" | "waiting" | "calendar" | "starts" | "day" | "cost" | "soft"
-        | "penalty" | "on_missing_key" | "on_store_error" | "nodes" => "it belongs into `rate_limit`",
+        | "penalty" | "on_missing_key" | "on_store_error" | "nodes" | "overridable" => "it belongs into `rate_limit`",
         "domain" => "it belongs at the top of the file",
         _ => return None,
     };

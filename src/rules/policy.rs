@@ -33,6 +33,8 @@ pub struct Policy {
     pub on_missing_key: Option<MissingKey>,
     /// `on_store_error`, with `nodes`: what becomes of requests that the store does not decide.
     pub on_store_error: Option<OnStoreError>,
+    /// `overridable`: whether single keys can be given another size at run time.
+    pub overridable: bool,
     /// `shadow_mode`, in here.
     pub shadow_mode: bool,
     /// Where it is.
@@ -64,6 +66,7 @@ const FIELDS: &[&str] = &[
     "on_missing_key",
     "on_store_error",
     "nodes",
+    "overridable",
 ];
 
 const MISSING: &[(&str, MissingKey)] =
@@ -93,6 +96,7 @@ impl Policy {
             key: key(&fields, problems),
             on_missing_key: fields.choice("on_missing_key", MISSING, problems),
             on_store_error: on_store_error(&fields, problems),
+            overridable: fields.flag("overridable", problems),
             shadow_mode: fields.flag("shadow_mode", problems),
             position: fields.at,
             allowance: allowance?,

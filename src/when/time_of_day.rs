@@ -6,7 +6,7 @@ use jiff::civil::Time;
 use jiff::tz::TimeZone;
 
 use super::condition::Condition;
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::request::RequestHead;
 use crate::time::{Clock, SystemClock};
 
@@ -32,7 +32,7 @@ use crate::time::{Clock, SystemClock};
 #[must_use]
 #[track_caller]
 pub fn time_of_day(zone: &str, from: &str, until: &str) -> TimeOfDay {
-    try_time_of_day(zone, from, until).unwrap_or_else(|error| panic!("{error}"))
+    or_panic(try_time_of_day(zone, from, until))
 }
 
 /// Like [`time_of_day`], for values that are not known to be right.

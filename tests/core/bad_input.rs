@@ -1,10 +1,12 @@
 //! What can't be right is refused when it is built, with the value and what to do about it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{panic, thread};
 
 use tower_ratelimit::{
-    ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket, key,
+    AddressList, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveRules, MemoryStore,
+    RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -179,4 +181,34 @@ fn limits_can_be_constants() {
     );
     assert_eq!(limiter.limits()[4].algorithm().capacity(), 20);
     assert_eq!(limiter.limits()[6].algorithm().capacity(), 3, "two wait, one goes on");
+}
+
+/// Where a configuration is refused by a panic, that names the line that it is on.
+#[test]
+fn panics_name_the_line_of_whoever_called() {
+    let lines: &[(&str, fn())] = &[
+        ("Limit::new", || drop(Limit::new("", FixedWindow::per_day(1)))),
+        ("Limiter::new", || drop(Limiter::new([]))),
+        ("RateLimitLayer::new", || drop(RateLimitLayer::new([]))),
+        ("LiveRules::new", || drop(LiveRules::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),
+        ("AddressList::new", || drop(AddressList::new(key::peer_ip(), ["nowhere"]))),
+        ("TokenBucket::per_second", || drop(Limit::new("a", TokenBucket::per_second(0)))),
+    ];
+    let place = Arc::new(Mutex::new(String::new()));
+    let (noted, own) = (place.clone(), thread::current().id());
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if thread::current().id() != own {
+            return;
+        }
+        *noted.lock().unwrap() = info.location().map_or_else(String::new, |location| location.file().to_owned());
+    }));
+    let places: Vec<_> = lines
+        .iter()
+        .map(|(what, call)| (*what, panic::catch_unwind(call).is_err(), place.lock().unwrap().clone()))
+        .collect();
+    panic::set_hook(before);
+    for (what, has_panicked, place) in places {
+        assert!(has_panicked && place == file!(), "{what} panics at {place:?}");
+    }
 }

@@ -55,6 +55,30 @@ async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
     }
 }
 
+/// Whoever gives single keys another size has no need to look out for switches.
+async fn overrides_are_of_the_limit_that_there_is(shop: Shop) {
+    let hourly = || Limit::new("limit", FixedWindow::per_hour(3)).by(user_key());
+    let rules = LiveRules::new([hourly().overridable()]);
+    let limits = by(&rules, &shop);
+    let app = app(limits.clone());
+    let overrides = limits.overrides("limit").unwrap();
+
+    rules.replace([daily("limit", 5).overridable()]).unwrap();
+    assert!(overrides.set("ann", FixedWindow::per_hour(50), None).await.is_err());
+    overrides.set("ann", FixedWindow::per_day(50), None).await.unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("limit", 49)]));
+    assert_eq!(left(&visit(&app, "/", "bob").await), are(&[("limit", 4)]));
+
+    for gone in [daily("limit", 5), daily("other", 5).overridable()] {
+        rules.replace([gone]).unwrap();
+        assert!(overrides.set("ann", FixedWindow::per_day(60), None).await.is_err());
+        assert!(overrides.get("ann").await.is_err());
+        assert!(overrides.remove("ann").await.is_err());
+    }
+    rules.replace([daily("limit", 5).overridable()]).unwrap();
+    assert_eq!(overrides.get("ann").await.unwrap().unwrap().algorithm.capacity(), 50);
+}
+
 async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop) {
     let rules = LiveRules::new([daily("a", 3), daily("b", 9)]);
     let app = app(by(&rules, &shop));
@@ -140,4 +164,5 @@ on_both!(
     another_algorithm_or_period_begins_anew,
     there_may_be_no_limits_for_a_while,
     the_layers_settings_stay,
+    overrides_are_of_the_limit_that_there_is,
 );

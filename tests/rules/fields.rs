@@ -222,3 +222,13 @@ fn json_and_aliases_load() {
     let rules = Rules::from_yaml(yaml).unwrap();
     assert_eq!(rules.limits(&Extractors::new()).unwrap().len(), 2);
 }
+
+#[test]
+fn keys_of_a_limit_can_be_given_another_size_if_the_file_says_so() {
+    let yaml = "
+- { key: method, rate_limit: { name: open, unit: day, requests_per_unit: 5, overridable: true } }
+- { key: path, rate_limit: { name: closed, unit: day, requests_per_unit: 5 } }
+";
+    let is_overridable: Vec<bool> = limits(yaml).iter().map(Limit::is_overridable).collect();
+    assert_eq!(is_overridable, [true, false]);
+}

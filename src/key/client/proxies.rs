@@ -6,7 +6,7 @@ use http::HeaderName;
 
 use super::address::{AddressError, ClientAddress, Header};
 use crate::cidrs::Cidrs;
-use crate::error::{ConfigError, ConfigErrorKind};
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::key::peer::Peer;
 use crate::request::RequestHead;
 
@@ -64,7 +64,7 @@ impl TrustedProxies {
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
-        Self::try_cidrs(cidrs).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_cidrs(cidrs))
     }
 
     /// Like [`cidrs`](Self::cidrs), for networks that are not known to be right.
@@ -111,7 +111,7 @@ impl TrustedProxies {
     /// When `count` is 0. [`try_hops`](Self::try_hops) returns an error instead.
     #[track_caller]
     pub fn hops(count: usize) -> Self {
-        Self::try_hops(count).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(Self::try_hops(count))
     }
 
     /// Like [`hops`](Self::hops), for a number that is not known to be right.
@@ -158,7 +158,7 @@ impl TrustedProxies {
     /// an error instead.
     #[track_caller]
     pub fn single_valued(self, name: &str) -> ClientAddress {
-        self.try_single_valued(name).unwrap_or_else(|error| panic!("{error}"))
+        or_panic(self.try_single_valued(name))
     }
 
     /// Like [`single_valued`](Self::single_valued), for a name that is not known to be right.
