@@ -53,7 +53,7 @@ impl Terms {
     /// `hasher`.
     pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
         // What is remembered under one algorithm, period or calendar means nothing under another.
-        let identity = format!("{} {} {name}", algorithm.name(), algorithm.cycle());
+        let identity = format!("{} {} {name}", algorithm.code(), algorithm.cycle());
         Self {
             name,
             hash: hasher.hash(identity.as_bytes()),

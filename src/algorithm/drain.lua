@@ -173,7 +173,8 @@ local function drain()
     if written == mark_amount and is_near(hi, lo) then
       since_hi, since_lo = last_charge(stamp, mark_stamp, written, mark_hi, mark_lo, since_hi, since_lo)
     end
-    if since_hi + since_lo > 0 and (written ~= mark_amount or amount ~= mark_amount) then return end
+    -- What is given back changes no rate.
+    if written ~= mark_amount or amount ~= mark_amount then return end
     local back_hi, back_lo, back_n = sub(charge[6], charge[7], charge[8], since_hi, since_lo, 0, amount)
     if back_hi < 0 then back_hi, back_lo, back_n = 0, 0, 0 end
     give_back(charge, hi, lo, rest, stamp, written, back_hi, back_lo, back_n)

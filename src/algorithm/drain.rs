@@ -294,7 +294,8 @@ impl Drain {
         } else {
             since
         };
-        if unpaid_from > 0 && (amount != marked || amount != self.amount) {
+        // What is given back changes no rate.
+        if amount != marked || amount != self.amount {
             return;
         }
         let paid = u128::from(unpaid_from) * u128::from(self.amount);

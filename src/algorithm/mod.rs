@@ -122,13 +122,30 @@ impl Algorithm {
         }
     }
 
+    /// What it is called where its keys are told from those of others, to which what it remembers means nothing.
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Self::FixedWindow(_) => "fw",
+            Self::CalendarWindow(_) => "cw",
+            Self::SlidingLog(_) => "sl",
+            Self::SlidingWindow(_) => "sw",
+            Self::SlidingWindowCounter(_) => "sc",
+            Self::TokenBucket(limit) => match limit.refills() {
+                Refill::Continuous => "tb",
+                Refill::Interval => "ti",
+            },
+            Self::LeakyBucket(_) => "lb",
+            Self::LeakyBucketQueue(_) => "lq",
+        }
+    }
+
     /// To what that which it remembers refers.
     pub(crate) fn cycle(&self) -> Cycle {
         match self {
             Self::FixedWindow(limit) => Cycle::Micros(limit.cycle()),
             Self::CalendarWindow(limit) => Cycle::Calendar(limit.calendar()),
             Self::SlidingLog(limit) => Cycle::Micros(limit.cycle()),
-            Self::SlidingWindow(limit) => Cycle::Micros(limit.cycle()),
+            Self::SlidingWindow(limit) => Cycle::Parts(limit.cycle(), limit.parts()),
             Self::SlidingWindowCounter(limit) => Cycle::Micros(limit.cycle()),
             Self::TokenBucket(limit) => Cycle::Micros(limit.cycle()),
             Self::LeakyBucket(limit) => Cycle::Micros(limit.cycle()),
@@ -174,35 +191,23 @@ impl Algorithm {
     pub(crate) fn text(&self) -> String {
         of_each!(self, limit => format!("{limit:?}"))
     }
-
-    /// The name of the algorithm.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::FixedWindow(_) => "fixed_window",
-            Self::CalendarWindow(_) => "calendar_window",
-            Self::SlidingLog(_) => "sliding_log",
-            Self::SlidingWindow(_) => "sliding_window",
-            Self::SlidingWindowCounter(_) => "sliding_window_counter",
-            Self::TokenBucket(_) => "token_bucket",
-            Self::LeakyBucket(_) => "leaky_bucket",
-            Self::LeakyBucketQueue(_) => "leaky_bucket_queue",
-        }
-    }
 }
 
-/// A period or an interval, or a calendar.
+/// A period or an interval, a period in so many parts, or a calendar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cycle {
     Micros(u64),
+    Parts(u64, u32),
     Calendar(Calendar),
 }
 
-/// As names of keys have it: `60s`, `1500000u`, `m15.Europe/Berlin`.
+/// As names of keys have it: `60s`, `1500000u`, `3600s.10`, `m15.Europe/Berlin`.
 impl fmt::Display for Cycle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Micros(micros) if micros % 1_000_000 == 0 => write!(f, "{}s", micros / 1_000_000),
             Self::Micros(micros) => write!(f, "{micros}u"),
+            Self::Parts(micros, parts) => write!(f, "{}.{parts}", Self::Micros(*micros)),
             Self::Calendar(calendar) => write!(f, "{calendar}"),
         }
     }

@@ -71,6 +71,10 @@ impl SlidingWindow {
         Ok(buckets)
     }
 
+    pub(super) const fn parts(&self) -> u32 {
+        self.buckets
+    }
+
     fn span(&self) -> Span {
         let buckets = u64::from(self.buckets);
         Span { limit: self.capacity(), width: self.period / buckets, buckets }

@@ -75,15 +75,10 @@ local function token_bucket()
       -- A clock that stepped back can't say how many there were.
       return
     end
-    -- Nor how many tokens each brought.
-    if refills > 0 and (mark_amount ~= amount or written ~= amount) then return end
+    -- Nor how many tokens each brought, or is to bring: what is given back changes no rate.
+    if mark_amount ~= amount or written ~= amount then return end
     local back = math.max(charge[1] - refills * amount, 0)
-    local left, next_interval = missing(charge, hi, lo, count, written)
-    if left <= back then return call('DEL', charge.key) end
-    if written ~= amount then
-      hi, lo = plus(now_hi, now_lo, next_interval)
-      return hold(charge, hi, lo, left - back)
-    end
+    if missing(charge, hi, lo, count, written) <= back then return call('DEL', charge.key) end
     count = count - back
     if count <= 0 then
       -- Full before that interval: what is missing is counted to an earlier one.

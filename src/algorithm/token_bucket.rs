@@ -94,7 +94,6 @@ impl TokenBucket {
         Self { capacity: share::tokens(self.capacity, parts), amount, interval, ..self }
     }
 
-    #[cfg(feature = "redis")]
     pub(super) fn refills(&self) -> Refill {
         self.refill
     }
@@ -255,8 +254,8 @@ impl Exact<Record> for TokenBucket {
             None => return,
         };
         let amounts = [mark.detail >> 32, record.detail >> 32];
-        if refills > 0 && amounts != [u64::from(self.amount); 2] {
-            // Nor how many tokens each brought.
+        if amounts != [u64::from(self.amount); 2] {
+            // Nor how many tokens each brought, or is to bring: what is given back changes no rate.
             return;
         }
         let back = u128::from(cost).saturating_sub(u128::from(refills) * u128::from(self.amount));

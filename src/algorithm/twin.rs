@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Algorithm, Exact, Log, Refill};
+use super::{Algorithm, Exact, Log};
 use crate::record::Record;
 
 /// A limit whose rule has a twin. `S` is what a key remembers.
@@ -53,25 +53,6 @@ impl Algorithm {
         }
     }
 
-    /// What ends the names of its keys: what one algorithm remembers means nothing to another.
-    pub(crate) fn code(&self) -> &'static str {
-        match self {
-            Self::FixedWindow(_) => "fw",
-            Self::CalendarWindow(_) => "cw",
-            Self::SlidingLog(_) => "sl",
-            Self::SlidingWindow(_) => "sw",
-            Self::SlidingWindowCounter(_) => "sc",
-            Self::TokenBucket(limit) => match limit.refills() {
-                Refill::Continuous => "tb",
-                Refill::Interval => "ti",
-            },
-            Self::LeakyBucket(_) => "lb",
-            Self::LeakyBucketQueue(_) => "lq",
-        }
-    }
-}
-
-impl Algorithm {
     /// The amount that a bucket moves per interval.
     pub(crate) fn amount(&self) -> Option<u32> {
         match self {

@@ -91,6 +91,9 @@ pub(crate) struct Subject {
 }
 
 impl Outcome {
+    /// How many limits it can tell from each other.
+    pub(crate) const LIMITS: usize = LIMIT as usize + 1;
+
     #[inline]
     pub(crate) fn new(of: Subject, room: Room, mark: Record, standing: Standing) -> Self {
         let Subject { limit, identity, key, cost, is_enforced } = of;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Limit;
 use super::search::Together;
 use crate::cost::Cost;
+use crate::decision::Outcome;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
 use crate::request::RequestHead;
@@ -33,8 +34,8 @@ pub(crate) struct Limits {
 
 /// The most limits of one request,
 const MOST: usize = 64;
-/// and of a limiter, whose indices have 16 bits.
-const MOST_IN_ALL: usize = u16::MAX as usize;
+/// and of a limiter.
+const MOST_IN_ALL: usize = Outcome::LIMITS;
 
 /// Refuses limits that need a request.
 pub(crate) fn are_plain(limits: &[Limit]) -> Result<(), ConfigError> {

@@ -35,7 +35,8 @@ use crate::observe::{Event, Observer};
 ///   on a route with a cost of its own too, and with whatever its [`Permit`](crate::Permit) does later. A
 ///   request that comes once [`replace`](Self::replace) has returned goes by the new ones. None is refused or
 ///   delayed for it.
-/// - **What was used counts on** under each limit that has the same name, algorithm and period as before,
+/// - **What was used counts on** under each limit that has the same name, algorithm and period as before (and of a
+///   token bucket, that fills in the same way; of a sliding window, that has as many buckets),
 ///   whatever else of it is new. A limit that is gone does not apply any more; what keys have used of it is
 ///   forgotten when it would be anyway. If it comes back before that, it counts.
 /// - The layer's own settings stay, with all that it knows: its store, circuit breaker, local decisions,

@@ -298,10 +298,14 @@ impl Guard {
     pub(crate) fn refunds<'a>(&'a self, receipt: &'a Receipt) -> SmallVec<[Refund<'a>; 4]> {
         let refund = |charged: &crate::Outcome| {
             let own = || self.limits.terms(charged.limit());
-            let terms = terms::of(charged.limit(), receipt.all_overridden()).or_else(|| match receipt.by {
-                DecidedBy::Store if self.is_replaceable => self.limits.known_as(charged.identity),
-                _ => own(),
-            })?;
+            let terms =
+                terms::of(charged.limit(), receipt.all_overridden()).or_else(|| match receipt.by {
+                    _ if !self.is_replaceable => own(),
+                    DecidedBy::Store => self.limits.known_as(charged.identity),
+                    DecidedBy::Local | DecidedBy::Nobody => self.limits.all_terms().iter().find(|terms| {
+                        self.local.share(terms).is_some_and(|share| share.identity() == charged.identity)
+                    }),
+                })?;
             let payee = match receipt.by {
                 DecidedBy::Store => terms.identity(),
                 DecidedBy::Local | DecidedBy::Nobody => self.local.share(terms)?.identity(),

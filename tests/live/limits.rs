@@ -1,13 +1,15 @@
 //! What is used, across switches.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use tokio::sync::Notify;
 use tower::Layer;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, Limit, LiveRules, RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter,
-    TokenBucket,
+    Algorithm, FixedWindow, LeakyBucket, Limit, LiveRules, Penalty, Permit, RateLimitLayer, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
 };
 
 use crate::answer::ask;
@@ -108,6 +110,78 @@ async fn another_algorithm_or_period_begins_anew(shop: Shop) {
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 1)]));
 }
 
+/// What is remembered in one way means nothing in another.
+async fn another_way_to_count_begins_anew(shop: Shop) {
+    let bucket = TokenBucket::per_hour(10);
+    let hour = |buckets| Algorithm::from(SlidingWindow::per_hour(10).buckets(buckets));
+    let pairs = [
+        (bucket.into(), bucket.at_intervals().into()),
+        (bucket.at_intervals().into(), bucket.into()),
+        (hour(10), hour(60)),
+        (hour(60), hour(10)),
+    ];
+    for (index, (one, other)) in pairs.into_iter().enumerate() {
+        let of = |algorithm: Algorithm| [Limit::new(format!("a{index}"), algorithm).by(user_key())];
+        let name = format!("a{index}");
+        let rules = LiveRules::new(of(one));
+        let app = app(by(&rules, &shop));
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
+        rules.replace(of(other)).unwrap();
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
+        rules.replace(of(one)).unwrap();
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 8)]));
+    }
+}
+
+/// A remembered denial is not read as one of limits whose penalties are others.
+async fn a_penalty_moves_to_another_limit(shop: Shop) {
+    let a = || Limit::new("a", FixedWindow::per_day(1_000)).by(user_key());
+    let b = || Limit::new("b", LeakyBucket::new(1, 1, Duration::from_millis(50))).by(user_key());
+    let penalty = Penalty::after(1, DAY).refused_for(DAY);
+    let rules = LiveRules::new([a(), b().penalty(penalty)]);
+    let app = app(by(&rules, &shop));
+    assert!(!visit(&app, "/", "ann").await.is_refused());
+    for _ in 0..2 {
+        assert!(visit(&app, "/", "ann").await.is_refused());
+    }
+    rules.replace([a().penalty(penalty), b()]).unwrap();
+    shop.clock.advance(Duration::from_millis(100));
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 998), ("b", 0)]));
+}
+
+/// What is given back by an earlier rate does not bring that back.
+async fn a_late_refund_changes_no_rate(shop: Shop) {
+    let hour = Duration::from_secs(3_600);
+    let of = |amount| [Limit::new("a", TokenBucket::new(10, amount, hour).at_intervals()).by(user_key())];
+    let rules = LiveRules::new(of(10));
+    let limits = by(&rules, &shop);
+    let (inside, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (told, goes) = (inside.clone(), go.clone());
+    let refund = move |permit: Permit| async move {
+        told.notify_one();
+        goes.notified().await;
+        permit.refund().await.expect("it is given back");
+    };
+    let app = app(limits.clone()).merge(Router::new().route("/refund", get(refund)).layer(limits.permits()));
+    let refunded = app.clone();
+    let refunded = tokio::spawn(async move { visit(&refunded, "/refund", "ann").await });
+    inside.notified().await;
+    for _ in 0..9 {
+        assert!(!visit(&app, "/", "ann").await.is_refused());
+    }
+    rules.replace(of(1)).unwrap();
+    assert!(visit(&app, "/", "ann").await.is_refused());
+    go.notify_one();
+    refunded.await.unwrap();
+    shop.clock.advance(hour);
+    // One an hour, and what was given back at most.
+    let mut more = 0;
+    while !visit(&app, "/", "ann").await.is_refused() {
+        more += 1;
+    }
+    assert!((1..=2).contains(&more), "{more} at once");
+}
+
 async fn there_may_be_no_limits_for_a_while(shop: Shop) {
     let rules = LiveRules::new([]);
     let app = app(by(&rules, &shop));
@@ -165,4 +239,7 @@ on_both!(
     there_may_be_no_limits_for_a_while,
     the_layers_settings_stay,
     overrides_are_of_the_limit_that_there_is,
+    another_way_to_count_begins_anew,
+    a_penalty_moves_to_another_limit,
+    a_late_refund_changes_no_rate,
 );

@@ -96,6 +96,21 @@ async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(shop: Shop) {
     }
 }
 
+/// As many as a limiter can tell from each other, and the last is enforced as the first; more are refused.
+#[tokio::test]
+async fn the_last_of_as_many_as_there_can_be_is_told_from_all_others() {
+    let (extractors, _) = counting();
+    let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
+    // One of another user is in the file, too.
+    let app = app(RateLimitLayer::new(limits(8_191)));
+    for user in [1, 8_191] {
+        assert_eq!(left(&visit(&app, "/", &format!("u{user}")).await), are(&[(&format!("n{user}"), user - 1)]));
+    }
+    assert!(visit(&app, "/", "u1").await.is_refused());
+    let error = RateLimitLayer::try_new(limits(8_192)).map(drop).unwrap_err().to_string();
+    assert!(error.contains("8193") && error.contains("8192"), "{error}");
+}
+
 on_both!(
     a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one,
     limits_of_a_file_and_of_the_code_are_told_in_their_order,

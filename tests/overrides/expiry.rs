@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, MemoryStore, OverrideError, SlidingLog};
+use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, MemoryStore, OverrideError, SlidingLog, Timestamp};
 
 use crate::DAY;
-use crate::place::{everywhere, is_allowed, left};
+use crate::limits::Patient;
+use crate::place::{everywhere, is_allowed, left, on};
+use crate::redis_server::RedisServer;
 
 const MICRO: Duration = Duration::from_micros(1);
 
@@ -133,4 +135,22 @@ async fn a_store_in_memory_keeps_as_many_as_it_may() {
     }
     assert_eq!(store.bytes(), empty, "nothing is left of them");
     overrides.set("one more", size, None).await.unwrap();
+}
+
+/// Of a denial that is remembered, whatever override it was denied by.
+#[tokio::test]
+async fn a_denial_is_not_told_by_an_override_that_has_expired() {
+    let server = RedisServer::start();
+    let year = |tokens| FixedWindow::new(tokens, 366 * DAY);
+    let limiter = Limiter::new([Limit::new("limit", year(100)).overridable()]).patient();
+    let (clock, hour) = (ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000)), Duration::from_secs(3_600));
+    let limiter = limiter.store(on(&server).await.remember_denials(hour).clock(clock.clone()));
+    let overrides = limiter.overrides("limit").unwrap();
+    overrides.set("key", year(10), None).await.unwrap();
+    assert!(limiter.acquire("key", 10).await.unwrap().is_allowed());
+    assert!(!limiter.acquire("key", 1).await.unwrap().is_allowed());
+    overrides.set("key", year(9), Some(DAY)).await.unwrap();
+    assert!(!limiter.acquire("key", 1).await.unwrap().is_allowed());
+    clock.advance(DAY);
+    assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
 }

@@ -111,3 +111,22 @@ fn what_means_nothing_any_more_is_gone() {
     }
     assert_eq!(store.keys(), 1);
 }
+
+/// What can never pass leaves nothing behind that keeps its place before others.
+#[tokio::test]
+async fn a_flood_of_hopeless_requests_displaces_nobody() {
+    let limit = Limit::new("limit", FixedWindow::per_day(10)).penalty(Penalty::after(1, DAY).refused_for(DAY));
+    let limiter = Limiter::new([limit]).store(MemoryStore::new().max_keys(1_000));
+    for victim in 0..100 {
+        assert!(limiter.acquire(("victim", victim), 9).await.unwrap().is_allowed());
+    }
+    for attacker in 0..5_000 {
+        assert!(!limiter.acquire(("attacker", attacker), 11).await.unwrap().is_allowed());
+    }
+    for attacker in 0..1_000 {
+        let _ = limiter.acquire(("other", attacker), 1).await.unwrap();
+    }
+    for victim in 0..100 {
+        assert_eq!(limiter.peek(("victim", victim), 1).await.unwrap().outcomes()[0].remaining(), 1, "{victim}");
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tower_ratelimit::key::Key;
-use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty};
+use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty, TokenBucket};
 
 use crate::limits::{Patient, all};
 use crate::redis_cluster::RedisCluster;
@@ -198,4 +198,25 @@ async fn denials_in_another_slot_count_for_its_penalty() {
     // One of the two alone has one slot, and the whole is decided there.
     let alone = limiter.acquire_all(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
     assert!(alone.is_penalty());
+}
+
+/// A request of several slots that puts a bucket at another rate, and is denied, ends what is remembered of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_rate_ends_denials_whatever_is_decided() {
+    let cluster = RedisCluster::start(0);
+    let store = store(&cluster).await.remember_denials(DAY);
+    let hour = Duration::from_secs(3_600);
+    let limit = |amount| Limit::new("bucket", TokenBucket::new(1, amount, hour));
+    let slow = Limiter::new([limit(1)]).patient().store(store.clone());
+    let fast = Limiter::new([limit(36_000), daily("other", 1)]).patient().store(store);
+    for other in ["one", "two", "three", "four"] {
+        let key = format!("key of {other}");
+        let both = async |cost| fast.acquire_all(&[(&key, cost), (&other, 1)]).await.expect("a decision").is_allowed();
+        assert!(both(0).await);
+        assert!(slow.acquire(&key, 1).await.expect("a decision").is_allowed());
+        assert!(!slow.acquire(&key, 1).await.expect("a decision").is_allowed());
+        assert!(!both(1).await);
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        assert!(slow.acquire(&key, 1).await.expect("a decision").is_allowed(), "{other}");
+    }
 }

@@ -41,6 +41,8 @@ impl Told {
             let mut struck = record;
             let sentence = penalty.strike(&mut struck, now);
             let rank = match penalty.strikes(&struck, now) {
+                // What can never pass leaves nothing else behind: a flood of it is to displace nobody.
+                _ if room == Room::Never => Rank::of(1, 1),
                 (0, _) => Rank::DENIED,
                 (strikes, of) => Rank::of(of.saturating_sub(strikes), of),
             };

@@ -84,14 +84,14 @@ impl Denials {
         self.life
     }
 
-    /// The decision on a request that Redis would surely deny. `clock` is the present instant, where
-    /// it is handed in.
-    pub(super) fn answer(&self, charges: &[Charge<'_>], clock: Option<u64>) -> Option<Decision> {
+    /// The decision on a request that Redis would surely deny before `until`, when its limits are of another size.
+    /// `clock` is the present instant, where it is handed in.
+    pub(super) fn answer(&self, charges: &[Charge<'_>], clock: Option<u64>, until: u64) -> Option<Decision> {
         let sets = self.sets.get()?;
         let print = print(charges.iter().copied());
         let set = lock(sets, print);
         let denial = set.iter().flatten().find(|denial| denial.print == print && denial.is_of(charges))?;
-        denial.answer(self, charges, clock)
+        denial.answer(self, charges, clock, until)
     }
 
     /// Watches over a request that leaves now, and may change what `charges` find from here on.
@@ -140,6 +140,8 @@ impl Denial {
             let asked = asked.charge();
             let [one, other] = [asked.terms, charge.terms].map(|terms| (terms.algorithm(), terms.ceiling()));
             asked.terms.print(asked.key) == charge.terms.print(charge.key)
+                // What was found of a penalty stands behind what was found of its limit.
+                && asked.terms.penalty().is_some() == charge.terms.penalty().is_some()
                 && (one.0.code(), one.0.amount()) == (other.0.code(), other.0.amount())
                 // Of a log, only what the answer needed is known.
                 && (matches!(one.0.twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
@@ -147,7 +149,7 @@ impl Denial {
         self.asked.len() == charges.len() && self.asked.iter().zip(charges).all(same)
     }
 
-    fn answer(&self, denials: &Denials, charges: &[Charge<'_>], clock: Option<u64>) -> Option<Decision> {
+    fn answer(&self, denials: &Denials, charges: &[Charge<'_>], clock: Option<u64>, until: u64) -> Option<Decision> {
         let now = Instant::now();
         let since_sent = now.saturating_duration_since(self.sent);
         if since_sent >= denials.life {
@@ -164,7 +166,7 @@ impl Denial {
                 (self.at + since_received - since_received.div_ceil(1_000), self.at + latest + latest / 1_000 + 2)
             }
         };
-        if latest >= self.until {
+        if latest >= self.until.min(until) {
             return None;
         }
         let decide = |now| ask::decide(false, false, now, charges.iter().copied(), &self.found).ok();
@@ -301,7 +303,7 @@ mod tests {
     }
 
     fn is_denied(denials: &Denials, charges: &[Charge<'_>]) -> bool {
-        denials.answer(charges, Some(NOON)).is_some_and(|decision| !decision.is_allowed())
+        denials.answer(charges, Some(NOON), u64::MAX).is_some_and(|decision| !decision.is_allowed())
     }
 
     #[test]
@@ -358,8 +360,8 @@ mod tests {
         let terms = terms("limit");
         let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
         deny(watch(&denials, &charge, true), &charge);
-        assert!(denials.answer(&charge, Some(NOON - 1)).is_none());
-        assert!(denials.answer(&charge, Some(NOON)).is_some());
+        assert!(denials.answer(&charge, Some(NOON - 1), u64::MAX).is_none());
+        assert!(denials.answer(&charge, Some(NOON), u64::MAX).is_some());
     }
 
     /// Their keys in Redis are two.

@@ -243,11 +243,12 @@ impl RedisStore {
     fn remembered_at(&self, clock: Option<u64>, charges: &[Charge<'_>]) -> Option<Decision> {
         let denials = self.denials.as_ref()?;
         if !charges.iter().any(|charge| charge.terms.is_overridable()) {
-            return denials.answer(charges, clock);
+            return denials.answer(charges, clock, u64::MAX);
         }
         let asked = self.asked(charges);
         let charges: SmallVec<[Charge<'_>; 4]> = asked.iter().map(Asked::charge).collect();
-        denials.answer(&charges, clock)
+        let until = asked.iter().filter_map(Asked::until).min().unwrap_or(u64::MAX);
+        denials.answer(&charges, clock, until)
     }
 
     /// Has the script change what `keys` hold, by a request for each slot, all at the same time.

@@ -8,6 +8,7 @@
 //! denied, never admitted.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
 use tokio::sync::oneshot;
@@ -29,6 +30,8 @@ pub(super) struct Apart {
     /// Once all is over, what is given back too, what was taken here ends the denials of others. A denial
     /// of several slots is not remembered itself, as each has decided at an instant of its own.
     watch: Option<Watch>,
+    /// Whether a slot has put a bucket at another rate, whatever it decided.
+    changes_a_rate: AtomicBool,
 }
 
 /// A [`Charge`], and which of the request's it is.
@@ -61,7 +64,7 @@ impl Apart {
         };
         let slots = slot::group(charges.iter().copied(), |charge| charge.key);
         let slots = slots.into_iter().map(|(_, slot)| slot.into_iter().map(place).collect()).collect();
-        Self { store, slots, watch }
+        Self { store, slots, watch, changes_a_rate: AtomicBool::new(false) }
     }
 
     pub(super) async fn decide(mut self, task: Task) -> Part {
@@ -118,7 +121,7 @@ impl Apart {
                 }
                 Ok(denial) => {
                     if taken.is_empty()
-                        && !self.have_penalties()
+                        && !self.may_have_changed()
                         && let Some(watch) = watch.take()
                     {
                         watch.changed_nothing();
@@ -145,9 +148,13 @@ impl Apart {
         self.slots.iter().flatten().any(|charge| charge.terms.penalty().is_some())
     }
 
-    /// Strikes may be all that has changed.
+    /// Whether a slot may have changed something besides what it took: by a strike, or by a rate.
+    fn may_have_changed(&self) -> bool {
+        self.have_penalties() || self.changes_a_rate.load(Ordering::Relaxed)
+    }
+
     fn took_nothing(&mut self) {
-        if !self.have_penalties()
+        if !self.may_have_changed()
             && let Some(watch) = self.watch.take()
         {
             watch.changed_nothing();
@@ -171,6 +178,9 @@ impl Apart {
         let charges: Vec<_> = slot.iter().map(Placed::charge).collect();
         let mut asked = self.store.asked(&charges);
         let (now, found) = self.store.find(task, self.store.now(), &mut asked).await?;
+        if ask::changes_a_rate(&asked, &found) {
+            self.changes_a_rate.store(true, Ordering::Relaxed);
+        }
         ask::decision(task, now, &asked, &found)
     }
 
