@@ -16,7 +16,17 @@ pub struct Terms {
     percent: u32,
     ceiling: Option<Algorithm>,
     capacity: u64,
+    /// Of each token, how much it is of all: [`MOST_USED`] is all, in 2^-32.
+    share: u64,
     is_enforced: bool,
+}
+
+/// What [`Terms::used`] says when nothing is left.
+const MOST_USED: u64 = 254;
+
+/// Instead of dividing by it for each decision.
+fn share(capacity: u64) -> u64 {
+    (MOST_USED << 32) / capacity
 }
 
 /// Those of the limit at `index`, among the terms of some.
@@ -39,6 +49,7 @@ impl Terms {
             percent: 0,
             ceiling: None,
             capacity: algorithm.capacity(),
+            share: share(algorithm.capacity()),
             is_enforced: true,
         }
     }
@@ -47,7 +58,8 @@ impl Terms {
     pub(crate) fn soft(self, percent: u32) -> Self {
         let ceiling = self.algorithm.raised(percent);
         let capacity = ceiling.capacity();
-        Self { percent, ceiling: (ceiling != self.algorithm).then_some(ceiling), capacity, ..self }
+        let ceiling = (ceiling != self.algorithm).then_some(ceiling);
+        Self { percent, ceiling, capacity, share: share(capacity), ..self }
     }
 
     /// The same, decided and not enforced.
@@ -101,6 +113,12 @@ impl Terms {
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    /// How much of it is used where `remaining` tokens are left: from 0 for nothing to 254 for all.
+    #[inline]
+    pub(crate) fn used(&self, remaining: u64) -> u8 {
+        (self.capacity.saturating_sub(remaining) * self.share >> 32) as u8
     }
 
     pub(crate) fn index(&self) -> u16 {

@@ -146,6 +146,28 @@ impl Drain {
         self.standing_in(debt)
     }
 
+    /// Takes `cost` if there is room, and tells what is left then.
+    #[inline(always)]
+    pub(super) fn settle<T>(
+        &self,
+        record: &mut Record,
+        now: u64,
+        cost: u64,
+        tell: impl FnOnce(Room, Record, Standing) -> T,
+    ) -> T {
+        if self.is_narrow(record, now, cost) {
+            let debt = self.debt::<u64>(record, now) + self.units::<u64>(cost);
+            if debt <= self.units(self.capacity) {
+                *record = self.record(debt, now);
+                return tell(Room::NOW, Record { until: now, detail: 0 }, self.standing_in(debt));
+            }
+        }
+        let room = self.peek(record, now, cost);
+        let (mark, standing) =
+            if room.is_now() { self.take(record, now, cost) } else { (Record::EMPTY, self.standing(record, now)) };
+        tell(room, mark, standing)
+    }
+
     #[inline]
     pub(super) fn standing(&self, record: &Record, now: u64) -> Standing {
         if self.is_narrow(record, now, 0) {

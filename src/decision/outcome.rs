@@ -109,6 +109,11 @@ impl Outcome {
         Rest::unpack(self.rest).kind == NOW
     }
 
+    /// Whether a wait would help it.
+    pub(crate) fn is_denied(&self) -> bool {
+        Rest::unpack(self.rest).kind == AFTER
+    }
+
     /// Whether it denies the request.
     #[inline]
     pub(crate) fn denies(&self) -> bool {

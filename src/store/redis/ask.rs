@@ -86,7 +86,7 @@ pub(super) fn decide<'a>(
     if found.limits() != charges.len() {
         return Err(Fault::Reply("another number of limits"));
     }
-    let mut decision = Decision::new(Timestamp::from_micros(now), take);
+    let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
     for (charge, held) in charges.zip(found.held()) {
         let held = State::all(held).ok_or(Fault::Reply("no state"))?;
         let seen = match (charge.terms.ceiling().twin(), charge.terms.algorithm().twin()) {
