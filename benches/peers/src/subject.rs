@@ -1,20 +1,28 @@
 //! Who is compared. Each is asked for what is allowed for years, so that all decisions are alike, and
 //! for all that it can say.
 
+use std::future::Future;
 use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::num::NonZeroU32;
+use std::pin::pin;
 use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
 use foldhash::quality::RandomState;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use hashbrown::HashTable;
+use http::Request;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CycleClock, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, RateLimitLayer,
+    SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
 };
+use tower_service::Service;
 
 pub trait Subject: Send + Sync {
     /// Decides a request for each key.
@@ -28,11 +36,15 @@ pub const OURS: &str = "ours";
 pub type Make = fn() -> Box<dyn Subject>;
 
 /// Those that are compared under every load.
-pub const SUBJECTS: [(&str, Make); 3] =
-    [(BASE, || Box::new(governor())), (OURS, || Box::new(ours(bucket()))), ("floor", || Box::new(Floor::new()))];
+pub const SUBJECTS: [(&str, Make); 4] = [
+    (BASE, || Box::new(governor())),
+    (OURS, || Box::new(ours(bucket()))),
+    ("ours, by cycles", || Box::new(by_cycles())),
+    ("floor", || Box::new(Floor::new())),
+];
 
 /// What is compared once.
-pub const DETAILS: [(&str, Make); 11] = [
+pub const DETAILS: [(&str, Make); 14] = [
     ("clock", || Box::new(SystemClock(Instant::now()))),
     ("governor's clock", || Box::new(GovernorsClock(DefaultClock::default()))),
     ("intervals", || Box::new(ours(bucket().at_intervals()))),
@@ -45,6 +57,9 @@ pub const DETAILS: [(&str, Make); 11] = [
     ("two limits", || {
         Box::new(limiter(vec![Limit::new("a", bucket()), Limit::new("b", FixedWindow::new(u32::MAX, DAY))]))
     }),
+    ("no layer", || Box::new(Routes::new(|routes| routes))),
+    ("layer", || Box::new(Routes::new(|routes| routes.layer(layer().headers([]))))),
+    ("layer with headers", || Box::new(Routes::new(|routes| routes.layer(layer())))),
     ("four limits", || Box::new(limiter(["a", "b", "c", "d"].map(|name| Limit::new(name, bucket())).into()))),
 ];
 
@@ -65,6 +80,38 @@ fn ours(algorithm: impl Into<Algorithm>) -> Limiter {
 
 fn limiter(limits: Vec<Limit>) -> Limiter {
     Limiter::new(limits).store(MemoryStore::new().max_keys(20_000_000))
+}
+
+fn by_cycles() -> Limiter {
+    let store = MemoryStore::new().max_keys(20_000_000).clock(CycleClock::new());
+    Limiter::new([Limit::new("limit", bucket())]).store(store)
+}
+
+fn layer() -> RateLimitLayer {
+    let store = MemoryStore::new().max_keys(20_000_000);
+    RateLimitLayer::new([Limit::new("limit", bucket()).by(key::header("x-api-key"))]).store(store)
+}
+
+/// A route of Axum, with what is between it and its requests.
+struct Routes(Mutex<Router>);
+
+impl Routes {
+    fn new(with: impl FnOnce(Router) -> Router) -> Self {
+        Self(Mutex::new(with(Router::new().route("/", get(async || "")))))
+    }
+}
+
+impl Subject for Routes {
+    fn decide(&self, keys: &[String]) {
+        let mut routes = self.0.lock().expect("no panics");
+        for key in keys {
+            let request = Request::get("/").header("x-api-key", key).body(Body::empty()).expect("a request");
+            let Poll::Ready(response) = pin!(routes.call(request)).poll(&mut Context::from_waker(Waker::noop())) else {
+                panic!("it answers at once");
+            };
+            assert!(black_box(response).is_ok_and(|response| response.status() == 200));
+        }
+    }
 }
 
 impl Subject for Limiter {
