@@ -98,3 +98,7 @@ pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "axum", feature = "redis", feature = "time-zones"))]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;

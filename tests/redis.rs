@@ -312,7 +312,7 @@ async fn who_cannot_connect_is_told_why() {
     assert!(error.to_string() == "the rate limit store can't be used", "{error}");
 }
 
-/// What README.md says a key takes: prints it, and fails where it has grown.
+/// What docs/redis.md says a key takes: prints it, and fails where it has grown.
 #[tokio::test]
 async fn keys_are_small() {
     let server = RedisServer::start();

@@ -28,12 +28,13 @@ use crate::record::Record;
 /// let api = TokenBucket::per_second(10).burst(20);
 /// assert_eq!(api, TokenBucket::new(20, 10, Duration::from_secs(1)));
 ///
-/// // $200 a day, of which $50 come back every day.
-/// let spending = TokenBucket::new(200, 50, Duration::from_secs(86_400));
+/// // $200 at once, and $50 a day come back: evenly, or all at once when a day is over.
+/// let evenly = TokenBucket::per_day(50).burst(200);
+/// let daily = TokenBucket::per_day(50).burst(200).at_intervals();
 ///
 /// // 3 a minute, all back at the minute.
 /// let strict = TokenBucket::per_minute(3).at_intervals();
-/// # let _ = (spending, strict);
+/// # let _ = (evenly, daily, strict);
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct TokenBucket {

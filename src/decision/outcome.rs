@@ -162,7 +162,7 @@ impl Outcome {
         self.room().into()
     }
 
-    /// Whether the limit counts for the [decision](Decision::verdict): one in the
+    /// Whether the limit counts for the [decision](crate::Decision::verdict): one in the
     /// [shadow](crate::Limit::shadow) does not.
     #[must_use]
     pub fn is_enforced(&self) -> bool {

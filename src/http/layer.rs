@@ -107,6 +107,8 @@ impl RateLimitLayer {
     /// Another store. Limiters that are given one store share it: their limits of the same name,
     /// algorithm and period count together.
     ///
+    /// Which one need not be known when the program is compiled: an `Arc<dyn Store>` is a store.
+    ///
     /// Say so before [`cost`](Self::cost): what was made of this limiter before keeps its store, and
     /// is another limiter from now on.
     pub fn store(mut self, store: impl Store) -> Self {

@@ -30,6 +30,9 @@ use crate::time::{Clock, SystemClock};
 /// let app: Router = Router::new().route("/batch", post(batch)).layer(limits);
 /// ```
 ///
+/// Where it is the body alone that says what a request costs, let it come to its handler for nothing, by
+/// [`cost(0)`](crate::RateLimitLayer::cost), and be charged there.
+///
 /// It stays of use after the response has begun, from a task that sends a stream too. Headers tell the
 /// last decision that there was when the response came to the limiter.
 ///
@@ -107,7 +110,9 @@ impl Permit {
     }
 
     /// Charges `more` tokens, all limits or none. If they are denied, what was charged before stays: to
-    /// refuse the request is up to the handler, and to [give back](Self::refund) what it was charged.
+    /// refuse the request is up to the handler, and to [give back](Self::refund) what it was charged. The
+    /// limiter adds the headers that say where limits stand, but `Retry-After` is the handler's to write: the
+    /// decision's [`retry_after`](Decision::retry_after) in seconds, rounded up.
     ///
     /// Under a [`LeakyBucketQueue`](crate::LeakyBucketQueue), the decision's
     /// [`delay`](Decision::delay) is for the handler to wait.

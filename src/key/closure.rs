@@ -10,7 +10,8 @@ use crate::request::RequestHead;
 
 /// A key from a request's extension of type `T`: what a layer further out has put there, such as
 /// the user that it has authenticated. Missing where there is none: mind that Axum's last `.layer`
-/// is the outermost, and that the limiter has to be further in than what inserts the extension.
+/// is the outermost, and that the limiter has to be further in than what inserts the extension. The other
+/// way round, every request is refused with 400.
 ///
 /// ```
 /// #[derive(Clone)]

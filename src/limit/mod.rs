@@ -122,6 +122,18 @@ impl Limit {
     /// Which requests it applies to: all, unless this says otherwise. Others it neither charges nor
     /// denies, nor are they told of it. Of two conditions, the last counts: see
     /// [`when`](crate::when) for how they combine.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, RequestHead, key, when};
+    ///
+    /// let friends = Limit::new("friends", FixedWindow::per_day(150)).by(key::peer_ip()).when(when::route("/friends"));
+    ///
+    /// // A closure has to name the type that it takes.
+    /// let guests = Limit::new("guests", FixedWindow::per_day(10))
+    ///     .by(key::peer_ip())
+    ///     .when(|head: &RequestHead<'_>| head.header("authorization").is_none());
+    /// # let _ = (friends, guests);
+    /// ```
     pub fn when(mut self, condition: impl Condition) -> Self {
         self.when = Some(Arc::new(condition));
         self

@@ -15,6 +15,7 @@ use crate::time::{Clock, SystemClock};
 /// first, over midnight.
 ///
 /// Days are as long as they are there: when clocks are put back, an hour that comes twice holds twice.
+/// It is the system's time that counts, not the store's: a test gives [a clock](TimeOfDay::clock) to both.
 ///
 /// ```
 /// use tower_ratelimit::when::{self, Condition};

@@ -1,0 +1,67 @@
+//! By plan: 10 a minute are free, 100 with `pro`, 1,000 with `enterprise`, and staff have no limit.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::get;
+use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, RequestHead, Store, key};
+
+pub(crate) const TRY: &str = "
+curl -i http://HOST/reports -H 'authorization: Bearer free-1'
+curl -i http://HOST/reports -H 'authorization: Bearer pro-2'
+curl -i http://HOST/reports -H 'authorization: Bearer staff-4'
+";
+
+pub(crate) fn app(store: Arc<dyn Store>) -> Router {
+    let by_plan = Limit::new("by-plan", FixedWindow::per_minute(10))
+        .by(key::extension(|customer: &Customer| customer.id))
+        .instead_by(|head| match head.extensions.get::<Customer>()?.plan {
+            Plan::Pro => Some(FixedWindow::per_minute(100).into()),
+            Plan::Enterprise => Some(FixedWindow::per_minute(1_000).into()),
+            Plan::Free | Plan::Staff => None,
+        })
+        .when(|head: &RequestHead<'_>| !is_staff(head));
+    let limits = RateLimitLayer::new([by_plan]).store(store);
+    Router::new()
+        .route("/reports", get("a report\n"))
+        .route_layer(limits)
+        // The last is the outermost: it says who it is before the limiter asks.
+        .route_layer(middleware::from_fn(authenticate))
+}
+
+fn is_staff(head: &RequestHead<'_>) -> bool {
+    head.extensions.get::<Customer>().is_some_and(|customer| customer.plan == Plan::Staff)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Plan {
+    Free,
+    Pro,
+    Enterprise,
+    Staff,
+}
+
+#[derive(Clone)]
+struct Customer {
+    id: u64,
+    plan: Plan,
+}
+
+/// Here yours looks a token up, and a client without a good one gets no further.
+async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
+    let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let customer = match token {
+        Some("free-1") => Customer { id: 1, plan: Plan::Free },
+        Some("pro-2") => Customer { id: 2, plan: Plan::Pro },
+        Some("enterprise-3") => Customer { id: 3, plan: Plan::Enterprise },
+        Some("staff-4") => Customer { id: 4, plan: Plan::Staff },
+        _ => return Err(StatusCode::UNAUTHORIZED),
+    };
+    request.extensions_mut().insert(customer);
+    Ok(next.run(request).await)
+}
