@@ -120,7 +120,7 @@ impl Shard {
     /// Takes a charge that has room, of a key that is found there now.
     pub(super) fn take(&mut self, print: u128, place: Place, charge: &Charge<'_>, now: u64) -> Outcome {
         of_charge!(mut self, charge, (table, rule) => match place {
-            Place::At(at) => settle_at(table, rule, at, charge, now, |outcome| outcome),
+            Place::At(at) => take_at(table, rule, at, charge, now),
             Place::Before(_) => settle_otherwise(table, rule, print, place, charge, now, true),
         })
     }
@@ -231,6 +231,18 @@ fn settle<S: Slot>(
         }
         place => Decision::of(at, take, settle_otherwise(table, rule, print, place, charge, now, take)),
     }
+}
+
+/// Takes one of several charges, which has room, of a key that is known.
+#[inline(never)]
+fn take_at<S: Slot>(
+    table: &mut Table<S>,
+    rule: &impl Exact<S>,
+    place: usize,
+    charge: &Charge<'_>,
+    now: u64,
+) -> Outcome {
+    settle_at(table, rule, place, charge, now, |outcome| outcome)
 }
 
 /// Takes a charge of a key that is known, if it has room.
