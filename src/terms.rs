@@ -118,7 +118,7 @@ impl Terms {
     /// How much of it is used where `remaining` tokens are left: from 0 for nothing to 254 for all.
     #[inline]
     pub(crate) fn used(&self, remaining: u64) -> u8 {
-        (self.capacity.saturating_sub(remaining) * self.share >> 32) as u8
+        ((self.capacity.saturating_sub(remaining) * self.share) >> 32) as u8
     }
 
     pub(crate) fn index(&self) -> u16 {
