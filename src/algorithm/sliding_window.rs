@@ -71,6 +71,7 @@ impl SlidingWindow {
         Ok(buckets)
     }
 
+    #[inline]
     fn span(&self) -> Span {
         let buckets = u64::from(self.buckets);
         Span { limit: self.capacity(), width: self.period / buckets, buckets }

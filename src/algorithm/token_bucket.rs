@@ -221,6 +221,21 @@ impl Exact<Record> for TokenBucket {
     }
 
     #[inline(always)]
+    fn settle<T>(&self, record: &mut Record, now: u64, cost: u64, tell: impl FnOnce(Room, Record, Standing) -> T) -> T {
+        if self.refill == Refill::Continuous {
+            return self.drain().settle(record, now, cost, tell);
+        }
+        let room = self.peek(record, now, cost);
+        let (mark, standing) = if room.is_now() {
+            self.take(record, now, cost)
+        } else {
+            self.adopt(record, now);
+            (Record::EMPTY, self.standing(record, now))
+        };
+        tell(room, mark, standing)
+    }
+
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         if self.refill == Refill::Continuous {
             return self.drain().standing(record, now);

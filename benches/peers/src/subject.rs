@@ -2,21 +2,11 @@
 
 use std::time::Duration;
 
-<<<<<<< HEAD
-use foldhash::quality::RandomState;
-use governor::clock::{Clock, DefaultClock};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use hashbrown::HashTable;
-use tower_ratelimit::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, TokenBucket,
-=======
 use futures_util::future::BoxFuture;
 
 use crate::app::App;
 use crate::peers::{
     AxumGcra, AxumGovernor, Governor, Ours, Throttled, TokioRateLimit, TowerGovernor, TowerRateLimiter, TowerResilience,
->>>>>>> c3c1bbf274c311e59f3080863477b83ae4137939
 };
 use crate::quota::Quota;
 
@@ -63,24 +53,6 @@ pub trait Memory: Send + Sync {
     }
 }
 
-<<<<<<< HEAD
-/// What is compared once.
-pub const DETAILS: [(&str, Make); 12] = [
-    ("clock", || Box::new(SystemClock(Instant::now()))),
-    ("governor's clock", || Box::new(GovernorsClock(DefaultClock::default()))),
-    ("intervals", || Box::new(ours(bucket().at_intervals()))),
-    ("fixed window", || Box::new(ours(FixedWindow::new(u32::MAX, DAY)))),
-    ("calendar window", || Box::new(ours(CalendarWindow::daily(u32::MAX).in_zone("Europe/Berlin")))),
-    ("sliding counter", || Box::new(ours(SlidingWindowCounter::new(u32::MAX, DAY)))),
-    ("sliding window", || Box::new(ours(SlidingWindow::new(u32::MAX, DAY)))),
-    ("sliding log", || Box::new(ours(SlidingLog::new(100, MINUTE)))),
-    ("leaky bucket", || Box::new(ours(LeakyBucket::new(u32::MAX, 6, MINUTE)))),
-    ("queue", || Box::new(ours(LeakyBucketQueue::new(u32::MAX, 6, MINUTE)))),
-    ("two limits", || {
-        Box::new(limiter(vec![Limit::new("a", bucket()), Limit::new("b", FixedWindow::new(u32::MAX, DAY))]))
-    }),
-    ("four limits", || Box::new(limiter(["a", "b", "c", "d"].map(|name| Limit::new(name, bucket())).into()))),
-=======
 pub trait Shared: Send + Sync {
     fn decide(&self, key: u64) -> BoxFuture<'_, bool>;
 }
@@ -102,5 +74,4 @@ pub const PEERS: [&dyn Peer; 11] = [
     &Throttled,
     &TokioRateLimit,
     &TowerResilience,
->>>>>>> c3c1bbf274c311e59f3080863477b83ae4137939
 ];

@@ -208,10 +208,10 @@ pub(super) fn decide<'a>(
     take: bool,
     counted: bool,
     now: u64,
-    charges: impl Iterator<Item = Charge<'a>>,
+    charges: impl ExactSizeIterator<Item = Charge<'a>>,
     found: &Found,
 ) -> Result<Decision, Fault> {
-    let mut decision = Decision::new(Timestamp::from_micros(now), take);
+    let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
     let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
     let mut keys = found.held();
     let mut next = || keys.next().and_then(State::all).ok_or(Fault::Reply("no state"));
