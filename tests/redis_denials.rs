@@ -354,7 +354,7 @@ async fn bug_34_what_is_remembered_and_what_redis_says_are_one() {
         let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000 + random.below(1 << 40)));
         // What was forgotten before the clock stepped back, one store knows longer than the other.
         let steps_back = random.below(2) == 0;
-        let limiter = Limiter::new(limits);
+        let limiter = Limiter::new(limits).patient();
         let asking = setup.store.clone().remember_denials(Duration::ZERO).prefix("asking").clock(clock.clone());
         let subjects = [
             limiter.clone().store(setup.store.clone().clock(clock.clone())),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
 use crate::subject::Memory;
@@ -15,11 +15,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub const BUCKET: &str = "token bucket";
 
 /// Each allows for years, but the log, which remembers each request: it denies after 100.
-pub fn algorithms() -> [(&'static str, Algorithm); 8] {
+pub fn algorithms() -> [(&'static str, Algorithm); 9] {
     [
         (BUCKET, bucket().into()),
         ("token bucket, at intervals", bucket().at_intervals().into()),
         ("fixed window", FixedWindow::new(u32::MAX, DAY).into()),
+        ("calendar window", CalendarWindow::daily(u32::MAX).in_zone("Europe/Berlin").into()),
         ("sliding window counter", SlidingWindowCounter::new(u32::MAX, DAY).into()),
         ("sliding window", SlidingWindow::new(u32::MAX, DAY).into()),
         ("sliding log", SlidingLog::new(100, MINUTE).into()),
