@@ -243,6 +243,21 @@ pub(crate) trait Exact<S> {
     where
         Self: Sized,
     {
+        self.settle_by_steps(state, now, cost, tell)
+    }
+
+    /// [`settle`](Self::settle), for whom no shorter way is known.
+    #[inline(always)]
+    fn settle_by_steps<T>(
+        &self,
+        state: &mut S,
+        now: u64,
+        cost: u64,
+        tell: impl FnOnce(Room, Record, Standing) -> T,
+    ) -> T
+    where
+        Self: Sized,
+    {
         let room = self.peek(state, now, cost);
         let (mark, standing) = if room.is_now() {
             self.take(state, now, cost)

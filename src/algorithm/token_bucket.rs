@@ -225,14 +225,7 @@ impl Exact<Record> for TokenBucket {
         if self.refill == Refill::Continuous {
             return self.drain().settle(record, now, cost, tell);
         }
-        let room = self.peek(record, now, cost);
-        let (mark, standing) = if room.is_now() {
-            self.take(record, now, cost)
-        } else {
-            self.adopt(record, now);
-            (Record::EMPTY, self.standing(record, now))
-        };
-        tell(room, mark, standing)
+        self.settle_by_steps(record, now, cost, tell)
     }
 
     #[inline(always)]
