@@ -101,6 +101,8 @@ pub use signal::{Flight, InFlight, Signal};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};
+#[cfg(feature = "cycle-clock")]
+pub use time::CycleClock;
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

@@ -16,6 +16,8 @@ pub struct Terms {
     percent: u32,
     ceiling: Option<Algorithm>,
     capacity: u64,
+    /// Of each token, how much it is of all: [`MOST_USED`] is all, in 2^-32.
+    share: u64,
     is_enforced: bool,
     penalty: Option<Box<Penalised>>,
     overrides: Overrides,
@@ -27,8 +29,7 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Penalised {
     pub(crate) penalty: Penalty,
-    /// What tells the print of a key's penalty from that of its limit: no bit of the lower half, so that both
-    /// are in one part of a store.
+    /// What tells the print of a key's penalty from that of its limit.
     pub(crate) mask: u128,
     /// Whether denials are strikes.
     pub(crate) counts: bool,
@@ -41,6 +42,14 @@ enum Overrides {
     Some,
     /// This is one.
     This,
+}
+
+/// What [`Terms::used`] says when nothing is left.
+const MOST_USED: u64 = 254;
+
+/// Instead of dividing by it for each decision.
+fn share(capacity: u64) -> u64 {
+    (MOST_USED << 32) / capacity
 }
 
 /// Those of the limit at `index`, among the terms of some.
@@ -62,6 +71,7 @@ impl Terms {
             percent: 0,
             ceiling: None,
             capacity: algorithm.capacity(),
+            share: share(algorithm.capacity()),
             is_enforced: true,
             penalty: None,
             overrides: Overrides::None,
@@ -72,7 +82,7 @@ impl Terms {
     /// The same, of which a denial too many has consequences.
     pub(crate) fn penalised(self, penalty: Penalty, hasher: &KeyHasher) -> Self {
         let identity = [&b"penalty"[..], &self.hash.as_u128().to_le_bytes()].concat();
-        let mask = hasher.hash(&identity).as_u128() >> 64 << 64;
+        let mask = hasher.hash(&identity).as_u128();
         Self { penalty: Some(Box::new(Penalised { penalty, mask, counts: true })), ..self }
     }
 
@@ -87,7 +97,8 @@ impl Terms {
     pub(crate) fn soft(self, percent: u32) -> Self {
         let ceiling = self.algorithm.raised(percent);
         let capacity = ceiling.capacity();
-        Self { percent, ceiling: (ceiling != self.algorithm).then_some(ceiling), capacity, ..self }
+        let ceiling = (ceiling != self.algorithm).then_some(ceiling);
+        Self { percent, ceiling, capacity, share: share(capacity), ..self }
     }
 
     /// The same, decided and not enforced.
@@ -188,6 +199,12 @@ impl Terms {
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    /// How much of it is used where `remaining` tokens are left: from 0 for nothing to 254 for all.
+    #[inline]
+    pub(crate) fn used(&self, remaining: u64) -> u8 {
+        ((self.capacity.saturating_sub(remaining) * self.share) >> 32) as u8
     }
 
     pub(crate) fn index(&self) -> u16 {

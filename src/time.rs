@@ -107,6 +107,57 @@ impl Clock for SystemClock {
     }
 }
 
+/// The processor's cycle counter, set by the wall clock once, when it was made: cheaper to read than the
+/// [`SystemClock`], so that a decision about a key in the processor's caches takes about a tenth less time.
+/// Where the counter does not run evenly and on all cores alike, it reads the machine's monotonic clock.
+///
+/// - Its pace is measured once in a process, within some millionths: after a day it may be a tenth of a
+///   second off the machine's clock, and windows begin as much early or late. Waits are as exact as
+///   ever, told in its own time.
+/// - To measure takes up to 200 ms, when the first one in the process is made.
+/// - It goes on under `tokio::time::pause`.
+///
+/// ```
+/// use tower_ratelimit::{CycleClock, MemoryStore};
+///
+/// let store = MemoryStore::new().clock(CycleClock::new());
+/// # let _ = store;
+/// ```
+#[cfg(feature = "cycle-clock")]
+#[derive(Clone, Debug)]
+pub struct CycleClock {
+    counter: quanta::Clock,
+    wall: u64,
+    since: u64,
+}
+
+#[cfg(feature = "cycle-clock")]
+impl CycleClock {
+    /// A clock that the wall clock has just set.
+    #[must_use]
+    pub fn new() -> Self {
+        let counter = quanta::Clock::new();
+        let wall = SystemClock::new().wall;
+        Self { wall, since: counter.raw(), counter }
+    }
+}
+
+#[cfg(feature = "cycle-clock")]
+impl Default for CycleClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(feature = "cycle-clock")]
+impl Clock for CycleClock {
+    #[inline]
+    fn now(&self) -> Timestamp {
+        let elapsed = self.counter.delta_as_nanos(self.since, self.counter.raw()) / 1_000;
+        Timestamp((self.wall + elapsed).min(Timestamp::MAX.0))
+    }
+}
+
 /// A clock that moves only when it is told to, for tests. Its clones tell the same time.
 ///
 /// It moves no timers: what waits ([`Limiter::wait`](crate::Limiter::wait), a queue's delays) sleeps
@@ -181,6 +232,21 @@ mod tests {
         assert_eq!(ceil_seconds(Duration::ZERO), 0);
         assert_eq!(ceil_seconds(Duration::from_micros(1)), 1);
         assert_eq!(ceil_seconds(Duration::from_secs(2)), 2);
+    }
+
+    /// It goes at the machine's pace, within a hundredth: what it tells lies between what is told before
+    /// and after.
+    #[cfg(feature = "cycle-clock")]
+    #[test]
+    fn cycles_are_microseconds() {
+        let (cycles, system) = (CycleClock::new(), SystemClock::new());
+        let micros = |clock: &dyn Clock| clock.now().as_micros();
+        let [first, begin, second] = [micros(&system), micros(&cycles), micros(&system)];
+        std::thread::sleep(Duration::from_millis(50));
+        let [third, end, fourth] = [micros(&system), micros(&cycles), micros(&system)];
+        let (least, most) = (third - second, fourth - first);
+        let told = end - begin;
+        assert!((least - least / 100 - 1..=most + most / 100 + 1).contains(&told), "{least} {told} {most}");
     }
 
     #[tokio::test(start_paused = true)]

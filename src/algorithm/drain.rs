@@ -222,6 +222,12 @@ impl Drain {
     #[inline(always)]
     fn take_in<N: Width>(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
         let before: N = self.debt(record, now);
+        self.add(record, now, before, cost)
+    }
+
+    /// Takes `cost` where so much was owed `before`.
+    #[inline(always)]
+    fn add<N: Width>(&self, record: &mut Record, now: u64, before: N, cost: u64) -> (Record, Standing) {
         let stamp = if before == N::from(0) || (!N::NARROW && self.is_of_another_rate(record)) {
             stamp::first(self.amount, now)
         } else {
@@ -234,6 +240,32 @@ impl Drain {
         let detail =
             if Full::is_near(record) { record.detail } else { u64::from(self.amount) << 32 | u64::from(stamp) };
         (Record { until: now, detail }, self.standing_in(debt))
+    }
+
+    /// Takes `cost` if there is room, and tells what is left then.
+    #[inline(always)]
+    pub(super) fn settle<T>(
+        &self,
+        record: &mut Record,
+        now: u64,
+        cost: u64,
+        tell: impl FnOnce(Room, Record, Standing) -> T,
+    ) -> T {
+        if self.is_narrow(record, now, cost) {
+            let before = self.debt::<u64>(record, now);
+            if before + self.units::<u64>(cost) <= self.units(self.capacity) {
+                let (mark, standing) = self.add(record, now, before, cost);
+                return tell(Room::NOW, mark, standing);
+            }
+        }
+        let room = self.peek(record, now, cost);
+        let (mark, standing) = if room.is_now() {
+            self.take(record, now, cost)
+        } else {
+            self.adopt(record, now);
+            (Record::EMPTY, self.standing(record, now))
+        };
+        tell(room, mark, standing)
     }
 
     #[inline]

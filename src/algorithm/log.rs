@@ -81,7 +81,9 @@ impl Span {
         // A newer entry than the clock's bucket was left before the clock stepped back: time stands
         // still until then.
         let present = log.entries.back().map_or(0, |newest| newest.bucket).max(now / self.width);
-        let first = log.entries.partition_point(|entry| entry.bucket + self.buckets <= present);
+        let is_past = |entry: &Entry| entry.bucket + self.buckets <= present;
+        // The first one counts, mostly: there is nothing to search.
+        let first = if log.entries.front().is_some_and(is_past) { log.entries.partition_point(is_past) } else { 0 };
         View { log, present, first }
     }
 
@@ -120,8 +122,16 @@ impl Span {
 
     pub(super) fn commit(&self, log: &mut Log, now: u64, cost: u64) -> Record {
         let View { present, first, .. } = self.view(log, now);
+        self.append(log, present, first, cost)
+    }
+
+    /// Takes `cost` in the `present` bucket, and forgets what is before the `first` entry that counts.
+    #[inline]
+    fn append(&self, log: &mut Log, present: u64, first: usize, cost: u64) -> Record {
         let total = log.last_total().wrapping_add(cost);
-        log.forget(first);
+        if first > 0 {
+            log.forget(first);
+        }
         match log.entries.back_mut() {
             Some(newest) if newest.bucket == present => newest.total = total,
             _ => log.entries.push_back(Entry { bucket: present, total }),
@@ -133,6 +143,29 @@ impl Span {
     pub(super) fn take(&self, log: &mut Log, now: u64, cost: u64) -> (Record, Standing) {
         let mark = self.commit(log, now, cost);
         (mark, self.standing(log, now))
+    }
+
+    /// Takes `cost` if there is room, and tells what is left then: with one look at the log.
+    #[inline]
+    pub(super) fn settle<T>(
+        &self,
+        log: &mut Log,
+        now: u64,
+        cost: u64,
+        tell: impl FnOnce(Room, Record, Standing) -> T,
+    ) -> T {
+        let view = self.view(log, now);
+        let (present, first, used) = (view.present, view.first, view.used());
+        let left = self.limit.checked_sub(used).and_then(|left| left.checked_sub(cost));
+        let Some(remaining) = left else {
+            return tell(self.peek(log, now, cost), Record::EMPTY, self.standing(log, now));
+        };
+        let mark = self.append(log, present, first, cost);
+        // Each entry holds some, so that the first to pass makes room, and all have passed with the last.
+        let oldest = log.entries.front().map_or(present, |oldest| oldest.bucket);
+        let more_after = Some(self.passes(oldest).saturating_sub(now).into());
+        let reset_after = log.until.saturating_sub(now).into();
+        tell(Room::NOW, mark, Standing { remaining, more_after, reset_after })
     }
 
     pub(super) fn standing(&self, log: &Log, now: u64) -> Standing {

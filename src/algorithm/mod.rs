@@ -240,6 +240,39 @@ pub(crate) trait Exact<S> {
         (mark, self.standing(state, now))
     }
 
+    /// Takes `cost` if there is room, and has told whether there is, what a refund needs, and what is
+    /// left then. Where there is none, it [adopts](Self::adopt) what there is. (That it is told and not returned
+    /// keeps it in registers.)
+    #[inline(always)]
+    fn settle<T>(&self, state: &mut S, now: u64, cost: u64, tell: impl FnOnce(Room, Record, Standing) -> T) -> T
+    where
+        Self: Sized,
+    {
+        self.settle_by_steps(state, now, cost, tell)
+    }
+
+    /// [`settle`](Self::settle), for whom no shorter way is known.
+    #[inline(always)]
+    fn settle_by_steps<T>(
+        &self,
+        state: &mut S,
+        now: u64,
+        cost: u64,
+        tell: impl FnOnce(Room, Record, Standing) -> T,
+    ) -> T
+    where
+        Self: Sized,
+    {
+        let room = self.peek(state, now, cost);
+        let (mark, standing) = if room.is_now() {
+            self.take(state, now, cost)
+        } else {
+            self.adopt(state, now);
+            (Record::EMPTY, self.standing(state, now))
+        };
+        tell(room, mark, standing)
+    }
+
     /// What is left.
     fn standing(&self, state: &S, now: u64) -> Standing;
 

@@ -207,6 +207,17 @@ macro_rules! decided_by {
                 self.$kernel().take(state, now, cost)
             }
 
+            #[inline(always)]
+            fn settle<T>(
+                &self,
+                state: &mut $state,
+                now: u64,
+                cost: u64,
+                tell: impl FnOnce($crate::algorithm::Room, $crate::record::Record, $crate::algorithm::Standing) -> T,
+            ) -> T {
+                self.$kernel().settle(state, now, cost, tell)
+            }
+
             #[inline]
             fn standing(&self, state: &$state, now: u64) -> $crate::algorithm::Standing {
                 self.$kernel().standing(state, now)

@@ -31,6 +31,7 @@ impl SlidingLog {
         Self { limit, period }
     }
 
+    #[inline]
     fn span(&self) -> Span {
         Span { limit: self.capacity(), width: 1, buckets: self.period }
     }

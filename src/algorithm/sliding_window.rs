@@ -75,6 +75,7 @@ impl SlidingWindow {
         self.buckets
     }
 
+    #[inline]
     fn span(&self) -> Span {
         let buckets = u64::from(self.buckets);
         Span { limit: self.capacity(), width: self.period / buckets, buckets }

@@ -220,6 +220,14 @@ impl Exact<Record> for TokenBucket {
     }
 
     #[inline(always)]
+    fn settle<T>(&self, record: &mut Record, now: u64, cost: u64, tell: impl FnOnce(Room, Record, Standing) -> T) -> T {
+        if self.refill == Refill::Continuous {
+            return self.drain().settle(record, now, cost, tell);
+        }
+        self.settle_by_steps(record, now, cost, tell)
+    }
+
+    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
         if self.refill == Refill::Continuous {
             return self.drain().standing(record, now);

@@ -37,6 +37,13 @@ enum Task {
     Take,
 }
 
+impl Task {
+    #[inline]
+    fn of(asked: bool) -> Self {
+        if asked { Self::Take } else { Self::Tell }
+    }
+}
+
 /// Who decided about a request: see [`OnStoreError`](crate::OnStoreError).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -53,11 +60,16 @@ pub enum DecidedBy {
 }
 
 impl Decision {
-    /// A decision to which the outcomes of all limits are to be added.
+    /// A decision to which the outcomes of so many `limits` are to be added.
     #[inline]
-    pub(crate) fn new(at: Timestamp, asked: bool) -> Self {
-        let task = if asked { Task::Take } else { Task::Tell };
-        Self { at, task, by: DecidedBy::Store, outcomes: Outcomes::None }
+    pub(crate) fn new(at: Timestamp, asked: bool, limits: usize) -> Self {
+        Self { at, task: Task::of(asked), by: DecidedBy::Store, outcomes: Outcomes::of(limits) }
+    }
+
+    /// A decision that one limit makes alone.
+    #[inline]
+    pub(crate) fn of(at: Timestamp, asked: bool, outcome: Outcome) -> Self {
+        Self { at, task: Task::of(asked), by: DecidedBy::Store, outcomes: Outcomes::One(outcome) }
     }
 
     #[inline]
@@ -67,7 +79,7 @@ impl Decision {
 
     /// Lets a request go on that nobody has decided about.
     pub(crate) fn by_nobody(at: Timestamp) -> Self {
-        Self { by: DecidedBy::Nobody, ..Self::new(at, false) }
+        Self { at, task: Task::Tell, by: DecidedBy::Nobody, outcomes: Outcomes::None }
     }
 
     /// The same, decided in the store's place.

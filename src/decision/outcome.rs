@@ -146,7 +146,7 @@ impl Outcome {
     }
 
     #[inline]
-    fn room(&self) -> Room {
+    pub(crate) fn room(&self) -> Room {
         let Rest { kind, is_over, high: [high, ..], .. } = Rest::unpack(self.rest);
         let wait = whole(high, self.wait);
         match kind {

@@ -27,8 +27,21 @@ pub(super) struct Overridden {
 }
 
 impl Outcomes {
+    /// None yet, of so many `limits`.
+    pub(super) fn of(limits: usize) -> Self {
+        if limits > 1 { Self::Several(Several::spare()) } else { Self::None }
+    }
+
     #[inline]
     pub(super) fn as_slice(&self) -> &[Outcome] {
+        match self {
+            Self::One(outcome) => slice::from_ref(outcome),
+            _ => self.others(),
+        }
+    }
+
+    #[inline(never)]
+    fn others(&self) -> &[Outcome] {
         match self {
             Self::None => &[],
             Self::One(outcome) => slice::from_ref(outcome),
@@ -66,6 +79,7 @@ impl Outcomes {
     pub(super) fn push(&mut self, outcome: Outcome) {
         match self {
             Self::None => *self = Self::One(outcome),
+            Self::Several(outcomes) => outcomes.0.push(outcome),
             _ => self.push_another(outcome),
         }
     }

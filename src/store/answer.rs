@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -23,18 +24,17 @@ use crate::error::StoreError;
 pub struct Answer<T>(State<T>);
 
 enum State<T> {
-    Ready(Option<Result<T, StoreError>>),
-    Remembered(Option<T>),
+    Ready(Result<T, StoreError>),
+    Remembered(T),
+    Taken,
     Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
-
-const POLLED_AGAIN: &str = "an answer is polled once it is there";
 
 impl<T> Answer<T> {
     /// An answer that is there.
     #[inline]
     pub fn ready(answer: Result<T, StoreError>) -> Self {
-        Self(State::Ready(Some(answer)))
+        Self(State::Ready(answer))
     }
 
     /// An answer that is known without asking, where the store would otherwise have to be: such as a
@@ -42,7 +42,7 @@ impl<T> Answer<T> {
     /// works.
     #[inline]
     pub fn remembered(answer: T) -> Self {
-        Self(State::Remembered(Some(answer)))
+        Self(State::Remembered(answer))
     }
 
     /// An answer that has yet to come.
@@ -53,7 +53,7 @@ impl<T> Answer<T> {
     /// Whether the answer is there, and no error.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
-        matches!(self.0, State::Ready(Some(Ok(_))) | State::Remembered(Some(_)))
+        matches!(self.0, State::Ready(Ok(_)) | State::Remembered(_))
     }
 
     /// Whether it is known without asking.
@@ -69,8 +69,8 @@ impl<T> Answer<T> {
     #[inline]
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
-            State::Ready(Some(answer)) => Ok(answer),
-            State::Remembered(Some(answer)) => Ok(Ok(answer)),
+            State::Ready(answer) => Ok(answer),
+            State::Remembered(answer) => Ok(Ok(answer)),
             state => Err(Self(state)),
         }
     }
@@ -83,10 +83,13 @@ impl<T: Unpin> Future for Answer<T> {
     ///
     /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut self.0 {
-            State::Ready(answer) => Poll::Ready(answer.take().expect(POLLED_AGAIN)),
-            State::Remembered(answer) => Poll::Ready(Ok(answer.take().expect(POLLED_AGAIN))),
-            State::Pending(answer) => answer.as_mut().poll(context),
+        if let State::Pending(answer) = &mut self.0 {
+            return answer.as_mut().poll(context);
+        }
+        match mem::replace(&mut self.0, State::Taken) {
+            State::Ready(answer) => Poll::Ready(answer),
+            State::Remembered(answer) => Poll::Ready(Ok(answer)),
+            State::Pending(_) | State::Taken => panic!("an answer is polled once it is there"),
         }
     }
 }
@@ -95,6 +98,7 @@ impl<T> fmt::Debug for Answer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.0 {
             State::Ready(_) => "ready",
+            State::Taken => "taken",
             State::Remembered(_) => "remembered",
             State::Pending(_) => "pending",
         };

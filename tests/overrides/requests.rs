@@ -134,7 +134,7 @@ async fn a_permit_charges_by_the_size_of_then_and_gives_back_by_that_of_before()
         let work = {
             let bucket = bucket.clone();
             async move |permit: Permit| {
-                bucket.set("42", TokenBucket::new(100, 10, DAY), None).await.unwrap();
+                bucket.set("42", TokenBucket::new(100, 50, DAY), None).await.unwrap();
                 let charged = permit.charge(60).await.unwrap();
                 assert!(charged.is_allowed());
                 let left_then = charged.outcomes()[0].remaining();

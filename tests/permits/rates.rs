@@ -41,7 +41,7 @@ async fn take(limiter: &Limiter, cost: u64) -> Decision {
 }
 
 async fn left(limiter: &Limiter) -> u64 {
-    limiter.peek("key", 0).await.expect("a decision").outcomes()[0].remaining()
+    limiter.peek("key", 1).await.expect("a decision").outcomes()[0].remaining()
 }
 
 /// A bucket of a capacity and a rate a minute.

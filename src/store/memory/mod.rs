@@ -13,17 +13,16 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use self::overrides::{Count, Kept};
-use self::penalise::Told;
 use self::shard::{SLOTS, Shard};
+use self::table::Place;
 use super::{Answer, Charge, Override, Refund, Store, Terms, span};
 use crate::algorithm::{Algorithm, Room};
-use crate::decision::{Decision, Outcome};
+use crate::decision::Decision;
 use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::quota::checked;
-use crate::record::Record;
 use crate::terms;
-use crate::time::{Clock, SystemClock, micros};
+use crate::time::{Clock, SystemClock, Timestamp, micros};
 
 /// Remembers keys in this process: exact, bounded, and without a task in the background.
 ///
@@ -70,7 +69,7 @@ const OVERRIDES: usize = 100_000;
 struct Padded(Mutex<Shard>);
 
 /// The shards of a request, locked in ascending order, so that no two requests wait for each other.
-type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
+type Locked<'l, 's> = &'l mut [(usize, MutexGuard<'s, Shard>)];
 
 impl MemoryStore {
     /// A store of at most a million keys, on the system's clock.
@@ -160,28 +159,23 @@ impl MemoryStore {
         }
     }
 
-    fn shard_of(&self, print: u128) -> usize {
+    /// By the key alone, whatever the limit: most requests have one key, and need one lock.
+    fn shard_of(&self, key: KeyHash) -> usize {
         // Not the leading bits, which order the shard's table.
-        (print >> 8) as usize & (self.shards.len() - 1)
+        (key.as_u128() >> 8) as usize & (self.shards.len() - 1)
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_all(&self, prints: impl Iterator<Item = u128>) -> Locked<'_> {
-        let mut shards: SmallVec<[usize; 8]> = prints.map(|print| self.shard_of(print)).collect();
-        if shards.len() > 1 {
-            shards.sort_unstable();
-            shards.dedup();
+    fn shard_among<'l>(&self, locked: Locked<'l, '_>, key: KeyHash) -> &'l mut Shard {
+        if let [(_, shard)] = locked {
+            return shard;
         }
-        shards.into_iter().map(|shard| (shard, self.lock(shard))).collect()
-    }
-
-    fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, print: u128) -> &'l mut Shard {
-        let shard = self.shard_of(print);
+        let shard = self.shard_of(key);
         let place = locked.iter().position(|(index, _)| *index == shard);
-        &mut locked[place.expect("the shard of every print is locked")].1
+        &mut locked[place.expect("the shard of every key is locked")].1
     }
 
     fn decide(&self, charges: &[Charge<'_>], take: bool) -> Decision {
@@ -192,102 +186,113 @@ impl MemoryStore {
     }
 
     /// Most requests have one limit, and need no more than one lock.
+    #[inline]
     fn decide_one(&self, charge: &Charge<'_>, take: bool) -> Decision {
         let print = charge.terms.print(charge.key);
-        let mut shard = self.lock(self.shard_of(print));
+        let index = self.shard_of(charge.key);
+        let mut locked = [(index, self.lock(index))];
         // Under the lock, so that no request comes with an instant of long ago.
-        let mut decision = Decision::new(self.clock.now(), take);
-        shard.settle(print, charge, self.most, &mut decision);
-        let due = shard.is_sweep_due();
-        drop(shard);
-        if due {
-            self.sweep(decision.at().as_micros());
+        let at = self.clock.now();
+        if locked[0].1.is_sweep_due() {
+            self.sweep(&mut locked, at.as_micros());
         }
-        decision
+        // Last, so that the decision is written where it stays.
+        locked[0].1.settle(print, charge, self.most, at, take)
     }
 
-    fn decide_all(&self, charges: &[Charge<'_>], take: bool) -> Decision {
-        let prints: SmallVec<[u128; 4]> = charges.iter().map(|charge| charge.terms.print(charge.key)).collect();
-        let mut locked = self.lock_all(prints.iter().copied());
+    #[inline(never)]
+    fn decide_all(&self, charges: &[Charge<'_>], asked: bool) -> Decision {
+        let shards = || charges.iter().map(|charge| self.shard_of(charge.key));
+        let first = shards().next().unwrap_or(0);
+        if shards().all(|shard| shard == first) {
+            return self.decide_in(&mut [(first, self.lock(first))], charges, asked);
+        }
+        let mut shards: SmallVec<[usize; 8]> = shards().collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let mut locked: SmallVec<[_; 4]> = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
+        self.decide_in(&mut locked, charges, asked)
+    }
+
+    fn decide_in(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], asked: bool) -> Decision {
         let at = self.clock.now();
         let now = at.as_micros();
-        let overridden = self.overridden(charges, &prints, &mut locked, now);
-        let sized: SmallVec<[Charge<'_>; 4]>;
-        let charges = if overridden.is_empty() {
-            charges
-        } else {
-            let size = |charge: &Charge<'_>| terms::of(charge.terms.index().into(), &overridden);
-            sized = charges
-                .iter()
-                .map(|&charge| Charge { terms: size(&charge).unwrap_or(charge.terms), ..charge })
-                .collect();
-            &sized
-        };
-
-        let rooms: SmallVec<[Room; 4]> = charges
-            .iter()
-            .zip(&prints)
-            .map(|(charge, &print)| match charge.cost {
-                0 => Room::NOW,
-                _ => {
-                    let shard = self.shard_among(&mut locked, print);
-                    let room = shard.peek(print, charge, now);
-                    charge.terms.penalty().map_or(room, |by| penalise::room(shard, print, by, room, now))
-                }
-            })
-            .collect();
-
-        let asked = take;
-        let has_room = |(charge, room): (&Charge<'_>, &Room)| room.is_now() || !charge.terms.is_enforced();
-        let take = take && charges.iter().zip(&rooms).all(has_room);
-        if take {
-            self.make_room(charges, &prints, &mut locked, now);
+        if locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due) {
+            self.sweep(locked, now);
         }
-        let mut decision = Decision::new(at, take);
-        for ((charge, &print), &room) in charges.iter().zip(&prints).zip(&rooms) {
-            let shard = self.shard_among(&mut locked, print);
-            let (mark, standing) = if take && room.is_now() && charge.cost > 0 {
-                shard.commit(print, charge, now)
-            } else {
-                (Record::EMPTY, shard.report(print, charge, now, asked && room.is_after()))
-            };
-            decision.push(match charge.terms.penalty() {
-                None => Outcome::new(charge.subject(), room, mark, standing),
-                Some(by) => Told { room, mark, standing, asked }.outcome(shard, print, charge, by, self.most, now),
-            });
+        let overridden = self.overridden(charges, locked, now);
+        if overridden.is_empty() {
+            return self.decide_sized(locked, charges, at, asked);
         }
-
-        let due = locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due);
-        drop(locked);
-        if due {
-            self.sweep(now);
-        }
-        if overridden.is_empty() { decision } else { decision.overridden(&overridden) }
+        let size = |charge: &Charge<'_>| terms::of(charge.terms.index().into(), &overridden);
+        let sized = charges.iter().map(|&charge| Charge { terms: size(&charge).unwrap_or(charge.terms), ..charge });
+        let sized: SmallVec<[Charge<'_>; 4]> = sized.collect();
+        self.decide_sized(locked, &sized, at, asked).overridden(&overridden)
     }
 
     /// The terms of all limits that have another size for their keys.
-    fn overridden(
-        &self,
-        charges: &[Charge<'_>],
-        prints: &[u128],
-        locked: &mut Locked<'_>,
-        now: u64,
-    ) -> SmallVec<[Arc<Terms>; 1]> {
+    fn overridden(&self, charges: &[Charge<'_>], locked: Locked<'_, '_>, now: u64) -> SmallVec<[Arc<Terms>; 1]> {
         let mut overridden = SmallVec::new();
-        for (charge, &print) in charges.iter().zip(prints).filter(|(charge, _)| charge.terms.is_overridable()) {
-            let kept = self.shard_among(locked, print).overrides.get(print, now, &self.overrides);
+        for charge in charges.iter().filter(|charge| charge.terms.is_overridable()) {
+            let print = charge.terms.print(charge.key);
+            let kept = self.shard_among(locked, charge.key).overrides.get(print, now, &self.overrides);
             overridden.extend(kept.and_then(|kept| charge.terms.overridden(kept.size)).map(Arc::new));
         }
         overridden
     }
 
+    fn decide_sized(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], at: Timestamp, asked: bool) -> Decision {
+        let now = at.as_micros();
+        let mut found: SmallVec<[(u128, Place, Room); 4]> = SmallVec::new();
+        let (mut take, mut is_new, mut is_penal) = (asked, false, false);
+        for charge in charges {
+            let print = charge.terms.print(charge.key);
+            let shard = self.shard_among(locked, charge.key);
+            let (place, mut room) = shard.peek(print, charge, now);
+            if let Some(by) = charge.terms.penalty() {
+                room = penalise::room(shard, charge, by, room, now);
+                is_penal = true;
+            }
+            found.push((print, place, room));
+            take &= room.is_now() || !charge.terms.is_enforced();
+            is_new |= matches!(place, Place::Before(_));
+        }
+        let is_new = take && is_new;
+        if is_new {
+            self.make_room(charges, locked, now);
+        }
+        // A new key moves those that were found, and so does a strike.
+        let moves = is_new || is_penal;
+        let mut decision = Decision::new(at, asked, charges.len());
+        for (charge, &(print, place, room)) in charges.iter().zip(&found) {
+            let shard = self.shard_among(locked, charge.key);
+            let place = if moves { shard.find(print, charge) } else { place };
+            let outcome = if take && room.is_now() && charge.cost > 0 {
+                shard.take(print, place, charge, now)
+            } else {
+                shard.report(place, charge, room, now, asked)
+            };
+            decision.push(match charge.terms.penalty() {
+                None => outcome,
+                Some(by) => penalise::outcome(shard, charge, by, outcome, asked, self.most, now),
+            });
+        }
+        decision
+    }
+
     /// Keeps an override, if there is room once what has expired is gone.
-    fn keep(&self, print: u128, algorithm: &Algorithm, expires_after: Option<Duration>) -> Result<(), StoreError> {
+    fn keep(
+        &self,
+        terms: &Terms,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> Result<(), StoreError> {
         let keep = || {
-            let mut shard = self.lock(self.shard_of(print));
+            let mut shard = self.lock(self.shard_of(key));
             let now = self.clock.now().as_micros();
             let until = expires_after.map(|after| now + span(after));
-            shard.overrides.set(print, Kept { size: algorithm.size(), until }, &self.overrides)
+            shard.overrides.set(terms.print(key), Kept { size: algorithm.size(), until }, &self.overrides)
         };
         if keep() {
             return Ok(());
@@ -299,25 +304,29 @@ impl MemoryStore {
 
     /// Has other keys make way for all that are new to a request, before one of its own can be taken
     /// for one to go.
-    fn make_room(&self, charges: &[Charge<'_>], prints: &[u128], locked: &mut Locked<'_>, now: u64) {
-        for (index, (charge, &print)) in charges.iter().zip(prints).enumerate() {
-            if !leaves_something(charge) || self.shard_among(locked, print).keys() + index < self.most {
+    #[cold]
+    fn make_room(&self, charges: &[Charge<'_>], locked: Locked<'_, '_>, now: u64) {
+        for (index, charge) in charges.iter().enumerate() {
+            if !leaves_something(charge) || self.shard_among(locked, charge.key).keys() + index < self.most {
                 continue;
             }
             let mut before = 0;
-            for (earlier, &other) in charges.iter().zip(prints).take(index) {
-                let shares = leaves_something(earlier) && self.shard_of(other) == self.shard_of(print);
-                before += usize::from(shares && !self.shard_among(locked, other).holds(other, earlier));
+            for earlier in &charges[..index] {
+                let shares = leaves_something(earlier) && self.shard_of(earlier.key) == self.shard_of(charge.key);
+                before += usize::from(shares && !self.shard_among(locked, earlier.key).holds(earlier));
             }
-            self.shard_among(locked, print).make_room(print, charge, before, self.most, now);
+            self.shard_among(locked, charge.key).make_room(charge, before, self.most, now);
         }
     }
 
     /// Drops what means nothing any more from the next part of the next shard, unless someone else
     /// is at work there.
-    fn sweep(&self, now: u64) {
-        let shard = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
-        if let Ok(mut shard) = self.shards[shard].0.try_lock() {
+    #[cold]
+    fn sweep(&self, locked: Locked<'_, '_>, now: u64) {
+        let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
+        if let Some((_, shard)) = locked.iter_mut().find(|(index, _)| *index == next) {
+            shard.sweep(SLOTS, now);
+        } else if let Ok(mut shard) = self.shards[next].0.try_lock() {
             shard.sweep(SLOTS, now);
         }
     }
@@ -361,7 +370,7 @@ impl Store for MemoryStore {
         for &Refund { terms, key, cost, mark } in refunds {
             let print = terms.print(key);
             let charge = Charge { terms, key, cost };
-            self.lock(self.shard_of(print)).refund(print, &charge, mark, now);
+            self.lock(self.shard_of(key)).refund(print, &charge, mark, now);
         }
         Answer::ready(Ok(()))
     }
@@ -369,7 +378,7 @@ impl Store for MemoryStore {
     fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
         for &(terms, key) in keys {
             let print = terms.print(key);
-            let mut shard = self.lock(self.shard_of(print));
+            let mut shard = self.lock(self.shard_of(key));
             shard.forget(print);
             if let Some(penalised) = terms.penalty() {
                 shard.forget(print ^ penalised.mask);
@@ -385,14 +394,13 @@ impl Store for MemoryStore {
         algorithm: &Algorithm,
         expires_after: Option<Duration>,
     ) -> Answer<()> {
-        Answer::ready(self.keep(terms.print(key), algorithm, expires_after))
+        Answer::ready(self.keep(terms, key, algorithm, expires_after))
     }
 
     fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
-        let print = terms.print(key);
-        let mut shard = self.lock(self.shard_of(print));
+        let mut shard = self.lock(self.shard_of(key));
         let now = self.clock.now().as_micros();
-        let kept = shard.overrides.get(print, now, &self.overrides);
+        let kept = shard.overrides.get(terms.print(key), now, &self.overrides);
         let is = kept.and_then(|Kept { size, until }| {
             let expires_after = until.map(|until| micros((until - now).into()));
             Some(Override { algorithm: terms.algorithm().sized(size)?, expires_after })
@@ -401,8 +409,7 @@ impl Store for MemoryStore {
     }
 
     fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
-        let print = terms.print(key);
-        self.lock(self.shard_of(print)).overrides.remove(print, &self.overrides);
+        self.lock(self.shard_of(key)).overrides.remove(terms.print(key), &self.overrides);
         Answer::ready(Ok(()))
     }
 }

@@ -2,10 +2,11 @@
 
 use super::overrides::Overrides;
 use super::table::{Place, Rank, Slot, Table};
-use crate::algorithm::{Algorithm, ByState, Exact, Log, Room, Soft, Standing};
+use crate::algorithm::{Algorithm, ByState, Exact, Log, Room, Soft};
 use crate::decision::{Decision, Outcome};
 use crate::record::Record;
 use crate::store::Charge;
+use crate::time::Timestamp;
 
 impl Slot for Record {
     fn until(&self) -> u64 {
@@ -25,7 +26,7 @@ pub(super) struct Shard {
     records: Table<Record>,
     logs: Table<Log>,
     pub(super) overrides: Overrides,
-    /// How many keys there were after the last request or sweep.
+    /// How many keys there were when the last request was counted, or after the last sweep.
     known: usize,
     /// How many slots are to be looked at.
     due: usize,
@@ -34,43 +35,45 @@ pub(super) struct Shard {
 /// How many slots a sweep looks at.
 pub(super) const SLOTS: usize = 64;
 
-/// How many slots a request is to look at, and one that adds a key: several, so that a store in which
-/// every request leaves something that is soon forgotten stays a small multiple of what it remembers.
+/// How many slots a request is to look at, and one that adds keys, for each: several, so that a store in
+/// which every request leaves something that is soon forgotten stays a small multiple of what it remembers.
 const LOOK: usize = 2;
-const LOOK_AFTER_NEW: usize = 4;
+const LOOK_FOR_NEW: usize = 4;
 
 /// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
 /// algorithm, so that the compiler sees through all of it.
 macro_rules! of_charge {
-    ($shard:expr, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
+    ($shard:ident, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
+        of_charge!(@ $charge, $rule, { let $table = &$shard.records; $call }, { let $table = &$shard.logs; $call })
+    };
+    (mut $shard:ident, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
+        of_charge!(@ $charge, $rule, { let $table = &mut $shard.records; $call }, { let $table = &mut $shard.logs; $call })
+    };
+    (@ $charge:expr, $rule:ident, $record:block, $log:block) => {
         match $charge.terms.raised() {
             None => match $charge.terms.algorithm() {
-                Algorithm::FixedWindow($rule) => of_charge!(@in $shard.records, $table => $call),
-                Algorithm::CalendarWindow($rule) => of_charge!(@in $shard.records, $table => $call),
-                Algorithm::SlidingLog($rule) => of_charge!(@in $shard.logs, $table => $call),
-                Algorithm::SlidingWindow($rule) => of_charge!(@in $shard.logs, $table => $call),
-                Algorithm::SlidingWindowCounter($rule) => of_charge!(@in $shard.records, $table => $call),
-                Algorithm::TokenBucket($rule) => of_charge!(@in $shard.records, $table => $call),
-                Algorithm::LeakyBucket($rule) => of_charge!(@in $shard.records, $table => $call),
-                Algorithm::LeakyBucketQueue($rule) => of_charge!(@in $shard.records, $table => $call),
+                Algorithm::FixedWindow($rule) => $record,
+                Algorithm::CalendarWindow($rule) => $record,
+                Algorithm::SlidingLog($rule) => $log,
+                Algorithm::SlidingWindow($rule) => $log,
+                Algorithm::SlidingWindowCounter($rule) => $record,
+                Algorithm::TokenBucket($rule) => $record,
+                Algorithm::LeakyBucket($rule) => $record,
+                Algorithm::LeakyBucketQueue($rule) => $record,
             },
             Some(ceiling) => match (ceiling.exact(), $charge.terms.algorithm().exact()) {
                 (ByState::Record(ceiling), ByState::Record(limit)) => {
                     let $rule = &Soft { limit, ceiling };
-                    of_charge!(@in $shard.records, $table => $call)
+                    $record
                 }
                 (ByState::Log(ceiling), ByState::Log(limit)) => {
                     let $rule = &Soft { limit, ceiling };
-                    of_charge!(@in $shard.logs, $table => $call)
+                    $log
                 }
                 _ => unreachable!("overage does not change what is remembered"),
             },
         }
     };
-    (@in $of:expr, $table:ident => $call:expr) => {{
-        let $table = &mut $of;
-        $call
-    }};
 }
 
 impl Shard {
@@ -90,66 +93,79 @@ impl Shard {
     }
 
     /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`
-    /// keys, another makes way. The outcome is written where it stays: to copy what was written a moment
-    /// ago stalls the processor.
-    pub(super) fn settle(&mut self, print: u128, charge: &Charge<'_>, most: usize, decision: &mut Decision) {
-        let now = decision.at().as_micros();
-        let take = decision.is_asked();
+    /// keys, another makes way.
+    #[inline]
+    pub(super) fn settle(
+        &mut self,
+        print: u128,
+        charge: &Charge<'_>,
+        most: usize,
+        at: Timestamp,
+        take: bool,
+    ) -> Decision {
+        let now = at.as_micros();
         // Of a new key, all that its limit can ever hold has room, and nothing else is kept.
         if self.keys() >= most && take && charge.cost > 0 && charge.cost <= charge.terms.capacity() {
-            self.make_room(print, charge, 0, most, now);
+            self.make_room(charge, 0, most, now);
         }
-        of_charge!(self, charge, (table, rule) => settle(table, rule, print, charge, decision))
+        of_charge!(mut self, charge, (table, rule) => settle(table, rule, print, charge, at, take))
     }
 
-    /// Whether `charge` has room, of which nothing is taken yet.
-    pub(super) fn peek(&mut self, print: u128, charge: &Charge<'_>, now: u64) -> Room {
-        of_charge!(self, charge, (table, rule) => match table.find(print) {
-            Place::At(at) => rule.peek(&table.entry(at).state, now, charge.cost),
-            Place::Before(_) => rule.peek(&Default::default(), now, charge.cost),
+    /// Where the charge's key is, and whether it has room, of which nothing is taken yet.
+    pub(super) fn peek(&self, print: u128, charge: &Charge<'_>, now: u64) -> (Place, Room) {
+        of_charge!(self, charge, (table, rule) => {
+            let place = table.find(print);
+            match place {
+                Place::At(at) => (place, room(rule, &table.entry(at).state, charge, now)),
+                Place::Before(_) => (place, room(rule, &Default::default(), charge, now)),
+            }
         })
     }
 
-    /// Takes a charge that has room.
-    pub(super) fn commit(&mut self, print: u128, charge: &Charge<'_>, now: u64) -> (Record, Standing) {
-        of_charge!(self, charge, (table, rule) => commit(table, rule, print, charge, now))
+    /// Takes a charge that has room, of a key that is found there now.
+    pub(super) fn take(&mut self, print: u128, place: Place, charge: &Charge<'_>, now: u64) -> Outcome {
+        of_charge!(mut self, charge, (table, rule) => match place {
+            Place::At(at) => take_at(table, rule, at, charge, now),
+            Place::Before(_) => settle_otherwise(table, rule, print, place, charge, now, true),
+        })
     }
 
     /// If the charge's key is new, has others make way, so that there are `most` with it and the
     /// `before` that are to come first.
-    pub(super) fn make_room(&mut self, print: u128, charge: &Charge<'_>, before: usize, most: usize, now: u64) {
-        if self.keys() + before >= most && !self.holds(print, charge) {
+    pub(super) fn make_room(&mut self, charge: &Charge<'_>, before: usize, most: usize, now: u64) {
+        if self.keys() + before >= most && !self.holds(charge) {
             while self.keys() > 0 && self.keys() + before >= most {
                 self.evict(now);
             }
         }
     }
 
-    /// Reports a charge that is not taken: because it was `denied`, or is only asked about.
-    pub(super) fn report(&mut self, print: u128, charge: &Charge<'_>, now: u64, denied: bool) -> Standing {
-        of_charge!(self, charge, (table, rule) => match table.find(print) {
+    /// Reports a charge that is not taken, of a key that is found there now: because there was no `room`,
+    /// where it was `asked` for, because others had none, or because it is only asked about.
+    #[cold]
+    pub(super) fn report(&mut self, place: Place, charge: &Charge<'_>, room: Room, now: u64, asked: bool) -> Outcome {
+        of_charge!(mut self, charge, (table, rule) => match place {
             Place::At(at) => {
-                let entry = table.entry_mut(at);
-                if denied {
-                    entry.set_rank(Rank::DENIED);
+                let (state, rank) = table.entry_mut(at).parts();
+                if asked && room.is_after() {
+                    rank.set(Rank::DENIED);
                 }
-                rule.adopt(&mut entry.state, now);
-                rule.standing(&entry.state, now)
+                report(rule, state, charge, room, now)
             }
-            Place::Before(_) => rule.standing(&Default::default(), now),
+            Place::Before(_) => report(rule, &mut Default::default(), charge, room, now),
         })
     }
 
     /// Gives back what still counts of a `charge` that left `mark`.
     pub(super) fn refund(&mut self, print: u128, charge: &Charge<'_>, mark: Record, now: u64) {
-        of_charge!(self, charge, (table, rule) => if let Place::At(at) = table.find(print) {
+        of_charge!(mut self, charge, (table, rule) => if let Place::At(at) = table.find(print) {
             let entry = table.entry_mut(at);
             rule.refund(&mut entry.state, mark, now, charge.cost);
             if entry.state.until() == 0 {
                 table.remove(at);
             } else {
                 let remaining = rule.standing(&entry.state, now).remaining;
-                entry.set_rank(Rank::of(remaining, charge.terms.capacity()));
+                entry.parts().1.set(Rank::of(remaining, charge.terms));
             }
         });
     }
@@ -191,14 +207,15 @@ impl Shard {
                 self.records.insert(print, record)
             }
         };
-        entry.set_rank(rank);
+        entry.parts().1.set(rank);
         true
     }
 
-    /// Counts a request; after every few, part of the store is to be swept.
+    /// Counts a request and the keys that the one before has added; after every few, part of the store is
+    /// to be swept.
     pub(super) fn is_sweep_due(&mut self) -> bool {
         let keys = self.keys();
-        self.due += if keys > self.known { LOOK_AFTER_NEW } else { LOOK };
+        self.due += LOOK.max(keys.saturating_sub(self.known) * LOOK_FOR_NEW);
         self.known = keys;
         let is_due = self.due >= SLOTS;
         if is_due {
@@ -213,8 +230,12 @@ impl Shard {
         self.known = self.keys();
     }
 
-    pub(super) fn holds(&mut self, print: u128, charge: &Charge<'_>) -> bool {
-        of_charge!(self, charge, (table, _rule) => matches!(table.find(print), Place::At(_)))
+    pub(super) fn holds(&self, charge: &Charge<'_>) -> bool {
+        matches!(self.find(charge.terms.print(charge.key), charge), Place::At(_))
+    }
+
+    pub(super) fn find(&self, print: u128, charge: &Charge<'_>) -> Place {
+        of_charge!(self, charge, (table, _rule) => table.find(print))
     }
 
     fn evict(&mut self, now: u64) {
@@ -227,69 +248,98 @@ impl Shard {
     }
 }
 
-/// [`Shard::peek`], then [`Shard::commit`] or [`Shard::report`], at the price of one look-up.
-#[inline]
+/// Decides a charge that is alone, at the price of one look-up.
+// Not inlined, so that each writes its decision where it stays: to copy what was written a moment ago
+// stalls the processor.
+#[inline(never)]
 fn settle<S: Slot>(
     table: &mut Table<S>,
     rule: &impl Exact<S>,
     print: u128,
     charge: &Charge<'_>,
-    decision: &mut Decision,
-) {
-    let now = decision.at().as_micros();
-    let asked = decision.is_asked() && charge.cost > 0;
-    let peek = |state: &S| if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) };
-    let rank = |standing: &Standing| Rank::of(standing.remaining, charge.terms.capacity());
-    let (room, mark, standing);
+    at: Timestamp,
+    take: bool,
+) -> Decision {
+    let now = at.as_micros();
     match table.find(print) {
-        Place::At(at) => {
-            let entry = table.entry_mut(at);
-            room = peek(&entry.state);
-            if asked && room.is_now() {
-                (mark, standing) = rule.take(&mut entry.state, now, charge.cost);
-                entry.set_rank(rank(&standing));
-            } else {
-                rule.adopt(&mut entry.state, now);
-                (mark, standing) = (Record::EMPTY, rule.standing(&entry.state, now));
-                if asked && room.is_after() {
-                    // What a wait can't help was never kept from it by what it had used.
-                    entry.set_rank(Rank::DENIED);
-                }
-            }
+        Place::At(place) if take && charge.cost > 0 => {
+            settle_at(table, rule, place, charge, now, |outcome| Decision::of(at, take, outcome))
         }
-        Place::Before(_) => {
-            let mut state = S::default();
-            room = peek(&state);
-            if asked && room.is_now() {
-                (mark, standing) = rule.take(&mut state, now, charge.cost);
-                table.insert(print, state).set_rank(rank(&standing));
-            } else {
-                (mark, standing) = (Record::EMPTY, rule.standing(&state, now));
-            }
-        }
+        place => Decision::of(at, take, settle_otherwise(table, rule, print, place, charge, now, take)),
     }
-    decision.push(Outcome::new(charge.subject(), room, mark, standing));
 }
 
-fn commit<S: Slot>(
+/// Takes one of several charges, which has room, of a key that is known.
+#[inline(never)]
+fn take_at<S: Slot>(
+    table: &mut Table<S>,
+    rule: &impl Exact<S>,
+    place: usize,
+    charge: &Charge<'_>,
+    now: u64,
+) -> Outcome {
+    settle_at(table, rule, place, charge, now, |outcome| outcome)
+}
+
+/// Takes a charge of a key that is known, if it has room.
+#[inline(always)]
+fn settle_at<S: Slot, T>(
+    table: &mut Table<S>,
+    rule: &impl Exact<S>,
+    place: usize,
+    charge: &Charge<'_>,
+    now: u64,
+    tell: impl FnOnce(Outcome) -> T,
+) -> T {
+    let (state, rank) = table.entry_mut(place).parts();
+    rule.settle(state, now, charge.cost, |room, mark, standing| {
+        if room.is_now() {
+            rank.set(Rank::of(standing.remaining, charge.terms));
+        } else if room.is_after() {
+            // What a wait can't help was never kept from it by what it had used.
+            rank.set(Rank::DENIED);
+        }
+        tell(Outcome::new(charge.subject(), room, mark, standing))
+    })
+}
+
+/// The same for a key that is not known yet, or what is only asked.
+#[cold]
+#[inline(never)]
+fn settle_otherwise<S: Slot>(
     table: &mut Table<S>,
     rule: &impl Exact<S>,
     print: u128,
+    place: Place,
     charge: &Charge<'_>,
     now: u64,
-) -> (Record, Standing) {
-    let (mark, standing, entry) = match table.find(print) {
-        Place::At(at) => {
-            let entry = table.entry_mut(at);
-            let (mark, standing) = rule.take(&mut entry.state, now, charge.cost);
-            (mark, standing, entry)
-        }
-        Place::Before(_) => {
-            let mut state = S::default();
-            let (mark, standing) = rule.take(&mut state, now, charge.cost);
-            (mark, standing, table.insert(print, state))
-        }
+    take: bool,
+) -> Outcome {
+    let mut new = S::default();
+    let state = match place {
+        Place::At(place) => &mut table.entry_mut(place).state,
+        Place::Before(_) => &mut new,
     };
-    entry.set_rank(Rank::of(standing.remaining, charge.terms.capacity()));
-    (mark, standing)
+    if !take || charge.cost == 0 {
+        return report(rule, state, charge, room(rule, state, charge, now), now);
+    }
+    let outcome = rule
+        .settle(state, now, charge.cost, |room, mark, standing| Outcome::new(charge.subject(), room, mark, standing));
+    if new.until() > 0 {
+        table.insert(print, new).parts().1.set(Rank::of(outcome.remaining(), charge.terms));
+    }
+    outcome
+}
+
+#[inline(always)]
+fn room<S>(rule: &impl Exact<S>, state: &S, charge: &Charge<'_>, now: u64) -> Room {
+    if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) }
+}
+
+fn report<S>(rule: &impl Exact<S>, state: &mut S, charge: &Charge<'_>, room: Room, now: u64) -> Outcome {
+    // Who asks for nothing changes nothing.
+    if charge.cost > 0 {
+        rule.adopt(state, now);
+    }
+    Outcome::new(charge.subject(), room, Record::EMPTY, rule.standing(state, now))
 }

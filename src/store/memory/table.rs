@@ -6,6 +6,8 @@
 //! at the first larger print, growing is one pass over both tables, any size will do, not only
 //! powers of two, and an entry is removed by moving its followers one place up: no tombstones.
 
+use crate::store::Terms;
+
 /// What a table can hold.
 pub(super) trait Slot: Default {
     /// The instant, in µs, from which the slot's content means nothing any more. Zero for a slot
@@ -14,12 +16,19 @@ pub(super) trait Slot: Default {
 }
 
 /// Aligned so that none lies across two cache lines.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(32))]
 pub(super) struct Entry<T> {
-    /// The key's hash, but for the last 8 bits, which hold the entry's rank.
-    print: u128,
+    print: Print,
     pub(super) state: T,
+}
+
+/// The key's hash, but for the last 8 bits, which hold the entry's rank. In halves: most look-ups need
+/// no more than the first to see that an entry is not the one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Print {
+    high: u64,
+    low: u64,
 }
 
 /// How much of its limit a key had used when it was last decided: 0 for nothing, [`Rank::DENIED`]
@@ -30,26 +39,52 @@ pub(super) struct Rank(u8);
 impl Rank {
     pub(super) const DENIED: Self = Self(u8::MAX);
 
-    pub(super) fn of(remaining: u64, capacity: u64) -> Self {
-        // Capacities stay below 2^33, so nothing overflows.
-        let used = capacity.saturating_sub(remaining);
-        Self((used * 254 / capacity.max(1)) as u8)
+    /// Of a key that has so many of the strikes after which it is refused.
+    pub(super) fn near(strikes: u64, of: u64) -> Self {
+        Self((strikes.min(of) * 254 / of.max(1)) as u8)
+    }
+
+    /// Of a key to which so much of its limit is left.
+    #[inline]
+    pub(super) fn of(remaining: u64, terms: &Terms) -> Self {
+        Self(terms.used(remaining))
     }
 }
 
-const RANK: u128 = 0xff;
+const RANK: u64 = 0xff;
+
+impl Print {
+    /// No look-up goes on behind an empty slot.
+    const EMPTY: Self = Self { high: u64::MAX, low: u64::MAX };
+
+    #[inline]
+    fn of(print: u128) -> Self {
+        Self { high: (print >> 64) as u64, low: print as u64 & !RANK }
+    }
+
+    fn rank(self) -> Rank {
+        Rank((self.low & RANK) as u8)
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, rank: Rank) {
+        self.low = self.low & !RANK | u64::from(rank.0);
+    }
+}
 
 impl<T: Slot> Entry<T> {
+    fn empty() -> Self {
+        Self { print: Print::EMPTY, state: T::default() }
+    }
+
     fn is_empty(&self) -> bool {
         self.state.until() == 0
     }
 
-    fn rank(&self) -> Rank {
-        Rank((self.print & RANK) as u8)
-    }
-
-    pub(super) fn set_rank(&mut self, rank: Rank) {
-        self.print = self.print & !RANK | u128::from(rank.0);
+    /// What it remembers, and where its rank is.
+    #[inline]
+    pub(super) fn parts(&mut self) -> (&mut T, &mut Print) {
+        (&mut self.state, &mut self.print)
     }
 }
 
@@ -96,19 +131,23 @@ impl<T: Slot> Table<T> {
     }
 
     #[inline]
-    fn home(&self, print: u128) -> usize {
-        (((print >> 64) * self.spread as u128) >> 64) as usize
+    fn home(&self, print: Print) -> usize {
+        ((u128::from(print.high) * self.spread as u128) >> 64) as usize
     }
 
     #[inline]
     pub(super) fn find(&self, print: u128) -> Place {
+        let print = Print::of(print);
         let mut at = self.home(print);
         while let Some(entry) = self.slots.get(at) {
-            if entry.is_empty() {
-                break;
-            }
-            if entry.print | RANK >= print | RANK {
-                return if entry.print | RANK == print | RANK { Place::At(at) } else { Place::Before(at) };
+            if entry.print.high >= print.high {
+                let low = entry.print.low & !RANK;
+                if entry.print.high > print.high || low > print.low || entry.is_empty() {
+                    break;
+                }
+                if low == print.low {
+                    return Place::At(at);
+                }
             }
             at += 1;
         }
@@ -134,10 +173,10 @@ impl<T: Slot> Table<T> {
         let gap = self.slots[at..].iter().position(Entry::is_empty);
         let gap = gap.map_or(self.slots.len(), |distance| at + distance);
         if gap == self.slots.len() {
-            Self::push(&mut self.slots, self.spread, Entry::default());
+            Self::push(&mut self.slots, self.spread, Entry::empty());
         }
         self.slots[at..=gap].rotate_right(1);
-        self.slots[at] = Entry { print: print & !RANK, state };
+        self.slots[at] = Entry { print: Print::of(print), state };
         self.len += 1;
         &mut self.slots[at]
     }
@@ -148,7 +187,7 @@ impl<T: Slot> Table<T> {
             end += 1;
         }
         self.slots[at..end].rotate_left(1);
-        self.slots[end - 1] = Entry::default();
+        self.slots[end - 1] = Entry::empty();
         self.len -= 1;
     }
 
@@ -174,12 +213,12 @@ impl<T: Slot> Table<T> {
         for entry in old.into_iter().filter(|entry| !entry.is_empty()) {
             let home = self.home(entry.print);
             while larger.len() < home {
-                larger.push(Entry::default());
+                larger.push(Entry::empty());
             }
             Self::push(&mut larger, spread, entry);
         }
         while larger.len() < spread + 8 {
-            larger.push(Entry::default());
+            larger.push(Entry::empty());
         }
         self.slots = larger;
     }
@@ -214,7 +253,7 @@ impl<T: Slot> Table<T> {
                 continue;
             }
             let until = entry.state.until();
-            let rank = if until <= now { Rank(0) } else { entry.rank() };
+            let rank = if until <= now { Rank(0) } else { entry.print.rank() };
             let candidate = Candidate { rank, until, at };
             lowest = Some(lowest.map_or(candidate, |lowest| lowest.min(candidate)));
             seen += 1;
@@ -244,6 +283,8 @@ mod tests {
 
     use super::*;
 
+    const RANK: u128 = super::RANK as u128;
+
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     struct Until(u64);
 
@@ -269,7 +310,7 @@ mod tests {
                 match (action, table.find(print)) {
                     (0..=4, Place::At(at)) => {
                         table.entry_mut(at).state = Until(until);
-                        table.entry_mut(at).set_rank(Rank(until as u8));
+                        table.entry_mut(at).parts().1.set(Rank(until as u8));
                         map.insert(print, until);
                     }
                     (0..=4, Place::Before(_)) => {
@@ -330,10 +371,10 @@ mod tests {
     fn the_lowest_rank_goes_first_and_a_denied_one_last() {
         let mut table = Table::<Until>::new();
         for n in 0..200u128 {
-            table.insert(n << 120, Until(1_000)).set_rank(Rank::DENIED);
+            table.insert(n << 120, Until(1_000)).parts().1.set(Rank::DENIED);
         }
-        table.insert(77 << 119, Until(1_000)).set_rank(Rank(3));
-        table.insert(78 << 113, Until(2_000)).set_rank(Rank(2));
+        table.insert(77 << 119, Until(1_000)).parts().1.set(Rank(3));
+        table.insert(78 << 113, Until(2_000)).parts().1.set(Rank(2));
         for rank in [Rank(2), Rank(3), Rank::DENIED] {
             let candidate = table.candidate(5).unwrap();
             assert_eq!(candidate.rank, rank);

@@ -208,10 +208,10 @@ pub(super) fn decide<'a>(
     take: bool,
     counted: bool,
     now: u64,
-    charges: impl Iterator<Item = Charge<'a>>,
+    charges: impl ExactSizeIterator<Item = Charge<'a>>,
     found: &Found,
 ) -> Result<Decision, Fault> {
-    let mut decision = Decision::new(Timestamp::from_micros(now), take);
+    let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
     let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
     let mut keys = found.held();
     let mut next = || keys.next().and_then(State::all).ok_or(Fault::Reply("no state"));
@@ -266,8 +266,8 @@ fn penalised(
 /// Whether what was `found` says that the script has changed a rate, whatever it decided.
 pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
     let mut held = found.held().map(|held| State::all(held).unwrap_or_default());
-    asked.iter().any(|Asked { terms, .. }| {
-        let changes = held.next().is_some_and(|held| terms.ceiling().adopts(&held));
+    asked.iter().any(|Asked { terms, cost, .. }| {
+        let changes = held.next().is_some_and(|held| *cost > 0 && terms.ceiling().adopts(&held));
         terms.penalty().is_some().then(|| held.next());
         changes
     })
@@ -276,7 +276,7 @@ pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
 fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
     let room = if cost == 0 { Room::NOW } else { rule.peek(&state, now, cost) };
     let mark = if take && room.is_now() && cost > 0 { rule.commit(&mut state, now, cost) } else { Record::EMPTY };
-    if mark == Record::EMPTY {
+    if mark == Record::EMPTY && cost > 0 {
         rule.adopt(&mut state, now);
     }
     (room, mark, rule.standing(&state, now))

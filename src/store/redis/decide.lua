@@ -146,8 +146,8 @@ local function decide(take, counts, limits)
     local charge = charges[i]
     if take and charge.free and charge[1] > 0 then
       charge.rule.commit(charge)
-    elseif charge.moved then
-      -- What another rate left is paid at this one, whatever is decided.
+    elseif charge.moved and charge[1] > 0 then
+      -- What another rate left is paid at this one, whatever is decided; but who asks for nothing changes nothing.
       charge.rule.adopt(charge)
     end
   end

@@ -241,7 +241,7 @@ impl Report {
     }
 
     fn decision(self, charge: bool) -> Decision {
-        let mut decision = Decision::new(self.at, charge);
+        let mut decision = Decision::new(self.at, charge, self.outcomes.len());
         for (_, outcome) in self.outcomes {
             decision.push(outcome);
         }

@@ -348,7 +348,7 @@ impl<'a> Trace<'a> {
             if take && rooms[limit].is_now() && costs[limit] > 0 {
                 mark = memory.commit(terms.ceiling(), self.now, costs[limit]);
                 receipt.push((limit, costs[limit], mark));
-            } else {
+            } else if costs[limit] > 0 {
                 memory.adopt(terms.ceiling(), self.now);
             }
             let mut standing = memory.standing(algorithm, self.now);
