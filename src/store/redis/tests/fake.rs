@@ -6,13 +6,25 @@ use std::rc::Rc;
 
 use deadpool_redis::redis;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
+use smallvec::SmallVec;
 
+use crate::algorithm::State;
 use crate::store::redis::script::{self, Request, TEXT};
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Held {
     Text(Vec<u8>),
     List(VecDeque<Vec<u8>>),
+}
+
+impl Held {
+    /// The states in it, where it is one text.
+    pub(super) fn states(&self) -> Option<SmallVec<[State; 4]>> {
+        match self {
+            Self::Text(text) => State::all(text),
+            Self::List(_) => None,
+        }
+    }
 }
 
 /// What a key holds, and the last ms at which it is there.

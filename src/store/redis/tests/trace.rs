@@ -249,7 +249,11 @@ impl<'a> Trace<'a> {
         }
         let keys = fake.keys.borrow();
         let limits = self.terms.iter().zip(&self.memories).map(|(terms, memory)| {
-            (key::name("t", terms, self.key), memory.standing(terms.algorithm(), self.now).reset_after)
+            let name = key::name("t", terms, self.key);
+            let held = keys.get(name.as_bytes()).and_then(|(held, _)| held.states());
+            // It means as much as it did at the rate that has left it, until someone decides by another.
+            let is_left = held.is_some_and(|held| terms.ceiling().adopts(&held));
+            (name, if is_left { 0 } else { memory.standing(terms.algorithm(), self.now).reset_after })
         });
         let penalties = self.terms.iter().zip(&self.penalties).map(|(terms, record)| {
             let left = record.until.saturating_sub(self.now);
