@@ -55,6 +55,9 @@ use crate::store::{Answer, LONGEST_OVERRIDE, Override, Store, Terms};
 /// To let a key do as it likes, give it as much as there can be: `FixedWindow::per_day(u32::MAX)`. None is of 0
 /// tokens: to shut a client out is not a limiter's to decide by a size, as it would still be told when to come back.
 ///
+/// Whoever is denied by an override that expires is told to wait as if it did not. Where a limit's algorithm or
+/// period changes, it is another limit: overrides of the one before stay in the store until they expire.
+///
 /// It counts for the next decision in this process, and on a [`RedisStore`](crate::RedisStore) in any other. Only
 /// denials that another process [remembers](crate::RedisStore::remember_denials) are told for up to a second
 /// more. Each decision goes by one size. What was charged by another one is given back by that.

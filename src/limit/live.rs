@@ -33,8 +33,9 @@ use crate::observe::{Event, Observer};
 ///
 /// - A request goes by the limits that there were when it came, to its end: by their keys, costs and headers,
 ///   on a route with a cost of its own too, and with whatever its [`Permit`](crate::Permit) does later. A
-///   request that comes once [`replace`](Self::replace) has returned goes by the new ones. None is refused or
-///   delayed for it.
+///   request that comes once [`replace`](Self::replace) has returned goes by the new ones. None is refused for it.
+///   The first that comes then by each layer (and by each of its [costs](crate::RateLimitLayer::cost)) works out
+///   what it goes by, which takes some µs for each limit, and others wait for that.
 /// - **What was used counts on** under each limit that has the same name, algorithm and period as before (and of a
 ///   token bucket, that fills in the same way; of a sliding window, that has as many buckets),
 ///   whatever else of it is new. A limit that is gone does not apply any more; what keys have used of it is

@@ -8,6 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
 use http::Request;
+use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tower_ratelimit::{FixedWindow, Limit, MemoryStore, Store, key};
 
@@ -26,11 +27,14 @@ async fn race(stores: [Arc<dyn Store>; 2]) {
     let overrides = layers[0].overrides("daily").unwrap();
     let apps = layers.map(|layer| Router::new().route("/", get(async || "")).layer(layer));
     let is_over = Arc::new(AtomicBool::new(false));
+    // No request is there before the first override is set.
+    let start = Arc::new(Barrier::new(65));
 
     let mut tasks = JoinSet::new();
     for task in 0..64 {
-        let app = apps[task % 2].clone();
+        let (app, start) = (apps[task % 2].clone(), start.clone());
         tasks.spawn(async move {
+            start.wait().await;
             let mut seen = Vec::new();
             for _ in 0..12 {
                 let request = Request::get("/").header("x-customer", "42").body(Body::empty()).unwrap();
@@ -43,22 +47,21 @@ async fn race(stores: [Arc<dyn Store>; 2]) {
     }
     let over = is_over.clone();
     let setter = tokio::spawn(async move {
-        let mut set = 0;
+        overrides.set("42", FixedWindow::new(100, LONG), None).await.unwrap();
+        start.wait().await;
         while !over.load(Ordering::Relaxed) {
             for size in [100, 300, 200] {
                 match size {
                     200 => overrides.remove("42").await.unwrap(),
                     _ => overrides.set("42", FixedWindow::new(size, LONG), None).await.unwrap(),
                 }
-                set += 1;
                 tokio::task::yield_now().await;
             }
         }
-        set
     });
     let seen: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
     is_over.store(true, Ordering::Relaxed);
-    assert!(setter.await.unwrap() > 0);
+    setter.await.unwrap();
 
     assert!(seen.iter().all(|(_, size, _)| [100, 200, 300].contains(size)), "{seen:?}");
     let mut taken: Vec<i64> = seen.iter().filter(|(allowed, ..)| *allowed).map(|(_, size, left)| size - left).collect();
