@@ -7,7 +7,9 @@ use super::windows::Windows;
 #[cfg(feature = "time-zones")]
 use super::zone::{Named, Zone};
 use super::{Size, share};
-use crate::error::{ConfigError, or_panic};
+use crate::error::ConfigError;
+#[cfg(feature = "time-zones")]
+use crate::error::or_panic;
 use crate::quota::{self, checked};
 use crate::record::Record;
 
