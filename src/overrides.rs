@@ -58,8 +58,8 @@ use crate::store::{Answer, LONGEST_OVERRIDE, Override, Store, Terms};
 /// Whoever is denied by an override that expires is told to wait as if it did not. Where a limit's algorithm or
 /// period changes, it is another limit: overrides of the one before stay in the store until they expire.
 ///
-/// It counts for the next decision in this process, and on a [`RedisStore`](crate::RedisStore) in any other. Only
-/// denials that another process [remembers](crate::RedisStore::remember_denials) are told for up to a second
+/// It counts for the next decision in this process, and on a `RedisStore` in any other. Only
+/// denials that another process remembers are told for up to a second
 /// more. Each decision goes by one size. What was charged by another one is given back by that.
 /// [`Limiter::reset`](crate::Limiter::reset) forgets what a key has used, and leaves its override.
 ///

@@ -14,7 +14,7 @@ use crate::quota::{self, checked};
 use crate::record::Record;
 
 /// At most `limit` tokens in each day, week, month or year of a calendar: in UTC, unless
-/// [`in_zone`](Self::in_zone) says where. For quotas that people are billed by.
+/// `in_zone` says where. For quotas that people are billed by.
 ///
 /// - **Admits at most**: `limit` in a window; twice that across the edge of two.
 /// - **Remembers**: 16 bytes a key: the window and its count.
