@@ -56,7 +56,10 @@ async fn a_demoted_master_is_left_for_the_new_one() {
     sentinels.fail_over();
     println!("demoted, failed over: {:?}", resume(&limiter).await);
     sentinels.wait_for_master(&replica);
-    assert_eq!(charged(&limiter).await, 2);
+    // The charge that came first may have been taken by the old one, which has forgotten it since.
+    let kept = charged(&limiter).await;
+    assert!((1..=2).contains(&kept), "{kept}");
+    assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), kept + 1);
 }
 
 /// A failover on order, with nothing broken.
