@@ -2,7 +2,7 @@
 
 use super::overrides::Overrides;
 use super::table::{Place, Rank, Slot, Table};
-use crate::algorithm::{Algorithm, ByState, Exact, Log, Room, Soft};
+use crate::algorithm::{ByState, Exact, Log, Room, Rule, Soft};
 use crate::decision::{Decision, Outcome};
 use crate::record::Record;
 use crate::store::Charge;
@@ -51,15 +51,15 @@ macro_rules! of_charge {
     };
     (@ $charge:expr, $rule:ident, $record:block, $log:block) => {
         match $charge.terms.raised() {
-            None => match $charge.terms.algorithm() {
-                Algorithm::FixedWindow($rule) => $record,
-                Algorithm::CalendarWindow($rule) => $record,
-                Algorithm::SlidingLog($rule) => $log,
-                Algorithm::SlidingWindow($rule) => $log,
-                Algorithm::SlidingWindowCounter($rule) => $record,
-                Algorithm::TokenBucket($rule) => $record,
-                Algorithm::LeakyBucket($rule) => $record,
-                Algorithm::LeakyBucketQueue($rule) => $record,
+            None => match $charge.terms.rule() {
+                Rule::Drain($rule) => $record,
+                Rule::Queue($rule) => $record,
+                Rule::AtIntervals($rule) => $record,
+                Rule::FixedWindow($rule) => $record,
+                Rule::CalendarWindow($rule) => $record,
+                Rule::SlidingWindowCounter($rule) => $record,
+                Rule::SlidingWindow($rule) => $log,
+                Rule::SlidingLog($rule) => $log,
             },
             Some(ceiling) => match (ceiling.exact(), $charge.terms.algorithm().exact()) {
                 (ByState::Record(ceiling), ByState::Record(limit)) => {
