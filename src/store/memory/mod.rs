@@ -161,8 +161,9 @@ impl MemoryStore {
 
     /// By the key alone, whatever the limit: most requests have one key, and need one lock.
     fn shard_of(&self, key: KeyHash) -> usize {
-        // Not the leading bits, which order the shard's table.
-        (key.as_u128() >> 8) as usize & (self.shards.len() - 1)
+        // Not the leading bits, which order the shard's table; and of one word, as one that lies across two that
+        // were just written would have to wait for both.
+        (key.as_u128() as u64 >> 8) as usize & (self.shards.len() - 1)
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
