@@ -379,6 +379,7 @@ fn hash(guard: &Guard, key: &(impl Key + ?Sized)) -> KeyHash {
     key::hash(key, guard.hasher())
 }
 
+#[inline]
 fn charges<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'a>; 4]> {
     let key = hash(guard, key);
     let mut charges = SmallVec::new();

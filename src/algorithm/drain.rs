@@ -290,13 +290,20 @@ impl Drain {
         cost: u64,
         tell: impl FnOnce(&Record, Room, Record, Standing) -> T,
     ) -> T {
-        if self.is_narrow(record, now, cost) {
-            let before = self.debt::<u64>(record, now);
-            if before + self.units::<u64>(cost) <= self.units(self.capacity) {
+        let narrowly = self.is_narrow(record, now, cost).then(|| self.debt::<u64>(record, now));
+        let (room, mark, standing) = match narrowly {
+            Some(before) if before + self.units::<u64>(cost) <= self.units(self.capacity) => {
                 let (mark, standing) = self.add(record, now, before, cost);
-                return tell(record, Room::NOW, mark, standing);
+                (Room::NOW, mark, standing)
             }
-        }
+            _ => self.settle_in_steps(record, now, cost),
+        };
+        tell(record, room, mark, standing)
+    }
+
+    /// The same for what is no everyday matter, and where there is no room.
+    #[inline(never)]
+    fn settle_in_steps(&self, record: &mut Record, now: u64, cost: u64) -> (Room, Record, Standing) {
         let room = self.peek(record, now, cost);
         let (mark, standing) = if room.is_now() {
             self.take(record, now, cost)
@@ -304,7 +311,7 @@ impl Drain {
             self.adopt(record, now);
             (Record::EMPTY, self.standing(record, now))
         };
-        tell(record, room, mark, standing)
+        (room, mark, standing)
     }
 
     #[inline]

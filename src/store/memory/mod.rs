@@ -13,7 +13,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use self::overrides::{Count, Kept};
-use self::shard::{SLOTS, Shard};
+use self::shard::{AllTaken, SLOTS, Shard};
 use self::table::Place;
 use super::{Answer, Charge, Override, Refund, Store, Terms, span};
 use crate::algorithm::{Algorithm, Room};
@@ -221,6 +221,11 @@ impl MemoryStore {
         if locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due) {
             self.sweep(locked, now);
         }
+        let mut decision = Decision::new(at, asked, charges.len());
+        if asked && self.take_all(locked, charges, now, &mut decision) {
+            return decision;
+        }
+        drop(decision);
         let overridden = self.overridden(charges, locked, now);
         if overridden.is_empty() {
             return self.decide_sized(locked, charges, at, asked);
@@ -229,6 +234,22 @@ impl MemoryStore {
         let sized = charges.iter().map(|&charge| Charge { terms: size(&charge).unwrap_or(charge.terms), ..charge });
         let sized: SmallVec<[Charge<'_>; 4]> = sized.collect();
         self.decide_sized(locked, &sized, at, asked).overridden(&overridden)
+    }
+
+    /// Takes all charges in one pass, if each has room and is of a key that is known: as it mostly is. If one is
+    /// not, all is as it was.
+    fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64, decision: &mut Decision) -> bool {
+        let mut taken = AllTaken::new();
+        for charge in charges {
+            let shard = self.shard_among(locked, charge.key);
+            if !shard.take_known(charge, now, decision, &mut taken) {
+                for (charge, taken) in charges.iter().zip(taken) {
+                    self.shard_among(locked, charge.key).put_back(taken);
+                }
+                return false;
+            }
+        }
+        true
     }
 
     /// The terms of all limits that have another size for their keys.

@@ -16,7 +16,7 @@ pub(super) trait Slot: Default {
 }
 
 /// Aligned so that none lies across two cache lines.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 pub(super) struct Entry<T> {
     print: Print,
