@@ -115,7 +115,7 @@ impl Outcomes {
 
 /// Outcomes in a vector, of which an earlier request may have left more: so they are written where they stay, with
 /// no call in between that makes room.
-pub(super) struct Several {
+pub(crate) struct Several {
     outcomes: Vec<Outcome>,
     len: usize,
 }
@@ -129,7 +129,7 @@ thread_local! {
 }
 
 impl Several {
-    fn spare() -> Self {
+    pub(crate) fn spare() -> Self {
         // A thread that ends has none any more.
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
         Self { outcomes: spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4)), len: 0 }
@@ -144,13 +144,18 @@ impl Several {
         &mut self.outcomes[..self.len]
     }
 
-    #[inline]
     fn push(&mut self, outcome: Outcome) {
-        match self.outcomes.get_mut(self.len) {
-            Some(place) => *place = outcome,
-            None => self.outcomes.push(outcome),
+        *self.add() = outcome;
+    }
+
+    /// Adds an outcome that has yet to be written.
+    #[inline]
+    pub(crate) fn add(&mut self) -> &mut Outcome {
+        if self.len == self.outcomes.len() {
+            self.outcomes.push(Outcome::NONE);
         }
         self.len += 1;
+        &mut self.outcomes[self.len - 1]
     }
 
     fn retain(&mut self, is_kept: impl Fn(&Outcome) -> bool) {

@@ -17,7 +17,7 @@ use self::shard::{AllTaken, SLOTS, Shard};
 use self::table::Place;
 use super::{Answer, Charge, Override, Refund, Store, Terms, span};
 use crate::algorithm::{Algorithm, Room};
-use crate::decision::Decision;
+use crate::decision::{Decision, Several};
 use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::quota::checked;
@@ -221,11 +221,9 @@ impl MemoryStore {
         if locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due) {
             self.sweep(locked, now);
         }
-        let mut decision = Decision::new(at, asked, charges.len());
-        if asked && self.take_all(locked, charges, now, &mut decision) {
-            return decision;
+        if asked && let Some(outcomes) = self.take_all(locked, charges, now) {
+            return Decision::of_several(at, outcomes);
         }
-        drop(decision);
         let overridden = self.overridden(charges, locked, now);
         if overridden.is_empty() {
             return self.decide_sized(locked, charges, at, asked);
@@ -238,18 +236,19 @@ impl MemoryStore {
 
     /// Takes all charges in one pass, if each has room and is of a key that is known: as it mostly is. If one is
     /// not, all is as it was.
-    fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64, decision: &mut Decision) -> bool {
+    fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64) -> Option<Several> {
+        let mut outcomes = Several::spare();
         let mut taken = AllTaken::new();
         for charge in charges {
             let shard = self.shard_among(locked, charge.key);
-            if !shard.take_known(charge, now, decision, &mut taken) {
+            if !shard.take_known(charge, now, &mut outcomes, &mut taken) {
                 for (charge, taken) in charges.iter().zip(taken) {
                     self.shard_among(locked, charge.key).put_back(taken);
                 }
-                return false;
+                return None;
             }
         }
-        true
+        Some(outcomes)
     }
 
     /// The terms of all limits that have another size for their keys.

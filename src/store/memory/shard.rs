@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::overrides::Overrides;
 use super::table::{Entry, Place, Rank, Slot, Table};
 use crate::algorithm::{ByState, Exact, Log, Room, Rule, Soft};
-use crate::decision::{Decision, Outcome};
+use crate::decision::{Decision, Outcome, Several};
 use crate::record::Record;
 use crate::store::Charge;
 use crate::time::Timestamp;
@@ -153,7 +153,7 @@ impl Shard {
         &mut self,
         charge: &Charge<'_>,
         now: u64,
-        decision: &mut Decision,
+        outcomes: &mut Several,
         taken: &mut AllTaken,
     ) -> bool {
         let terms = charge.terms;
@@ -161,12 +161,12 @@ impl Shard {
             return false;
         }
         match terms.rule() {
-            Rule::Drain(rule) => take_known(&mut self.records, rule, charge, now, decision, taken),
-            Rule::Queue(rule) => take_known(&mut self.records, rule, charge, now, decision, taken),
-            Rule::AtIntervals(rule) => take_known(&mut self.records, rule, charge, now, decision, taken),
-            Rule::FixedWindow(rule) => take_known(&mut self.records, rule, charge, now, decision, taken),
-            Rule::CalendarWindow(rule) => take_known(&mut self.records, rule, charge, now, decision, taken),
-            Rule::SlidingWindowCounter(rule) => take_known(&mut self.records, rule, charge, now, decision, taken),
+            Rule::Drain(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::Queue(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::AtIntervals(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::FixedWindow(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::CalendarWindow(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::SlidingWindowCounter(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
             // Of a log, it is no small matter to keep what it was.
             Rule::SlidingWindow(_) | Rule::SlidingLog(_) => false,
         }
@@ -348,14 +348,15 @@ fn take_known(
     rule: &impl Exact<Record>,
     charge: &Charge<'_>,
     now: u64,
-    decision: &mut Decision,
+    outcomes: &mut Several,
     taken: &mut AllTaken,
 ) -> bool {
     let Place::At(place) = table.find(charge.terms.print(charge.key)) else { return false };
     taken.push(Taken { place, before: *table.entry(place) });
+    let place_of_outcome = outcomes.add();
     settle_at(table, rule, place, charge, now, |outcome| {
         let is_allowed = outcome.is_allowed();
-        decision.push(outcome);
+        *place_of_outcome = outcome;
         is_allowed
     })
 }
