@@ -200,13 +200,18 @@ impl Limiter {
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
         // Most have one limit.
-        let guard = self.present();
-        if let [terms] = guard.limits().all_terms() {
-            let terms = guard.limits().present(terms);
-            return guard.acquire(&[Charge { terms, key: hash(&guard, &key), cost }]);
+        if let ([terms], None) = (self.guard.limits().all_terms(), &self.following) {
+            let terms = self.guard.limits().present(terms);
+            return self.guard.acquire(&[Charge { terms, key: hash(&self.guard, &key), cost }]);
         }
+        self.acquire_from_all(&key, cost)
+    }
+
+    #[inline(never)]
+    fn acquire_from_all(&self, key: &impl Key, cost: u64) -> Answer<Decision> {
+        let guard = self.present();
         let mut charges = Charges::new();
-        charge_each(&guard, &key, |_| cost, &mut charges);
+        charge_each(&guard, key, |_| cost, &mut charges);
         acquire(&guard, &charges)
     }
 
