@@ -46,6 +46,7 @@ pub use calendar_window::CalendarWindow;
 pub use fixed_window::FixedWindow;
 pub use leaky_bucket::LeakyBucket;
 pub use leaky_bucket_queue::LeakyBucketQueue;
+use leaky_bucket_queue::Queue;
 pub(crate) use log::Log;
 pub use penalty::Penalty;
 pub(crate) use penalty::Sentence;

@@ -1,9 +1,8 @@
 //! The limits as a store in this process decides by them.
 
 use super::drain::Drain;
-use super::leaky_bucket_queue::Queue;
 use super::{
-    Algorithm, CalendarWindow, FixedWindow, Refill, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, Queue, Refill, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
 /// A limit with all that can be worked out of it once, before any request comes.
