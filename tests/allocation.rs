@@ -127,11 +127,10 @@ const DENIED: usize = 1_100;
 
 /// `RateLimit`; `RateLimit-Policy` was written before.
 const DRAFT: usize = 1;
-/// What is left, and the reset; the limit was written before.
-const TRIPLE: usize = 2;
-/// The text, and `Retry-After`.
-const REFUSAL: usize = 4;
-const PROBLEM: usize = 15;
+/// What is left and the reset together; the limit was written before.
+const TRIPLE: usize = 1;
+/// The text, and `Retry-After`, which is long here.
+const REFUSAL: usize = 2;
 /// The note itself, what is on it, and its place among the request's extensions.
 const NOTE: usize = 4;
 
@@ -291,10 +290,15 @@ fn little_where_limits_are_told() {
     allocates("draft, one limit", &by_peer(), ALLOWED, DRAFT);
     allocates("draft, two limits", &two(), ALLOWED, DRAFT);
     allocates("triple", &two().headers(triple), ALLOWED, TRIPLE);
+    let many = || layer([Limit::new("a", FixedWindow::per_day(1_000_000))]);
+    allocates("triple of large numbers", &many().headers(triple), ALLOWED, TRIPLE);
     allocates("denied, untold", &by_peer().headers([]), DENIED, REFUSAL);
     allocates("denied, draft", &by_peer(), DENIED, REFUSAL + DRAFT);
     allocates("denied, triple", &by_peer().headers(triple), DENIED, REFUSAL + TRIPLE);
-    allocates("denied, problem+json", &by_peer().headers([]).problem_json(), DENIED, PROBLEM);
+    allocates("denied by two, draft", &layer([limit("a"), limit("b")]), DENIED, REFUSAL + DRAFT);
+    allocates("denied, problem+json", &by_peer().headers([]).problem_json(), DENIED, REFUSAL);
+    let soon = layer([Limit::new("a", TokenBucket::new(1_000, 1, Duration::from_secs(60)))]);
+    allocates("denied for a while, draft", &soon, DENIED, REFUSAL - 1 + DRAFT);
 }
 
 /// A route whose cost is its own: a note of what was charged goes with the request.
