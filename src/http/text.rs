@@ -113,7 +113,7 @@ pub(super) fn numbers(one: u64, other: u64) -> [HeaderValue; 2] {
     if few(one).or(few(other)).is_some() {
         return [number(one), number(other)];
     }
-    let mut digits: SmallVec<[u8; 40]> = SmallVec::new();
+    let mut digits: SmallVec<[u8; 64]> = SmallVec::new();
     let [first, both] = [one, other].map(|number| {
         digits.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         digits.len()
