@@ -136,6 +136,7 @@ impl Headers {
         }
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.styles.is_empty()
     }

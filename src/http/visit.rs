@@ -42,6 +42,7 @@ pub(super) enum Report {
 }
 
 impl<'a> Visit<'a> {
+    #[inline]
     pub(super) fn of<B>(shared: &'a Arc<Shared>, request: &Request<B>) -> Self {
         let ledger = if shared.has_variants() { Ledger::find(shared, request.extensions()) } else { None };
         let shared = match &ledger {
@@ -168,7 +169,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn release(mut self) -> Option<Decision> {
+    pub(super) fn release(&mut self) -> Option<Decision> {
         self.decision.take()
     }
 }

@@ -125,6 +125,7 @@ pub(super) enum Peer {
 
 impl Peer {
     /// The peer, if the server says who that is.
+    #[inline]
     pub(super) fn of(head: &RequestHead<'_>) -> Option<Self> {
         if let Some(address) = address(head) {
             return Some(Self::Address(address.ip().to_canonical()));
@@ -137,6 +138,7 @@ impl Peer {
     }
 }
 
+#[inline]
 fn address(head: &RequestHead<'_>) -> Option<SocketAddr> {
     if let Some(PeerAddr(peer)) = head.extensions.get() {
         return Some(*peer);
