@@ -8,12 +8,16 @@ use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use axum::Router;
+use axum::routing::get;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Empty;
+use tower::util::MapRequestLayer;
 use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
 use tower_ratelimit::{
@@ -132,6 +136,8 @@ const TRIPLE: usize = 2;
 /// The text, and `Retry-After`.
 const REFUSAL: usize = 4;
 const PROBLEM: usize = 15;
+/// Axum's, around a body that is none of its own.
+const BOX: usize = 1;
 /// The note itself, what is on it, and its place among the request's extensions.
 const NOTE: usize = 4;
 
@@ -295,6 +301,50 @@ fn little_where_limits_are_told() {
     allocates("denied, draft", &by_peer(), DENIED, REFUSAL + DRAFT);
     allocates("denied, triple", &by_peer().headers(triple), DENIED, REFUSAL + TRIPLE);
     allocates("denied, problem+json", &by_peer().headers([]).problem_json(), DENIED, PROBLEM);
+}
+
+/// What a request takes of a router that is served, for the `nth` request of many.
+fn routed(app: Router, nth: usize) -> (usize, StatusCode) {
+    let mut app: Router = app.with_state(());
+    let request = || request().map(|()| axum::body::Body::empty());
+    let mut answer = || {
+        let (request, mut context) = (request(), Context::from_waker(Waker::noop()));
+        let before = COUNT.get();
+        let Poll::Ready(Ok(response)) = pin!(app.call(request)).poll(&mut context) else {
+            panic!("it is answered at once")
+        };
+        let status = response.status();
+        drop(response);
+        (COUNT.get() - before, status)
+    };
+    (1..nth).for_each(|_| assert!(answer().0 > 0));
+    answer()
+}
+
+/// Axum clones what a layer has made and boxes its future, as it does for one that does nothing.
+#[test]
+fn nothing_on_a_router_whose_bodies_are_kept() {
+    let app = || Router::new().route("/", get(async || "hello"));
+    let shared = Arc::new(());
+    let nothing = MapRequestLayer::new(move |request: axum::extract::Request| {
+        std::hint::black_box(&shared);
+        request
+    });
+    let (empty, status) = routed(app().layer(nothing), ALLOWED);
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(empty - routed(app(), ALLOWED).0, 2);
+    let limits = || layer([limit("a").by(key::peer_ip())]);
+    let two = || layer([limit("a").by(key::peer_ip()), bucket("b").by(key::header("x-api-key"))]);
+    for (what, app, more) in [
+        ("kept", app().layer(limits().headers([]).keep_body()), 0),
+        ("kept, two limits", app().layer(two().headers([]).keep_body()), 0),
+        ("kept, told", app().layer(limits().keep_body()), DRAFT),
+        ("wrapped", app().layer(limits().headers([])), BOX),
+        ("wrapped, told", app().layer(limits()), BOX + DRAFT),
+    ] {
+        let (measured, status) = routed(app, ALLOWED);
+        assert_eq!((measured - empty, status), (more, StatusCode::OK), "{what}");
+    }
 }
 
 /// A route whose cost is its own: a note of what was charged goes with the request.

@@ -56,7 +56,7 @@ impl fmt::Debug for Asking {
 pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     let Some((limit, terms)) = shared.guard.limits().only() else { return ask_several(shared, head) };
     match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
-        Ok(Applies::Now(charge)) => decided(shared, shared.guard.acquire(&[charge]), Box::default()),
+        Ok(Applies::Now(charge)) => decided(shared, shared.guard.acquire(&[charge]), Box::default),
         Ok(Applies::Later(key)) => {
             Asking::Later(Box::pin(complete(shared.clone(), vec![], vec![*key], vec![], Box::default())))
         }
@@ -98,7 +98,7 @@ fn ask_several(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     if !later.is_empty() || !searching.is_empty() {
         let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
         drop(charges);
-        return Asking::Later(Box::pin(complete(shared.clone(), known, later, searching, other_sizes)));
+        return ask_later(shared, known, later, searching, other_sizes);
     }
     if charges.is_empty() {
         return Asking::Now(Ok(None));
@@ -108,19 +108,25 @@ fn ask_several(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     }
     let answer = shared.guard.acquire(&charges);
     drop(charges);
-    decided(shared, answer, other_sizes)
+    decided(shared, answer, || other_sizes)
 }
 
 #[inline]
-fn decided(shared: &Shared, answer: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> Asking {
+fn decided(shared: &Shared, answer: Answer<Decision>, other_sizes: impl FnOnce() -> Box<[Arc<Terms>]>) -> Asking {
     // Looked at where it lies, mostly: it takes longer to move about than to make.
     if answer.settled().is_some_and(goes_on) && shared.tells_nothing() {
         return Asking::GoOn;
     }
+    let other_sizes = other_sizes();
     match answer.into_ready() {
         Ok(decision) => Asking::Now(asked(decision, other_sizes)),
-        Err(pending) => Asking::Later(Box::pin(async { asked(pending.await, other_sizes) })),
+        Err(pending) => decided_later(pending, other_sizes),
     }
+}
+
+#[cold]
+fn decided_later(pending: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> Asking {
+    Asking::Later(Box::pin(async { asked(pending.await, other_sizes) }))
 }
 
 /// Whether every limit lets the request go on at once. (Where one does not, it may go on all the same.)
@@ -242,6 +248,17 @@ struct Searched {
     index: usize,
     rest: Searching,
     head: OwnHead,
+}
+
+#[cold]
+fn ask_later(
+    shared: &Arc<Shared>,
+    known: Vec<(Arc<Terms>, KeyHash, u64)>,
+    later: Vec<KeyToCome>,
+    searching: Vec<Searched>,
+    other_sizes: Box<[Arc<Terms>]>,
+) -> Asking {
+    Asking::Later(Box::pin(complete(shared.clone(), known, later, searching, other_sizes)))
 }
 
 async fn complete(

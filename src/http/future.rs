@@ -81,6 +81,15 @@ where
         Self { state: State::Refused { response: Some(response) } }
     }
 
+    /// The inner service's future, once there is nothing to do but to wait for it.
+    #[inline]
+    pub(super) fn passing(self: Pin<&mut Self>) -> Option<Pin<&mut S::Future>> {
+        match self.project().state.project() {
+            StateProjection::Running { response, report: Report::Nothing } => Some(response),
+            _ => None,
+        }
+    }
+
     /// Polls for a response of which `inner` makes the body that the inner service has given it, and `refusal`
     /// that of a refusal.
     #[inline]

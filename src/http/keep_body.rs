@@ -81,7 +81,11 @@ where
     type Output = Result<Response<R>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().response.poll_for(context, |body| body, R::from)
+        let mut response = self.project().response;
+        if let Some(response) = response.as_mut().passing() {
+            return response.poll(context);
+        }
+        response.poll_for(context, |body| body, R::from)
     }
 }
 

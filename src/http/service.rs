@@ -14,6 +14,7 @@ use super::charge::Asking;
 use super::future::ResponseFuture;
 use super::shared::Shared;
 use super::visit::{Next, Report, Visit};
+use crate::request::RequestHead;
 
 /// Limits the requests that reach a service. A [`RateLimitLayer`](crate::RateLimitLayer) makes it.
 #[derive(Clone)]
@@ -71,7 +72,7 @@ impl<S: Clone> RateLimit<S> {
         S: Service<Request<B>>,
     {
         let visit = Visit::of(&self.shared, &request);
-        match visit.ask(&request) {
+        match visit.ask(&RequestHead::of(&request)) {
             Asking::GoOn => ResponseFuture::running(self.inner.call(request), Report::Nothing),
             Asking::Now(asked) => match visit.next(asked, &mut request) {
                 Next::GoOn(report) => ResponseFuture::running(self.inner.call(request), report),
