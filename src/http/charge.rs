@@ -131,7 +131,7 @@ fn decided_later(pending: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> A
 
 /// Whether every limit lets the request go on at once. (Where one does not, it may go on all the same.)
 #[inline]
-fn goes_on(decision: &Decision) -> bool {
+pub(super) fn goes_on(decision: &Decision) -> bool {
     decision.outcomes().iter().all(|outcome| matches!(outcome.room(), Room::Now { delay: 0, .. }))
 }
 

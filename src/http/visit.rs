@@ -98,6 +98,9 @@ impl<'a> Visit<'a> {
         if decision.decided_by() == DecidedBy::Nobody {
             return Next::GoOn(self.go_on_uncounted(request));
         }
+        if charge::goes_on(&decision) {
+            return Next::GoOn(self.go_on(decision, request));
+        }
         if !decision.is_allowed() {
             return Next::Refuse(self.deny(decision, request));
         }
