@@ -57,9 +57,7 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     let Some((limit, terms)) = shared.guard.limits().only() else { return ask_several(shared, head) };
     match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
         Ok(Applies::Now(charge)) => decided(shared, shared.guard.acquire(&[charge]), Box::default),
-        Ok(Applies::Later(key)) => {
-            Asking::Later(Box::pin(complete(shared.clone(), vec![], vec![*key], vec![], Box::default())))
-        }
+        Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
         Ok(Applies::Not) => Asking::Now(Ok(None)),
         Err(failure) => Asking::Now(Err(failure)),
     }
