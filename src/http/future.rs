@@ -170,7 +170,11 @@ where
         let state = match &self.state {
             State::Running { .. } => "running",
             State::Refused { .. } => "refused",
-            State::OnHold { .. } => "on hold",
+            State::OnHold { on_hold } => match on_hold.as_deref() {
+                Some(OnHold { until: Until::Decided(_), .. }) => "asking",
+                Some(OnHold { until: Until::Due { .. }, .. }) => "waiting",
+                None => "done",
+            },
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()
     }
