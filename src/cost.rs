@@ -106,6 +106,7 @@ pub(crate) enum Cost {
 }
 
 impl Cost {
+    #[inline]
     pub(crate) fn of(&self, head: &RequestHead<'_>) -> u64 {
         match self {
             Self::Constant(cost) => *cost,

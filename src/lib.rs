@@ -86,8 +86,8 @@ pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
-    CountInFlight, HeaderStyle, InFlightFuture, MissingPermit, Permit, RateLimit, RateLimitLayer, Reason, Rejection,
-    Reset, ResponseBody, ResponseFuture, Settled,
+    CountInFlight, HeaderStyle, InFlightFuture, KeepBody, KeepBodyFuture, KeepBodyLayer, MissingPermit, Permit,
+    RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture, Settled,
 };
 pub use limit::{Limit, LiveRules, MissingKey};
 pub use limiter::{Limiter, WaitError};

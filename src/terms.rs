@@ -54,6 +54,7 @@ fn share(capacity: u64) -> u64 {
 }
 
 /// Those of the limit at `index`, among the terms of some.
+#[inline]
 pub(crate) fn of(index: usize, some: &[Arc<Terms>]) -> Option<&Arc<Terms>> {
     some.iter().find(|terms| usize::from(terms.index) == index)
 }

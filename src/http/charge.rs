@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::shared::Shared;
-use crate::decision::Decision;
+use crate::decision::{Decision, Room};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Extracted, KeyBuf, Missing};
-use crate::limit::{MissingKey, Searching};
+use crate::limit::{Limit, MissingKey, Searching};
 use crate::list::Refusal;
 use crate::request::{OwnHead, RequestHead};
-use crate::store::{Charge, Terms};
+use crate::store::{Answer, Charge, Terms};
 use crate::terms;
 
 /// What came of asking for a decision. `None`: no limit applies.
@@ -35,6 +35,8 @@ pub(super) enum Failure {
 /// A decision, at once or later.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum Asking {
+    /// It may go on, and there is nothing to tell.
+    GoOn,
     Now(Asked),
     Later(Pin<Box<dyn Future<Output = Asked> + Send>>),
 }
@@ -42,6 +44,7 @@ pub(super) enum Asking {
 impl fmt::Debug for Asking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::GoOn => "GoOn",
             Self::Now(_) => "Now",
             Self::Later(_) => "Later",
         })
@@ -49,7 +52,18 @@ impl fmt::Debug for Asking {
 }
 
 /// Asks whether a request may go on, and charges it if so.
+#[inline]
 pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
+    let Some((limit, terms)) = shared.guard.limits().only() else { return ask_several(shared, head) };
+    match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
+        Ok(Applies::Now(charge)) => decided(shared, shared.guard.acquire(&[charge]), Box::default),
+        Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
+        Ok(Applies::Not) => Asking::Now(Ok(None)),
+        Err(failure) => Asking::Now(Err(failure)),
+    }
+}
+
+fn ask_several(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     let limits = shared.guard.limits();
     let other_sizes = limits.other_sizes(head);
     let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
@@ -57,27 +71,12 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     let mut searching: Vec<Searched> = Vec::new();
     let mut key = KeyBuf::default();
     for (limit, terms) in limits.alone() {
-        if limit.condition().is_some_and(|condition| !condition.holds(head)) {
-            continue;
+        match applies(shared, &other_sizes, limit, terms, head, &mut key) {
+            Ok(Applies::Now(charge)) => charges.push(charge),
+            Ok(Applies::Later(key)) => later.push(*key),
+            Ok(Applies::Not) => {}
+            Err(failure) => return Asking::Now(Err(failure)),
         }
-        let terms = terms::of(terms.index().into(), &other_sizes).unwrap_or_else(|| limits.present(terms));
-        key.clear();
-        let extracted = limit.extractor().map_or(Extracted::Done, |extractor| extractor.extract(head, &mut key));
-        let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
-        match extracted {
-            Extracted::Done => {}
-            Extracted::Missing(missing) => match instead(limit.name(), limit.missing_key(), missing, shared) {
-                Ok(Instead::Skip) => continue,
-                Ok(Instead::Share) => key.clear(),
-                Err(failure) => return Asking::Now(Err(failure)),
-            },
-            Extracted::Later(rest) => {
-                let (terms, policy) = (terms.clone(), limit.missing_key());
-                later.push(KeyToCome { terms, cost, policy, so_far: std::mem::take(&mut key), rest });
-                continue;
-            }
-        }
-        charges.push(Charge { terms, key: key.hash(shared.guard.hasher()), cost });
     }
     for (index, together) in limits.together().iter().enumerate() {
         let mut failure = None;
@@ -97,7 +96,7 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     if !later.is_empty() || !searching.is_empty() {
         let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
         drop(charges);
-        return Asking::Later(Box::pin(complete(shared.clone(), known, later, searching, other_sizes)));
+        return ask_later(shared, known, later, searching, other_sizes);
     }
     if charges.is_empty() {
         return Asking::Now(Ok(None));
@@ -105,12 +104,71 @@ pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     if limits.are_mixed() {
         charges.sort_unstable_by_key(|charge| charge.terms.index());
     }
-    let answer = shared.guard.acquire(&charges).into_ready();
+    let answer = shared.guard.acquire(&charges);
     drop(charges);
-    match answer {
-        Ok(decision) => Asking::Now(asked(decision, other_sizes)),
-        Err(pending) => Asking::Later(Box::pin(async { asked(pending.await, other_sizes) })),
+    decided(shared, answer, || other_sizes)
+}
+
+#[inline]
+fn decided(shared: &Shared, answer: Answer<Decision>, other_sizes: impl FnOnce() -> Box<[Arc<Terms>]>) -> Asking {
+    // Looked at where it lies, mostly: it takes longer to move about than to make.
+    if answer.settled().is_some_and(goes_on) && shared.tells_nothing() {
+        return Asking::GoOn;
     }
+    let other_sizes = other_sizes();
+    match answer.into_ready() {
+        Ok(decision) => Asking::Now(asked(decision, other_sizes)),
+        Err(pending) => decided_later(pending, other_sizes),
+    }
+}
+
+#[cold]
+fn decided_later(pending: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> Asking {
+    Asking::Later(Box::pin(async { asked(pending.await, other_sizes) }))
+}
+
+/// Whether every limit lets the request go on at once. (Where one does not, it may go on all the same.)
+#[inline]
+pub(super) fn goes_on(decision: &Decision) -> bool {
+    decision.outcomes().iter().all(|outcome| matches!(outcome.room(), Room::Now { delay: 0, .. }))
+}
+
+/// Whether a limit applies to a request.
+enum Applies<'a> {
+    Not,
+    Now(Charge<'a>),
+    Later(Box<KeyToCome>),
+}
+
+#[inline]
+fn applies<'a>(
+    shared: &'a Shared,
+    other_sizes: &'a [Arc<Terms>],
+    limit: &'a Limit,
+    terms: &'a Arc<Terms>,
+    head: &RequestHead<'_>,
+    key: &mut KeyBuf,
+) -> Result<Applies<'a>, Failure> {
+    if limit.condition().is_some_and(|condition| !condition.holds(head)) {
+        return Ok(Applies::Not);
+    }
+    let limits = shared.guard.limits();
+    let terms = terms::of(terms.index().into(), other_sizes).unwrap_or_else(|| limits.present(terms));
+    key.clear();
+    let extracted = limit.extractor().map_or(Extracted::Done, |extractor| extractor.extract(head, key));
+    let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
+    match extracted {
+        Extracted::Done => {}
+        Extracted::Missing(missing) => match instead(limit.name(), limit.missing_key(), missing, shared)? {
+            Instead::Skip => return Ok(Applies::Not),
+            Instead::Share => key.clear(),
+        },
+        Extracted::Later(rest) => {
+            let (terms, policy, so_far) = (terms.clone(), limit.missing_key(), std::mem::take(key));
+            return Ok(Applies::Later(Box::new(KeyToCome { terms, cost, policy, so_far, rest })));
+        }
+    }
+    Ok(Applies::Now(Charge { terms, key: key.hash(shared.guard.hasher()), cost }))
 }
 
 /// What a limit is to take that was found with others, unless it does not apply after all.
@@ -188,6 +246,17 @@ struct Searched {
     index: usize,
     rest: Searching,
     head: OwnHead,
+}
+
+#[cold]
+fn ask_later(
+    shared: &Arc<Shared>,
+    known: Vec<(Arc<Terms>, KeyHash, u64)>,
+    later: Vec<KeyToCome>,
+    searching: Vec<Searched>,
+    other_sizes: Box<[Arc<Terms>]>,
+) -> Asking {
+    Asking::Later(Box::pin(complete(shared.clone(), known, later, searching, other_sizes)))
 }
 
 async fn complete(

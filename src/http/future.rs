@@ -27,27 +27,33 @@ pin_project! {
     }
 }
 
-type Deciding = Pin<Box<dyn Future<Output = Asked> + Send>>;
-
 pin_project! {
     #[project = StateProjection]
     enum State<S, B, F> {
-        /// The store has yet to decide.
-        Asking { asked: Deciding, suspended: Option<Suspended<S, B>> },
-        /// It is allowed, but not yet.
-        Waiting { #[pin] sleep: Sleep, held: Option<Held>, suspended: Option<Suspended<S, B>> },
         /// It has gone on.
         Running { #[pin] response: F, report: Report },
         /// It ends here.
         Refused { response: Option<Response<Bytes>> },
+        /// In a box: most requests never wait, and a future is moved about by those who wrap it.
+        OnHold { on_hold: Option<Box<OnHold<S, B>>> },
     }
 }
 
 /// A request on hold, with the service that is ready for it.
-struct Suspended<S, B> {
+struct OnHold<S, B> {
+    until: Until,
     visit: Visit<'static>,
     service: S,
     request: Request<B>,
+}
+
+type Deciding = Pin<Box<dyn Future<Output = Asked> + Send>>;
+
+enum Until {
+    /// The store has yet to decide.
+    Decided(Deciding),
+    /// It is allowed, but not yet.
+    Due { sleep: Pin<Box<Sleep>>, held: Held },
 }
 
 impl<S, B> ResponseFuture<S, B>
@@ -55,13 +61,18 @@ where
     S: Service<Request<B>>,
 {
     pub(super) fn asking(asked: Deciding, visit: Visit<'static>, service: S, request: Request<B>) -> Self {
-        Self { state: State::Asking { asked, suspended: Some(Suspended { visit, service, request }) } }
+        Self::on_hold(OnHold { until: Until::Decided(asked), visit, service, request })
     }
 
     pub(super) fn waiting(delay: Duration, held: Held, visit: Visit<'static>, service: S, request: Request<B>) -> Self {
-        Self { state: State::waiting(delay, held, Suspended { visit, service, request }) }
+        Self::on_hold(OnHold { until: Until::due(delay, held), visit, service, request })
     }
 
+    fn on_hold(on_hold: OnHold<S, B>) -> Self {
+        Self { state: State::OnHold { on_hold: Some(Box::new(on_hold)) } }
+    }
+
+    #[inline]
     pub(super) fn running(response: S::Future, report: Report) -> Self {
         Self { state: State::Running { response, report } }
     }
@@ -69,13 +80,47 @@ where
     pub(super) fn refused(response: Response<Bytes>) -> Self {
         Self { state: State::Refused { response: Some(response) } }
     }
-}
 
-impl<S, B, F> State<S, B, F> {
-    fn waiting(delay: Duration, held: Held, suspended: Suspended<S, B>) -> Self {
-        Self::Waiting { sleep: tokio::time::sleep(delay), held: Some(held), suspended: Some(suspended) }
+    /// The inner service's future, once there is nothing to do but to wait for it.
+    #[inline]
+    pub(super) fn passing(self: Pin<&mut Self>) -> Option<Pin<&mut S::Future>> {
+        match self.project().state.project() {
+            StateProjection::Running { response, report: Report::Nothing } => Some(response),
+            _ => None,
+        }
+    }
+
+    /// Polls for a response of which `inner` makes the body that the inner service has given it, and `refusal`
+    /// that of a refusal.
+    #[inline]
+    pub(super) fn poll_for<R, T>(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        inner: impl FnOnce(R) -> T,
+        refusal: impl FnOnce(Bytes) -> T,
+    ) -> Poll<Result<Response<T>, S::Error>>
+    where
+        S: Service<Request<B>, Response = Response<R>>,
+    {
+        let mut state = self.project().state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProjection::Running { response, report } => {
+                    let mut response = ready!(response.poll(context))?;
+                    report.complete(&mut response);
+                    return Poll::Ready(Ok(response.map(inner)));
+                }
+                StateProjection::Refused { response } => {
+                    return Poll::Ready(Ok(response.take().expect(ONCE).map(refusal)));
+                }
+                StateProjection::OnHold { on_hold } => ready!(OnHold::poll(on_hold, context)),
+            };
+            state.set(next);
+        }
     }
 }
+
+const ONCE: &str = "a future is not polled after it is done";
 
 impl<S, B, R> Future for ResponseFuture<S, B>
 where
@@ -84,45 +129,36 @@ where
     type Output = Result<Response<ResponseBody<R>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        const ONCE: &str = "a future is not polled after it is done";
-        let mut state = self.project().state;
-        loop {
-            let next = match state.as_mut().project() {
-                StateProjection::Asking { asked, suspended } => {
-                    let asked = ready!(asked.as_mut().poll(context));
-                    let mut suspended = suspended.take().expect(ONCE);
-                    match suspended.visit.next(asked, &mut suspended.request) {
-                        Next::GoOn(report) => suspended.go_on(report),
-                        Next::Wait { delay, held } => State::waiting(delay, held, suspended),
-                        Next::Refuse(response) => State::Refused { response: Some(response) },
-                    }
-                }
-                StateProjection::Waiting { sleep, held, suspended } => {
-                    ready!(sleep.poll(context));
-                    let mut suspended = suspended.take().expect(ONCE);
-                    let report = match held.take().and_then(Held::release) {
-                        Some(decision) => suspended.visit.go_on(decision, &mut suspended.request),
-                        None => Report::Nothing,
-                    };
-                    suspended.go_on(report)
-                }
-                StateProjection::Running { response, report } => {
-                    let mut response = ready!(response.poll(context))?;
-                    report.complete(&mut response);
-                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
-                }
-                StateProjection::Refused { response } => {
-                    return Poll::Ready(Ok(response.take().expect(ONCE).map(ResponseBody::refusal)));
-                }
-            };
-            state.set(next);
-        }
+        self.poll_for(context, ResponseBody::inner, ResponseBody::refusal)
     }
 }
 
-impl<S: Service<Request<B>>, B> Suspended<S, B> {
-    fn go_on(mut self, report: Report) -> State<S, B, S::Future> {
-        State::Running { response: self.service.call(self.request), report }
+impl Until {
+    fn due(delay: Duration, held: Held) -> Self {
+        Self::Due { sleep: Box::pin(tokio::time::sleep(delay)), held }
+    }
+}
+
+impl<S: Service<Request<B>>, B> OnHold<S, B> {
+    #[cold]
+    fn poll(on_hold: &mut Option<Box<Self>>, context: &mut Context<'_>) -> Poll<State<S, B, S::Future>> {
+        let report = loop {
+            let Self { until, visit, request, .. } = on_hold.as_deref_mut().expect(ONCE);
+            let next = match until {
+                Until::Decided(asked) => visit.next(ready!(asked.as_mut().poll(context)), request),
+                Until::Due { sleep, held } => {
+                    ready!(sleep.as_mut().poll(context));
+                    Next::GoOn(held.release().map_or(Report::Nothing, |decision| visit.go_on(decision, request)))
+                }
+            };
+            match next {
+                Next::GoOn(report) => break report,
+                Next::Wait { delay, held } => *until = Until::due(delay, held),
+                Next::Refuse(response) => return Poll::Ready(State::Refused { response: Some(response) }),
+            }
+        };
+        let Self { mut service, request, .. } = *on_hold.take().expect(ONCE);
+        Poll::Ready(State::Running { response: service.call(request), report })
     }
 }
 
@@ -132,10 +168,13 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            State::Asking { .. } => "asking",
-            State::Waiting { .. } => "waiting",
             State::Running { .. } => "running",
             State::Refused { .. } => "refused",
+            State::OnHold { on_hold } => match on_hold.as_deref() {
+                Some(OnHold { until: Until::Decided(_), .. }) => "asking",
+                Some(OnHold { until: Until::Due { .. }, .. }) => "waiting",
+                None => "done",
+            },
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish_non_exhaustive()
     }

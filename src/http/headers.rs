@@ -141,6 +141,7 @@ impl Headers {
         self.most = self.names().len() - 1;
     }
 
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.styles.is_empty()
     }

@@ -9,6 +9,7 @@ use http::{HeaderName, Response};
 use tower_layer::Layer;
 
 use super::headers::{HeaderStyle, Headers};
+use super::keep_body::KeepBodyLayer;
 use super::lists::Lists;
 use super::rejection::Rejection;
 use super::service::RateLimit;
@@ -376,6 +377,23 @@ impl RateLimitLayer {
     pub fn observe(mut self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.guard().set_observer(Observer::new(tell));
         self
+    }
+
+    /// This limiter, for services whose responses' bodies can be made of [`Bytes`], as those of Axum and
+    /// [`Full`](https://docs.rs/http-body-util/latest/http_body_util/struct.Full.html) can: their responses keep
+    /// the type of body that they have, where others have a [`ResponseBody`](crate::ResponseBody) around it.
+    /// Axum, which has one type of body, would put that in a box: it saves an allocation for each response.
+    ///
+    /// ```
+    /// use axum::Router;
+    /// use axum::routing::get;
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
+    ///
+    /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())]);
+    /// let app: Router = Router::new().route("/", get(async || "hello")).layer(limits.keep_body());
+    /// ```
+    pub fn keep_body(&self) -> KeepBodyLayer {
+        KeepBodyLayer::new(self.clone())
     }
 
     /// The limits, in the order in which they were given: of rules that can be replaced, those that there

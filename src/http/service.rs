@@ -13,7 +13,8 @@ use super::body::ResponseBody;
 use super::charge::Asking;
 use super::future::ResponseFuture;
 use super::shared::Shared;
-use super::visit::{Next, Visit};
+use super::visit::{Next, Report, Visit};
+use crate::request::RequestHead;
 
 /// Limits the requests that reach a service. A [`RateLimitLayer`](crate::RateLimitLayer) makes it.
 #[derive(Clone)]
@@ -58,9 +59,21 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.limit(request)
+    }
+}
+
+impl<S: Clone> RateLimit<S> {
+    /// Asks whether a request may go on, and lets it.
+    #[inline]
+    pub(super) fn limit<B>(&mut self, mut request: Request<B>) -> ResponseFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
         let visit = Visit::of(&self.shared, &request);
-        match visit.ask(&request) {
+        match visit.ask(&RequestHead::of(&request)) {
+            Asking::GoOn => ResponseFuture::running(self.inner.call(request), Report::Nothing),
             Asking::Now(asked) => match visit.next(asked, &mut request) {
                 Next::GoOn(report) => ResponseFuture::running(self.inner.call(request), report),
                 Next::Wait { delay, held } => {
@@ -75,9 +88,7 @@ where
             Asking::Later(asked) => ResponseFuture::asking(asked, visit.into_owned(), self.take_ready(), request),
         }
     }
-}
 
-impl<S: Clone> RateLimit<S> {
     /// The service that was polled ready, which is the one to call; a clone of it, which may not
     /// be ready, takes its place.
     fn take_ready(&mut self) -> S {

@@ -92,11 +92,19 @@ impl Shared {
 
     /// Whether a request that goes on may be charged more or less later: then a note goes with it of
     /// what it was charged.
+    #[inline]
     pub(super) fn keeps_a_ledger(&self) -> bool {
         self.permits || self.has_variants() || self.guard.limits().look_at_responses()
     }
 
+    /// Whether nothing is to be kept of a decision by which a request goes on.
+    #[inline]
+    pub(super) fn tells_nothing(&self) -> bool {
+        self.headers.is_empty() && !self.keeps_a_ledger()
+    }
+
     /// Whether a request may meet this limiter more than once, at different costs.
+    #[inline]
     pub(super) fn has_variants(&self) -> bool {
         self.identity.variants.load(Ordering::Relaxed) > 1
     }

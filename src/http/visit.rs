@@ -42,6 +42,7 @@ pub(super) enum Report {
 }
 
 impl<'a> Visit<'a> {
+    #[inline]
     pub(super) fn of<B>(shared: &'a Arc<Shared>, request: &Request<B>) -> Self {
         let ledger = if shared.has_variants() { Ledger::find(shared, request.extensions()) } else { None };
         let shared = match &ledger {
@@ -56,10 +57,9 @@ impl<'a> Visit<'a> {
     }
 
     /// Asks whether the request may go on, and charges it if so.
-    pub(super) fn ask<B>(&self, request: &Request<B>) -> Asking {
-        let head = RequestHead::of(request);
+    pub(super) fn ask(&self, head: &RequestHead<'_>) -> Asking {
         if !self.shared.lists.are_empty()
-            && let Some(listed) = self.listed(&head)
+            && let Some(listed) = self.listed(head)
         {
             return Asking::Now(match listed {
                 Listed::Refused(refusal) => Err(Failure::Listed(refusal)),
@@ -67,12 +67,14 @@ impl<'a> Visit<'a> {
             });
         }
         match &self.ledger {
-            None => charge::ask(&self.shared, &head),
-            Some(ledger) => {
-                let cost = self.shared.cost.of(&head);
-                Asking::Later(Box::pin(ledger.clone().adjust(Arc::clone(&self.shared), cost)))
-            }
+            None => charge::ask(&self.shared, head),
+            Some(ledger) => self.adjust(ledger, self.shared.cost.of(head)),
         }
+    }
+
+    #[cold]
+    fn adjust(&self, ledger: &Arc<Ledger>, cost: u64) -> Asking {
+        Asking::Later(Box::pin(ledger.clone().adjust(Arc::clone(&self.shared), cost)))
     }
 
     fn listed(&self, head: &RequestHead<'_>) -> Option<Listed> {
@@ -95,6 +97,9 @@ impl<'a> Visit<'a> {
         };
         if decision.decided_by() == DecidedBy::Nobody {
             return Next::GoOn(self.go_on_uncounted(request));
+        }
+        if charge::goes_on(&decision) {
+            return Next::GoOn(self.go_on(decision, request));
         }
         if !decision.is_allowed() {
             return Next::Refuse(self.deny(decision, request));
@@ -168,7 +173,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn release(mut self) -> Option<Decision> {
+    pub(super) fn release(&mut self) -> Option<Decision> {
         self.decision.take()
     }
 }

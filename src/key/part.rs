@@ -69,6 +69,7 @@ impl KeyBuf {
         if self.long.is_empty() { &self.short[..self.len] } else { &self.long }
     }
 
+    #[inline]
     pub(crate) fn clear(&mut self) {
         self.truncate(0);
     }
@@ -77,6 +78,7 @@ impl KeyBuf {
         self.as_bytes().len()
     }
 
+    #[inline]
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.long.truncate(len);

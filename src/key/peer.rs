@@ -2,6 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+#[cfg(feature = "axum")]
+use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+#[cfg(feature = "tonic")]
+use tonic::transport::server::TcpConnectInfo;
+
 use super::extractor::{Extracted, KeyExtractor, Missing};
 use super::part::KeyBuf;
 use super::prefix::Prefixes;
@@ -74,12 +79,12 @@ impl PeerIp {
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match Peer::of(head) {
-            Some(Peer::Address(address)) => {
+        match address(head) {
+            Some(address) => {
                 self.prefixes.write(address, key);
                 Extracted::Done
             }
-            Some(Peer::Unix) | None => Extracted::Missing(Missing::FromServer),
+            None => Extracted::Missing(Missing::FromServer),
         }
     }
 }
@@ -127,7 +132,7 @@ impl Peer {
     /// The peer, if the server says who that is.
     pub(super) fn of(head: &RequestHead<'_>) -> Option<Self> {
         if let Some(address) = address(head) {
-            return Some(Self::Address(address.ip().to_canonical()));
+            return Some(Self::Address(address.to_canonical()));
         }
         #[cfg(all(feature = "tonic", unix))]
         if head.extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
@@ -137,21 +142,28 @@ impl Peer {
     }
 }
 
-fn address(head: &RequestHead<'_>) -> Option<SocketAddr> {
+#[inline]
+fn address(head: &RequestHead<'_>) -> Option<IpAddr> {
     if let Some(PeerAddr(peer)) = head.extensions.get() {
-        return Some(*peer);
+        return Some(peer.ip());
     }
     #[cfg(feature = "axum")]
-    if let Some(axum::extract::ConnectInfo(peer)) = head.extensions.get() {
-        return Some(*peer);
+    if let Some(ConnectInfo(peer)) = head.extensions.get::<ConnectInfo<SocketAddr>>() {
+        return Some(peer.ip());
     }
+    address_otherwise(head)
+}
+
+#[inline(never)]
+fn address_otherwise(head: &RequestHead<'_>) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
-    if let Some(axum::extract::connect_info::MockConnectInfo(peer)) = head.extensions.get() {
-        return Some(*peer);
+    if let Some(MockConnectInfo(peer)) = head.extensions.get::<MockConnectInfo<SocketAddr>>() {
+        return Some(peer.ip());
     }
     #[cfg(feature = "tonic")]
-    if let Some(peer) = head.extensions.get::<tonic::transport::server::TcpConnectInfo>() {
-        return peer.remote_addr();
+    if let Some(peer) = head.extensions.get::<TcpConnectInfo>() {
+        return peer.remote_addr().map(|peer| peer.ip());
     }
+    let _ = head;
     None
 }

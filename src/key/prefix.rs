@@ -28,6 +28,7 @@ impl Prefixes {
     }
 
     /// Adds what counts of `address` to `key`.
+    #[inline]
     pub(super) fn write(self, address: IpAddr, key: &mut KeyBuf) {
         match self.network(address) {
             IpAddr::V4(address) => address.write(key),
@@ -36,6 +37,7 @@ impl Prefixes {
     }
 
     /// What counts of `address`: the first one of its network.
+    #[inline]
     pub(super) fn network(self, address: IpAddr) -> IpAddr {
         // First what it is, then what of it counts: the other way round, all of IPv4 mapped into
         // IPv6 would be one key.

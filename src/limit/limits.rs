@@ -172,12 +172,22 @@ impl Limits {
     }
 
     /// Whether a response can change what a request has cost.
+    #[inline]
     pub(crate) fn look_at_responses(&self) -> bool {
         self.look_at_responses
     }
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Limit, &Arc<Terms>)> {
         self.limits.iter().zip(&self.terms)
+    }
+
+    /// The only one, if it has one size for all requests.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<(&Limit, &Arc<Terms>)> {
+        match (&*self.alone, &*self.together, &*self.other_sizes) {
+            ([index], [], []) => Some(self.at((*index).into())),
+            _ => None,
+        }
     }
 
     /// Those that are asked whether they apply.

@@ -53,7 +53,13 @@ impl<T> Answer<T> {
     /// Whether the answer is there, and no error.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
-        matches!(self.0, State::Ready(Ok(_)) | State::Remembered(_))
+        self.settled().is_some()
+    }
+
+    /// The answer, if it is there and no error.
+    #[inline]
+    pub(crate) fn settled(&self) -> Option<&T> {
+        self.as_ready()?.ok()
     }
 
     /// Whether it is known without asking.

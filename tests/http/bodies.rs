@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, ResponseBody};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, RateLimitLayer, ResponseBody, key};
 
 use crate::answer::{Answer, ask};
 use crate::service::{Hello, get};
@@ -122,6 +123,45 @@ async fn a_bodys_error_is_its_own() {
     let mut body: ResponseBody<Torn> = one().layer(inner).oneshot(get("/")).await.unwrap().into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
     assert_eq!(body.frame().await.unwrap().unwrap_err(), "torn");
+}
+
+/// Asks a service that answers with a `Full` itself.
+async fn full<S>(service: &S) -> Answer
+where
+    S: Service<Request<()>, Response = Response<Full<Bytes>>, Error = Infallible> + Clone,
+{
+    ask(service, get("/")).await
+}
+
+#[tokio::test]
+async fn a_bodys_type_is_kept_where_asked_for() {
+    let (kept, wrapped) = (one().keep_body().layer(Hello::default()), one().layer(Hello::default()));
+    for is_refused in [false, true] {
+        let (answer, expected) = (full(&kept).await, ask(&wrapped, get("/")).await);
+        assert_eq!(answer.is_refused(), is_refused);
+        assert_eq!(answer.standings().len(), 1);
+        assert_eq!((answer.status, answer.headers, answer.body), (expected.status, expected.headers, expected.body));
+    }
+    let untold = one().headers([]).keep_body().layer(Hello::default());
+    assert_eq!(full(&untold).await.headers.len(), 0);
+    assert!(full(&untold).await.is_refused());
+}
+
+/// Whoever has to wait first, for a key or for a turn, has the same body.
+#[tokio::test(start_paused = true)]
+async fn a_bodys_type_is_kept_after_a_wait() {
+    let by = key::from_async_fn(|_| async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Some(1_u64)
+    });
+    let turns = RateLimitLayer::new([Limit::new("turns", LeakyBucketQueue::per_second(1).waiting(1)).by(by)]);
+    let hello = Hello::default();
+    let service = turns.store(still()).keep_body().layer(hello.clone());
+    let start = tokio::time::Instant::now();
+    for (seconds, calls, is_refused) in [(1, 1, false), (3, 2, false), (4, 2, true)] {
+        assert_eq!(full(&service).await.is_refused(), is_refused);
+        assert_eq!((start.elapsed().as_secs(), hello.calls()), (seconds, calls));
+    }
 }
 
 #[tokio::test]

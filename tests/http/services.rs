@@ -67,6 +67,18 @@ async fn on_the_routes_of_an_axum_router() {
     assert_eq!(server.get("/free").await.body, "hello");
 }
 
+/// There, nothing is boxed for it.
+#[tokio::test]
+async fn with_bodies_that_are_kept() {
+    let server = Server::axum(Router::new().route("/", get(hello)).layer(two().keep_body())).await;
+    allows_two(&server, "/").await;
+    is_refused(&server.get("/nowhere").await);
+    let app = Router::new().route("/", get(hello).route_layer(two().keep_body())).route("/free", get(hello));
+    let server = Server::axum(app).await;
+    allows_two(&server, "/").await;
+    assert_eq!(server.get("/free").await.header("ratelimit"), None);
+}
+
 #[tokio::test]
 async fn on_one_route() {
     let app = Router::new().route("/", get(hello).route_layer(two())).route("/free", get(hello));

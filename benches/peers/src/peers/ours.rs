@@ -29,7 +29,7 @@ impl Peer for Ours {
     fn app(&self, quota: Quota, headers: bool) -> Result<App, Why> {
         let layer = RateLimitLayer::new([Limit::new("limit", bucket(quota)).by(key::peer_ip())]);
         let layer = if headers { layer } else { layer.headers([]) };
-        Ok(App::Axum(App::hello().layer(layer)))
+        Ok(App::Axum(App::hello().layer(layer.keep_body())))
     }
 
     fn redis<'a>(&'a self, quota: Quota, url: &'a str) -> BoxFuture<'a, Result<Box<dyn Shared>, Why>> {

@@ -1,0 +1,99 @@
+//! Responses whose bodies are of the inner service's own type.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::future::ResponseFuture;
+use super::layer::RateLimitLayer;
+use super::service::RateLimit;
+
+/// Limits the requests that reach a service, and leaves the type of its responses' bodies as it is.
+/// [`RateLimitLayer::keep_body`] makes it.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct KeepBodyLayer {
+    layer: RateLimitLayer,
+}
+
+impl KeepBodyLayer {
+    pub(super) fn new(layer: RateLimitLayer) -> Self {
+        Self { layer }
+    }
+}
+
+impl<S> Layer<S> for KeepBodyLayer {
+    type Service = KeepBody<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        KeepBody { limited: self.layer.layer(inner) }
+    }
+}
+
+/// A [`RateLimit`] service whose responses' bodies are of the inner service's own type. A [`KeepBodyLayer`] makes it.
+#[derive(Clone, Debug)]
+pub struct KeepBody<S> {
+    limited: RateLimit<S>,
+}
+
+impl<S, B, R> Service<Request<B>> for KeepBody<S>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    R: From<Bytes>,
+{
+    type Response = Response<R>;
+    type Error = S::Error;
+    type Future = KeepBodyFuture<S, B>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.limited.get_mut().poll_ready(context)
+    }
+
+    #[inline]
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        KeepBodyFuture { response: self.limited.limit(request) }
+    }
+}
+
+pin_project! {
+    /// The future of a [`KeepBody`] service's response.
+    pub struct KeepBodyFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        response: ResponseFuture<S, B>,
+    }
+}
+
+impl<S, B, R> Future for KeepBodyFuture<S, B>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: From<Bytes>,
+{
+    type Output = Result<Response<R>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut response = self.project().response;
+        if let Some(response) = response.as_mut().passing() {
+            return response.poll(context);
+        }
+        response.poll_for(context, |body| body, R::from)
+    }
+}
+
+impl<S, B> fmt::Debug for KeepBodyFuture<S, B>
+where
+    S: Service<Request<B>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeepBodyFuture").field("response", &self.response).finish()
+    }
+}
