@@ -349,9 +349,9 @@ fn nothing_more_on_a_router_whose_bodies_are_kept() {
         let (measured, status) = routed(app, ALLOWED);
         assert_eq!((measured - empty, status), (more, StatusCode::OK), "{what}");
     }
-    // Whoever is denied spares it the handler, and its headers.
+    // Whoever is denied spares it the handler, and its headers; any body that Axum did not make is boxed.
     for (what, app, more) in [
-        ("denied, kept", app().layer(limits().keep_body()), 0),
+        ("denied, kept", app().layer(limits().keep_body()), BOX),
         ("denied, wrapped", app().layer(limits()), BOX),
         ("denied, problem+json", app().layer(limits().problem_json()), BOX),
     ] {
