@@ -3,58 +3,50 @@
 --
 -- Debts are counted in the time that it takes to pay them, to the 1/amount of a µs. So what a cost
 -- adds and what leaves room for it are spans that the caller has worked out.
-local function drain()
-  local rule = { numbers = '<dddddddd' }
-  -- stamp.rs says what these are.
-  local TICK, MANY, WIDEST = 131072, 7, 25
 
-  -- The bits that an amount takes, and what the bits above it count.
-  local function width(amount)
-    local _, bits = math.frexp(amount)
-    return bits, 2 ^ bits
-  end
+-- stamp.rs says what these are: µs, charges, and what the bits above the widest amount count that leaves room
+-- for a stamp.
+local TICK, MANY, WIDEST = 131072, 7, 33554432
 
-  local function tick(bits, one)
-    return floor(rest_of(now_hi, now_lo, TICK * 2 ^ (29 - bits)) / TICK) * 8 * one
-  end
+-- What the bits above those count that an amount takes.
+local function one_of(amount)
+  local _, bits = frexp(amount)
+  return 2 ^ bits
+end
 
-  local function first_stamp(amount)
-    local bits, one = width(amount)
-    if bits > WIDEST then return 0 end
-    return tick(bits, one) + MANY * one
-  end
+-- The present tick, in that.
+local function tick_of(one)
+  return floor(rest_of(now_hi, now_lo, TICK * 536870912 / one) / TICK) * 8 * one
+end
 
-  local function next_stamp(before, amount)
-    local bits, one = width(amount)
-    if bits > WIDEST then return 0 end
-    local now, low = tick(bits, one), before % (8 * one)
-    local apart, count = (now - (before - low)) % 4294967296, 0
-    if apart == 0 then
-      count = math.min(low / one + 1, MANY)
-    elseif apart >= 2147483648 then
-      count = MANY
-    end
-    return now + count * one
-  end
+-- What is needed for little else than refunds, and where rates have changed.
+local seldom
+local function rarely()
+  if seldom then return seldom end
+  seldom = {}
+  arithmetic()
 
   -- Whether an instant is near enough to leave room for an amount: 2^63 µs.
   local function is_near(hi, lo)
     return hi < 9223372036 or (hi == 9223372036 and lo < 854775808)
   end
 
-  -- What a key holds: the bytes, the instant, the fraction, the stamp, and the amount by which it is read.
-  local function recall(charge)
-    local raw, hi, lo, rest, written = read(charge.key)
-    local amount, near = charge[2], is_near(hi, lo)
-    local bits, one = width(near and written > 0 and written or amount)
-    local stamp = bits <= WIDEST and MANY * one or 0
+  -- What a key holds says: the instant, the fraction, the stamp, and the amount by which it is read.
+  local function known(amount, hi, lo, rest, written)
+    local near = is_near(hi, lo)
     if near and written > 0 then
-      local low = rest % one
-      return raw, hi, lo, low, rest - low, written
+      local low = rest % one_of(written)
+      return hi, lo, low, rest - low, written
     end
     -- Before amounts were kept, or where there is no room for one, it is the limit's own.
     if near then rest = math.min(rest, amount - 1) end
-    return raw, hi, lo, rest, stamp, amount
+    local one = one_of(amount)
+    return hi, lo, rest, one <= WIDEST and MANY * one or 0, amount
+  end
+
+  local function recall(charge)
+    local raw, hi, lo, rest, written = read(charge.key)
+    return raw, known(charge[2], hi, lo, rest, written)
   end
 
   -- A debt that takes (hi, lo, n) to pay at the rate `written`, at the rate `amount`: the same number of
@@ -85,7 +77,7 @@ local function drain()
   end
 
   -- What is owed on a debt that is paid at (hi, lo), less rest, by the amount `written`.
-  local function owed(charge, hi, lo, rest, written)
+  local function owed(amount, hi, lo, rest, written)
     local n = 0
     if rest > 0 then
       local whole = ceil(rest / written)
@@ -94,44 +86,30 @@ local function drain()
     end
     hi, lo, n = sub(hi, lo, n, now_hi, now_lo, 0, written)
     if hi < 0 then return 0, 0, 0 end
-    if written ~= charge[2] then return at_rate(hi, lo, n, written, charge[2]) end
+    if written ~= amount then return at_rate(hi, lo, n, written, amount) end
     return hi, lo, n
   end
 
+  seldom.known, seldom.owed = known, owed
+
+  local function first_stamp(amount)
+    local one = one_of(amount)
+    return one <= WIDEST and tick_of(one) + MANY * one or 0
+  end
+
+  -- What is owed from now on; lo may be too much for one limb.
   local function remember(key, amount, hi, lo, n, stamp)
-    hi, lo = add(hi, lo, 0, now_hi, now_lo, 0, amount)
     local rest = 0
-    if n > 0 then
-      hi, lo = plus(hi, lo, 1)
-      rest = amount - n
-    end
+    hi, lo = hi + now_hi, lo + now_lo
+    if n > 0 then lo, rest = lo + 1, amount - n end
+    hi, lo = plus(hi, lo, 0)
     if not is_near(hi, lo) then return write(key, hi, lo, rest, 0, hi, lo) end
     write(key, hi, lo, stamp + rest, amount, hi, lo)
   end
-
-  function rule.peek(charge)
-    local raw, hi, lo, rest, stamp, written = recall(charge)
-    charge.held = raw
-    hi, lo, rest = owed(charge, hi, lo, rest, written)
-    charge.hi, charge.lo, charge.n = hi, lo, rest
-    charge.stamp, charge.moved = stamp, written ~= charge[2]
-    return not more(hi, lo, rest, charge[3], charge[4], charge[5])
-  end
-
-  function rule.commit(charge)
-    local amount, hi, lo, n = charge[2], charge.hi, charge.lo, charge.n
-    local stamp
-    if charge.moved or (hi == 0 and lo == 0 and n == 0) then
-      stamp = first_stamp(amount)
-    else
-      stamp = next_stamp(charge.stamp, amount)
-    end
-    hi, lo, n = add(hi, lo, n, charge[6], charge[7], charge[8], amount)
-    remember(charge.key, amount, hi, lo, n, stamp)
-  end
+  seldom.remember = remember
 
   -- Has what is still owed paid at the limit's own rate from now on.
-  function rule.adopt(charge)
+  function seldom.adopt(charge)
     local hi, lo, n = charge.hi, charge.lo, charge.n
     if hi + lo + n == 0 then return end
     remember(charge.key, charge[2], hi, lo, n, first_stamp(charge[2]))
@@ -140,7 +118,7 @@ local function drain()
   -- Gives back a span of what is owed on a debt.
   local function give_back(charge, hi, lo, rest, stamp, written, back_hi, back_lo, back_n)
     local amount, n = charge[2]
-    hi, lo, n = owed(charge, hi, lo, rest, written)
+    hi, lo, n = owed(amount, hi, lo, rest, written)
     if not more(hi, lo, n, back_hi, back_lo, back_n) then return call('DEL', charge.key) end
     if written ~= amount then stamp = first_stamp(amount) end
     hi, lo, n = sub(hi, lo, n, back_hi, back_lo, back_n, amount)
@@ -149,10 +127,10 @@ local function drain()
 
   -- How long after a charge at (then_hi, then_lo), since_hi and since_lo ago, the last one can have been.
   local function last_charge(stamp, mark, amount, then_hi, then_lo, since_hi, since_lo)
-    local bits, one = width(amount)
-    if bits > WIDEST then return since_hi, since_lo end
+    local one = one_of(amount)
+    if one > WIDEST then return since_hi, since_lo end
     local low = stamp % (8 * one)
-    local cycle = TICK * 2 ^ (29 - bits)
+    local cycle = TICK * 2 ^ 29 / one
     local ago = rest_of(now_hi, now_lo, cycle) - (stamp - low) / (8 * one) * TICK
     if ago < 0 then ago = ago + cycle end
     local tick_began = since_hi * 1e9 + since_lo + rest_of(then_hi, then_lo, TICK)
@@ -163,7 +141,7 @@ local function drain()
 
   -- The mark is the instant of the charge, its stamp and its amount. What time has paid until the last
   -- charge, it has paid of this one before all others: drain.rs says why.
-  function rule.refund(charge, mark_hi, mark_lo, mark_stamp, mark_amount)
+  local function refund(charge, mark_hi, mark_lo, mark_stamp, mark_amount)
     local raw, hi, lo, rest, stamp, written = recall(charge)
     if raw == '' then return end
     local amount = charge[2]
@@ -180,12 +158,13 @@ local function drain()
     give_back(charge, hi, lo, rest, stamp, written, back_hi, back_lo, back_n)
   end
 
-  -- Gives back the charge that left a mark, if it was the last.
-  function rule.refund_last(charge, mark_hi, mark_lo, mark_rest, mark_amount)
+  -- Gives back the charge that left a mark, if it was the last: from a queue only the last can leave, as those
+  -- behind it have been told when they go on.
+  local function refund_last(charge, mark_hi, mark_lo, mark_rest, mark_amount)
     local raw, hi, lo, rest, stamp, written = recall(charge)
     if raw == '' or hi ~= mark_hi or lo ~= mark_lo then return end
     if is_near(hi, lo) then
-      local _, one = width(written)
+      local one = one_of(written)
       if written ~= mark_amount or rest ~= mark_rest % one then return end
     elseif rest ~= mark_rest then
       return
@@ -193,5 +172,78 @@ local function drain()
     give_back(charge, hi, lo, rest, stamp, written, charge[6], charge[7], charge[8])
   end
 
-  return rule
+  seldom.refund = letter == 113 and refund_last or refund
+  return seldom
 end
+
+local function peek(charge)
+  local raw, hi, lo, n = call('GET', charge.key), 0, 0, 0
+  if not raw then
+    raw = ''
+  else
+    if #raw ~= SIZE then read(charge.key) end
+    local amount, one, written, stamp = charge[2], charge.one
+    if not one then
+      one = one_of(amount)
+      charge.one = one
+    end
+    hi, lo, n, written = unpack_from(STATE, raw)
+    local rest = n % one
+    if written == amount and hi < 9223372036 and rest <= amount then
+      -- Nearly always: what is below comes to the same, whatever there is.
+      stamp = n - rest
+      hi, lo, n = hi - now_hi, lo - now_lo, 0
+      if rest > 0 then lo, n = lo - 1, amount - rest end
+      if lo < 0 then hi, lo = hi - 1, lo + 1e9 end
+      if hi < 0 then hi, lo, n = 0, 0, 0 end
+    else
+      hi, lo, n, stamp, written = rarely().known(amount, hi, lo, n, written)
+      hi, lo, n = seldom.owed(amount, hi, lo, n, written)
+      charge.moved = written ~= amount
+    end
+    charge.stamp = stamp
+  end
+  charge.hi, charge.lo, charge.n = hi, lo, n
+  local room = charge[3]
+  if hi ~= room then return hi < room, raw end
+  room = charge[4]
+  if lo ~= room then return lo < room, raw end
+  return n <= charge[5], raw
+end
+
+local function commit(charge)
+  local amount, hi, lo, n = charge[2], charge.hi, charge.lo, charge.n
+  local one, stamp = charge.one or one_of(amount), 0
+  if one <= WIDEST then
+    local tick, many = charge.tick, MANY
+    if not tick then
+      tick = tick_of(one)
+      charge.one, charge.tick = one, tick
+    end
+    if not (charge.moved or hi + lo + n == 0) then
+      local before = charge.stamp
+      local low = before % (8 * one)
+      local apart = (tick - (before - low)) % 4294967296
+      if apart == 0 then
+        many = low / one + 1
+        if many > MANY then many = MANY end
+      elseif apart < 2147483648 then
+        many = 0
+      end
+    end
+    stamp = tick + many * one
+  end
+  hi, lo, n = hi + charge[6] + now_hi, lo + charge[7] + now_lo, n + charge[8]
+  if n >= amount then lo, n = lo + 1, n - amount end
+  if n > 0 then lo, n = lo + 1, amount - n end
+  while lo >= 1e9 do
+    hi, lo = hi + 1, lo - 1e9
+  end
+  if hi < 9223372036 then
+    return call('SET', charge.key, pack(STATE, hi, lo, stamp + n, amount), 'PXAT', expiry(hi, lo))
+  end
+  if n > 0 then lo, n = lo - 1, amount - n end
+  rarely().remember(charge.key, amount, hi - now_hi, lo - now_lo, n, stamp)
+end
+
+return { numbers = '<dddddddd', peek = peek, commit = commit, rarely = rarely }
