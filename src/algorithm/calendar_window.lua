@@ -1,6 +1,6 @@
 -- The twin of calendar_window.rs. No script knows calendars, so that a charge brings the edges of four windows,
 -- in seconds: those around the instant that its sender takes for the present one.
-if letter == 107 then
+if wanted == 107 then
   rule.numbers = '<ddddddd'
   function current(charge)
     local raw, hi, lo, count = read(charge.key)
@@ -16,4 +16,3 @@ if letter == 107 then
     error({ err = 'OUTSIDE ' .. format('%d', now) .. ' s, the present instant, is in no window that was sent' })
   end
 end
-return rule

@@ -4,190 +4,22 @@
 -- Debts are counted in the time that it takes to pay them, to the 1/amount of a µs. So what a cost
 -- adds and what leaves room for it are spans that the caller has worked out.
 
--- stamp.rs says what these are: µs, charges, and what the bits above the widest amount count that leaves room
--- for a stamp.
-local TICK, MANY, WIDEST = 131072, 7, 33554432
-
--- What the bits above those count that an amount takes.
-local function one_of(amount)
-  local _, bits = frexp(amount)
-  return 2 ^ bits
-end
-
--- The present tick, in that.
-local function tick_of(one)
-  return floor(rest_of(now_hi, now_lo, TICK * 536870912 / one) / TICK) * 8 * one
-end
-
--- What is needed for little else than refunds, and where rates have changed.
-local seldom
-local function rarely()
-  if seldom then return seldom end
-  seldom = {}
-  arithmetic()
-
-  -- Whether an instant is near enough to leave room for an amount: 2^63 µs.
-  local function is_near(hi, lo)
-    return hi < 9223372036 or (hi == 9223372036 and lo < 854775808)
-  end
-
-  -- What a key holds says: the instant, the fraction, the stamp, and the amount by which it is read.
-  local function known(amount, hi, lo, rest, written)
-    local near = is_near(hi, lo)
-    if near and written > 0 then
-      local low = rest % one_of(written)
-      return hi, lo, low, rest - low, written
-    end
-    -- Before amounts were kept, or where there is no room for one, it is the limit's own.
-    if near then rest = math.min(rest, amount - 1) end
-    local one = one_of(amount)
-    return hi, lo, rest, one <= WIDEST and MANY * one or 0, amount
-  end
-
-  local function recall(charge)
-    local raw, hi, lo, rest, written = read(charge.key)
-    return raw, known(charge[2], hi, lo, rest, written)
-  end
-
-  -- A debt that takes (hi, lo, n) to pay at the rate `written`, at the rate `amount`: the same number of
-  -- tokens, multiplied and divided by hand, a limb of 1e9 at a time.
-  local function at_rate(hi, lo, n, written, amount)
-    local carry, low = divide(written, lo, 1e9)
-    local top, high = divide(written, hi, 1e9)
-    low = low + n
-    local more = floor(low / 1e9)
-    high, low = high + carry + more, low - more * 1e9
-    more = floor(high / 1e9)
-    top, high = top + more, high - more * 1e9
-    local whole = floor(top / amount)
-    local rest = top - whole * amount
-    local function digit(limb)
-      local quotient, left = divide(rest, 1e9, amount)
-      local sum = left + limb
-      local extra = floor(sum / amount)
-      rest = sum - extra * amount
-      return quotient + extra
-    end
-    high = digit(high)
-    low = digit(low)
-    hi = whole * 1e9 + high
-    -- 2^47: drain.rs says why.
-    if hi >= 140737488355328 then return 140737488355328, 0, 0 end
-    return hi, low, rest
-  end
-
-  -- What is owed on a debt that is paid at (hi, lo), less rest, by the amount `written`.
-  local function owed(amount, hi, lo, rest, written)
-    local n = 0
-    if rest > 0 then
-      local whole = ceil(rest / written)
-      hi, lo = plus(hi, lo, -whole)
-      n = whole * written - rest
-    end
-    hi, lo, n = sub(hi, lo, n, now_hi, now_lo, 0, written)
-    if hi < 0 then return 0, 0, 0 end
-    if written ~= amount then return at_rate(hi, lo, n, written, amount) end
-    return hi, lo, n
-  end
-
-  seldom.known, seldom.owed = known, owed
-
-  local function first_stamp(amount)
-    local one = one_of(amount)
-    return one <= WIDEST and tick_of(one) + MANY * one or 0
-  end
-
-  -- What is owed from now on; lo may be too much for one limb.
-  local function remember(key, amount, hi, lo, n, stamp)
-    local rest = 0
-    hi, lo = hi + now_hi, lo + now_lo
-    if n > 0 then lo, rest = lo + 1, amount - n end
-    hi, lo = plus(hi, lo, 0)
-    if not is_near(hi, lo) then return write(key, hi, lo, rest, 0, hi, lo) end
-    write(key, hi, lo, stamp + rest, amount, hi, lo)
-  end
-  seldom.remember = remember
-
-  -- Has what is still owed paid at the limit's own rate from now on.
-  function seldom.adopt(charge)
-    local hi, lo, n = charge.hi, charge.lo, charge.n
-    if hi + lo + n == 0 then return end
-    remember(charge.key, charge[2], hi, lo, n, first_stamp(charge[2]))
-  end
-
-  -- Gives back a span of what is owed on a debt.
-  local function give_back(charge, hi, lo, rest, stamp, written, back_hi, back_lo, back_n)
-    local amount, n = charge[2]
-    hi, lo, n = owed(amount, hi, lo, rest, written)
-    if not more(hi, lo, n, back_hi, back_lo, back_n) then return call('DEL', charge.key) end
-    if written ~= amount then stamp = first_stamp(amount) end
-    hi, lo, n = sub(hi, lo, n, back_hi, back_lo, back_n, amount)
-    remember(charge.key, amount, hi, lo, n, stamp)
-  end
-
-  -- How long after a charge at (then_hi, then_lo), since_hi and since_lo ago, the last one can have been.
-  local function last_charge(stamp, mark, amount, then_hi, then_lo, since_hi, since_lo)
-    local one = one_of(amount)
-    if one > WIDEST then return since_hi, since_lo end
-    local low = stamp % (8 * one)
-    local cycle = TICK * 2 ^ 29 / one
-    local ago = rest_of(now_hi, now_lo, cycle) - (stamp - low) / (8 * one) * TICK
-    if ago < 0 then ago = ago + cycle end
-    local tick_began = since_hi * 1e9 + since_lo + rest_of(then_hi, then_lo, TICK)
-    if ago == tick_began and stamp == mark - mark % one and low / one < MANY then return 0, 0 end
-    if ago > tick_began then return since_hi, since_lo end
-    return plus(since_hi, since_lo, -math.max(ago - TICK + 1, 0))
-  end
-
-  -- The mark is the instant of the charge, its stamp and its amount. What time has paid until the last
-  -- charge, it has paid of this one before all others: drain.rs says why.
-  local function refund(charge, mark_hi, mark_lo, mark_stamp, mark_amount)
-    local raw, hi, lo, rest, stamp, written = recall(charge)
-    if raw == '' then return end
-    local amount = charge[2]
-    local since_hi, since_lo = sub(now_hi, now_lo, 0, mark_hi, mark_lo, 0, 1)
-    -- A clock that stepped back can't say what is paid.
-    if since_hi < 0 then return end
-    if written == mark_amount and is_near(hi, lo) then
-      since_hi, since_lo = last_charge(stamp, mark_stamp, written, mark_hi, mark_lo, since_hi, since_lo)
-    end
-    -- What is given back changes no rate.
-    if written ~= mark_amount or amount ~= mark_amount then return end
-    local back_hi, back_lo, back_n = sub(charge[6], charge[7], charge[8], since_hi, since_lo, 0, amount)
-    if back_hi < 0 then back_hi, back_lo, back_n = 0, 0, 0 end
-    give_back(charge, hi, lo, rest, stamp, written, back_hi, back_lo, back_n)
-  end
-
-  -- Gives back the charge that left a mark, if it was the last: from a queue only the last can leave, as those
-  -- behind it have been told when they go on.
-  local function refund_last(charge, mark_hi, mark_lo, mark_rest, mark_amount)
-    local raw, hi, lo, rest, stamp, written = recall(charge)
-    if raw == '' or hi ~= mark_hi or lo ~= mark_lo then return end
-    if is_near(hi, lo) then
-      local one = one_of(written)
-      if written ~= mark_amount or rest ~= mark_rest % one then return end
-    elseif rest ~= mark_rest then
-      return
-    end
-    give_back(charge, hi, lo, rest, stamp, written, charge[6], charge[7], charge[8])
-  end
-
-  seldom.refund = letter == 113 and refund_last or refund
-  return seldom
-end
+-- stamp.rs says of a stamp what its numbers are: ticks of 131072 µs, of which 2^29 / one make a round (2^46 µs for
+-- one token), and at most 7 charges more, in units of `one`, what the bits above those count that the amount
+-- takes. Above 2^25 there is no room for one.
 
 local function peek(charge)
   local raw, hi, lo, n = call('GET', charge.key), 0, 0, 0
   if not raw then
     raw = ''
   else
-    if #raw ~= SIZE then read(charge.key) end
+    if #raw ~= 18 then read(charge.key) end
     local amount, one, written, stamp = charge[2], charge.one
     if not one then
-      one = one_of(amount)
+      one = 2 ^ select(2, frexp(amount))
       charge.one = one
     end
-    hi, lo, n, written = unpack_from(STATE, raw)
+    hi, lo, n, written = unpack_from('<I6I4I4I4', raw)
     local rest = n % one
     if written == amount and hi < 9223372036 and rest <= amount then
       -- Nearly always: what is below comes to the same, whatever there is.
@@ -197,8 +29,9 @@ local function peek(charge)
       if lo < 0 then hi, lo = hi - 1, lo + 1e9 end
       if hi < 0 then hi, lo, n = 0, 0, 0 end
     else
-      hi, lo, n, stamp, written = rarely().known(amount, hi, lo, n, written)
-      hi, lo, n = seldom.owed(amount, hi, lo, n, written)
+      if not drains then error(2, 0) end
+      hi, lo, n, stamp, written = drains.known(amount, hi, lo, n, written)
+      hi, lo, n = drains.owed(amount, hi, lo, n, written)
       charge.moved = written ~= amount
     end
     charge.stamp = stamp
@@ -213,11 +46,11 @@ end
 
 local function commit(charge)
   local amount, hi, lo, n = charge[2], charge.hi, charge.lo, charge.n
-  local one, stamp = charge.one or one_of(amount), 0
-  if one <= WIDEST then
-    local tick, many = charge.tick, MANY
+  local one, stamp = charge.one or 2 ^ select(2, frexp(amount)), 0
+  if one <= 33554432 then
+    local tick, many = charge.tick, 7
     if not tick then
-      tick = tick_of(one)
+      tick = floor(rest_of(now_hi, now_lo, 70368744177664 / one) / 131072) * 8 * one
       charge.one, charge.tick = one, tick
     end
     if not (charge.moved or hi + lo + n == 0) then
@@ -226,7 +59,7 @@ local function commit(charge)
       local apart = (tick - (before - low)) % 4294967296
       if apart == 0 then
         many = low / one + 1
-        if many > MANY then many = MANY end
+        if many > 7 then many = 7 end
       elseif apart < 2147483648 then
         many = 0
       end
@@ -239,11 +72,9 @@ local function commit(charge)
   while lo >= 1e9 do
     hi, lo = hi + 1, lo - 1e9
   end
-  if hi < 9223372036 then
-    return call('SET', charge.key, pack(STATE, hi, lo, stamp + n, amount), 'PXAT', expiry(hi, lo))
-  end
-  if n > 0 then lo, n = lo - 1, amount - n end
-  rarely().remember(charge.key, amount, hi - now_hi, lo - now_lo, n, stamp)
+  -- No instant is further off that leaves room for an amount: 2^63 µs.
+  if hi > 9223372036 or (hi == 9223372036 and lo >= 854775808) then stamp, amount = 0, 0 end
+  call('SET', charge.key, pack('<I6I4I4I4', hi, lo, stamp + n, amount), 'PXAT', expiry(hi, lo))
 end
 
-return { numbers = '<dddddddd', peek = peek, commit = commit, rarely = rarely }
+rule = { numbers = '<dddddddd', peek = peek, commit = commit }

@@ -1,6 +1,7 @@
 -- The twin of windows.rs. A key holds the end of its window, and its count. `current` says of a charge what
 -- its key holds, the end of the window that counts now, and what it counts.
-local rule, current = { numbers = false, peek = false, commit = false, rarely = false }
+rule = { numbers = false, peek = false, commit = false, refund = false }
+local current
 
 function rule.peek(charge)
   local raw, hi, lo, count = current(charge)
@@ -10,25 +11,18 @@ end
 
 function rule.commit(charge)
   local hi, lo = charge.hi, charge.lo
-  call('SET', charge.key, pack(STATE, hi, lo, charge.count + charge[1], 0), 'PXAT', expiry(hi, lo))
+  call('SET', charge.key, pack('<I6I4I4I4', hi, lo, charge.count + charge[1], 0), 'PXAT', expiry(hi, lo))
 end
 
-function rule.rarely()
-  local seldom = {}
-
-  function seldom.refund(charge, mark_hi, mark_lo)
-    arithmetic()
-    local _, hi, lo, count = read(charge.key)
-    if hi ~= mark_hi or lo ~= mark_lo or apart(hi, lo, now_hi, now_lo) <= 0 then return end
-    if count <= charge[1] then return call('DEL', charge.key) end
-    write(charge.key, hi, lo, count - charge[1], 0, hi, lo)
-  end
-
-  return seldom
+function rule.refund(charge, mark_hi, mark_lo)
+  local _, hi, lo, count = read(charge.key)
+  if hi ~= mark_hi or lo ~= mark_lo or apart(hi, lo, now_hi, now_lo) <= 0 then return end
+  if count <= charge[1] then return call('DEL', charge.key) end
+  write(charge.key, hi, lo, count - charge[1], 0, hi, lo)
 end
 
 -- The twin of fixed_window.rs.
-if letter == 119 then
+if wanted == 119 then
   local last_period, end_hi, end_lo
   rule.numbers = '<ddd'
   function current(charge)

@@ -1,19 +1,18 @@
 -- The twin of log.rs. A key holds a list, oldest first: for each bucket in which something was
 -- taken, its start, all that was ever taken up to and in it, modulo 2^32, and what was taken in it.
-arithmetic()
-local rule = { numbers = '<ddddd', peek = false, commit = false, rarely = false }
+rule = { numbers = '<ddddd', peek = false, commit = false, refund = false }
 
 -- The entry at an index. None is past either end.
 local function entry(key, index)
   local raw = call('LINDEX', key, index)
-  if raw and #raw ~= SIZE then error({ err = 'UNREADABLE ' .. key .. ' holds something else: delete it' }) end
+  if raw and #raw ~= 18 then error({ err = 'UNREADABLE ' .. key .. ' holds something else: delete it' }) end
   return raw
 end
 
 -- The start of an entry's bucket, if need be of another width than it was written for, and its
 -- two counts.
 local function open(raw, width)
-  local hi, lo, total, taken = unpack_from(STATE, raw)
+  local hi, lo, total, taken = unpack_from('<I6I4I4I4', raw)
   if width > 1 then hi, lo = plus(hi, lo, -rest_of(hi, lo, width)) end
   return hi, lo, total, taken
 end
@@ -59,7 +58,7 @@ local function view(charge)
   if not counts(newest) then return end
   local first, raw = 0, entry(key, 0)
   if not counts(raw) then first, raw = seek(key, 0, counts) end
-  local _, _, upto, taken = unpack_from(STATE, raw)
+  local _, _, upto, taken = unpack_from('<I6I4I4I4', raw)
   charge.first, charge.base, charge.oldest = first, (upto - taken) % 4294967296, raw
   charge.used = (total - charge.base) % 4294967296
 end
@@ -68,7 +67,7 @@ end
 local function freed(charge, tokens)
   local base = charge.base
   local function frees(raw)
-    local _, _, total = unpack_from(STATE, raw)
+    local _, _, total = unpack_from('<I6I4I4I4', raw)
     return (total - base) % 4294967296 >= tokens
   end
   if frees(charge.oldest) then return '' end
@@ -104,54 +103,46 @@ function rule.commit(charge)
   local total, taken = cost, cost
   if charge.used == 0 then
     if charge.newest then call('DEL', key) end
-    call('RPUSH', key, pack(STATE, hi, lo, total, taken))
+    call('RPUSH', key, pack('<I6I4I4I4', hi, lo, total, taken))
   else
     if charge.first > 0 then call('LTRIM', key, charge.first, -1) end
     local newest_hi, newest_lo, newest_total, newest_taken = open(charge.newest, charge[3])
     total = (newest_total + cost) % 4294967296
     if newest_hi == hi and newest_lo == lo then
-      call('LSET', key, -1, pack(STATE, hi, lo, total, newest_taken + cost))
+      call('LSET', key, -1, pack('<I6I4I4I4', hi, lo, total, newest_taken + cost))
     else
-      call('RPUSH', key, pack(STATE, hi, lo, total, taken))
+      call('RPUSH', key, pack('<I6I4I4I4', hi, lo, total, taken))
     end
   end
   call('PEXPIREAT', key, expiry(plus(hi, lo, charge[4])))
 end
 
-function rule.rarely()
-  local seldom = {}
-
-  -- The mark is the start of the bucket that was charged.
-  function seldom.refund(charge, mark_hi, mark_lo)
-    local key, cost = charge.key, charge[1]
-    view(charge)
-    if charge.used == 0 then return end
-    local function reaches(raw)
-      local hi, lo = open(raw, charge[3])
-      return not more(mark_hi, mark_lo, 0, hi, lo, 0)
-    end
-    local index, raw = seek(key, charge.first - 1, reaches)
-    if not raw then return end
-    local hi, lo, total, taken = open(raw, charge[3])
-    if hi ~= mark_hi or lo ~= mark_lo then return end
-
-    -- Later buckets are untouched, but for their running totals.
-    local back = math.min(taken, cost)
-    local later = call('LRANGE', key, index, -1)
-    if index == 0 then call('DEL', key) else call('LTRIM', key, 0, index - 1) end
-    for _, each in ipairs(later) do
-      hi, lo, total, taken = unpack_from(STATE, each)
-      if each == raw then taken = taken - back end
-      if taken > 0 then call('RPUSH', key, pack(STATE, hi, lo, (total - back) % 4294967296, taken)) end
-    end
-    local newest = entry(key, -1)
-    if newest then
-      hi, lo = unpack_from(STATE, newest)
-      call('PEXPIREAT', key, expiry(plus(hi, lo, charge[4])))
-    end
+-- The mark is the start of the bucket that was charged.
+function rule.refund(charge, mark_hi, mark_lo)
+  local key, cost = charge.key, charge[1]
+  view(charge)
+  if charge.used == 0 then return end
+  local function reaches(raw)
+    local hi, lo = open(raw, charge[3])
+    return not more(mark_hi, mark_lo, 0, hi, lo, 0)
   end
+  local index, raw = seek(key, charge.first - 1, reaches)
+  if not raw then return end
+  local hi, lo, total, taken = open(raw, charge[3])
+  if hi ~= mark_hi or lo ~= mark_lo then return end
 
-  return seldom
+  -- Later buckets are untouched, but for their running totals.
+  local back = math.min(taken, cost)
+  local later = call('LRANGE', key, index, -1)
+  if index == 0 then call('DEL', key) else call('LTRIM', key, 0, index - 1) end
+  for _, each in ipairs(later) do
+    hi, lo, total, taken = unpack_from('<I6I4I4I4', each)
+    if each == raw then taken = taken - back end
+    if taken > 0 then call('RPUSH', key, pack('<I6I4I4I4', hi, lo, (total - back) % 4294967296, taken)) end
+  end
+  local newest = entry(key, -1)
+  if newest then
+    hi, lo = unpack_from('<I6I4I4I4', newest)
+    call('PEXPIREAT', key, expiry(plus(hi, lo, charge[4])))
+  end
 end
-
-return rule

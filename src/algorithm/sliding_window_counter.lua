@@ -1,7 +1,6 @@
 -- The twin of sliding_window_counter.rs. A key holds the instant at which it means nothing any
 -- more, the count of the window before, and that of its own.
-arithmetic()
-local rule = { numbers = '<dddd', peek = false, commit = false, rarely = false }
+rule = { numbers = '<dddd', peek = false, commit = false, refund = false }
 
 -- The start of the window that counts now, how far into it now is, and both counts.
 local function windows(key, period)
@@ -46,23 +45,15 @@ function rule.commit(charge)
   remember(charge.key, charge[3], charge.hi, charge.lo, charge.n, charge.count + charge[1])
 end
 
-function rule.rarely()
-  local seldom = {}
-
-  -- The mark is the instant at which the charge's own window meant nothing any more.
-  function seldom.refund(charge, mark_hi, mark_lo)
-    local cost, period = charge[1], charge[3]
-    local raw, hi, lo, elapsed, before, count = windows(charge.key, period)
-    local later = apart(hi, lo, plus(mark_hi, mark_lo, -2 * period))
-    if raw == '' then return end
-    if later == 0 then
-      remember(charge.key, period, hi, lo, before, math.max(count - cost, 0))
-    elseif later == period then
-      remember(charge.key, period, hi, lo, math.max(before - cost, 0), count)
-    end
+-- The mark is the instant at which the charge's own window meant nothing any more.
+function rule.refund(charge, mark_hi, mark_lo)
+  local cost, period = charge[1], charge[3]
+  local raw, hi, lo, elapsed, before, count = windows(charge.key, period)
+  local later = apart(hi, lo, plus(mark_hi, mark_lo, -2 * period))
+  if raw == '' then return end
+  if later == 0 then
+    remember(charge.key, period, hi, lo, before, math.max(count - cost, 0))
+  elseif later == period then
+    remember(charge.key, period, hi, lo, math.max(before - cost, 0), count)
   end
-
-  return seldom
 end
-
-return rule

@@ -1,8 +1,7 @@
 -- The twin of token_bucket.rs, of what is filled at intervals; filled evenly it is a drain. A key
 -- holds the instant at which an interval ends, how many tokens are missing until then, and the amount that
 -- each interval brings.
-arithmetic()
-local rule = { numbers = '<dddd', peek = false, commit = false, rarely = false }
+rule = { numbers = '<dddd', peek = false, commit = false, adopt = false, refund = false }
 
 -- How many tokens are missing now of those missing before (hi, lo), and how long until the
 -- next interval. All of this is exact where it matters: a bucket fills in at most 2^32 intervals.
@@ -55,46 +54,38 @@ function rule.commit(charge)
   hold(charge, hi, lo, charge.count + charge[1])
 end
 
-function rule.rarely()
-  local seldom = {}
-
-  -- Has what is missing come back at the limit's own rate from now on.
-  function seldom.adopt(charge)
-    if charge.count == 0 then return end
-    local hi, lo = plus(now_hi, now_lo, charge.n)
-    hold(charge, hi, lo, charge.count)
-  end
-
-  -- The mark is the first instant at which tokens came back after the charge: for it before all
-  -- others, as token_bucket.rs says why.
-  function seldom.refund(charge, mark_hi, mark_lo, _, mark_amount)
-    local raw, hi, lo, count, written = recall(charge)
-    if raw == '' then return end
-    local amount, interval = charge[3], charge[4]
-    local refills = 0
-    local since_hi, since_lo = sub(now_hi, now_lo, 0, mark_hi, mark_lo, 0, 1)
-    if since_hi >= 0 then
-      refills = floor((since_hi * 1e9 + since_lo - rest_of(since_hi, since_lo, interval)) / interval + 0.5) + 1
-    elseif apart(mark_hi, mark_lo, now_hi, now_lo) > interval then
-      -- A clock that stepped back can't say how many there were.
-      return
-    end
-    -- Nor how many tokens each brought, or is to bring: what is given back changes no rate.
-    if mark_amount ~= amount or written ~= amount then return end
-    local back = math.max(charge[1] - refills * amount, 0)
-    if missing(charge, hi, lo, count, written) <= back then return call('DEL', charge.key) end
-    count = count - back
-    if count <= 0 then
-      -- Full before that interval: what is missing is counted to an earlier one.
-      local intervals = floor(-count / amount) + 1
-      count = count + intervals * amount
-      local span_hi, span_lo = divide(intervals, interval, 1e9)
-      hi, lo = sub(hi, lo, 0, span_hi, span_lo, 0, 1)
-    end
-    hold(charge, hi, lo, count)
-  end
-
-  return seldom
+-- Has what is missing come back at the limit's own rate from now on.
+function rule.adopt(charge)
+  if charge.count == 0 then return end
+  local hi, lo = plus(now_hi, now_lo, charge.n)
+  hold(charge, hi, lo, charge.count)
 end
 
-return rule
+-- The mark is the first instant at which tokens came back after the charge: for it before all
+-- others, as token_bucket.rs says why.
+function rule.refund(charge, mark_hi, mark_lo, _, mark_amount)
+  local raw, hi, lo, count, written = recall(charge)
+  if raw == '' then return end
+  local amount, interval = charge[3], charge[4]
+  local refills = 0
+  local since_hi, since_lo = sub(now_hi, now_lo, 0, mark_hi, mark_lo, 0, 1)
+  if since_hi >= 0 then
+    refills = floor((since_hi * 1e9 + since_lo - rest_of(since_hi, since_lo, interval)) / interval + 0.5) + 1
+  elseif apart(mark_hi, mark_lo, now_hi, now_lo) > interval then
+    -- A clock that stepped back can't say how many there were.
+    return
+  end
+  -- Nor how many tokens each brought, or is to bring: what is given back changes no rate.
+  if mark_amount ~= amount or written ~= amount then return end
+  local back = math.max(charge[1] - refills * amount, 0)
+  if missing(charge, hi, lo, count, written) <= back then return call('DEL', charge.key) end
+  count = count - back
+  if count <= 0 then
+    -- Full before that interval: what is missing is counted to an earlier one.
+    local intervals = floor(-count / amount) + 1
+    count = count + intervals * amount
+    local span_hi, span_lo = divide(intervals, interval, 1e9)
+    hi, lo = sub(hi, lo, 0, span_hi, span_lo, 0, 1)
+  end
+  hold(charge, hi, lo, count)
+end

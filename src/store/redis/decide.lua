@@ -1,159 +1,21 @@
--- Decides requests one after the other, each all or nothing, at one instant.
---
--- ARGV[1] is empty, or a clock for tests: <instant hi, lo, ms for which keys are kept longer>.
--- ARGV[2] is all requests: of each what is to be done, the numbers of its limits and of its keys, and its
--- length in two bytes; then for each limit the letter of its rule (and 128, if it is not enforced) and the
--- numbers that it works with, the cost first; for a refund preceded by a mark. KEYS are those of all limits in
--- the same order. A limit whose size may be another for its key begins with what the caller believes that to be,
--- and has a second key that says what it is. The letter of a limit with a penalty is in upper case, what that
--- works with is behind the rule's numbers, and its key behind the limit's. A request that is all the same as the
--- one before it, but for its keys, one for each limit, is told by one byte.
---
--- The reply is one string, as neither side then has to take it apart into many: the instant, then
--- for each request whether it was allowed, the number of keys whose states follow (of a limit, and of its
--- penalty), and for each how many states it held before, and those. Or else the error that kept it from being
--- decided.
---
--- A caller who worked the numbers out from what is not so is to ask again: nothing is decided, and of each
--- limit the states are told that say what is.
-local ACQUIRE, KEEP, PEEK, REFUND, RESET, SAME = 97, 107, 112, 114, 120, 61
-local ALLOWED, DENIED, AGAIN, ERROR = 121, 110, 97, 'e'
-local SHADOW = 128
-local BELIEVED = 111
-local rules = {}
-
-local time = call('TIME')
-local micros = time[1] * 1e6 + time[2]
-now_hi = floor(micros / 1e9)
-now_lo = micros - now_hi * 1e9
-if ARGV[1] ~= '' then
-  local hold
-  now_hi, now_lo, hold = unpack_from('<ddd', ARGV[1])
-  shift = floor(micros / 1000) - (now_hi * 1e6 + floor(now_lo / 1000)) + hold
-end
-
-local text, at, key = ARGV[2], 1, 1
-local length, next_at, next_key = #text, 1, 1
-local reply, parts = { pack(STATE, now_hi, now_lo, 0, 0) }, 1
-
--- What is to be done, and for how many limits.
-local what, limits
--- One for each limit of a request, used again by the next request: all that its rule reads, its
--- rule has written before.
-local charges = {}
-
-local function rule_for(letter)
-  local rule = rule_of(letter)
-  rules[letter] = rule
-  return rule
-end
-
--- What plain limits don't need.
-local seldom
-local function rarely()
-  if seldom then return seldom end
-  arithmetic()
-  seldom = {}
-  local penalties = penalty()
-  -- What each override is.
-  local is = {}
-
-  -- Compares an override that a key holds, unless it has expired, with what was believed of it.
-  function seldom.compare(i)
-    local from = at + 2
-    at, key = from + byte(text, at + 1), key + 1
-    local raw, hi, lo = read(KEYS[key])
-    if hi + lo > 0 and not more(hi, lo, 0, now_hi, now_lo, 0) then raw = '' end
-    is[i] = raw
-    return raw ~= sub_string(text, from, at - 1)
-  end
-
-  -- Says of each limit what is, where a caller has taken something else for granted.
-  function seldom.ask_again()
-    reply[parts + 1] = char(AGAIN, limits)
-    parts = parts + 1
-    for i = 1, limits do
-      local raw = is[i] or ''
-      reply[parts + 1], reply[parts + 2] = char(#raw / SIZE), raw
-      parts = parts + 2
-    end
-  end
-
-  function seldom.forget()
-    for i = 1, limits do
-      is[i] = nil
-    end
-  end
-
-  function seldom.penalty()
-    local own = { 0, 0, 0, 0, 0, key = KEYS[key] }
-    own[1], own[2], own[3], own[4], own[5] = unpack_from(penalties.numbers, text, at)
-    at, key = at + 8 * 5, key + 1
-    return own
-  end
-
-  -- Whether a limit with a penalty has room for a charge, and what the penalty's key held.
-  function seldom.is_free(charge, part)
-    local own = charge.penalty
-    penalties.peek(own)
-    reply[part + 1], reply[part + 2] = char(#own.held / SIZE), own.held
-    return charge.free and not own.refused
-  end
-
-  function seldom.strike()
-    for i = 1, limits do
-      local charge = charges[i]
-      local own = charge.penalty
-      if own and own[1] > 0 and not (charge.free or charge[1] == 0 or own.refused) then penalties.strike(own) end
-    end
-  end
-
-  seldom[REFUND] = function()
-    for _ = 1, limits do
-      local letter = byte(text, at)
-      local rule = rules[letter] or rule_for(letter)
-      local numbers, mark = rule.numbers, at + 1
-      local charge = { unpack_from(numbers, text, mark + SIZE) }
-      charge.key = KEYS[key]
-      at, key = mark + SIZE + 8 * (#numbers - 1), key + 1
-      rule.rarely().refund(charge, unpack_from(STATE, text, mark))
-    end
-  end
-
-  seldom[RESET] = function()
-    for _ = 1, limits do
-      call('DEL', KEYS[key])
-      key = key + 1
-    end
-  end
-
-  -- Keeps an override for a span, or for good.
-  seldom[KEEP] = function()
-    local hi, lo, one, other = unpack_from('<ddI4I4', text, at)
-    if hi < 0 then return call('SET', KEYS[key], pack(STATE, 0, 0, one, other)) end
-    hi, lo = add(hi, lo, 0, now_hi, now_lo, 0, 1)
-    write(KEYS[key], hi, lo, one, other, hi, lo)
-  end
-
-  return seldom
-end
-
--- Decides one request after the other, until something is wrong with one.
+-- Decides one request after the other, until something is wrong with one. Before it has written anything, it may
+-- ask for what is to be made first, by a number: it then begins again.
 local function run()
   while at <= length do
     local decides, is_again, has_penalty = true, false, false
     local first, of, keys, low, high = byte(text, at, at + 4)
-    if first == SAME then
-      next_at, next_key = at + 1, key + limits
+    local from, name = at + 5, key
+    if first == 61 then
+      next_at, next_key = at + 1, name + limits
       for i = 1, limits do
         local charge = charges[i]
-        charge.key, charge.moved, key = KEYS[key], false, key + 1
+        charge.key, charge.moved, name = KEYS[name], false, name + 1
       end
     else
-      what, limits, next_at, next_key = first, of, at + low + 256 * high, key + keys
-      at = at + 5
-      if what == REFUND or what == RESET or what == KEEP then
-        rarely()[what]()
+      what, limits, next_at, next_key = first, of, at + low + 256 * high, name + keys
+      if what == 114 or what == 120 or what == 107 then
+        if not seldom then error(1, 0) end
+        seldom[what](from, name)
         decides = false
       else
         if seldom then seldom.forget() end
@@ -168,24 +30,30 @@ local function run()
             }
             charges[i] = charge
           end
-          charge.key, charge.moved, charge.one, charge.tick = KEYS[key], false, false, false
-          local letter = byte(text, at)
-          if letter == BELIEVED then
-            is_again = rarely().compare(i) or is_again
-            letter = byte(text, at)
+          charge.key, charge.moved, charge.one, charge.tick = KEYS[name], false, false, false
+          local letter, size = byte(text, from, from + 1)
+          name = name + 1
+          if letter == 111 then
+            if not seldom then error(1, 0) end
+            is_again = seldom.compare(i, KEYS[name], sub_string(text, from + 2, from + 1 + size)) or is_again
+            from, name = from + 2 + size, name + 1
+            letter = byte(text, from)
           end
-          charge.shadow = letter >= SHADOW
-          if letter >= SHADOW then letter = letter - SHADOW end
+          charge.shadow = letter >= 128
+          if letter >= 128 then letter = letter - 128 end
           local is_penalised = letter < 97
           if is_penalised then letter = letter + 32 end
-          local rule = rules[letter] or rule_for(letter)
+          local rule = rules[letter]
+          if not rule then error(letter, 0) end
           local numbers = rule.numbers
           charge.rule, charge.peek = rule, rule.peek
           charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8] =
-            unpack_from(numbers, text, at + 1)
-          at, key = at + 8 * #numbers - 7, key + 1
+            unpack_from(numbers, text, from + 1)
+          from = from + 8 * #numbers - 7
           if is_penalised then
-            charge.penalty, has_penalty = rarely().penalty(), true
+            if not seldom then error(1, 0) end
+            charge.penalty, has_penalty = seldom.penalty(KEYS[name], from), true
+            from, name = from + 40, name + 1
           elseif charge.penalty then
             charge.penalty = false
           end
@@ -200,7 +68,7 @@ local function run()
         local free, held = charge.peek(charge)
         charge.free = free
         local size = #held
-        reply[part + 1] = size == SIZE and '\1' or size == 0 and '\0' or char(size / SIZE)
+        reply[part + 1] = size == 18 and '\1' or size == 0 and '\0' or char(size / 18)
         reply[part + 2] = held
         part = part + 2
         if has_penalty and charge.penalty then
@@ -209,7 +77,7 @@ local function run()
         -- Who takes nothing needs no room, and nobody does of a limit that is not enforced.
         if not (free or charge[1] == 0 or charge.shadow) then room = false end
       end
-      local take = room and what == ACQUIRE
+      local take = room and what == 97
       for i = 1, limits do
         local charge = charges[i]
         if take and charge.free and charge[1] > 0 then
@@ -217,31 +85,23 @@ local function run()
         elseif charge.moved and charge[1] > 0 then
           -- What another rate left is paid at this one, whatever is decided; but who asks for nothing changes
           -- nothing.
-          charge.rule.rarely().adopt(charge)
+          local adopt = charge.rule.adopt or drains.adopt
+          adopt(charge)
         end
       end
-      if has_penalty and what ~= PEEK and not room then seldom.strike() end
-      reply[parts + 1] = char(room and ALLOWED or DENIED, (part - parts - 1) / 2)
+      if has_penalty and what ~= 112 and not room then seldom.strike() end
+      reply[parts + 1] = char(room and 121 or 110, (part - parts - 1) / 2)
       parts = part
     elseif is_again then
       seldom.ask_again()
     else
-      reply[parts + 1] = char(ALLOWED, 0)
+      reply[parts + 1] = char(121, 0)
       parts = parts + 1
     end
     at, key = next_at, next_key
   end
 end
 
+-- What is to be made: the first limit's rule to begin with.
+local wanted = byte(text, 6)
 while at <= length do
-  local ok, wrong = pcall(run)
-  if not ok then
-    wrong = sub_string(type(wrong) == 'table' and wrong.err or tostring(wrong), 1, 999)
-    -- Redis 6.2 puts where it happened before it, `@user_script: 17: -`, and ends the line.
-    wrong = wrong:gsub('^@[^:]*: %d+: ', ''):gsub('^%-', ''):gsub('%s+$', '')
-    reply[parts + 1], reply[parts + 2], reply[parts + 3] = ERROR, pack('<I2', #wrong), wrong
-    parts = parts + 3
-    at, key = next_at, next_key
-  end
-end
-return table.concat(reply, '', 1, parts)

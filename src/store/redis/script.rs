@@ -10,21 +10,28 @@ use crate::algorithm::{Size, State};
 /// All of it: fixed, so that a server keeps one script however many limits there are.
 pub(super) const TEXT: &str = concat!(
     include_str!("instant.lua"),
-    include_str!("../../algorithm/penalty.lua"),
-    // A call makes each function anew that it comes by, and so comes by the rules that it needs only.
-    "local function rule_of(letter)\nif letter == 100 or letter == 113 then\n",
+    include_str!("decide.lua"),
+    // Makes a rule, or what is seldom needed.
+    "local rule\nif wanted == 100 or wanted == 113 then\n",
     include_str!("../../algorithm/drain.lua"),
-    "elseif letter == 107 or letter == 119 then\n",
+    "elseif wanted == 107 or wanted == 119 then\n",
     include_str!("../../algorithm/fixed_window.lua"),
     include_str!("../../algorithm/calendar_window.lua"),
-    "elseif letter == 99 then\n",
+    "elseif wanted then\nif not plus then\n",
+    include_str!("spans.lua"),
+    "end\nif wanted == 99 then\n",
     include_str!("../../algorithm/sliding_window_counter.lua"),
-    "elseif letter == 105 then\n",
+    "elseif wanted == 105 then\n",
     include_str!("../../algorithm/token_bucket.lua"),
-    "elseif letter == 108 then\n",
+    "elseif wanted == 108 then\n",
     include_str!("../../algorithm/log.lua"),
-    "end\nend\n",
-    include_str!("decide.lua"),
+    "elseif wanted == 1 then\n",
+    include_str!("../../algorithm/penalty.lua"),
+    include_str!("seldom.lua"),
+    "elseif wanted == 2 then\n",
+    include_str!("../../algorithm/drain_seldom.lua"),
+    "end\nend\nif rule then rules[wanted] = rule end\n",
+    include_str!("reply.lua"),
 );
 
 /// What is to be done with the limits of a request, as the script spells it.
