@@ -46,6 +46,9 @@ end
 
 local function commit(charge)
   local amount, hi, lo, n = charge[2], charge.hi, charge.lo, charge.n
+  local owes_nothing = hi + lo + n == 0
+  -- What the first charge leaves, it leaves of each key that owes nothing.
+  if owes_nothing and charge.first then return call('SET', charge.key, charge.first, 'PXAT', charge.expiry) end
   local one, stamp = charge.one or 2 ^ select(2, frexp(amount)), 0
   if one <= 33554432 then
     local tick, many = charge.tick, 7
@@ -53,7 +56,7 @@ local function commit(charge)
       tick = floor(rest_of(now_hi, now_lo, 70368744177664 / one) / 131072) * 8 * one
       charge.one, charge.tick = one, tick
     end
-    if not (charge.moved or hi + lo + n == 0) then
+    if not (charge.moved or owes_nothing) then
       local before = charge.stamp
       local low = before % (8 * one)
       local apart = (tick - (before - low)) % 4294967296
@@ -74,7 +77,9 @@ local function commit(charge)
   end
   -- No instant is further off that leaves room for an amount: 2^63 µs.
   if hi > 9223372036 or (hi == 9223372036 and lo >= 854775808) then stamp, amount = 0, 0 end
-  call('SET', charge.key, pack('<I6I4I4I4', hi, lo, stamp + n, amount), 'PXAT', expiry(hi, lo))
+  local state, vanishes = pack('<I6I4I4I4', hi, lo, stamp + n, amount), expiry(hi, lo)
+  if owes_nothing then charge.first, charge.expiry = state, vanishes end
+  call('SET', charge.key, state, 'PXAT', vanishes)
 end
 
 rule = { numbers = '<dddddddd', peek = peek, commit = commit }

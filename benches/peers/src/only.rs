@@ -1,12 +1,14 @@
 //! Who only decides, or only calls, to be counted.
 
-use tower_ratelimit::{FixedWindow, Limit};
+use futures_util::future::join_all;
+use tower_ratelimit::{FixedWindow, Limit, RedisStore};
 
 use crate::algorithms::{algorithms, bucket, buckets, in_memory};
 use crate::decisions::warm;
 use crate::floors::{TABLE, Table, apps, clocks};
 use crate::keys::{BATCH, Keys, LOADS, Load};
 use crate::layers::{CASES, batch};
+use crate::peers::shared;
 use crate::subject::{Memory, PEERS};
 
 /// Decides so many requests, after each key has been seen, for keys that were drawn before.
@@ -54,6 +56,17 @@ pub fn call(subject: &str, case: &str, requests: usize) {
     for _ in 0..requests.div_ceil(first.len()) {
         for request in batch(&app) {
             app.answer(request);
+        }
+    }
+}
+
+/// Decides so many requests of as many limits on Redis, some of them at a time.
+pub async fn ask(url: &str, limits: usize, together: u64, decisions: u64) {
+    let limiter = shared(buckets(limits), RedisStore::connect(url).await.expect("a connection"));
+    for first in (0..decisions).step_by(together as usize) {
+        let asked = (first..first + together).map(|key| limiter.acquire(key % 512, 1));
+        for decision in join_all(asked).await {
+            assert!(decision.expect("a decision").is_allowed());
         }
     }
 }

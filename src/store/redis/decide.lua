@@ -3,16 +3,17 @@
 local function run()
   while at <= length do
     local decides, is_again, has_penalty = true, false, false
-    local first, of, keys, low, high = byte(text, at, at + 4)
     local from, name = at + 5, key
-    if first == 61 then
+    if byte(text, at) == 61 then
       next_at, next_key = at + 1, name + limits
       for i = 1, limits do
         local charge = charges[i]
         charge.key, charge.moved, name = KEYS[name], false, name + 1
       end
     else
-      what, limits, next_at, next_key = first, of, at + low + 256 * high, name + keys
+      local keys, low, high
+      what, limits, keys, low, high = byte(text, at, at + 4)
+      next_at, next_key = at + low + 256 * high, name + keys
       if what == 114 or what == 120 or what == 107 then
         if not seldom then error(1, 0) end
         seldom[what](from, name)
@@ -26,11 +27,11 @@ local function run()
             charge = {
               0, 0, 0, 0, 0, 0, 0, 0, 0,
               key = '', rule = false, peek = false, shadow = false, penalty = false, free = true, moved = false,
-              hi = 0, lo = 0, n = 0, count = 0, stamp = 0, one = false, tick = false,
+              hi = 0, lo = 0, n = 0, count = 0, stamp = 0, one = false, tick = false, first = false, expiry = false,
             }
             charges[i] = charge
           end
-          charge.key, charge.moved, charge.one, charge.tick = KEYS[name], false, false, false
+          charge.key, charge.moved, charge.one, charge.tick, charge.first = KEYS[name], false, false, false, false
           local letter, size = byte(text, from, from + 1)
           name = name + 1
           if letter == 111 then
@@ -90,7 +91,11 @@ local function run()
         end
       end
       if has_penalty and what ~= 112 and not room then seldom.strike() end
-      reply[parts + 1] = char(room and 121 or 110, (part - parts - 1) / 2)
+      if part == parts + 3 then
+        reply[parts + 1] = room and 'y\1' or 'n\1'
+      else
+        reply[parts + 1] = char(room and 121 or 110, (part - parts - 1) / 2)
+      end
       parts = part
     elseif is_again then
       seldom.ask_again()
