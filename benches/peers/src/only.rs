@@ -61,10 +61,10 @@ pub fn call(subject: &str, case: &str, requests: usize) {
 }
 
 /// Decides so many requests of as many limits on Redis, some of them at a time.
-pub async fn ask(url: &str, limits: usize, together: u64, decisions: u64) {
+pub async fn ask(url: &str, limits: usize, together: usize, decisions: usize) {
     let limiter = shared(buckets(limits), RedisStore::connect(url).await.expect("a connection"));
-    for first in (0..decisions).step_by(together as usize) {
-        let asked = (first..first + together).map(|key| limiter.acquire(key % 512, 1));
+    for first in (0..decisions).step_by(together) {
+        let asked = (first..first + together).map(|key| limiter.acquire((key % 512) as u64, 1));
         for decision in join_all(asked).await {
             assert!(decision.expect("a decision").is_allowed());
         }
