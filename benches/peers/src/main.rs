@@ -55,7 +55,8 @@ fn main() {
         ["decide", subject, load, decisions] => only::decide(subject, load, decisions.parse().expect("a number")),
         ["call", subject, case, requests] => only::call(subject, case, requests.parse().expect("a number")),
         ["ask", url, limits, together, decisions] => {
-            let [limits, together, decisions] = [limits, together, decisions].map(|text| text.parse().expect("a number"));
+            let [limits, together, decisions] =
+                [limits, together, decisions].map(|text| text.parse().expect("a number"));
             runtime.block_on(only::ask(url, limits, together, decisions));
         }
         _ => compare(&arguments),

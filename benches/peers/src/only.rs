@@ -1,7 +1,7 @@
 //! Who only decides, or only calls, to be counted.
 
 use futures_util::future::join_all;
-use tower_ratelimit::{FixedWindow, Limit, RedisStore};
+use tower_ratelimit::{FixedWindow, Limit, RedisConfig};
 
 use crate::algorithms::{algorithms, bucket, buckets, in_memory};
 use crate::decisions::warm;
@@ -9,7 +9,7 @@ use crate::floors::{TABLE, Table, apps, clocks};
 use crate::keys::{BATCH, Keys, LOADS, Load};
 use crate::layers::{CASES, batch};
 use crate::peers::shared;
-use crate::subject::{Memory, PEERS};
+use crate::subject::{Memory, PATIENCE, PEERS};
 
 /// Decides so many requests, after each key has been seen, for keys that were drawn before.
 pub fn decide(subject: &str, load: &str, decisions: usize) {
@@ -62,7 +62,9 @@ pub fn call(subject: &str, case: &str, requests: usize) {
 
 /// Decides so many requests of as many limits on Redis, some of them at a time.
 pub async fn ask(url: &str, limits: usize, together: usize, decisions: usize) {
-    let limiter = shared(buckets(limits), RedisStore::connect(url).await.expect("a connection"));
+    // A server whose instructions are counted takes its time.
+    let config = RedisConfig::node(url).connect_timeout(PATIENCE).response_timeout(PATIENCE);
+    let limiter = shared(buckets(limits), config.connect().await.expect("a connection"));
     for first in (0..decisions).step_by(together) {
         let asked = (first..first + together).map(|key| limiter.acquire((key % 512) as u64, 1));
         for decision in join_all(asked).await {

@@ -16,6 +16,7 @@
 --
 -- A caller who worked the numbers out from what is not so is to ask again: nothing is decided, and of each
 -- limit the states are told that say what is.
+--
 -- Numbers that mean something are written as such, with no name: each that a function knows of costs it. A key
 -- holds 18 bytes, or a log for each entry, `<I6I4I4I4`: an instant, and two counts under 2^32. Letters are 97
 -- `a` and so on.
