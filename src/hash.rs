@@ -8,15 +8,27 @@ use siphasher::sip128::SipHasher13;
 
 /// The keyed 128-bit hash of a key. All that a store ever sees of it.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
-// Aligned to 16 bytes, it would make whatever holds it larger.
-#[repr(Rust, packed(8))]
-pub struct KeyHash(u128);
+// In words, as it is passed about in registers then. (A word that is read with another that was written a moment
+// ago stalls the processor.)
+pub struct KeyHash {
+    high: u64,
+    low: u64,
+}
 
 impl KeyHash {
+    /// Of no key.
+    pub(crate) const NONE: Self = Self::new(0);
+
+    #[inline]
+    const fn new(hash: u128) -> Self {
+        Self { high: (hash >> 64) as u64, low: hash as u64 }
+    }
+
     /// The hash as a number.
     #[must_use]
+    #[inline]
     pub const fn as_u128(self) -> u128 {
-        self.0
+        (self.high as u128) << 64 | self.low as u128
     }
 
     /// The hash of the same key under one limit among several, whose hash is `limit`.
@@ -25,7 +37,7 @@ impl KeyHash {
     #[must_use]
     #[inline]
     pub(crate) const fn under(self, limit: Self) -> Self {
-        Self(self.0 ^ limit.0.rotate_left(64))
+        Self { high: self.high ^ limit.low, low: self.low ^ limit.high }
     }
 }
 
@@ -33,7 +45,7 @@ impl KeyHash {
     /// Of the hash of several parts, framed: one that no single part has, even if it holds that frame.
     #[inline]
     pub(crate) const fn of_parts(self) -> Self {
-        Self(self.0.rotate_left(32))
+        Self::new(self.as_u128().rotate_left(32))
     }
 }
 
@@ -97,8 +109,8 @@ impl KeyHasher {
     #[inline]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.0 {
-            Kind::Fast { high, low } => KeyHash(u128::from(half(high, key)) << 64 | u128::from(half(low, key))),
-            Kind::Sip(hasher) => KeyHash(hasher.hash(key).as_u128()),
+            Kind::Fast { high, low } => KeyHash { high: half(high, key), low: half(low, key) },
+            Kind::Sip(hasher) => KeyHash::new(hasher.hash(key).as_u128()),
         }
     }
 }

@@ -200,12 +200,19 @@ impl Limiter {
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
         // Most have one limit.
-        let guard = self.present();
-        if let [terms] = guard.limits().all_terms() {
-            let terms = guard.limits().present(terms);
-            return guard.acquire(&[Charge { terms, key: hash(&guard, &key), cost }]);
+        if let ([terms], None) = (self.guard.limits().all_terms(), &self.following) {
+            let terms = self.guard.limits().present(terms);
+            return self.guard.acquire(&[Charge { terms, key: hash(&self.guard, &key), cost }]);
         }
-        acquire(&guard, &charges(&guard, &key, |_| cost))
+        self.acquire_from_all(&key, cost)
+    }
+
+    #[inline(never)]
+    fn acquire_from_all(&self, key: &impl Key, cost: u64) -> Answer<Decision> {
+        let guard = self.present();
+        let mut charges = Charges::new();
+        charge_each(&guard, key, |_| cost, &mut charges);
+        acquire(&guard, &charges)
     }
 
     /// Like [`acquire`](Self::acquire), with a cost of its own for each limit, in the order in
@@ -222,7 +229,9 @@ impl Limiter {
     pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> Answer<Decision> {
         let guard = self.present();
         expect_each(&guard, costs.len());
-        acquire(&guard, &charges(&guard, &key, |limit| costs[limit]))
+        let mut charges = Charges::new();
+        charge_each(&guard, &key, |limit| costs[limit], &mut charges);
+        acquire(&guard, &charges)
     }
 
     /// Like [`acquire`](Self::acquire), with a key and a cost of its own for each limit, in the
@@ -269,7 +278,8 @@ impl Limiter {
     /// When the store can't decide, and a policy is to refuse.
     pub fn peek(&self, key: impl Key, cost: u64) -> Answer<Decision> {
         let guard = self.present();
-        let charges = charges(&guard, &key, |_| cost);
+        let mut charges = Charges::new();
+        charge_each(&guard, &key, |_| cost, &mut charges);
         if charges.is_empty() { Answer::ready(Ok(uncounted())) } else { guard.peek(&charges) }
     }
 
@@ -294,7 +304,8 @@ impl Limiter {
     /// `longest`; or the store can't decide and a policy is to refuse.
     pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, WaitError> {
         let guard = self.present();
-        let charges = charges(&guard, &key, |_| cost);
+        let mut charges = Charges::new();
+        charge_each(&guard, &key, |_| cost, &mut charges);
         // Who waits is not denied.
         let forbearing: SmallVec<[_; 4]> = charges.iter().map(|charge| charge.terms.forbearing()).collect();
         let charges = forbearing.iter().zip(&charges).map(|(terms, charge)| Charge { terms, ..*charge });
@@ -379,13 +390,14 @@ fn hash(guard: &Guard, key: &(impl Key + ?Sized)) -> KeyHash {
     key::hash(key, guard.hasher())
 }
 
-fn charges<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64) -> SmallVec<[Charge<'a>; 4]> {
+type Charges<'a> = SmallVec<[Charge<'a>; 4]>;
+
+/// Adds what each limit charges one key. (It is added where it stays, rather than moved there.)
+fn charge_each<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64, charges: &mut Charges<'a>) {
     let key = hash(guard, key);
-    let mut charges = SmallVec::new();
     for (index, terms) in guard.limits().all_terms().iter().enumerate() {
         charges.push(Charge { terms: guard.limits().present(terms), key, cost: cost(index) });
     }
-    charges
 }
 
 fn acquire(guard: &Arc<Guard>, charges: &[Charge<'_>]) -> Answer<Decision> {

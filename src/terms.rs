@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::{Algorithm, Penalty, Size};
+use crate::algorithm::{Algorithm, Penalty, Rule, Size};
 use crate::hash::{KeyHash, KeyHasher};
 
 /// What a store needs to know of a limit.
@@ -12,6 +12,7 @@ pub struct Terms {
     hash: KeyHash,
     index: u16,
     algorithm: Algorithm,
+    rule: Rule,
     /// How much may be used beyond the limit, in per cent of it, and what decides then.
     percent: u32,
     ceiling: Option<Algorithm>,
@@ -68,6 +69,7 @@ impl Terms {
             hash: hasher.hash(identity.as_bytes()),
             index,
             algorithm,
+            rule: algorithm.rule(),
             percent: 0,
             ceiling: None,
             capacity: algorithm.capacity(),
@@ -115,7 +117,8 @@ impl Terms {
     pub(crate) fn overridden(&self, size: Size) -> Option<Self> {
         let algorithm = self.algorithm.sized(size)?.raised(self.raised_by);
         let capacity = algorithm.capacity();
-        let sized = Self { algorithm, ceiling: None, capacity, overrides: Overrides::This, ..self.clone() };
+        let rule = algorithm.rule();
+        let sized = Self { algorithm, rule, ceiling: None, capacity, overrides: Overrides::This, ..self.clone() };
         Some(sized.soft(self.percent))
     }
 
@@ -144,6 +147,12 @@ impl Terms {
     #[must_use]
     pub fn algorithm(&self) -> &Algorithm {
         &self.algorithm
+    }
+
+    /// How a store in this process decides that.
+    #[inline]
+    pub(crate) fn rule(&self) -> &Rule {
+        &self.rule
     }
 
     /// Whether it denies requests for which it has no room. One that is not enforced is charged if it has
@@ -186,7 +195,7 @@ impl Terms {
     /// The same, which tells its overage as what is left of the limit.
     pub(crate) fn at_ceiling(&self) -> Self {
         let algorithm = self.ceiling.unwrap_or(self.algorithm);
-        Self { algorithm, percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() }
+        Self { algorithm, rule: algorithm.rule(), percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() }
     }
 
     /// What decides: the limit with its overage.

@@ -90,9 +90,9 @@ fn request() -> Request<()> {
 }
 
 /// Answers a request without a runtime, and counts what is allocated from the call to the response.
-fn answer<S, B>(service: &mut S, request: Request<()>) -> (usize, Response<B>)
+fn answer<S, Q, B>(service: &mut S, request: Request<Q>) -> (usize, Response<B>)
 where
-    S: Service<Request<()>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<Q>, Response = Response<B>, Error = Infallible>,
 {
     let mut context = Context::from_waker(Waker::noop());
     let before = COUNT.get();
@@ -127,11 +127,10 @@ const DENIED: usize = 1_100;
 
 /// `RateLimit`; `RateLimit-Policy` was written before.
 const DRAFT: usize = 1;
-/// What is left, and the reset; the limit was written before.
-const TRIPLE: usize = 2;
-/// The text, and `Retry-After`.
-const REFUSAL: usize = 4;
-const PROBLEM: usize = 15;
+/// What is left and the reset together; the limit was written before.
+const TRIPLE: usize = 1;
+/// The text, and `Retry-After`, which is long here.
+const REFUSAL: usize = 2;
 /// The note itself, what is on it, and its place among the request's extensions.
 const NOTE: usize = 4;
 
@@ -291,10 +290,59 @@ fn little_where_limits_are_told() {
     allocates("draft, one limit", &by_peer(), ALLOWED, DRAFT);
     allocates("draft, two limits", &two(), ALLOWED, DRAFT);
     allocates("triple", &two().headers(triple), ALLOWED, TRIPLE);
+    let many = || layer([Limit::new("a", FixedWindow::per_day(1_000_000))]);
+    allocates("triple of large numbers", &many().headers(triple), ALLOWED, TRIPLE);
     allocates("denied, untold", &by_peer().headers([]), DENIED, REFUSAL);
     allocates("denied, draft", &by_peer(), DENIED, REFUSAL + DRAFT);
     allocates("denied, triple", &by_peer().headers(triple), DENIED, REFUSAL + TRIPLE);
-    allocates("denied, problem+json", &by_peer().headers([]).problem_json(), DENIED, PROBLEM);
+    allocates("denied by two, draft", &layer([limit("a"), limit("b")]), DENIED, REFUSAL + DRAFT);
+    allocates("denied, problem+json", &by_peer().headers([]).problem_json(), DENIED, REFUSAL);
+    let soon = layer([Limit::new("a", TokenBucket::new(1_000, 1, Duration::from_secs(60)))]);
+    allocates("denied for a while, draft", &soon, DENIED, REFUSAL - 1 + DRAFT);
+}
+
+/// Beyond an application behind a layer that does nothing: whoever is denied spares it the handler, and its
+/// headers.
+#[cfg(feature = "axum")]
+#[test]
+fn little_in_an_axum_application() {
+    use axum::Router;
+    use axum::routing::get;
+    use tower::util::MapRequestLayer;
+
+    let hello = || Router::new().route("/", get(async || "hello"));
+    let whole = |router: Router, nth: usize| {
+        let mut router: Router = router.with_state(());
+        let mut ask = || {
+            let (head, ()) = request().into_parts();
+            answer(&mut router, Request::from_parts(head, Empty::<Bytes>::new()))
+        };
+        for _ in 1..nth {
+            ask();
+        }
+        let (count, response) = ask();
+        assert_eq!(response.status().is_success(), nth == ALLOWED);
+        count
+    };
+    // It has a size, as ours has.
+    let held = std::sync::Arc::new(());
+    let empty = MapRequestLayer::new(move |request: axum::extract::Request| {
+        std::hint::black_box(&held);
+        request
+    });
+    let least = whole(hello().layer(empty), ALLOWED);
+    let by_peer = || layer([limit("a").by(key::peer_ip())]);
+    // The body is boxed anew.
+    for (what, layer, nth, more) in [
+        ("allowed, untold", by_peer().headers([]), ALLOWED, 1),
+        ("allowed, draft", by_peer(), ALLOWED, 1 + DRAFT),
+        ("denied, draft", by_peer(), DENIED, 1),
+        ("denied, problem+json", by_peer().problem_json(), DENIED, 1),
+    ] {
+        let measured = whole(hello().layer(layer), nth);
+        println!("{measured:>2} in an Axum application, {what}");
+        assert!(measured <= least + more, "{what}: {measured} allocations, beside {least}");
+    }
 }
 
 /// A route whose cost is its own: a note of what was charged goes with the request.

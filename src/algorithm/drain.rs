@@ -11,35 +11,45 @@
 //! It also keeps when it was last charged, as far as there is room for it: see [`stamp`] and
 //! [`Drain::refund`].
 
-use std::ops::{Add, Div, Mul, Sub};
+use std::ops::{Add, Mul, Sub};
 
 use super::full::{FAR, Full};
-use super::ratio::mul_div_ceil;
+use super::ratio::{Divisor, div_ceil, mul_div_ceil};
+use super::shape::decided_by;
 use super::stamp;
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State};
 use super::{Room, Standing};
 use crate::record::Record;
 
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(super) struct Drain {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drain {
     /// The largest debt, in tokens.
-    pub(super) capacity: u64,
+    capacity: u64,
     /// Tokens paid back per interval.
-    pub(super) amount: u32,
+    amount: u32,
     /// In µs.
-    pub(super) interval: u64,
+    interval: u64,
+    /// What is worked out once: how to divide by the amount and by the interval,
+    by_amount: Divisor,
+    by_interval: Divisor,
+    /// the costs, from 0, that are [narrow](Self::is_narrow), and how long what is owed then takes to pay.
+    narrow: u64,
+    narrow_span: u64,
 }
 
+decided_by!(Drain, itself over Record);
+
 /// What a debt is counted in: 64 bits nearly always, which take half the time, or 128.
-trait Width:
-    Copy + Ord + From<u64> + Into<u128> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
-{
+trait Width: Copy + Ord + From<u64> + Into<u128> + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> {
     /// Whether a record is near, and of the limit's own rate or paid: see [`Drain::is_narrow`].
     const NARROW: bool;
 
     /// What is surely of this width.
     fn cut(number: u128) -> Self;
+
+    /// Rounded up.
+    fn divided_by(self, divisor: Divisor) -> Self;
 }
 
 impl Width for u64 {
@@ -48,6 +58,11 @@ impl Width for u64 {
     #[inline]
     fn cut(number: u128) -> Self {
         number as Self
+    }
+
+    #[inline(always)]
+    fn divided_by(self, divisor: Divisor) -> Self {
+        divisor.div_ceil(self)
     }
 }
 
@@ -58,19 +73,36 @@ impl Width for u128 {
     fn cut(number: u128) -> Self {
         number
     }
+
+    #[inline]
+    fn divided_by(self, divisor: Divisor) -> Self {
+        div_ceil(self, divisor.get())
+    }
 }
 
 /// No debt takes longer to pay than 2^32 tokens of which one is paid in 366 days: in µs. It is more where a
 /// clock stepped back by far, and would then not fit at a smaller rate.
 const LONGEST: u128 = 1_000_000_000 << 47;
 
-#[inline]
-fn div_ceil<N: Width>(a: N, b: u64) -> N {
-    let quotient = a / b.into();
-    if quotient * b.into() < a { quotient + 1.into() } else { quotient }
-}
-
 impl Drain {
+    pub(super) fn new(capacity: u64, amount: u32, interval: u64) -> Self {
+        let is_narrow = u128::from(capacity) * u128::from(interval) < 1 << 62;
+        Self {
+            capacity,
+            amount,
+            interval,
+            by_amount: Divisor::new(amount.into()),
+            by_interval: Divisor::new(interval),
+            narrow: if is_narrow { capacity + 1 } else { 0 },
+            narrow_span: ((1 << 62) - 1) / u64::from(amount),
+        }
+    }
+
+    #[inline(always)]
+    fn itself(&self) -> &Self {
+        self
+    }
+
     /// How long it takes to pay back all there can be, in µs.
     pub(super) fn span(&self) -> u128 {
         mul_div_ceil(self.capacity, self.interval, u64::from(self.amount))
@@ -80,16 +112,11 @@ impl Drain {
     /// owed was written by the limit's own amount.
     #[inline(always)]
     fn is_narrow(&self, record: &Record, now: u64, cost: u64) -> bool {
-        let most = u128::from(self.capacity) * u128::from(self.interval);
-        if cost > self.capacity || most >> 62 != 0 {
+        if cost >= self.narrow {
             return false;
         }
-        if record.until <= now {
-            return true;
-        }
         // What is far is more than 2^62 µs off.
-        let owed = u128::from(record.until - now) * u128::from(self.amount);
-        owed >> 62 == 0 && record.detail >> 32 == u64::from(self.amount)
+        record.until <= now || (record.until - now <= self.narrow_span && record.detail >> 32 == u64::from(self.amount))
     }
 
     /// What a record says, read by the limit's own amount where its own is not known.
@@ -111,7 +138,7 @@ impl Drain {
     /// How long it takes to pay `debt` back, in µs.
     #[inline(always)]
     fn time<N: Width>(&self, debt: N) -> N {
-        div_ceil(debt, u64::from(self.amount))
+        debt.divided_by(self.by_amount)
     }
 
     /// What is owed at `now`.
@@ -251,13 +278,32 @@ impl Drain {
         cost: u64,
         tell: impl FnOnce(Room, Record, Standing) -> T,
     ) -> T {
-        if self.is_narrow(record, now, cost) {
-            let before = self.debt::<u64>(record, now);
-            if before + self.units::<u64>(cost) <= self.units(self.capacity) {
+        self.settle_and_see(record, now, cost, |_, room, mark, standing| tell(room, mark, standing))
+    }
+
+    /// The same, for whom what is remembered then matters, too.
+    #[inline(always)]
+    pub(super) fn settle_and_see<T>(
+        &self,
+        record: &mut Record,
+        now: u64,
+        cost: u64,
+        tell: impl FnOnce(&Record, Room, Record, Standing) -> T,
+    ) -> T {
+        let narrowly = self.is_narrow(record, now, cost).then(|| self.debt::<u64>(record, now));
+        let (room, mark, standing) = match narrowly {
+            Some(before) if before + self.units::<u64>(cost) <= self.units(self.capacity) => {
                 let (mark, standing) = self.add(record, now, before, cost);
-                return tell(Room::NOW, mark, standing);
+                (Room::NOW, mark, standing)
             }
-        }
+            _ => self.settle_in_steps(record, now, cost),
+        };
+        tell(record, room, mark, standing)
+    }
+
+    /// The same for what is no everyday matter, and where there is no room.
+    #[inline(never)]
+    fn settle_in_steps(&self, record: &mut Record, now: u64, cost: u64) -> (Room, Record, Standing) {
         let room = self.peek(record, now, cost);
         let (mark, standing) = if room.is_now() {
             self.take(record, now, cost)
@@ -265,7 +311,7 @@ impl Drain {
             self.adopt(record, now);
             (Record::EMPTY, self.standing(record, now))
         };
-        tell(room, mark, standing)
+        (room, mark, standing)
     }
 
     #[inline]
@@ -282,7 +328,7 @@ impl Drain {
         if debt == N::from(0) {
             return Standing::untouched(self.capacity);
         }
-        let taken = div_ceil(debt, self.interval).min(N::from(self.capacity)).into() as u64;
+        let taken = debt.divided_by(self.by_interval).min(N::from(self.capacity)).into() as u64;
         Standing {
             remaining: self.capacity - taken,
             more_after: Some(self.time(debt - self.units(taken - 1)).into()),

@@ -47,8 +47,8 @@ impl LeakyBucket {
         self.even_share(parts)
     }
 
-    fn drain(&self) -> Drain {
-        Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
+    pub(super) fn drain(&self) -> Drain {
+        Drain::new(self.capacity(), self.amount, self.interval)
     }
 }
 

@@ -1,10 +1,10 @@
 //! A bucket that leaks: the queue.
 
 use super::drain::Drain;
-use super::shape::bucket_constructors;
+use super::shape::{bucket_constructors, decided_by};
 #[cfg(feature = "redis")]
-use super::twin::{Numbers, State, Twin};
-use super::{Exact, Room, Standing};
+use super::twin::{Numbers, State};
+use super::{Room, Standing};
 use crate::record::Record;
 
 /// A queue in which `capacity` tokens may wait, and which lets `amount` go on evenly per
@@ -53,73 +53,100 @@ impl LeakyBucketQueue {
     }
 
     pub(super) fn window(&self) -> u128 {
-        self.drain().span()
+        self.queue().0.span()
     }
 
     pub(super) fn share(self, parts: u32) -> Self {
         self.even_share(parts)
     }
 
-    #[inline]
-    fn drain(&self) -> Drain {
-        Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
+    pub(super) fn queue(&self) -> Queue {
+        Queue(Drain::new(self.capacity(), self.amount, self.interval))
     }
 }
 
-impl Exact<Record> for LeakyBucketQueue {
+decided_by!(LeakyBucketQueue, queue over Record);
+
+/// A drain of which each request waits for all that came before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue(Drain);
+
+decided_by!(Queue, itself over Record);
+
+impl Queue {
     #[inline(always)]
-    fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
-        match self.drain().peek(record, now, cost) {
+    fn itself(&self) -> &Self {
+        self
+    }
+
+    #[inline(always)]
+    pub(super) fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
+        match self.0.peek(record, now, cost) {
             // Who takes no slot waits for none.
-            Room::Now { over, .. } if cost > 0 => Room::Now { delay: self.drain().backlog(record, now), over },
+            Room::Now { over, .. } if cost > 0 => Room::Now { delay: self.0.backlog(record, now), over },
             room => room,
         }
     }
 
     #[inline(always)]
-    fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
+    pub(super) fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
         self.take(record, now, cost).0
     }
 
     #[inline(always)]
-    fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
-        let (_, standing) = self.drain().take(record, now, cost);
+    pub(super) fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
+        let (_, standing) = self.0.take(record, now, cost);
         (*record, standing)
     }
 
     #[inline(always)]
-    fn standing(&self, record: &Record, now: u64) -> Standing {
-        self.drain().standing(record, now)
+    pub(super) fn settle<T>(
+        &self,
+        record: &mut Record,
+        now: u64,
+        cost: u64,
+        tell: impl FnOnce(Room, Record, Standing) -> T,
+    ) -> T {
+        let backlog = self.0.backlog(record, now);
+        self.0.settle_and_see(record, now, cost, |record, room, _, standing| match room {
+            Room::Now { over, .. } => tell(Room::Now { delay: backlog, over }, *record, standing),
+            denied => tell(denied, Record::EMPTY, standing),
+        })
     }
 
     #[inline(always)]
-    fn adopt(&self, record: &mut Record, now: u64) {
-        self.drain().adopt(record, now);
+    pub(super) fn standing(&self, record: &Record, now: u64) -> Standing {
+        self.0.standing(record, now)
     }
 
-    fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
+    #[inline(always)]
+    pub(super) fn adopt(&self, record: &mut Record, now: u64) {
+        self.0.adopt(record, now);
+    }
+
+    pub(super) fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
         // Requests behind this one have been told when they go on: only the last can leave.
-        if self.drain().is_same(record, &mark) {
-            self.drain().refund_last(record, now, cost);
+        if self.0.is_same(record, &mark) {
+            self.0.refund_last(record, now, cost);
         }
     }
 }
 
 #[cfg(feature = "redis")]
-impl Twin<Record> for LeakyBucketQueue {
-    fn letter(&self) -> u8 {
+impl Queue {
+    pub(super) fn letter(&self) -> u8 {
         b'q'
     }
 
-    fn numbers(&self, cost: u64, _: u64) -> Numbers {
-        self.drain().numbers(cost, 0)
+    pub(super) fn numbers(&self, cost: u64, told: u64) -> Numbers {
+        self.0.numbers(cost, told)
     }
 
-    fn mark(&self, mark: &Record) -> State {
-        self.drain().mark(mark)
+    pub(super) fn mark(&self, mark: &Record) -> State {
+        self.0.mark(mark)
     }
 
-    fn recall(&self, held: &[State]) -> Option<Record> {
-        self.drain().recall(held)
+    pub(super) fn recall(&self, held: &[State]) -> Option<Record> {
+        self.0.recall(held)
     }
 }

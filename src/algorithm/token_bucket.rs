@@ -99,8 +99,8 @@ impl TokenBucket {
     }
 
     #[inline]
-    fn drain(&self) -> Drain {
-        Drain { capacity: self.capacity(), amount: self.amount, interval: self.interval }
+    pub(super) fn drain(&self) -> Drain {
+        Drain::new(self.capacity(), self.amount, self.interval)
     }
 
     /// How many intervals it takes for `missing` tokens to come back.

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use self::outcome::Outcome;
 pub(crate) use self::outcome::Subject;
 use self::outcomes::Outcomes;
+pub(crate) use self::outcomes::Several;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;
 pub(crate) use self::verdict::{Room, Standing};
@@ -70,6 +71,12 @@ impl Decision {
     #[inline]
     pub(crate) fn of(at: Timestamp, asked: bool, outcome: Outcome) -> Self {
         Self { at, task: Task::of(asked), by: DecidedBy::Store, outcomes: Outcomes::One(outcome) }
+    }
+
+    /// A decision that several limits make together, to take.
+    #[inline]
+    pub(crate) fn of_several(at: Timestamp, outcomes: Several) -> Self {
+        Self { at, task: Task::Take, by: DecidedBy::Store, outcomes: Outcomes::Several(outcomes) }
     }
 
     #[inline]

@@ -91,6 +91,19 @@ pub(crate) struct Subject {
 }
 
 impl Outcome {
+    /// One that says nothing.
+    pub(super) const NONE: Self = Self {
+        key: KeyHash::NONE,
+        cost: 0,
+        mark: Record::EMPTY,
+        remaining: 0,
+        wait: 0,
+        more_after: 0,
+        reset_after: 0,
+        identity: 0,
+        rest: 0,
+    };
+
     /// How many limits it can tell from each other.
     pub(crate) const LIMITS: usize = LIMIT as usize + 1;
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::{mem, slice};
+use std::{fmt, mem, slice};
 
 use super::outcome::Outcome;
 use crate::terms::Terms;
@@ -45,8 +45,8 @@ impl Outcomes {
         match self {
             Self::None => &[],
             Self::One(outcome) => slice::from_ref(outcome),
-            Self::Several(outcomes) => &outcomes.0,
-            Self::Overridden(overridden) => &overridden.outcomes.0,
+            Self::Several(outcomes) => outcomes.as_slice(),
+            Self::Overridden(overridden) => overridden.outcomes.as_slice(),
         }
     }
 
@@ -54,8 +54,8 @@ impl Outcomes {
         match self {
             Self::None => &mut [],
             Self::One(outcome) => slice::from_mut(outcome),
-            Self::Several(outcomes) => &mut outcomes.0,
-            Self::Overridden(overridden) => &mut overridden.outcomes.0,
+            Self::Several(outcomes) => outcomes.as_mut_slice(),
+            Self::Overridden(overridden) => overridden.outcomes.as_mut_slice(),
         }
     }
 
@@ -63,7 +63,7 @@ impl Outcomes {
     #[cold]
     pub(super) fn overridden(self, terms: &[Arc<Terms>]) -> Self {
         let mut outcomes = Several::spare();
-        outcomes.0.extend_from_slice(self.as_slice());
+        self.as_slice().iter().for_each(|outcome| outcomes.push(outcome.clone()));
         let terms = [self.all_overridden(), terms].concat().into();
         Self::Overridden(Box::new(Overridden { outcomes, terms }))
     }
@@ -79,7 +79,7 @@ impl Outcomes {
     pub(super) fn push(&mut self, outcome: Outcome) {
         match self {
             Self::None => *self = Self::One(outcome),
-            Self::Several(outcomes) => outcomes.0.push(outcome),
+            Self::Several(outcomes) => outcomes.push(outcome),
             _ => self.push_another(outcome),
         }
     }
@@ -89,32 +89,36 @@ impl Outcomes {
             Self::None => Several::spare(),
             Self::One(first) => {
                 let mut several = Several::spare();
-                several.0.push(first);
+                several.push(first);
                 several
             }
             Self::Several(several) => several,
             Self::Overridden(mut overridden) => {
-                overridden.outcomes.0.push(outcome);
+                overridden.outcomes.push(outcome);
                 *self = Self::Overridden(overridden);
                 return;
             }
         };
-        several.0.push(outcome);
+        several.push(outcome);
         *self = Self::Several(several);
     }
 
     pub(super) fn retain(&mut self, is_kept: impl Fn(&Outcome) -> bool) {
         match self {
             Self::One(outcome) if !is_kept(outcome) => *self = Self::None,
-            Self::Several(outcomes) => outcomes.0.retain(is_kept),
-            Self::Overridden(overridden) => overridden.outcomes.0.retain(is_kept),
+            Self::Several(outcomes) => outcomes.retain(is_kept),
+            Self::Overridden(overridden) => overridden.outcomes.retain(is_kept),
             Self::None | Self::One(_) => {}
         }
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Several(Vec<Outcome>);
+/// Outcomes in a vector, of which an earlier request may have left more: so they are written where they stay, with
+/// no call in between that makes room.
+pub(crate) struct Several {
+    outcomes: Vec<Outcome>,
+    len: usize,
+}
 
 /// The most vectors that a thread keeps, and the most outcomes that there is room for in one of them.
 const SPARES: usize = 64;
@@ -125,17 +129,59 @@ thread_local! {
 }
 
 impl Several {
-    fn spare() -> Self {
+    pub(crate) fn spare() -> Self {
         // A thread that ends has none any more.
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
-        Self(spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4)))
+        Self { outcomes: spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4)), len: 0 }
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[Outcome] {
+        &self.outcomes[..self.len]
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Outcome] {
+        &mut self.outcomes[..self.len]
+    }
+
+    fn push(&mut self, outcome: Outcome) {
+        *self.add() = outcome;
+    }
+
+    /// Adds an outcome that has yet to be written.
+    #[inline]
+    pub(crate) fn add(&mut self) -> &mut Outcome {
+        if self.len == self.outcomes.len() {
+            self.outcomes.push(Outcome::NONE);
+        }
+        self.len += 1;
+        &mut self.outcomes[self.len - 1]
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(&Outcome) -> bool) {
+        self.outcomes.truncate(self.len);
+        self.outcomes.retain(is_kept);
+        self.len = self.outcomes.len();
+    }
+}
+
+impl Clone for Several {
+    fn clone(&self) -> Self {
+        let mut several = Self::spare();
+        self.as_slice().iter().for_each(|outcome| several.push(outcome.clone()));
+        several
+    }
+}
+
+impl fmt::Debug for Several {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_slice().fmt(f)
     }
 }
 
 impl Drop for Several {
     fn drop(&mut self) {
-        let mut outcomes = mem::take(&mut self.0);
-        outcomes.clear();
+        let outcomes = mem::take(&mut self.outcomes);
         if outcomes.capacity() <= LARGEST {
             let _ = SPARE.try_with(|spare| {
                 let mut spare = spare.borrow_mut();

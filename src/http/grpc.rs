@@ -9,6 +9,8 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
 use super::rejection::{Reason, Rejection};
+use super::text::number;
+use super::wording::NO_STORE;
 use crate::key::Missing;
 use crate::list::Refusal;
 use crate::request::RequestHead;
@@ -18,11 +20,11 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 // https://grpc.io/docs/guides/status-codes/
-const INVALID_ARGUMENT: u16 = 3;
-const PERMISSION_DENIED: u16 = 7;
-const RESOURCE_EXHAUSTED: u16 = 8;
-const INTERNAL: u16 = 13;
-const UNAVAILABLE: u16 = 14;
+const INVALID_ARGUMENT: u64 = 3;
+const PERMISSION_DENIED: u64 = 7;
+const RESOURCE_EXHAUSTED: u64 = 8;
+const INTERNAL: u64 = 13;
+const UNAVAILABLE: u64 = 14;
 
 /// The content type of a gRPC or gRPC-Web request, which its response must have too.
 pub(super) fn content_type<'a>(head: &RequestHead<'a>) -> Option<&'a HeaderValue> {
@@ -31,7 +33,7 @@ pub(super) fn content_type<'a>(head: &RequestHead<'a>) -> Option<&'a HeaderValue
     matches!(rest.first(), None | Some(b'+' | b'-' | b';')).then_some(value)
 }
 
-pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue) -> Response<Bytes> {
+pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue, more: usize) -> Response<Bytes> {
     let status = match rejection.reason() {
         Reason::Limited { .. } => RESOURCE_EXHAUSTED,
         Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable) => INVALID_ARGUMENT,
@@ -43,10 +45,13 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue) ->
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
+    // These, and the body's length, which servers tell.
+    headers.reserve(6 + more);
     headers.insert(CONTENT_TYPE, content_type.clone());
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(GRPC_STATUS, status.into());
-    if let Ok(message) = HeaderValue::try_from(percent_encoded(&rejection.message())) {
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    headers.insert(GRPC_STATUS, number(status));
+    // With nothing in it to be encoded.
+    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(rejection.message())) {
         headers.insert(GRPC_MESSAGE, message);
     }
     let wait = match rejection.reason() {
@@ -57,21 +62,11 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue) ->
     };
     if let Some(retry_after) = wait {
         // Negative: don't retry (gRFC A6). The largest that it can tell is 24 days.
-        let pushback =
-            retry_after.map_or(-1, |wait| i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
-        headers.insert(GRPC_RETRY_PUSHBACK_MS, pushback.into());
+        let pushback = match retry_after {
+            Some(wait) => number(wait.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as u64),
+            None => HeaderValue::from_static("-1"),
+        };
+        headers.insert(GRPC_RETRY_PUSHBACK_MS, pushback);
     }
     response
-}
-
-/// As `grpc-message` wants it: all but printable ASCII, and `%`, as `%` and two digits.
-fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }

@@ -5,8 +5,8 @@ use std::mem::discriminant;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use smallvec::SmallVec;
 
+use super::text::{Text, number, numbers};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
@@ -87,6 +87,8 @@ struct Names {
 #[derive(Clone, Debug)]
 pub(super) struct Headers {
     styles: Vec<HeaderStyle>,
+    /// How many headers these are, at most.
+    most: usize,
     limits: Vec<Texts>,
     /// How many of them are enforced.
     enforced: usize,
@@ -99,6 +101,8 @@ pub(super) struct Headers {
 struct Texts {
     /// `"name"`
     name: Bytes,
+    /// `"name";r=`
+    remaining: Bytes,
     /// `"name";q=20;w=2`
     policy: Bytes,
     /// What says how long `w` is, where that is not always the same and left out of it.
@@ -109,7 +113,7 @@ struct Texts {
 
 impl Headers {
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
-        let mut headers = Self { styles: Vec::new(), limits: Vec::new(), enforced: 0, policies: None };
+        let mut headers = Self { styles: Vec::new(), most: 0, limits: Vec::new(), enforced: 0, policies: None };
         headers.set_limits(limits);
         headers.set_styles(styles);
         headers
@@ -134,10 +138,16 @@ impl Headers {
                 self.styles.push(style);
             }
         }
+        self.most = self.names().len() - 1;
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.styles.is_empty()
+    }
+
+    /// How many headers a response can have of them.
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
     /// The names of all headers that a response can have.
@@ -158,18 +168,21 @@ impl Headers {
     /// Tells `decision`. What limiters further in have told stays: lists grow, and of triples the
     /// one with less left stays.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
-        let Some(tightest) = told(decision).reduce(tighter) else { return };
+        let count = told(decision).count();
+        if count == 0 {
+            return;
+        }
         for style in &self.styles {
             match style {
                 HeaderStyle::Draft => {
-                    headers.append(RATE_LIMIT_POLICY, self.policies(decision));
+                    headers.append(RATE_LIMIT_POLICY, self.policies(decision, count));
                     headers.append(RATE_LIMIT, self.standings(decision));
                 }
                 HeaderStyle::XRateLimit(reset) => {
-                    self.write_triple(&X_RATE_LIMIT, *reset, tightest, decision, headers);
+                    self.write_triple(&X_RATE_LIMIT, *reset, decision, headers);
                 }
                 HeaderStyle::XRateLimitDashed(reset) => {
-                    self.write_triple(&X_RATE_LIMIT_DASHED, *reset, tightest, decision, headers);
+                    self.write_triple(&X_RATE_LIMIT_DASHED, *reset, decision, headers);
                 }
                 HeaderStyle::Overage => {
                     let mut over = told(decision).filter(|outcome| outcome.uses_overage()).peekable();
@@ -187,27 +200,28 @@ impl Headers {
         }
     }
 
-    fn policies(&self, decision: &Decision) -> HeaderValue {
+    /// The policies of the limits that are told, so many.
+    fn policies(&self, decision: &Decision, count: usize) -> HeaderValue {
         if let Some(policies) = &self.policies
+            && count == self.enforced
             && decision.all_overridden().is_empty()
-            && told(decision).count() == self.enforced
         {
             return policies.clone();
         }
-        let mut text: SmallVec<[u8; 256]> = SmallVec::new();
+        let mut text = Text::new();
         for outcome in told(decision) {
             let texts = self.texts(decision, outcome);
             if !text.is_empty() {
-                text.extend_from_slice(b", ");
+                text.push(b", ");
             }
-            text.extend_from_slice(&texts.policy);
+            text.push(&texts.policy);
             if let Some(calendar) = texts.calendar {
-                text.extend_from_slice(b";w=");
+                text.push(b";w=");
                 let window = ceil_seconds(calendar.window_at(decision.at()));
-                text.extend_from_slice(itoa::Buffer::new().format(integer(window)).as_bytes());
+                text.push_number(integer(window));
             }
         }
-        value(&text)
+        text.value()
     }
 
     /// What is said of the limit as it was for this request.
@@ -219,31 +233,23 @@ impl Headers {
     }
 
     fn standings(&self, decision: &Decision) -> HeaderValue {
-        let mut text: SmallVec<[u8; 256]> = SmallVec::new();
-        let mut number = itoa::Buffer::new();
-        for (index, outcome) in told(decision).enumerate() {
-            if index > 0 {
-                text.extend_from_slice(b", ");
+        let mut text = Text::new();
+        for outcome in told(decision) {
+            if !text.is_empty() {
+                text.push(b", ");
             }
-            text.extend_from_slice(&self.limits[outcome.limit()].name);
-            text.extend_from_slice(b";r=");
-            text.extend_from_slice(number.format(outcome.remaining()).as_bytes());
+            text.push(&self.limits[outcome.limit()].remaining);
+            text.push_number(outcome.remaining());
             if let Some(more) = outcome.more_after() {
-                text.extend_from_slice(b";t=");
-                text.extend_from_slice(number.format(integer(ceil_seconds(more))).as_bytes());
+                text.push(b";t=");
+                text.push_number(integer(ceil_seconds(more)));
             }
         }
-        value(&text)
+        text.value()
     }
 
-    fn write_triple(
-        &self,
-        names: &Names,
-        reset: Reset,
-        outcome: &Outcome,
-        decision: &Decision,
-        headers: &mut HeaderMap,
-    ) {
+    fn write_triple(&self, names: &Names, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {
+        let Some(outcome) = told(decision).reduce(tighter) else { return };
         let told = headers.get(&names.remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
         if told.is_some_and(|left| left <= outcome.remaining()) {
             return;
@@ -253,8 +259,9 @@ impl Headers {
             Reset::Epoch => epoch_seconds(decision.at(), outcome),
         };
         headers.insert(names.limit.clone(), self.texts(decision, outcome).capacity.clone());
-        headers.insert(names.remaining.clone(), number(outcome.remaining()));
-        headers.insert(names.reset.clone(), number(reset));
+        let [remaining, reset] = numbers(outcome.remaining(), reset);
+        headers.insert(names.remaining.clone(), remaining);
+        headers.insert(names.reset.clone(), reset);
     }
 }
 
@@ -276,7 +283,8 @@ impl Texts {
             0 => format!("{name};q={capacity}"),
             _ => format!("{name};q={capacity};w={}", integer(ceil_seconds(window))),
         };
-        Self { name: name.into(), policy: policy.into(), calendar, capacity: number(capacity) }
+        let remaining = format!("{name};r=").into();
+        Self { name: name.into(), remaining, policy: policy.into(), calendar, capacity: number(capacity) }
     }
 }
 
@@ -309,21 +317,12 @@ fn integer(number: u64) -> u64 {
 }
 
 fn join<'a>(members: impl Iterator<Item = &'a Bytes>) -> HeaderValue {
-    let mut text: SmallVec<[u8; 256]> = SmallVec::new();
+    let mut text = Text::new();
     for member in members {
         if !text.is_empty() {
-            text.extend_from_slice(b", ");
+            text.push(b", ");
         }
-        text.extend_from_slice(member);
+        text.push(member);
     }
-    value(&text)
-}
-
-/// Written on the stack and copied once: `From<u64>` would allocate twice.
-fn number(number: u64) -> HeaderValue {
-    value(itoa::Buffer::new().format(number).as_bytes())
-}
-
-fn value(text: &[u8]) -> HeaderValue {
-    HeaderValue::from_bytes(text).expect("names are visible ASCII, and the rest is ours")
+    text.value()
 }

@@ -20,6 +20,7 @@ mod rejection;
 mod service;
 mod settle;
 mod shared;
+mod text;
 mod visit;
 mod wording;
 

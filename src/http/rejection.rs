@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use super::text::Number;
 use crate::key::Missing;
 use crate::list::Refusal;
 use crate::request::RequestHead;
@@ -80,19 +81,25 @@ impl<'a> Rejection<'a> {
     /// A sentence for people, which gives nothing away.
     #[must_use]
     pub fn message(&self) -> String {
-        match (self.reason, self.retry_after_seconds()) {
-            (Reason::Limited { .. }, Some(1)) => "Too many requests: try again in 1 second.".into(),
-            (Reason::Limited { .. }, Some(seconds)) => format!("Too many requests: try again in {seconds} seconds."),
-            (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.".into(),
+        self.sentence(&mut Number::new()).concat()
+    }
+
+    /// The same, in pieces: visible ASCII with nothing in it that JSON or gRPC would escape.
+    pub(super) fn sentence<'n>(&self, number: &'n mut Number) -> [&'n str; 3] {
+        let always = match (self.reason, self.retry_after_seconds()) {
+            (Reason::Limited { .. }, Some(1)) => "Too many requests: try again in 1 second.",
+            (Reason::Limited { .. }, Some(seconds)) => {
+                return ["Too many requests: try again in ", number.format(seconds), " seconds."];
+            }
+            (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.",
             (Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable), _) => {
-                "The request does not say whom to count it for.".into()
+                "The request does not say whom to count it for."
             }
-            (Reason::MissingKey(Missing::FromServer), _) => {
-                "The server can't tell whom to count the request for.".into()
-            }
-            (Reason::Listed(Refusal::TooManyRequests), _) => "Too many requests.".into(),
-            (Reason::Listed(_), _) => "The request is refused.".into(),
-            (Reason::StoreFailed, _) => "Too busy to take the request: try again in a moment.".into(),
-        }
+            (Reason::MissingKey(Missing::FromServer), _) => "The server can't tell whom to count the request for.",
+            (Reason::Listed(Refusal::TooManyRequests), _) => "Too many requests.",
+            (Reason::Listed(_), _) => "The request is refused.",
+            (Reason::StoreFailed, _) => "Too busy to take the request: try again in a moment.",
+        };
+        [always, "", ""]
     }
 }

@@ -143,7 +143,7 @@ impl<'a> Visit<'a> {
 
     fn refusal<B>(&self, reason: Reason, violated: &[&str], request: &Request<B>) -> Response<Bytes> {
         let head = RequestHead::of(request);
-        self.shared.wording.response(&Rejection { reason, violated, head })
+        self.shared.wording.response(&Rejection { reason, violated, head }, self.shared.headers.most())
     }
 }
 

@@ -61,6 +61,29 @@ impl<T> Answer<T> {
         matches!(self.0, State::Remembered(_))
     }
 
+    /// A look at the answer, if it is there and was not taken: it saves those who need no more that it is moved.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
+    ///
+    /// let mails = Limiter::new([Limit::new("mails", FixedWindow::per_day(20))]);
+    /// let answer = mails.acquire("ann@example.org", 1);
+    /// let decision = answer.as_ready().expect("memory answers at once").expect("and without errors");
+    /// assert!(decision.is_allowed());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When the store could not answer.
+    #[inline]
+    pub fn as_ready(&self) -> Option<Result<&T, &StoreError>> {
+        match &self.0 {
+            State::Ready(answer) => Some(answer.as_ref()),
+            State::Remembered(answer) => Some(Ok(answer)),
+            State::Taken | State::Pending(_) => None,
+        }
+    }
+
     /// The answer, if it is there and was not taken.
     ///
     /// # Errors

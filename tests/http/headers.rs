@@ -123,6 +123,60 @@ async fn the_other_resets() {
     assert_eq!(answers[1].header("x-rate-limit-reset"), Some("3"));
 }
 
+/// Numbers with and without zeros, as long as they come.
+#[tokio::test]
+async fn every_number_is_told_as_it_is() {
+    let long = Duration::from_secs(1_111);
+    let one = Limit::new("one", FixedWindow::new(1, long));
+    let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
+    let layer = RateLimitLayer::new([one]).store(MemoryStore::new().clock(clock.clone()));
+    let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
+    let service = layer.headers(styles).layer(Hello::default());
+    ask(&service, get("/")).await;
+    for seconds in (2..=1_111).rev() {
+        let answer = ask(&service, get("/")).await;
+        let text = seconds.to_string();
+        for name in ["retry-after", "x-ratelimit-retry-after", "x-ratelimit-reset"] {
+            assert_eq!(answer.header(name), Some(text.as_str()), "{name}");
+        }
+        assert_eq!(answer.standings(), [Member::new("one", &[("r", 0), ("t", seconds)])]);
+        assert_eq!(answer.body, format!("Too many requests: try again in {text} seconds.\n"));
+        clock.advance(Duration::from_secs(1));
+    }
+}
+
+#[tokio::test]
+async fn triples_of_large_numbers() {
+    for (capacity, seconds) in [(1_000, 1_000), (1_001, 1_000), (1_001, 999), (u32::MAX, 31_622_400)] {
+        let limit = Limit::new("large", FixedWindow::new(capacity, Duration::from_secs(seconds)));
+        let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
+        let layer = RateLimitLayer::new([limit]).store(MemoryStore::new().clock(clock));
+        let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).layer(Hello::default());
+        let expected = [
+            ("x-ratelimit-limit", capacity.to_string()),
+            ("x-ratelimit-remaining", (capacity - 1).to_string()),
+            ("x-ratelimit-reset", seconds.to_string()),
+        ];
+        let expected = expected.map(|(name, number)| (name.to_owned(), number));
+        assert_eq!(told(&ask(&service, get("/")).await), expected);
+    }
+}
+
+/// All of them, however long that takes.
+#[tokio::test]
+async fn the_draft_tells_many_limits() {
+    for count in 1..=40 {
+        let names: Vec<String> = (0..count).map(|index| format!("limit-{index}")).collect();
+        let limits = names.iter().map(|name| Limit::new(name, FixedWindow::per_minute(2)));
+        let (layer, _) = layer(limits);
+        let answer = ask(&layer.layer(Hello::default()), get("/")).await;
+        let standing = |name: &String| Member::new(name, &[("r", 1), ("t", 60)]);
+        assert_eq!(answer.standings(), names.iter().map(standing).collect::<Vec<_>>());
+        let policy = |name: &String| Member::new(name, &[("q", 2), ("w", 60)]);
+        assert_eq!(answer.policies(), names.iter().map(policy).collect::<Vec<_>>());
+    }
+}
+
 #[tokio::test]
 async fn a_style_chosen_twice_is_told_once() {
     let styles = [

@@ -13,11 +13,11 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use self::overrides::{Count, Kept};
-use self::shard::{SLOTS, Shard};
+use self::shard::{AllTaken, SLOTS, Shard};
 use self::table::Place;
 use super::{Answer, Charge, Override, Refund, Store, Terms, span};
 use crate::algorithm::{Algorithm, Room};
-use crate::decision::Decision;
+use crate::decision::{Decision, Several};
 use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::quota::checked;
@@ -161,8 +161,9 @@ impl MemoryStore {
 
     /// By the key alone, whatever the limit: most requests have one key, and need one lock.
     fn shard_of(&self, key: KeyHash) -> usize {
-        // Not the leading bits, which order the shard's table.
-        (key.as_u128() >> 8) as usize & (self.shards.len() - 1)
+        // Not the leading bits, which order the shard's table; and of one word, as one that lies across two that
+        // were just written would have to wait for both.
+        (key.as_u128() as u64 >> 8) as usize & (self.shards.len() - 1)
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -220,6 +221,9 @@ impl MemoryStore {
         if locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due) {
             self.sweep(locked, now);
         }
+        if asked && let Some(outcomes) = self.take_all(locked, charges, now) {
+            return Decision::of_several(at, outcomes);
+        }
         let overridden = self.overridden(charges, locked, now);
         if overridden.is_empty() {
             return self.decide_sized(locked, charges, at, asked);
@@ -228,6 +232,23 @@ impl MemoryStore {
         let sized = charges.iter().map(|&charge| Charge { terms: size(&charge).unwrap_or(charge.terms), ..charge });
         let sized: SmallVec<[Charge<'_>; 4]> = sized.collect();
         self.decide_sized(locked, &sized, at, asked).overridden(&overridden)
+    }
+
+    /// Takes all charges in one pass, if each has room and is of a key that is known: as it mostly is. If one is
+    /// not, all is as it was.
+    fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64) -> Option<Several> {
+        let mut outcomes = Several::spare();
+        let mut taken = AllTaken::new();
+        for charge in charges {
+            let shard = self.shard_among(locked, charge.key);
+            if !shard.take_known(charge, now, &mut outcomes, &mut taken) {
+                for (charge, taken) in charges.iter().zip(taken) {
+                    self.shard_among(locked, charge.key).put_back(taken);
+                }
+                return None;
+            }
+        }
+        Some(outcomes)
     }
 
     /// The terms of all limits that have another size for their keys.

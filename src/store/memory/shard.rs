@@ -1,9 +1,11 @@
 //! A part of the store, behind one lock.
 
+use smallvec::SmallVec;
+
 use super::overrides::Overrides;
-use super::table::{Place, Rank, Slot, Table};
-use crate::algorithm::{Algorithm, ByState, Exact, Log, Room, Soft};
-use crate::decision::{Decision, Outcome};
+use super::table::{Entry, Place, Rank, Slot, Table};
+use crate::algorithm::{ByState, Exact, Log, Room, Rule, Soft};
+use crate::decision::{Decision, Outcome, Several};
 use crate::record::Record;
 use crate::store::Charge;
 use crate::time::Timestamp;
@@ -22,14 +24,14 @@ impl Slot for Log {
 
 /// What part of the keys have used: a table for each shape of state.
 #[derive(Debug)]
+// In this order, what nearly every decision looks at lies in one cache line with the lock.
+#[repr(C)]
 pub(super) struct Shard {
+    /// How many slots are to be looked at.
+    due: usize,
     records: Table<Record>,
     logs: Table<Log>,
     pub(super) overrides: Overrides,
-    /// How many keys there were when the last request was counted, or after the last sweep.
-    known: usize,
-    /// How many slots are to be looked at.
-    due: usize,
 }
 
 /// How many slots a sweep looks at.
@@ -39,6 +41,14 @@ pub(super) const SLOTS: usize = 64;
 /// which every request leaves something that is soon forgotten stays a small multiple of what it remembers.
 const LOOK: usize = 2;
 const LOOK_FOR_NEW: usize = 4;
+
+/// What was taken in one pass over several charges: where, and what stood there.
+pub(super) struct Taken {
+    place: usize,
+    before: Entry<Record>,
+}
+
+pub(super) type AllTaken = SmallVec<[Taken; 4]>;
 
 /// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
 /// algorithm, so that the compiler sees through all of it.
@@ -51,15 +61,15 @@ macro_rules! of_charge {
     };
     (@ $charge:expr, $rule:ident, $record:block, $log:block) => {
         match $charge.terms.raised() {
-            None => match $charge.terms.algorithm() {
-                Algorithm::FixedWindow($rule) => $record,
-                Algorithm::CalendarWindow($rule) => $record,
-                Algorithm::SlidingLog($rule) => $log,
-                Algorithm::SlidingWindow($rule) => $log,
-                Algorithm::SlidingWindowCounter($rule) => $record,
-                Algorithm::TokenBucket($rule) => $record,
-                Algorithm::LeakyBucket($rule) => $record,
-                Algorithm::LeakyBucketQueue($rule) => $record,
+            None => match $charge.terms.rule() {
+                Rule::Drain($rule) => $record,
+                Rule::Queue($rule) => $record,
+                Rule::AtIntervals($rule) => $record,
+                Rule::FixedWindow($rule) => $record,
+                Rule::CalendarWindow($rule) => $record,
+                Rule::SlidingWindowCounter($rule) => $record,
+                Rule::SlidingWindow($rule) => $log,
+                Rule::SlidingLog($rule) => $log,
             },
             Some(ceiling) => match (ceiling.exact(), $charge.terms.algorithm().exact()) {
                 (ByState::Record(ceiling), ByState::Record(limit)) => {
@@ -78,7 +88,7 @@ macro_rules! of_charge {
 
 impl Shard {
     pub(super) const fn new() -> Self {
-        Self { records: Table::new(), logs: Table::new(), overrides: Overrides::new(), known: 0, due: 0 }
+        Self { records: Table::new(), logs: Table::new(), overrides: Overrides::new(), due: 0 }
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -103,12 +113,68 @@ impl Shard {
         at: Timestamp,
         take: bool,
     ) -> Decision {
-        let now = at.as_micros();
+        of_charge!(mut self, charge, (table, rule) => match table.find(print) {
+            Place::At(place) if take && charge.cost > 0 => settle(table, rule, place, charge, at),
+            place => Decision::of(at, take, self.settle_otherwise(print, place, charge, most, at.as_micros(), take)),
+        })
+    }
+
+    /// The same for a key that is not known yet, or what is only asked.
+    #[cold]
+    #[inline(never)]
+    fn settle_otherwise(
+        &mut self,
+        print: u128,
+        place: Place,
+        charge: &Charge<'_>,
+        most: usize,
+        now: u64,
+        take: bool,
+    ) -> Outcome {
+        let is_kept = take && charge.cost > 0 && matches!(place, Place::Before(_));
         // Of a new key, all that its limit can ever hold has room, and nothing else is kept.
-        if self.keys() >= most && take && charge.cost > 0 && charge.cost <= charge.terms.capacity() {
+        if is_kept && charge.cost <= charge.terms.capacity() {
             self.make_room(charge, 0, most, now);
         }
-        of_charge!(mut self, charge, (table, rule) => settle(table, rule, print, charge, at, take))
+        of_charge!(mut self, charge, (table, rule) => {
+            if is_kept {
+                self.due += LOOK_FOR_NEW - LOOK;
+                add(table, rule, print, charge, now)
+            } else {
+                look(table, rule, place, charge, now)
+            }
+        })
+    }
+
+    /// Takes one of several charges, if it has room and its key is known, at the price of one look-up. Nothing comes
+    /// of it otherwise, nor of limits that need a closer look.
+    #[inline]
+    pub(super) fn take_known(
+        &mut self,
+        charge: &Charge<'_>,
+        now: u64,
+        outcomes: &mut Several,
+        taken: &mut AllTaken,
+    ) -> bool {
+        let terms = charge.terms;
+        if charge.cost == 0 || !terms.is_plain() || terms.raised().is_some() {
+            return false;
+        }
+        match terms.rule() {
+            Rule::Drain(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::Queue(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::AtIntervals(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::FixedWindow(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::CalendarWindow(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            Rule::SlidingWindowCounter(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
+            // Of a log, it is no small matter to keep what it was.
+            Rule::SlidingWindow(_) | Rule::SlidingLog(_) => false,
+        }
+    }
+
+    /// Has it as it was before a charge was taken.
+    pub(super) fn put_back(&mut self, Taken { place, before }: Taken) {
+        *self.records.entry_mut(place) = before;
     }
 
     /// Where the charge's key is, and whether it has room, of which nothing is taken yet.
@@ -126,7 +192,10 @@ impl Shard {
     pub(super) fn take(&mut self, print: u128, place: Place, charge: &Charge<'_>, now: u64) -> Outcome {
         of_charge!(mut self, charge, (table, rule) => match place {
             Place::At(at) => take_at(table, rule, at, charge, now),
-            Place::Before(_) => settle_otherwise(table, rule, print, place, charge, now, true),
+            Place::Before(_) => {
+                self.due += LOOK_FOR_NEW - LOOK;
+                add(table, rule, print, charge, now)
+            }
         })
     }
 
@@ -204,6 +273,7 @@ impl Shard {
                     }
                     self.evict(now);
                 }
+                self.due += LOOK_FOR_NEW - LOOK;
                 self.records.insert(print, record)
             }
         };
@@ -211,12 +281,10 @@ impl Shard {
         true
     }
 
-    /// Counts a request and the keys that the one before has added; after every few, part of the store is
-    /// to be swept.
+    /// Counts a request; after every few, part of the store is to be swept.
+    #[inline]
     pub(super) fn is_sweep_due(&mut self) -> bool {
-        let keys = self.keys();
-        self.due += LOOK.max(keys.saturating_sub(self.known) * LOOK_FOR_NEW);
-        self.known = keys;
+        self.due += LOOK;
         let is_due = self.due >= SLOTS;
         if is_due {
             self.due = 0;
@@ -227,7 +295,6 @@ impl Shard {
     pub(super) fn sweep(&mut self, slots: usize, now: u64) {
         self.records.sweep(slots, now);
         self.logs.sweep(slots, now);
-        self.known = self.keys();
     }
 
     pub(super) fn holds(&self, charge: &Charge<'_>) -> bool {
@@ -248,25 +315,18 @@ impl Shard {
     }
 }
 
-/// Decides a charge that is alone, at the price of one look-up.
+/// Decides a charge that is alone, of a key that is known, at the price of one look-up.
 // Not inlined, so that each writes its decision where it stays: to copy what was written a moment ago
 // stalls the processor.
 #[inline(never)]
 fn settle<S: Slot>(
     table: &mut Table<S>,
     rule: &impl Exact<S>,
-    print: u128,
+    place: usize,
     charge: &Charge<'_>,
     at: Timestamp,
-    take: bool,
 ) -> Decision {
-    let now = at.as_micros();
-    match table.find(print) {
-        Place::At(place) if take && charge.cost > 0 => {
-            settle_at(table, rule, place, charge, now, |outcome| Decision::of(at, take, outcome))
-        }
-        place => Decision::of(at, take, settle_otherwise(table, rule, print, place, charge, now, take)),
-    }
+    settle_at(table, rule, place, charge, at.as_micros(), |outcome| Decision::of(at, true, outcome))
 }
 
 /// Takes one of several charges, which has room, of a key that is known.
@@ -279,6 +339,26 @@ fn take_at<S: Slot>(
     now: u64,
 ) -> Outcome {
     settle_at(table, rule, place, charge, now, |outcome| outcome)
+}
+
+/// Takes one of several charges, if it has room and its key is known.
+#[inline(never)]
+fn take_known(
+    table: &mut Table<Record>,
+    rule: &impl Exact<Record>,
+    charge: &Charge<'_>,
+    now: u64,
+    outcomes: &mut Several,
+    taken: &mut AllTaken,
+) -> bool {
+    let Place::At(place) = table.find(charge.terms.print(charge.key)) else { return false };
+    taken.push(Taken { place, before: *table.entry(place) });
+    let place_of_outcome = outcomes.add();
+    settle_at(table, rule, place, charge, now, |outcome| {
+        let is_allowed = outcome.is_allowed();
+        *place_of_outcome = outcome;
+        is_allowed
+    })
 }
 
 /// Takes a charge of a key that is known, if it has room.
@@ -303,32 +383,28 @@ fn settle_at<S: Slot, T>(
     })
 }
 
-/// The same for a key that is not known yet, or what is only asked.
+/// Takes a charge of a key that is not known yet, if it has room.
 #[cold]
-#[inline(never)]
-fn settle_otherwise<S: Slot>(
-    table: &mut Table<S>,
-    rule: &impl Exact<S>,
-    print: u128,
-    place: Place,
-    charge: &Charge<'_>,
-    now: u64,
-    take: bool,
-) -> Outcome {
+fn add<S: Slot>(table: &mut Table<S>, rule: &impl Exact<S>, print: u128, charge: &Charge<'_>, now: u64) -> Outcome {
+    let mut new = S::default();
+    let outcome = rule.settle(&mut new, now, charge.cost, |room, mark, standing| {
+        Outcome::new(charge.subject(), room, mark, standing)
+    });
+    if new.until() > 0 {
+        table.insert(print, new).parts().1.set(Rank::of(outcome.remaining(), charge.terms));
+    }
+    outcome
+}
+
+/// Tells what there is for a charge of which nothing is taken.
+#[cold]
+fn look<S: Slot>(table: &mut Table<S>, rule: &impl Exact<S>, place: Place, charge: &Charge<'_>, now: u64) -> Outcome {
     let mut new = S::default();
     let state = match place {
         Place::At(place) => &mut table.entry_mut(place).state,
         Place::Before(_) => &mut new,
     };
-    if !take || charge.cost == 0 {
-        return report(rule, state, charge, room(rule, state, charge, now), now);
-    }
-    let outcome = rule
-        .settle(state, now, charge.cost, |room, mark, standing| Outcome::new(charge.subject(), room, mark, standing));
-    if new.until() > 0 {
-        table.insert(print, new).parts().1.set(Rank::of(outcome.remaining(), charge.terms));
-    }
-    outcome
+    report(rule, state, charge, room(rule, state, charge, now), now)
 }
 
 #[inline(always)]

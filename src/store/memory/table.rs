@@ -16,7 +16,7 @@ pub(super) trait Slot: Default {
 }
 
 /// Aligned so that none lies across two cache lines.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 pub(super) struct Entry<T> {
     print: Print,
@@ -110,6 +110,8 @@ impl Candidate {
 }
 
 #[derive(Debug)]
+// In this order: see the shard.
+#[repr(C)]
 pub(super) struct Table<T> {
     slots: Vec<Entry<T>>,
     /// The slots that prints are spread over. A few more behind them take what is pushed out.

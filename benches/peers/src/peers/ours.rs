@@ -51,7 +51,8 @@ pub fn shared(limits: impl IntoIterator<Item = Limit>, store: RedisStore) -> Lim
 
 impl Memory for Limiter {
     fn decide(&self, key: &String) -> bool {
-        let decision = self.acquire(key.as_str(), 1).into_ready().expect("at once").expect("it decides");
+        let answer = self.acquire(key.as_str(), 1);
+        let decision = answer.as_ready().expect("at once").expect("it decides");
         black_box(decision.retry_after());
         for outcome in decision.outcomes() {
             black_box((outcome.remaining(), outcome.more_after(), outcome.reset_after()));
