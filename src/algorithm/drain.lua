@@ -3,195 +3,83 @@
 --
 -- Debts are counted in the time that it takes to pay them, to the 1/amount of a µs. So what a cost
 -- adds and what leaves room for it are spans that the caller has worked out.
-local function drain()
-  local rule = { numbers = '<dddddddd' }
-  -- stamp.rs says what these are.
-  local TICK, MANY, WIDEST = 131072, 7, 25
 
-  -- The bits that an amount takes, and what the bits above it count.
-  local function width(amount)
-    local _, bits = math.frexp(amount)
-    return bits, 2 ^ bits
-  end
+-- stamp.rs says of a stamp what its numbers are: ticks of 131072 µs, of which 2^29 / one make a round (2^46 µs for
+-- one token), and at most 7 charges more, in units of `one`, what the bits above those count that the amount
+-- takes. Above 2^25 there is no room for one.
 
-  local function tick(bits, one)
-    return floor(rest_of(now_hi, now_lo, TICK * 2 ^ (29 - bits)) / TICK) * 8 * one
-  end
-
-  local function first_stamp(amount)
-    local bits, one = width(amount)
-    if bits > WIDEST then return 0 end
-    return tick(bits, one) + MANY * one
-  end
-
-  local function next_stamp(before, amount)
-    local bits, one = width(amount)
-    if bits > WIDEST then return 0 end
-    local now, low = tick(bits, one), before % (8 * one)
-    local apart, count = (now - (before - low)) % 4294967296, 0
-    if apart == 0 then
-      count = math.min(low / one + 1, MANY)
-    elseif apart >= 2147483648 then
-      count = MANY
+local function peek(charge)
+  local raw, hi, lo, n = call('GET', charge.key), 0, 0, 0
+  if not raw then
+    raw = ''
+  else
+    if #raw ~= 18 then read(charge.key) end
+    local amount, one, written, stamp = charge[2], charge.one
+    if not one then
+      one = 2 ^ select(2, frexp(amount))
+      charge.one = one
     end
-    return now + count * one
-  end
-
-  -- Whether an instant is near enough to leave room for an amount: 2^63 µs.
-  local function is_near(hi, lo)
-    return hi < 9223372036 or (hi == 9223372036 and lo < 854775808)
-  end
-
-  -- What a key holds: the bytes, the instant, the fraction, the stamp, and the amount by which it is read.
-  local function recall(charge)
-    local raw, hi, lo, rest, written = read(charge.key)
-    local amount, near = charge[2], is_near(hi, lo)
-    local bits, one = width(near and written > 0 and written or amount)
-    local stamp = bits <= WIDEST and MANY * one or 0
-    if near and written > 0 then
-      local low = rest % one
-      return raw, hi, lo, low, rest - low, written
-    end
-    -- Before amounts were kept, or where there is no room for one, it is the limit's own.
-    if near then rest = math.min(rest, amount - 1) end
-    return raw, hi, lo, rest, stamp, amount
-  end
-
-  -- A debt that takes (hi, lo, n) to pay at the rate `written`, at the rate `amount`: the same number of
-  -- tokens, multiplied and divided by hand, a limb of 1e9 at a time.
-  local function at_rate(hi, lo, n, written, amount)
-    local carry, low = divide(written, lo, 1e9)
-    local top, high = divide(written, hi, 1e9)
-    low = low + n
-    local more = floor(low / 1e9)
-    high, low = high + carry + more, low - more * 1e9
-    more = floor(high / 1e9)
-    top, high = top + more, high - more * 1e9
-    local whole = floor(top / amount)
-    local rest = top - whole * amount
-    local function digit(limb)
-      local quotient, left = divide(rest, 1e9, amount)
-      local sum = left + limb
-      local extra = floor(sum / amount)
-      rest = sum - extra * amount
-      return quotient + extra
-    end
-    high = digit(high)
-    low = digit(low)
-    hi = whole * 1e9 + high
-    -- 2^47: drain.rs says why.
-    if hi >= 140737488355328 then return 140737488355328, 0, 0 end
-    return hi, low, rest
-  end
-
-  -- What is owed on a debt that is paid at (hi, lo), less rest, by the amount `written`.
-  local function owed(charge, hi, lo, rest, written)
-    local n = 0
-    if rest > 0 then
-      local whole = ceil(rest / written)
-      hi, lo = plus(hi, lo, -whole)
-      n = whole * written - rest
-    end
-    hi, lo, n = sub(hi, lo, n, now_hi, now_lo, 0, written)
-    if hi < 0 then return 0, 0, 0 end
-    if written ~= charge[2] then return at_rate(hi, lo, n, written, charge[2]) end
-    return hi, lo, n
-  end
-
-  local function remember(key, amount, hi, lo, n, stamp)
-    hi, lo = add(hi, lo, 0, now_hi, now_lo, 0, amount)
-    local rest = 0
-    if n > 0 then
-      hi, lo = plus(hi, lo, 1)
-      rest = amount - n
-    end
-    if not is_near(hi, lo) then return write(key, hi, lo, rest, 0, hi, lo) end
-    write(key, hi, lo, stamp + rest, amount, hi, lo)
-  end
-
-  function rule.peek(charge)
-    local raw, hi, lo, rest, stamp, written = recall(charge)
-    charge.held = raw
-    hi, lo, rest = owed(charge, hi, lo, rest, written)
-    charge.hi, charge.lo, charge.n = hi, lo, rest
-    charge.stamp, charge.moved = stamp, written ~= charge[2]
-    return not more(hi, lo, rest, charge[3], charge[4], charge[5])
-  end
-
-  function rule.commit(charge)
-    local amount, hi, lo, n = charge[2], charge.hi, charge.lo, charge.n
-    local stamp
-    if charge.moved or (hi == 0 and lo == 0 and n == 0) then
-      stamp = first_stamp(amount)
+    hi, lo, n, written = unpack_from('<I6I4I4I4', raw)
+    local rest = n % one
+    if written == amount and hi < 9223372036 and rest <= amount then
+      -- Nearly always: what is below comes to the same, whatever there is.
+      stamp = n - rest
+      hi, lo, n = hi - now_hi, lo - now_lo, 0
+      if rest > 0 then lo, n = lo - 1, amount - rest end
+      if lo < 0 then hi, lo = hi - 1, lo + 1e9 end
+      if hi < 0 then hi, lo, n = 0, 0, 0 end
     else
-      stamp = next_stamp(charge.stamp, amount)
+      if not drains then error(2, 0) end
+      hi, lo, n, stamp, written = drains.known(amount, hi, lo, n, written)
+      hi, lo, n = drains.owed(amount, hi, lo, n, written)
+      charge.moved = written ~= amount
     end
-    hi, lo, n = add(hi, lo, n, charge[6], charge[7], charge[8], amount)
-    remember(charge.key, amount, hi, lo, n, stamp)
+    charge.stamp = stamp
   end
-
-  -- Has what is still owed paid at the limit's own rate from now on.
-  function rule.adopt(charge)
-    local hi, lo, n = charge.hi, charge.lo, charge.n
-    if hi + lo + n == 0 then return end
-    remember(charge.key, charge[2], hi, lo, n, first_stamp(charge[2]))
-  end
-
-  -- Gives back a span of what is owed on a debt.
-  local function give_back(charge, hi, lo, rest, stamp, written, back_hi, back_lo, back_n)
-    local amount, n = charge[2]
-    hi, lo, n = owed(charge, hi, lo, rest, written)
-    if not more(hi, lo, n, back_hi, back_lo, back_n) then return call('DEL', charge.key) end
-    if written ~= amount then stamp = first_stamp(amount) end
-    hi, lo, n = sub(hi, lo, n, back_hi, back_lo, back_n, amount)
-    remember(charge.key, amount, hi, lo, n, stamp)
-  end
-
-  -- How long after a charge at (then_hi, then_lo), since_hi and since_lo ago, the last one can have been.
-  local function last_charge(stamp, mark, amount, then_hi, then_lo, since_hi, since_lo)
-    local bits, one = width(amount)
-    if bits > WIDEST then return since_hi, since_lo end
-    local low = stamp % (8 * one)
-    local cycle = TICK * 2 ^ (29 - bits)
-    local ago = rest_of(now_hi, now_lo, cycle) - (stamp - low) / (8 * one) * TICK
-    if ago < 0 then ago = ago + cycle end
-    local tick_began = since_hi * 1e9 + since_lo + rest_of(then_hi, then_lo, TICK)
-    if ago == tick_began and stamp == mark - mark % one and low / one < MANY then return 0, 0 end
-    if ago > tick_began then return since_hi, since_lo end
-    return plus(since_hi, since_lo, -math.max(ago - TICK + 1, 0))
-  end
-
-  -- The mark is the instant of the charge, its stamp and its amount. What time has paid until the last
-  -- charge, it has paid of this one before all others: drain.rs says why.
-  function rule.refund(charge, mark_hi, mark_lo, mark_stamp, mark_amount)
-    local raw, hi, lo, rest, stamp, written = recall(charge)
-    if raw == '' then return end
-    local amount = charge[2]
-    local since_hi, since_lo = sub(now_hi, now_lo, 0, mark_hi, mark_lo, 0, 1)
-    -- A clock that stepped back can't say what is paid.
-    if since_hi < 0 then return end
-    if written == mark_amount and is_near(hi, lo) then
-      since_hi, since_lo = last_charge(stamp, mark_stamp, written, mark_hi, mark_lo, since_hi, since_lo)
-    end
-    -- What is given back changes no rate.
-    if written ~= mark_amount or amount ~= mark_amount then return end
-    local back_hi, back_lo, back_n = sub(charge[6], charge[7], charge[8], since_hi, since_lo, 0, amount)
-    if back_hi < 0 then back_hi, back_lo, back_n = 0, 0, 0 end
-    give_back(charge, hi, lo, rest, stamp, written, back_hi, back_lo, back_n)
-  end
-
-  -- Gives back the charge that left a mark, if it was the last.
-  function rule.refund_last(charge, mark_hi, mark_lo, mark_rest, mark_amount)
-    local raw, hi, lo, rest, stamp, written = recall(charge)
-    if raw == '' or hi ~= mark_hi or lo ~= mark_lo then return end
-    if is_near(hi, lo) then
-      local _, one = width(written)
-      if written ~= mark_amount or rest ~= mark_rest % one then return end
-    elseif rest ~= mark_rest then
-      return
-    end
-    give_back(charge, hi, lo, rest, stamp, written, charge[6], charge[7], charge[8])
-  end
-
-  return rule
+  charge.hi, charge.lo, charge.n = hi, lo, n
+  local room = charge[3]
+  if hi ~= room then return hi < room, raw end
+  room = charge[4]
+  if lo ~= room then return lo < room, raw end
+  return n <= charge[5], raw
 end
+
+local function commit(charge)
+  local amount, hi, lo, n = charge[2], charge.hi, charge.lo, charge.n
+  local owes_nothing = hi + lo + n == 0
+  -- What the first charge leaves, it leaves of each key that owes nothing.
+  if owes_nothing and charge.first then return call('SET', charge.key, charge.first, 'PXAT', charge.expiry) end
+  local one, stamp = charge.one or 2 ^ select(2, frexp(amount)), 0
+  if one <= 33554432 then
+    local tick, many = charge.tick, 7
+    if not tick then
+      tick = floor(rest_of(now_hi, now_lo, 70368744177664 / one) / 131072) * 8 * one
+      charge.one, charge.tick = one, tick
+    end
+    if not (charge.moved or owes_nothing) then
+      local before = charge.stamp
+      local low = before % (8 * one)
+      local apart = (tick - (before - low)) % 4294967296
+      if apart == 0 then
+        many = low / one + 1
+        if many > 7 then many = 7 end
+      elseif apart < 2147483648 then
+        many = 0
+      end
+    end
+    stamp = tick + many * one
+  end
+  hi, lo, n = hi + charge[6] + now_hi, lo + charge[7] + now_lo, n + charge[8]
+  if n >= amount then lo, n = lo + 1, n - amount end
+  if n > 0 then lo, n = lo + 1, amount - n end
+  while lo >= 1e9 do
+    hi, lo = hi + 1, lo - 1e9
+  end
+  -- No instant is further off that leaves room for an amount: 2^63 µs.
+  if hi > 9223372036 or (hi == 9223372036 and lo >= 854775808) then stamp, amount = 0, 0 end
+  local state, vanishes = pack('<I6I4I4I4', hi, lo, stamp + n, amount), expiry(hi, lo)
+  if owes_nothing then charge.first, charge.expiry = state, vanishes end
+  call('SET', charge.key, state, 'PXAT', vanishes)
+end
+
+rule = { numbers = '<dddddddd', peek = peek, commit = commit }

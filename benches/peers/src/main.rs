@@ -4,7 +4,7 @@
 //! `-- SECTION…` some of it. Compare ratios, not runs: within a table all take turns.
 //!
 //! To be counted by callgrind, `peers decide SUBJECT LOAD DECISIONS` only decides, and `peers call SUBJECT CASE
-//! REQUESTS` only calls: what it counts for twice as many, less what it counts for these, is what they cost.
+//! REQUESTS` only calls, and `peers ask URL LIMITS TOGETHER DECISIONS` only decides on Redis: what it counts for twice as many, less what it counts for these, is what they cost.
 
 mod admission;
 mod algorithms;
@@ -54,6 +54,11 @@ fn main() {
     match arguments[..] {
         ["decide", subject, load, decisions] => only::decide(subject, load, decisions.parse().expect("a number")),
         ["call", subject, case, requests] => only::call(subject, case, requests.parse().expect("a number")),
+        ["ask", url, limits, together, decisions] => {
+            let [limits, together, decisions] =
+                [limits, together, decisions].map(|text| text.parse().expect("a number"));
+            runtime.block_on(only::ask(url, limits, together, decisions));
+        }
         _ => compare(&arguments),
     }
 }

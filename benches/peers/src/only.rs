@@ -1,13 +1,15 @@
 //! Who only decides, or only calls, to be counted.
 
-use tower_ratelimit::{FixedWindow, Limit};
+use futures_util::future::join_all;
+use tower_ratelimit::{FixedWindow, Limit, RedisConfig};
 
 use crate::algorithms::{algorithms, bucket, buckets, in_memory};
 use crate::decisions::warm;
 use crate::floors::{TABLE, Table, apps, clocks};
 use crate::keys::{BATCH, Keys, LOADS, Load};
 use crate::layers::{CASES, batch};
-use crate::subject::{Memory, PEERS};
+use crate::peers::shared;
+use crate::subject::{Memory, PATIENCE, PEERS};
 
 /// Decides so many requests, after each key has been seen, for keys that were drawn before.
 pub fn decide(subject: &str, load: &str, decisions: usize) {
@@ -54,6 +56,19 @@ pub fn call(subject: &str, case: &str, requests: usize) {
     for _ in 0..requests.div_ceil(first.len()) {
         for request in batch(&app) {
             app.answer(request);
+        }
+    }
+}
+
+/// Decides so many requests of as many limits on Redis, some of them at a time.
+pub async fn ask(url: &str, limits: usize, together: usize, decisions: usize) {
+    // A server whose instructions are counted takes its time.
+    let config = RedisConfig::node(url).connect_timeout(PATIENCE).response_timeout(PATIENCE);
+    let limiter = shared(buckets(limits), config.connect().await.expect("a connection"));
+    for first in (0..decisions).step_by(together) {
+        let asked = (first..first + together).map(|key| limiter.acquire((key % 512) as u64, 1));
+        for decision in join_all(asked).await {
+            assert!(decision.expect("a decision").is_allowed());
         }
     }
 }

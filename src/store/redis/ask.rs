@@ -8,7 +8,7 @@ use super::beliefs::{Belief, Beliefs};
 use super::error::Fault;
 use super::key;
 use super::script::{self, Found, Request, Task};
-use crate::algorithm::{self, Exact, Penalty, Room, Size, Soft, Standing, State, Twins};
+use crate::algorithm::{self, Algorithm, Exact, Penalty, Room, Size, Soft, Standing, State, Twins};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::record::Record;
@@ -50,6 +50,10 @@ impl Asked {
 
     pub(super) fn charge(&self) -> Charge<'_> {
         Charge { terms: &self.terms, key: self.key, cost: self.cost }
+    }
+
+    pub(super) fn is_of_a_calendar(&self) -> bool {
+        matches!(self.terms.algorithm(), Algorithm::CalendarWindow(_))
     }
 
     /// The instant from which it would be of another size, where there is one.

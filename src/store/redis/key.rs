@@ -8,16 +8,23 @@ use crate::store::Terms;
 /// What starts every key's name, unless the store is told otherwise.
 pub(super) const PREFIX: &str = "ratelimit";
 
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
 /// `prefix:{hash}:limit:rule`: the limits of one subject share a slot of a Cluster, by the hash in
 /// braces, and no two algorithms, periods or calendars a key, as what one remembers means nothing to another.
 pub(super) fn name(prefix: &str, terms: &Terms, key: KeyHash) -> String {
     let mut name = String::with_capacity(prefix.len() + terms.name().len() + 64);
     name.push_str(prefix);
-    // Writing to a string can't fail.
-    let _ = write!(name, ":{{{:032x}}}:", key.as_u128());
+    name.push_str(":{");
+    let key = key.as_u128();
+    let digits: [u8; 32] = std::array::from_fn(|place| HEX[(key >> (124 - 4 * place)) as usize & 15]);
+    name.push_str(std::str::from_utf8(&digits).unwrap_or_default());
+    name.push_str("}:");
     escape(terms.name(), &mut name);
     name.push(':');
-    let _ = write!(name, "{}{}", terms.algorithm().code(), terms.algorithm().cycle());
+    name.push_str(terms.algorithm().code());
+    // Writing to a string can't fail.
+    let _ = write!(name, "{}", terms.algorithm().cycle());
     name
 }
 

@@ -224,7 +224,8 @@ impl RedisStore {
     /// What the script finds. It is asked again if an override is not what it was believed to be, or if its clock
     /// is in no window that it was sent.
     async fn find(&self, task: Task, clock: Option<u64>, asked: &mut [Asked]) -> Reply {
-        let mut present = self.present(clock);
+        // Only calendars ask.
+        let mut present = if asked.iter().any(Asked::is_of_a_calendar) { self.present(clock) } else { 0 };
         let mut corrections = 0..CORRECTIONS;
         for _ in 0..TRIES {
             let request = ask::charges(&self.prefix, task, present, asked);

@@ -10,15 +10,28 @@ use crate::algorithm::{Size, State};
 /// All of it: fixed, so that a server keeps one script however many limits there are.
 pub(super) const TEXT: &str = concat!(
     include_str!("instant.lua"),
+    include_str!("decide.lua"),
+    // Makes a rule, or what is seldom needed.
+    "local rule\nif wanted == 100 or wanted == 113 then\n",
+    include_str!("../../algorithm/drain.lua"),
+    "elseif wanted == 107 or wanted == 119 then\n",
     include_str!("../../algorithm/fixed_window.lua"),
     include_str!("../../algorithm/calendar_window.lua"),
+    "elseif wanted then\nif not plus then\n",
+    include_str!("spans.lua"),
+    "end\nif wanted == 99 then\n",
     include_str!("../../algorithm/sliding_window_counter.lua"),
-    include_str!("../../algorithm/drain.lua"),
-    include_str!("../../algorithm/leaky_bucket_queue.lua"),
+    "elseif wanted == 105 then\n",
     include_str!("../../algorithm/token_bucket.lua"),
+    "elseif wanted == 108 then\n",
     include_str!("../../algorithm/log.lua"),
+    "elseif wanted == 1 then\n",
     include_str!("../../algorithm/penalty.lua"),
-    include_str!("decide.lua"),
+    include_str!("seldom.lua"),
+    "elseif wanted == 2 then\n",
+    include_str!("../../algorithm/drain_seldom.lua"),
+    "end\nend\nif rule then rules[wanted] = rule end\n",
+    include_str!("reply.lua"),
 );
 
 /// What is to be done with the limits of a request, as the script spells it.
@@ -92,6 +105,12 @@ impl Request {
         self.measure();
     }
 
+    /// Whether it charges limits, all of which have one key.
+    fn is_plain(&self) -> bool {
+        let [task, limits, keys, ..] = self.text[..] else { return false };
+        limits == keys && [Task::Acquire, Task::Peek, Task::Try].map(|task| task as u8).contains(&task)
+    }
+
     fn measure(&mut self) {
         // 64 limits take less than 8 KB.
         let length = (self.text.len() as u16).to_le_bytes();
@@ -106,6 +125,9 @@ pub(super) const PENALISED: u8 = 32;
 
 /// What stands before what is believed of a limit.
 const BELIEVED: u8 = b'o';
+
+/// What is said of a request that is the same as the one before it, but for its keys.
+const SAME: u8 = b'=';
 
 /// The length of what comes before a request's rules.
 const HEAD: usize = 5;
@@ -139,8 +161,14 @@ pub(super) fn call(hash: &str, clock: &[u8], requests: &[Request]) -> Cmd {
 /// All that the script is told of `requests`, but for their keys.
 pub(super) fn text(requests: &[Request]) -> Vec<u8> {
     let mut text = Vec::with_capacity(requests.iter().map(|request| request.text.len()).sum());
+    let mut last = None;
     for request in requests {
-        text.extend_from_slice(&request.text);
+        if request.is_plain() && last == Some(&request.text) {
+            text.push(SAME);
+        } else {
+            text.extend_from_slice(&request.text);
+        }
+        last = Some(&request.text);
     }
     text
 }

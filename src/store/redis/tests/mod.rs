@@ -21,7 +21,7 @@ use super::ask::{self, Asked};
 use super::beliefs::Beliefs;
 use super::connection::{Connections, Source};
 use super::script::{self, Replies, Request, Task};
-use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketQueue, TokenBucket};
+use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::hash::KeyHasher;
 use crate::store::{Charge, Terms};
 
@@ -109,6 +109,42 @@ fn a_real_server_decides_alike() {
     for key in keys {
         let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
         assert!(left > 0, "{key} has no time to live");
+    }
+}
+
+/// What is told once for several requests is not what tells their keys apart.
+#[test]
+fn requests_that_are_alike_charge_each_its_own_keys() {
+    let fake = Fake::new();
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let minute = std::time::Duration::from_secs(60);
+    let algorithms = [TokenBucket::new(50, 1, minute).into(), FixedWindow::new(50, minute).into()];
+    let terms = [0, 1].map(|limit: u16| {
+        let name = format!("limit {limit}");
+        Arc::new(Terms::new(name.into(), limit, algorithms[usize::from(limit)], &hasher))
+    });
+    let now = 1_767_225_600_000_000;
+    let asked = |key: &str, cost| {
+        let key = hasher.hash(key.as_bytes());
+        [0, 1].map(|limit: usize| Asked::new(&Charge { terms: &terms[limit], key, cost }, &Beliefs::default()))
+    };
+    let ask = |task, key, cost| ask::charges("t", task, now, &asked(key, cost));
+    let requests = [("ann", 1), ("bob", 1), ("bob", 1), ("cleo", 1), ("ann", 7), ("cleo", 7), ("bob", 1)]
+        .map(|(key, cost)| ask(Task::Acquire, key, cost));
+    let lengths = requests.each_ref().map(|request| script::text(std::slice::from_ref(request)).len());
+    assert_eq!(script::text(&requests).len(), lengths[0] + 3 + lengths[4] + 1 + lengths[6]);
+
+    let replies = script::replies(fake.run(&script::clock(now), &requests), requests.len()).unwrap();
+    assert!(replies.found.into_iter().all(|found| found.unwrap().is_allowed()));
+    for (key, taken) in [("ann", 8), ("bob", 3), ("cleo", 8), ("dora", 0)] {
+        let reply = fake.run(&script::clock(now), &[ask(Task::Peek, key, 1)]);
+        let found = script::replies(reply, 1).unwrap().found.remove(0).unwrap();
+        let decision = ask::decision(Task::Peek, now, &asked(key, 1), &found).unwrap();
+        assert_eq!(
+            [0, 1].map(|limit: usize| decision.outcomes()[limit].standing().remaining),
+            [50 - taken; 2],
+            "{key}"
+        );
     }
 }
 
