@@ -6,7 +6,7 @@ use std::mem::discriminant;
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::text::{Text, number, numbers};
+use super::text::{Number, Text, joined, number, numbers};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
@@ -234,6 +234,9 @@ impl Headers {
     }
 
     fn standings(&self, decision: &Decision) -> HeaderValue {
+        if let [outcome] = decision.outcomes() {
+            return self.standing(outcome);
+        }
         let mut text = Text::new();
         for outcome in told(decision) {
             if !text.is_empty() {
@@ -247,6 +250,17 @@ impl Headers {
             }
         }
         text.value()
+    }
+
+    /// Of one limit, as mostly: in one go.
+    fn standing(&self, outcome: &Outcome) -> HeaderValue {
+        let name = &*self.limits[outcome.limit()].remaining;
+        let (mut left, mut after) = (Number::new(), Number::new());
+        let left = left.format(outcome.remaining()).as_bytes();
+        match outcome.more_after() {
+            None => joined([name, left]),
+            Some(more) => joined([name, left, b";t=", after.format(integer(ceil_seconds(more))).as_bytes()]),
+        }
     }
 
     fn write_triple(&self, names: &Names, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {

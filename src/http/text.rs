@@ -123,6 +123,16 @@ pub(super) fn numbers(one: u64, other: u64) -> [HeaderValue; 2] {
     [value(digits.slice(..first)), value(digits.slice(first..both))]
 }
 
+/// The text of all pieces, which are copied once, into memory that is as long as they.
+#[inline]
+pub(super) fn joined<const N: usize>(pieces: [&[u8]; N]) -> HeaderValue {
+    let mut text = Vec::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
+    pieces.iter().for_each(|piece| text.extend_from_slice(piece));
+    HeaderValue::try_from(text).expect(OURS)
+}
+
+const OURS: &str = "names are visible ASCII, and the rest is ours";
+
 fn value(text: &[u8]) -> HeaderValue {
-    HeaderValue::from_bytes(text).expect("names are visible ASCII, and the rest is ours")
+    HeaderValue::from_bytes(text).expect(OURS)
 }
