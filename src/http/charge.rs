@@ -35,8 +35,10 @@ pub(super) enum Failure {
 /// A decision, at once or later.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum Asking {
-    /// It may go on, and there is nothing to tell.
+    /// It may go on, and there is nothing to tell,
     GoOn,
+    /// or nothing to do but to tell this.
+    Tell(Decision),
     Now(Asked),
     Later(Pin<Box<dyn Future<Output = Asked> + Send>>),
 }
@@ -45,6 +47,7 @@ impl fmt::Debug for Asking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::GoOn => "GoOn",
+            Self::Tell(_) => "Tell",
             Self::Now(_) => "Now",
             Self::Later(_) => "Later",
         })
@@ -56,7 +59,7 @@ impl fmt::Debug for Asking {
 pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     let Some((limit, terms)) = shared.guard.limits().only() else { return ask_several(shared, head) };
     match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
-        Ok(Applies::Now(charge)) => decided(shared, shared.guard.acquire(&[charge]), Box::default),
+        Ok(Applies::Now(charge)) => decided(shared, shared.guard.acquire(&[charge]), |decision| decision),
         Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
         Ok(Applies::Not) => Asking::Now(Ok(None)),
         Err(failure) => Asking::Now(Err(failure)),
@@ -106,25 +109,31 @@ fn ask_several(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     }
     let answer = shared.guard.acquire(&charges);
     drop(charges);
-    decided(shared, answer, || other_sizes)
+    decided(shared, answer, move |decision| decision.overridden(&other_sizes))
 }
 
+/// `complete` notes what the store does not know of a decision.
 #[inline]
-fn decided(shared: &Shared, answer: Answer<Decision>, other_sizes: impl FnOnce() -> Box<[Arc<Terms>]>) -> Asking {
+fn decided(
+    shared: &Shared,
+    answer: Answer<Decision>,
+    complete: impl FnOnce(Decision) -> Decision + Send + 'static,
+) -> Asking {
     // Looked at where it lies, mostly: it takes longer to move about than to make.
-    if answer.settled().is_some_and(goes_on) && shared.tells_nothing() {
+    let is_done = answer.settled().is_some_and(goes_on) && !shared.keeps_a_ledger();
+    if is_done && shared.headers.is_empty() {
         return Asking::GoOn;
     }
-    let other_sizes = other_sizes();
     match answer.into_ready() {
-        Ok(decision) => Asking::Now(asked(decision, other_sizes)),
-        Err(pending) => decided_later(pending, other_sizes),
+        Ok(Ok(decision)) if is_done => Asking::Tell(complete(decision)),
+        Ok(decision) => Asking::Now(asked(decision, complete)),
+        Err(pending) => decided_later(pending, complete),
     }
 }
 
 #[cold]
-fn decided_later(pending: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> Asking {
-    Asking::Later(Box::pin(async { asked(pending.await, other_sizes) }))
+fn decided_later(pending: Answer<Decision>, complete: impl FnOnce(Decision) -> Decision + Send + 'static) -> Asking {
+    Asking::Later(Box::pin(async { asked(pending.await, complete) }))
 }
 
 /// Whether every limit lets the request go on at once. (Where one does not, it may go on all the same.)
@@ -196,9 +205,12 @@ fn found<'a>(
     Ok(Some(Charge { terms, key, cost: limit.own_cost().unwrap_or(&shared.cost).of(head) }))
 }
 
-fn asked(decision: Result<Decision, StoreError>, other_sizes: Box<[Arc<Terms>]>) -> Asked {
-    let decision = decision.map_err(|_| Failure::Store)?;
-    Ok(Some(decision.overridden(&other_sizes)))
+#[inline]
+fn asked(decision: Result<Decision, StoreError>, complete: impl FnOnce(Decision) -> Decision) -> Asked {
+    match decision {
+        Ok(decision) => Ok(Some(complete(decision))),
+        Err(_) => Err(Failure::Store),
+    }
 }
 
 /// What becomes of a missing key.
@@ -295,5 +307,5 @@ async fn complete(
     }
     let answer = shared.guard.acquire(&charges);
     drop(charges);
-    asked(answer.await, other_sizes)
+    asked(answer.await, |decision| decision.overridden(&other_sizes))
 }

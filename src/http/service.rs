@@ -74,6 +74,7 @@ impl<S: Clone> RateLimit<S> {
         let visit = Visit::of(&self.shared, &request);
         match visit.ask(&RequestHead::of(&request)) {
             Asking::GoOn => ResponseFuture::running(self.inner.call(request), Report::Nothing),
+            Asking::Tell(decision) => ResponseFuture::running(self.inner.call(request), visit.tell(decision)),
             Asking::Now(asked) => match visit.next(asked, &mut request) {
                 Next::GoOn(report) => ResponseFuture::running(self.inner.call(request), report),
                 Next::Wait { delay, held } => {

@@ -97,12 +97,6 @@ impl Shared {
         self.permits || self.has_variants() || self.guard.limits().look_at_responses()
     }
 
-    /// Whether nothing is to be kept of a decision by which a request goes on.
-    #[inline]
-    pub(super) fn tells_nothing(&self) -> bool {
-        self.headers.is_empty() && !self.keeps_a_ledger()
-    }
-
     /// Whether a request may meet this limiter more than once, at different costs.
     #[inline]
     pub(super) fn has_variants(&self) -> bool {

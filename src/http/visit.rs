@@ -121,8 +121,13 @@ impl<'a> Visit<'a> {
         } else if self.shared.headers.is_empty() {
             Report::Nothing
         } else {
-            Report::Decision(Arc::clone(&self.shared), decision)
+            self.tell(decision)
         }
+    }
+
+    #[inline]
+    pub(super) fn tell(&self, decision: Decision) -> Report {
+        Report::Decision(Arc::clone(&self.shared), decision)
     }
 
     /// The same where nothing was charged: a handler has its permit all the same.
