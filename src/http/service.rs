@@ -66,7 +66,8 @@ where
 
 impl<S: Clone> RateLimit<S> {
     /// Asks whether a request may go on, and lets it.
-    #[inline]
+    // Not inlined, so that the future is written where whoever wraps it wants it, not copied there.
+    #[inline(never)]
     pub(super) fn limit<B>(&mut self, mut request: Request<B>) -> ResponseFuture<S, B>
     where
         S: Service<Request<B>>,
