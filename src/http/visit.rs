@@ -57,6 +57,7 @@ impl<'a> Visit<'a> {
     }
 
     /// Asks whether the request may go on, and charges it if so.
+    #[inline]
     pub(super) fn ask(&self, head: &RequestHead<'_>) -> Asking {
         if !self.shared.lists.are_empty()
             && let Some(listed) = self.listed(head)

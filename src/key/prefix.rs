@@ -28,7 +28,7 @@ impl Prefixes {
     }
 
     /// Adds what counts of `address` to `key`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write(self, address: IpAddr, key: &mut KeyBuf) {
         match self.network(address) {
             IpAddr::V4(address) => address.write(key),
