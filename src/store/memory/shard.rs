@@ -71,7 +71,7 @@ macro_rules! of_charge {
                 Rule::SlidingWindow($rule) => $log,
                 Rule::SlidingLog($rule) => $log,
             },
-            Some(ceiling) => match (ceiling.exact(), $charge.terms.algorithm().exact()) {
+            Some(ceiling) => match (ceiling.exact(), $charge.terms.rule().exact()) {
                 (ByState::Record(ceiling), ByState::Record(limit)) => {
                     let $rule = &Soft { limit, ceiling };
                     $record
