@@ -15,7 +15,7 @@ pub struct Terms {
     rule: Rule,
     /// How much may be used beyond the limit, in per cent of it, and what decides then.
     percent: u32,
-    ceiling: Option<Algorithm>,
+    ceiling: Option<(Algorithm, Rule)>,
     capacity: u64,
     /// Of each token, how much it is of all: [`MOST_USED`] is all, in 2^-32.
     share: u64,
@@ -100,7 +100,7 @@ impl Terms {
     pub(crate) fn soft(self, percent: u32) -> Self {
         let ceiling = self.algorithm.raised(percent);
         let capacity = ceiling.capacity();
-        let ceiling = (ceiling != self.algorithm).then_some(ceiling);
+        let ceiling = (ceiling != self.algorithm).then(|| (ceiling, ceiling.rule()));
         Self { percent, ceiling, capacity, share: share(capacity), ..self }
     }
 
@@ -189,20 +189,20 @@ impl Terms {
 
     /// What decides where it has overage.
     #[inline]
-    pub(crate) fn raised(&self) -> Option<&Algorithm> {
-        self.ceiling.as_ref()
+    pub(crate) fn raised(&self) -> Option<&Rule> {
+        self.ceiling.as_ref().map(|(_, rule)| rule)
     }
 
     /// The same, which tells its overage as what is left of the limit.
     pub(crate) fn at_ceiling(&self) -> Self {
-        let algorithm = self.ceiling.unwrap_or(self.algorithm);
+        let algorithm = self.ceiling.map_or(self.algorithm, |(algorithm, _)| algorithm);
         Self { algorithm, rule: algorithm.rule(), percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() }
     }
 
     /// What decides: the limit with its overage.
     #[cfg(feature = "redis")]
     pub(crate) fn ceiling(&self) -> &Algorithm {
-        self.ceiling.as_ref().unwrap_or(&self.algorithm)
+        self.ceiling.as_ref().map_or(&self.algorithm, |(algorithm, _)| algorithm)
     }
 
     /// The largest cost that it can ever allow.

@@ -50,7 +50,7 @@ use leaky_bucket_queue::Queue;
 pub(crate) use log::Log;
 pub use penalty::Penalty;
 pub(crate) use penalty::Sentence;
-pub(crate) use rule::Rule;
+pub(crate) use rule::{ByState, Rule};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use sliding_window_counter::{Rounding, SlidingWindowCounter};
@@ -176,20 +176,6 @@ impl Algorithm {
         of_each!(self, limit => limit.sized(size).map(Into::into))
     }
 
-    /// It by what it remembers.
-    pub(crate) fn exact(&self) -> ByState<'_> {
-        match self {
-            Self::FixedWindow(limit) => ByState::Record(limit),
-            Self::CalendarWindow(limit) => ByState::Record(limit),
-            Self::SlidingLog(limit) => ByState::Log(limit),
-            Self::SlidingWindow(limit) => ByState::Log(limit),
-            Self::SlidingWindowCounter(limit) => ByState::Record(limit),
-            Self::TokenBucket(limit) => ByState::Record(limit),
-            Self::LeakyBucket(limit) => ByState::Record(limit),
-            Self::LeakyBucketQueue(limit) => ByState::Record(limit),
-        }
-    }
-
     /// All of it, as an error tells it.
     pub(crate) fn text(&self) -> String {
         of_each!(self, limit => format!("{limit:?}"))
@@ -218,12 +204,6 @@ impl fmt::Display for Cycle {
 
 /// A window's limit; a bucket's capacity and amount.
 pub(crate) type Size = [u32; 2];
-
-/// By what an algorithm keeps for a key: something of constant size, or a log.
-pub(crate) enum ByState<'a> {
-    Record(&'a dyn Exact<Record>),
-    Log(&'a dyn Exact<Log>),
-}
 
 /// A limit over what a key remembers, `S`, whose default is a key that was never seen.
 ///

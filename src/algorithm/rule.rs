@@ -2,8 +2,10 @@
 
 use super::drain::Drain;
 use super::{
-    Algorithm, CalendarWindow, FixedWindow, Queue, Refill, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, Exact, FixedWindow, Log, Queue, Refill, SlidingLog, SlidingWindow, SlidingWindowCounter,
+    TokenBucket,
 };
+use crate::record::Record;
 
 /// A limit with all that can be worked out of it once, before any request comes.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,28 @@ impl Algorithm {
             Self::TokenBucket(limit) => Rule::Drain(limit.drain()),
             Self::LeakyBucket(limit) => Rule::Drain(limit.drain()),
             Self::LeakyBucketQueue(limit) => Rule::Queue(limit.queue()),
+        }
+    }
+}
+
+/// By what a rule keeps for a key: something of constant size, or a log.
+pub(crate) enum ByState<'a> {
+    Record(&'a dyn Exact<Record>),
+    Log(&'a dyn Exact<Log>),
+}
+
+impl Rule {
+    /// It by what it remembers.
+    pub(crate) fn exact(&self) -> ByState<'_> {
+        match self {
+            Self::FixedWindow(rule) => ByState::Record(rule),
+            Self::CalendarWindow(rule) => ByState::Record(rule),
+            Self::SlidingLog(rule) => ByState::Log(rule),
+            Self::SlidingWindow(rule) => ByState::Log(rule),
+            Self::SlidingWindowCounter(rule) => ByState::Record(rule),
+            Self::Drain(rule) => ByState::Record(rule),
+            Self::AtIntervals(rule) => ByState::Record(rule),
+            Self::Queue(rule) => ByState::Record(rule),
         }
     }
 }

@@ -53,7 +53,7 @@ impl<T> Answer<T> {
     /// Whether the answer is there, and no error.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
-        self.settled().is_some()
+        matches!(self.0, State::Ready(Ok(_)) | State::Remembered(_))
     }
 
     /// The answer, if it is there and no error.

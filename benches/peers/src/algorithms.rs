@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, CalendarWindow, CycleClock, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore,
-    SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
 use crate::subject::Memory;
@@ -40,10 +40,4 @@ pub fn buckets(limits: usize) -> impl Iterator<Item = Limit> {
 
 pub fn in_memory(limits: impl IntoIterator<Item = Limit>) -> Box<dyn Memory> {
     Box::new(Limiter::new(limits).store(MemoryStore::new().max_keys(20_000_000)))
-}
-
-/// The token bucket, by another clock.
-pub fn by_cycles() -> Box<dyn Memory> {
-    let store = MemoryStore::new().max_keys(20_000_000).clock(CycleClock::new());
-    Box::new(Limiter::new(buckets(1)).store(store))
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tower_ratelimit::Limit;
 
-use crate::algorithms::{BUCKET, algorithms, by_cycles, in_memory};
+use crate::algorithms::{BUCKET, algorithms, in_memory};
 use crate::floors::{TABLE, Table as Prints, clocks};
 use crate::keys::{self, BATCH, Keys, LOADS, Load};
 use crate::race::{Runner, race, rounds};
@@ -57,7 +57,6 @@ pub fn compare(scale: &Scale) {
     let load = &LOADS[1];
     let subjects = algorithms().map(|(name, algorithm)| (name, in_memory([Limit::new("limit", algorithm)])));
     let mut runners: Vec<_> = subjects.map(|(name, subject)| decider(name, subject, load, 1)).into();
-    runners.push(decider("token bucket, by the cycle counter", by_cycles(), load, 1));
     race(&mut runners, scale.rounds, Decider::round);
     let title = "Every algorithm of ours, 10,000 keys, threads: 1 (the log denies)";
     rows(&Table::new(title, &["", "ns a decision", "of the token bucket's"]), &runners, [BUCKET]);

@@ -62,8 +62,10 @@ pub const BASE: &str = "governor 0.10.4";
 pub const LAYER: &str = "tower_governor 0.8.0";
 pub const OURS: &str = "tower-ratelimit";
 
-pub const PEERS: [&dyn Peer; 11] = [
-    &Ours,
+pub const PEERS: [&dyn Peer; 13] = [
+    &Ours::Usual,
+    &Ours::ByCycles,
+    &Ours::WrappingBodies,
     &Governor { state: false },
     &Governor { state: true },
     &TowerGovernor,

@@ -234,14 +234,18 @@ impl MemoryStore {
         self.decide_sized(locked, &sized, at, asked).overridden(&overridden)
     }
 
-    /// Takes all charges in one pass, if each has room and is of a key that is known: as it mostly is. If one is
-    /// not, all is as it was.
+    /// Takes all charges, each at the price of one look-up, if all have room and are of keys that are known: as most
+    /// are. If one is not, all is as it was.
     fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64) -> Option<Several> {
+        let mut places: SmallVec<[usize; 4]> = SmallVec::new();
+        for charge in charges {
+            places.push(self.shard_among(locked, charge.key).likely(charge)?);
+        }
         let mut outcomes = Several::spare();
         let mut taken = AllTaken::new();
-        for charge in charges {
+        for (charge, place) in charges.iter().zip(places) {
             let shard = self.shard_among(locked, charge.key);
-            if !shard.take_known(charge, now, &mut outcomes, &mut taken) {
+            if !shard.take_known(place, charge, now, &mut outcomes, &mut taken) {
                 for (charge, taken) in charges.iter().zip(taken) {
                     self.shard_among(locked, charge.key).put_back(taken);
                 }

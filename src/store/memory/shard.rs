@@ -71,7 +71,7 @@ macro_rules! of_charge {
                 Rule::SlidingWindow($rule) => $log,
                 Rule::SlidingLog($rule) => $log,
             },
-            Some(ceiling) => match (ceiling.exact(), $charge.terms.algorithm().exact()) {
+            Some(ceiling) => match (ceiling.exact(), $charge.terms.rule().exact()) {
                 (ByState::Record(ceiling), ByState::Record(limit)) => {
                     let $rule = &Soft { limit, ceiling };
                     $record
@@ -146,28 +146,41 @@ impl Shard {
         })
     }
 
-    /// Takes one of several charges, if it has room and its key is known, at the price of one look-up. Nothing comes
-    /// of it otherwise, nor of limits that need a closer look.
+    /// Where the key of one of several charges is, if that is known and the charge is likely to have room: it had when
+    /// it was last asked for. Not of limits that need a closer look, nor of logs, of which it is no small matter to
+    /// keep what they were.
+    #[inline]
+    pub(super) fn likely(&self, charge: &Charge<'_>) -> Option<usize> {
+        let terms = charge.terms;
+        let is_log = matches!(terms.rule(), Rule::SlidingWindow(_) | Rule::SlidingLog(_));
+        if is_log || charge.cost == 0 || !terms.is_plain() || terms.raised().is_some() {
+            return None;
+        }
+        match self.records.find(terms.print(charge.key)) {
+            Place::At(place) if !self.records.entry(place).was_denied() => Some(place),
+            _ => None,
+        }
+    }
+
+    /// Takes one of several charges of a key that is there, if it has room.
     #[inline]
     pub(super) fn take_known(
         &mut self,
+        place: usize,
         charge: &Charge<'_>,
         now: u64,
         outcomes: &mut Several,
         taken: &mut AllTaken,
     ) -> bool {
-        let terms = charge.terms;
-        if charge.cost == 0 || !terms.is_plain() || terms.raised().is_some() {
-            return false;
-        }
-        match terms.rule() {
-            Rule::Drain(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
-            Rule::Queue(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
-            Rule::AtIntervals(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
-            Rule::FixedWindow(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
-            Rule::CalendarWindow(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
-            Rule::SlidingWindowCounter(rule) => take_known(&mut self.records, rule, charge, now, outcomes, taken),
-            // Of a log, it is no small matter to keep what it was.
+        taken.push(Taken { place, before: *self.records.entry(place) });
+        let outcome = outcomes.add();
+        match charge.terms.rule() {
+            Rule::Drain(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            Rule::Queue(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            Rule::AtIntervals(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            Rule::FixedWindow(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            Rule::CalendarWindow(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            Rule::SlidingWindowCounter(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
             Rule::SlidingWindow(_) | Rule::SlidingLog(_) => false,
         }
     }
@@ -341,23 +354,19 @@ fn take_at<S: Slot>(
     settle_at(table, rule, place, charge, now, |outcome| outcome)
 }
 
-/// Takes one of several charges, if it has room and its key is known.
+/// Takes one of several charges of a key that is there, if it has room, and writes what comes of it where it stays.
 #[inline(never)]
 fn take_known(
     table: &mut Table<Record>,
     rule: &impl Exact<Record>,
+    place: usize,
     charge: &Charge<'_>,
     now: u64,
-    outcomes: &mut Several,
-    taken: &mut AllTaken,
+    told: &mut Outcome,
 ) -> bool {
-    let Place::At(place) = table.find(charge.terms.print(charge.key)) else { return false };
-    taken.push(Taken { place, before: *table.entry(place) });
-    let place_of_outcome = outcomes.add();
     settle_at(table, rule, place, charge, now, |outcome| {
-        let is_allowed = outcome.is_allowed();
-        *place_of_outcome = outcome;
-        is_allowed
+        *told = outcome;
+        told.is_allowed()
     })
 }
 

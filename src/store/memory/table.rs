@@ -81,6 +81,12 @@ impl<T: Slot> Entry<T> {
         self.state.until() == 0
     }
 
+    /// Whether its last request was denied, though a wait would have helped it.
+    #[inline]
+    pub(super) fn was_denied(&self) -> bool {
+        self.print.rank() == Rank::DENIED
+    }
+
     /// What it remembers, and where its rank is.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut T, &mut Print) {

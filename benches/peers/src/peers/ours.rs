@@ -3,23 +3,45 @@
 use std::hint::black_box;
 
 use futures_util::future::BoxFuture;
-use tower_ratelimit::{Limit, Limiter, MemoryStore, RateLimitLayer, RedisStore, TokenBucket, key};
+use tower_ratelimit::{CycleClock, Limit, Limiter, MemoryStore, RateLimitLayer, RedisStore, TokenBucket, key};
 
 use crate::app::App;
 use crate::keys;
 use crate::quota::Quota;
 use crate::subject::{Headers, Memory, OURS, PATIENCE, Peer, Shared, Why};
 
-pub struct Ours;
+/// As it is used in Axum where speed matters, and otherwise.
+pub enum Ours {
+    Usual,
+    ByCycles,
+    /// The layer wraps bodies, as it has to where they can't be made of bytes.
+    WrappingBodies,
+}
+
+impl Ours {
+    fn store(&self) -> MemoryStore {
+        let store = MemoryStore::new().max_keys(20_000_000);
+        match self {
+            Self::ByCycles => store.clock(CycleClock::new()),
+            Self::Usual | Self::WrappingBodies => store,
+        }
+    }
+}
 
 impl Peer for Ours {
     fn name(&self) -> &'static str {
-        OURS
+        match self {
+            Self::Usual => OURS,
+            Self::ByCycles => "tower-ratelimit, CycleClock",
+            Self::WrappingBodies => "tower-ratelimit, without keep_body",
+        }
     }
 
     fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why> {
-        let limiter = Limiter::new([Limit::new("limit", bucket(quota))]);
-        Ok(Box::new(limiter.store(MemoryStore::new().max_keys(20_000_000))))
+        match self {
+            Self::WrappingBodies => Err("a layer's matter"),
+            _ => Ok(Box::new(Limiter::new([Limit::new("limit", bucket(quota))]).store(self.store()))),
+        }
     }
 
     fn headers(&self) -> Headers {
@@ -27,13 +49,19 @@ impl Peer for Ours {
     }
 
     fn app(&self, quota: Quota, headers: bool) -> Result<App, Why> {
-        let layer = RateLimitLayer::new([Limit::new("limit", bucket(quota)).by(key::peer_ip())]);
+        let layer = RateLimitLayer::new([Limit::new("limit", bucket(quota)).by(key::peer_ip())]).store(self.store());
         let layer = if headers { layer } else { layer.headers([]) };
-        Ok(App::Axum(App::hello().layer(layer.keep_body())))
+        Ok(App::Axum(match self {
+            Self::WrappingBodies => App::hello().layer(layer),
+            _ => App::hello().layer(layer.keep_body()),
+        }))
     }
 
     fn redis<'a>(&'a self, quota: Quota, url: &'a str) -> BoxFuture<'a, Result<Box<dyn Shared>, Why>> {
         Box::pin(async move {
+            if !matches!(self, Self::Usual) {
+                return Err("the same on Redis");
+            }
             let store = RedisStore::connect(url).await.expect("a connection").secret(*b"0123456789abcdef");
             Ok(Box::new(shared([Limit::new("limit", bucket(quota))], store)) as Box<dyn Shared>)
         })
