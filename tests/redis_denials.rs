@@ -5,6 +5,8 @@
 mod limits;
 #[path = "support/redis_server.rs"]
 mod redis_server;
+#[path = "support/split_mix.rs"]
+mod split_mix;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +16,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd};
 use limits::Patient;
 use redis_server::RedisServer;
+use split_mix::Random;
 use tower_ratelimit::{
     Algorithm, BreakerState, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter,
     ManualClock, MemoryStore, Receipt, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter, StoreErrorKind,
@@ -312,19 +315,6 @@ async fn prefixes_and_clocks_have_denials_of_their_own() {
     exhaust(&limiter).await;
     for store in [setup.store.clone().prefix("another"), setup.store.clone().secret([7; 16])] {
         assert!(acquire(&limiter.clone().store(store), 1).await.is_allowed());
-    }
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
     }
 }
 

@@ -6,6 +6,8 @@
 mod answer;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
+#[path = "../support/split_mix.rs"]
+mod split_mix;
 
 mod changes;
 mod dates;

@@ -6,20 +6,10 @@ use jiff::tz::TimeZone;
 use tower_ratelimit::{Limiter, Receipt};
 
 use crate::dates::{Calendar, Dates};
+use crate::split_mix::Random;
 use crate::{Place, at, everywhere, micros, remaining, reset_after};
 
-/// SplitMix64.
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
-    }
-
     fn dates(&mut self) -> Dates {
         match self.below(5) {
             0 | 1 => Dates::Days,

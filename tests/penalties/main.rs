@@ -8,6 +8,8 @@ mod answer;
 mod limits;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
+#[path = "../support/split_mix.rs"]
+mod split_mix;
 
 mod bounded;
 mod exact;

@@ -7,27 +7,7 @@ use tower_ratelimit::{Algorithm, Limit, Limiter, Penalty};
 use crate::limits;
 use crate::oracle::{Oracle, Said, said};
 use crate::place::{Place, START};
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-}
+use crate::split_mix::Random;
 
 /// The numbers of a penalty.
 #[derive(Clone, Copy, Debug)]

@@ -10,6 +10,8 @@ mod redis_server;
 #[path = "../http/server.rs"]
 mod server;
 mod shop;
+#[path = "../support/split_mix.rs"]
+mod split_mix;
 
 mod failures;
 mod handlers;

@@ -11,6 +11,7 @@ use tower_ratelimit::{
 };
 
 use crate::shop::{Shop, on_both, user_key, visit};
+use crate::split_mix::Random;
 
 on_both!(
     a_bucket_keeps_what_was_used_when_its_rate_changes,
@@ -171,19 +172,6 @@ async fn an_earlier_charge_given_back_lends_nothing(shop: Shop) {
     limiter.refund(receipt).await.expect("a refund");
     // Of the five that are to go, one was still owed: five others stay.
     assert_eq!(left(&limiter).await, 5);
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
-    }
 }
 
 /// Which limit, of how many tokens at once, how many per interval, and how long that is, in µs.
