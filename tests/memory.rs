@@ -191,6 +191,26 @@ fn what_means_nothing_any_more_vanishes_by_itself() {
     assert!(left <= 512 * (16 * 32 + 24 * 64), "{left} bytes for one key");
 }
 
+/// A request of many limits adds as many keys, and sees to as many more.
+#[test]
+fn what_many_limits_leave_vanishes_by_itself() {
+    const KEYS: u64 = 300_000;
+    for limits in [1, 5, 30, 64] {
+        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+        let store = Arc::new(MemoryStore::new().max_keys(150_000).clock(clock.clone()));
+        let all =
+            (0..limits).map(|limit| Limit::new(limit.to_string(), FixedWindow::new(10, Duration::from_millis(1))));
+        let limiter = Limiter::new(all).store(store.clone());
+        for key in 0..KEYS / limits {
+            assert!(acquire(&limiter, key).is_allowed());
+            // All that came before means nothing any more.
+            clock.advance(Duration::from_millis(1));
+        }
+        println!("{limits} limits: {} of {KEYS} keys are left", store.keys());
+        assert!(store.keys() < 50_000, "{limits} limits: {} keys", store.keys());
+    }
+}
+
 #[test]
 fn a_million_keys_take_43_bytes_each_at_most() {
     const KEYS: u64 = 1_000_000;

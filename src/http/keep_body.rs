@@ -43,6 +43,23 @@ pub struct KeepBody<S> {
     limited: RateLimit<S>,
 }
 
+impl<S> KeepBody<S> {
+    /// The service within.
+    pub fn get_ref(&self) -> &S {
+        self.limited.get_ref()
+    }
+
+    /// The service within.
+    pub fn get_mut(&mut self) -> &mut S {
+        self.limited.get_mut()
+    }
+
+    /// The service within.
+    pub fn into_inner(self) -> S {
+        self.limited.into_inner()
+    }
+}
+
 impl<S, B, R> Service<Request<B>> for KeepBody<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use self::overrides::{Count, Kept};
-use self::shard::{AllTaken, SLOTS, Shard};
+use self::shard::{AllTaken, Shard};
 use self::table::Place;
 use super::{Answer, Charge, Override, Refund, Store, Terms, span};
 use crate::algorithm::{Algorithm, Room};
@@ -194,8 +194,9 @@ impl MemoryStore {
         let mut locked = [(index, self.lock(index))];
         // Under the lock, so that no request comes with an instant of long ago.
         let at = self.clock.now();
-        if locked[0].1.is_sweep_due() {
-            self.sweep(&mut locked, at.as_micros());
+        let due = locked[0].1.sweep_due();
+        if due > 0 {
+            self.sweep(&mut locked, due, at.as_micros());
         }
         // Last, so that the decision is written where it stays.
         locked[0].1.settle(print, charge, self.most, at, take)
@@ -218,8 +219,9 @@ impl MemoryStore {
     fn decide_in(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], asked: bool) -> Decision {
         let at = self.clock.now();
         let now = at.as_micros();
-        if locked.iter_mut().fold(false, |due, (_, shard)| shard.is_sweep_due() || due) {
-            self.sweep(locked, now);
+        let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
+        if due > 0 {
+            self.sweep(locked, due, now);
         }
         if asked && let Some(outcomes) = self.take_all(locked, charges, now) {
             return Decision::of_several(at, outcomes);
@@ -246,7 +248,8 @@ impl MemoryStore {
         for (charge, place) in charges.iter().zip(places) {
             let shard = self.shard_among(locked, charge.key);
             if !shard.take_known(place, charge, now, &mut outcomes, &mut taken) {
-                for (charge, taken) in charges.iter().zip(taken) {
+                // The last first: of two charges of one key, the second has found what the first left.
+                for (charge, taken) in charges.iter().zip(taken).rev() {
                     self.shard_among(locked, charge.key).put_back(taken);
                 }
                 return None;
@@ -344,15 +347,15 @@ impl MemoryStore {
         }
     }
 
-    /// Drops what means nothing any more from the next part of the next shard, unless someone else
+    /// Drops what means nothing any more from the next `slots` of the next shard, unless someone else
     /// is at work there.
     #[cold]
-    fn sweep(&self, locked: Locked<'_, '_>, now: u64) {
+    fn sweep(&self, locked: Locked<'_, '_>, slots: usize, now: u64) {
         let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         if let Some((_, shard)) = locked.iter_mut().find(|(index, _)| *index == next) {
-            shard.sweep(SLOTS, now);
+            shard.sweep(slots, now);
         } else if let Ok(mut shard) = self.shards[next].0.try_lock() {
-            shard.sweep(SLOTS, now);
+            shard.sweep(slots, now);
         }
     }
 }

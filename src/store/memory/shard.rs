@@ -1,5 +1,7 @@
 //! A part of the store, behind one lock.
 
+use std::mem;
+
 use smallvec::SmallVec;
 
 use super::overrides::Overrides;
@@ -34,10 +36,10 @@ pub(super) struct Shard {
     pub(super) overrides: Overrides,
 }
 
-/// How many slots a sweep looks at.
-pub(super) const SLOTS: usize = 64;
+/// How many slots a sweep looks at, at least.
+const SLOTS: usize = 64;
 
-/// How many slots a request is to look at, and one that adds keys, for each: several, so that a store in
+/// How many slots a request is to look at, and how many more for each key that it adds: several, so that a store in
 /// which every request leaves something that is soon forgotten stays a small multiple of what it remembers.
 const LOOK: usize = 2;
 const LOOK_FOR_NEW: usize = 4;
@@ -138,7 +140,7 @@ impl Shard {
         }
         of_charge!(mut self, charge, (table, rule) => {
             if is_kept {
-                self.due += LOOK_FOR_NEW - LOOK;
+                self.due += LOOK_FOR_NEW;
                 add(table, rule, print, charge, now)
             } else {
                 look(table, rule, place, charge, now)
@@ -206,7 +208,7 @@ impl Shard {
         of_charge!(mut self, charge, (table, rule) => match place {
             Place::At(at) => take_at(table, rule, at, charge, now),
             Place::Before(_) => {
-                self.due += LOOK_FOR_NEW - LOOK;
+                self.due += LOOK_FOR_NEW;
                 add(table, rule, print, charge, now)
             }
         })
@@ -286,7 +288,7 @@ impl Shard {
                     }
                     self.evict(now);
                 }
-                self.due += LOOK_FOR_NEW - LOOK;
+                self.due += LOOK_FOR_NEW;
                 self.records.insert(print, record)
             }
         };
@@ -294,15 +296,11 @@ impl Shard {
         true
     }
 
-    /// Counts a request; after every few, part of the store is to be swept.
+    /// Counts a request; after every few, tells how many slots of the store are to be swept.
     #[inline]
-    pub(super) fn is_sweep_due(&mut self) -> bool {
+    pub(super) fn sweep_due(&mut self) -> usize {
         self.due += LOOK;
-        let is_due = self.due >= SLOTS;
-        if is_due {
-            self.due = 0;
-        }
-        is_due
+        if self.due < SLOTS { 0 } else { mem::take(&mut self.due) }
     }
 
     pub(super) fn sweep(&mut self, slots: usize, now: u64) {
