@@ -46,6 +46,7 @@
 //! | `redis` | | `RedisStore`, by which a fleet shares its limits |
 //! | `redis-tls` | | `rediss://` URLs, by rustls |
 //! | `time-zones` | | limits by the time of day, and quotas by the calendar, anywhere |
+//! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system's clock |
 //! | `rules` | | `rules::Rules`, by which a file (or Redis) says which limits apply, and changes them |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -192,8 +192,10 @@ impl Limiter {
     /// [`delay`](Decision::delay): [`wait`](Self::wait) sees to that.
     ///
     /// Any [`Key`] will do; text and numbers, and numbers of different widths, are different keys.
-    /// A store in memory answers at once:
-    /// [`acquire(…).into_ready()`](crate::store::Answer::into_ready) needs no `await`.
+    ///
+    /// To `await` the answer is always right. A store in memory has charged and answered when this returns, with or
+    /// without a runtime: [`as_ready`](crate::store::Answer::as_ready) looks at the decision, and
+    /// [`into_ready`](crate::store::Answer::into_ready) takes it, as a refund needs it. To drop it gives nothing back.
     ///
     /// # Errors
     ///

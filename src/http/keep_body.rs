@@ -15,8 +15,8 @@ use super::future::ResponseFuture;
 use super::layer::RateLimitLayer;
 use super::service::RateLimit;
 
-/// Limits the requests that reach a service, and leaves the type of its responses' bodies as it is.
-/// [`RateLimitLayer::keep_body`] makes it.
+/// Limits the requests that reach a service, and leaves the type of its responses' bodies as it is, which has to be
+/// `From<Bytes>`: for others, use the [`RateLimitLayer`] itself. [`RateLimitLayer::keep_body`] makes it.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct KeepBodyLayer {
@@ -38,6 +38,8 @@ impl<S> Layer<S> for KeepBodyLayer {
 }
 
 /// A [`RateLimit`] service whose responses' bodies are of the inner service's own type. A [`KeepBodyLayer`] makes it.
+///
+/// It is a service only where that type is `From<Bytes>`.
 #[derive(Clone, Debug)]
 pub struct KeepBody<S> {
     limited: RateLimit<S>,

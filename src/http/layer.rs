@@ -383,7 +383,7 @@ impl RateLimitLayer {
     /// [`Full`](https://docs.rs/http-body-util/latest/http_body_util/struct.Full.html) can: their responses keep
     /// the type of body that they have, where others have a [`ResponseBody`](crate::ResponseBody) around it.
     /// Axum, which has one type of body, would put that in a box: it saves an allocation for each response.
-    /// Tonic's can't be made of bytes: there, use the layer itself.
+    /// Tonic's and boxed ones are not `From<Bytes>`: there, use the layer itself.
     ///
     /// ```
     /// use axum::Router;

@@ -67,7 +67,9 @@ impl<T> Answer<T> {
         matches!(self.0, State::Remembered(_))
     }
 
-    /// A look at the answer, if it is there and was not taken: it saves those who need no more that it is moved.
+    /// A look at the answer, if it is there and was not taken. None, where it has yet to come: `await` it then.
+    ///
+    /// Who needs no more than to look saves the copy of some hundred bytes that [`into_ready`](Self::into_ready) makes.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, Limiter};

@@ -111,7 +111,8 @@ impl MemoryStore {
         Self { overrides: Count::new(overrides), ..self }
     }
 
-    /// Replaces its clock, for tests.
+    /// Replaces its clock, which is the [`SystemClock`] at first: by a [`ManualClock`](crate::ManualClock) for tests,
+    /// or by one that is cheaper to read (`CycleClock`, with the feature `cycle-clock`).
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         Self { clock: Box::new(clock), ..self }
