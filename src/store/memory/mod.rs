@@ -7,10 +7,10 @@ mod settle;
 mod shard;
 mod table;
 
-use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
+use std::{fmt, hint};
 
 use self::overrides::{Count, Kept};
 use self::shard::Shard;
@@ -60,6 +60,9 @@ pub struct MemoryStore {
 
 /// The most overrides that it keeps, unless it is told otherwise.
 const OVERRIDES: usize = 100_000;
+
+/// How often somebody asks for a lock before it sleeps: some microseconds in all.
+const PAUSES: u32 = 7;
 
 /// A lock on cache lines of its own, so that two cores at work on two shards don't wait for each
 /// other. (Processors fetch lines in pairs.)
@@ -165,8 +168,14 @@ impl MemoryStore {
         (key.as_u128() as u64 >> 8) as usize & (self.shards.len() - 1)
     }
 
+    #[inline]
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
+        let lock = &self.shards[shard].0;
+        match lock.try_lock() {
+            Ok(locked) => locked,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => wait_for(lock),
+        }
     }
 
     fn shard_among<'l>(&self, locked: Locked<'l, '_>, key: KeyHash) -> &'l mut Shard {
@@ -211,6 +220,21 @@ impl MemoryStore {
             shard.sweep(slots, now);
         }
     }
+}
+
+/// Waits for a lock: nobody holds one for long, so that to be put to sleep, and woken, mostly takes longer than to ask
+/// again after some pauses, each twice as long as the one before.
+#[cold]
+fn wait_for(lock: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    for pauses in (0..PAUSES).map(|doubled| 1 << doubled) {
+        (0..pauses).for_each(|_| hint::spin_loop());
+        match lock.try_lock() {
+            Ok(locked) => return locked,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for MemoryStore {
