@@ -19,7 +19,7 @@ use super::shape::decided_by;
 use super::stamp;
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State};
-use super::{Room, Standing};
+use super::{Exact, Room, Standing};
 use crate::record::Record;
 
 #[derive(Clone, Copy, Debug)]
@@ -304,14 +304,7 @@ impl Drain {
     /// The same for what is no everyday matter, and where there is no room.
     #[inline(never)]
     fn settle_in_steps(&self, record: &mut Record, now: u64, cost: u64) -> (Room, Record, Standing) {
-        let room = self.peek(record, now, cost);
-        let (mark, standing) = if room.is_now() {
-            self.take(record, now, cost)
-        } else {
-            self.adopt(record, now);
-            (Record::EMPTY, self.standing(record, now))
-        };
-        (room, mark, standing)
+        self.settle_by_steps(record, now, cost, |room, mark, standing| (room, mark, standing))
     }
 
     #[inline]
