@@ -51,7 +51,7 @@ pub(super) struct Taken {
     before: Entry<Record>,
 }
 
-pub(super) type AllTaken = SmallVec<[Taken; 4]>;
+pub(super) type AllTaken = SmallVec<[Taken; 8]>;
 
 /// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
 /// algorithm, so that the compiler sees through all of it.
@@ -147,6 +147,12 @@ impl Shard {
                 look(table, rule, place, charge, now)
             }
         })
+    }
+
+    /// Reads where the search for the key of a charge begins.
+    #[inline]
+    pub(super) fn touch(&self, charge: &Charge<'_>) -> u64 {
+        self.records.touch(charge.terms.print(charge.key))
     }
 
     /// Where the key of one of several charges is, if that is known and the charge is likely to have room: it had when

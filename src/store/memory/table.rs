@@ -162,6 +162,12 @@ impl<T: Slot> Table<T> {
         Place::Before(at)
     }
 
+    /// Reads where the search for a print begins, to have it nearby.
+    #[inline]
+    pub(super) fn touch(&self, print: u128) -> u64 {
+        self.slots.get(self.home(Print::of(print))).map_or(0, |entry| entry.print.high)
+    }
+
     pub(super) fn entry(&self, at: usize) -> &Entry<T> {
         &self.slots[at]
     }
