@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::overrides::Overrides;
 use super::settle::{add, look, report, room, settle, take_at, take_known};
-use super::table::{Entry, Place, Rank, Slot, Table};
+use super::table::{Entry, HalfLine, Line, Place, Rank, Slot, Table};
 use crate::algorithm::{ByState, Exact, Log, Room, Rule, Soft};
 use crate::decision::{Decision, Outcome, Several};
 use crate::record::Record;
@@ -14,12 +14,16 @@ use crate::store::Charge;
 use crate::time::Timestamp;
 
 impl Slot for Record {
+    type Aligned = HalfLine;
+
     fn until(&self) -> u64 {
         self.until
     }
 }
 
 impl Slot for Log {
+    type Aligned = Line;
+
     fn until(&self) -> u64 {
         self.until
     }
