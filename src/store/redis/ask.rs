@@ -112,7 +112,7 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
             request.believe(key::of_override(prefix, terms, key), believed.as_ref().map_or(&[], |bytes| bytes));
         }
         let told = terms.algorithm().capacity();
-        let (letter, numbers, edges) = match terms.ceiling().twin() {
+        let (letter, numbers, edges) = match terms.deciding().twin() {
             Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
             Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
         };
@@ -151,7 +151,7 @@ pub(super) fn look(prefix: &str, terms: &Terms, key: KeyHash, now: u64) -> Reque
     request.limit(key::name(prefix, terms, key));
     request.believe(key::of_override(prefix, terms, key), &[0]);
     let told = terms.algorithm().capacity();
-    let (letter, numbers, edges) = match terms.algorithm().twin() {
+    let (letter, numbers, edges) = match terms.rule().twin() {
         Twins::Record(twin) => (twin.letter(), twin.numbers(0, told), twin.edges(now)),
         Twins::Log(twin) => (twin.letter(), twin.numbers(0, told), twin.edges(now)),
     };
@@ -171,7 +171,7 @@ pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     for Refund { terms, key, cost, mark } in refunds {
         request.limit(key::name(prefix, terms, *key));
         let told = terms.algorithm().capacity();
-        match terms.ceiling().twin() {
+        match terms.deciding().twin() {
             Twins::Record(twin) => {
                 request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told));
                 // What is over is not given back, whichever window counts now.
@@ -226,7 +226,7 @@ pub(super) fn decide<'a>(
         }
         let held = next()?;
         read += 1;
-        let seen = match (charge.terms.ceiling().twin(), charge.terms.algorithm().twin()) {
+        let seen = match (charge.terms.deciding().twin(), charge.terms.rule().twin()) {
             (Twins::Record(ceiling), Twins::Record(limit)) => {
                 ceiling.recall(&held).map(|state| settle(&Soft { limit, ceiling }, state, now, charge.cost, take))
             }
@@ -278,10 +278,14 @@ pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
 }
 
 fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
-    let room = if cost == 0 { Room::NOW } else { rule.peek(&state, now, cost) };
-    let mark = if take && room.is_now() && cost > 0 { rule.commit(&mut state, now, cost) } else { Record::EMPTY };
-    if mark == Record::EMPTY && cost > 0 {
-        rule.adopt(&mut state, now);
+    if cost == 0 {
+        return (Room::NOW, Record::EMPTY, rule.standing(&state, now));
     }
-    (room, mark, rule.standing(&state, now))
+    let room = rule.peek(&state, now, cost);
+    if take && room.is_now() {
+        let (mark, standing) = rule.take(&mut state, now, cost);
+        return (room, mark, standing);
+    }
+    rule.adopt(&mut state, now);
+    (room, Record::EMPTY, rule.standing(&state, now))
 }

@@ -144,7 +144,7 @@ impl Denial {
                 && asked.terms.penalty().is_some() == charge.terms.penalty().is_some()
                 && (one.0.code(), one.0.amount()) == (other.0.code(), other.0.amount())
                 // Of a log, only what the answer needed is known.
-                && (matches!(one.0.twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
+                && (matches!(asked.terms.rule().twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
         };
         self.asked.len() == charges.len() && self.asked.iter().zip(charges).all(same)
     }
@@ -231,7 +231,7 @@ impl Watch {
         }
         let at = decision.at().as_micros();
         let logs = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| {
-            let is_log = matches!(asked.charge().terms.algorithm().twin(), Twins::Log(_));
+            let is_log = matches!(asked.charge().terms.rule().twin(), Twins::Log(_));
             outcome.standing().more_after.filter(|_| is_log)
         });
         let overrides = asked.iter().filter_map(Asked::until).min().unwrap_or(u64::MAX);

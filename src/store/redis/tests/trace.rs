@@ -25,7 +25,7 @@ enum Memory {
 
 macro_rules! ruled {
     ($algorithm:expr, $memory:expr, ($rule:ident, $state:ident) => $call:expr) => {
-        match ($algorithm.twin(), $memory) {
+        match ($algorithm.rule().twin(), $memory) {
             (Twins::Record($rule), Memory::Record($state)) => $call,
             (Twins::Log($rule), Memory::Log($state)) => $call,
             _ => unreachable!("a limit's state is of its algorithm"),
@@ -35,7 +35,7 @@ macro_rules! ruled {
 
 impl Memory {
     fn of(algorithm: &Algorithm) -> Self {
-        match algorithm.twin() {
+        match algorithm.rule().twin() {
             Twins::Record(_) => Self::Record(Record::EMPTY),
             Twins::Log(_) => Self::Log(Log::default()),
         }
