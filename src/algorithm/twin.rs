@@ -98,8 +98,12 @@ impl State {
 
     /// All the states that `bytes` hold, or nothing where they hold something else.
     pub(crate) fn all(bytes: &[u8]) -> Option<SmallVec<[Self; 4]>> {
-        let (states, []) = bytes.as_chunks::<{ Self::SIZE }>() else { return None };
-        states.iter().map(Self::from_bytes).collect()
+        let (chunks, []) = bytes.as_chunks::<{ Self::SIZE }>() else { return None };
+        let mut states = SmallVec::new();
+        for chunk in chunks {
+            states.push(Self::from_bytes(chunk)?);
+        }
+        Some(states)
     }
 
     fn from_bytes(bytes: &[u8; Self::SIZE]) -> Option<Self> {

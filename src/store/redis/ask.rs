@@ -73,6 +73,7 @@ impl Asked {
     }
 }
 
+const IMPOSSIBLE: Fault = Fault::Reply("a state that can't be");
 const NO_OVERRIDE: Fault = Fault::Reply("an override that can't be");
 
 /// Takes up what the script says that overrides are.
@@ -217,38 +218,74 @@ pub(super) fn decide<'a>(
 ) -> Result<Decision, Fault> {
     let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
     let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
+    read(charges, found, |charge, held, penalty| {
+        if charge.terms.is_override() {
+            overridden.push(charge.terms.clone());
+        }
+        let seen = match (charge.terms.deciding().twin(), charge.terms.rule().twin()) {
+            (Twins::Record(ceiling), Twins::Record(limit)) => {
+                settle(&Soft { limit, ceiling }, ceiling.recall(held)?, now, charge.cost, take)
+            }
+            (Twins::Log(ceiling), Twins::Log(limit)) => {
+                settle(&Soft { limit, ceiling }, ceiling.recall(held)?, now, charge.cost, take)
+            }
+            _ => unreachable!("overage does not change what is remembered"),
+        };
+        decision.push(match penalty {
+            None => Outcome::new(charge.subject(), seen.0, seen.1, seen.2),
+            Some((by, record)) => penalised(&charge, by, seen, record, now, counted),
+        });
+        Some(())
+    })?;
+    Ok(if overridden.is_empty() { decision } else { decision.overridden(&overridden) })
+}
+
+/// What of a decision says whether it is a denial, and by what.
+pub(super) struct Glance {
+    pub(super) denies: bool,
+    /// The key is refused, whatever room there is.
+    pub(super) is_penalty: bool,
+}
+
+/// Of each charge, what [`decide`] would say at `now`, without what is left.
+pub(super) fn glance<'a>(
+    now: u64,
+    charges: impl ExactSizeIterator<Item = Charge<'a>>,
+    found: &Found,
+    mut tell: impl FnMut(Charge<'a>, Glance),
+) -> Result<(), Fault> {
+    read(charges, found, |charge, held, penalty| {
+        let has_room = match charge.terms.deciding().twin() {
+            _ if charge.cost == 0 => true,
+            Twins::Record(rule) => rule.peek(&rule.recall(held)?, now, charge.cost).is_now(),
+            Twins::Log(rule) => rule.peek(&rule.recall(held)?, now, charge.cost).is_now(),
+        };
+        let is_penalty = penalty.is_some_and(|(_, record)| Penalty::left(&record, now) > 0);
+        let is_refused = !has_room || (is_penalty && charge.cost > 0);
+        tell(charge, Glance { denies: is_refused && charge.terms.is_enforced(), is_penalty });
+        Some(())
+    })
+}
+
+/// Goes through what was `found` of each charge: what its limit's key held, and what the limit's penalty remembers.
+fn read<'a>(
+    charges: impl ExactSizeIterator<Item = Charge<'a>>,
+    found: &Found,
+    mut take_up: impl FnMut(Charge<'a>, &[State], Option<(&'a Penalised, Record)>) -> Option<()>,
+) -> Result<(), Fault> {
     let mut keys = found.held();
     let mut next = || keys.next().and_then(State::all).ok_or(Fault::Reply("no state"));
     let mut read = 0;
     for charge in charges {
-        if charge.terms.is_override() {
-            overridden.push(charge.terms.clone());
-        }
         let held = next()?;
-        read += 1;
-        let seen = match (charge.terms.deciding().twin(), charge.terms.rule().twin()) {
-            (Twins::Record(ceiling), Twins::Record(limit)) => {
-                ceiling.recall(&held).map(|state| settle(&Soft { limit, ceiling }, state, now, charge.cost, take))
-            }
-            (Twins::Log(ceiling), Twins::Log(limit)) => {
-                ceiling.recall(&held).map(|state| settle(&Soft { limit, ceiling }, state, now, charge.cost, take))
-            }
-            _ => unreachable!("overage does not change what is remembered"),
+        let penalty = match charge.terms.penalty() {
+            None => None,
+            Some(by) => Some((by, Penalty::recall(&next()?).ok_or(IMPOSSIBLE)?)),
         };
-        let seen = seen.ok_or(Fault::Reply("a state that can't be"))?;
-        decision.push(match charge.terms.penalty() {
-            None => Outcome::new(charge.subject(), seen.0, seen.1, seen.2),
-            Some(by) => {
-                read += 1;
-                let record = Penalty::recall(&next()?).ok_or(Fault::Reply("a state that can't be"))?;
-                penalised(&charge, by, seen, record, now, counted)
-            }
-        });
+        read += 1 + usize::from(penalty.is_some());
+        take_up(charge, &held, penalty).ok_or(IMPOSSIBLE)?;
     }
-    if read != found.keys() {
-        return Err(Fault::Reply("another number of keys"));
-    }
-    Ok(decision.overridden(&overridden))
+    if read == found.keys() { Ok(()) } else { Err(Fault::Reply("another number of keys")) }
 }
 
 /// What a limit says of a charge, and its penalty of that, which remembers `record`.
