@@ -1,20 +1,15 @@
-//! Requests as the script is handed them, and decisions from what it found.
+//! Requests as the script is handed them.
 
 use std::sync::Arc;
-
-use smallvec::SmallVec;
 
 use super::beliefs::{Belief, Beliefs};
 use super::error::Fault;
 use super::key;
 use super::script::{self, Found, Request, Task};
-use crate::algorithm::{self, Algorithm, Exact, Penalty, Room, Size, Soft, Standing, State, Twins};
-use crate::decision::{Decision, Outcome};
+use crate::algorithm::{self, Algorithm, Size, State, Twins};
 use crate::hash::KeyHash;
-use crate::record::Record;
 use crate::store::{Charge, Refund, Terms};
 use crate::terms::Penalised;
-use crate::time::Timestamp;
 
 /// A [`Charge`] that waits for its answer.
 #[derive(Clone, Debug)]
@@ -73,7 +68,6 @@ impl Asked {
     }
 }
 
-const IMPOSSIBLE: Fault = Fault::Reply("a state that can't be");
 const NO_OVERRIDE: Fault = Fault::Reply("an override that can't be");
 
 /// Takes up what the script says that overrides are.
@@ -195,134 +189,4 @@ pub(super) fn resets(prefix: &str, keys: &[(&Arc<Terms>, KeyHash)]) -> Request {
         request.limit(name);
     }
     request
-}
-
-/// The decision on what was `asked`, from what the script found at `now`.
-pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> Result<Decision, Fault> {
-    let take = task == Task::Acquire && found.is_allowed();
-    let decision = decide(take, task != Task::Peek, now, asked.iter().map(Asked::charge), found)?;
-    if decision.is_allowed() != found.is_allowed() {
-        return Err(Fault::Reply("another verdict than its state's"));
-    }
-    Ok(decision)
-}
-
-/// The decision on `charges` at `now` by what was `found` at that instant or before it: the memory
-/// store's own code says of each limit what is left and for how long. Denials may be `counted`.
-pub(super) fn decide<'a>(
-    take: bool,
-    counted: bool,
-    now: u64,
-    charges: impl ExactSizeIterator<Item = Charge<'a>>,
-    found: &Found,
-) -> Result<Decision, Fault> {
-    let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
-    let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
-    read(charges, found, |charge, held, penalty| {
-        if charge.terms.is_override() {
-            overridden.push(charge.terms.clone());
-        }
-        let seen = match (charge.terms.deciding().twin(), charge.terms.rule().twin()) {
-            (Twins::Record(ceiling), Twins::Record(limit)) => {
-                settle(&Soft { limit, ceiling }, ceiling.recall(held)?, now, charge.cost, take)
-            }
-            (Twins::Log(ceiling), Twins::Log(limit)) => {
-                settle(&Soft { limit, ceiling }, ceiling.recall(held)?, now, charge.cost, take)
-            }
-            _ => unreachable!("overage does not change what is remembered"),
-        };
-        decision.push(match penalty {
-            None => Outcome::new(charge.subject(), seen.0, seen.1, seen.2),
-            Some((by, record)) => penalised(&charge, by, seen, record, now, counted),
-        });
-        Some(())
-    })?;
-    Ok(if overridden.is_empty() { decision } else { decision.overridden(&overridden) })
-}
-
-/// What of a decision says whether it is a denial, and by what.
-pub(super) struct Glance {
-    pub(super) denies: bool,
-    /// The key is refused, whatever room there is.
-    pub(super) is_penalty: bool,
-}
-
-/// Of each charge, what [`decide`] would say at `now`, without what is left.
-pub(super) fn glance<'a>(
-    now: u64,
-    charges: impl ExactSizeIterator<Item = Charge<'a>>,
-    found: &Found,
-    mut tell: impl FnMut(Charge<'a>, Glance),
-) -> Result<(), Fault> {
-    read(charges, found, |charge, held, penalty| {
-        let has_room = match charge.terms.deciding().twin() {
-            _ if charge.cost == 0 => true,
-            Twins::Record(rule) => rule.peek(&rule.recall(held)?, now, charge.cost).is_now(),
-            Twins::Log(rule) => rule.peek(&rule.recall(held)?, now, charge.cost).is_now(),
-        };
-        let is_penalty = penalty.is_some_and(|(_, record)| Penalty::left(&record, now) > 0);
-        let is_refused = !has_room || (is_penalty && charge.cost > 0);
-        tell(charge, Glance { denies: is_refused && charge.terms.is_enforced(), is_penalty });
-        Some(())
-    })
-}
-
-/// Goes through what was `found` of each charge: what its limit's key held, and what the limit's penalty remembers.
-fn read<'a>(
-    charges: impl ExactSizeIterator<Item = Charge<'a>>,
-    found: &Found,
-    mut take_up: impl FnMut(Charge<'a>, &[State], Option<(&'a Penalised, Record)>) -> Option<()>,
-) -> Result<(), Fault> {
-    let mut keys = found.held();
-    let mut next = || keys.next().and_then(State::all).ok_or(Fault::Reply("no state"));
-    let mut read = 0;
-    for charge in charges {
-        let held = next()?;
-        let penalty = match charge.terms.penalty() {
-            None => None,
-            Some(by) => Some((by, Penalty::recall(&next()?).ok_or(IMPOSSIBLE)?)),
-        };
-        read += 1 + usize::from(penalty.is_some());
-        take_up(charge, &held, penalty).ok_or(IMPOSSIBLE)?;
-    }
-    if read == found.keys() { Ok(()) } else { Err(Fault::Reply("another number of keys")) }
-}
-
-/// What a limit says of a charge, and its penalty of that, which remembers `record`.
-fn penalised(
-    charge: &Charge<'_>,
-    by: &Penalised,
-    (room, mark, standing): (Room, Record, Standing),
-    mut record: Record,
-    now: u64,
-    counted: bool,
-) -> Outcome {
-    let is_struck = counted && by.counts && !room.is_now() && Penalty::left(&record, now) == 0;
-    let begun = if is_struck { by.penalty.strike(&mut record, now) } else { None };
-    let room = if charge.cost == 0 { room } else { Penalty::room(&record, now, room) };
-    let outcome = Outcome::new(charge.subject(), room, mark, Penalty::standing(&record, now, standing));
-    if Penalty::left(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
-}
-
-/// Whether what was `found` says that the script has changed a rate, whatever it decided.
-pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
-    let mut held = found.held().map(|held| State::all(held).unwrap_or_default());
-    asked.iter().any(|Asked { terms, cost, .. }| {
-        let changes = held.next().is_some_and(|held| *cost > 0 && terms.ceiling().adopts(&held));
-        terms.penalty().is_some().then(|| held.next());
-        changes
-    })
-}
-
-fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
-    if cost == 0 {
-        return (Room::NOW, Record::EMPTY, rule.standing(&state, now));
-    }
-    let room = rule.peek(&state, now, cost);
-    if take && room.is_now() {
-        let (mark, standing) = rule.take(&mut state, now, cost);
-        return (room, mark, standing);
-    }
-    rule.adopt(&mut state, now);
-    (room, Record::EMPTY, rule.standing(&state, now))
 }

@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::ask::{self, Asked};
+use super::ask::Asked;
+use super::decision;
 use super::script::Found;
 use crate::algorithm::Twins;
 use crate::decision::{Decision, Outcome};
@@ -175,22 +176,17 @@ impl Denial {
         if latest >= self.until.min(until) {
             return None;
         }
-        let (mut is_denied, mut is_known) = (false, true);
+        let mut is_known = true;
         let mut epochs = self.epochs.iter();
-        let looked = ask::glance(latest, charges.iter().copied(), &self.found, |charge, seen| {
-            is_denied |= seen.denies;
+        let denial = decision::denial(earliest, latest, charges.iter().copied(), &self.found, |charge, seen| {
             let is_penalised = charge.terms.penalty().is_some();
             let epoch = epochs.next().is_some_and(|epoch| *epoch == denials.epoch(charge.terms.print(charge.key)));
             // What a limit with room has left may be told a little late, or else whoever shares it would
             // end the denials of all others.
             is_known &= epoch || !(seen.denies || is_penalised);
-            is_known &= !(is_penalised && seen.denies && !seen.is_penalty);
+            is_known &= seen.is_penalty || !(is_penalised && seen.denies);
         });
-        if looked.is_err() || !is_denied || !is_known {
-            return None;
-        }
-        let decision = ask::decide(false, false, earliest, charges.iter().copied(), &self.found).ok()?;
-        (!decision.is_allowed()).then_some(decision)
+        denial.filter(|_| is_known)
     }
 }
 
@@ -213,11 +209,9 @@ impl Watch {
     /// It was decided. If it was denied, nothing has changed, and that is remembered; unless it has changed a
     /// rate, by which the next is denied, or was a strike.
     pub(super) fn decided(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
-        if ask::changes_a_rate(&asked, &found) {
-            self.changes = true;
-            return;
-        }
-        if decision.is_allowed() {
+        let changes = (self.changes && decision.is_allowed()) || decision::changes_a_rate(&asked, &found);
+        if changes || decision.is_allowed() {
+            self.changes = changes;
             return;
         }
         let is_struck = |(asked, outcome): (&Asked, &Outcome)| {
@@ -303,7 +297,7 @@ mod tests {
         reply.extend([b'n', charges.len() as u8]);
         reply.extend(charges.iter().map(|_| 0));
         let found = script::replies(Value::BulkString(reply), 1).unwrap().found.remove(0).unwrap();
-        let decision = ask::decision(Task::Acquire, NOON, &asked, &found).unwrap();
+        let decision = decision::of(Task::Acquire, NOON, &asked, &found).unwrap();
         watch.decided(asked, found, &decision);
     }
 

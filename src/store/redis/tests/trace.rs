@@ -12,6 +12,7 @@ use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
+use crate::store::redis::decision;
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, Refund, Terms};
@@ -217,7 +218,7 @@ impl<'a> Trace<'a> {
                 println!("{now} {step:?} {found:?}");
             }
             let Step::Decide { task, asked, expected } = step else { continue };
-            let decision = ask::decision(task, now, &asked, &found).unwrap();
+            let decision = decision::of(task, now, &asked, &found).unwrap();
             self.compare(&decision, &expected);
         }
         self.check_expiry();
