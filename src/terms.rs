@@ -1,6 +1,8 @@
 //! What a store needs to know of a limit.
 
 use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::sync::OnceLock;
 
 use crate::algorithm::{Algorithm, Penalty, Rule, Size};
 use crate::hash::{KeyHash, KeyHasher};
@@ -27,6 +29,9 @@ pub struct Terms {
     percent: u32,
     /// By how many per cent the store's size is raised where overage is told as what is left.
     raised_by: u32,
+    /// What names of its keys have in common, as the store has them.
+    #[cfg(feature = "redis")]
+    label: OnceLock<Arc<str>>,
 }
 
 /// The penalty of a limit.
@@ -82,6 +87,8 @@ impl Terms {
             penalty: None,
             overrides: Overrides::None,
             raised_by: 0,
+            #[cfg(feature = "redis")]
+            label: OnceLock::new(),
         }
     }
 
@@ -147,6 +154,12 @@ impl Terms {
         &self.name
     }
 
+    /// What names of its keys have in common, which the store works out once.
+    #[cfg(feature = "redis")]
+    pub(crate) fn label(&self, work_out: impl FnOnce() -> Arc<str>) -> &str {
+        self.label.get_or_init(work_out)
+    }
+
     /// What it decides, and what is told of it: without its overage.
     #[must_use]
     pub fn algorithm(&self) -> &Algorithm {
@@ -188,6 +201,12 @@ impl Terms {
     /// Whether it is what a store has held for a key.
     pub(crate) fn is_override(&self) -> bool {
         self.overrides == Overrides::This
+    }
+
+    /// By what it decides: the limit with its overage.
+    #[cfg(feature = "redis")]
+    pub(crate) fn deciding(&self) -> &Rule {
+        self.raised().unwrap_or(&self.rule)
     }
 
     /// What decides where it has overage.

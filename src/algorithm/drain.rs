@@ -14,6 +14,8 @@
 use std::ops::{Add, Mul, Sub};
 
 use super::full::{FAR, Full};
+#[cfg(feature = "redis")]
+use super::ratio::mul_div;
 use super::ratio::{Divisor, div_ceil, mul_div_ceil};
 use super::shape::decided_by;
 use super::stamp::Stamps;
@@ -402,15 +404,18 @@ impl Drain {
     pub(super) fn numbers(&self, cost: u64, _: u64) -> Numbers {
         let cost = twin::within(cost, self.capacity);
         let room = self.capacity.checked_sub(cost).map_or([-1.0, 0.0, 0.0], |tokens| self.parts(tokens));
-        let numbers = [cost as f64, self.amount.into()].into_iter();
-        numbers.chain(room).chain(self.parts(cost)).collect()
+        let span = self.parts(cost);
+        Numbers::from_slice(&[cost as f64, self.amount.into(), room[0], room[1], room[2], span[0], span[1], span[2]])
     }
 
     /// How long it takes to pay `tokens` back: 10^9 µs, µs, and 1/amount of a µs.
     fn parts(&self, tokens: u64) -> [f64; 3] {
-        let [units, amount] = [self.units::<u128>(tokens), u128::from(self.amount)];
-        let [high, low] = twin::limbs(units / amount);
-        [high, low, (units % amount) as f64]
+        let amount = self.amount.into();
+        let span = mul_div(tokens, self.interval, amount);
+        let [high, low] = twin::limbs(span);
+        // Less than the amount, so the low bits of what it is the difference of are enough.
+        let part = tokens.wrapping_mul(self.interval).wrapping_sub((span as u64).wrapping_mul(amount));
+        [high, low, part as f64]
     }
 
     /// A mark or a record, as its twin writes it.

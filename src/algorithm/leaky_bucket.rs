@@ -1,8 +1,7 @@
 //! A bucket that leaks: the meter.
 
 use super::drain::Drain;
-use super::shape::{bucket_constructors, decided_by};
-use crate::record::Record;
+use super::shape::bucket_constructors;
 
 /// A bucket that holds `capacity` tokens, empty at first. A request pours its cost in, `amount`
 /// leak out evenly per `interval`, and what would spill over is denied.
@@ -51,5 +50,3 @@ impl LeakyBucket {
         Drain::new(self.capacity(), self.amount, self.interval)
     }
 }
-
-decided_by!(LeakyBucket, drain over Record);

@@ -65,8 +65,6 @@ impl LeakyBucketQueue {
     }
 }
 
-decided_by!(LeakyBucketQueue, queue over Record);
-
 /// A drain of which each request waits for all that came before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue(Drain);

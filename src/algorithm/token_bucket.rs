@@ -189,12 +189,10 @@ impl TokenBucket {
     }
 }
 
+/// Of a bucket filled at intervals: for one that fills evenly, a [`Drain`] decides.
 impl Exact<Record> for TokenBucket {
     #[inline(always)]
     fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
-        if self.refill == Refill::Continuous {
-            return self.drain().peek(record, now, cost);
-        }
         let (missing, next) = self.missing(record, now);
         match self.capacity().checked_sub(cost) {
             None => Room::Never,
@@ -210,9 +208,6 @@ impl Exact<Record> for TokenBucket {
 
     #[inline(always)]
     fn take(&self, record: &mut Record, now: u64, cost: u64) -> (Record, Standing) {
-        if self.refill == Refill::Continuous {
-            return self.drain().take(record, now, cost);
-        }
         let (missing, next) = self.missing(record, now);
         let missing = missing + u128::from(cost);
         *record = self.remember(missing, next, now);
@@ -220,27 +215,13 @@ impl Exact<Record> for TokenBucket {
     }
 
     #[inline(always)]
-    fn settle<T>(&self, record: &mut Record, now: u64, cost: u64, tell: impl FnOnce(Room, Record, Standing) -> T) -> T {
-        if self.refill == Refill::Continuous {
-            return self.drain().settle(record, now, cost, tell);
-        }
-        self.settle_by_steps(record, now, cost, tell)
-    }
-
-    #[inline(always)]
     fn standing(&self, record: &Record, now: u64) -> Standing {
-        if self.refill == Refill::Continuous {
-            return self.drain().standing(record, now);
-        }
         let (missing, next) = self.missing(record, now);
         self.standing_of(missing, next)
     }
 
     #[inline(always)]
     fn adopt(&self, record: &mut Record, now: u64) {
-        if self.refill == Refill::Continuous {
-            return self.drain().adopt(record, now);
-        }
         let (missing, next) = self.missing(record, now);
         if missing > 0 && record.detail >> 32 != u64::from(self.amount) {
             *record = self.remember(missing, next, now);
@@ -248,9 +229,6 @@ impl Exact<Record> for TokenBucket {
     }
 
     fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
-        if self.refill == Refill::Continuous {
-            return self.drain().refund(record, mark, now, cost);
-        }
         let (missing, next) = self.missing(record, now);
         // The mark is the first instant at which tokens came back. Why they are taken to have come
         // back for this charge before all others, see `Drain::refund`: there is no room here for when the
@@ -274,30 +252,21 @@ impl Exact<Record> for TokenBucket {
 #[cfg(feature = "redis")]
 impl Twin<Record> for TokenBucket {
     fn letter(&self) -> u8 {
-        match self.refill {
-            Refill::Continuous => self.drain().letter(),
-            Refill::Interval => b'i',
-        }
+        b'i'
     }
 
     fn numbers(&self, cost: u64, _: u64) -> Numbers {
-        if self.refill == Refill::Continuous {
-            return self.drain().numbers(cost, 0);
-        }
         let cost = twin::within(cost, self.capacity()) as f64;
         [cost, self.capacity.into(), self.amount.into(), self.interval as f64].into_iter().collect()
     }
 
     fn mark(&self, mark: &Record) -> State {
-        self.drain().mark(mark)
+        State { micros: mark.until.into(), counts: [mark.detail as u32, (mark.detail >> 32) as u32] }
     }
 
     /// Of a bucket filled at intervals, the twin counts what is missing before the next interval,
     /// and this what is missing before the last one: the same, seen from another interval.
     fn recall(&self, held: &[State]) -> Option<Record> {
-        if self.refill == Refill::Continuous {
-            return self.drain().recall(held);
-        }
         let Some(held) = held.first() else { return Some(Record::EMPTY) };
         let [missing, amount] = held.counts;
         // Before amounts were kept, it is the limit's own.

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Algorithm, Exact, Log};
+use super::{Algorithm, Exact, Log, Rule};
 use crate::record::Record;
 
 /// A limit whose rule has a twin. `S` is what a key remembers.
@@ -33,26 +33,28 @@ pub(crate) trait Twin<S>: Exact<S> {
 
 pub(crate) type Numbers = SmallVec<[f64; 12]>;
 
-/// By what an algorithm keeps for a key: something of constant size, or a log.
+/// By what a rule keeps for a key: something of constant size, or a log.
 pub(crate) enum Twins<'a> {
     Record(&'a dyn Twin<Record>),
     Log(&'a dyn Twin<Log>),
 }
 
-impl Algorithm {
+impl Rule {
     pub(crate) fn twin(&self) -> Twins<'_> {
         match self {
-            Self::FixedWindow(limit) => Twins::Record(limit),
-            Self::CalendarWindow(limit) => Twins::Record(limit),
-            Self::SlidingLog(limit) => Twins::Log(limit),
-            Self::SlidingWindow(limit) => Twins::Log(limit),
-            Self::SlidingWindowCounter(limit) => Twins::Record(limit),
-            Self::TokenBucket(limit) => Twins::Record(limit),
-            Self::LeakyBucket(limit) => Twins::Record(limit),
-            Self::LeakyBucketQueue(limit) => Twins::Record(limit),
+            Self::FixedWindow(rule) => Twins::Record(rule),
+            Self::CalendarWindow(rule) => Twins::Record(rule),
+            Self::SlidingLog(rule) => Twins::Log(rule),
+            Self::SlidingWindow(rule) => Twins::Log(rule),
+            Self::SlidingWindowCounter(rule) => Twins::Record(rule),
+            Self::Drain(rule) => Twins::Record(rule),
+            Self::AtIntervals(rule) => Twins::Record(rule),
+            Self::Queue(rule) => Twins::Record(rule),
         }
     }
+}
 
+impl Algorithm {
     /// The amount that a bucket moves per interval.
     pub(crate) fn amount(&self) -> Option<u32> {
         match self {
@@ -96,8 +98,12 @@ impl State {
 
     /// All the states that `bytes` hold, or nothing where they hold something else.
     pub(crate) fn all(bytes: &[u8]) -> Option<SmallVec<[Self; 4]>> {
-        let (states, []) = bytes.as_chunks::<{ Self::SIZE }>() else { return None };
-        states.iter().map(Self::from_bytes).collect()
+        let (chunks, []) = bytes.as_chunks::<{ Self::SIZE }>() else { return None };
+        let mut states = SmallVec::new();
+        for chunk in chunks {
+            states.push(Self::from_bytes(chunk)?);
+        }
+        Some(states)
     }
 
     fn from_bytes(bytes: &[u8; Self::SIZE]) -> Option<Self> {
@@ -119,7 +125,11 @@ impl State {
 
 /// A span, in the two numbers in which scripts count it.
 pub(crate) fn limbs(micros: u128) -> [f64; 2] {
-    [(micros / LIMB) as f64, (micros % LIMB) as f64]
+    // A 128-bit division costs several times a 64-bit one, and is hardly ever needed.
+    match u64::try_from(micros) {
+        Ok(micros) => [(micros / LIMB as u64) as f64, (micros % LIMB as u64) as f64],
+        Err(_) => [(micros / LIMB) as f64, (micros % LIMB) as f64],
+    }
 }
 
 /// No limit holds that much, so nothing that is given back is more, of whatever size the limit was.

@@ -240,7 +240,7 @@ impl Guard {
         answer: Answer<Decision>,
         charges: &[Charge<'_>],
     ) -> Answer<Decision> {
-        let pending = match answer.into_ready() {
+        let pending = match answer.into_pending() {
             Ok(answer) => {
                 let result = self.judge_at_once(attempt, answer);
                 let result = result.or_else(|error| self.fall_back(task, error, charges));
@@ -361,7 +361,7 @@ impl Guard {
             Ok(attempt) => attempt,
             Err(error) => return Answer::ready(Err(error)),
         };
-        match tell(&*self.store).into_ready() {
+        match tell(&*self.store).into_pending() {
             Ok(answer) => Answer::ready(self.judge_at_once(attempt, answer)),
             Err(pending) => {
                 let guard = self.clone();

@@ -36,7 +36,7 @@ impl Guard {
         if answer.is_remembered() {
             return attempt.withdraw();
         }
-        match answer.into_ready() {
+        match answer.into_pending() {
             Ok(answer) => self.tell_change(attempt.end(works(&answer))),
             Err(pending) => {
                 let guard = self.clone();

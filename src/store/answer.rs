@@ -27,8 +27,11 @@ enum State<T> {
     Ready(Result<T, StoreError>),
     Remembered(T),
     Taken,
-    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+    Pending(Pending<T>),
 }
+
+/// An answer that has yet to come.
+pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<T> Answer<T> {
     /// An answer that is there.
@@ -89,6 +92,21 @@ impl<T> Answer<T> {
             State::Ready(answer) => Some(answer.as_ref()),
             State::Remembered(answer) => Some(Ok(answer)),
             State::Taken | State::Pending(_) => None,
+        }
+    }
+
+    /// The answer, if it is there, or that which it comes of, which takes less room.
+    ///
+    /// # Panics
+    ///
+    /// When it was taken.
+    #[inline]
+    pub(crate) fn into_pending(self) -> Result<Result<T, StoreError>, Pending<T>> {
+        match self.0 {
+            State::Ready(answer) => Ok(answer),
+            State::Remembered(answer) => Ok(Ok(answer)),
+            State::Pending(pending) => Err(pending),
+            State::Taken => panic!("an answer is taken once"),
         }
     }
 

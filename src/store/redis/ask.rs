@@ -1,20 +1,15 @@
-//! Requests as the script is handed them, and decisions from what it found.
+//! Requests as the script is handed them.
 
 use std::sync::Arc;
-
-use smallvec::SmallVec;
 
 use super::beliefs::{Belief, Beliefs};
 use super::error::Fault;
 use super::key;
 use super::script::{self, Found, Request, Task};
-use crate::algorithm::{self, Algorithm, Exact, Penalty, Room, Size, Soft, Standing, State, Twins};
-use crate::decision::{Decision, Outcome};
+use crate::algorithm::{self, Algorithm, Size, State, Twins};
 use crate::hash::KeyHash;
-use crate::record::Record;
 use crate::store::{Charge, Refund, Terms};
 use crate::terms::Penalised;
-use crate::time::Timestamp;
 
 /// A [`Charge`] that waits for its answer.
 #[derive(Clone, Debug)]
@@ -112,7 +107,7 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
             request.believe(key::of_override(prefix, terms, key), believed.as_ref().map_or(&[], |bytes| bytes));
         }
         let told = terms.algorithm().capacity();
-        let (letter, numbers, edges) = match terms.ceiling().twin() {
+        let (letter, numbers, edges) = match terms.deciding().twin() {
             Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
             Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
         };
@@ -151,7 +146,7 @@ pub(super) fn look(prefix: &str, terms: &Terms, key: KeyHash, now: u64) -> Reque
     request.limit(key::name(prefix, terms, key));
     request.believe(key::of_override(prefix, terms, key), &[0]);
     let told = terms.algorithm().capacity();
-    let (letter, numbers, edges) = match terms.algorithm().twin() {
+    let (letter, numbers, edges) = match terms.rule().twin() {
         Twins::Record(twin) => (twin.letter(), twin.numbers(0, told), twin.edges(now)),
         Twins::Log(twin) => (twin.letter(), twin.numbers(0, told), twin.edges(now)),
     };
@@ -171,7 +166,7 @@ pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     for Refund { terms, key, cost, mark } in refunds {
         request.limit(key::name(prefix, terms, *key));
         let told = terms.algorithm().capacity();
-        match terms.ceiling().twin() {
+        match terms.deciding().twin() {
             Twins::Record(twin) => {
                 request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told));
                 // What is over is not given back, whichever window counts now.
@@ -194,94 +189,4 @@ pub(super) fn resets(prefix: &str, keys: &[(&Arc<Terms>, KeyHash)]) -> Request {
         request.limit(name);
     }
     request
-}
-
-/// The decision on what was `asked`, from what the script found at `now`.
-pub(super) fn decision(task: Task, now: u64, asked: &[Asked], found: &Found) -> Result<Decision, Fault> {
-    let take = task == Task::Acquire && found.is_allowed();
-    let decision = decide(take, task != Task::Peek, now, asked.iter().map(Asked::charge), found)?;
-    if decision.is_allowed() != found.is_allowed() {
-        return Err(Fault::Reply("another verdict than its state's"));
-    }
-    Ok(decision)
-}
-
-/// The decision on `charges` at `now` by what was `found` at that instant or before it: the memory
-/// store's own code says of each limit what is left and for how long. Denials may be `counted`.
-pub(super) fn decide<'a>(
-    take: bool,
-    counted: bool,
-    now: u64,
-    charges: impl ExactSizeIterator<Item = Charge<'a>>,
-    found: &Found,
-) -> Result<Decision, Fault> {
-    let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
-    let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
-    let mut keys = found.held();
-    let mut next = || keys.next().and_then(State::all).ok_or(Fault::Reply("no state"));
-    let mut read = 0;
-    for charge in charges {
-        if charge.terms.is_override() {
-            overridden.push(charge.terms.clone());
-        }
-        let held = next()?;
-        read += 1;
-        let seen = match (charge.terms.ceiling().twin(), charge.terms.algorithm().twin()) {
-            (Twins::Record(ceiling), Twins::Record(limit)) => {
-                ceiling.recall(&held).map(|state| settle(&Soft { limit, ceiling }, state, now, charge.cost, take))
-            }
-            (Twins::Log(ceiling), Twins::Log(limit)) => {
-                ceiling.recall(&held).map(|state| settle(&Soft { limit, ceiling }, state, now, charge.cost, take))
-            }
-            _ => unreachable!("overage does not change what is remembered"),
-        };
-        let seen = seen.ok_or(Fault::Reply("a state that can't be"))?;
-        decision.push(match charge.terms.penalty() {
-            None => Outcome::new(charge.subject(), seen.0, seen.1, seen.2),
-            Some(by) => {
-                read += 1;
-                let record = Penalty::recall(&next()?).ok_or(Fault::Reply("a state that can't be"))?;
-                penalised(&charge, by, seen, record, now, counted)
-            }
-        });
-    }
-    if read != found.keys() {
-        return Err(Fault::Reply("another number of keys"));
-    }
-    Ok(decision.overridden(&overridden))
-}
-
-/// What a limit says of a charge, and its penalty of that, which remembers `record`.
-fn penalised(
-    charge: &Charge<'_>,
-    by: &Penalised,
-    (room, mark, standing): (Room, Record, Standing),
-    mut record: Record,
-    now: u64,
-    counted: bool,
-) -> Outcome {
-    let is_struck = counted && by.counts && !room.is_now() && Penalty::left(&record, now) == 0;
-    let begun = if is_struck { by.penalty.strike(&mut record, now) } else { None };
-    let room = if charge.cost == 0 { room } else { Penalty::room(&record, now, room) };
-    let outcome = Outcome::new(charge.subject(), room, mark, Penalty::standing(&record, now, standing));
-    if Penalty::left(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
-}
-
-/// Whether what was `found` says that the script has changed a rate, whatever it decided.
-pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
-    let mut held = found.held().map(|held| State::all(held).unwrap_or_default());
-    asked.iter().any(|Asked { terms, cost, .. }| {
-        let changes = held.next().is_some_and(|held| *cost > 0 && terms.ceiling().adopts(&held));
-        terms.penalty().is_some().then(|| held.next());
-        changes
-    })
-}
-
-fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
-    let room = if cost == 0 { Room::NOW } else { rule.peek(&state, now, cost) };
-    let mark = if take && room.is_now() && cost > 0 { rule.commit(&mut state, now, cost) } else { Record::EMPTY };
-    if mark == Record::EMPTY && cost > 0 {
-        rule.adopt(&mut state, now);
-    }
-    (room, mark, rule.standing(&state, now))
 }

@@ -20,12 +20,13 @@
 //! and admits who comes back then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::ask::{self, Asked};
+use super::ask::Asked;
+use super::decision;
 use super::script::Found;
 use crate::algorithm::Twins;
 use crate::decision::{Decision, Outcome};
@@ -48,8 +49,8 @@ pub(super) struct Denials {
     /// For how long one is told before Redis is asked again.
     life: Duration,
     epochs: Box<[AtomicU64]>,
-    /// None until the first denial.
-    sets: OnceLock<Box<[Mutex<Set>]>>,
+    /// None until the first denial. Those who are told one do not wait for each other.
+    sets: OnceLock<Box<[RwLock<Set>]>>,
 }
 
 /// Where the hashes of a request's keys lead, all together: a spent limit that many clients share
@@ -89,23 +90,25 @@ impl Denials {
     pub(super) fn answer(&self, charges: &[Charge<'_>], clock: Option<u64>, until: u64) -> Option<Decision> {
         let sets = self.sets.get()?;
         let print = print(charges.iter().copied());
-        let set = lock(sets, print);
+        let set = set(sets, print).read().unwrap_or_else(PoisonError::into_inner);
         let denial = set.iter().flatten().find(|denial| denial.print == print && denial.is_of(charges))?;
         denial.answer(self, charges, clock, until)
     }
 
     /// Watches over a request that leaves now, and may change what `charges` find from here on.
     pub(super) fn watch(self: &Arc<Self>, prints: impl Iterator<Item = u128>, changes: bool) -> Watch {
-        let epochs = prints.map(|print| {
-            let place = epoch(print);
-            (place, self.epochs[place].load(Ordering::Acquire))
-        });
+        let epochs = prints.map(|print| (epoch(print), self.epoch(print)));
         Watch { denials: self.clone(), epochs: epochs.collect(), sent: Instant::now(), changes }
     }
 
+    /// The present epoch of a key.
+    fn epoch(&self, print: u128) -> u64 {
+        self.epochs[epoch(print)].load(Ordering::Acquire)
+    }
+
     fn remember(&self, denial: Denial) {
-        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect());
-        let mut set = lock(sets, denial.print);
+        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| RwLock::default()).collect());
+        let mut set = set(sets, denial.print).write().unwrap_or_else(PoisonError::into_inner);
         let same = set.iter().position(|place| place.as_ref().is_some_and(|other| other.print == denial.print));
         // Or else an empty place, or that of the older one.
         let place = same.unwrap_or_else(|| usize::from(age(&set[1]) < age(&set[0])));
@@ -120,8 +123,8 @@ fn age(place: &Option<Box<Denial>>) -> Option<Instant> {
     place.as_ref().map(|denial| denial.received)
 }
 
-fn lock(sets: &[Mutex<Set>], print: u128) -> MutexGuard<'_, Set> {
-    sets[(print >> 16) as usize % SETS].lock().unwrap_or_else(PoisonError::into_inner)
+fn set(sets: &[RwLock<Set>], print: u128) -> &RwLock<Set> {
+    &sets[(print >> 16) as usize % SETS]
 }
 
 /// One hash of all that is charged, in its order.
@@ -138,13 +141,17 @@ impl Denial {
     fn is_of(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(asked, charge): (&Asked, &Charge<'_>)| {
             let asked = asked.charge();
+            let is_record = || matches!(asked.terms.rule().twin(), Twins::Record(_));
+            if Arc::ptr_eq(asked.terms, charge.terms) {
+                return asked.key == charge.key && (asked.cost == charge.cost || is_record());
+            }
             let [one, other] = [asked.terms, charge.terms].map(|terms| (terms.algorithm(), terms.ceiling()));
             asked.terms.print(asked.key) == charge.terms.print(charge.key)
                 // What was found of a penalty stands behind what was found of its limit.
                 && asked.terms.penalty().is_some() == charge.terms.penalty().is_some()
                 && (one.0.code(), one.0.amount()) == (other.0.code(), other.0.amount())
                 // Of a log, only what the answer needed is known.
-                && (matches!(one.0.twin(), Twins::Record(_)) || (one == other && asked.cost == charge.cost))
+                && (is_record() || (one == other && asked.cost == charge.cost))
         };
         self.asked.len() == charges.len() && self.asked.iter().zip(charges).all(same)
     }
@@ -169,23 +176,17 @@ impl Denial {
         if latest >= self.until.min(until) {
             return None;
         }
-        let decide = |now| ask::decide(false, false, now, charges.iter().copied(), &self.found).ok();
-        let decision = decide(latest).filter(|decision| !decision.is_allowed())?;
-        for (index, outcome) in decision.outcomes().iter().enumerate() {
+        let mut is_known = true;
+        let mut epochs = self.epochs.iter();
+        let denial = decision::denial(earliest, latest, charges.iter().copied(), &self.found, |charge, seen| {
+            let is_penalised = charge.terms.penalty().is_some();
+            let epoch = epochs.next().is_some_and(|epoch| *epoch == denials.epoch(charge.terms.print(charge.key)));
             // What a limit with room has left may be told a little late, or else whoever shares it would
             // end the denials of all others.
-            let charge = &charges[index];
-            let is_penalised = charge.terms.penalty().is_some();
-            if is_penalised && outcome.denies() && !outcome.is_penalty() {
-                return None;
-            }
-            let place = epoch(charge.terms.print(charge.key));
-            if (outcome.denies() || is_penalised) && denials.epochs[place].load(Ordering::Acquire) != self.epochs[index]
-            {
-                return None;
-            }
-        }
-        if earliest == latest { Some(decision) } else { decide(earliest).filter(|decision| !decision.is_allowed()) }
+            is_known &= epoch || !(seen.denies || is_penalised);
+            is_known &= seen.is_penalty || !(is_penalised && seen.denies);
+        });
+        denial.filter(|_| is_known)
     }
 }
 
@@ -208,11 +209,9 @@ impl Watch {
     /// It was decided. If it was denied, nothing has changed, and that is remembered; unless it has changed a
     /// rate, by which the next is denied, or was a strike.
     pub(super) fn decided(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
-        if ask::changes_a_rate(&asked, &found) {
-            self.changes = true;
-            return;
-        }
-        if decision.is_allowed() {
+        let changes = (self.changes && decision.is_allowed()) || decision::changes_a_rate(&asked, &found);
+        if changes || decision.is_allowed() {
+            self.changes = changes;
             return;
         }
         let is_struck = |(asked, outcome): (&Asked, &Outcome)| {
@@ -231,7 +230,7 @@ impl Watch {
         }
         let at = decision.at().as_micros();
         let logs = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| {
-            let is_log = matches!(asked.charge().terms.algorithm().twin(), Twins::Log(_));
+            let is_log = matches!(asked.charge().terms.rule().twin(), Twins::Log(_));
             outcome.standing().more_after.filter(|_| is_log)
         });
         let overrides = asked.iter().filter_map(Asked::until).min().unwrap_or(u64::MAX);
@@ -298,7 +297,7 @@ mod tests {
         reply.extend([b'n', charges.len() as u8]);
         reply.extend(charges.iter().map(|_| 0));
         let found = script::replies(Value::BulkString(reply), 1).unwrap().found.remove(0).unwrap();
-        let decision = ask::decision(Task::Acquire, NOON, &asked, &found).unwrap();
+        let decision = decision::of(Task::Acquire, NOON, &asked, &found).unwrap();
         watch.decided(asked, found, &decision);
     }
 
@@ -316,7 +315,7 @@ mod tests {
             assert!(is_denied(&denials, &charge), "the latest is told");
         }
         let sets = denials.sets.get().unwrap();
-        let held: usize = sets.iter().map(|set| set.lock().unwrap().iter().flatten().count()).sum();
+        let held: usize = sets.iter().map(|set| set.read().unwrap().iter().flatten().count()).sum();
         assert!(held <= 2 * SETS && held > SETS, "{held}");
         // What is beside it on the heap, where more than two limits are asked.
         let most = size_of::<Denial>() + LIMITS * (size_of::<Asked>() + size_of::<u64>()) + BYTES;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "rules")]
 use deadpool_redis::redis::{Cmd, Value};
+use futures_util::future::Either;
 
 use super::cluster::Cluster;
 use super::error::Fault;
@@ -34,10 +35,11 @@ impl Deployment {
     }
 
     /// What the script says of `request`, by Redis' own clock or one that is handed in.
-    pub(super) async fn ask(&self, clock: Option<[u8; 24]>, request: Request) -> Reply {
+    pub(super) fn ask(&self, clock: Option<[u8; 24]>, request: Request) -> impl Future<Output = Reply> + Send + '_ {
         match self {
-            Self::Single(queue) => queue.reply(clock, request).await,
-            Self::Cluster(cluster) => cluster.ask(clock, request).await,
+            Self::Single(queue) => Either::Left(queue.ask(clock, request)),
+            // Boxed, or else those who ask a single server would have room for it.
+            Self::Cluster(cluster) => Either::Right(Box::pin(cluster.ask(clock, request))),
         }
     }
 

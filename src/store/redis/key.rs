@@ -13,19 +13,26 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 /// `prefix:{hash}:limit:rule`: the limits of one subject share a slot of a Cluster, by the hash in
 /// braces, and no two algorithms, periods or calendars a key, as what one remembers means nothing to another.
 pub(super) fn name(prefix: &str, terms: &Terms, key: KeyHash) -> String {
-    let mut name = String::with_capacity(prefix.len() + terms.name().len() + 64);
+    let label = terms.label(|| label(terms).into());
+    let mut digits = [0; 32];
+    for (two, byte) in digits.as_chunks_mut().0.iter_mut().zip(key.as_u128().to_be_bytes()) {
+        *two = [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]);
+    }
+    let mut name = String::with_capacity(prefix.len() + digits.len() + label.len() + 4);
     name.push_str(prefix);
     name.push_str(":{");
-    let key = key.as_u128();
-    let digits: [u8; 32] = std::array::from_fn(|place| HEX[(key >> (124 - 4 * place)) as usize & 15]);
     name.push_str(std::str::from_utf8(&digits).unwrap_or_default());
-    name.push_str("}:");
-    escape(terms.name(), &mut name);
-    name.push(':');
-    name.push_str(terms.algorithm().code());
-    // Writing to a string can't fail.
-    let _ = write!(name, "{}", terms.algorithm().cycle());
+    name.push_str(label);
     name
+}
+
+/// What follows the hash in names of a limit's keys.
+fn label(terms: &Terms) -> String {
+    let mut label = String::from("}:");
+    escape(terms.name(), &mut label);
+    // Writing to a string can't fail.
+    let _ = write!(label, ":{}{}", terms.algorithm().code(), terms.algorithm().cycle());
+    label
 }
 
 /// Of what is known of the same key besides: whether it was denied too often.

@@ -5,6 +5,7 @@ mod beliefs;
 mod cluster;
 mod config;
 mod connection;
+mod decision;
 mod denials;
 mod deployment;
 #[cfg(feature = "rules")]
@@ -208,7 +209,7 @@ impl RedisStore {
         let mut asked = self.asked(charges);
         Answer::pending(async move {
             let (now, found) = store.find(task, clock, &mut asked).await?;
-            let decision = ask::decision(task, now, &asked, &found)?;
+            let decision = decision::of(task, now, &asked, &found)?;
             if let Some(watch) = watch {
                 watch.decided(asked, found, &decision);
             }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::{Either, FutureExt};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -44,27 +45,27 @@ impl Queue {
         &self.server
     }
 
-    /// What the script says of `request` by Redis' own clock. Given up before the request has left,
-    /// it never leaves.
-    pub(super) async fn ask(self: &Arc<Self>, request: Request) -> Reply {
-        match self.begin(request) {
-            Ok((request, _turn)) => self.ask_by(&[], request).await,
-            // Its runtime ended, with the call.
-            Err(reply) => reply.await.unwrap_or(Err(Fault::NoRuntime)),
-        }
-    }
-
-    /// What the script says of `request` by Redis' own clock, or by one that is handed in.
-    pub(super) async fn reply(self: &Arc<Self>, clock: Option<[u8; 24]>, request: Request) -> Reply {
-        match clock {
-            None => self.ask(request).await,
-            Some(clock) => self.ask_by(&clock, request).await,
-        }
-    }
-
-    /// What the script says of `request` by a clock that is handed in, in a call of its own.
-    pub(super) async fn ask_by(&self, clock: &[u8], request: Request) -> Reply {
-        self.server.call(clock, &[request]).await.pop().unwrap_or(Err(Fault::Reply("nothing")))
+    /// What the script says of `request` by Redis' own clock, or in a call of its own by one that is handed in.
+    /// Given up before the request has left, it never leaves.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        clock: Option<[u8; 24]>,
+        request: Request,
+    ) -> impl Future<Output = Reply> + Send + '_ {
+        let (request, turn) = match clock {
+            Some(_) => (request, None),
+            None => match self.begin(request) {
+                Ok((request, turn)) => (request, Some(turn)),
+                // Its runtime ended, with the call.
+                Err(reply) => return Either::Right(reply.map(|reply| reply.unwrap_or(Err(Fault::NoRuntime)))),
+            },
+        };
+        // Boxed, or else whoever only waits would have room for all that a call needs.
+        Either::Left(Box::pin(async move {
+            let _turn = turn;
+            let clock = clock.as_ref().map_or(&[][..], |clock| clock);
+            self.server.call(clock, &[request]).await.pop().unwrap_or(Err(Fault::Reply("nothing")))
+        }))
     }
 
     /// The turn to send `request` at once, or where its reply will be.
@@ -142,7 +143,8 @@ impl Drain {
     /// starts another one.
     fn next(&mut self) -> Option<(Vec<Request>, Vec<oneshot::Sender<Reply>>)> {
         let mut state = self.queue.state();
-        let (mut requests, mut senders) = (Vec::new(), Vec::new());
+        let most = state.waiting.len().min(TOGETHER);
+        let (mut requests, mut senders) = (Vec::with_capacity(most), Vec::with_capacity(most));
         while requests.len() < TOGETHER
             && let Some((request, sender)) = state.waiting.pop_front()
         {

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::denials::Watch;
 use super::error::Fault;
 use super::script::Task;
-use super::{RedisStore, ask, script, slot};
+use super::{RedisStore, ask, decision, script, slot};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::store::{Charge, Refund, Terms};
@@ -178,10 +178,10 @@ impl Apart {
         let charges: Vec<_> = slot.iter().map(Placed::charge).collect();
         let mut asked = self.store.asked(&charges);
         let (now, found) = self.store.find(task, self.store.now(), &mut asked).await?;
-        if ask::changes_a_rate(&asked, &found) {
+        if decision::changes_a_rate(&asked, &found) {
             self.changes_a_rate.store(true, Ordering::Relaxed);
         }
-        ask::decision(task, now, &asked, &found)
+        decision::of(task, now, &asked, &found)
     }
 
     /// Gives back what slots have taken, once: what can't be given back stays charged.

@@ -1,6 +1,6 @@
 //! The script: its text, what it is handed, and what it replies.
 
-use deadpool_redis::redis::{Cmd, Value, cmd};
+use deadpool_redis::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::error::Fault;
@@ -53,13 +53,15 @@ pub(super) struct Request {
     pub(super) keys: SmallVec<[String; 2]>,
     /// What is to be done, for how many limits, with how many keys, and how long this is; then what each rule
     /// is to work with.
-    text: SmallVec<[u8; 160]>,
+    text: Vec<u8>,
 }
 
 impl Request {
     pub(super) fn new(task: Task, limits: usize) -> Self {
+        let mut text = Vec::with_capacity(HEAD + limits * USUAL);
         // A limiter has at most 64.
-        Self { keys: SmallVec::new(), text: SmallVec::from_slice(&[task as u8, limits as u8, 0, HEAD as u8, 0]) }
+        text.extend_from_slice(&[task as u8, limits as u8, 0, HEAD as u8, 0]);
+        Self { keys: SmallVec::new(), text }
     }
 
     pub(super) fn limit(&mut self, key: String) {
@@ -129,8 +131,9 @@ const BELIEVED: u8 = b'o';
 /// What is said of a request that is the same as the one before it, but for its keys.
 const SAME: u8 = b'=';
 
-/// The length of what comes before a request's rules.
+/// The length of what comes before a request's rules, and of a rule that is a letter and eight numbers.
 const HEAD: usize = 5;
+const USUAL: usize = 1 + 8 * 8;
 
 /// A clock that is handed in, for tests: the instant, and for how many ms keys are kept beyond
 /// what they mean, as Redis' own clock goes on while the test's stands still.
@@ -149,12 +152,16 @@ pub(super) fn clock(micros: u64) -> [u8; 24] {
 /// The command that has the script of this `hash` decide `requests`, one after the other, at one
 /// instant.
 pub(super) fn call(hash: &str, clock: &[u8], requests: &[Request]) -> Cmd {
-    let mut call = cmd("EVALSHA");
-    call.arg(hash).arg(requests.iter().map(|request| request.keys.len()).sum::<usize>());
-    for key in requests.iter().flat_map(|request| &request.keys) {
+    let keys = || requests.iter().flat_map(|request| &request.keys);
+    let (number, length) = keys().fold((0, 0), |(number, length), key| (number + 1, length + key.len()));
+    let text = text(requests);
+    // What it is longer than its keys and its text is the verb, the hash, a number and a clock.
+    let mut call = Cmd::with_capacity(5 + number, 96 + length + text.len());
+    call.arg("EVALSHA").arg(hash).arg(number);
+    for key in keys() {
         call.arg(key);
     }
-    call.arg(clock).arg(text(requests));
+    call.arg(clock).arg(text);
     call
 }
 

@@ -72,7 +72,7 @@ impl Cluster {
             let reply = if asking {
                 master.queue.server().call_asking(clock.as_ref().map_or(&[], |clock| clock), &request).await
             } else {
-                master.queue.reply(clock, request.clone()).await
+                master.queue.ask(clock, request.clone()).await
             };
             let Err(fault) = &reply else { break reply };
             hops += 1;

@@ -70,8 +70,11 @@ impl Connections {
         let mut link = self.link().await?;
         for _ in 1..TRIES {
             let call = script::call(self.lines.source.hash(), clock, requests);
-            let reply =
-                if asking { link.send_asking(&call, &self.lines).await } else { link.send(&call, &self.lines).await };
+            let reply = match asking {
+                false => link.send(&call, &self.lines).await,
+                // Boxed, or else all others would have room for it.
+                true => Box::pin(link.send_asking(&call, &self.lines)).await,
+            };
             if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
                 self.lines.reload(&link);
                 link = self.lines.wait(link.line).await?;

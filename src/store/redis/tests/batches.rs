@@ -14,6 +14,7 @@ use crate::record::Record;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
+use crate::store::redis::decision;
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, Refund, Store, Terms};
 use crate::time::{ManualClock, Timestamp};
@@ -127,7 +128,7 @@ impl<'a> Batches<'a> {
             let found = found.unwrap();
             match &ask {
                 Ask::Decide { task, .. } => {
-                    let decision = ask::decision(*task, now, &self.asked(&ask), &found).unwrap();
+                    let decision = decision::of(*task, now, &self.asked(&ask), &found).unwrap();
                     let expected = self.decide(&ask);
                     self.compare(&ask, &decision, &expected);
                     self.keep(&ask, &expected);

@@ -24,6 +24,7 @@ use self::trace::{Done, Trace};
 use super::ask::{self, Asked};
 use super::beliefs::Beliefs;
 use super::connection::{Connections, Source};
+use super::decision;
 use super::script::{self, Replies, Request, Task};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::hash::KeyHasher;
@@ -164,7 +165,7 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     for (key, taken) in [("ann", 8), ("bob", 3), ("cleo", 8), ("dora", 0)] {
         let reply = fake.run(&script::clock(now), &[ask(Task::Peek, key, 1)]);
         let found = script::replies(reply, 1).unwrap().found.remove(0).unwrap();
-        let decision = ask::decision(Task::Peek, now, &asked(key, 1), &found).unwrap();
+        let decision = decision::of(Task::Peek, now, &asked(key, 1), &found).unwrap();
         assert_eq!(
             [0, 1].map(|limit: usize| decision.outcomes()[limit].standing().remaining),
             [50 - taken; 2],
@@ -192,7 +193,7 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
             let asked = [Asked::new(&Charge { terms: &terms, key, cost }, &Beliefs::default())];
             let request = ask::charges("t", task, now, &asked);
             let found = script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0).unwrap();
-            ask::decision(task, now, &asked, &found).unwrap().outcomes()[0].standing()
+            decision::of(task, now, &asked, &found).unwrap().outcomes()[0].standing()
         };
         assert!(ask(Task::Acquire, 33, now).remaining < 20);
         now += 1_234_567;
@@ -251,7 +252,7 @@ fn whatever_a_key_holds_nothing_panics() {
             let request = ask::charges("t", Task::Acquire, now, &asked);
             let reply = fake.run(&script::clock(now), &[request]);
             let found = script::replies(reply, 1).unwrap().found.remove(0);
-            let decision = found.and_then(|found| ask::decision(Task::Acquire, now, &asked, &found));
+            let decision = found.and_then(|found| decision::of(Task::Acquire, now, &asked, &found));
             assert!(!changes || decision.is_ok(), "{:?} {:?}", terms, decision);
         }
     }

@@ -12,6 +12,7 @@ use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
+use crate::store::redis::decision;
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, Refund, Terms};
@@ -25,7 +26,7 @@ enum Memory {
 
 macro_rules! ruled {
     ($algorithm:expr, $memory:expr, ($rule:ident, $state:ident) => $call:expr) => {
-        match ($algorithm.twin(), $memory) {
+        match ($algorithm.rule().twin(), $memory) {
             (Twins::Record($rule), Memory::Record($state)) => $call,
             (Twins::Log($rule), Memory::Log($state)) => $call,
             _ => unreachable!("a limit's state is of its algorithm"),
@@ -35,7 +36,7 @@ macro_rules! ruled {
 
 impl Memory {
     fn of(algorithm: &Algorithm) -> Self {
-        match algorithm.twin() {
+        match algorithm.rule().twin() {
             Twins::Record(_) => Self::Record(Record::EMPTY),
             Twins::Log(_) => Self::Log(Log::default()),
         }
@@ -219,7 +220,7 @@ impl<'a> Trace<'a> {
                 println!("{now} {step:?} {found:?}");
             }
             let Step::Decide { task, asked, expected } = step else { continue };
-            let decision = ask::decision(task, now, &asked, &found).unwrap();
+            let decision = decision::of(task, now, &asked, &found).unwrap();
             self.compare(&decision, &expected);
         }
         self.check_expiry();

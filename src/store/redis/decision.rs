@@ -1,0 +1,174 @@
+//! Decisions from what the script found.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::ask::Asked;
+use super::error::Fault;
+use super::script::{Found, Task};
+use crate::algorithm::{Exact, Penalty, Room, Soft, Standing, State, Twins};
+use crate::decision::{Decision, Outcome};
+use crate::record::Record;
+use crate::store::{Charge, Terms};
+use crate::terms::Penalised;
+use crate::time::Timestamp;
+
+const NO_STATE: Fault = Fault::Reply("no state");
+const IMPOSSIBLE: Fault = Fault::Reply("a state that can't be");
+
+/// The decision on what was `asked`, from what the script found at `now`.
+pub(super) fn of(task: Task, now: u64, asked: &[Asked], found: &Found) -> Result<Decision, Fault> {
+    let take = task == Task::Acquire && found.is_allowed();
+    let decision = decide(take, task != Task::Peek, now, asked.iter().map(Asked::charge), found)?;
+    if decision.is_allowed() != found.is_allowed() {
+        return Err(Fault::Reply("another verdict than its state's"));
+    }
+    Ok(decision)
+}
+
+/// The decision on `charges` at `now` by what was `found` at that instant or before it: the memory
+/// store's own code says of each limit what is left and for how long. Denials may be `counted`.
+pub(super) fn decide<'a>(
+    take: bool,
+    counted: bool,
+    now: u64,
+    charges: impl ExactSizeIterator<Item = Charge<'a>>,
+    found: &Found,
+) -> Result<Decision, Fault> {
+    decide_each(take, now, charges, found, |charge, held| outcome(charge, held, now, take, counted))
+}
+
+/// The denial of `charges` at `earliest` that would be one at `latest`, too, by what was `found`: of each charge,
+/// `take_up` is told what would be said of it then.
+pub(super) fn denial<'a>(
+    earliest: u64,
+    latest: u64,
+    charges: impl ExactSizeIterator<Item = Charge<'a>>,
+    found: &Found,
+    mut take_up: impl FnMut(&Charge<'a>, Glance),
+) -> Option<Decision> {
+    let mut is_lasting = false;
+    let decision = decide_each(false, earliest, charges, found, |charge, held| {
+        let seen = glance(charge, held, latest)?;
+        is_lasting |= seen.denies;
+        take_up(charge, seen);
+        outcome(charge, held, earliest, false, false)
+    });
+    decision.ok().filter(|decision| is_lasting && !decision.is_allowed())
+}
+
+/// What of an outcome says whether it is a denial, and by what.
+pub(super) struct Glance {
+    pub(super) denies: bool,
+    /// The key is refused, whatever room there is.
+    pub(super) is_penalty: bool,
+}
+
+/// What a limit's key held, and what its penalty remembers, if it has one.
+struct Held<'a> {
+    states: &'a [State],
+    penalty: Option<(&'a Penalised, Record)>,
+}
+
+/// A decision, where `tell` makes an outcome of each charge and of what was `found` of it.
+fn decide_each<'a>(
+    take: bool,
+    now: u64,
+    charges: impl ExactSizeIterator<Item = Charge<'a>>,
+    found: &Found,
+    mut tell: impl FnMut(&Charge<'a>, &Held<'_>) -> Option<Outcome>,
+) -> Result<Decision, Fault> {
+    let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
+    let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
+    let mut keys = found.held();
+    let mut next = || keys.next().and_then(State::all);
+    let mut read = 0;
+    for charge in charges {
+        if charge.terms.is_override() {
+            overridden.push(charge.terms.clone());
+        }
+        let Some(states) = next() else { return Err(NO_STATE) };
+        let mut held = Held { states: &states, penalty: None };
+        read += 1;
+        if let Some(by) = charge.terms.penalty() {
+            let Some(record) = Penalty::recall(&next().ok_or(NO_STATE)?) else { return Err(IMPOSSIBLE) };
+            held.penalty = Some((by, record));
+            read += 1;
+        }
+        let Some(outcome) = tell(&charge, &held) else { return Err(IMPOSSIBLE) };
+        decision.push(outcome);
+    }
+    if read != found.keys() {
+        return Err(Fault::Reply("another number of keys"));
+    }
+    Ok(if overridden.is_empty() { decision } else { decision.overridden(&overridden) })
+}
+
+/// What a limit says of a charge at `now`; nothing, where what its key held can't be.
+fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: bool) -> Option<Outcome> {
+    let seen = match (charge.terms.deciding().twin(), charge.terms.rule().twin()) {
+        (Twins::Record(ceiling), Twins::Record(limit)) => {
+            settle(&Soft { limit, ceiling }, ceiling.recall(held.states)?, now, charge.cost, take)
+        }
+        (Twins::Log(ceiling), Twins::Log(limit)) => {
+            settle(&Soft { limit, ceiling }, ceiling.recall(held.states)?, now, charge.cost, take)
+        }
+        _ => unreachable!("overage does not change what is remembered"),
+    };
+    Some(match held.penalty {
+        None => Outcome::new(charge.subject(), seen.0, seen.1, seen.2),
+        Some((by, record)) => penalised(charge, by, seen, record, now, counted),
+    })
+}
+
+/// Of an outcome, as much as that, which takes a third of the time.
+fn glance(charge: &Charge<'_>, held: &Held<'_>, now: u64) -> Option<Glance> {
+    let has_room = match charge.terms.deciding().twin() {
+        _ if charge.cost == 0 => true,
+        Twins::Record(rule) => rule.peek(&rule.recall(held.states)?, now, charge.cost).is_now(),
+        Twins::Log(rule) => rule.peek(&rule.recall(held.states)?, now, charge.cost).is_now(),
+    };
+    let is_penalty = held.penalty.is_some_and(|(_, record)| Penalty::left(&record, now) > 0);
+    let is_refused = !has_room || (is_penalty && charge.cost > 0);
+    Some(Glance { denies: is_refused && charge.terms.is_enforced(), is_penalty })
+}
+
+/// What a limit says of a charge, and its penalty of that, which remembers `record`.
+fn penalised(
+    charge: &Charge<'_>,
+    by: &Penalised,
+    (room, mark, standing): (Room, Record, Standing),
+    mut record: Record,
+    now: u64,
+    counted: bool,
+) -> Outcome {
+    let is_struck = counted && by.counts && !room.is_now() && Penalty::left(&record, now) == 0;
+    let begun = if is_struck { by.penalty.strike(&mut record, now) } else { None };
+    let room = if charge.cost == 0 { room } else { Penalty::room(&record, now, room) };
+    let outcome = Outcome::new(charge.subject(), room, mark, Penalty::standing(&record, now, standing));
+    if Penalty::left(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
+}
+
+/// Whether what was `found` says that the script has changed a rate, whatever it decided.
+pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
+    let mut held = found.held().map(|held| State::all(held).unwrap_or_default());
+    asked.iter().map(Asked::charge).any(|Charge { terms, cost, .. }| {
+        let changes = held.next().is_some_and(|held| cost > 0 && terms.ceiling().adopts(&held));
+        terms.penalty().is_some().then(|| held.next());
+        changes
+    })
+}
+
+fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
+    if cost == 0 {
+        return (Room::NOW, Record::EMPTY, rule.standing(&state, now));
+    }
+    let room = rule.peek(&state, now, cost);
+    if take && room.is_now() {
+        let (mark, standing) = rule.take(&mut state, now, cost);
+        return (room, mark, standing);
+    }
+    rule.adopt(&mut state, now);
+    (room, Record::EMPTY, rule.standing(&state, now))
+}
