@@ -1,4 +1,4 @@
--- What drain_peek.lua and drain_commit.lua seldom need: refunds, and rates that have changed.
+-- What drain.lua seldom needs: refunds, and rates that have changed.
 
 -- What the bits above those count that an amount takes.
 local function one_of(amount)

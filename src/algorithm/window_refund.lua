@@ -1,4 +1,4 @@
--- Gives back what was taken of a window that goes on: see window_peek.lua.
+-- Gives back what was taken of a window that goes on: see window.lua.
 local function refund(charge, mark_hi, mark_lo)
   local _, hi, lo, count = read(charge.key)
   if hi ~= mark_hi or lo ~= mark_lo or apart(hi, lo, now_hi, now_lo) <= 0 then return end

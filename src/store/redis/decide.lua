@@ -1,39 +1,39 @@
-  local is_same = byte(text, at) == 61
-  local decides, is_again, has_penalty = true, false, false
+  local fresh, is_again, has_penalty = at > alike, false, false
   local from, name = at + 5, key
-  local room, part, changes = true, parts + 1, false
-  if is_same then
-    next_at, next_key = at + 1, key + limits
-  else
+  local room, part, owing = true, parts + 1
+  if fresh then
     local keys, low, high
     what, limits, keys, low, high = byte(text, at, at + 4)
     next_at, next_key = at + low + 256 * high, key + keys
-    noted = limits > 1
-    decides = what ~= 114 and what ~= 120 and what ~= 107
+    takes, noted, decides = what == 97, limits > 1, what ~= 114 and what ~= 120 and what ~= 107
     if not decides then
       if seldom then guarded(seldom[what], from, name) else wanted = 1 end
     elseif seldom then
       seldom.forget()
     end
+  else
+    next_at = at + 1
+    next_key = key + limits
   end
   for i = 1, decides and limits or 0 do
-    local charge = noted and charges and charges[i]
-    id, name = KEYS[name], name + 1
-    if not is_same then
+    local free, state, hi, lo, charge
+    local id = KEYS[name]
+    name = name + 1
+    if fresh then
       local size
       letter, size = byte(text, from, from + 1)
       if letter == 111 then
         if not seldom then wanted = 1 break end
         is_again = guarded(seldom.compare, i, KEYS[name], sub_string(text, from + 2, from + 1 + size)) or is_again
+        if is_again then takes = false end
         from, name = from + 2 + size, name + 1
         letter = byte(text, from)
       end
       is_shadow = letter >= 128
       if is_shadow then letter = letter - 128 end
-      local is_penalised = letter < 97
+      local is_penalised, numbers = letter < 97, '<dddddddd'
       if is_penalised then letter = letter + 32 end
-      local numbers = '<dddddddd'
-      rule = false
+      rule, one, first = false, false, false
       if letter == 119 then
         numbers = '<ddd'
       elseif letter == 107 then
@@ -45,23 +45,21 @@
       end
       cost, a, b, c, d, e, f, g = unpack_from(numbers, text, from + 1)
       from = from + 8 * #numbers - 7
-      one, tick, first = false, false, false
-      noted = noted or is_penalised
-      if noted then
-        charges = charges or {}
+      if noted or is_penalised then
+        noted, charges = true, charges or {}
         charge = charges[i]
         if not charge then
           -- All that a rule notes has its place from the start: a table that grows is made anew.
           charge = {
-            0, 0, 0, 0, 0, 0, 0, 0,
-            key = '', letter = 0, rule = false, is_shadow = false, penalty = false, free = true, moved = false,
-            hi = 0, lo = 0, n = 0, count = 0, stamp = 0, one = false, tick = false, first = false, first_hi = 0, first_lo = 0,
+            0, 0, 0, 0, 0, 0, 0, 0, letter = 0, rule = false, is_shadow = false, penalty = false,
+            key = '', free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0, state = false, expiry = false,
+            one = false, tick = false, first = false, first_hi = 0, first_lo = 0,
           }
           charges[i] = charge
         end
         charge.letter, charge.rule, charge.is_shadow, charge.penalty = letter, rule, is_shadow, false
         charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8] = cost, a, b, c, d, e, f, g
-        charge.one, charge.tick, charge.first = false, false, false
+        charge.first = false
         if is_penalised then
           if not seldom then wanted = 1 break end
           charge.penalty, has_penalty = seldom.penalty(KEYS[name], from), true
@@ -69,14 +67,18 @@
         end
       end
     elseif noted then
-      letter, rule, is_shadow, one = charge.letter, charge.rule, charge.is_shadow, charge.one
-      cost, a, b, c, d, e, f = charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7]
+      charge = charges[i]
+      letter, rule, is_shadow = charge.letter, charge.rule, charge.is_shadow
+      cost, a, b, c, d = charge[1], charge[2], charge[3], charge[4], charge[5]
+      e, f, g = charge[6], charge[7], charge[8]
+      one, tick, first = charge.one, charge.tick, charge.first
+      if first then first_hi, first_lo = charge.first_hi, charge.first_lo end
     end
-    moved = false
     if rule then
       charge.key, charge.moved = id, false
       free, raw = guarded(rule.peek, charge)
-      moved = charge.moved
+      charge.free = free
+      if charge.moved then owing = owing or {} end
     else
       raw = try('GET', id)
       if raw and #raw ~= 18 then

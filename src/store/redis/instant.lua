@@ -55,15 +55,17 @@ end
 
 local at, key, length, next_at, next_key = 1, 1, #text
 local reply, parts = { pack('<I6I4I4I4', now_hi, now_lo, 0, 0), '', '', '' }, 1
--- What is to be done, for how many limits, and why it can't be.
-local what, limits, wrong
+-- Up to where requests are all the same as the one that was read last.
+local alike = 0
+-- What is to be done, for how many limits, whether that decides and takes, and why it can't be.
+local what, limits, decides, takes, wrong
 -- One for each limit of a request, used again by the next: all that its rule reads, its rule has written before.
 -- A limit that is alone and plain has none, and only the variables below: is it `noted`?
 local charges, noted
--- Of one limit: its rule, which may be no function, and the numbers that that works with;
+-- Of one limit: its rule, which may be no function, and the numbers that it works with;
 local letter, rule, is_shadow, cost, a, b, c, d, e, f, g
--- what its key held, and whether there is room; and what its rule notes of that;
-local id, raw, free, hi, lo, n, stamp, moved
+-- what its key held;
+local raw
 -- and what is worked out once for all requests that are alike.
 local one, tick, first, first_hi, first_lo
 local last_period, end_hi, end_lo

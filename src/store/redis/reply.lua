@@ -11,15 +11,24 @@
     elseif not decides then
       reply[parts + 1] = char(121, 0)
       parts = parts + 1
-    elseif part == parts + 3 then
-      reply[parts + 1] = room and 'y\1' or 'n\1'
-      parts = part
-    else
+    elseif noted then
       reply[parts + 1] = char(room and 121 or 110, (part - parts - 1) / 2)
       parts = part
+    elseif raw then
+      reply[parts + 1] = room and 'y\1\1' or 'n\1\1'
+      parts = parts + 2
+      reply[parts] = raw
+    else
+      parts = parts + 1
+      reply[parts] = room and 'y\1\0' or 'n\1\0'
     end
     wrong = nil
-    at, key = next_at, next_key
+    if fresh and next_at <= length then
+      local _, last = string.find(text, '^=*', next_at)
+      alike = last
+    end
+    at = next_at
+    key = next_key
   end
 end
 return table.concat(reply, '', 1, parts)

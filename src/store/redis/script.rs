@@ -27,15 +27,10 @@ pub(super) const TEXT: &str = concat!(
     include_str!("../../algorithm/log.lua"),
     "end\nif rule then rules[wanted] = rule end\nwanted = nil\nend\n",
     include_str!("decide.lua"),
-    include_str!("../../algorithm/drain_peek.lua"),
+    include_str!("../../algorithm/drain.lua"),
     "else\n",
-    include_str!("../../algorithm/window_peek.lua"),
+    include_str!("../../algorithm/window.lua"),
     include_str!("verdict.lua"),
-    include_str!("../../algorithm/drain_commit.lua"),
-    "else\n",
-    include_str!("../../algorithm/window_commit.lua"),
-    "end\n",
-    include_str!("store.lua"),
     include_str!("reply.lua"),
 );
 

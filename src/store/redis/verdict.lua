@@ -1,39 +1,63 @@
       end
+      if state then
+        -- The millisecond of Redis' clock at which (hi, lo) has passed: absolute, as spans that a script works out
+        -- start later than those that Redis counts from. Nothing is kept beyond the year 33,658.
+        local ms = hi * 1e6 + (lo + -lo % 1000) / 1000 + shift
+        if ms > 1e15 then ms = 1e15 end
+        if ms ~= last_ms then
+          last_ms = ms
+          last_expiry = format('%d', ms)
+        end
+        if not (noted or wrong) then
+          local kept = try('SET', id, state, 'PXAT', last_expiry)
+          if kept.err then wrong = kept end
+        end
+      end
       if noted then
-        charge.key, charge.hi, charge.lo, charge.n, charge.stamp = id, hi, lo, n, stamp
-        charge.moved, charge.one = moved, one
+        charge.key, charge.state, charge.expiry = id, state, last_expiry
+      elseif owing and cost > 0 and not (state or wrong or is_again) then
+        guarded(drains.adopt, unpack(owing[1]))
       end
     end
-    if noted then charge.free = free end
-    raw = raw or ''
-    local size = #raw
-    reply[part + 1] = size == 18 and '\1' or size == 0 and '\0' or char(size / 18)
-    reply[part + 2] = raw
-    part = part + 2
-    if has_penalty and charge.penalty then
-      free, part = guarded(seldom.is_free, charge, part), part + 2
+    if noted then
+      -- Of one limit, or more.
+      if not raw then
+        reply[part + 1], reply[part + 2] = '\0', ''
+      else
+        local size = #raw
+        reply[part + 1] = size == 18 and '\1' or char(size / 18)
+        reply[part + 2] = raw
+      end
+      part = part + 2
+      if has_penalty and charge.penalty then
+        charge.free = free
+        free, part = guarded(seldom.is_free, charge, part), part + 2
+      end
     end
     -- Who takes nothing needs no room, and nobody does of a limit that is not enforced.
     if not (free or cost == 0 or is_shadow) then room = false end
-    -- What another rate left is paid at this one, whatever is decided; but who asks for nothing changes nothing.
-    if moved and cost > 0 then changes = true end
   end
-  if not (wanted or wrong) and decides and not is_again then
-    local take = room and what == 97
-    for i = 1, (take or changes) and limits or 0 do
-      local charge = noted and charges[i]
-      if noted then
-        id, letter, rule, free, moved = charge.key, charge.letter, charge.rule, charge.free, charge.moved
-        cost, a, hi, lo, n = charge[1], charge[2], charge.hi, charge.lo, charge.n
+  if noted and decides and not (wanted or wrong or is_again) then
+    local take = takes and room
+    for i = 1, (take or owing) and limits or 0 do
+      local charge = charges[i]
+      local state = take and charge.state
+      if state and not charge.rule then
+        local kept = try('SET', charge.key, state, 'PXAT', charge.expiry)
+        if kept.err then wrong = kept end
+      elseif charge[1] == 0 then
+        -- Who asks for nothing changes nothing.
+      elseif charge.rule then
+        if take and charge.free then
+          guarded(charge.rule.commit, charge)
+        elseif charge.moved then
+          -- What another rate left is paid at this one, whatever is decided.
+          guarded(charge.rule.adopt, charge)
+        end
+      elseif owing and owing[i] then
+        guarded(drains.adopt, unpack(owing[i]))
       end
-      if take and free and cost > 0 then
-        if rule then
-          guarded(rule.commit, charge)
-        else
-          local state
-          if letter == 100 or letter == 113 then
-            if noted then
-              e, f, g, stamp = charge[6], charge[7], charge[8], charge.stamp
-              one, tick, first, first_hi, first_lo =
-                charge.one, charge.tick, charge.first, charge.first_hi, charge.first_lo
-            end
+      if wrong then break end
+    end
+    if has_penalty and what ~= 112 and not (room or wrong) then guarded(seldom.strike) end
+  end

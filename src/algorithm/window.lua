@@ -1,7 +1,9 @@
 -- The twin of windows.rs, fixed_window.rs and calendar_window.rs. A key holds the end of its window, and its
 -- count: (hi, lo) is the end of the one that counts now, and n what it counts; `a` is the limit.
-hi, lo, n = 0, 0, 0
-if raw then hi, lo, n = unpack_from('<I6I4I4I4', raw) end
+local n = 0
+hi = 0
+lo = 0
+if raw then hi, lo, n = unpack_from('<I6I4I4', raw) end
 if letter == 119 then
   -- `b` is the period.
   if b ~= last_period then
@@ -20,7 +22,9 @@ elseif (hi - now_hi) * 1e9 + (lo - now_lo) <= 0 then
   if ends then
     hi, lo, n = floor(ends / 1000), fmod(ends, 1000) * 1e6, 0
   else
-    wrong = wrong or { err = 'OUTSIDE ' .. format('%d', second) .. ' s, the present instant, is in no window that was sent' }
+    local outside = ' s, the present instant, is in no window that was sent'
+    wrong = wrong or { err = 'OUTSIDE ' .. format('%d', second) .. outside }
   end
 end
 free = n + cost <= a
+if takes and free and room and cost > 0 then state = pack('<I6I4I4I4', hi, lo, n + cost, 0) end
