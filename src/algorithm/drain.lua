@@ -97,7 +97,7 @@ if takes and free and room and cost > 0 then
     state = pack('<I6I4I4I4', hi, lo, mark + n, amount)
     if owes_nothing then
       first, first_hi, first_lo = state, hi, lo
-      if noted then charge.first, charge.first_hi, charge.first_lo = state, hi, lo end
+      if noted then charge.first, charge[9], charge[10] = state, hi, lo end
     end
   end
 end

@@ -1,7 +1,8 @@
   local fresh, is_again, has_penalty = at > alike, false, false
-  local from, name = at + 5, key
-  local room, part, owing = true, parts + 1
+  local from
+  local room, name, part, owing = true, key, parts + 1
   if fresh then
+    from = at + 5
     local keys, low, high
     what, limits, keys, low, high = byte(text, at, at + 4)
     next_at, next_key = at + low + 256 * high, key + keys
@@ -47,19 +48,20 @@
       from = from + 8 * #numbers - 7
       if noted or is_penalised then
         noted, charges = true, charges or {}
-        charge = charges[i]
-        if not charge then
-          -- All that a rule notes has its place from the start: a table that grows is made anew.
+        -- All that is noted has its place from the start: a table that grows is made anew.
+        if rule or is_penalised then
           charge = {
-            0, 0, 0, 0, 0, 0, 0, 0, letter = 0, rule = false, is_shadow = false, penalty = false,
-            key = '', free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0, state = false, expiry = false,
-            one = false, tick = false, first = false, first_hi = 0, first_lo = 0,
+            cost, a, b, c, d, e, f, g, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
+            state = false, expiry = false, one = false, tick = false, first = false,
+            rule = rule, penalty = false, free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0,
           }
-          charges[i] = charge
+        else
+          charge = {
+            cost, a, b, c, d, e, f, g, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
+            state = false, expiry = false, one = false, tick = false, first = false,
+          }
         end
-        charge.letter, charge.rule, charge.is_shadow, charge.penalty = letter, rule, is_shadow, false
-        charge[1], charge[2], charge[3], charge[4], charge[5], charge[6], charge[7], charge[8] = cost, a, b, c, d, e, f, g
-        charge.first = false
+        charges[i] = charge
         if is_penalised then
           if not seldom then wanted = 1 break end
           charge.penalty, has_penalty = seldom.penalty(KEYS[name], from), true
@@ -72,7 +74,7 @@
       cost, a, b, c, d = charge[1], charge[2], charge[3], charge[4], charge[5]
       e, f, g = charge[6], charge[7], charge[8]
       one, tick, first = charge.one, charge.tick, charge.first
-      if first then first_hi, first_lo = charge.first_hi, charge.first_lo end
+      if first then first_hi, first_lo = charge[9], charge[10] end
     end
     if rule then
       charge.key, charge.moved = id, false

@@ -59,7 +59,7 @@ local reply, parts = { pack('<I6I4I4I4', now_hi, now_lo, 0, 0), '', '', '' }, 1
 local alike = 0
 -- What is to be done, for how many limits, whether that decides and takes, and why it can't be.
 local what, limits, decides, takes, wrong
--- One for each limit of a request, used again by the next: all that its rule reads, its rule has written before.
+-- One for each limit of a request and of those that are all the same.
 -- A limit that is alone and plain has none, and only the variables below: is it `noted`?
 local charges, noted
 -- Of one limit: its rule, which may be no function, and the numbers that it works with;
