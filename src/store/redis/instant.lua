@@ -59,8 +59,8 @@ local reply, parts = { pack('<I6I4I4I4', now_hi, now_lo, 0, 0), '', '', '' }, 1
 local alike = 0
 -- What is to be done, for how many limits, whether that decides and takes, and why it can't be.
 local what, limits, decides, takes, wrong
--- One for each limit of a request and of those that are all the same.
--- A limit that is alone and plain has none, and only the variables below: is it `noted`?
+-- One for each limit of a request and of those that are all the same. A limit that is alone and plain has none, and
+-- only the variables below: is it `noted`?
 local charges, noted
 -- Of one limit: its rule, which may be no function, and the numbers that it works with;
 local letter, rule, is_shadow, cost, a, b, c, d, e, f, g

@@ -10,6 +10,7 @@ use crate::algorithm::{Size, State};
 /// All of it: fixed, so that a server keeps one script however many limits there are.
 pub(super) const TEXT: &str = concat!(
     include_str!("instant.lua"),
+    // For each request, once more if something had to be made for it: that is found out before anything is written.
     "while at <= length do\nif wanted then\nwrong, rule = nil, nil\nif not plus then\n",
     include_str!("spans.lua"),
     "end\nif wanted == 1 then\n",
@@ -25,7 +26,9 @@ pub(super) const TEXT: &str = concat!(
     include_str!("../../algorithm/token_bucket.lua"),
     "elseif wanted == 108 then\n",
     include_str!("../../algorithm/log.lua"),
-    "end\nif rule then rules[wanted] = rule end\nwanted = nil\nend\n",
+    "end\nif rule then rules[wanted] = rule end\n",
+    // Else it would be asked for again and again.
+    "if wanted > 96 and not rules[wanted] then error('no rule has the letter ' .. wanted) end\nwanted = nil\nend\n",
     include_str!("decide.lua"),
     include_str!("../../algorithm/drain.lua"),
     "else\n",
