@@ -392,7 +392,7 @@ fn hash(guard: &Guard, key: &(impl Key + ?Sized)) -> KeyHash {
     key::hash(key, guard.hasher())
 }
 
-type Charges<'a> = SmallVec<[Charge<'a>; 4]>;
+type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 
 /// Adds what each limit charges one key. (It is added where it stays, rather than moved there.)
 fn charge_each<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64, charges: &mut Charges<'a>) {

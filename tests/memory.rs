@@ -161,8 +161,37 @@ fn a_flood_of_keys_takes_bounded_memory_and_frees_nobody_who_was_denied() {
 
 #[test]
 fn a_flood_of_logs_takes_bounded_memory_and_frees_nobody_who_was_denied() {
-    // A slot takes twice as much, and one request's entry is at first four entries' room.
-    flood(SlidingLog::new(1, 30 * DAY), 40, 2 * BYTES_PER_KEY + 4 * 16);
+    // A slot takes twice as much, and has room for one request's entry.
+    flood(SlidingLog::new(1, 30 * DAY), 40, 2 * BYTES_PER_KEY);
+}
+
+/// What a window no longer counts makes room for what comes.
+#[test]
+fn a_window_takes_24_bytes_for_each_further_bucket_however_long_it_is_in_use() {
+    const KEYS: usize = 1_000;
+    const BUCKETS: usize = 96;
+    let subject = Subject::new(2 * KEYS);
+    let window = SlidingWindow::new(u32::MAX, DAY).buckets(BUCKETS as u32);
+    let limiter = subject.limiter("window", window);
+    let one_each = || {
+        (0..KEYS as u64).for_each(|key| assert!(acquire(&limiter, key).is_allowed()));
+        subject.allocated() / KEYS
+    };
+    let one = one_each();
+    assert!(one <= 2 * BYTES_PER_KEY, "{one} bytes a key with one bucket in use");
+    let quarter_of_an_hour = DAY / BUCKETS as u32;
+    let mut most = one;
+    for _ in 0..10 * BUCKETS {
+        subject.clock.advance(quarter_of_an_hour);
+        most = most.max(one_each());
+    }
+    assert!(most <= one + 24 * (BUCKETS - 1), "{most} bytes a key with {BUCKETS} buckets in use, {one} with one");
+
+    // But for two buckets, they are past.
+    subject.clock.advance(quarter_of_an_hour * (BUCKETS as u32 - 2));
+    let few = one_each();
+    println!("a key takes {one} bytes with one bucket in use, {most} with {BUCKETS}, {few} with three");
+    assert!(few <= one + 24 * 32, "{few} bytes a key with three buckets in use again");
 }
 
 #[test]
@@ -254,7 +283,7 @@ fn from_a_thousand_keys_on_none_takes_more_than_43_bytes() {
 
 #[test]
 fn a_decision_allocates_nothing() {
-    let algorithms: [Algorithm; 7] = [
+    let algorithms: [Algorithm; 9] = [
         FixedWindow::new(100, DAY).into(),
         SlidingWindowCounter::new(100, DAY).into(),
         TokenBucket::new(100, 100, DAY).into(),
@@ -262,6 +291,9 @@ fn a_decision_allocates_nothing() {
         LeakyBucket::new(100, 100, DAY).into(),
         LeakyBucketQueue::new(100, 100, DAY).into(),
         TokenBucket::new(u32::MAX, 1, DAY).into(),
+        // Of one bucket, and of one instant: what more there is would be on the heap.
+        SlidingWindow::new(100, DAY).into(),
+        SlidingLog::new(100, DAY).into(),
     ];
     for algorithm in algorithms {
         let subject = Subject::new(1_000);

@@ -8,7 +8,7 @@
 //! out: a limit of another amount finds the same debt in tokens, and its first decision has it paid at
 //! its own rate from then on.
 //!
-//! It also keeps when it was last charged, as far as there is room for it: see [`stamp`] and
+//! It also keeps when it was last charged, as far as there is room for it: see [`stamp`](super::stamp) and
 //! [`Drain::refund`].
 
 use std::ops::{Add, Mul, Sub};
@@ -16,7 +16,7 @@ use std::ops::{Add, Mul, Sub};
 use super::full::{FAR, Full};
 use super::ratio::{Divisor, div_ceil, mul_div_ceil};
 use super::shape::decided_by;
-use super::stamp;
+use super::stamp::Stamps;
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State};
 use super::{Exact, Room, Standing};
@@ -33,6 +33,8 @@ pub(crate) struct Drain {
     /// What is worked out once: how to divide by the amount and by the interval,
     by_amount: Divisor,
     by_interval: Divisor,
+    /// where stamps stand by the amount,
+    stamps: Stamps,
     /// the costs, from 0, that are [narrow](Self::is_narrow), and how long what is owed then takes to pay.
     narrow: u64,
     narrow_span: u64,
@@ -86,15 +88,16 @@ const LONGEST: u128 = 1_000_000_000 << 47;
 
 impl Drain {
     pub(super) fn new(capacity: u64, amount: u32, interval: u64) -> Self {
-        let is_narrow = u128::from(capacity) * u128::from(interval) < 1 << 62;
+        let is_narrow = u128::from(capacity) * u128::from(interval) < 1 << 61;
         Self {
             capacity,
             amount,
             interval,
             by_amount: Divisor::new(amount.into()),
             by_interval: Divisor::new(interval),
+            stamps: Stamps::of(amount),
             narrow: if is_narrow { capacity + 1 } else { 0 },
-            narrow_span: ((1 << 62) - 1) / u64::from(amount),
+            narrow_span: ((1 << 61) - 1) / u64::from(amount),
         }
     }
 
@@ -108,8 +111,8 @@ impl Drain {
         mul_div_ceil(self.capacity, self.interval, u64::from(self.amount))
     }
 
-    /// Whether the debt at `now` and that of another `cost` are both, and together, under 2^63, and what is
-    /// owed was written by the limit's own amount.
+    /// Whether the debt at `now` and that of another `cost` are both under 2^61, so that all that is worked out of
+    /// them is under 2^63, and what is owed was written by the limit's own amount.
     #[inline(always)]
     fn is_narrow(&self, record: &Record, now: u64, cost: u64) -> bool {
         if cost >= self.narrow {
@@ -146,13 +149,13 @@ impl Drain {
     fn debt<N: Width>(&self, record: &Record, now: u64) -> N {
         if N::NARROW {
             let owed = N::from(record.until.saturating_sub(now)) * N::from(u64::from(self.amount));
-            let early = N::from(u64::from(record.detail as u32 & stamp::below(self.amount)));
+            let early = N::from(u64::from(record.detail as u32 & self.stamps.below()));
             return owed.max(early) - early;
         }
         let Full { micros, detail, amount } = self.full(record);
         let Some(left) = micros.checked_sub(u128::from(now)) else { return N::from(0) };
         let owed = N::cut(left) * N::from(u64::from(amount));
-        let early = if Full::is_near(record) { detail & stamp::below(amount) } else { detail };
+        let early = if Full::is_near(record) { detail & Stamps::of(amount).below() } else { detail };
         let early = N::from(u64::from(early));
         let debt = owed.max(early) - early;
         if amount == self.amount { debt } else { debt.min(N::cut(LONGEST * u128::from(self.amount))) }
@@ -178,11 +181,7 @@ impl Drain {
     /// The stamp of a record by the limit's amount.
     #[inline(always)]
     fn stamp(&self, record: &Record) -> u32 {
-        if Full::is_near(record) {
-            record.detail as u32 & !stamp::below(self.amount)
-        } else {
-            stamp::unknown(self.amount)
-        }
+        if Full::is_near(record) { record.detail as u32 & !self.stamps.below() } else { self.stamps.unknown() }
     }
 
     /// Whether a record is read by another amount than the limit's.
@@ -204,7 +203,7 @@ impl Drain {
         let debt = self.debt::<u128>(record, now);
         // Of a bucket that is full, nothing changes.
         if debt > 0 {
-            *record = self.record(debt, now, stamp::first(self.amount, now));
+            *record = self.record(debt, now, self.stamps.first(now));
         }
     }
 
@@ -256,10 +255,10 @@ impl Drain {
     #[inline(always)]
     fn add<N: Width>(&self, record: &mut Record, now: u64, before: N, cost: u64) -> (Record, Standing) {
         let stamp = if before == N::from(0) || (!N::NARROW && self.is_of_another_rate(record)) {
-            stamp::first(self.amount, now)
+            self.stamps.first(now)
         } else {
             let last = if N::NARROW { record.detail as u32 } else { self.stamp(record) };
-            stamp::next(last, self.amount, now)
+            self.stamps.next(last, now)
         };
         let debt = before + self.units(cost);
         *record = self.record(debt, now, stamp);
@@ -360,8 +359,9 @@ impl Drain {
         let marked = (mark.detail >> 32) as u32;
         let amount = self.full(record).amount;
         let unpaid_from = if Full::is_near(record) && amount == marked {
-            let [last, mark_stamp] = [record.detail, mark.detail].map(|detail| detail as u32 & !stamp::below(amount));
-            stamp::last_charge(last, mark_stamp, amount, mark.until, now) - mark.until
+            let stamps = Stamps::of(amount);
+            let [last, mark_stamp] = [record.detail, mark.detail].map(|detail| detail as u32 & !stamps.below());
+            stamps.last_charge(last, mark_stamp, mark.until, now) - mark.until
         } else {
             since
         };
@@ -381,12 +381,12 @@ impl Drain {
     /// Whether both say the same, whenever they were last charged.
     pub(super) fn is_same(&self, record: &Record, other: &Record) -> bool {
         let full = self.full(record);
-        let ignored = if Full::is_near(record) { !stamp::below(full.amount) } else { 0 };
+        let ignored = if Full::is_near(record) { !Stamps::of(full.amount).below() } else { 0 };
         record.until == other.until && (record.detail ^ other.detail) & !u64::from(ignored) == 0
     }
 
     fn give_back(&self, record: &mut Record, now: u64, debt: u128) {
-        let stamp = if self.is_of_another_rate(record) { stamp::first(self.amount, now) } else { self.stamp(record) };
+        let stamp = if self.is_of_another_rate(record) { self.stamps.first(now) } else { self.stamp(record) };
         *record = self.record(self.debt::<u128>(record, now).saturating_sub(debt), now, stamp);
     }
 }
@@ -425,7 +425,7 @@ impl Drain {
             return Some(Full { micros, detail, amount }.record());
         }
         // Before amounts were kept: it is the limit's own.
-        let detail = detail.min(self.amount - 1) | stamp::unknown(self.amount);
+        let detail = detail.min(self.amount - 1) | self.stamps.unknown();
         Some(Full { micros, detail, amount: self.amount }.record())
     }
 }

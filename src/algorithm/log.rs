@@ -1,55 +1,76 @@
 //! A log of what was taken and when: what both exact sliding windows share.
 //!
-//! Time is cut into buckets of `width` µs, and a token counts for `buckets` of them: its own and
+//! Time is cut into buckets of `width` µs, and a token counts for a `period` of whole ones: its own and
 //! those that follow. A log of every request is that with buckets of 1 µs.
-
-use std::collections::VecDeque;
 
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State};
 use super::{Room, Standing};
 use crate::record::Record;
 
-/// What was taken in each bucket in which something was taken, oldest first.
+/// What was taken in each bucket in which something was taken. Most decisions are about the oldest and the newest
+/// only, which are at hand; what lies between is on the heap.
+///
+/// Totals count modulo 2^32: all that counts at a time is less.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    entries: VecDeque<Entry>,
-    /// All that was ever taken before the first entry, modulo 2^64.
-    base: u64,
-    /// The instant, in µs, from which the log means nothing any more.
+    /// The instant, in µs, from which the log means nothing any more: a period after the start of its newest bucket.
     pub(crate) until: u64,
+    /// The start of its oldest bucket.
+    oldest: u64,
+    /// All that was ever taken before that one.
+    base: u32,
+    /// All that was ever taken.
+    total: u32,
+    /// All entries but the newest, oldest first. Those before `oldest` are forgotten: they are there until their
+    /// room is needed.
+    older: Vec<Entry>,
 }
 
+// Packed, as padding would be a quarter of it.
 #[derive(Clone, Copy, Debug)]
+#[repr(Rust, packed(4))]
 struct Entry {
-    bucket: u64,
-    /// All that was ever taken up to and in this bucket, modulo 2^64: sums are differences, found
-    /// by binary search.
-    total: u64,
+    /// When its bucket began, in µs.
+    start: u64,
+    /// All that was ever taken up to and in this bucket: sums are differences, found by binary search.
+    total: u32,
 }
 
 impl Log {
     /// Bytes on the heap.
     pub(crate) fn heap(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.older.capacity() * size_of::<Entry>()
     }
 
-    /// The running total before the entry at `index`.
-    fn before(&self, index: usize) -> u64 {
-        index.checked_sub(1).map_or(self.base, |last| self.entries[last].total)
+    /// The total before the older entry at `index`, or before the newest one.
+    fn before(&self, index: usize) -> u32 {
+        index.checked_sub(1).map_or(self.base, |last| self.older[last].total)
     }
 
-    fn last_total(&self) -> u64 {
-        self.before(self.entries.len())
-    }
-
-    fn forget(&mut self, entries: usize) {
-        self.base = self.before(entries);
-        self.entries.drain(..entries);
+    /// Notes that nothing before the bucket of `view` counts.
+    fn forget(&mut self, view: &View) {
+        (self.oldest, self.base) = (view.oldest, view.base);
+        let left = self.older.len() - view.past;
         // Small ones are left alone: they would only be allocated again.
-        if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
-            self.entries.shrink_to(self.entries.len() * 2);
+        let is_wide = self.older.capacity() > 32 && left < self.older.capacity() / 4;
+        if left == 0 || is_wide {
+            self.older.drain(..view.past);
         }
+        if is_wide {
+            self.older.shrink_to(left * 2);
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.older.len() == self.older.capacity() {
+            // What is forgotten makes room, if it is enough for all that has to be moved.
+            let forgotten = self.older.partition_point(|entry| entry.start < self.oldest);
+            if forgotten * 16 >= self.older.len() {
+                self.older.drain(..forgotten);
+            }
+        }
+        self.older.push(entry);
     }
 }
 
@@ -58,86 +79,108 @@ impl Log {
 pub(super) struct Span {
     pub(super) limit: u64,
     pub(super) width: u64,
-    pub(super) buckets: u64,
+    pub(super) period: u64,
 }
 
 /// The part of a log that counts at an instant.
-struct View<'a> {
-    log: &'a Log,
-    /// The bucket that counts as the present one.
+struct View {
+    /// The start of the bucket that counts as the present one.
     present: u64,
-    /// The first entry that counts.
-    first: usize,
-}
-
-impl View<'_> {
-    fn used(&self) -> u64 {
-        self.log.last_total().wrapping_sub(self.log.before(self.first))
-    }
+    /// The start of the first bucket that counts.
+    oldest: u64,
+    /// All that was taken before that one.
+    base: u32,
+    /// How many of the older entries are known not to count.
+    past: usize,
+    /// How many tokens count.
+    used: u64,
 }
 
 impl Span {
-    fn view<'a>(&self, log: &'a Log, now: u64) -> View<'a> {
-        // A newer entry than the clock's bucket was left before the clock stepped back: time stands
-        // still until then.
-        let present = log.entries.back().map_or(0, |newest| newest.bucket).max(now / self.width);
-        let is_past = |entry: &Entry| entry.bucket + self.buckets <= present;
-        // The first one counts, mostly: there is nothing to search.
-        let first = if log.entries.front().is_some_and(is_past) { log.entries.partition_point(is_past) } else { 0 };
-        View { log, present, first }
+    /// When the newest bucket of a log began.
+    #[inline]
+    fn newest(&self, log: &Log) -> u64 {
+        log.until.saturating_sub(self.period)
     }
 
-    /// When a token taken in `bucket` no longer counts, in µs.
-    fn passes(&self, bucket: u64) -> u64 {
-        // What another width has left can lie beyond all time.
-        (bucket + self.buckets).saturating_mul(self.width)
+    #[inline]
+    fn view(&self, log: &Log, now: u64) -> View {
+        // A newer entry than the clock's bucket was left before the clock stepped back: time stands
+        // still until then.
+        let present = (now - now % self.width).max(self.newest(log));
+        // The first one counts, mostly: there is nothing to search.
+        if log.oldest + self.period > present {
+            let used = log.total.wrapping_sub(log.base).into();
+            return View { present, oldest: log.oldest, base: log.base, past: 0, used };
+        }
+        self.view_behind(log, present)
+    }
+
+    /// The same of a log whose first entries don't count.
+    #[inline(never)]
+    fn view_behind(&self, log: &Log, present: u64) -> View {
+        if log.until <= present {
+            return View { present, oldest: present, base: log.total, past: log.older.len(), used: 0 };
+        }
+        let past = log.older.partition_point(|entry| entry.start + self.period <= present);
+        let oldest = log.older.get(past).map_or(self.newest(log), |entry| entry.start);
+        let base = log.before(past);
+        View { present, oldest, base, past, used: log.total.wrapping_sub(base).into() }
     }
 
     /// How long until `tokens` of those that count no longer do.
-    fn freed(&self, view: &View<'_>, tokens: u64, now: u64) -> u128 {
-        let start = view.log.before(view.first);
-        let freed = |entry: &Entry| entry.total.wrapping_sub(start);
-        let mut counting = view.first..view.log.entries.len();
-        // Binary search: totals grow along the log.
-        while counting.len() > 1 {
-            let middle = counting.start + (counting.len() - 1) / 2;
-            if freed(&view.log.entries[middle]) >= tokens {
-                counting.end = middle + 1;
-            } else {
-                counting.start = middle + 1;
-            }
-        }
-        let bucket = view.log.entries[counting.start].bucket;
-        u128::from(self.passes(bucket).saturating_sub(now))
+    #[inline]
+    fn freed(&self, log: &Log, view: &View, tokens: u64, now: u64) -> u128 {
+        // Each entry holds some, so that the first to pass frees one, and all have passed with the last.
+        let bucket = match tokens {
+            0..=1 => view.oldest,
+            _ if tokens >= view.used => self.newest(log),
+            _ => self.search(log, view, tokens),
+        };
+        u128::from((bucket + self.period).saturating_sub(now))
+    }
+
+    /// The start of the bucket with which `tokens` of those that count no longer do.
+    #[inline(never)]
+    fn search(&self, log: &Log, view: &View, tokens: u64) -> u64 {
+        let freed = |entry: &Entry| u64::from(entry.total.wrapping_sub(view.base));
+        let index = log.older.partition_point(|entry| entry.start < view.oldest || freed(entry) < tokens);
+        log.older.get(index).map_or(self.newest(log), |entry| entry.start)
     }
 
     pub(super) fn peek(&self, log: &Log, now: u64, cost: u64) -> Room {
+        self.room(log, &self.view(log, now), now, cost)
+    }
+
+    fn room(&self, log: &Log, view: &View, now: u64, cost: u64) -> Room {
         let Some(most) = self.limit.checked_sub(cost) else { return Room::Never };
-        let view = self.view(log, now);
-        match view.used().checked_sub(most) {
+        match view.used.checked_sub(most) {
             None | Some(0) => Room::NOW,
-            Some(over) => Room::After(self.freed(&view, over, now)),
+            Some(over) => Room::After(self.freed(log, view, over, now)),
         }
     }
 
     pub(super) fn commit(&self, log: &mut Log, now: u64, cost: u64) -> Record {
-        let View { present, first, .. } = self.view(log, now);
-        self.append(log, present, first, cost)
+        let view = self.view(log, now);
+        self.append(log, &view, cost)
     }
 
-    /// Takes `cost` in the `present` bucket, and forgets what is before the `first` entry that counts.
+    /// Takes `cost` in the present bucket, and forgets what is before the first one that counts.
     #[inline]
-    fn append(&self, log: &mut Log, present: u64, first: usize, cost: u64) -> Record {
-        let total = log.last_total().wrapping_add(cost);
-        if first > 0 {
-            log.forget(first);
+    fn append(&self, log: &mut Log, view: &View, cost: u64) -> Record {
+        let newest = self.newest(log);
+        if view.past > 0 || view.oldest != log.oldest {
+            log.forget(view);
         }
-        match log.entries.back_mut() {
-            Some(newest) if newest.bucket == present => newest.total = total,
-            _ => log.entries.push_back(Entry { bucket: present, total }),
+        if view.used == 0 {
+            log.oldest = view.present;
+        } else if newest != view.present {
+            log.push(Entry { start: newest, total: log.total });
         }
-        log.until = self.passes(present);
-        Record { until: present, detail: 0 }
+        // No more than the limit, which fits.
+        log.total = log.total.wrapping_add(cost as u32);
+        log.until = view.present + self.period;
+        Record { until: view.present, detail: 0 }
     }
 
     pub(super) fn take(&self, log: &mut Log, now: u64, cost: u64) -> (Record, Standing) {
@@ -155,30 +198,31 @@ impl Span {
         tell: impl FnOnce(Room, Record, Standing) -> T,
     ) -> T {
         let view = self.view(log, now);
-        let (present, first, used) = (view.present, view.first, view.used());
-        let left = self.limit.checked_sub(used).and_then(|left| left.checked_sub(cost));
+        let left = self.limit.checked_sub(view.used).and_then(|left| left.checked_sub(cost));
         let Some(remaining) = left else {
-            return tell(self.peek(log, now, cost), Record::EMPTY, self.standing(log, now));
+            return tell(self.room(log, &view, now, cost), Record::EMPTY, self.left(log, &view, now));
         };
-        let mark = self.append(log, present, first, cost);
+        let mark = self.append(log, &view, cost);
         // Each entry holds some, so that the first to pass makes room, and all have passed with the last.
-        let oldest = log.entries.front().map_or(present, |oldest| oldest.bucket);
-        let more_after = Some(self.passes(oldest).saturating_sub(now).into());
+        let more_after = Some((log.oldest + self.period).saturating_sub(now).into());
         let reset_after = log.until.saturating_sub(now).into();
         tell(Room::NOW, mark, Standing { remaining, more_after, reset_after })
     }
 
     pub(super) fn standing(&self, log: &Log, now: u64) -> Standing {
-        let view = self.view(log, now);
-        let used = view.used();
+        self.left(log, &self.view(log, now), now)
+    }
+
+    fn left(&self, log: &Log, view: &View, now: u64) -> Standing {
+        let used = view.used;
         if used == 0 {
             return Standing::untouched(self.limit);
         }
         let over = used.saturating_sub(self.limit);
         Standing {
             remaining: self.limit.saturating_sub(used),
-            more_after: Some(self.freed(&view, over + 1, now)),
-            reset_after: self.freed(&view, used, now),
+            more_after: Some(self.freed(log, view, over + 1, now)),
+            reset_after: self.freed(log, view, used, now),
         }
     }
 
@@ -188,20 +232,37 @@ impl Span {
     /// Takes `cost` out of the bucket that `mark` names. Later buckets are untouched, but for
     /// their running totals: this takes as long as there are later ones.
     pub(super) fn refund(&self, log: &mut Log, mark: Record, now: u64, cost: u64) {
-        let View { first, .. } = self.view(log, now);
-        let index = log.entries.partition_point(|entry| entry.bucket < mark.until);
-        if index < first || log.entries.get(index).is_none_or(|entry| entry.bucket != mark.until) {
+        let View { oldest, used, .. } = self.view(log, now);
+        let bucket = mark.until;
+        if used == 0 || bucket < oldest {
             return;
         }
-        let taken = log.entries[index].total.wrapping_sub(log.before(index));
-        let back = taken.min(cost);
-        for entry in log.entries.range_mut(index..) {
+        let newest = self.newest(log);
+        let index = log.older.partition_point(|entry| entry.start < bucket);
+        let is_newest = index == log.older.len();
+        let (start, upto) = log.older.get(index).map_or((newest, log.total), |entry| (entry.start, entry.total));
+        if start != bucket {
+            return;
+        }
+        let taken = upto.wrapping_sub(log.before(index));
+        let back = u64::from(taken).min(cost) as u32;
+        for entry in &mut log.older[index..] {
             entry.total = entry.total.wrapping_sub(back);
         }
-        if back == taken {
-            log.entries.remove(index);
+        log.total = log.total.wrapping_sub(back);
+        if back < taken {
+            return;
         }
-        log.until = log.entries.back().map_or(0, |newest| self.passes(newest.bucket));
+        if !is_newest {
+            log.older.remove(index);
+            if bucket == log.oldest {
+                log.oldest = log.older.get(index).map_or(newest, |entry| entry.start);
+            }
+        } else if bucket == log.oldest {
+            *log = Log::default();
+        } else if let Some(last) = log.older.pop() {
+            log.until = last.start + self.period;
+        }
     }
 }
 
@@ -213,13 +274,11 @@ impl Span {
 
     pub(super) fn numbers(&self, cost: u64, told: u64) -> Numbers {
         let cost = twin::within(cost, self.limit) as f64;
-        [cost, self.limit as f64, self.width as f64, (self.width * self.buckets) as f64, told as f64]
-            .into_iter()
-            .collect()
+        [cost, self.limit as f64, self.width as f64, self.period as f64, told as f64].into_iter().collect()
     }
 
     pub(super) fn mark(&self, mark: &Record) -> State {
-        State { micros: u128::from(mark.until) * u128::from(self.width), counts: [0, 0] }
+        State { micros: mark.until.into(), counts: [0, 0] }
     }
 
     /// The log whose oldest entry that counts is the first one `held`, and whose newest is the
@@ -227,19 +286,20 @@ impl Span {
     /// in the next one.
     pub(super) fn recall(&self, held: &[State]) -> Option<Log> {
         let mut log = Log::default();
-        let Some(oldest) = held.first() else { return Some(log) };
-        // Totals are told modulo 2^32, and all that counts is less.
-        let base = oldest.counts[0].wrapping_sub(oldest.counts[1]);
-        for state in held {
-            let bucket = state.instant()? / self.width;
-            let total = u64::from(state.counts[0].wrapping_sub(base));
-            match log.entries.back_mut() {
-                Some(last) if last.bucket > bucket || last.total > total => return None,
-                Some(last) if last.bucket == bucket => last.total = total,
-                _ => log.entries.push_back(Entry { bucket, total }),
+        for (index, state) in held.iter().enumerate() {
+            let instant = state.instant()?;
+            let start = instant - instant % self.width;
+            let [total, taken] = state.counts;
+            let newest = self.newest(&log);
+            if index == 0 {
+                (log.oldest, log.base) = (start, total.wrapping_sub(taken));
+            } else if start < newest || total.wrapping_sub(log.base) < log.total.wrapping_sub(log.base) {
+                return None;
+            } else if start > newest {
+                log.older.push(Entry { start: newest, total: log.total });
             }
+            (log.until, log.total) = (start + self.period, total);
         }
-        log.until = log.entries.back().map_or(0, |newest| self.passes(newest.bucket));
         Some(log)
     }
 }

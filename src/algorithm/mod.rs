@@ -7,8 +7,8 @@
 //! | [`FixedWindow`] | its limit in an aligned window, twice that across an edge | 16 | quotas: "10,000 a day" |
 //! | [`CalendarWindow`] | the same, in days, weeks, months and years of a time zone | 16 | quotas that people are billed by: "10,000 a month" |
 //! | [`SlidingWindowCounter`] | its limit in any period, if requests are evenly spread | 16 | a smoother window at the same price |
-//! | [`SlidingWindow`] | its limit in any period less one bucket | 16 to 32 for each bucket in use | windows without edges, as fine as you like |
-//! | [`SlidingLog`] | its limit in any period, exactly | 16 to 32 for each request in the period | small limits that must be exact: logins, payments |
+//! | [`SlidingWindow`] | its limit in any period less one bucket | 48, and 12 to 24 for each further bucket in use | windows without edges, as fine as you like |
+//! | [`SlidingLog`] | its limit in any period, exactly | 48, and 12 to 24 for each further request in the period | small limits that must be exact: logins, payments |
 //! | [`LeakyBucket`] | its capacity at once, its rate on average | 16 | a token bucket, seen as a level |
 //! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 16 | shaping: delays instead of denying |
 

@@ -1,30 +1,37 @@
 //! Exact division: of products that can pass 64 bits, and by numbers that are known long before.
 
-/// A number to divide by, with its inverse: a division takes the processor several times as long as the
+/// A number to divide by, from 1, with its inverse: a division takes the processor several times as long as the
 /// multiplication by that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Divisor {
     by: u64,
-    /// ⌊(2^64 − 1) / by⌋
+    /// ⌊2^(63 + shift) / by⌋ + 1
     inverse: u64,
+    /// ⌈log2(by)⌉
+    shift: u32,
 }
 
 impl Divisor {
+    /// The largest sum of a number that is divided and of the divisor.
+    const MOST: u64 = 1 << 63;
+
     pub(super) const fn new(by: u64) -> Self {
-        Self { by, inverse: u64::MAX / by }
+        let shift = u64::BITS - (by - 1).leading_zeros();
+        Self { by, inverse: ((1 << (63 + shift)) / by as u128 + 1) as u64, shift }
     }
 
     pub(super) const fn get(self) -> u64 {
         self.by
     }
 
-    /// ⌈a / by⌉, for an `a` under 2^63.
+    /// ⌈a / by⌉, for an `a` with `a + by` up to 2^63. The inverse is too large by less than 1 / 2^63 of a by-th, which
+    /// adds up to less than what any quotient of such an `a` is under the next (Granlund and Montgomery, "Division by
+    /// Invariant Integers using Multiplication", 1994).
     #[inline(always)]
     pub(super) fn div_ceil(self, a: u64) -> u64 {
-        // a / by − a · inverse / 2^64 is at most a / 2^64, which is under 1/2: the quotient is this or the next.
-        let quotient = ((u128::from(a) * u128::from(self.inverse)) >> 64) as u64;
-        let rest = a - quotient * self.by;
-        quotient + u64::from(rest > 0) + u64::from(rest > self.by)
+        debug_assert!(a <= Self::MOST - self.by);
+        let doubled = (a + (self.by - 1)) << 1;
+        ((u128::from(doubled) * u128::from(self.inverse)) >> 64) as u64 >> self.shift
     }
 }
 
@@ -69,9 +76,12 @@ mod tests {
     proptest! {
         #[test]
         fn an_inverse_divides(a in prop_oneof![Just(0), edges()], by in edges(), times in edges()) {
+            let by = by.min(Divisor::MOST);
             let divisor = Divisor::new(by);
-            for a in [a, by, by - 1, by.saturating_add(1), by * (times % ((1 << 63) / by).max(1)), (1 << 63) - 1] {
-                let a = a.min((1 << 63) - 1);
+            let most = Divisor::MOST - by.min(Divisor::MOST);
+            let multiple = by * (times % ((1 << 63) / by).max(1));
+            for a in [a, by, by - 1, by + 1, multiple, multiple + 1, most - most % by, most] {
+                let a = a.min(most);
                 prop_assert_eq!(divisor.div_ceil(a), a.div_ceil(by));
             }
         }

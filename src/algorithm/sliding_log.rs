@@ -7,8 +7,8 @@ use super::shape::{decided_by, window_constructors};
 /// is `period` old.
 ///
 /// - **Admits at most**: `limit` in any period.
-/// - **Remembers**: 16 bytes a key for each request that was allowed in the last period, and up to as
-///   much again for room to grow; requests of the same microsecond share them.
+/// - **Remembers**: 48 bytes a key, 12 for each further request that was allowed in the last period, and up to
+///   as much as that again for room to grow; requests of the same microsecond share them.
 /// - **Choose it when** the limit is small and must be exact: five attempts to log in, a payment.
 ///   For large limits a [`SlidingWindow`](crate::SlidingWindow) is as good and remembers less.
 ///
@@ -33,7 +33,7 @@ impl SlidingLog {
 
     #[inline]
     fn span(&self) -> Span {
-        Span { limit: self.capacity(), width: 1, buckets: self.period }
+        Span { limit: self.capacity(), width: 1, period: self.period }
     }
 }
 

@@ -10,8 +10,8 @@ use crate::error::{ConfigError, Fault};
 /// but not ended, and those before it.
 ///
 /// - **Admits at most**: `limit` in any span of `period` less one bucket.
-/// - **Remembers**: 16 bytes a key for each bucket in which something was allowed, and up to as much
-///   again for room to grow.
+/// - **Remembers**: 48 bytes a key, 12 for each further bucket in which something was allowed, and up to as
+///   much as that again for room to grow.
 /// - **Choose it when** a window's edges would hurt and a [`SlidingLog`](crate::SlidingLog) would
 ///   remember too much: the more buckets, the closer to the log, and the more it remembers.
 ///
@@ -77,8 +77,7 @@ impl SlidingWindow {
 
     #[inline]
     fn span(&self) -> Span {
-        let buckets = u64::from(self.buckets);
-        Span { limit: self.capacity(), width: self.period / buckets, buckets }
+        Span { limit: self.capacity(), width: self.period / u64::from(self.buckets), period: self.period }
     }
 }
 

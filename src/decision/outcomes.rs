@@ -36,6 +36,7 @@ impl Outcomes {
     pub(super) fn as_slice(&self) -> &[Outcome] {
         match self {
             Self::One(outcome) => slice::from_ref(outcome),
+            Self::Several(outcomes) => outcomes.as_slice(),
             _ => self.others(),
         }
     }
@@ -43,10 +44,8 @@ impl Outcomes {
     #[inline(never)]
     fn others(&self) -> &[Outcome] {
         match self {
-            Self::None => &[],
-            Self::One(outcome) => slice::from_ref(outcome),
-            Self::Several(outcomes) => outcomes.as_slice(),
             Self::Overridden(overridden) => overridden.outcomes.as_slice(),
+            _ => &[],
         }
     }
 

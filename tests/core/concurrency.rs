@@ -1,12 +1,14 @@
 //! Many at once: exactly the limit is admitted, every time, and nobody waits for ever.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Barrier;
-use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, MemoryStore, SlidingLog, Timestamp, TokenBucket};
+use tower_ratelimit::{
+    Clock, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, SlidingLog, Timestamp, TokenBucket,
+};
 
 use crate::rule::{Kind, Rule, one_of_each};
 use crate::subject::{KEY, Subject};
@@ -187,6 +189,44 @@ fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
                 assert_eq!(taken + outcome.remaining(), 20, "tokens lost or made, limit {limit} of key {key}");
             }
         }
+    });
+}
+
+/// Fails once, as soon as somebody is about to wait for whoever asks it.
+#[derive(Debug)]
+struct Failing {
+    fails: AtomicBool,
+    waits: std::sync::Barrier,
+}
+
+impl Clock for Failing {
+    fn now(&self) -> Timestamp {
+        if self.fails.swap(false, Ordering::SeqCst) {
+            self.waits.wait();
+            // For long enough that the other one has asked for the lock in vain.
+            std::thread::sleep(Duration::from_millis(50));
+            panic!("there is no time");
+        }
+        Timestamp::from_micros(1_767_225_600_000_000)
+    }
+}
+
+/// A clock panics with a key's lock in hand. Who waits for that is answered, and so is who comes later.
+#[test]
+fn a_clock_that_panics_harms_nobody_who_waits() {
+    unless_stuck(|| {
+        let clock = Arc::new(Failing { fails: AtomicBool::new(true), waits: std::sync::Barrier::new(2) });
+        let store = MemoryStore::new().clock(Arc::clone(&clock));
+        let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store);
+        let ask = |limiter: &Limiter| limiter.acquire(KEY, 1).into_ready().unwrap().unwrap().outcomes()[0].remaining();
+        let failing = std::thread::spawn({
+            let limiter = limiter.clone();
+            move || ask(&limiter)
+        });
+        clock.waits.wait();
+        assert_eq!(ask(&limiter), 9, "what waited");
+        assert!(failing.join().is_err(), "it has not failed");
+        assert_eq!(ask(&limiter), 8, "what came later");
     });
 }
 

@@ -34,9 +34,9 @@ use crate::time::{Clock, SystemClock, micros};
 /// was denied while it is refused.
 ///
 /// Under the limits that remember 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes
-/// when there are a million. The store itself takes 64 KB, more than a few thousand keys do. A log
-/// takes 16 bytes for each entry there is room for, which is up to twice what it has, and never fewer
-/// than four entries; nothing but its limit bounds it.
+/// when there are a million. The store itself takes 64 KB, more than a few thousand keys do. A log takes
+/// 78 bytes with its first entry, and 12 for each further one there is room for, which is up to about twice what it
+/// has, and never fewer than four; nothing but its limit bounds it.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, MemoryStore};

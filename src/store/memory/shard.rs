@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::overrides::Overrides;
 use super::settle::{add, look, report, room, settle, take_at, take_known};
-use super::table::{Entry, Place, Rank, Slot, Table};
+use super::table::{Entry, HalfLine, Line, Place, Rank, Slot, Table};
 use crate::algorithm::{ByState, Exact, Log, Room, Rule, Soft};
 use crate::decision::{Decision, Outcome, Several};
 use crate::record::Record;
@@ -14,12 +14,16 @@ use crate::store::Charge;
 use crate::time::Timestamp;
 
 impl Slot for Record {
+    type Aligned = HalfLine;
+
     fn until(&self) -> u64 {
         self.until
     }
 }
 
 impl Slot for Log {
+    type Aligned = Line;
+
     fn until(&self) -> u64 {
         self.until
     }
@@ -51,7 +55,7 @@ pub(super) struct Taken {
     before: Entry<Record>,
 }
 
-pub(super) type AllTaken = SmallVec<[Taken; 4]>;
+pub(super) type AllTaken = SmallVec<[Taken; 8]>;
 
 /// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
 /// algorithm, so that the compiler sees through all of it.
@@ -147,6 +151,12 @@ impl Shard {
                 look(table, rule, place, charge, now)
             }
         })
+    }
+
+    /// Reads where the search for the key of a charge begins.
+    #[inline]
+    pub(super) fn touch(&self, charge: &Charge<'_>) -> u64 {
+        self.records.touch(charge.terms.print(charge.key))
     }
 
     /// Where the key of one of several charges is, if that is known and the charge is likely to have room: it had when

@@ -6,21 +6,35 @@
 //! at the first larger print, growing is one pass over both tables, any size will do, not only
 //! powers of two, and an entry is removed by moving its followers one place up: no tombstones.
 
+use std::fmt::Debug;
+
 use crate::store::Terms;
 
 /// What a table can hold.
 pub(super) trait Slot: Default {
+    /// What is aligned as entries are to be, so that none lies across two cache lines.
+    type Aligned: Copy + Debug;
+
     /// The instant, in µs, from which the slot's content means nothing any more. Zero for a slot
     /// that is empty.
     fn until(&self) -> u64;
 }
 
-/// Aligned so that none lies across two cache lines.
+/// Where entries take half a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
-pub(super) struct Entry<T> {
+pub(super) struct HalfLine;
+
+/// Where they take a whole one.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Line;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<T: Slot> {
     print: Print,
     pub(super) state: T,
+    _aligned: [T::Aligned; 0],
 }
 
 /// The key's hash, but for the last 8 bits, which hold the entry's rank. In halves: most look-ups need
@@ -74,7 +88,7 @@ impl Print {
 
 impl<T: Slot> Entry<T> {
     fn empty() -> Self {
-        Self { print: Print::EMPTY, state: T::default() }
+        Self { print: Print::EMPTY, state: T::default(), _aligned: [] }
     }
 
     fn is_empty(&self) -> bool {
@@ -118,7 +132,7 @@ impl Candidate {
 #[derive(Debug)]
 // In this order: see the shard.
 #[repr(C)]
-pub(super) struct Table<T> {
+pub(super) struct Table<T: Slot> {
     slots: Vec<Entry<T>>,
     /// The slots that prints are spread over. A few more behind them take what is pushed out.
     spread: usize,
@@ -162,6 +176,12 @@ impl<T: Slot> Table<T> {
         Place::Before(at)
     }
 
+    /// Reads where the search for a print begins, to have it nearby.
+    #[inline]
+    pub(super) fn touch(&self, print: u128) -> u64 {
+        self.slots.get(self.home(Print::of(print))).map_or(0, |entry| entry.print.high)
+    }
+
     pub(super) fn entry(&self, at: usize) -> &Entry<T> {
         &self.slots[at]
     }
@@ -184,7 +204,7 @@ impl<T: Slot> Table<T> {
             Self::push(&mut self.slots, self.spread, Entry::empty());
         }
         self.slots[at..=gap].rotate_right(1);
-        self.slots[at] = Entry { print: Print::of(print), state };
+        self.slots[at] = Entry { print: Print::of(print), state, _aligned: [] };
         self.len += 1;
         &mut self.slots[at]
     }
@@ -297,6 +317,8 @@ mod tests {
     struct Until(u64);
 
     impl Slot for Until {
+        type Aligned = HalfLine;
+
         fn until(&self) -> u64 {
             self.0
         }

@@ -2,10 +2,13 @@
 //! this process and on a real server.
 #![allow(clippy::print_stdout, reason = "how many steps were compared")]
 
+mod batches;
 mod fake;
 mod random;
 #[path = "../../../../tests/support/redis_server.rs"]
 mod redis_server;
+#[path = "../../../../tests/support/split_mix.rs"]
+mod split_mix;
 mod trace;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,10 +16,11 @@ use std::sync::Arc;
 
 use deadpool_redis::redis::{self, AsyncConnectionConfig, IntoConnectionInfo};
 
+use self::batches::Batches;
 use self::fake::{Fake, Held};
 use self::random::Random;
 use self::redis_server::RedisServer;
-use self::trace::Trace;
+use self::trace::{Done, Trace};
 use super::ask::{self, Asked};
 use super::beliefs::Beliefs;
 use super::connection::{Connections, Source};
@@ -61,16 +65,14 @@ impl Redis {
     }
 }
 
-fn traces(redis: &Redis, steps: u64) {
-    let (mut done, mut begun) = (0, 0);
+/// Compares so many steps, in traces of one seed after the other.
+fn compare(redis: &Redis, steps: u64, trace: impl Fn(u64) -> Done) {
+    let (mut done, mut allowed, mut begun) = (0, 0, 0);
     for seed in variable("TWIN_SEED").unwrap_or(0).. {
-        let failed = catch_unwind(AssertUnwindSafe(|| {
-            // Most traces are short, to meet many limits; some fill logs.
-            Trace::new(seed, redis).run(if seed % 64 == 63 { 1_500 } else { 40 })
-        }));
-        match failed {
+        match catch_unwind(AssertUnwindSafe(|| trace(seed))) {
             Ok(of_trace) => {
                 done += of_trace.steps;
+                allowed += of_trace.allowed;
                 begun += of_trace.begun;
             }
             Err(_) => panic!("the trace of seed {seed} differs"),
@@ -79,11 +81,24 @@ fn traces(redis: &Redis, steps: u64) {
             fake.keys.borrow_mut().clear();
         }
         if done > steps {
-            println!("{done} steps compared, in {} traces; {begun} refusals by penalties were begun", seed + 1);
+            println!(
+                "{done} steps compared, in {} traces; {allowed} requests were allowed, {begun} refusals by penalties begun",
+                seed + 1
+            );
+            assert!((done / 8..done * 7 / 8).contains(&allowed), "{allowed} of {done} steps allowed a request");
             assert!(begun > done / 1_000, "only {begun} of {done} steps began a refusal");
             return;
         }
     }
+}
+
+fn traces(redis: &Redis, steps: u64) {
+    // Most are short, to meet many limits; some fill logs.
+    compare(redis, steps, |seed| Trace::new(seed, redis).run(if seed % 64 == 63 { 1_500 } else { 40 }));
+}
+
+fn batches(redis: &Redis, steps: u64) {
+    compare(redis, steps, |seed| Batches::new(seed, redis).run(if seed % 16 == 15 { 100 } else { 20 }));
 }
 
 #[test]
@@ -110,6 +125,16 @@ fn a_real_server_decides_alike() {
         let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
         assert!(left > 0, "{key} has no time to live");
     }
+}
+
+#[test]
+fn requests_in_one_call_are_answered_as_one_after_the_other_in_memory() {
+    batches(&Redis::Fake(Fake::new()), variable("TWIN_STEPS").unwrap_or(40_000));
+}
+
+#[test]
+fn requests_in_one_call_of_a_real_server_are_answered_as_one_after_the_other_in_memory() {
+    batches(&Redis::real(&RedisServer::start()), 20_000);
 }
 
 /// What is told once for several requests is not what tells their keys apart.

@@ -7,22 +7,9 @@ use crate::algorithm::{
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
-/// SplitMix64.
-pub(super) struct Random(pub(super) u64);
+pub(super) use super::split_mix::Random;
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
     pub(super) fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

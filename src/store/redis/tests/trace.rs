@@ -108,6 +108,8 @@ pub(super) struct Trace<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) steps: u64,
+    /// Decisions that allowed a request.
+    pub(super) allowed: u64,
     /// Refusals by penalties that were begun.
     pub(super) begun: u64,
 }
@@ -224,6 +226,7 @@ impl<'a> Trace<'a> {
     }
 
     fn compare(&mut self, decision: &Decision, expected: &[Expected]) {
+        self.done.allowed += u64::from(decision.is_allowed());
         for (outcome, &Expected { verdict, is_over, mark, standing, is_penalty, begun }) in
             decision.outcomes().iter().zip(expected)
         {

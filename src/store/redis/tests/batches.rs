@@ -1,0 +1,238 @@
+//! Requests of all kinds, of several limiters and keys, in one call of the script, against the store in memory, which
+//! answers them one after the other.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Redis;
+use super::random::Random;
+use super::trace::Done;
+use crate::decision::Decision;
+use crate::hash::{KeyHash, KeyHasher};
+use crate::record::Record;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::ask::{self, Asked};
+use crate::store::redis::beliefs::Beliefs;
+use crate::store::redis::script::{self, Replies, Request, Task};
+use crate::store::{Charge, Refund, Store, Terms};
+use crate::time::{ManualClock, Timestamp};
+
+const PREFIX: &str = "b";
+const KEYS: u64 = 3;
+const MOST: u64 = 24;
+
+/// What one request asks for.
+#[derive(Clone, Debug)]
+enum Ask {
+    Decide { task: Task, limiter: usize, key: KeyHash, costs: SmallVec<[u64; 3]> },
+    Refund(Receipt),
+    Reset { limiter: usize, key: KeyHash },
+}
+
+/// What can be given back: of a limiter and a key, limits' costs and marks.
+#[derive(Clone, Debug)]
+struct Receipt {
+    limiter: usize,
+    key: KeyHash,
+    taken: Vec<(usize, u64, Record)>,
+}
+
+/// Limiters with their keys, on Redis and in memory.
+pub(super) struct Batches<'a> {
+    random: Random,
+    redis: &'a Redis,
+    memory: MemoryStore,
+    clock: ManualClock,
+    limiters: Vec<Vec<Arc<Terms>>>,
+    keys: Vec<KeyHash>,
+    receipts: Vec<Receipt>,
+    /// Spans that led to an edge before.
+    edges: Vec<u64>,
+    done: Done,
+}
+
+impl<'a> Batches<'a> {
+    pub(super) fn new(seed: u64, redis: &'a Redis) -> Self {
+        let mut random = Random(seed);
+        let hasher = KeyHasher::with_secret([0; 16]);
+        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000 + random.up_to(1 << 40)));
+        let mut limiter = |limiter: u64| {
+            let limit = |limit: u64| {
+                let kind = random.below(9);
+                let name = format!("limit {limiter}.{limit}");
+                let terms = Terms::new(name.into(), limit as u16, random.algorithm(kind), &hasher);
+                let terms = if random.one_in(3) { terms.soft(random.up_to(200) as u32) } else { terms };
+                match random.below(6) {
+                    0 => Arc::new(terms.shadow()),
+                    1 => Arc::new(terms.penalised(random.penalty(), &hasher)),
+                    _ => Arc::new(terms),
+                }
+            };
+            (0..[1, 1, 2, 3][limiter as usize]).map(limit).collect()
+        };
+        Self {
+            limiters: (0..4).map(&mut limiter).collect(),
+            keys: (0..KEYS).map(|key| hasher.hash(format!("{seed}:{key}").as_bytes())).collect(),
+            memory: MemoryStore::new().max_keys(1_000).clock(clock.clone()).hash_by(hasher),
+            receipts: Vec::new(),
+            edges: Vec::new(),
+            done: Done::default(),
+            redis,
+            clock,
+            random,
+        }
+    }
+
+    pub(super) fn run(mut self, calls: u64) -> Done {
+        for _ in 0..calls {
+            self.step_clock();
+            self.call();
+        }
+        self.done
+    }
+
+    /// On: what the store in memory forgets in time, none that goes back would miss.
+    fn step_clock(&mut self) {
+        let random = &mut self.random;
+        let edge = if self.edges.is_empty() { 1 } else { self.edges[random.below(self.edges.len() as u64) as usize] };
+        let ahead = match random.below(8) {
+            0..3 => 0,
+            3 => edge,
+            4 => edge.saturating_sub(1),
+            5 => random.up_to(edge.max(1)),
+            6 => random.up_to(1_000),
+            _ => random.up_to(1 << 40),
+        };
+        self.clock.set(Timestamp::from_micros(self.now() + ahead));
+        self.edges.clear();
+    }
+
+    fn now(&self) -> u64 {
+        crate::time::Clock::now(&self.clock).as_micros()
+    }
+
+    fn call(&mut self) {
+        let mut asks: Vec<Ask> = Vec::new();
+        for _ in 0..self.random.up_to(MOST) {
+            let last = asks.last().cloned();
+            asks.push(self.ask(last));
+        }
+        let requests: Vec<Request> = asks.iter().map(|ask| self.request(ask)).collect();
+        let now = self.now();
+        let Replies { now: at, found } = self.redis.run(&script::clock(now), &requests);
+        assert_eq!(at, now);
+        for (ask, found) in asks.into_iter().zip(found) {
+            self.done.steps += 1;
+            let found = found.unwrap();
+            match &ask {
+                Ask::Decide { task, .. } => {
+                    let decision = ask::decision(*task, now, &self.asked(&ask), &found).unwrap();
+                    let expected = self.decide(&ask);
+                    self.compare(&ask, &decision, &expected);
+                    self.keep(&ask, &expected);
+                }
+                Ask::Refund(receipt) => {
+                    let refunded = self.memory.refund(&self.refunds(receipt));
+                    refunded.into_ready().unwrap().unwrap();
+                }
+                Ask::Reset { limiter, key } => {
+                    let keys: Vec<_> = self.limiters[*limiter].iter().map(|terms| (terms, *key)).collect();
+                    self.memory.reset(&keys).into_ready().unwrap().unwrap();
+                }
+            }
+        }
+    }
+
+    /// Often one that is like the last, for another key: those share what the script is told.
+    fn ask(&mut self, last: Option<Ask>) -> Ask {
+        let random = &mut self.random;
+        let key = self.keys[random.below(KEYS) as usize];
+        if let Some(Ask::Decide { task, limiter, costs, .. }) = last
+            && random.one_in(2)
+        {
+            return Ask::Decide { task, limiter, key, costs };
+        }
+        let limiter = random.below(self.limiters.len() as u64) as usize;
+        let task = match random.below(24) {
+            0 => return Ask::Reset { limiter, key },
+            1..6 if !self.receipts.is_empty() => {
+                let which = random.below(self.receipts.len() as u64) as usize;
+                let mut receipt = self.receipts.swap_remove(which);
+                for (_, cost, _) in &mut receipt.taken {
+                    *cost = if random.one_in(3) { random.up_to(*cost) } else { *cost };
+                }
+                return Ask::Refund(receipt);
+            }
+            6..9 => Task::Peek,
+            _ => Task::Acquire,
+        };
+        let costs = self.limiters[limiter].iter().map(|terms| random.cost(terms.capacity())).collect();
+        Ask::Decide { task, limiter, key, costs }
+    }
+
+    fn request(&self, ask: &Ask) -> Request {
+        match ask {
+            Ask::Decide { task, .. } => ask::charges(PREFIX, *task, self.now(), &self.asked(ask)),
+            Ask::Refund(receipt) => ask::refunds(PREFIX, &self.refunds(receipt)),
+            Ask::Reset { limiter, key } => {
+                let keys: Vec<_> = self.limiters[*limiter].iter().map(|terms| (terms, *key)).collect();
+                ask::resets(PREFIX, &keys)
+            }
+        }
+    }
+
+    fn charges(&self, ask: &Ask) -> Vec<Charge<'_>> {
+        let Ask::Decide { limiter, key, costs, .. } = ask else { unreachable!("only decisions have charges") };
+        let charge = |(terms, &cost)| Charge { terms, key: *key, cost };
+        self.limiters[*limiter].iter().zip(costs).map(charge).collect()
+    }
+
+    fn asked(&self, ask: &Ask) -> SmallVec<[Asked; 2]> {
+        self.charges(ask).iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect()
+    }
+
+    fn refunds(&self, receipt: &Receipt) -> Vec<Refund<'_>> {
+        let terms = &self.limiters[receipt.limiter];
+        let refund =
+            |&(limit, cost, mark): &(usize, u64, Record)| Refund { terms: &terms[limit], key: receipt.key, cost, mark };
+        receipt.taken.iter().map(refund).collect()
+    }
+
+    fn decide(&self, ask: &Ask) -> Decision {
+        let charges = self.charges(ask);
+        let answer = match ask {
+            Ask::Decide { task: Task::Peek, .. } => self.memory.peek(&charges),
+            _ => self.memory.acquire(&charges),
+        };
+        answer.into_ready().unwrap().unwrap()
+    }
+
+    fn compare(&mut self, ask: &Ask, decision: &Decision, expected: &Decision) {
+        let told = |decision: &Decision| {
+            let outcomes = decision.outcomes().iter().map(|outcome| {
+                let of_penalty = (outcome.is_penalty(), outcome.begun());
+                let mark = outcome.begun().is_none().then_some(outcome.mark);
+                (outcome.verdict(), outcome.uses_overage(), outcome.standing(), of_penalty, mark)
+            });
+            (decision.is_allowed(), decision.retry_after(), outcomes.collect::<Vec<_>>())
+        };
+        assert_eq!(told(decision), told(expected), "{ask:?} of {:?}", self.limiters);
+        self.done.allowed += u64::from(expected.is_allowed());
+        self.done.begun += expected.outcomes().iter().filter(|outcome| outcome.begun().is_some()).count() as u64;
+        let spans = expected.outcomes().iter().flat_map(|outcome| [outcome.more_after(), Some(outcome.reset_after())]);
+        let spans = spans.flatten().chain(expected.retry_after());
+        self.edges.extend(spans.filter_map(|span| u64::try_from(span.as_micros()).ok()).filter(|span| *span < 1 << 50));
+    }
+
+    /// Keeps what can be given back of a decision.
+    fn keep(&mut self, ask: &Ask, decision: &Decision) {
+        let Ask::Decide { limiter, key, costs, .. } = ask else { return };
+        let outcomes = decision.outcomes().iter().zip(costs).enumerate();
+        let taken = outcomes.filter(|(_, (outcome, _))| outcome.mark != Record::EMPTY);
+        let taken: Vec<_> = taken.map(|(limit, (outcome, &cost))| (limit, cost, outcome.mark)).collect();
+        if !taken.is_empty() {
+            self.receipts.push(Receipt { limiter: *limiter, key: *key, taken });
+        }
+    }
+}
