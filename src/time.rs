@@ -213,6 +213,7 @@ pub(crate) fn micros(span: u128) -> Duration {
 }
 
 /// The whole seconds of a span, rounded up.
+#[inline]
 pub(crate) fn ceil_seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }

@@ -121,6 +121,12 @@ impl Decision {
     #[must_use]
     #[inline]
     pub fn verdict(&self) -> Verdict {
+        // Most have one limit.
+        if let [outcome] = self.outcomes()
+            && outcome.is_enforced()
+        {
+            return outcome.verdict();
+        }
         let enforced = self.outcomes().iter().filter(|outcome| outcome.is_enforced());
         enforced.map(Outcome::verdict).fold(Verdict::NOW, Verdict::and)
     }

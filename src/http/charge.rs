@@ -6,8 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
+use http::Response;
 use smallvec::SmallVec;
 
+use super::headers::Left;
 use super::shared::Shared;
 use crate::decision::{Decision, Room};
 use crate::error::StoreError;
@@ -38,7 +41,9 @@ pub(super) enum Asking {
     /// It may go on, and there is nothing to tell,
     GoOn,
     /// or nothing to do but to tell this.
-    Tell(Decision),
+    Tell(Left),
+    /// It ends here.
+    Refuse(Response<Bytes>),
     Now(Asked),
     Later(Pin<Box<dyn Future<Output = Asked> + Send>>),
 }
@@ -48,25 +53,41 @@ impl fmt::Debug for Asking {
         f.write_str(match self {
             Self::GoOn => "GoOn",
             Self::Tell(_) => "Tell",
+            Self::Refuse(_) => "Refuse",
             Self::Now(_) => "Now",
             Self::Later(_) => "Later",
         })
     }
 }
 
-/// Asks whether a request may go on, and charges it if so.
+/// Asks whether a request may go on, and charges it if so. What comes of most decisions `at_once` says, which looks at
+/// them where they lie: they take longer to move about than to make.
 #[inline]
-pub(super) fn ask(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
-    let Some((limit, terms)) = shared.guard.limits().only() else { return ask_several(shared, head) };
+pub(super) fn ask(
+    shared: &Arc<Shared>,
+    head: &RequestHead<'_>,
+    at_once: impl FnOnce(&Decision) -> Option<Asking>,
+) -> Asking {
+    let Some((limit, terms)) = shared.guard.limits().only() else { return ask_several(shared, head, at_once) };
     match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
-        Ok(Applies::Now(charge)) => decided(shared, shared.guard.acquire(&[charge]), |decision| decision),
+        Ok(Applies::Now(charge)) => {
+            let answer = shared.guard.acquire(&[charge]);
+            if let Some(asking) = answer.settled().and_then(at_once) {
+                return asking;
+            }
+            decided(answer, Box::default())
+        }
         Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
         Ok(Applies::Not) => Asking::Now(Ok(None)),
         Err(failure) => Asking::Now(Err(failure)),
     }
 }
 
-fn ask_several(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
+fn ask_several(
+    shared: &Arc<Shared>,
+    head: &RequestHead<'_>,
+    at_once: impl FnOnce(&Decision) -> Option<Asking>,
+) -> Asking {
     let limits = shared.guard.limits();
     let other_sizes = limits.other_sizes(head);
     let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
@@ -109,31 +130,26 @@ fn ask_several(shared: &Arc<Shared>, head: &RequestHead<'_>) -> Asking {
     }
     let answer = shared.guard.acquire(&charges);
     drop(charges);
-    decided(shared, answer, move |decision| decision.overridden(&other_sizes))
+    if other_sizes.is_empty()
+        && let Some(asking) = answer.settled().and_then(at_once)
+    {
+        return asking;
+    }
+    decided(answer, other_sizes)
 }
 
-/// `complete` notes what the store does not know of a decision.
-#[inline]
-fn decided(
-    shared: &Shared,
-    answer: Answer<Decision>,
-    complete: impl FnOnce(Decision) -> Decision + Send + 'static,
-) -> Asking {
-    // Looked at where it lies, mostly: it takes longer to move about than to make.
-    let is_done = answer.settled().is_some_and(goes_on) && !shared.keeps_a_ledger();
-    if is_done && shared.headers.is_empty() {
-        return Asking::GoOn;
-    }
+/// `other_sizes`, which the store does not know of, are noted on the decision.
+#[inline(never)]
+fn decided(answer: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> Asking {
     match answer.into_ready() {
-        Ok(Ok(decision)) if is_done => Asking::Tell(complete(decision)),
-        Ok(decision) => Asking::Now(asked(decision, complete)),
-        Err(pending) => decided_later(pending, complete),
+        Ok(decision) => Asking::Now(asked(decision, &other_sizes)),
+        Err(pending) => decided_later(pending, other_sizes),
     }
 }
 
 #[cold]
-fn decided_later(pending: Answer<Decision>, complete: impl FnOnce(Decision) -> Decision + Send + 'static) -> Asking {
-    Asking::Later(Box::pin(async { asked(pending.await, complete) }))
+fn decided_later(pending: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> Asking {
+    Asking::Later(Box::pin(async move { asked(pending.await, &other_sizes) }))
 }
 
 /// Whether every limit lets the request go on at once. (Where one does not, it may go on all the same.)
@@ -206,9 +222,9 @@ fn found<'a>(
 }
 
 #[inline]
-fn asked(decision: Result<Decision, StoreError>, complete: impl FnOnce(Decision) -> Decision) -> Asked {
+fn asked(decision: Result<Decision, StoreError>, other_sizes: &[Arc<Terms>]) -> Asked {
     match decision {
-        Ok(decision) => Ok(Some(complete(decision))),
+        Ok(decision) => Ok(Some(decision.overridden(other_sizes))),
         Err(_) => Err(Failure::Store),
     }
 }
@@ -307,5 +323,5 @@ async fn complete(
     }
     let answer = shared.guard.acquire(&charges);
     drop(charges);
-    asked(answer.await, |decision| decision.overridden(&other_sizes))
+    asked(answer.await, &other_sizes)
 }

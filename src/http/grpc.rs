@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
+use super::headers::NO_STORE;
 use super::rejection::{Reason, Rejection};
 use super::text::number;
-use super::wording::NO_STORE;
 use crate::key::Missing;
 use crate::list::Refusal;
 use crate::request::RequestHead;

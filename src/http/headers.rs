@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::mem::discriminant;
 
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
 use super::text::{Number, Text, joined, number, numbers};
 use crate::algorithm::Algorithm;
@@ -58,6 +58,9 @@ pub enum Reset {
     Epoch,
 }
 
+/// RFC 6585 forbids caches to keep a 429; not all know.
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
@@ -72,6 +75,9 @@ const X_RATE_LIMIT_DASHED: Names = Names {
     remaining: HeaderName::from_static("x-rate-limit-remaining"),
     reset: HeaderName::from_static("x-rate-limit-reset"),
 };
+
+/// What a map of headers has room for that is not told how many there will be.
+const USUAL: usize = 6;
 
 /// The most limits of one request.
 const MOST: usize = 64;
@@ -94,6 +100,14 @@ pub(super) struct Headers {
     enforced: usize,
     /// `RateLimit-Policy` with all of those, where it is always the same.
     policies: Option<HeaderValue>,
+}
+
+/// What is left of one limit, and in how many seconds there is more: all that the draft tells of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    limit: usize,
+    remaining: u64,
+    more_after: Option<u64>,
 }
 
 /// What is always the same about a limit.
@@ -169,6 +183,9 @@ impl Headers {
     /// Tells `decision`. What limiters further in have told stays: lists grow, and of triples the
     /// one with less left stays.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+        if let Some(left) = self.left(decision) {
+            return self.write_left(&left, headers);
+        }
         let count = told(decision).count();
         if count == 0 {
             return;
@@ -198,6 +215,44 @@ impl Headers {
                     }
                 }
             }
+        }
+    }
+
+    /// All that there is to tell of a decision by one limit, if that is the only one and always the same, and the
+    /// draft's headers are told and no others.
+    #[inline]
+    pub(super) fn left(&self, decision: &Decision) -> Option<Left> {
+        let ([HeaderStyle::Draft], [outcome]) = (&*self.styles, decision.outcomes()) else { return None };
+        let is_always_so = self.enforced == 1 && self.policies.is_some() && decision.all_overridden().is_empty();
+        (is_always_so && outcome.is_enforced()).then(|| Left::of(outcome))
+    }
+
+    /// The same as [`write`](Self::write).
+    pub(super) fn write_left(&self, left: &Left, headers: &mut HeaderMap) {
+        if let Some(policies) = &self.policies {
+            headers.append(RATE_LIMIT_POLICY, policies.clone());
+        }
+        headers.append(RATE_LIMIT, self.standing(left));
+    }
+
+    /// Adds all headers of a refusal, with room for the body's length, which servers tell.
+    pub(super) fn write_refusal(
+        &self,
+        content_type: HeaderValue,
+        retry_after: Option<u64>,
+        decision: Option<&Decision>,
+        headers: &mut HeaderMap,
+    ) {
+        if 4 + self.most > USUAL {
+            headers.reserve(4 + self.most);
+        }
+        headers.insert(CONTENT_TYPE, content_type);
+        if let Some(seconds) = retry_after {
+            headers.insert(RETRY_AFTER, number(seconds));
+        }
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        if let Some(decision) = decision {
+            self.write(decision, headers);
         }
     }
 
@@ -235,7 +290,7 @@ impl Headers {
 
     fn standings(&self, decision: &Decision) -> HeaderValue {
         if let [outcome] = decision.outcomes() {
-            return self.standing(outcome);
+            return self.standing(&Left::of(outcome));
         }
         let mut text = Text::new();
         for outcome in told(decision) {
@@ -253,13 +308,14 @@ impl Headers {
     }
 
     /// Of one limit, as mostly: in one go.
-    fn standing(&self, outcome: &Outcome) -> HeaderValue {
-        let name = &*self.limits[outcome.limit()].remaining;
-        let (mut left, mut after) = (Number::new(), Number::new());
-        let left = left.format(outcome.remaining()).as_bytes();
-        match outcome.more_after() {
-            None => joined([name, left]),
-            Some(more) => joined([name, left, b";t=", after.format(integer(ceil_seconds(more))).as_bytes()]),
+    #[inline]
+    fn standing(&self, left: &Left) -> HeaderValue {
+        let name = &*self.limits[left.limit].remaining;
+        let (mut remaining, mut after) = (Number::new(), Number::new());
+        let remaining = remaining.format(left.remaining).as_bytes();
+        match left.more_after {
+            None => joined([name, remaining]),
+            Some(more) => joined([name, remaining, b";t=", after.format(integer(more)).as_bytes()]),
         }
     }
 
@@ -277,6 +333,14 @@ impl Headers {
         let [remaining, reset] = numbers(outcome.remaining(), reset);
         headers.insert(names.remaining.clone(), remaining);
         headers.insert(names.reset.clone(), reset);
+    }
+}
+
+impl Left {
+    #[inline]
+    fn of(outcome: &Outcome) -> Self {
+        let more_after = outcome.more_after().map(ceil_seconds);
+        Self { limit: outcome.limit(), remaining: outcome.remaining(), more_after }
     }
 }
 

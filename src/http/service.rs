@@ -75,20 +75,26 @@ impl<S: Clone> RateLimit<S> {
         let visit = Visit::of(&self.shared, &request);
         match visit.ask(&RequestHead::of(&request)) {
             Asking::GoOn => ResponseFuture::running(self.inner.call(request), Report::Nothing),
-            Asking::Tell(decision) => ResponseFuture::running(self.inner.call(request), visit.tell(decision)),
+            Asking::Tell(left) => ResponseFuture::running(self.inner.call(request), visit.tell(left)),
+            Asking::Refuse(response) => self.refuse(response),
             Asking::Now(asked) => match visit.next(asked, &mut request) {
                 Next::GoOn(report) => ResponseFuture::running(self.inner.call(request), report),
                 Next::Wait { delay, held } => {
                     ResponseFuture::waiting(delay, held, visit.into_owned(), self.take_ready(), request)
                 }
-                Next::Refuse(response) => {
-                    // With what it was ready for, such as a place among the concurrent requests.
-                    drop(self.take_ready());
-                    ResponseFuture::refused(response)
-                }
+                Next::Refuse(response) => self.refuse(response),
             },
             Asking::Later(asked) => ResponseFuture::asking(asked, visit.into_owned(), self.take_ready(), request),
         }
+    }
+
+    fn refuse<B>(&mut self, response: Response<Bytes>) -> ResponseFuture<S, B>
+    where
+        S: Service<Request<B>>,
+    {
+        // With what it was ready for, such as a place among the concurrent requests.
+        drop(self.take_ready());
+        ResponseFuture::refused(response)
     }
 
     /// The service that was polled ready, which is the one to call; a clone of it, which may not

@@ -9,6 +9,7 @@ use http::{Request, Response};
 use smallvec::SmallVec;
 
 use super::charge::{self, Asked, Asking, Failure};
+use super::headers::Left;
 use super::ledger::Ledger;
 use super::lists::Listed;
 use super::rejection::{Reason, Rejection};
@@ -37,6 +38,8 @@ pub(super) enum Next {
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum Report {
     Nothing,
+    /// All that there is to tell of a decision, mostly.
+    Left(Arc<Shared>, Left),
     Decision(Arc<Shared>, Decision),
     Ledger(Arc<Ledger>),
 }
@@ -68,8 +71,22 @@ impl<'a> Visit<'a> {
             });
         }
         match &self.ledger {
-            None => charge::ask(&self.shared, head),
+            None => charge::ask(&self.shared, head, |decision| self.at_once(decision, head)),
             Some(ledger) => self.adjust(ledger, self.shared.cost.of(head)),
+        }
+    }
+
+    /// What becomes of most requests.
+    #[inline]
+    fn at_once(&self, decision: &Decision, head: &RequestHead<'_>) -> Option<Asking> {
+        let Shared { headers, .. } = &**self.shared;
+        if !charge::goes_on(decision) {
+            return (!decision.is_allowed()).then(|| Asking::Refuse(self.denial(decision, head)));
+        }
+        match self.shared.keeps_a_ledger() {
+            true => None,
+            false if headers.is_empty() => Some(Asking::GoOn),
+            false => headers.left(decision).map(Asking::Tell),
         }
     }
 
@@ -85,15 +102,16 @@ impl<'a> Visit<'a> {
 
     /// What becomes of the request.
     pub(super) fn next<B>(&self, asked: Asked, request: &mut Request<B>) -> Next {
+        let head = RequestHead::of(request);
         let decision = match asked {
             Ok(Some(decision)) => decision,
             Ok(None) => return Next::GoOn(self.go_on_uncounted(request)),
             Err(Failure::Listed(refusal)) => {
-                return Next::Refuse(self.refusal(Reason::Listed(refusal), &[], request));
+                return Next::Refuse(self.refusal(Reason::Listed(refusal), None, &head));
             }
-            Err(Failure::Store) => return Next::Refuse(self.refusal(Reason::StoreFailed, &[], request)),
+            Err(Failure::Store) => return Next::Refuse(self.refusal(Reason::StoreFailed, None, &head)),
             Err(Failure::MissingKey(missing)) => {
-                return Next::Refuse(self.refusal(Reason::MissingKey(missing), &[], request));
+                return Next::Refuse(self.refusal(Reason::MissingKey(missing), None, &head));
             }
         };
         if decision.decided_by() == DecidedBy::Nobody {
@@ -103,7 +121,11 @@ impl<'a> Visit<'a> {
             return Next::GoOn(self.go_on(decision, request));
         }
         if !decision.is_allowed() {
-            return Next::Refuse(self.deny(decision, request));
+            let response = self.denial(&decision, &head);
+            if let Some(ledger) = &self.ledger {
+                ledger.add(decision);
+            }
+            return Next::Refuse(response);
         }
         match decision.delay() {
             Duration::ZERO => Next::GoOn(self.go_on(decision, request)),
@@ -122,13 +144,13 @@ impl<'a> Visit<'a> {
         } else if self.shared.headers.is_empty() {
             Report::Nothing
         } else {
-            self.tell(decision)
+            Report::Decision(Arc::clone(&self.shared), decision)
         }
     }
 
     #[inline]
-    pub(super) fn tell(&self, decision: Decision) -> Report {
-        Report::Decision(Arc::clone(&self.shared), decision)
+    pub(super) fn tell(&self, left: Left) -> Report {
+        Report::Left(Arc::clone(&self.shared), left)
     }
 
     /// The same where nothing was charged: a handler has its permit all the same.
@@ -139,22 +161,23 @@ impl<'a> Visit<'a> {
         Report::Nothing
     }
 
-    fn deny<B>(&self, decision: Decision, request: &Request<B>) -> Response<Bytes> {
-        let limits = self.shared.guard.limits().as_slice();
-        let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
-        let violated: SmallVec<[&str; 4]> = denies.map(|outcome| limits[outcome.limit()].name()).collect();
-        let reason = Reason::Limited { retry_after: decision.retry_after() };
-        let mut response = self.refusal(reason, &violated, request);
-        match &self.ledger {
-            Some(ledger) => ledger.add(decision),
-            None => self.shared.headers.write(&decision, response.headers_mut()),
-        }
-        response
+    #[inline(never)]
+    fn denial(&self, decision: &Decision, head: &RequestHead<'_>) -> Response<Bytes> {
+        self.refusal(Reason::Limited { retry_after: decision.retry_after() }, Some(decision), head)
     }
 
-    fn refusal<B>(&self, reason: Reason, violated: &[&str], request: &Request<B>) -> Response<Bytes> {
-        let head = RequestHead::of(request);
-        self.shared.wording.response(&Rejection { reason, violated, head }, self.shared.headers.most())
+    fn refusal(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) -> Response<Bytes> {
+        let Shared { guard, headers, wording, .. } = &**self.shared;
+        let mut violated: SmallVec<[&str; 4]> = SmallVec::new();
+        if let Some(decision) = denied
+            && wording.names_limits()
+        {
+            let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
+            violated.extend(denies.map(|outcome| guard.limits().as_slice()[outcome.limit()].name()));
+        }
+        let rejection = Rejection { reason, violated: &violated, head: *head };
+        // Whoever has opened a ledger tells the last decision.
+        wording.response(&rejection, headers, denied.filter(|_| self.ledger.is_none()))
     }
 }
 
@@ -163,6 +186,7 @@ impl Report {
     pub(super) fn complete<B>(&self, response: &mut Response<B>) {
         match self {
             Self::Nothing => {}
+            Self::Left(shared, left) => shared.headers.write_left(left, response.headers_mut()),
             Self::Decision(shared, decision) => shared.headers.write(decision, response.headers_mut()),
             Self::Ledger(ledger) => {
                 ledger.close(&ResponseHead::of(response));

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use smallvec::SmallVec;
 
 use super::grpc;
+use super::headers::{Headers, NO_STORE};
 use super::rejection::{Reason, Rejection};
-use super::text::{Number, number};
+use super::text::{Number, concat, number};
+use crate::decision::Decision;
 use crate::key::Missing;
 use crate::list::Refusal;
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
-/// RFC 6585 forbids caches to keep a 429; not all know.
-pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 pub(super) type Closure = dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync;
 
@@ -41,43 +41,52 @@ impl fmt::Debug for Wording {
 }
 
 impl Wording {
-    /// The answer, with room for so many headers more.
-    pub(super) fn response(&self, rejection: &Rejection<'_>, more: usize) -> Response<Bytes> {
-        match (grpc::content_type(&rejection.head), self) {
-            (Some(content_type), _) => grpc::response(rejection, content_type, more),
-            (None, Self::PlainText) => typed(rejection, PLAIN, text(rejection), more),
-            (None, Self::ProblemJson) => typed(rejection, PROBLEM, problem(rejection), more),
-            (None, Self::Custom(word)) => {
-                let mut response = word(rejection);
-                let headers = response.headers_mut();
-                if let Some(seconds) = rejection.retry_after_seconds() {
-                    headers.entry(RETRY_AFTER).or_insert_with(|| number(seconds));
-                }
-                headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
-                response
-            }
+    /// Whether it says which limits have no room.
+    pub(super) fn names_limits(&self) -> bool {
+        !matches!(self, Self::PlainText)
+    }
+
+    /// The answer, with what `headers` tell of a decision.
+    pub(super) fn response(
+        &self,
+        rejection: &Rejection<'_>,
+        headers: &Headers,
+        decision: Option<&Decision>,
+    ) -> Response<Bytes> {
+        let typed = |content_type, body| {
+            let mut response = Response::new(body);
+            *response.status_mut() = rejection.status();
+            let retry_after = rejection.retry_after_seconds();
+            headers.write_refusal(content_type, retry_after, decision, response.headers_mut());
+            response
+        };
+        let mut response = match (grpc::content_type(&rejection.head), self) {
+            (None, Self::PlainText) => return typed(PLAIN, text(rejection)),
+            (None, Self::ProblemJson) => return typed(PROBLEM, problem(rejection)),
+            (Some(content_type), _) => grpc::response(rejection, content_type, headers.most()),
+            (None, Self::Custom(word)) => custom(rejection, &**word),
+        };
+        if let Some(decision) = decision {
+            headers.write(decision, response.headers_mut());
         }
+        response
     }
 }
 
-fn typed(rejection: &Rejection<'_>, content_type: HeaderValue, body: Bytes, more: usize) -> Response<Bytes> {
-    let mut response = Response::new(body);
-    *response.status_mut() = rejection.status();
+fn custom(rejection: &Rejection<'_>, word: &Closure) -> Response<Bytes> {
+    let mut response = word(rejection);
     let headers = response.headers_mut();
-    // These, and the body's length, which servers tell.
-    headers.reserve(4 + more);
-    headers.insert(CONTENT_TYPE, content_type);
     if let Some(seconds) = rejection.retry_after_seconds() {
-        headers.insert(RETRY_AFTER, number(seconds));
+        headers.entry(RETRY_AFTER).or_insert_with(|| number(seconds));
     }
-    headers.insert(CACHE_CONTROL, NO_STORE);
+    headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
     response
 }
 
 fn text(rejection: &Rejection<'_>) -> Bytes {
     let mut number = Number::new();
-    let [before, seconds, after] = rejection.sentence(&mut number);
-    [before, seconds, after, "\n"].concat().into()
+    let [before, seconds, after] = rejection.sentence(&mut number).map(str::as_bytes);
+    concat([before, seconds, after, b"\n"]).into()
 }
 
 /// RFC 9457, with the types that the RateLimit draft registers.

@@ -24,6 +24,16 @@ impl KeyBuf {
     /// Adds a part.
     #[inline]
     pub fn push(&mut self, part: &[u8]) {
+        // Mostly, a short part that there is room for.
+        if let Some([len, place @ ..]) = self.short.get_mut(self.len..=self.len + part.len())
+            && part.len() < usize::from(u8::MAX)
+            && self.long.is_empty()
+        {
+            *len = part.len() as u8;
+            place.copy_from_slice(part);
+            self.len += 1 + part.len();
+            return;
+        }
         // A byte where it will do: the less there is to hash, the better.
         match u8::try_from(part.len()) {
             Ok(len) if len < u8::MAX => self.extend(&[len]),

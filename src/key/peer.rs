@@ -142,7 +142,7 @@ impl Peer {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn address(head: &RequestHead<'_>) -> Option<IpAddr> {
     if let Some(PeerAddr(peer)) = head.extensions.get() {
         return Some(peer.ip());

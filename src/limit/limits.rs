@@ -184,8 +184,8 @@ impl Limits {
     /// The only one, if it has one size for all requests.
     #[inline]
     pub(crate) fn only(&self) -> Option<(&Limit, &Arc<Terms>)> {
-        match (&*self.alone, &*self.together, &*self.other_sizes) {
-            ([index], [], []) => Some(self.at((*index).into())),
+        match (&*self.limits, &*self.terms, &*self.together, &*self.other_sizes) {
+            ([limit], [terms], [], []) => Some((limit, terms)),
             _ => None,
         }
     }

@@ -147,6 +147,26 @@ async fn a_bodys_type_is_kept_where_asked_for() {
     assert!(full(&untold).await.is_refused());
 }
 
+/// The service within can be looked at, replaced and taken out.
+#[tokio::test]
+async fn the_service_within_is_at_hand_where_bodies_are_kept() {
+    let two = RateLimitLayer::new([Limit::new("two", FixedWindow::per_minute(2))]).store(still());
+    let (first, second) = (Hello::default(), Hello::default());
+    let mut service = two.keep_body().layer(first.clone());
+    assert!(!full(&service).await.is_refused());
+    assert_eq!((service.get_ref().calls(), first.calls()), (1, 1));
+
+    *service.get_mut() = second.clone();
+    assert_eq!(service.get_ref().calls(), 0);
+    assert!(!full(&service).await.is_refused());
+    assert!(full(&service).await.is_refused(), "its limits are what they were");
+    assert_eq!((first.calls(), second.calls()), (1, 1));
+
+    let within = service.into_inner();
+    assert!(!full(&within).await.is_refused());
+    assert_eq!(second.calls(), 2);
+}
+
 /// Whoever has to wait first, for a key or for a turn, has the same body.
 #[tokio::test(start_paused = true)]
 async fn a_bodys_type_is_kept_after_a_wait() {
