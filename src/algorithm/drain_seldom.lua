@@ -91,10 +91,8 @@ local function remember(key, amount, hi, lo, n, stamp)
 end
 
 -- Has what is still owed paid at the limit's own rate from now on.
-local function adopt(charge)
-  local hi, lo, n = charge.hi, charge.lo, charge.n
-  if hi + lo + n == 0 then return end
-  remember(charge.key, charge[2], hi, lo, n, first_stamp(charge[2]))
+local function adopt(key, amount, hi, lo, n)
+  if hi + lo + n > 0 then remember(key, amount, hi, lo, n, first_stamp(amount)) end
 end
 
 -- Gives back a span of what is owed on a debt.
@@ -154,4 +152,6 @@ local function refund_last(charge, mark_hi, mark_lo, mark_rest, mark_amount)
   give_back(charge, hi, lo, rest, stamp, written, charge[6], charge[7], charge[8])
 end
 
-drains = { known = known, owed = owed, adopt = adopt, [100] = refund, [113] = refund_last }
+drains = { known = known, owed = owed, adopt = adopt }
+rules[100] = { numbers = '<dddddddd', refund = refund }
+rules[113] = { numbers = '<dddddddd', refund = refund_last }

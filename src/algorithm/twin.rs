@@ -1,5 +1,5 @@
-//! What the Lua twin of an algorithm is handed and what it leaves: `fixed_window.lua` beside
-//! `fixed_window.rs`, and so on.
+//! What the Lua twin of an algorithm is handed and what it leaves: `token_bucket.lua` beside
+//! `token_bucket.rs`, and so on.
 //!
 //! A twin decides and stores. What it found is read back here, so that the very code which answers
 //! from memory answers from it.

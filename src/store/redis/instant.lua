@@ -17,76 +17,60 @@
 -- A caller who worked the numbers out from what is not so is to ask again: nothing is decided, and of each
 -- limit the states are told that say what is.
 --
--- Numbers that mean something are written as such, with no name: each that a function knows of costs it. A key
--- holds 18 bytes, or a log for each entry, `<I6I4I4I4`: an instant, and two counts under 2^32. Letters are 97
--- `a` and so on.
+-- What most limits need is written out where it is needed, from files of its own, in local variables that are all
+-- the script's: a call makes anew each function and table that it comes by, which costs it more than deciding
+-- does. What is seldom needed is functions, made where they are asked for. Numbers that mean something are
+-- written as such. A key holds 18 bytes, or a log for each entry, `<I6I4I4I4`: an instant, and two counts under
+-- 2^32. Letters are 97 `a` and so on.
 --
 -- Instants and spans, exact beyond the 2^53 of Lua's numbers: (hi, lo) is hi * 1e9 + lo µs, lo
 -- under 1e9, and n / of a µs more where a bucket counts fractions.
 
-local KEYS, ARGV = KEYS, ARGV
-local call, floor, ceil, fmod, frexp = redis.call, math.floor, math.ceil, math.fmod, math.frexp
+local KEYS, clock, text = KEYS, ARGV[1], ARGV[2]
+-- What may fail is tried, as what fails is an answer to one request only.
+local call, try = redis.call, redis.pcall
+local floor, ceil, fmod, frexp = math.floor, math.ceil, math.fmod, math.frexp
 local pack, unpack_from = struct.pack, struct.unpack
 local byte, char, format, sub_string = string.byte, string.char, string.format, string.sub
 
 -- The present instant: one for all that is decided here.
-local now_hi, now_lo
+local time = call('TIME')
+local now = time[1] * 1e6 + time[2]
+local now_hi = floor(now / 1e9)
+local now_lo = now - now_hi * 1e9
 -- By how much Redis' own clock, in ms, is ahead of it.
 local shift = 0
-
-local time = call('TIME')
-local micros = time[1] * 1e6 + time[2]
-now_hi = floor(micros / 1e9)
-now_lo = micros - now_hi * 1e9
-if ARGV[1] ~= '' then
+-- What is to be made, by a number: the letter of a rule, 1 for what plain limits don't need, 2 for what drains
+-- seldom need, and 3 for what spans are counted with, which is made with any.
+local wanted
+if clock ~= '' then
   local hold
-  now_hi, now_lo, hold = unpack_from('<ddd', ARGV[1])
-  shift = floor(micros / 1000) - (now_hi * 1e6 + floor(now_lo / 1000)) + hold
+  shift = floor(now / 1000)
+  now_hi, now_lo, hold = unpack_from('<ddd', clock)
+  now = now_hi * 1e9 + now_lo
+  shift = shift - (now_hi * 1e6 + floor(now_lo / 1000)) + hold
+  -- `now` is exact under 2^53.
+  if now_hi >= 9007199 then wanted = 3 end
 end
 
-local text, at, key = ARGV[2], 1, 1
-local length, next_at, next_key = #text, 1, 1
-local reply, parts = { pack('<I6I4I4I4', now_hi, now_lo, 0, 0) }, 1
--- What is to be done, and for how many limits.
-local what, limits
--- One for each limit of a request, used again by the next request: all that its rule reads, its
--- rule has written before.
-local charges = {}
-local rules = {}
-
--- (hi, lo) modulo m, of less than 2^45. `%` would round; fmod is exact.
-local function rest_of(hi, lo, m)
-  if hi < 9007199 then return fmod(hi * 1e9 + lo, m) end
-  -- hi * 1e9 in steps that stay under 2^53
-  local rest = fmod(hi, m)
-  rest = fmod(fmod(fmod(fmod(rest * 250, m) * 250, m) * 160, m) * 100, m)
-  return fmod(rest + fmod(lo, m), m)
-end
-
--- The millisecond of Redis' clock at which (hi, lo) has passed: absolute, as spans that a script
--- works out start later than those that Redis counts from. Nothing is kept beyond the year 33,658.
--- Keys that are charged together often vanish together.
+local at, key, length, next_at, next_key = 1, 1, #text
+local reply, parts = { pack('<I6I4I4I4', now_hi, now_lo, 0, 0), '', '', '' }, 1
+-- Up to where requests are all the same as the one that was read last.
+local alike = 0
+-- What is to be done, for how many limits, whether that decides and takes, and why it can't be.
+local what, limits, decides, takes, wrong
+-- One for each limit of a request and of those that are all the same. A limit that is alone and plain has none, and
+-- only the variables below: is it `noted`?
+local charges, noted
+-- Of one limit: its rule, which may be no function, and the numbers that it works with;
+local letter, rule, is_shadow, cost, a, b, c, d, e, f, g
+-- what its key held;
+local raw
+-- and what is worked out once for all requests that are alike.
+local one, tick, first, first_hi, first_lo
+local last_period, end_hi, end_lo
+-- The last ms that was written out: keys that are charged together often vanish together.
 local last_ms, last_expiry
-local function expiry(hi, lo)
-  local ms = hi * 1e6 + ceil(lo / 1000) + shift
-  if ms > 1e15 then ms = 1e15 end
-  if ms ~= last_ms then last_ms, last_expiry = ms, format('%d', ms) end
-  return last_expiry
-end
 
--- What a key holds: an instant (0 at first) and two counts, and the bytes themselves.
-local function read(key)
-  local raw = call('GET', key)
-  if not raw then return '', 0, 0, 0, 0 end
-  if #raw ~= 18 then error({ err = 'UNREADABLE ' .. key .. ' holds something else: delete it' }) end
-  return raw, unpack_from('<I6I4I4I4', raw)
-end
-
--- Writes what a key holds, to be forgotten at (until_hi, until_lo).
-local function write(key, hi, lo, a, b, until_hi, until_lo)
-  call('SET', key, pack('<I6I4I4I4', hi, lo, a, b), 'PXAT', expiry(until_hi, until_lo))
-end
-
--- Made where they are asked for, as a call makes anew each function that it comes by: what spans are counted
--- with, and what plain limits don't need.
-local plus, add, sub, more, apart, window_start, divide, seldom, drains
+local rules, plus, add, sub, more, apart, rest_of, window_start, divide, expiry, read, write, guarded
+local seldom, drains, penalties

@@ -56,11 +56,9 @@ seldom[114] = function(from, name)
     local letter = byte(text, from)
     local rule = rules[letter]
     if not rule then error(letter, 0) end
-    local refund = rule.refund or drains and drains[letter]
-    if not refund then error(2, 0) end
     local charge = { unpack_from(rule.numbers, text, from + 19) }
     charge.key = KEYS[name]
-    refunds[i] = { refund, charge, unpack_from('<I6I4I4I4', text, from + 1) }
+    refunds[i] = { rule.refund, charge, unpack_from('<I6I4I4I4', text, from + 1) }
     from, name = from + 11 + 8 * #rule.numbers, name + 1
   end
   -- All that may have to be made first is there.

@@ -1,4 +1,22 @@
--- What spans are counted with.
+-- What all functions are made with: what spans are counted with, and what keys hold.
+rules = {}
+
+-- Calls what may fail, which is what is wrong then.
+function guarded(act, ...)
+  local ok, first, second = pcall(act, ...)
+  if ok then return first, second end
+  wrong = wrong or first
+end
+
+-- (hi, lo) modulo m, of less than 2^45. `%` would round; fmod is exact.
+function rest_of(hi, lo, m)
+  if hi < 9007199 then return fmod(hi * 1e9 + lo, m) end
+  -- hi * 1e9 in steps that stay under 2^53
+  local rest = fmod(hi, m)
+  rest = fmod(fmod(fmod(fmod(rest * 250, m) * 250, m) * 160, m) * 100, m)
+  return fmod(rest + fmod(lo, m), m)
+end
+
 -- (hi, lo) + span, which may be negative, of less than 2^53.
 function plus(hi, lo, span)
   lo = lo + span
@@ -56,4 +74,24 @@ function divide(a, b, c)
     digit = digit / 64
   end
   return quotient, rest
+end
+
+-- See verdict.lua.
+function expiry(hi, lo)
+  local ms = hi * 1e6 + ceil(lo / 1000) + shift
+  if ms > 1e15 then ms = 1e15 end
+  return format('%d', ms)
+end
+
+-- What a key holds: an instant (0 at first) and two counts, and the bytes themselves.
+function read(key)
+  local raw = call('GET', key)
+  if not raw then return '', 0, 0, 0, 0 end
+  if #raw ~= 18 then error({ err = 'UNREADABLE ' .. key .. ' holds something else: delete it' }) end
+  return raw, unpack_from('<I6I4I4I4', raw)
+end
+
+-- Writes what a key holds, to be forgotten at (until_hi, until_lo).
+function write(key, hi, lo, a, b, until_hi, until_lo)
+  call('SET', key, pack('<I6I4I4I4', hi, lo, a, b), 'PXAT', expiry(until_hi, until_lo))
 end

@@ -56,6 +56,18 @@ impl Fake {
         })?;
         let commands = lua.create_table()?;
         commands.set("call", call)?;
+
+        let (held, told) = (keys.clone(), time.clone());
+        let tried = lua.create_function(move |lua, args: MultiValue| {
+            let args: Vec<Vec<u8>> = args.iter().map(text).collect();
+            let command = String::from_utf8_lossy(&args[0]).into_owned();
+            execute(lua, &mut held.borrow_mut(), told.get(), &command, &args[1..]).or_else(|error| {
+                let failed = lua.create_table()?;
+                failed.set("err", error.to_string())?;
+                Ok(Value::Table(failed))
+            })
+        })?;
+        commands.set("pcall", tried)?;
         lua.globals().set("redis", commands)?;
 
         let packing = lua.create_table()?;
@@ -181,7 +193,7 @@ fn execute(lua: &Lua, keys: &mut Keys, time: u64, command: &str, args: &[Vec<u8>
         "SET" => {
             assert_eq!(args[2], b"PXAT");
             keys.insert(key.clone(), (Held::Text(args[1].clone()), Some(int(3) as u64)));
-            return Ok(Value::Boolean(true));
+            return Ok(Value::Table(lua.create_table()?));
         }
         "DEL" => return Ok(Value::Integer(keys.remove(key).is_some().into())),
         "PEXPIREAT" => {
