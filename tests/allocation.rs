@@ -177,6 +177,7 @@ fn nothing_where_nothing_is_told() {
     allocates("by header", &none(vec![limit("a").by(key::header("x-api-key"))]), ALLOWED, 0);
     let two = vec![limit("a").by(key::peer_ip()), bucket("b").by(key::header("x-api-key"))];
     allocates("two limits", &none(two), ALLOWED, 0);
+    allocates("eight limits", &none((0..8).map(|n| bucket(&n.to_string())).collect()), ALLOWED, 0);
     let either = {
         use key::KeyExtractor;
         bucket("a").by(key::header("x-user").or((key::peer_ip(), key::path(), key::method())))

@@ -90,7 +90,7 @@ fn ask_several(
 ) -> Asking {
     let limits = shared.guard.limits();
     let other_sizes = limits.other_sizes(head);
-    let mut charges: SmallVec<[Charge<'_>; 4]> = SmallVec::new();
+    let mut charges: SmallVec<[Charge<'_>; 8]> = SmallVec::new();
     let mut later: Vec<KeyToCome> = Vec::new();
     let mut searching: Vec<Searched> = Vec::new();
     let mut key = KeyBuf::default();

@@ -48,7 +48,7 @@ impl MemoryStore {
         let mut shards: SmallVec<[usize; 8]> = shards().collect();
         shards.sort_unstable();
         shards.dedup();
-        let mut locked: SmallVec<[_; 4]> = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
+        let mut locked: SmallVec<[_; 8]> = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
         self.decide_in(&mut locked, charges, asked)
     }
 
