@@ -42,7 +42,7 @@ local function view(charge)
   local hi, lo = window_start(width)
   local newest = entry(key, -1)
   charge.hi, charge.lo = hi, lo
-  charge.newest, charge.first, charge.used = newest, 0, 0
+  charge.newest, charge.past, charge.used = newest, 0, 0
   if not newest then return end
 
   local newest_hi, newest_lo, total = open(newest, width)
@@ -59,7 +59,7 @@ local function view(charge)
   local first, raw = 0, entry(key, 0)
   if not counts(raw) then first, raw = seek(key, 0, counts) end
   local _, _, upto, taken = unpack_from('<I6I4I4I4', raw)
-  charge.first, charge.base, charge.oldest = first, (upto - taken) % 4294967296, raw
+  charge.past, charge.base, charge.oldest = first, (upto - taken) % 4294967296, raw
   charge.used = (total - charge.base) % 4294967296
 end
 
@@ -71,7 +71,7 @@ local function freed(charge, tokens)
     return (total - base) % 4294967296 >= tokens
   end
   if frees(charge.oldest) then return '' end
-  local _, raw = seek(charge.key, charge.first, frees)
+  local _, raw = seek(charge.key, charge.past, frees)
   -- None of those that are there: the one that is about to be.
   return raw or ''
 end
@@ -105,7 +105,7 @@ function rule.commit(charge)
     if charge.newest then call('DEL', key) end
     call('RPUSH', key, pack('<I6I4I4I4', hi, lo, total, taken))
   else
-    if charge.first > 0 then call('LTRIM', key, charge.first, -1) end
+    if charge.past > 0 then call('LTRIM', key, charge.past, -1) end
     local newest_hi, newest_lo, newest_total, newest_taken = open(charge.newest, charge[3])
     total = (newest_total + cost) % 4294967296
     if newest_hi == hi and newest_lo == lo then
@@ -126,7 +126,7 @@ function rule.refund(charge, mark_hi, mark_lo)
     local hi, lo = open(raw, charge[3])
     return not more(mark_hi, mark_lo, 0, hi, lo, 0)
   end
-  local index, raw = seek(key, charge.first - 1, reaches)
+  local index, raw = seek(key, charge.past - 1, reaches)
   if not raw then return end
   local hi, lo, total, taken = open(raw, charge[3])
   if hi ~= mark_hi or lo ~= mark_lo then return end

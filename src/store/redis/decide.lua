@@ -1,3 +1,4 @@
+  -- Of one request: what it asks for of each limit, if it is not like the one before, and whether there is room.
   local fresh, is_again, has_penalty = at > alike, false, false
   local from
   local room, name, part, owing = true, key, parts + 1
@@ -48,7 +49,7 @@
       from = from + 8 * #numbers - 7
       if noted or is_penalised then
         noted, charges = true, charges or {}
-        -- All that is noted has its place from the start: a table that grows is made anew.
+        -- What most note has its place from the start: a table that grows is made anew.
         if rule or is_penalised then
           charge = {
             cost, a, b, c, d, e, f, g, 0, 0, letter = letter, is_shadow = is_shadow, key = '',

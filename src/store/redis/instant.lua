@@ -19,9 +19,11 @@
 --
 -- What most limits need is written out where it is needed, from files of its own, in local variables that are all
 -- the script's: a call makes anew each function and table that it comes by, which costs it more than deciding
--- does. What is seldom needed is functions, made where they are asked for. Numbers that mean something are
--- written as such. A key holds 18 bytes, or a log for each entry, `<I6I4I4I4`: an instant, and two counts under
--- 2^32. Letters are 97 `a` and so on.
+-- does. What is seldom needed is functions, made where they are asked for. Keys that hold something else, and
+-- commands that Redis refuses, are errors of one request; one of the script itself would be an error of the call.
+--
+-- Numbers that mean something are written as such. A key holds 18 bytes, or a log for each entry, `<I6I4I4I4`: an
+-- instant, and two counts under 2^32. Letters are 97 `a` and so on.
 --
 -- Instants and spans, exact beyond the 2^53 of Lua's numbers: (hi, lo) is hi * 1e9 + lo µs, lo
 -- under 1e9, and n / of a µs more where a bucket counts fractions.
@@ -49,9 +51,9 @@ if clock ~= '' then
   now_hi, now_lo, hold = unpack_from('<ddd', clock)
   now = now_hi * 1e9 + now_lo
   shift = shift - (now_hi * 1e6 + floor(now_lo / 1000)) + hold
-  -- `now` is exact under 2^53.
-  if now_hi >= 9007199 then wanted = 3 end
 end
+-- `now` is exact under 2^53.
+if now_hi >= 9007199 then wanted = 3 end
 
 local at, key, length, next_at, next_key = 1, 1, #text
 local reply, parts = { pack('<I6I4I4I4', now_hi, now_lo, 0, 0), '', '', '' }, 1
@@ -62,7 +64,7 @@ local what, limits, decides, takes, wrong
 -- One for each limit of a request and of those that are all the same. A limit that is alone and plain has none, and
 -- only the variables below: is it `noted`?
 local charges, noted
--- Of one limit: its rule, which may be no function, and the numbers that it works with;
+-- Of one limit: its rule, if that is functions and not written out below, and the numbers that it works with;
 local letter, rule, is_shadow, cost, a, b, c, d, e, f, g
 -- what its key held;
 local raw
@@ -73,4 +75,4 @@ local last_period, end_hi, end_lo
 local last_ms, last_expiry
 
 local rules, plus, add, sub, more, apart, rest_of, window_start, divide, expiry, read, write, guarded
-local seldom, drains, penalties
+local seldom, drains

@@ -1,13 +1,14 @@
+  -- What is told of the request, unless something is to be made for it first.
   if wrong and type(wrong) == 'number' then wanted, wrong = wrong, nil end
   if not wanted then
-    if is_again then
-      seldom.ask_again()
-    elseif wrong then
+    if wrong then
       wrong = type(wrong) == 'table' and wrong.err or tostring(wrong)
       -- Redis 6.2 puts where it happened before it, `@user_script: 17: -`, and ends the line.
       wrong = sub_string(wrong, 1, 999):gsub('^@[^:]*: %d+: ', ''):gsub('^%-', ''):gsub('%s+$', '')
       reply[parts + 1], reply[parts + 2], reply[parts + 3] = 'e', pack('<I2', #wrong), wrong
       parts = parts + 3
+    elseif is_again then
+      seldom.ask_again()
     elseif not decides then
       reply[parts + 1] = char(121, 0)
       parts = parts + 1

@@ -1,3 +1,4 @@
+      -- What becomes of the limit: one that is alone is written at once, several are when all are known to have room.
       end
       if state then
         -- The millisecond of Redis' clock at which (hi, lo) has passed: absolute, as spans that a script works out
@@ -36,6 +37,7 @@
     end
     -- Who takes nothing needs no room, and nobody does of a limit that is not enforced.
     if not (free or cost == 0 or is_shadow) then room = false end
+    if wrong then break end
   end
   if noted and decides and not (wanted or wrong or is_again) then
     local take = takes and room

@@ -174,6 +174,54 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     }
 }
 
+/// What keeps a request from being decided is told before what it took for granted wrongly: what nobody can read is no
+/// override that is gone.
+#[test]
+fn a_broken_override_is_an_error_beside_one_that_changed() {
+    let fake = Fake::new();
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let key = hasher.hash(b"key");
+    let window = FixedWindow::new(50, std::time::Duration::from_secs(60)).into();
+    let terms = [0, 1]
+        .map(|limit: u16| Arc::new(Terms::new(format!("limit {limit}").into(), limit, window, &hasher).overridable()));
+    let changed = Held::Text([[0; 10].as_slice(), &7_u32.to_le_bytes(), &[0; 4]].concat());
+    for (terms, held) in terms.iter().zip([changed, Held::List([b"broken".to_vec()].into())]) {
+        let name = super::key::of_override("t", terms, key);
+        fake.keys.borrow_mut().insert(name.into_bytes(), (held, Some(u64::MAX)));
+    }
+    let now = 1_767_225_600_000_000;
+    let ask = |limits: &[Arc<Terms>]| {
+        let asked = limits.iter().map(|terms| Asked::new(&Charge { terms, key, cost: 1 }, &Beliefs::default()));
+        let request = ask::charges("t", Task::Acquire, now, &asked.collect::<Vec<_>>());
+        script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0)
+    };
+    assert!(ask(&terms[..1]).unwrap().is_to_ask_again());
+    assert!(ask(&terms).unwrap_err().to_string().contains("WRONGTYPE"));
+}
+
+/// A server's clock may be set to whatever.
+#[test]
+fn a_server_that_is_centuries_ahead_decides() {
+    let fake = Fake::new();
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let minute = std::time::Duration::from_secs(60);
+    let now = 10_000_000_000_000_008;
+    fake.time.set(now);
+    for (limit, algorithm) in
+        [TokenBucket::new(2, 1, minute).into(), FixedWindow::new(2, minute).into()].iter().enumerate()
+    {
+        let terms = Arc::new(Terms::new("limit".into(), limit as u16, *algorithm, &hasher));
+        let asked = [Asked::new(&Charge { terms: &terms, key: hasher.hash(b"key"), cost: 1 }, &Beliefs::default())];
+        let allowed = [(); 3].map(|()| {
+            let request = ask::charges("t", Task::Acquire, now, &asked);
+            let mut replies = script::replies(fake.run(&[], &[request]), 1).unwrap();
+            assert_eq!(replies.now, now);
+            replies.found.remove(0).unwrap().is_allowed()
+        });
+        assert_eq!(allowed, [true, true, false], "{algorithm:?}");
+    }
+}
+
 /// What the version before left, which kept no amounts, is read by the limit's own.
 #[test]
 fn keys_without_an_amount_are_read_by_the_limits_own() {
