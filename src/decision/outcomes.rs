@@ -37,15 +37,8 @@ impl Outcomes {
         match self {
             Self::One(outcome) => slice::from_ref(outcome),
             Self::Several(outcomes) => outcomes.as_slice(),
-            _ => self.others(),
-        }
-    }
-
-    #[inline(never)]
-    fn others(&self) -> &[Outcome] {
-        match self {
             Self::Overridden(overridden) => overridden.outcomes.as_slice(),
-            _ => &[],
+            Self::None => &[],
         }
     }
 

@@ -171,11 +171,7 @@ impl MemoryStore {
     #[inline]
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         let lock = &self.shards[shard].0;
-        match lock.try_lock() {
-            Ok(locked) => locked,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => wait_for(lock),
-        }
+        try_lock(lock).unwrap_or_else(|| wait_for(lock))
     }
 
     fn shard_among<'l>(&self, locked: Locked<'l, '_>, key: KeyHash) -> &'l mut Shard {
@@ -216,9 +212,19 @@ impl MemoryStore {
         let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         if let Some((_, shard)) = locked.iter_mut().find(|(index, _)| *index == next) {
             shard.sweep(slots, now);
-        } else if let Ok(mut shard) = self.shards[next].0.try_lock() {
+        } else if let Some(mut shard) = try_lock(&self.shards[next].0) {
             shard.sweep(slots, now);
         }
+    }
+}
+
+/// Takes a lock that nobody holds. Who panicked with it in hand, in a clock, had not begun to change anything.
+#[inline]
+fn try_lock(lock: &Mutex<Shard>) -> Option<MutexGuard<'_, Shard>> {
+    match lock.try_lock() {
+        Ok(locked) => Some(locked),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }
 
@@ -228,10 +234,8 @@ impl MemoryStore {
 fn wait_for(lock: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     for pauses in (0..PAUSES).map(|doubled| 1 << doubled) {
         (0..pauses).for_each(|_| hint::spin_loop());
-        match lock.try_lock() {
-            Ok(locked) => return locked,
-            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {}
+        if let Some(locked) = try_lock(lock) {
+            return locked;
         }
     }
     lock.lock().unwrap_or_else(PoisonError::into_inner)
