@@ -285,3 +285,16 @@ async fn a_receipt_of_another_limiter_gives_nothing_back() {
     two.refund(receipt).await.unwrap();
     assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
 }
+
+/// What a limit in the shadow says alone is no verdict of the decision.
+#[tokio::test]
+async fn a_limit_in_the_shadow_denies_nothing_alone() {
+    let limit = tower_ratelimit::Limit::new("logins", tower_ratelimit::FixedWindow::per_day(1)).shadow();
+    let limiter = tower_ratelimit::Limiter::new([limit]);
+    for has_room in [true, false] {
+        let decision = limiter.acquire("ann", 1).await.expect("a decision");
+        assert_eq!(decision.outcomes()[0].verdict().is_allowed(), has_room);
+        assert!(decision.is_allowed());
+        assert_eq!(decision.verdict(), tower_ratelimit::Verdict::NOW);
+    }
+}
