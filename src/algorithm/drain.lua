@@ -24,13 +24,15 @@ local n = 0
 hi = 0
 lo = 0
 if raw then
-  local until_hi, until_lo, detail, written = unpack_from('<I6I4I4I4', raw)
+  local detail, written
+  held_hi, held_lo, detail, written = unpack_from('<I6I4I4I4', raw)
   local rest = detail % one
+  local until_hi = held_hi % 1099511627776
   if written == a and until_hi < 9223372036 and rest <= a then
     -- Nearly always: what is below comes to the same, whatever there is.
     stamp = detail - rest
     hi = until_hi - now_hi
-    lo = until_lo - now_lo
+    lo = held_lo - now_lo
     if rest > 0 then
       lo = lo - 1
       n = a - rest
@@ -42,7 +44,8 @@ if raw then
     if hi < 0 then hi, lo, n = 0, 0, 0 end
   else
     if not drains then wanted = 2 break end
-    until_hi, until_lo, rest, stamp, written = drains.known(a, until_hi, until_lo, detail, written)
+    local until_lo
+    until_hi, until_lo, rest, stamp, written = drains.known(a, held_hi, held_lo, detail, written)
     hi, lo, n = drains.owed(a, until_hi, until_lo, rest, written)
     if written ~= a then
       stamp, owing = nil, owing or {}
@@ -55,9 +58,10 @@ if takes and free and room and cost > 0 then
   local owes_nothing = hi + lo == 0 and n == 0
   if owes_nothing and first then
     -- What the first charge leaves, it leaves of each key that owes nothing.
-    state = first
+    state, step = first, 1000
     hi = first_hi
     lo = first_lo
+    written_hi = hi
   else
     local amount, mark = a, 0
     if tick then
@@ -94,10 +98,13 @@ if takes and free and room and cost > 0 then
     end
     -- No instant is further off that leaves room for an amount: 2^63 µs.
     if hi >= 9223372036 and (hi > 9223372036 or lo >= 854775808) then mark, amount = 0, 0 end
-    state = pack('<I6I4I4I4', hi, lo, mark + n, amount)
+    written_hi, step = hi, 1000
+    -- Who adds to a debt will often do so again.
+    if not owes_nothing and amount > 0 then written_hi, step = hi + grade, grain end
+    state = pack('<I6I4I4I4', written_hi, lo, mark + n, amount)
     if owes_nothing then
       first, first_hi, first_lo = state, hi, lo
-      if noted then charge.first, charge[9], charge[10] = state, hi, lo end
+      if noted then charge.first, charge[11], charge[12] = state, hi, lo end
     end
   end
 end

@@ -15,6 +15,8 @@ use std::ops::{Add, Mul, Sub};
 
 use super::full::{FAR, Full};
 #[cfg(feature = "redis")]
+use super::grain::Grain;
+#[cfg(feature = "redis")]
 use super::ratio::mul_div;
 use super::ratio::{Divisor, div_ceil, mul_div_ceil};
 use super::shape::decided_by;
@@ -400,12 +402,16 @@ impl Drain {
     }
 
     /// The cost and the amount, then how long it takes to pay back all that leaves room for the cost,
-    /// and the cost: to the 1/amount of a µs, so that its twin only adds and compares.
+    /// and the cost: to the 1/amount of a µs, so that its twin only adds and compares. Last the grain.
     pub(super) fn numbers(&self, cost: u64, _: u64) -> Numbers {
         let cost = twin::within(cost, self.capacity);
         let room = self.capacity.checked_sub(cost).map_or([-1.0, 0.0, 0.0], |tokens| self.parts(tokens));
         let span = self.parts(cost);
-        Numbers::from_slice(&[cost as f64, self.amount.into(), room[0], room[1], room[2], span[0], span[1], span[2]])
+        // A sixteenth of the time that it takes to pay all back.
+        let grain = Grain::within(self.capacity as f64 * self.interval as f64 / f64::from(self.amount) / 16.0);
+        let mut numbers = Numbers::from_slice(&[cost as f64, self.amount.into()]);
+        numbers.extend(room.into_iter().chain(span).chain(grain.numbers()));
+        numbers
     }
 
     /// How long it takes to pay `tokens` back: 10^9 µs, µs, and 1/amount of a µs.
@@ -426,6 +432,7 @@ impl Drain {
 
     pub(super) fn recall(&self, held: &[State]) -> Option<Record> {
         let Some(&State { micros, counts: [detail, amount] }) = held.first() else { return Some(Record::EMPTY) };
+        let micros = if amount > 0 { Grain::taken_off(micros) } else { micros };
         if !Full::is_near_at(micros) || amount > 0 {
             return Some(Full { micros, detail, amount }.record());
         }

@@ -18,6 +18,7 @@ end
 
 -- What a key holds says: the instant, the fraction, the stamp, and the amount by which it is read.
 local function known(amount, hi, lo, rest, written)
+  if written > 0 then hi = hi % 1099511627776 end
   local near = is_near(hi, lo)
   if near and written > 0 then
     local low = rest % one_of(written)
@@ -153,5 +154,5 @@ local function refund_last(charge, mark_hi, mark_lo, mark_rest, mark_amount)
 end
 
 drains = { known = known, owed = owed, adopt = adopt }
-rules[100] = { numbers = '<dddddddd', refund = refund }
-rules[113] = { numbers = '<dddddddd', refund = refund_last }
+rules[100] = { numbers = '<dddddddddd', refund = refund }
+rules[113] = { numbers = '<dddddddddd', refund = refund_last }

@@ -18,6 +18,8 @@ mod civil;
 mod drain;
 mod fixed_window;
 mod full;
+#[cfg(feature = "redis")]
+mod grain;
 mod leaky_bucket;
 mod leaky_bucket_queue;
 mod log;
@@ -44,6 +46,8 @@ use calendar::Calendar;
 pub use calendar::Weekday;
 pub use calendar_window::CalendarWindow;
 pub use fixed_window::FixedWindow;
+#[cfg(all(test, feature = "redis"))]
+pub(crate) use grain::Grain;
 pub use leaky_bucket::LeakyBucket;
 pub use leaky_bucket_queue::LeakyBucketQueue;
 use leaky_bucket_queue::Queue;

@@ -3,7 +3,11 @@
 local n = 0
 hi = 0
 lo = 0
-if raw then hi, lo, n = unpack_from('<I6I4I4', raw) end
+if raw then
+  hi, lo, n = unpack_from('<I6I4I4', raw)
+  held_hi = hi
+  held_lo = lo
+end
 if letter == 119 then
   -- `b` is the period.
   if b ~= last_period then
@@ -27,4 +31,8 @@ elseif (hi - now_hi) * 1e9 + (lo - now_lo) <= 0 then
   end
 end
 free = n + cost <= a
-if takes and free and room and cost > 0 then state = pack('<I6I4I4I4', hi, lo, n + cost, 0) end
+if takes and free and room and cost > 0 then
+  state = pack('<I6I4I4I4', hi, lo, n + cost, 0)
+  written_hi = hi
+  step = 1000
+end

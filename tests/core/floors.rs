@@ -33,7 +33,8 @@ const FLOORS: &[(&str, &[&str])] = &[
 
 /// What all algorithms may use of the files next to them: what is no algorithm.
 const SHARED_BY_ALGORITHMS: &[&str] = &[
-    "calendar", "civil", "drain", "full", "log", "ratio", "rule", "shape", "share", "stamp", "twin", "windows", "zone",
+    "calendar", "civil", "drain", "full", "grain", "log", "ratio", "rule", "shape", "share", "stamp", "twin",
+    "windows", "zone",
 ];
 
 /// A file of the crate, by its path of modules: `["store", "memory", "table"]`.

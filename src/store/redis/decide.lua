@@ -17,9 +17,10 @@
     next_at = at + 1
     next_key = key + limits
   end
+  local id, state, charge, expires
   for i = 1, decides and limits or 0 do
-    local free, state, hi, lo, charge
-    local id = KEYS[name]
+    local free, hi, lo, written_hi, step
+    id, state, expires = KEYS[name], false, false
     name = name + 1
     if fresh then
       local size
@@ -33,7 +34,7 @@
       end
       is_shadow = letter >= 128
       if is_shadow then letter = letter - 128 end
-      local is_penalised, numbers = letter < 97, '<dddddddd'
+      local is_penalised, numbers = letter < 97, '<dddddddddd'
       if is_penalised then letter = letter + 32 end
       rule, one, first = false, false, false
       if letter == 119 then
@@ -45,21 +46,21 @@
         if not rule then wanted = letter break end
         numbers, noted = rule.numbers, true
       end
-      cost, a, b, c, d, e, f, g = unpack_from(numbers, text, from + 1)
+      cost, a, b, c, d, e, f, g, grade, grain = unpack_from(numbers, text, from + 1)
       from = from + 8 * #numbers - 7
       if noted or is_penalised then
         noted, charges = true, charges or {}
         -- What most note has its place from the start: a table that grows is made anew.
         if rule or is_penalised then
           charge = {
-            cost, a, b, c, d, e, f, g, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
-            state = false, expiry = false, one = false, tick = false, first = false,
+            cost, a, b, c, d, e, f, g, grade, grain, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
+            state = false, held = false, expires = false, one = false, tick = false, first = false,
             rule = rule, penalty = false, free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0,
           }
         else
           charge = {
-            cost, a, b, c, d, e, f, g, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
-            state = false, expiry = false, one = false, tick = false, first = false,
+            cost, a, b, c, d, e, f, g, grade, grain, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
+            state = false, held = false, expires = false, one = false, tick = false, first = false,
           }
         end
         charges[i] = charge
@@ -73,9 +74,9 @@
       charge = charges[i]
       letter, rule, is_shadow = charge.letter, charge.rule, charge.is_shadow
       cost, a, b, c, d = charge[1], charge[2], charge[3], charge[4], charge[5]
-      e, f, g = charge[6], charge[7], charge[8]
+      e, f, g, grade, grain = charge[6], charge[7], charge[8], charge[9], charge[10]
       one, tick, first = charge.one, charge.tick, charge.first
-      if first then first_hi, first_lo = charge[9], charge[10] end
+      if first then first_hi, first_lo = charge[11], charge[12] end
     end
     if rule then
       charge.key, charge.moved = id, false

@@ -65,14 +65,14 @@ local what, limits, decides, takes, wrong
 -- only the variables below: is it `noted`?
 local charges, noted
 -- Of one limit: its rule, if that is functions and not written out below, and the numbers that it works with;
-local letter, rule, is_shadow, cost, a, b, c, d, e, f, g
--- what its key held;
-local raw
+local letter, rule, is_shadow, cost, a, b, c, d, e, f, g, grade, grain
+-- what its key held, and the instant of that;
+local raw, held_hi, held_lo
 -- and what is worked out once for all requests that are alike.
 local one, tick, first, first_hi, first_lo
 local last_period, end_hi, end_lo
--- The last ms that was written out: keys that are charged together often vanish together.
-local last_ms, last_expiry
+-- The last expiry that was written out: keys that are charged together often vanish together.
+local last_hi, last_lo, last_expiry
 
 local rules, plus, add, sub, more, apart, rest_of, window_start, divide, expiry, read, write, guarded
 local seldom, drains

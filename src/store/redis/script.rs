@@ -134,9 +134,9 @@ const BELIEVED: u8 = b'o';
 /// What is said of a request that is the same as the one before it, but for its keys.
 const SAME: u8 = b'=';
 
-/// The length of what comes before a request's rules, and of a rule that is a letter and eight numbers.
+/// The length of what comes before a request's rules, and of a rule that is a letter and ten numbers.
 const HEAD: usize = 5;
-const USUAL: usize = 1 + 8 * 8;
+const USUAL: usize = 1 + 10 * 8;
 
 /// A clock that is handed in, for tests: the instant, and for how many ms keys are kept beyond
 /// what they mean, as Redis' own clock goes on while the test's stands still.

@@ -1,24 +1,22 @@
       -- What becomes of the limit: one that is alone is written at once, several are when all are known to have room.
       end
       if state then
-        -- The millisecond of Redis' clock at which (hi, lo) has passed: absolute, as spans that a script works out
-        -- start later than those that Redis counts from. Nothing is kept beyond the year 33,658.
-        local ms = hi * 1e6 + (lo + -lo % 1000) / 1000 + shift
-        if ms > 1e15 then ms = 1e15 end
-        if ms ~= last_ms then
-          last_ms = ms
-          last_expiry = format('%d', ms)
-        end
-        if not (noted or wrong) then
-          local kept = try('SET', id, state, 'PXAT', last_expiry)
-          if kept.err then wrong = kept end
+        -- An expiry is that of a whole step, so that a charge often finds the one that it is to leave.
+        local last = lo + -lo % step
+        if not raw or written_hi ~= held_hi or last ~= held_lo + -held_lo % step then
+          if hi ~= last_hi or last ~= last_lo then
+            last_hi = hi
+            last_lo = last
+            -- A millisecond of Redis' clock: absolute, as spans that a script works out start later than those that
+            -- Redis counts from. Nothing is kept beyond the year 33,658.
+            local ms = hi * 1e6 + last / 1000 + shift
+            if ms > 1e15 then ms = 1e15 end
+            last_expiry = format('%d', ms)
+          end
+          expires = last_expiry
         end
       end
-      if noted then
-        charge.key, charge.state, charge.expiry = id, state, last_expiry
-      elseif owing and cost > 0 and not (state or wrong or is_again) then
-        guarded(drains.adopt, unpack(owing[1]))
-      end
+      if noted then charge.key, charge.state, charge.held, charge.expires = id, state, raw, expires end
     end
     if noted then
       -- Of one limit, or more.
@@ -39,22 +37,35 @@
     if not (free or cost == 0 or is_shadow) then room = false end
     if wrong then break end
   end
-  if noted and decides and not (wanted or wrong or is_again) then
+  if decides and not (wanted or wrong or is_again) then
     local take = takes and room
     for i = 1, (take or owing) and limits or 0 do
-      local charge = charges[i]
-      local state = take and charge.state
-      if state and not charge.rule then
-        local kept = try('SET', charge.key, state, 'PXAT', charge.expiry)
-        if kept.err then wrong = kept end
-      elseif charge[1] == 0 then
+      if noted then
+        charge = charges[i]
+        id, state, rule, cost = charge.key, take and charge.state, charge.rule, charge[1]
+        raw, expires = charge.held, charge.expires
+      end
+      if state and not rule then
+        if not raw then
+          local kept = try('SET', id, state, 'PXAT', expires)
+          if kept.err then wrong = kept end
+        else
+          -- That keeps its expiry, and tells how long it is: of what has always been so long, what failed if not.
+          local kept = try('SETRANGE', id, '0', state)
+          if kept ~= 18 then
+            wrong = kept
+          elseif expires then
+            call('PEXPIREAT', id, expires)
+          end
+        end
+      elseif cost == 0 then
         -- Who asks for nothing changes nothing.
-      elseif charge.rule then
+      elseif rule then
         if take and charge.free then
-          guarded(charge.rule.commit, charge)
+          guarded(rule.commit, charge)
         elseif charge.moved then
           -- What another rate left is paid at this one, whatever is decided.
-          guarded(charge.rule.adopt, charge)
+          guarded(rule.adopt, charge)
         end
       elseif owing and owing[i] then
         guarded(drains.adopt, unpack(owing[i]))

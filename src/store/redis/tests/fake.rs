@@ -195,6 +195,12 @@ fn execute(lua: &Lua, keys: &mut Keys, time: u64, command: &str, args: &[Vec<u8>
             keys.insert(key.clone(), (Held::Text(args[1].clone()), Some(int(3) as u64)));
             return Ok(Value::Table(lua.create_table()?));
         }
+        "SETRANGE" => {
+            let Some((Held::Text(held), _)) = keys.get_mut(key) else { return Err(wrong()) };
+            assert_eq!((int(1), held.len()), (0, args[2].len()));
+            held.clone_from(&args[2]);
+            return Ok(Value::Integer(held.len() as i64));
+        }
         "DEL" => return Ok(Value::Integer(keys.remove(key).is_some().into())),
         "PEXPIREAT" => {
             if let Some((_, last)) = keys.get_mut(key) {

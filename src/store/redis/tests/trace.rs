@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::random::Random;
 use super::{Redis, variable};
-use crate::algorithm::{Algorithm, Log, Penalty, Room, Sentence, Standing, Twins};
+use crate::algorithm::{Algorithm, Grain, Log, Penalty, Room, Rule, Sentence, Standing, Twins};
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
@@ -255,21 +255,24 @@ impl<'a> Trace<'a> {
         let limits = self.terms.iter().zip(&self.memories).map(|(terms, memory)| {
             let name = key::name("t", terms, self.key);
             let held = keys.get(name.as_bytes()).and_then(|(held, _)| held.states());
+            let is_drained = matches!(terms.rule(), Rule::Drain(_) | Rule::Queue(_));
+            let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
+            let step = graded.map_or(1, |held| Grain::micros_of(held.micros));
             // It means as much as it did at the rate that has left it, until someone decides by another.
             let is_left = held.is_some_and(|held| terms.ceiling().adopts(&held));
-            (name, if is_left { 0 } else { memory.standing(terms.algorithm(), self.now).reset_after })
+            (name, if is_left { 0 } else { memory.standing(terms.algorithm(), self.now).reset_after }, step)
         });
         let penalties = self.terms.iter().zip(&self.penalties).map(|(terms, record)| {
             let left = record.until.saturating_sub(self.now);
-            (key::of_penalty(key::name("t", terms, self.key)), left.into())
+            (key::of_penalty(key::name("t", terms, self.key)), left.into(), 1)
         });
-        for (name, left) in limits.chain(penalties) {
+        for (name, left, step) in limits.chain(penalties) {
             let Some((_, last)) = keys.get(name.as_bytes()) else { continue };
             let last = last.expect("a key has a time to live");
             // Within its last ms a key is there and means nothing.
             if self.own_clock && left > 0 {
                 let until = u128::from(self.now) + left;
-                let expected = until.div_ceil(1_000).min(1_000_000_000_000_000);
+                let expected = until.next_multiple_of(step).div_ceil(1_000).min(1_000_000_000_000_000);
                 let off = u128::from(last).abs_diff(expected);
                 // Beyond 2^53 µs the ms is rounded, too.
                 let rounded = if until < 1 << 53 { 0 } else { 1 };
