@@ -21,18 +21,17 @@ end
 -- What is owed, and the stamp of the last charge, where that is known and counts.
 local stamp
 local n = 0
-hi = 0
-lo = 0
 if raw then
-  local detail, written
-  held_hi, held_lo, detail, written = unpack_from('<I6I4I4I4', raw)
+  local until_hi, until_lo, detail, written = unpack_from('<I6I4I4I4', raw)
+  held_hi = until_hi
+  held_lo = until_lo
+  until_hi = until_hi % 1099511627776
   local rest = detail % one
-  local until_hi = held_hi % 1099511627776
   if written == a and until_hi < 9223372036 and rest <= a then
     -- Nearly always: what is below comes to the same, whatever there is.
     stamp = detail - rest
     hi = until_hi - now_hi
-    lo = held_lo - now_lo
+    lo = until_lo - now_lo
     if rest > 0 then
       lo = lo - 1
       n = a - rest
@@ -43,43 +42,48 @@ if raw then
     end
     if hi < 0 then hi, lo, n = 0, 0, 0 end
   else
-    if not drains then wanted = 2 break end
-    local until_lo
-    until_hi, until_lo, rest, stamp, written = drains.known(a, held_hi, held_lo, detail, written)
+    if not drains then wrong = 2 break end
+    until_hi, until_lo, rest, stamp, written = drains.known(a, held_hi, until_lo, detail, written)
     hi, lo, n = drains.owed(a, until_hi, until_lo, rest, written)
     if written ~= a then
       stamp, owing = nil, owing or {}
       owing[i] = { id, a, hi, lo, n }
     end
   end
+else
+  hi = 0
+  lo = 0
 end
 free = hi < b or hi == b and (lo < c or lo == c and n <= d)
 if takes and free and room and cost > 0 then
   local owes_nothing = hi + lo == 0 and n == 0
   if owes_nothing and first then
     -- What the first charge leaves, it leaves of each key that owes nothing.
-    state, step = first, 1000
+    state = first
     hi = first_hi
     lo = first_lo
     written_hi = hi
+    step = 1000
   else
-    local amount, mark = a, 0
-    if tick then
-      if stamp and not owes_nothing then
-        local low = stamp % (8 * one)
-        local before = stamp - low
-        if before == tick then
-          low = low + one
-          if low > 7 * one then low = 7 * one end
-          mark = tick + low
-        elseif (tick - before) % 4294967296 < 2147483648 then
-          mark = tick
-        else
-          mark = tick + 7 * one
-        end
+    local amount = a
+    local mark
+    if not tick then
+      mark = 0
+    elseif stamp and not owes_nothing then
+      local ticked = 8 * one
+      local low = stamp % ticked
+      local before = stamp - low
+      if before == tick then
+        mark = stamp
+        low = low + one
+        if low < ticked then mark = mark + one end
+      elseif (tick - before) % 4294967296 < 2147483648 then
+        mark = tick
       else
         mark = tick + 7 * one
       end
+    else
+      mark = tick + 7 * one
     end
     hi = hi + e + now_hi
     lo = lo + f + now_lo
@@ -98,9 +102,14 @@ if takes and free and room and cost > 0 then
     end
     -- No instant is further off that leaves room for an amount: 2^63 µs.
     if hi >= 9223372036 and (hi > 9223372036 or lo >= 854775808) then mark, amount = 0, 0 end
-    written_hi, step = hi, 1000
-    -- Who adds to a debt will often do so again.
-    if not owes_nothing and amount > 0 then written_hi, step = hi + grade, grain end
+    if owes_nothing or amount == 0 then
+      written_hi = hi
+      step = 1000
+    else
+      -- Who adds to a debt will often do so again.
+      written_hi = hi + grade
+      step = grain
+    end
     state = pack('<I6I4I4I4', written_hi, lo, mark + n, amount)
     if owes_nothing then
       first, first_hi, first_lo = state, hi, lo

@@ -1,15 +1,15 @@
   -- Of one request: what it asks for of each limit, if it is not like the one before, and whether there is room.
-  local fresh, is_again, has_penalty = at > alike, false, false
-  local from
+  local fresh = at > alike
   local room, name, part, owing = true, key, parts + 1
   if fresh then
-    from = at + 5
+    from, is_again, has_penalty = at + 5, false, false
     local keys, low, high
     what, limits, keys, low, high = byte(text, at, at + 4)
     next_at, next_key = at + low + 256 * high, key + keys
-    takes, noted, decides = what == 97, limits > 1, what ~= 114 and what ~= 120 and what ~= 107
-    if not decides then
-      if seldom then guarded(seldom[what], from, name) else wanted = 1 end
+    takes, noted, decides = what == 97, limits > 1, limits
+    if what == 114 or what == 120 or what == 107 then
+      decides = 0
+      if seldom then guarded(seldom[what], from, name) else wrong = 1 end
     elseif seldom then
       seldom.forget()
     end
@@ -17,16 +17,15 @@
     next_at = at + 1
     next_key = key + limits
   end
-  local id, state, charge, expires
-  for i = 1, decides and limits or 0 do
-    local free, hi, lo, written_hi, step
-    id, state, expires = KEYS[name], false, false
+  for i = 1, decides do
+    local free, state, expires, hi, lo, written_hi, step, charge
+    local id = KEYS[name]
     name = name + 1
     if fresh then
       local size
       letter, size = byte(text, from, from + 1)
       if letter == 111 then
-        if not seldom then wanted = 1 break end
+        if not seldom then wrong = 1 break end
         is_again = guarded(seldom.compare, i, KEYS[name], sub_string(text, from + 2, from + 1 + size)) or is_again
         if is_again then takes = false end
         from, name = from + 2 + size, name + 1
@@ -43,7 +42,7 @@
         numbers = '<ddddddd'
       elseif letter ~= 100 and letter ~= 113 then
         rule = rules and rules[letter]
-        if not rule then wanted = letter break end
+        if not rule then wrong = letter break end
         numbers, noted = rule.numbers, true
       end
       cost, a, b, c, d, e, f, g, grade, grain = unpack_from(numbers, text, from + 1)
@@ -65,17 +64,30 @@
         end
         charges[i] = charge
         if is_penalised then
-          if not seldom then wanted = 1 break end
+          if not seldom then wrong = 1 break end
           charge.penalty, has_penalty = seldom.penalty(KEYS[name], from), true
           from, name = from + 40, name + 1
         end
       end
     elseif noted then
       charge = charges[i]
-      letter, rule, is_shadow = charge.letter, charge.rule, charge.is_shadow
-      cost, a, b, c, d = charge[1], charge[2], charge[3], charge[4], charge[5]
-      e, f, g, grade, grain = charge[6], charge[7], charge[8], charge[9], charge[10]
-      one, tick, first = charge.one, charge.tick, charge.first
+      -- One by one, as several at a time are put somewhere else first.
+      letter = charge.letter
+      rule = charge.rule
+      is_shadow = charge.is_shadow
+      cost = charge[1]
+      a = charge[2]
+      b = charge[3]
+      c = charge[4]
+      d = charge[5]
+      e = charge[6]
+      f = charge[7]
+      g = charge[8]
+      grade = charge[9]
+      grain = charge[10]
+      one = charge.one
+      tick = charge.tick
+      first = charge.first
       if first then first_hi, first_lo = charge[11], charge[12] end
     end
     if rule then

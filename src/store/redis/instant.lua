@@ -59,11 +59,14 @@ local at, key, length, next_at, next_key = 1, 1, #text
 local reply, parts = { pack('<I6I4I4I4', now_hi, now_lo, 0, 0), '', '', '' }, 1
 -- Up to where requests are all the same as the one that was read last.
 local alike = 0
--- What is to be done, for how many limits, whether that decides and takes, and why it can't be.
+-- What is to be done, for how many limits, of how many that decides, whether it takes, and why it can't be: a number
+-- is what is wanted for it.
 local what, limits, decides, takes, wrong
 -- One for each limit of a request and of those that are all the same. A limit that is alone and plain has none, and
--- only the variables below: is it `noted`?
-local charges, noted
+-- only the variables below: is it `noted`? And if not, is it answered as most are?
+local charges, noted, is_plain
+-- What else a request may have; and where in the text it is.
+local is_again, has_penalty, from
 -- Of one limit: its rule, if that is functions and not written out below, and the numbers that it works with;
 local letter, rule, is_shadow, cost, a, b, c, d, e, f, g, grade, grain
 -- what its key held, and the instant of that;

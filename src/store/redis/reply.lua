@@ -1,29 +1,38 @@
+      end
+      if wrong then break end
+    end
+    if has_penalty and what ~= 112 and not (room or wrong) then guarded(seldom.strike) end
+  end
   -- What is told of the request, unless something is to be made for it first.
-  if wrong and type(wrong) == 'number' then wanted, wrong = wrong, nil end
-  if not wanted then
+  if fresh then is_plain = decides > 0 and not (noted or is_again) end
+  if wrong and type(wrong) == 'number' then
+    wanted, wrong = wrong, nil
+  else
     if wrong then
       wrong = type(wrong) == 'table' and wrong.err or tostring(wrong)
       -- Redis 6.2 puts where it happened before it, `@user_script: 17: -`, and ends the line.
       wrong = sub_string(wrong, 1, 999):gsub('^@[^:]*: %d+: ', ''):gsub('^%-', ''):gsub('%s+$', '')
       reply[parts + 1], reply[parts + 2], reply[parts + 3] = 'e', pack('<I2', #wrong), wrong
       parts = parts + 3
+      wrong = nil
+    elseif is_plain then
+      if raw then
+        reply[parts + 1] = room and 'y\1\1' or 'n\1\1'
+        parts = parts + 2
+        reply[parts] = raw
+      else
+        parts = parts + 1
+        reply[parts] = room and 'y\1\0' or 'n\1\0'
+      end
     elseif is_again then
       seldom.ask_again()
-    elseif not decides then
-      reply[parts + 1] = char(121, 0)
-      parts = parts + 1
     elseif noted then
       reply[parts + 1] = char(room and 121 or 110, (part - parts - 1) / 2)
       parts = part
-    elseif raw then
-      reply[parts + 1] = room and 'y\1\1' or 'n\1\1'
-      parts = parts + 2
-      reply[parts] = raw
     else
+      reply[parts + 1] = char(121, 0)
       parts = parts + 1
-      reply[parts] = room and 'y\1\0' or 'n\1\0'
     end
-    wrong = nil
     if fresh and next_at <= length then
       local _, last = string.find(text, '^=*', next_at)
       alike = last

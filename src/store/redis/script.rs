@@ -11,7 +11,7 @@ use crate::algorithm::{Size, State};
 pub(super) const TEXT: &str = concat!(
     include_str!("instant.lua"),
     // For each request, once more if something had to be made for it: that is found out before anything is written.
-    "while at <= length do\nif wanted then\nwrong, rule = nil, nil\nif not plus then\n",
+    "while at <= length do\nif wanted then\nrule = nil\nif not plus then\n",
     include_str!("spans.lua"),
     "end\nif wanted == 1 then\n",
     include_str!("../../algorithm/penalty.lua"),
@@ -33,7 +33,10 @@ pub(super) const TEXT: &str = concat!(
     include_str!("../../algorithm/drain.lua"),
     "else\n",
     include_str!("../../algorithm/window.lua"),
+    include_str!("expiry.lua"),
+    include_str!("keep.lua"),
     include_str!("verdict.lua"),
+    include_str!("keep.lua"),
     include_str!("reply.lua"),
 );
 
