@@ -2,7 +2,7 @@
 -- more, the count of the window before, and that of its own.
 rule = { numbers = '<dddd', peek = false, commit = false, refund = false }
 
--- The start of the window that counts now, how far into it now is, and both counts.
+-- What a key holds, the start of the window that counts now, how far into it now is, and both counts.
 local function windows(key, period)
   local raw, hi, lo, before, count = read(key)
   local start_hi, start_lo = window_start(period)
@@ -17,13 +17,13 @@ local function windows(key, period)
     start_hi, start_lo = plus(hi, lo, -2 * period)
     elapsed = 0
   end
-  return raw, start_hi, start_lo, elapsed, before, count
+  return raw, start_hi, start_lo, elapsed, before, count, hi, lo
 end
 
-local function remember(key, period, hi, lo, before, count)
+local function remember(key, period, hi, lo, before, count, was_hi, was_lo)
   if count > 0 then
     hi, lo = plus(hi, lo, 2 * period)
-    return write(key, hi, lo, before, count, hi, lo)
+    return write(key, hi, lo, before, count, hi, lo, was_hi, was_lo)
   end
   if before == 0 then return call('DEL', key) end
   -- The window before, seen as its own.
@@ -33,8 +33,9 @@ end
 
 function rule.peek(charge)
   local cost, limit, period, rounds_up = charge[1], charge[2], charge[3], charge[4]
-  local raw, hi, lo, elapsed, before, count = windows(charge.key, period)
+  local raw, hi, lo, elapsed, before, count, was_hi, was_lo = windows(charge.key, period)
   charge.hi, charge.lo, charge.n, charge.count = hi, lo, before, count
+  charge.was_hi, charge.was_lo = raw ~= '' and was_hi, was_lo
   local weighted, rest = 0, 0
   if before > 0 then weighted, rest = divide(before, period - elapsed, period) end
   if rest > 0 then weighted = weighted + rounds_up end
@@ -42,7 +43,7 @@ function rule.peek(charge)
 end
 
 function rule.commit(charge)
-  remember(charge.key, charge[3], charge.hi, charge.lo, charge.n, charge.count + charge[1])
+  remember(charge.key, charge[3], charge.hi, charge.lo, charge.n, charge.count + charge[1], charge.was_hi, charge.was_lo)
 end
 
 -- The mark is the instant at which the charge's own window meant nothing any more.

@@ -54,7 +54,7 @@
           charge = {
             cost, a, b, c, d, e, f, g, grade, grain, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
             state = false, held = false, expires = false, one = false, tick = false, first = false,
-            rule = rule, penalty = false, free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0,
+            rule = rule, penalty = false, free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0, was_hi = false, was_lo = 0,
           }
         else
           charge = {
@@ -74,7 +74,6 @@
       -- One by one, as several at a time are put somewhere else first.
       letter = charge.letter
       rule = charge.rule
-      is_shadow = charge.is_shadow
       cost = charge[1]
       a = charge[2]
       b = charge[3]

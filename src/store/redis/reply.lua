@@ -1,3 +1,14 @@
+      elseif charge[1] == 0 then
+        -- Who asks for nothing changes nothing.
+      elseif charge.rule then
+        if take and charge.free then
+          guarded(charge.rule.commit, charge)
+        elseif charge.moved then
+          -- What another rate left is paid at this one, whatever is decided.
+          guarded(charge.rule.adopt, charge)
+        end
+      elseif owing and owing[i] then
+        guarded(drains.adopt, unpack(owing[i]))
       end
       if wrong then break end
     end

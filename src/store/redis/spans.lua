@@ -91,7 +91,11 @@ function read(key)
   return raw, unpack_from('<I6I4I4I4', raw)
 end
 
--- Writes what a key holds, to be forgotten at (until_hi, until_lo).
-function write(key, hi, lo, a, b, until_hi, until_lo)
-  call('SET', key, pack('<I6I4I4I4', hi, lo, a, b), 'PXAT', expiry(until_hi, until_lo))
+-- Writes what a key holds, to be forgotten at (until_hi, until_lo); over what was there if that was to be at
+-- (was_hi, was_lo).
+function write(key, hi, lo, a, b, until_hi, until_lo, was_hi, was_lo)
+  local state = pack('<I6I4I4I4', hi, lo, a, b)
+  if not was_hi then return call('SET', key, state, 'PXAT', expiry(until_hi, until_lo)) end
+  call('SETRANGE', key, '0', state)
+  if until_hi ~= was_hi or until_lo ~= was_lo then call('PEXPIREAT', key, expiry(until_hi, until_lo)) end
 end

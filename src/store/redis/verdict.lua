@@ -14,7 +14,7 @@
       if not raw then
         reply[part + 1], reply[part + 2] = '\0', ''
       else
-        reply[part + 1] = #raw == 18 and '\1' or char(#raw / 18)
+        reply[part + 1] = rule and char(#raw / 18) or '\1'
         reply[part + 2] = raw
       end
       part = part + 2
@@ -24,24 +24,16 @@
       end
     end
     -- Who takes nothing needs no room, and nobody does of a limit that is not enforced.
-    if not (free or cost == 0 or is_shadow) then room = false end
+    if not (free or cost == 0) then
+      if noted then is_shadow = charge.is_shadow end
+      if not is_shadow then room = false end
+    end
     if wrong then break end
   end
   if noted and not (wrong or is_again) then
     local take = takes and room
     for i = 1, (take or owing) and decides or 0 do
       local charge = charges[i]
-      local rule, state = charge.rule, take and charge.state
-      if charge[1] == 0 then
-        -- Who asks for nothing changes nothing.
-      elseif rule then
-        if take and charge.free then
-          guarded(rule.commit, charge)
-        elseif charge.moved then
-          -- What another rate left is paid at this one, whatever is decided.
-          guarded(rule.adopt, charge)
-        end
-      elseif not state then
-        if owing and owing[i] then guarded(drains.adopt, unpack(owing[i])) end
-      else
+      local state = take and charge.state
+      if state then
         local id, raw, expires = charge.key, charge.held, charge.expires
