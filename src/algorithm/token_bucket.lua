@@ -34,16 +34,22 @@ local function recall(charge)
   return raw, hi, lo, count, amount > 0 and amount or charge[3]
 end
 
+-- The instant from which no token is missing of those missing before (hi, lo).
+local function full_at(hi, lo, count, amount, interval)
+  return plus(hi, lo, (ceil(count / amount) - 1) * interval)
+end
+
 -- Notes that `count` tokens are missing before (hi, lo).
-local function hold(charge, hi, lo, count)
-  local amount, interval = charge[3], charge[4]
-  local until_hi, until_lo = plus(hi, lo, (ceil(count / amount) - 1) * interval)
-  write(charge.key, hi, lo, count, amount, until_hi, until_lo)
+local function hold(charge, hi, lo, count, was_hi, was_lo)
+  local amount = charge[3]
+  local until_hi, until_lo = full_at(hi, lo, count, amount, charge[4])
+  write(charge.key, hi, lo, count, amount, until_hi, until_lo, was_hi, was_lo)
 end
 
 function rule.peek(charge)
   local raw, hi, lo, count, amount = recall(charge)
-  charge.moved = amount ~= charge[3]
+  charge.moved, charge.was_hi = amount ~= charge[3], false
+  if raw ~= '' and not charge.moved then charge.was_hi, charge.was_lo = full_at(hi, lo, count, amount, charge[4]) end
   count, charge.n = missing(charge, hi, lo, count, amount)
   charge.count = count
   return count + charge[1] <= charge[2], raw
@@ -51,7 +57,7 @@ end
 
 function rule.commit(charge)
   local hi, lo = plus(now_hi, now_lo, charge.n)
-  hold(charge, hi, lo, charge.count + charge[1])
+  hold(charge, hi, lo, charge.count + charge[1], charge.was_hi, charge.was_lo)
 end
 
 -- Has what is missing come back at the limit's own rate from now on.

@@ -135,7 +135,7 @@ async fn a_charge_without_an_answer_is_never_sent_again() {
 async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
     let cluster = RedisCluster::start(0);
     let may = "~ratelimit:* -@all +asking +cluster|slots +evalsha +script|exists +script|load \
-               +time +get +set +del +rpush +lindex +lrange +lset +ltrim +pexpireat";
+               +time +get +set +setrange +del +rpush +lindex +lrange +lset +ltrim +pexpireat";
     for node in 0..3 {
         cluster.tell(node, &format!("ACL SETUSER limiter on >secret {may}"));
         cluster.tell(node, "ACL SETUSER default -@scripting");

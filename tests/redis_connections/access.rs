@@ -14,7 +14,7 @@ use crate::{charge, limiter};
 
 /// As the documentation of `RedisConfig` has it.
 const PERMISSIONS: &str = "resetkeys ~ratelimit:* -@all +evalsha +script|load +script|exists \
-     +time +get +set +del +lindex +lrange +lset +ltrim +rpush +pexpireat";
+     +time +get +set +setrange +del +lindex +lrange +lset +ltrim +rpush +pexpireat";
 
 fn allow(server: &RedisServer, user: &str, rules: &str) {
     let () = server.ask(

@@ -52,7 +52,7 @@ use crate::error::StoreError;
 ///
 /// ```text
 /// ACL SETUSER limits on >secret resetkeys ~ratelimit:* -@all +evalsha +script|load +script|exists
-///   +time +get +set +del +lindex +lrange +lset +ltrim +rpush +pexpireat
+///   +time +get +set +setrange +del +lindex +lrange +lset +ltrim +rpush +pexpireat
 /// ```
 ///
 /// In a Cluster also `+asking +cluster|slots`; through Sentinel also `+role`; a database other than 0
