@@ -12,7 +12,9 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd};
 use limits::{Patient, all};
 use redis_server::RedisServer;
-use tower_ratelimit::{Algorithm, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, SlidingLog, StoreErrorKind};
+use tower_ratelimit::{
+    Algorithm, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, SlidingLog, StoreErrorKind, TokenBucket,
+};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -62,7 +64,8 @@ async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
                 left.push(cmd("PTTL").arg(key).query_async(&mut connection).await.expect("a time to live"));
             }
             let [left] = left[..] else { panic!("{name} has {left:?}") };
-            let most = outcome.reset_after().as_micros().div_ceil(1_000) as i64 + 1;
+            // And of a bucket up to a sixteenth of what it takes to fill.
+            let most = outcome.reset_after().as_micros().div_ceil(1_000) as i64 + 1 + 4_000 / 16;
             assert!(0 < left && left <= most, "{name}: {left} ms of {most}");
         }
     }
@@ -72,6 +75,35 @@ async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), gone).await.expect("what means nothing is gone");
+}
+
+/// By limiters of two sizes, as old and new processes are, which round it to 5 s and to 500 s.
+#[tokio::test]
+async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = connection(&server).await;
+    let limiters = [100, 10_000].map(|tokens| {
+        let bucket = TokenBucket::new(tokens, 1, Duration::from_secs(1));
+        (u64::from(tokens) * 1_000 / 16, Limiter::new([Limit::new("limit", bucket)]).patient().store(store.clone()))
+    });
+    let (mut expiries, mut rounded) = (Vec::new(), 0);
+    for round in 0..100 {
+        let (most, limiter) = &limiters[usize::from(round % 10 == 9)];
+        let decision = limiter.acquire("key", 1).await.expect("a decision");
+        assert!(decision.is_allowed(), "round {round}: {decision:?}");
+        let key = keys(&mut connection).await.remove(0);
+        let expires: u64 = cmd("PEXPIRETIME").arg(key).query_async(&mut connection).await.expect("an expiry");
+        let reset = decision.at().as_micros() + decision.outcomes()[0].reset_after().as_micros() as u64;
+        let least = reset.div_ceil(1_000);
+        assert!((least..=least + most).contains(&expires), "round {round}: {expires} for {least}");
+        assert!(round > 0 || expires == least, "a key that is charged once lives no longer");
+        rounded += u32::from(expires > least);
+        expiries.push(expires);
+    }
+    assert!(rounded > 80, "{rounded} of 100 are rounded up");
+    expiries.dedup();
+    assert!((10..60).contains(&expiries.len()), "it is set {} times by 100 charges", expiries.len());
 }
 
 #[tokio::test]

@@ -59,6 +59,7 @@ if takes and free and room and cost > 0 then
   local owes_nothing = hi + lo == 0 and n == 0
   if owes_nothing and first then
     -- What the first charge leaves, it leaves of each key that owes nothing.
+    if noted then first_hi, first_lo = charge[11], charge[12] end
     state = first
     hi = first_hi
     lo = first_lo

@@ -2,7 +2,7 @@
   local fresh = at > alike
   local room, name, part, owing = true, key, parts + 1
   if fresh then
-    from, is_again, has_penalty = at + 5, false, false
+    from, is_again, has_penalty, allowed = at + 5, false, false, false
     local keys, low, high
     what, limits, keys, low, high = byte(text, at, at + 4)
     next_at, next_key = at + low + 256 * high, key + keys
@@ -87,7 +87,6 @@
       one = charge.one
       tick = charge.tick
       first = charge.first
-      if first then first_hi, first_lo = charge[11], charge[12] end
     end
     if rule then
       charge.key, charge.moved = id, false

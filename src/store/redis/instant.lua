@@ -71,7 +71,8 @@ local is_again, has_penalty, from
 local letter, rule, is_shadow, cost, a, b, c, d, e, f, g, grade, grain
 -- what its key held, and the instant of that;
 local raw, held_hi, held_lo
--- and what is worked out once for all requests that are alike.
+-- and what is worked out once for all requests that are alike: also how the answer of several limits begins.
+local allowed, denied
 local one, tick, first, first_hi, first_lo
 local last_period, end_hi, end_lo
 -- The last expiry that was written out: keys that are charged together often vanish together.

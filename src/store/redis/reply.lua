@@ -38,7 +38,12 @@
     elseif is_again then
       seldom.ask_again()
     elseif noted then
-      reply[parts + 1] = char(room and 121 or 110, (part - parts - 1) / 2)
+      if not allowed then
+        local keys = (part - parts - 1) / 2
+        allowed = char(121, keys)
+        denied = char(110, keys)
+      end
+      reply[parts + 1] = room and allowed or denied
       parts = part
     else
       reply[parts + 1] = char(121, 0)
