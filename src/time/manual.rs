@@ -9,7 +9,7 @@ use super::{Clock, Timestamp, clamp};
 /// A clock that moves only when it is told to, for tests. Its clones tell the same time.
 ///
 /// It moves no timers: what waits ([`Limiter::wait`](crate::Limiter::wait), a queue's delays) sleeps
-/// in Tokio's time. To test that, leave the [`SystemClock`] and let `tokio::time::pause` stop both.
+/// in Tokio's time. To test that, leave the [`SystemClock`](crate::SystemClock) and let `tokio::time::pause` stop both.
 ///
 /// ```
 /// use std::time::Duration;
