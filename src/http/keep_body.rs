@@ -75,7 +75,6 @@ where
         self.limited.get_mut().poll_ready(context)
     }
 
-    #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         KeepBodyFuture { response: self.limited.limit(request) }
     }
