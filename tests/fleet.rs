@@ -15,7 +15,7 @@ use deadpool_redis::redis::{Client, Connection, cmd};
 use limits::Patient;
 use redis_server::RedisServer;
 use tokio::sync::Barrier;
-use tower_ratelimit::{Limit, Limiter, RedisStore};
+use tower_ratelimit::{Limit, Limiter, RedisConfig};
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 64;
@@ -57,7 +57,7 @@ fn process_of_the_fleet() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let store = RedisStore::connect(&url).await.expect("a connection");
+        let store = RedisConfig::node(url).patient().connect().await.expect("a connection");
         println!("\nready");
         let begin = std::io::stdin().lines().next();
         assert!(begin.is_some(), "the fleet begins");

@@ -23,7 +23,7 @@ fn limits(tokens: u32, period: Duration) -> Vec<Limit> {
 }
 
 async fn store(server: &RedisServer) -> RedisStore {
-    RedisStore::connect(&server.url()).await.expect("a connection")
+    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
 }
 
 async fn connection(server: &RedisServer) -> MultiplexedConnection {

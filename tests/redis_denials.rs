@@ -19,8 +19,8 @@ use redis_server::RedisServer;
 use split_mix::Random;
 use tower_ratelimit::{
     Algorithm, BreakerState, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter,
-    ManualClock, MemoryStore, Receipt, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter, StoreErrorKind,
-    Timestamp, TokenBucket,
+    ManualClock, MemoryStore, Receipt, RedisConfig, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter,
+    StoreErrorKind, Timestamp, TokenBucket,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -49,7 +49,7 @@ struct Setup {
 impl Setup {
     async fn new() -> Self {
         let server = RedisServer::start();
-        let store = RedisStore::connect(&server.url()).await.expect("a connection");
+        let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
         let client = Client::open(server.url()).expect("a client");
         let connection = client.get_multiplexed_async_connection().await.expect("a connection");
         Self { server, store, connection }
@@ -262,7 +262,7 @@ async fn what_another_process_resets_is_seen_soon() {
     let setup = Setup::new().await;
     let limiter = setup.limiter(FixedWindow::per_day(1));
     exhaust(&limiter).await;
-    let another = RedisStore::connect(&setup.server.url()).await.expect("a connection");
+    let another = RedisConfig::node(setup.server.url()).patient().connect().await.expect("a connection");
     limiter.clone().store(another).reset("key").await.expect("a reset");
     let started = Instant::now();
     while !acquire(&limiter, 1).await.is_allowed() {

@@ -158,7 +158,7 @@ impl Subject {
 
     #[cfg(feature = "redis")]
     async fn redis(server: &redis_server::RedisServer) -> Self {
-        let store = tower_ratelimit::RedisStore::connect(&server.url()).await.expect("a connection");
+        let store = tower_ratelimit::RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
         let limiter = move |limits, clock| Limiter::new(limits).patient().store(store.clone().clock(clock));
         Self { name: "redis", limiter: Box::new(limiter) }
     }

@@ -294,14 +294,17 @@ impl Drain {
         tell: impl FnOnce(&Record, Room, Record, Standing) -> T,
     ) -> T {
         let narrowly = self.is_narrow(record, now, cost).then(|| self.debt::<u64>(record, now));
-        let (room, mark, standing) = match narrowly {
+        // Told in each arm, so that the compiler sees how little there is to tell in the first.
+        match narrowly {
             Some(before) if before + self.units::<u64>(cost) <= self.units(self.capacity) => {
                 let (mark, standing) = self.add(record, now, before, cost);
-                (Room::NOW, mark, standing)
+                tell(record, Room::NOW, mark, standing)
             }
-            _ => self.settle_in_steps(record, now, cost),
-        };
-        tell(record, room, mark, standing)
+            _ => {
+                let (room, mark, standing) = self.settle_in_steps(record, now, cost);
+                tell(record, room, mark, standing)
+            }
+        }
     }
 
     /// The same for what is no everyday matter, and where there is no room.

@@ -122,7 +122,7 @@ impl Decision {
     #[inline]
     pub fn verdict(&self) -> Verdict {
         // Most have one limit.
-        if let [outcome] = self.outcomes()
+        if let Some(outcome) = self.outcomes.only()
             && outcome.is_enforced()
         {
             return outcome.verdict();
@@ -135,7 +135,10 @@ impl Decision {
     #[must_use]
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        !self.outcomes().iter().any(Outcome::denies)
+        match self.outcomes.only() {
+            Some(outcome) => !outcome.denies(),
+            None => !self.outcomes().iter().any(Outcome::denies),
+        }
     }
 
     /// Whether it was denied as one of its keys is under a [`Penalty`](crate::Penalty), or is so from now on.

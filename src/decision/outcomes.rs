@@ -1,8 +1,9 @@
 //! What all limits say of a request, kept where it costs no allocation.
 
 use std::cell::RefCell;
+use std::mem::{self, ManuallyDrop};
 use std::sync::Arc;
-use std::{fmt, mem, slice};
+use std::{fmt, slice};
 
 use super::outcome::Outcome;
 use crate::terms::Terms;
@@ -16,14 +17,6 @@ pub(super) enum Outcomes {
     None,
     One(Outcome),
     Several(Several),
-    /// With the terms of limits that were of another size for this request: seldom, and so apart.
-    Overridden(Box<Overridden>),
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Overridden {
-    outcomes: Several,
-    terms: Box<[Arc<Terms>]>,
 }
 
 impl Outcomes {
@@ -32,14 +25,21 @@ impl Outcomes {
         if limits > 1 { Self::Several(Several::spare()) } else { Self::None }
     }
 
+    /// That of the one limit that there is, mostly.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&Outcome> {
+        if let Self::One(outcome) = self { Some(outcome) } else { None }
+    }
+
     #[inline]
     pub(super) fn as_slice(&self) -> &[Outcome] {
-        match self {
-            Self::One(outcome) => slice::from_ref(outcome),
-            Self::Several(outcomes) => outcomes.as_slice(),
-            Self::Overridden(overridden) => overridden.outcomes.as_slice(),
-            Self::None => &[],
-        }
+        self.only().map_or_else(|| self.none_or_several(), slice::from_ref)
+    }
+
+    // Not inlined, so that where there is one, little else is in the way.
+    #[inline(never)]
+    fn none_or_several(&self) -> &[Outcome] {
+        if let Self::Several(outcomes) = self { outcomes.as_slice() } else { &[] }
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [Outcome] {
@@ -47,59 +47,53 @@ impl Outcomes {
             Self::None => &mut [],
             Self::One(outcome) => slice::from_mut(outcome),
             Self::Several(outcomes) => outcomes.as_mut_slice(),
-            Self::Overridden(overridden) => overridden.outcomes.as_mut_slice(),
         }
     }
 
     /// Adds terms to those that were noted before, which come first.
     #[cold]
     pub(super) fn overridden(self, terms: &[Arc<Terms>]) -> Self {
-        let mut outcomes = Several::spare();
-        self.as_slice().iter().for_each(|outcome| outcomes.push(outcome.clone()));
-        let terms = [self.all_overridden(), terms].concat().into();
-        Self::Overridden(Box::new(Overridden { outcomes, terms }))
+        let overridden = [self.all_overridden(), terms].concat().into();
+        let mut several = self.into_several();
+        *several.overridden = overridden;
+        Self::Several(several)
     }
 
     pub(super) fn all_overridden(&self) -> &[Arc<Terms>] {
-        match self {
-            Self::Overridden(overridden) => &overridden.terms,
-            Self::None | Self::One(_) | Self::Several(_) => &[],
-        }
+        if let Self::Several(outcomes) = self { &outcomes.overridden } else { &[] }
     }
 
     #[inline]
     pub(super) fn push(&mut self, outcome: Outcome) {
         match self {
             Self::None => *self = Self::One(outcome),
+            Self::One(_) => self.push_second(outcome),
             Self::Several(outcomes) => outcomes.push(outcome),
-            _ => self.push_another(outcome),
         }
     }
 
-    fn push_another(&mut self, outcome: Outcome) {
-        let mut several = match mem::replace(self, Self::None) {
+    fn push_second(&mut self, outcome: Outcome) {
+        let mut several = mem::replace(self, Self::None).into_several();
+        several.push(outcome);
+        *self = Self::Several(several);
+    }
+
+    fn into_several(self) -> Several {
+        match self {
             Self::None => Several::spare(),
-            Self::One(first) => {
+            Self::One(outcome) => {
                 let mut several = Several::spare();
-                several.push(first);
+                several.push(outcome);
                 several
             }
             Self::Several(several) => several,
-            Self::Overridden(mut overridden) => {
-                overridden.outcomes.push(outcome);
-                *self = Self::Overridden(overridden);
-                return;
-            }
-        };
-        several.push(outcome);
-        *self = Self::Several(several);
+        }
     }
 
     pub(super) fn retain(&mut self, is_kept: impl Fn(&Outcome) -> bool) {
         match self {
             Self::One(outcome) if !is_kept(outcome) => *self = Self::None,
             Self::Several(outcomes) => outcomes.retain(is_kept),
-            Self::Overridden(overridden) => overridden.outcomes.retain(is_kept),
             Self::None | Self::One(_) => {}
         }
     }
@@ -107,9 +101,12 @@ impl Outcomes {
 
 /// Outcomes in a vector, of which an earlier request may have left more: so they are written where they stay, with
 /// no call in between that makes room.
+// All that there is to do once it is dropped is one call, so that it is hardly in the way of decisions that have none.
 pub(crate) struct Several {
-    outcomes: Vec<Outcome>,
+    outcomes: ManuallyDrop<Vec<Outcome>>,
     len: usize,
+    /// The terms of limits that were of another size for this request: seldom any.
+    overridden: ManuallyDrop<Box<[Arc<Terms>]>>,
 }
 
 /// The most vectors that a thread keeps, and the most outcomes that there is room for in one of them.
@@ -124,7 +121,8 @@ impl Several {
     pub(crate) fn spare() -> Self {
         // A thread that ends has none any more.
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
-        Self { outcomes: spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4)), len: 0 }
+        let outcomes = spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4));
+        Self { outcomes: ManuallyDrop::new(outcomes), len: 0, overridden: ManuallyDrop::default() }
     }
 
     #[inline]
@@ -161,6 +159,7 @@ impl Clone for Several {
     fn clone(&self) -> Self {
         let mut several = Self::spare();
         self.as_slice().iter().for_each(|outcome| several.push(outcome.clone()));
+        several.overridden = self.overridden.clone();
         several
     }
 }
@@ -172,8 +171,10 @@ impl fmt::Debug for Several {
 }
 
 impl Drop for Several {
+    #[inline(never)]
     fn drop(&mut self) {
-        let outcomes = mem::take(&mut self.outcomes);
+        drop(mem::take(&mut *self.overridden));
+        let outcomes = mem::take(&mut *self.outcomes);
         if outcomes.capacity() <= LARGEST {
             let _ = SPARE.try_with(|spare| {
                 let mut spare = spare.borrow_mut();

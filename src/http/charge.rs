@@ -10,9 +10,10 @@ use bytes::Bytes;
 use http::Response;
 use smallvec::SmallVec;
 
-use super::headers::Left;
+use super::headers::Draft;
 use super::shared::Shared;
-use crate::decision::{Decision, Room};
+use super::visit::Visit;
+use crate::decision::{Decision, Outcome, Room};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Extracted, KeyBuf, Missing};
@@ -41,7 +42,7 @@ pub(super) enum Asking {
     /// It may go on, and there is nothing to tell,
     GoOn,
     /// or nothing to do but to tell this.
-    Tell(Left),
+    Tell(Draft),
     /// It ends here.
     Refuse(Response<Bytes>),
     Now(Asked),
@@ -60,90 +61,76 @@ impl fmt::Debug for Asking {
     }
 }
 
-/// Asks whether a request may go on, and charges it if so. What comes of most decisions `at_once` says, which looks at
-/// them where they lie: they take longer to move about than to make.
-#[inline]
-pub(super) fn ask(
-    shared: &Arc<Shared>,
-    head: &RequestHead<'_>,
-    at_once: impl FnOnce(&Decision) -> Option<Asking>,
-) -> Asking {
-    let Some((limit, terms)) = shared.guard.limits().only() else { return ask_several(shared, head, at_once) };
-    match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
-        Ok(Applies::Now(charge)) => {
-            let answer = shared.guard.acquire(&[charge]);
-            if let Some(asking) = answer.settled().and_then(at_once) {
-                return asking;
-            }
-            decided(answer, Box::default())
+impl Visit<'_> {
+    /// Asks whether a request may go on, and charges it if so.
+    #[inline]
+    pub(super) fn charge(&self, head: &RequestHead<'_>) -> Asking {
+        let shared = &*self.shared;
+        let Some((limit, terms)) = shared.guard.limits().only() else { return self.charge_several(head) };
+        match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
+            Ok(Applies::Now(charge)) => self.charged(shared.guard.acquire(&[charge]), &[], head),
+            Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
+            Ok(Applies::Not) => Asking::Now(Ok(None)),
+            Err(failure) => Asking::Now(Err(failure)),
         }
-        Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
-        Ok(Applies::Not) => Asking::Now(Ok(None)),
-        Err(failure) => Asking::Now(Err(failure)),
     }
-}
 
-fn ask_several(
-    shared: &Arc<Shared>,
-    head: &RequestHead<'_>,
-    at_once: impl FnOnce(&Decision) -> Option<Asking>,
-) -> Asking {
-    let limits = shared.guard.limits();
-    let other_sizes = limits.other_sizes(head);
-    let mut charges: SmallVec<[Charge<'_>; 8]> = SmallVec::new();
-    let mut later: Vec<KeyToCome> = Vec::new();
-    let mut searching: Vec<Searched> = Vec::new();
-    let mut key = KeyBuf::default();
-    for (limit, terms) in limits.alone() {
-        match applies(shared, &other_sizes, limit, terms, head, &mut key) {
-            Ok(Applies::Now(charge)) => charges.push(charge),
-            Ok(Applies::Later(key)) => later.push(*key),
-            Ok(Applies::Not) => {}
-            Err(failure) => return Asking::Now(Err(failure)),
-        }
-    }
-    for (index, together) in limits.together().iter().enumerate() {
-        let mut failure = None;
-        let rest = together.search.search(head, &mut |place, key| {
-            let found = together.at(place).map(|limit| found(shared, &other_sizes, limit, key, head));
-            match found {
-                Some(Ok(charge)) => charges.extend(charge),
-                Some(Err(why)) => failure = failure.take().or(Some(why)),
-                None => {}
+    #[inline(never)]
+    fn charge_several(&self, head: &RequestHead<'_>) -> Asking {
+        let shared = &*self.shared;
+        let limits = shared.guard.limits();
+        let other_sizes = limits.other_sizes(head);
+        let mut charges: SmallVec<[Charge<'_>; 8]> = SmallVec::new();
+        let mut later: Vec<KeyToCome> = Vec::new();
+        let mut searching: Vec<Searched> = Vec::new();
+        let mut key = KeyBuf::default();
+        for (limit, terms) in limits.alone() {
+            key.clear();
+            match applies(shared, &other_sizes, limit, terms, head, &mut key) {
+                Ok(Applies::Now(charge)) => charges.push(charge),
+                Ok(Applies::Later(key)) => later.push(*key),
+                Ok(Applies::Not) => {}
+                Err(failure) => return Asking::Now(Err(failure)),
             }
-        });
-        if let Some(failure) = failure {
-            return Asking::Now(Err(failure));
         }
-        searching.extend(rest.map(|rest| Searched { index, rest, head: OwnHead::of(head) }));
-    }
-    if !later.is_empty() || !searching.is_empty() {
-        let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
+        for (index, together) in limits.together().iter().enumerate() {
+            let mut failure = None;
+            let rest = together.search.search(head, &mut |place, key| {
+                let found = together.at(place).map(|limit| found(shared, &other_sizes, limit, key, head));
+                match found {
+                    Some(Ok(charge)) => charges.extend(charge),
+                    Some(Err(why)) => failure = failure.take().or(Some(why)),
+                    None => {}
+                }
+            });
+            if let Some(failure) = failure {
+                return Asking::Now(Err(failure));
+            }
+            searching.extend(rest.map(|rest| Searched { index, rest, head: OwnHead::of(head) }));
+        }
+        if !later.is_empty() || !searching.is_empty() {
+            let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
+            drop(charges);
+            return ask_later(shared, known, later, searching, other_sizes);
+        }
+        if charges.is_empty() {
+            return Asking::Now(Ok(None));
+        }
+        if limits.are_mixed() {
+            charges.sort_unstable_by_key(|charge| charge.terms.index());
+        }
+        let answer = shared.guard.acquire(&charges);
         drop(charges);
-        return ask_later(shared, known, later, searching, other_sizes);
+        self.charged(answer, &other_sizes, head)
     }
-    if charges.is_empty() {
-        return Asking::Now(Ok(None));
-    }
-    if limits.are_mixed() {
-        charges.sort_unstable_by_key(|charge| charge.terms.index());
-    }
-    let answer = shared.guard.acquire(&charges);
-    drop(charges);
-    if other_sizes.is_empty()
-        && let Some(asking) = answer.settled().and_then(at_once)
-    {
-        return asking;
-    }
-    decided(answer, other_sizes)
 }
 
 /// `other_sizes`, which the store does not know of, are noted on the decision.
 #[inline(never)]
-fn decided(answer: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> Asking {
+pub(super) fn decided(answer: Answer<Decision>, other_sizes: &[Arc<Terms>]) -> Asking {
     match answer.into_ready() {
-        Ok(decision) => Asking::Now(asked(decision, &other_sizes)),
-        Err(pending) => decided_later(pending, other_sizes),
+        Ok(decision) => Asking::Now(asked(decision, other_sizes)),
+        Err(pending) => decided_later(pending, other_sizes.into()),
     }
 }
 
@@ -155,7 +142,12 @@ fn decided_later(pending: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> A
 /// Whether every limit lets the request go on at once. (Where one does not, it may go on all the same.)
 #[inline]
 pub(super) fn goes_on(decision: &Decision) -> bool {
-    decision.outcomes().iter().all(|outcome| matches!(outcome.room(), Room::Now { delay: 0, .. }))
+    let goes_on = |outcome: &Outcome| matches!(outcome.room(), Room::Now { delay: 0, .. });
+    match decision.outcomes() {
+        // Most have one.
+        [outcome] => goes_on(outcome),
+        outcomes => outcomes.iter().all(goes_on),
+    }
 }
 
 /// Whether a limit applies to a request.
@@ -179,7 +171,6 @@ fn applies<'a>(
     }
     let limits = shared.guard.limits();
     let terms = terms::of(terms.index().into(), other_sizes).unwrap_or_else(|| limits.present(terms));
-    key.clear();
     let extracted = limit.extractor().map_or(Extracted::Done, |extractor| extractor.extract(head, key));
     let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
     match extracted {

@@ -30,8 +30,9 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<S, B, F> {
-        /// It has gone on.
-        Running { #[pin] response: F, report: Report },
+        /// It has gone on, with nothing to tell, or something.
+        Passing { #[pin] response: F },
+        Telling { #[pin] response: F, report: Report },
         /// It ends here.
         Refused { response: Option<Response<Bytes>> },
         /// In a box: most requests never wait, and a future is moved about by those who wrap it.
@@ -73,8 +74,13 @@ where
     }
 
     #[inline]
-    pub(super) fn running(response: S::Future, report: Report) -> Self {
-        Self { state: State::Running { response, report } }
+    pub(super) fn passing(response: S::Future) -> Self {
+        Self { state: State::Passing { response } }
+    }
+
+    #[inline]
+    pub(super) fn telling(response: S::Future, report: Report) -> Self {
+        Self { state: State::Telling { response, report } }
     }
 
     pub(super) fn refused(response: Response<Bytes>) -> Self {
@@ -83,9 +89,9 @@ where
 
     /// The inner service's future, once there is nothing to do but to wait for it.
     #[inline]
-    pub(super) fn passing(self: Pin<&mut Self>) -> Option<Pin<&mut S::Future>> {
+    pub(super) fn as_passing(self: Pin<&mut Self>) -> Option<Pin<&mut S::Future>> {
         match self.project().state.project() {
-            StateProjection::Running { response, report: Report::Nothing } => Some(response),
+            StateProjection::Passing { response } => Some(response),
             _ => None,
         }
     }
@@ -105,7 +111,10 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Running { response, report } => {
+                StateProjection::Passing { response } => {
+                    return response.poll(context).map_ok(|response| response.map(inner));
+                }
+                StateProjection::Telling { response, report } => {
                     let mut response = ready!(response.poll(context))?;
                     report.complete(&mut response);
                     return Poll::Ready(Ok(response.map(inner)));
@@ -148,7 +157,7 @@ impl<S: Service<Request<B>>, B> OnHold<S, B> {
                 Until::Decided(asked) => visit.next(ready!(asked.as_mut().poll(context)), request),
                 Until::Due { sleep, held } => {
                     ready!(sleep.as_mut().poll(context));
-                    Next::GoOn(held.release().map_or(Report::Nothing, |decision| visit.go_on(decision, request)))
+                    Next::GoOn(held.release().and_then(|decision| visit.go_on(decision, request)))
                 }
             };
             match next {
@@ -158,7 +167,11 @@ impl<S: Service<Request<B>>, B> OnHold<S, B> {
             }
         };
         let Self { mut service, request, .. } = *on_hold.take().expect(ONCE);
-        Poll::Ready(State::Running { response: service.call(request), report })
+        let response = service.call(request);
+        Poll::Ready(match report {
+            None => State::Passing { response },
+            Some(report) => State::Telling { response, report },
+        })
     }
 }
 
@@ -168,7 +181,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            State::Running { .. } => "running",
+            State::Passing { .. } | State::Telling { .. } => "running",
             State::Refused { .. } => "refused",
             State::OnHold { on_hold } => match on_hold.as_deref() {
                 Some(OnHold { until: Until::Decided(_), .. }) => "asking",

@@ -102,12 +102,11 @@ pub(super) struct Headers {
     policies: Option<HeaderValue>,
 }
 
-/// What is left of one limit, and in how many seconds there is more: all that the draft tells of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Left {
-    limit: usize,
-    remaining: u64,
-    more_after: Option<u64>,
+/// The draft's headers, of one decision.
+#[derive(Debug)]
+pub(super) struct Draft {
+    policies: HeaderValue,
+    standings: HeaderValue,
 }
 
 /// What is always the same about a limit.
@@ -183,8 +182,8 @@ impl Headers {
     /// Tells `decision`. What limiters further in have told stays: lists grow, and of triples the
     /// one with less left stays.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
-        if let Some(left) = self.left(decision) {
-            return self.write_left(&left, headers);
+        if let Some(draft) = self.draft(decision) {
+            return draft.write(headers);
         }
         let count = told(decision).count();
         if count == 0 {
@@ -221,18 +220,14 @@ impl Headers {
     /// All that there is to tell of a decision by one limit, if that is the only one and always the same, and the
     /// draft's headers are told and no others.
     #[inline]
-    pub(super) fn left(&self, decision: &Decision) -> Option<Left> {
-        let ([HeaderStyle::Draft], [outcome]) = (&*self.styles, decision.outcomes()) else { return None };
-        let is_always_so = self.enforced == 1 && self.policies.is_some() && decision.all_overridden().is_empty();
-        (is_always_so && outcome.is_enforced()).then(|| Left::of(outcome))
-    }
-
-    /// The same as [`write`](Self::write).
-    pub(super) fn write_left(&self, left: &Left, headers: &mut HeaderMap) {
-        if let Some(policies) = &self.policies {
-            headers.append(RATE_LIMIT_POLICY, policies.clone());
-        }
-        headers.append(RATE_LIMIT, self.standing(left));
+    pub(super) fn draft(&self, decision: &Decision) -> Option<Draft> {
+        let ([HeaderStyle::Draft], Some(policies), [outcome]) = (&*self.styles, &self.policies, decision.outcomes())
+        else {
+            return None;
+        };
+        let is_always_so = self.enforced == 1 && decision.all_overridden().is_empty();
+        (is_always_so && outcome.is_enforced())
+            .then(|| Draft { policies: policies.clone(), standings: self.standing(outcome) })
     }
 
     /// Adds all headers of a refusal, with room for the body's length, which servers tell.
@@ -290,7 +285,7 @@ impl Headers {
 
     fn standings(&self, decision: &Decision) -> HeaderValue {
         if let [outcome] = decision.outcomes() {
-            return self.standing(&Left::of(outcome));
+            return self.standing(outcome);
         }
         let mut text = Text::new();
         for outcome in told(decision) {
@@ -309,11 +304,11 @@ impl Headers {
 
     /// Of one limit, as mostly: in one go.
     #[inline]
-    fn standing(&self, left: &Left) -> HeaderValue {
-        let name = &*self.limits[left.limit].remaining;
+    fn standing(&self, outcome: &Outcome) -> HeaderValue {
+        let name = &*self.limits[outcome.limit()].remaining;
         let (mut remaining, mut after) = (Number::new(), Number::new());
-        let remaining = remaining.format(left.remaining).as_bytes();
-        match left.more_after {
+        let remaining = remaining.format(outcome.remaining()).as_bytes();
+        match outcome.more_after().map(ceil_seconds) {
             None => joined([name, remaining]),
             Some(more) => joined([name, remaining, b";t=", after.format(integer(more)).as_bytes()]),
         }
@@ -336,11 +331,10 @@ impl Headers {
     }
 }
 
-impl Left {
-    #[inline]
-    fn of(outcome: &Outcome) -> Self {
-        let more_after = outcome.more_after().map(ceil_seconds);
-        Self { limit: outcome.limit(), remaining: outcome.remaining(), more_after }
+impl Draft {
+    pub(super) fn write(self, headers: &mut HeaderMap) {
+        headers.append(RATE_LIMIT_POLICY, self.policies);
+        headers.append(RATE_LIMIT, self.standings);
     }
 }
 

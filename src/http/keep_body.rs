@@ -75,7 +75,6 @@ where
         self.limited.get_mut().poll_ready(context)
     }
 
-    #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
         KeepBodyFuture { response: self.limited.limit(request) }
     }
@@ -99,13 +98,27 @@ where
 {
     type Output = Result<Response<R>, S::Error>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut response = self.project().response;
-        if let Some(response) = response.as_mut().passing() {
-            return response.poll(context);
+        match response.as_mut().as_passing() {
+            Some(response) => response.poll(context),
+            None => poll(response, context),
         }
-        response.poll_for(context, |body| body, R::from)
     }
+}
+
+// Not inlined: where there is nothing to tell, nobody has to make room for what it works with.
+#[inline(never)]
+fn poll<S, B, R>(
+    response: Pin<&mut ResponseFuture<S, B>>,
+    context: &mut Context<'_>,
+) -> Poll<Result<Response<R>, S::Error>>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: From<Bytes>,
+{
+    response.poll_for(context, |body| body, R::from)
 }
 
 impl<S, B> fmt::Debug for KeepBodyFuture<S, B>

@@ -74,11 +74,12 @@ impl<S: Clone> RateLimit<S> {
     {
         let visit = Visit::of(&self.shared, &request);
         match visit.ask(&RequestHead::of(&request)) {
-            Asking::GoOn => ResponseFuture::running(self.inner.call(request), Report::Nothing),
-            Asking::Tell(left) => ResponseFuture::running(self.inner.call(request), visit.tell(left)),
+            Asking::GoOn => ResponseFuture::passing(self.inner.call(request)),
+            Asking::Tell(draft) => ResponseFuture::telling(self.inner.call(request), Report::Draft(Some(draft))),
             Asking::Refuse(response) => self.refuse(response),
             Asking::Now(asked) => match visit.next(asked, &mut request) {
-                Next::GoOn(report) => ResponseFuture::running(self.inner.call(request), report),
+                Next::GoOn(None) => ResponseFuture::passing(self.inner.call(request)),
+                Next::GoOn(Some(report)) => ResponseFuture::telling(self.inner.call(request), report),
                 Next::Wait { delay, held } => {
                     ResponseFuture::waiting(delay, held, visit.into_owned(), self.take_ready(), request)
                 }

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::{Request, Response};
 use smallvec::SmallVec;
 
-use super::charge::{self, Asked, Asking, Failure};
-use super::headers::Left;
+use super::charge::{Asked, Asking, Failure, decided, goes_on};
+use super::headers::Draft;
 use super::ledger::Ledger;
 use super::lists::Listed;
 use super::rejection::{Reason, Rejection};
@@ -18,18 +18,19 @@ use crate::decision::{DecidedBy, Decision};
 use crate::observe::Event;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
+use crate::store::{Answer, Terms};
 use crate::time::{Clock, SystemClock};
 
 /// One request at the limiter.
 pub(super) struct Visit<'a> {
-    shared: Cow<'a, Arc<Shared>>,
+    pub(super) shared: Cow<'a, Arc<Shared>>,
     /// What the same limiter further out has charged it.
     ledger: Option<Arc<Ledger>>,
 }
 
 /// What becomes of it.
 pub(super) enum Next {
-    GoOn(Report),
+    GoOn(Option<Report>),
     Wait { delay: Duration, held: Held },
     Refuse(Response<Bytes>),
 }
@@ -37,9 +38,8 @@ pub(super) enum Next {
 /// What to tell with the response.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum Report {
-    Nothing,
-    /// All that there is to tell of a decision, mostly.
-    Left(Arc<Shared>, Left),
+    /// All that there is to tell of a decision, mostly: once.
+    Draft(Option<Draft>),
     Decision(Arc<Shared>, Decision),
     Ledger(Arc<Ledger>),
 }
@@ -71,23 +71,37 @@ impl<'a> Visit<'a> {
             });
         }
         match &self.ledger {
-            None => charge::ask(&self.shared, head, |decision| self.at_once(decision, head)),
+            None => self.charge(head),
             Some(ledger) => self.adjust(ledger, self.shared.cost.of(head)),
         }
     }
 
-    /// What becomes of most requests.
-    #[inline]
-    fn at_once(&self, decision: &Decision, head: &RequestHead<'_>) -> Option<Asking> {
+    /// What becomes of a request that was charged, if that is known. Decisions are looked at where they lie: they take
+    /// longer to move about than to make.
+    #[inline(always)]
+    pub(super) fn charged(
+        &self,
+        answer: Answer<Decision>,
+        other_sizes: &[Arc<Terms>],
+        head: &RequestHead<'_>,
+    ) -> Asking {
         let Shared { headers, .. } = &**self.shared;
-        if !charge::goes_on(decision) {
-            return (!decision.is_allowed()).then(|| Asking::Refuse(self.denial(decision, head)));
+        let Some(decision) = answer.settled().filter(|_| other_sizes.is_empty()) else {
+            return decided(answer, other_sizes);
+        };
+        if !goes_on(decision) {
+            if !decision.is_allowed() {
+                return Asking::Refuse(self.denial(decision, head));
+            }
+        } else if !self.shared.keeps_a_ledger() {
+            if headers.is_empty() {
+                return Asking::GoOn;
+            }
+            if let Some(draft) = headers.draft(decision) {
+                return Asking::Tell(draft);
+            }
         }
-        match self.shared.keeps_a_ledger() {
-            true => None,
-            false if headers.is_empty() => Some(Asking::GoOn),
-            false => headers.left(decision).map(Asking::Tell),
-        }
+        decided(answer, other_sizes)
     }
 
     #[cold]
@@ -117,7 +131,7 @@ impl<'a> Visit<'a> {
         if decision.decided_by() == DecidedBy::Nobody {
             return Next::GoOn(self.go_on_uncounted(request));
         }
-        if charge::goes_on(&decision) {
+        if goes_on(&decision) {
             return Next::GoOn(self.go_on(decision, request));
         }
         if !decision.is_allowed() {
@@ -134,31 +148,26 @@ impl<'a> Visit<'a> {
     }
 
     /// What to tell with the response to a request that goes on.
-    pub(super) fn go_on<B>(&self, decision: Decision, request: &mut Request<B>) -> Report {
+    pub(super) fn go_on<B>(&self, decision: Decision, request: &mut Request<B>) -> Option<Report> {
         if let Some(ledger) = &self.ledger {
             // Whoever has opened it tells the decision.
             ledger.add(decision);
-            Report::Nothing
+            None
         } else if self.shared.keeps_a_ledger() {
-            Report::Ledger(Ledger::open(&self.shared, decision, request.extensions_mut()))
+            Some(Report::Ledger(Ledger::open(&self.shared, decision, request.extensions_mut())))
         } else if self.shared.headers.is_empty() {
-            Report::Nothing
+            None
         } else {
-            Report::Decision(Arc::clone(&self.shared), decision)
+            Some(Report::Decision(Arc::clone(&self.shared), decision))
         }
-    }
-
-    #[inline]
-    pub(super) fn tell(&self, left: Left) -> Report {
-        Report::Left(Arc::clone(&self.shared), left)
     }
 
     /// The same where nothing was charged: a handler has its permit all the same.
-    fn go_on_uncounted<B>(&self, request: &mut Request<B>) -> Report {
+    fn go_on_uncounted<B>(&self, request: &mut Request<B>) -> Option<Report> {
         if self.shared.permits && self.ledger.is_none() {
             Ledger::open(&self.shared, Decision::by_nobody(SystemClock::new().now()), request.extensions_mut());
         }
-        Report::Nothing
+        None
     }
 
     #[inline(never)]
@@ -183,10 +192,9 @@ impl<'a> Visit<'a> {
 
 impl Report {
     /// Does as limits say of the response, and tells it where they stand.
-    pub(super) fn complete<B>(&self, response: &mut Response<B>) {
+    pub(super) fn complete<B>(&mut self, response: &mut Response<B>) {
         match self {
-            Self::Nothing => {}
-            Self::Left(shared, left) => shared.headers.write_left(left, response.headers_mut()),
+            Self::Draft(draft) => draft.take().into_iter().for_each(|draft| draft.write(response.headers_mut())),
             Self::Decision(shared, decision) => shared.headers.write(decision, response.headers_mut()),
             Self::Ledger(ledger) => {
                 ledger.close(&ResponseHead::of(response));

@@ -32,7 +32,7 @@ pub(crate) async fn everywhere(test: impl AsyncFn(&Place)) {
 
 /// A store that waits for its server however long it takes.
 pub(crate) async fn on(server: &RedisServer) -> RedisStore {
-    RedisConfig::node(server.url()).response_timeout(Duration::from_secs(30)).connect().await.expect("a connection")
+    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
 }
 
 fn midnight() -> ManualClock {

@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower_ratelimit::{
-    CircuitBreaker, Clock, Decision, Event, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, RedisStore,
-    Store, Timestamp,
+    Clock, Decision, Event, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, RedisConfig, Store,
+    Timestamp,
 };
 
+use crate::limits::Patient;
 use crate::redis_server::RedisServer;
 
 /// Midnight of some day, so that windows have just begun.
@@ -55,13 +56,13 @@ impl Place {
     pub(crate) async fn on_redis() -> Self {
         let server = RedisServer::start();
         let clock = ManualClock::new(Timestamp::from_micros(START));
-        let store = RedisStore::connect(&server.url()).await.unwrap().clock(clock.clone());
+        let store = RedisConfig::node(server.url()).patient().connect().await.unwrap().clock(clock.clone());
         Self { name: "redis", store: Arc::new(store), clock, _server: Some(server) }
     }
 
     pub(crate) fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
         let limiter = Limiter::new(limits).store(self.store.clone());
-        limiter.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+        limiter.patient()
     }
 
     pub(crate) fn advance(&self, span: Duration) {

@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
-use tower_ratelimit::{CircuitBreaker, FixedWindow, Limit, Limiter, Penalty, RedisStore, TokenBucket};
+use tower_ratelimit::{CircuitBreaker, FixedWindow, Limit, Limiter, Penalty, RedisConfig, RedisStore, TokenBucket};
 
+use crate::limits::Patient;
 use crate::place::{DAY, MINUTE, SECOND};
 use crate::redis_server::RedisServer;
 
 async fn store(server: &RedisServer) -> RedisStore {
-    RedisStore::connect(&server.url()).await.unwrap()
+    RedisConfig::node(server.url()).patient().connect().await.unwrap()
 }
 
 fn limiter(store: RedisStore, limit: Limit) -> Limiter {
-    Limiter::new([limit]).store(store).deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+    Limiter::new([limit]).store(store).patient()
 }
 
 fn calls(server: &RedisServer, command: &str) -> u64 {
@@ -150,8 +151,7 @@ async fn what_can_not_be_read_keeps_nobody_else_from_being_decided() {
     let store = store(&server).await.remember_denials(Duration::ZERO);
     let limits =
         || [one(Penalty::after(1, DAY)), Limit::new("two", FixedWindow::new(2, DAY)).penalty(Penalty::after(2, DAY))];
-    let limiter =
-        Limiter::new(limits()).store(store).deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off());
+    let limiter = Limiter::new(limits()).store(store).patient();
     for _ in 0..2 {
         let _ = limiter.acquire("broken", 1).await.unwrap();
     }

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::routing::get;
 use tower_ratelimit::{
     Algorithm, CircuitBreaker, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore,
-    Permit, Receipt, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter, Store, TokenBucket,
+    Permit, Receipt, RedisConfig, SlidingLog, SlidingWindow, SlidingWindowCounter, Store, TokenBucket,
 };
 
 use crate::shop::{Shop, on_both, user_key, visit};
@@ -401,7 +401,11 @@ impl<'a> Run<'a> {
     /// In memory all is forgotten, and what was charged before gives nothing back. Redis goes on.
     async fn restart(&mut self) {
         if let Some(server) = &self.shop.server {
-            let store = RedisStore::connect(&server.url()).await.expect("a connection");
+            let store = RedisConfig::node(server.url())
+                .response_timeout(Duration::from_secs(30))
+                .connect()
+                .await
+                .expect("a connection");
             self.store = Arc::new(store.clock(self.shop.clock.clone()));
             self.limiter = on(self.store.clone(), &self.name, self.size.algorithm());
             return;

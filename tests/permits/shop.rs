@@ -9,7 +9,7 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
-    CircuitBreaker, Limit, ManualClock, MemoryStore, RateLimitLayer, RedisStore, Store, Timestamp, key,
+    CircuitBreaker, Limit, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store, Timestamp, key,
 };
 
 use crate::answer::{Answer, ask};
@@ -33,7 +33,12 @@ impl Shop {
 
     pub(crate) async fn on_redis() -> Self {
         let (server, clock) = (RedisServer::start(), midnight());
-        let store = RedisStore::connect(&server.url()).await.expect("a connection").clock(clock.clone());
+        let store = RedisConfig::node(server.url())
+            .response_timeout(Duration::from_secs(30))
+            .connect()
+            .await
+            .expect("a connection")
+            .clock(clock.clone());
         Self { store: Arc::new(store), clock, is_memory: false, server: Some(server) }
     }
 

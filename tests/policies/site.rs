@@ -8,7 +8,7 @@ use axum::Router;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::Full;
-use tower_ratelimit::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, RedisStore, Store, Timestamp};
+use tower_ratelimit::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp};
 
 use crate::answer::Answer;
 use crate::redis_server::RedisServer;
@@ -35,7 +35,12 @@ impl Site {
 
     pub(crate) async fn on_redis() -> Self {
         let (stands_still, redis, clock) = (stand_still(), RedisServer::start(), midnight());
-        let store = RedisStore::connect(&redis.url()).await.expect("a connection").clock(clock.clone());
+        let store = RedisConfig::node(redis.url())
+            .response_timeout(Duration::from_secs(30))
+            .connect()
+            .await
+            .expect("a connection")
+            .clock(clock.clone());
         Self { store: Arc::new(store), clock, _redis: Some(redis), _stands_still: stands_still }
     }
 

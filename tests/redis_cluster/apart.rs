@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tower_ratelimit::key::Key;
-use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty, TokenBucket};
+use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty, RedisConfig, TokenBucket};
 
 use crate::limits::{Patient, all};
 use crate::redis_cluster::RedisCluster;
@@ -16,7 +16,8 @@ use crate::{DAY, daily, slot, store};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
     let cluster = RedisCluster::start(0);
-    let stores = [store(&cluster).await, store(&cluster).await];
+    let connect = async || RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
+    let stores = [connect().await, connect().await];
     // Four users may take 30 each, of which the tenant allows 75 in all.
     for (name, algorithm) in all(75, DAY) {
         let limits = || [daily(&format!("user of {name}"), 30), Limit::new(name, algorithm)];

@@ -1,11 +1,11 @@
-//! One limit of each algorithm, of the same size; and limiters that wait for a slow store.
+//! One limit of each algorithm, of the same size; and who waits for a slow store.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, CalendarWindow, CircuitBreaker, FixedWindow, LeakyBucket, LeakyBucketQueue, Limiter, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
+    Algorithm, CalendarWindow, CircuitBreaker, FixedWindow, LeakyBucket, LeakyBucketQueue, Limiter, RedisConfig,
+    SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
 /// Every algorithm, set to allow `tokens` at once, and as many in each `period`: or in a calendar's window of
@@ -30,13 +30,22 @@ pub(crate) fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 
     ]
 }
 
-/// A limiter that waits for its store however long it takes, where a test is about the store.
+/// Who waits however long it takes, where a test is not about that: machines stand still for seconds.
 pub(crate) trait Patient {
     fn patient(self) -> Self;
 }
 
+/// How long something may take that is bound to happen.
+const LONG: Duration = Duration::from_secs(30);
+
 impl Patient for Limiter {
     fn patient(self) -> Self {
-        self.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+        self.deadline(LONG).circuit_breaker(CircuitBreaker::off())
+    }
+}
+
+impl Patient for RedisConfig {
+    fn patient(self) -> Self {
+        self.connect_timeout(LONG).response_timeout(LONG)
     }
 }

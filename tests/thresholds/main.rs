@@ -21,7 +21,7 @@ use axum::routing::get;
 use http::Request;
 use redis_server::RedisServer;
 use tower_ratelimit::{
-    CircuitBreaker, Event, HeaderStyle, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisStore, Store,
+    CircuitBreaker, Event, HeaderStyle, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store,
     Timestamp,
 };
 
@@ -48,7 +48,12 @@ async fn everywhere(test: impl AsyncFn(&Place)) {
     let server = RedisServer::start();
     let clock = ManualClock::default();
     clock.set(Timestamp::from_micros(START));
-    let store = RedisStore::connect(&server.url()).await.unwrap().clock(clock.clone());
+    let store = RedisConfig::node(server.url())
+        .response_timeout(Duration::from_secs(30))
+        .connect()
+        .await
+        .unwrap()
+        .clock(clock.clone());
     test(&Place { name: "redis", store: Arc::new(store), clock }).await;
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::shard::AllTaken;
+use super::shard::Known;
 use super::table::Place;
 use super::{Locked, MemoryStore, penalise};
 use crate::algorithm::Room;
@@ -79,23 +79,22 @@ impl MemoryStore {
         // once, rather than for one look-up after the other.
         let touched = charges.iter().map(|charge| self.shard_among(locked, charge.key).touch(charge));
         hint::black_box(touched.fold(0, |all, one| all ^ one));
-        let mut places: SmallVec<[usize; 8]> = SmallVec::new();
+        let mut keys: SmallVec<[Known; 8]> = SmallVec::new();
         for charge in charges {
-            places.push(self.shard_among(locked, charge.key).likely(charge)?);
+            keys.push(self.shard_among(locked, charge.key).likely(charge)?);
         }
         let mut outcomes = Several::spare();
-        let mut taken = AllTaken::new();
-        for (charge, place) in charges.iter().zip(places) {
-            let shard = self.shard_among(locked, charge.key);
-            if !shard.take_known(place, charge, now, &mut outcomes, &mut taken) {
-                // The last first: of two charges of one key, the second has found what the first left.
-                for (charge, taken) in charges.iter().zip(taken).rev() {
-                    self.shard_among(locked, charge.key).put_back(taken);
-                }
-                return None;
-            }
+        let mut each = charges.iter().zip(&keys);
+        let take = |(charge, key): (&Charge<'_>, &Known)| {
+            self.shard_among(locked, charge.key).take_known(key, charge, now, &mut outcomes)
+        };
+        if each.all(take) {
+            return Some(outcomes);
         }
-        Some(outcomes)
+        for (charge, key) in charges.iter().zip(&keys) {
+            self.shard_among(locked, charge.key).put_back(key);
+        }
+        None
     }
 
     /// The terms of all limits that have another size for their keys.

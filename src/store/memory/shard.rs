@@ -2,8 +2,6 @@
 
 use std::mem;
 
-use smallvec::SmallVec;
-
 use super::overrides::Overrides;
 use super::settle::{add, look, report, room, settle, take_at, take_known};
 use super::table::{Entry, HalfLine, Line, Place, Rank, Slot, Table};
@@ -49,13 +47,11 @@ const SLOTS: usize = 64;
 const LOOK: usize = 2;
 const LOOK_FOR_NEW: usize = 4;
 
-/// What was taken in one pass over several charges: where, and what stood there.
-pub(super) struct Taken {
+/// Where the key of one of several charges is, and what stands there before any is taken.
+pub(super) struct Known {
     place: usize,
     before: Entry<Record>,
 }
-
-pub(super) type AllTaken = SmallVec<[Taken; 8]>;
 
 /// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
 /// algorithm, so that the compiler sees through all of it.
@@ -159,33 +155,30 @@ impl Shard {
         self.records.touch(charge.terms.print(charge.key))
     }
 
-    /// Where the key of one of several charges is, if that is known and the charge is likely to have room: it had when
-    /// it was last asked for. Not of limits that need a closer look, nor of logs, of which it is no small matter to
-    /// keep what they were.
+    /// The key of one of several charges, if it is known and the charge is likely to have room: it had when it was last
+    /// asked for. Not of limits that need a closer look, nor of logs, of which it is no small matter to keep what they
+    /// were.
     #[inline]
-    pub(super) fn likely(&self, charge: &Charge<'_>) -> Option<usize> {
+    pub(super) fn likely(&self, charge: &Charge<'_>) -> Option<Known> {
         let terms = charge.terms;
         let is_log = matches!(terms.rule(), Rule::SlidingWindow(_) | Rule::SlidingLog(_));
         if is_log || charge.cost == 0 || !terms.is_plain() || terms.raised().is_some() {
             return None;
         }
-        match self.records.find(terms.print(charge.key)) {
-            Place::At(place) if !self.records.entry(place).was_denied() => Some(place),
-            _ => None,
-        }
+        let Place::At(place) = self.records.find(terms.print(charge.key)) else { return None };
+        let before = *self.records.entry(place);
+        (!before.was_denied()).then_some(Known { place, before })
     }
 
     /// Takes one of several charges of a key that is there, if it has room.
     #[inline]
     pub(super) fn take_known(
         &mut self,
-        place: usize,
+        &Known { place, .. }: &Known,
         charge: &Charge<'_>,
         now: u64,
         outcomes: &mut Several,
-        taken: &mut AllTaken,
     ) -> bool {
-        taken.push(Taken { place, before: *self.records.entry(place) });
         let outcome = outcomes.add();
         match charge.terms.rule() {
             Rule::Drain(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
@@ -198,8 +191,8 @@ impl Shard {
         }
     }
 
-    /// Has it as it was before a charge was taken.
-    pub(super) fn put_back(&mut self, Taken { place, before }: Taken) {
+    /// Has it as it was before any was taken.
+    pub(super) fn put_back(&mut self, &Known { place, before }: &Known) {
         *self.records.entry_mut(place) = before;
     }
 

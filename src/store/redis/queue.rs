@@ -31,8 +31,9 @@ struct State {
     /// Requests that went at once, in their callers' hands: who holds its future without polling it
     /// has one for as long as it likes.
     alone: usize,
-    /// Tasks that send what waits.
+    /// Tasks that send what waits, and requests in their calls.
     drains: usize,
+    under_way: usize,
     waiting: VecDeque<(Request, oneshot::Sender<Reply>)>,
 }
 
@@ -90,12 +91,25 @@ impl Queue {
         state.drains += 1;
         drop(state);
         // Made before it is spawned: a runtime that ends drops tasks that were never polled.
-        let drain = Drain { queue: self.clone(), is_over: false };
+        let drain = Drain { queue: self.clone(), under_way: 0, is_over: false };
         runtime.spawn(drain.run());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// How many of those that wait leave with the next call: all, or while another call is under way as many as make
+    /// both alike. (Who was answered together comes back together: a short call that goes beside a long one would go
+    /// on doing so, and the server have nothing to do whenever it was answered.)
+    fn share(&self) -> usize {
+        let most = match self.under_way {
+            0 => self.waiting.len(),
+            under_way => (self.waiting.len() + under_way).div_ceil(CALLS),
+        };
+        most.min(TOGETHER)
     }
 }
 
@@ -122,6 +136,8 @@ impl Drop for Turn<'_> {
 /// another one.
 struct Drain {
     queue: Arc<Queue>,
+    /// Requests in its call.
+    under_way: usize,
     is_over: bool,
 }
 
@@ -143,9 +159,10 @@ impl Drain {
     /// starts another one.
     fn next(&mut self) -> Option<(Vec<Request>, Vec<oneshot::Sender<Reply>>)> {
         let mut state = self.queue.state();
-        let most = state.waiting.len().min(TOGETHER);
+        state.under_way -= self.under_way;
+        let most = state.share();
         let (mut requests, mut senders) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        while requests.len() < TOGETHER
+        while requests.len() < most
             && let Some((request, sender)) = state.waiting.pop_front()
         {
             if !sender.is_closed() {
@@ -153,6 +170,8 @@ impl Drain {
                 senders.push(sender);
             }
         }
+        self.under_way = requests.len();
+        state.under_way += self.under_way;
         if requests.is_empty() {
             state.drains -= 1;
             self.is_over = true;
@@ -165,7 +184,32 @@ impl Drain {
 impl Drop for Drain {
     fn drop(&mut self) {
         if !self.is_over {
-            self.queue.state().drains -= 1;
+            let mut state = self.queue.state();
+            state.drains -= 1;
+            state.under_way -= self.under_way;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::script::Task;
+    use super::*;
+
+    fn share(waiting: usize, under_way: usize) -> usize {
+        let waiting = (0..waiting).map(|_| (Request::new(Task::Acquire, 1), oneshot::channel().0)).collect();
+        State { alone: 0, drains: 2, under_way, waiting }.share()
+    }
+
+    /// However long the first of them was.
+    #[test]
+    fn calls_beside_each_other_become_alike() {
+        assert_eq!([share(4, 60), share(60, 4), share(28, 36)], [32; 3]);
+        assert_eq!([share(1, 1), share(1, 0), share(5, 0)], [1, 1, 5]);
+    }
+
+    #[test]
+    fn no_call_is_longer_than_it_may_be() {
+        assert_eq!([share(200, 0), share(200, 64)], [TOGETHER; 2]);
     }
 }

@@ -1,0 +1,134 @@
+//! Instants in whole microseconds, and the clocks that tell them.
+
+#[cfg(feature = "cycle-clock")]
+mod cycle;
+mod manual;
+mod system;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "cycle-clock")]
+pub use self::cycle::CycleClock;
+pub use self::manual::ManualClock;
+pub use self::system::SystemClock;
+
+/// An instant: whole microseconds since the Unix epoch.
+///
+/// ```
+/// use tower_ratelimit::Timestamp;
+///
+/// let noon = Timestamp::from_micros(43_200_000_000);
+/// assert_eq!(noon.as_micros(), 43_200_000_000);
+/// ```
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The Unix epoch.
+    pub const EPOCH: Self = Self(0);
+
+    /// The latest instant that can be told: 2^62 µs after the epoch, in the year 148,108.
+    pub const MAX: Self = Self(1 << 62);
+
+    /// The instant `micros` µs after the epoch.
+    ///
+    /// # Panics
+    ///
+    /// When it would be later than [`Timestamp::MAX`].
+    #[must_use]
+    #[track_caller]
+    pub const fn from_micros(micros: u64) -> Self {
+        assert!(micros <= Self::MAX.0, "a timestamp is at most 2^62 µs after the epoch");
+        Self(micros)
+    }
+
+    /// Microseconds since the epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+}
+
+/// Tells a store what time it is. One request is decided at one instant.
+///
+/// A clock should not step back. If it does, nothing panics and no limit admits more: time stands
+/// still for a key that it has seen until the clock has caught up, and a bucket may seem emptier
+/// until then.
+///
+/// ```
+/// use tower_ratelimit::{Clock, Timestamp};
+///
+/// #[derive(Debug)]
+/// struct Frozen;
+///
+/// impl Clock for Frozen {
+///     fn now(&self) -> Timestamp {
+///         Timestamp::from_micros(1_767_225_600_000_000)
+///     }
+/// }
+/// ```
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The present instant.
+    fn now(&self) -> Timestamp;
+}
+
+impl<C: Clock + ?Sized> Clock for Arc<C> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
+}
+
+fn clamp(micros: u128) -> u64 {
+    u64::try_from(micros).unwrap_or(u64::MAX).min(Timestamp::MAX.0)
+}
+
+/// A span of whole microseconds. The longest there is, 2^32 intervals of 366 days, fits.
+#[inline]
+pub(crate) fn micros(span: u128) -> Duration {
+    match u64::try_from(span) {
+        Ok(span) => Duration::from_micros(span),
+        Err(_) => Duration::new((span / 1_000_000) as u64, (span % 1_000_000) as u32 * 1_000),
+    }
+}
+
+/// The whole seconds of a span, rounded up.
+#[inline]
+pub(crate) fn ceil_seconds(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::array;
+    use std::thread::sleep;
+    use std::time::Instant;
+
+    use super::*;
+
+    /// A clock goes at the machine's pace, within so many millionths: what it tells lies between what `Instant`s tell
+    /// that were taken before and after.
+    pub(super) fn assert_even(clock: impl Fn() -> u64, millionths: u64) {
+        let read = || (Instant::now(), clock(), Instant::now());
+        let [first, second] = array::from_fn(|_| (read(), sleep(Duration::from_millis(50))).0);
+        let micros = |from: Instant, to: Instant| to.duration_since(from).as_micros() as u64;
+        let (least, most) = (micros(first.2, second.0), micros(first.0, second.2));
+        let told = second.1 - first.1;
+        let [below, above] = [least, most].map(|span| span * millionths / 1_000_000 + 1);
+        assert!((least - below..=most + above).contains(&told), "{least} {told} {most}");
+    }
+
+    #[test]
+    fn the_longest_span_is_told_exactly() {
+        let longest = (1u128 << 32) * 31_622_400_000_000 + 1;
+        assert_eq!(micros(longest).as_micros(), longest);
+    }
+
+    #[test]
+    fn seconds_round_up() {
+        assert_eq!(ceil_seconds(Duration::ZERO), 0);
+        assert_eq!(ceil_seconds(Duration::from_micros(1)), 1);
+        assert_eq!(ceil_seconds(Duration::from_secs(2)), 2);
+    }
+}
