@@ -1,4 +1,4 @@
-//! From a request to a decision.
+//! What limits charge a request, and what comes of asking for it.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +12,6 @@ use smallvec::SmallVec;
 
 use super::headers::Draft;
 use super::shared::Shared;
-use super::visit::Visit;
 use crate::decision::{Decision, Outcome, Room};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
@@ -61,70 +60,6 @@ impl fmt::Debug for Asking {
     }
 }
 
-impl Visit<'_> {
-    /// Asks whether a request may go on, and charges it if so.
-    #[inline]
-    pub(super) fn charge(&self, head: &RequestHead<'_>) -> Asking {
-        let shared = &*self.shared;
-        let Some((limit, terms)) = shared.guard.limits().only() else { return self.charge_several(head) };
-        match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
-            Ok(Applies::Now(charge)) => self.charged(shared.guard.acquire(&[charge]), &[], head),
-            Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
-            Ok(Applies::Not) => Asking::Now(Ok(None)),
-            Err(failure) => Asking::Now(Err(failure)),
-        }
-    }
-
-    #[inline(never)]
-    fn charge_several(&self, head: &RequestHead<'_>) -> Asking {
-        let shared = &*self.shared;
-        let limits = shared.guard.limits();
-        let other_sizes = limits.other_sizes(head);
-        let mut charges: SmallVec<[Charge<'_>; 8]> = SmallVec::new();
-        let mut later: Vec<KeyToCome> = Vec::new();
-        let mut searching: Vec<Searched> = Vec::new();
-        let mut key = KeyBuf::default();
-        for (limit, terms) in limits.alone() {
-            key.clear();
-            match applies(shared, &other_sizes, limit, terms, head, &mut key) {
-                Ok(Applies::Now(charge)) => charges.push(charge),
-                Ok(Applies::Later(key)) => later.push(*key),
-                Ok(Applies::Not) => {}
-                Err(failure) => return Asking::Now(Err(failure)),
-            }
-        }
-        for (index, together) in limits.together().iter().enumerate() {
-            let mut failure = None;
-            let rest = together.search.search(head, &mut |place, key| {
-                let found = together.at(place).map(|limit| found(shared, &other_sizes, limit, key, head));
-                match found {
-                    Some(Ok(charge)) => charges.extend(charge),
-                    Some(Err(why)) => failure = failure.take().or(Some(why)),
-                    None => {}
-                }
-            });
-            if let Some(failure) = failure {
-                return Asking::Now(Err(failure));
-            }
-            searching.extend(rest.map(|rest| Searched { index, rest, head: OwnHead::of(head) }));
-        }
-        if !later.is_empty() || !searching.is_empty() {
-            let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
-            drop(charges);
-            return ask_later(shared, known, later, searching, other_sizes);
-        }
-        if charges.is_empty() {
-            return Asking::Now(Ok(None));
-        }
-        if limits.are_mixed() {
-            charges.sort_unstable_by_key(|charge| charge.terms.index());
-        }
-        let answer = shared.guard.acquire(&charges);
-        drop(charges);
-        self.charged(answer, &other_sizes, head)
-    }
-}
-
 /// `other_sizes`, which the store does not know of, are noted on the decision.
 #[inline(never)]
 pub(super) fn decided(answer: Answer<Decision>, other_sizes: &[Arc<Terms>]) -> Asking {
@@ -151,14 +86,14 @@ pub(super) fn goes_on(decision: &Decision) -> bool {
 }
 
 /// Whether a limit applies to a request.
-enum Applies<'a> {
+pub(super) enum Applies<'a> {
     Not,
     Now(Charge<'a>),
     Later(Box<KeyToCome>),
 }
 
 #[inline]
-fn applies<'a>(
+pub(super) fn applies<'a>(
     shared: &'a Shared,
     other_sizes: &'a [Arc<Terms>],
     limit: &'a Limit,
@@ -188,7 +123,7 @@ fn applies<'a>(
 }
 
 /// What a limit is to take that was found with others, unless it does not apply after all.
-fn found<'a>(
+pub(super) fn found<'a>(
     shared: &'a Shared,
     other_sizes: &'a [Arc<Terms>],
     limit: usize,
@@ -252,7 +187,7 @@ fn report(limit: &str, missing: Missing, shared: &Shared) {
 }
 
 /// A charge whose key has yet to be found out.
-struct KeyToCome {
+pub(super) struct KeyToCome {
     terms: Arc<Terms>,
     cost: u64,
     policy: MissingKey,
@@ -261,14 +196,14 @@ struct KeyToCome {
 }
 
 /// Limits that are looked for together, of which it has yet to be found out what a request meets.
-struct Searched {
-    index: usize,
-    rest: Searching,
-    head: OwnHead,
+pub(super) struct Searched {
+    pub(super) index: usize,
+    pub(super) rest: Searching,
+    pub(super) head: OwnHead,
 }
 
 #[cold]
-fn ask_later(
+pub(super) fn ask_later(
     shared: &Arc<Shared>,
     known: Vec<(Arc<Terms>, KeyHash, u64)>,
     later: Vec<KeyToCome>,

@@ -8,22 +8,25 @@ use bytes::Bytes;
 use http::{Request, Response};
 use smallvec::SmallVec;
 
-use super::charge::{Asked, Asking, Failure, decided, goes_on};
+use super::charge::{
+    Applies, Asked, Asking, Failure, KeyToCome, Searched, applies, ask_later, decided, found, goes_on,
+};
 use super::headers::Draft;
 use super::ledger::Ledger;
 use super::lists::Listed;
 use super::rejection::{Reason, Rejection};
 use super::shared::Shared;
 use crate::decision::{DecidedBy, Decision};
+use crate::key::KeyBuf;
 use crate::observe::Event;
-use crate::request::RequestHead;
+use crate::request::{OwnHead, RequestHead};
 use crate::response::ResponseHead;
-use crate::store::{Answer, Terms};
+use crate::store::{Answer, Charge, Terms};
 use crate::time::{Clock, SystemClock};
 
 /// One request at the limiter.
 pub(super) struct Visit<'a> {
-    pub(super) shared: Cow<'a, Arc<Shared>>,
+    shared: Cow<'a, Arc<Shared>>,
     /// What the same limiter further out has charged it.
     ledger: Option<Arc<Ledger>>,
 }
@@ -76,15 +79,72 @@ impl<'a> Visit<'a> {
         }
     }
 
+    /// Asks whether a request may go on, and charges it if so.
+    #[inline]
+    fn charge(&self, head: &RequestHead<'_>) -> Asking {
+        let shared = &*self.shared;
+        let Some((limit, terms)) = shared.guard.limits().only() else { return self.charge_several(head) };
+        match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
+            Ok(Applies::Now(charge)) => self.charged(shared.guard.acquire(&[charge]), &[], head),
+            Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
+            Ok(Applies::Not) => Asking::Now(Ok(None)),
+            Err(failure) => Asking::Now(Err(failure)),
+        }
+    }
+
+    #[inline(never)]
+    fn charge_several(&self, head: &RequestHead<'_>) -> Asking {
+        let shared = &*self.shared;
+        let limits = shared.guard.limits();
+        let other_sizes = limits.other_sizes(head);
+        let mut charges: SmallVec<[Charge<'_>; 8]> = SmallVec::new();
+        let mut later: Vec<KeyToCome> = Vec::new();
+        let mut searching: Vec<Searched> = Vec::new();
+        let mut key = KeyBuf::default();
+        for (limit, terms) in limits.alone() {
+            key.clear();
+            match applies(shared, &other_sizes, limit, terms, head, &mut key) {
+                Ok(Applies::Now(charge)) => charges.push(charge),
+                Ok(Applies::Later(key)) => later.push(*key),
+                Ok(Applies::Not) => {}
+                Err(failure) => return Asking::Now(Err(failure)),
+            }
+        }
+        for (index, together) in limits.together().iter().enumerate() {
+            let mut failure = None;
+            let rest = together.search.search(head, &mut |place, key| {
+                let found = together.at(place).map(|limit| found(shared, &other_sizes, limit, key, head));
+                match found {
+                    Some(Ok(charge)) => charges.extend(charge),
+                    Some(Err(why)) => failure = failure.take().or(Some(why)),
+                    None => {}
+                }
+            });
+            if let Some(failure) = failure {
+                return Asking::Now(Err(failure));
+            }
+            searching.extend(rest.map(|rest| Searched { index, rest, head: OwnHead::of(head) }));
+        }
+        if !later.is_empty() || !searching.is_empty() {
+            let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
+            drop(charges);
+            return ask_later(shared, known, later, searching, other_sizes);
+        }
+        if charges.is_empty() {
+            return Asking::Now(Ok(None));
+        }
+        if limits.are_mixed() {
+            charges.sort_unstable_by_key(|charge| charge.terms.index());
+        }
+        let answer = shared.guard.acquire(&charges);
+        drop(charges);
+        self.charged(answer, &other_sizes, head)
+    }
+
     /// What becomes of a request that was charged, if that is known. Decisions are looked at where they lie: they take
     /// longer to move about than to make.
     #[inline(always)]
-    pub(super) fn charged(
-        &self,
-        answer: Answer<Decision>,
-        other_sizes: &[Arc<Terms>],
-        head: &RequestHead<'_>,
-    ) -> Asking {
+    fn charged(&self, answer: Answer<Decision>, other_sizes: &[Arc<Terms>], head: &RequestHead<'_>) -> Asking {
         let Shared { headers, .. } = &**self.shared;
         let Some(decision) = answer.settled().filter(|_| other_sizes.is_empty()) else {
             return decided(answer, other_sizes);
