@@ -51,7 +51,8 @@ use crate::time::{Clock, SystemClock};
 /// All limits of a request are decided and charged by one script, in one round trip, at one instant of
 /// Redis' clock; requests that wait for Redis at the same time share a round trip. A key is called
 /// `prefix:{hash}:limit:rule`, holds 18 bytes (a sliding log 18 for each request, a sliding window for each
-/// bucket in use), and vanishes at the millisecond at which it is as if it had never been used.
+/// bucket in use), and vanishes at the millisecond at which it is as if it had never been used; that of a bucket which
+/// is charged again before that, up to a sixteenth of its filling time later.
 ///
 /// ```no_run
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore};
