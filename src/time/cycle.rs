@@ -3,7 +3,7 @@
 use super::{Clock, SystemClock, Timestamp};
 
 /// The processor's cycle counter, set by the wall clock once, when it was made: cheaper to read than the
-/// [`SystemClock`], so that a decision about a key in the processor's caches takes about a tenth less time.
+/// [`SystemClock`], so that a decision about a key in the processor's caches takes up to a tenth less time.
 /// Where the counter does not run evenly and on all cores alike, it reads the machine's monotonic clock.
 ///
 /// - Its pace is measured once in a process, within some millionths: after a day it may be a tenth of a

@@ -101,17 +101,16 @@ pub(crate) fn ceil_seconds(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::array;
-    use std::thread::sleep;
-    use std::time::Instant;
-
     use super::*;
 
     /// A clock goes at the machine's pace, within so many millionths: what it tells lies between what `Instant`s tell
     /// that were taken before and after.
+    #[cfg(any(target_os = "linux", feature = "cycle-clock"))]
     pub(super) fn assert_even(clock: impl Fn() -> u64, millionths: u64) {
+        use std::time::Instant;
+
         let read = || (Instant::now(), clock(), Instant::now());
-        let [first, second] = array::from_fn(|_| (read(), sleep(Duration::from_millis(50))).0);
+        let [first, second] = std::array::from_fn(|_| (read(), std::thread::sleep(Duration::from_millis(50))).0);
         let micros = |from: Instant, to: Instant| to.duration_since(from).as_micros() as u64;
         let (least, most) = (micros(first.2, second.0), micros(first.0, second.2));
         let told = second.1 - first.1;

@@ -26,9 +26,18 @@ impl SystemClock {
     pub fn new() -> Self {
         let since = Instant::now();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // It wraps where the wall clock is not set: and back, when what is read is added.
-        Self { ahead: clamp(wall.as_micros()).wrapping_sub(read(since)), since }
+        Self { ahead: ahead(clamp(wall.as_micros()), read(since)), since }
     }
+}
+
+/// How far `wall` is ahead of what was `read`. Less than nothing where the wall clock was not set: it wraps, and back
+/// when what is read is added.
+fn ahead(wall: u64, read: u64) -> u64 {
+    wall.wrapping_sub(read)
+}
+
+fn told(ahead: u64, read: u64) -> Timestamp {
+    Timestamp(ahead.wrapping_add(read).min(Timestamp::MAX.0))
 }
 
 impl Default for SystemClock {
@@ -40,7 +49,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        Timestamp(self.ahead.wrapping_add(read(self.since)).min(Timestamp::MAX.0))
+        told(self.ahead, read(self.since))
     }
 }
 
@@ -105,7 +114,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::time::tests::assert_even;
+
+    #[test]
+    fn a_wall_clock_that_is_behind_the_machine_is_told_all_the_same() {
+        let uptime = 3_600_000_000;
+        for wall in [0, 1, uptime - 1, uptime, 1_767_225_600_000_000] {
+            let ahead = ahead(wall, uptime);
+            assert_eq!(told(ahead, uptime), Timestamp(wall));
+            assert_eq!(told(ahead, uptime + 5), Timestamp(wall + 5));
+        }
+        assert_eq!(told(ahead(Timestamp::MAX.0, 0), uptime), Timestamp::MAX);
+    }
 
     /// As it does here, and wherever else `test-util` is enabled.
     #[tokio::test(start_paused = true)]
@@ -120,6 +139,6 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn the_machines_clock_goes_like_instants() {
-        assert_even(machine, 0);
+        crate::time::tests::assert_even(machine, 0);
     }
 }
