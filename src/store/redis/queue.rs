@@ -31,8 +31,9 @@ struct State {
     /// Requests that went at once, in their callers' hands: who holds its future without polling it
     /// has one for as long as it likes.
     alone: usize,
-    /// Tasks that send what waits, and requests in their calls.
+    /// Tasks that send what waits.
     drains: usize,
+    /// Requests in their calls. Those that went alone are none of them.
     under_way: usize,
     waiting: VecDeque<(Request, oneshot::Sender<Reply>)>,
 }
@@ -103,13 +104,14 @@ impl Queue {
 impl State {
     /// How many of those that wait leave with the next call: all, or while another call is under way as many as make
     /// both alike. (Who was answered together comes back together: a short call that goes beside a long one would go
-    /// on doing so, and the server have nothing to do whenever it was answered.)
+    /// on doing so, and the server have nothing to do whenever it was answered. Beside a call that hangs, the other
+    /// goes on with half of what waits at a time, until that has timed out.)
     fn share(&self) -> usize {
         let most = match self.under_way {
             0 => self.waiting.len(),
             under_way => (self.waiting.len() + under_way).div_ceil(CALLS),
         };
-        most.min(TOGETHER)
+        most.min(self.waiting.len()).min(TOGETHER)
     }
 }
 
@@ -193,23 +195,76 @@ impl Drop for Drain {
 
 #[cfg(test)]
 mod tests {
+    use super::super::RedisConfig;
+    use super::super::deployment::Deployment;
     use super::super::script::Task;
     use super::*;
 
-    fn share(waiting: usize, under_way: usize) -> usize {
-        let waiting = (0..waiting).map(|_| (Request::new(Task::Acquire, 1), oneshot::channel().0)).collect();
-        State { alone: 0, drains: 2, under_way, waiting }.share()
+    /// Of a server that nobody asks.
+    fn queue() -> Arc<Queue> {
+        match RedisConfig::node("redis://127.0.0.1:1").build() {
+            Ok(Deployment::Single(queue)) => queue,
+            other => panic!("{other:?}"),
+        }
     }
 
-    /// However long the first of them was.
+    /// Has so many requests more wait, for as long as what it returns is kept.
+    fn wait(queue: &Queue, requests: usize) -> Vec<oneshot::Receiver<Reply>> {
+        let waiting = (0..requests).map(|_| {
+            let (sender, reply) = oneshot::channel();
+            queue.state().waiting.push_back((Request::new(Task::Acquire, 1), sender));
+            reply
+        });
+        waiting.collect()
+    }
+
+    fn drain(queue: &Arc<Queue>) -> Drain {
+        queue.state().drains += 1;
+        Drain { queue: queue.clone(), under_way: 0, is_over: false }
+    }
+
+    /// How many leave with its next call.
+    fn leave(drain: &mut Drain) -> usize {
+        drain.next().map_or(0, |(requests, _)| requests.len())
+    }
+
     #[test]
     fn calls_beside_each_other_become_alike() {
-        assert_eq!([share(4, 60), share(60, 4), share(28, 36)], [32; 3]);
-        assert_eq!([share(1, 1), share(1, 0), share(5, 0)], [1, 1, 5]);
+        let queue = queue();
+        let (mut long, mut short) = (drain(&queue), drain(&queue));
+        let _all = wait(&queue, 60);
+        assert_eq!(leave(&mut long), 60);
+        let _more = wait(&queue, 4);
+        assert_eq!(leave(&mut short), 4);
+        // All who were answered ask again.
+        let _again = wait(&queue, 60);
+        assert_eq!(leave(&mut long), 32);
+        let _again = wait(&queue, 4);
+        assert_eq!(leave(&mut short), 32);
     }
 
     #[test]
     fn no_call_is_longer_than_it_may_be() {
-        assert_eq!([share(200, 0), share(200, 64)], [TOGETHER; 2]);
+        let queue = queue();
+        let (mut one, mut other) = (drain(&queue), drain(&queue));
+        let _all = wait(&queue, 300);
+        assert_eq!([leave(&mut one), leave(&mut other), leave(&mut one)], [TOGETHER; 3]);
+    }
+
+    /// However they end, and whoever gave up.
+    #[test]
+    fn calls_that_are_over_count_no_more() {
+        let queue = queue();
+        let (mut over, mut dropped) = (drain(&queue), drain(&queue));
+        let given_up = wait(&queue, 5);
+        let _all = wait(&queue, 20);
+        drop(given_up);
+        assert_eq!(leave(&mut dropped), 20);
+        assert_eq!(queue.state().under_way, 20);
+        drop(dropped);
+        let _all = wait(&queue, 7);
+        assert_eq!([leave(&mut over), leave(&mut over)], [7, 0]);
+        let state = queue.state();
+        assert_eq!([state.under_way, state.drains, state.waiting.len()], [0; 3]);
     }
 }
