@@ -3,6 +3,8 @@
 #[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../http/answer.rs"]
 mod answer;
+#[path = "../support/patient.rs"]
+mod patient;
 #[path = "../support/redis_cluster.rs"]
 mod redis_cluster;
 #[path = "../support/redis_server.rs"]

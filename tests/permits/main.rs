@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../http/answer.rs"]
 mod answer;
+#[path = "../support/patient.rs"]
+mod patient;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 #[allow(dead_code, reason = "other tests use more of it")]

@@ -10,6 +10,7 @@ use tower_ratelimit::{
     Permit, Receipt, RedisConfig, SlidingLog, SlidingWindow, SlidingWindowCounter, Store, TokenBucket,
 };
 
+use crate::patient::Patient;
 use crate::shop::{Shop, on_both, user_key, visit};
 use crate::split_mix::Random;
 
@@ -401,11 +402,7 @@ impl<'a> Run<'a> {
     /// In memory all is forgotten, and what was charged before gives nothing back. Redis goes on.
     async fn restart(&mut self) {
         if let Some(server) = &self.shop.server {
-            let store = RedisConfig::node(server.url())
-                .response_timeout(Duration::from_secs(30))
-                .connect()
-                .await
-                .expect("a connection");
+            let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
             self.store = Arc::new(store.clock(self.shop.clock.clone()));
             self.limiter = on(self.store.clone(), &self.name, self.size.algorithm());
             return;

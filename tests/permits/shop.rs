@@ -13,6 +13,7 @@ use tower_ratelimit::{
 };
 
 use crate::answer::{Answer, ask};
+use crate::patient::Patient;
 use crate::redis_server::RedisServer;
 
 /// A store whose clock stands at a midnight.
@@ -33,12 +34,8 @@ impl Shop {
 
     pub(crate) async fn on_redis() -> Self {
         let (server, clock) = (RedisServer::start(), midnight());
-        let store = RedisConfig::node(server.url())
-            .response_timeout(Duration::from_secs(30))
-            .connect()
-            .await
-            .expect("a connection")
-            .clock(clock.clone());
+        let store =
+            RedisConfig::node(server.url()).patient().connect().await.expect("a connection").clock(clock.clone());
         Self { store: Arc::new(store), clock, is_memory: false, server: Some(server) }
     }
 

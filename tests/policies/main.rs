@@ -4,6 +4,8 @@
 #[allow(dead_code, reason = "other tests use more of it")]
 #[path = "../http/answer.rs"]
 mod answer;
+#[path = "../support/patient.rs"]
+mod patient;
 #[allow(dead_code, reason = "a program's `main` is run as a program")]
 #[path = "../../examples/policies/main.rs"]
 mod policies;

@@ -11,6 +11,7 @@ use http_body_util::Full;
 use tower_ratelimit::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp};
 
 use crate::answer::Answer;
+use crate::patient::Patient;
 use crate::redis_server::RedisServer;
 use crate::server::Server;
 
@@ -35,12 +36,8 @@ impl Site {
 
     pub(crate) async fn on_redis() -> Self {
         let (stands_still, redis, clock) = (stand_still(), RedisServer::start(), midnight());
-        let store = RedisConfig::node(redis.url())
-            .response_timeout(Duration::from_secs(30))
-            .connect()
-            .await
-            .expect("a connection")
-            .clock(clock.clone());
+        let store =
+            RedisConfig::node(redis.url()).patient().connect().await.expect("a connection").clock(clock.clone());
         Self { store: Arc::new(store), clock, _redis: Some(redis), _stands_still: stands_still }
     }
 

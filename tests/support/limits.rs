@@ -1,11 +1,15 @@
-//! One limit of each algorithm, of the same size; and who waits for a slow store.
+//! One limit of each algorithm, of the same size.
 #![allow(dead_code, reason = "each test uses some of it")]
+
+#[path = "patient.rs"]
+mod patient;
 
 use std::time::Duration;
 
+pub(crate) use patient::Patient;
 use tower_ratelimit::{
-    Algorithm, CalendarWindow, CircuitBreaker, FixedWindow, LeakyBucket, LeakyBucketQueue, Limiter, RedisConfig,
-    SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket, Weekday,
 };
 
 /// Every algorithm, set to allow `tokens` at once, and as many in each `period`: or in a calendar's window of
@@ -28,24 +32,4 @@ pub(crate) fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 
         ("leaky_bucket", LeakyBucket::new(tokens, tokens, period).into()),
         ("leaky_bucket_queue", LeakyBucketQueue::new(tokens - 1, tokens, period).into()),
     ]
-}
-
-/// Who waits however long it takes, where a test is not about that: machines stand still for seconds.
-pub(crate) trait Patient {
-    fn patient(self) -> Self;
-}
-
-/// How long something may take that is bound to happen.
-const LONG: Duration = Duration::from_secs(30);
-
-impl Patient for Limiter {
-    fn patient(self) -> Self {
-        self.deadline(LONG).circuit_breaker(CircuitBreaker::off())
-    }
-}
-
-impl Patient for RedisConfig {
-    fn patient(self) -> Self {
-        self.connect_timeout(LONG).response_timeout(LONG)
-    }
 }

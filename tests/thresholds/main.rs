@@ -4,6 +4,8 @@
 #[path = "../http/answer.rs"]
 #[allow(dead_code, reason = "it has more to say than is asked here")]
 mod answer;
+#[path = "../support/patient.rs"]
+mod patient;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 
@@ -19,6 +21,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
 use http::Request;
+use patient::Patient;
 use redis_server::RedisServer;
 use tower_ratelimit::{
     CircuitBreaker, Event, HeaderStyle, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store,
@@ -48,12 +51,7 @@ async fn everywhere(test: impl AsyncFn(&Place)) {
     let server = RedisServer::start();
     let clock = ManualClock::default();
     clock.set(Timestamp::from_micros(START));
-    let store = RedisConfig::node(server.url())
-        .response_timeout(Duration::from_secs(30))
-        .connect()
-        .await
-        .unwrap()
-        .clock(clock.clone());
+    let store = RedisConfig::node(server.url()).patient().connect().await.unwrap().clock(clock.clone());
     test(&Place { name: "redis", store: Arc::new(store), clock }).await;
 }
 

@@ -1,0 +1,26 @@
+//! Waiting for a slow store.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::time::Duration;
+
+use tower_ratelimit::{CircuitBreaker, Limiter, RedisConfig};
+
+/// Who waits however long it takes, where a test is not about that: machines stand still for seconds.
+pub(crate) trait Patient {
+    fn patient(self) -> Self;
+}
+
+/// How long something may take that is bound to happen.
+const LONG: Duration = Duration::from_secs(30);
+
+impl Patient for Limiter {
+    fn patient(self) -> Self {
+        self.deadline(LONG).circuit_breaker(CircuitBreaker::off())
+    }
+}
+
+impl Patient for RedisConfig {
+    fn patient(self) -> Self {
+        self.connect_timeout(LONG).response_timeout(LONG)
+    }
+}
