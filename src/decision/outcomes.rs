@@ -101,7 +101,8 @@ impl Outcomes {
 
 /// Outcomes in a vector, of which an earlier request may have left more: so they are written where they stay, with
 /// no call in between that makes room.
-// All that there is to do once it is dropped is one call, so that it is hardly in the way of decisions that have none.
+// Only `drop` takes its fields, and nothing looks at them after: so all that there is to do then is one call, which is
+// hardly in the way of decisions that have none.
 pub(crate) struct Several {
     outcomes: ManuallyDrop<Vec<Outcome>>,
     len: usize,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::Response;
 use smallvec::SmallVec;
 
-use super::headers::Draft;
+use super::headers::DraftHeaders;
 use super::shared::Shared;
 use crate::decision::{Decision, Outcome, Room};
 use crate::error::StoreError;
@@ -41,7 +41,7 @@ pub(super) enum Asking {
     /// It may go on, and there is nothing to tell,
     GoOn,
     /// or nothing to do but to tell this.
-    Tell(Draft),
+    Tell(DraftHeaders),
     /// It ends here.
     Refuse(Response<Bytes>),
     Now(Asked),

@@ -104,7 +104,7 @@ pub(super) struct Headers {
 
 /// The draft's headers, of one decision.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct DraftHeaders {
     policies: HeaderValue,
     standings: HeaderValue,
 }
@@ -220,14 +220,14 @@ impl Headers {
     /// All that there is to tell of a decision by one limit, if that is the only one and always the same, and the
     /// draft's headers are told and no others.
     #[inline]
-    pub(super) fn draft(&self, decision: &Decision) -> Option<Draft> {
+    pub(super) fn draft(&self, decision: &Decision) -> Option<DraftHeaders> {
         let ([HeaderStyle::Draft], Some(policies), [outcome]) = (&*self.styles, &self.policies, decision.outcomes())
         else {
             return None;
         };
         let is_always_so = self.enforced == 1 && decision.all_overridden().is_empty();
         (is_always_so && outcome.is_enforced())
-            .then(|| Draft { policies: policies.clone(), standings: self.standing(outcome) })
+            .then(|| DraftHeaders { policies: policies.clone(), standings: self.standing(outcome) })
     }
 
     /// Adds all headers of a refusal, with room for the body's length, which servers tell.
@@ -331,7 +331,7 @@ impl Headers {
     }
 }
 
-impl Draft {
+impl DraftHeaders {
     pub(super) fn write(self, headers: &mut HeaderMap) {
         headers.append(RATE_LIMIT_POLICY, self.policies);
         headers.append(RATE_LIMIT, self.standings);

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::charge::{
     Applies, Asked, Asking, Failure, KeyToCome, Searched, applies, ask_later, decided, found, goes_on,
 };
-use super::headers::Draft;
+use super::headers::DraftHeaders;
 use super::ledger::Ledger;
 use super::lists::Listed;
 use super::rejection::{Reason, Rejection};
@@ -41,8 +41,8 @@ pub(super) enum Next {
 /// What to tell with the response.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum Report {
-    /// All that there is to tell of a decision, mostly: once.
-    Draft(Option<Draft>),
+    /// All that there is to tell of a decision, mostly. Taken when it is told, as a response comes once.
+    Draft(Option<DraftHeaders>),
     Decision(Arc<Shared>, Decision),
     Ledger(Arc<Ledger>),
 }
