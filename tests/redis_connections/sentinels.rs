@@ -34,6 +34,7 @@ async fn a_killed_master_is_followed_by_the_replica() {
         "what was charged before still counts, on a server that never had the script"
     );
     // The old master comes back as a replica, and is left alone.
+    sentinels.be_patient();
     master.start_again();
     crate::until("it is demoted", || is(&master, "slave")).await;
     assert_eq!(charge(&limiter).await.expect("in time").expect("a decision"), 12);

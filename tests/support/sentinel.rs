@@ -51,6 +51,14 @@ impl Sentinels {
         self.servers.iter().map(RedisServer::url).collect()
     }
 
+    /// Has them think nobody down any more who is only slow: on a busy machine the new master may not answer for
+    /// 300 ms, and the old one, who is back, would be promoted again.
+    pub(crate) fn be_patient(&self) {
+        for sentinel in &self.servers {
+            sentinel.ask::<()>(cmd("SENTINEL").arg("SET").arg(MASTER).arg("down-after-milliseconds").arg(30_000));
+        }
+    }
+
     /// Has the first of them promote a replica, though the master is up.
     pub(crate) fn fail_over(&self) {
         wait_until("a Sentinel finds the replica good enough", || {
