@@ -1,4 +1,4 @@
-//! To how many µs Redis keeps what is piled up.
+//! To how many µs the expiry of a busy bucket's key is rounded up.
 
 /// To how many µs the time to live of a key is rounded up, by its grade: 1 ms, 2, 5, 10, and so on to 1,000 s. All are
 /// parts of the 10^9 µs that scripts count in, which see quickly that a charge leaves the expiry that there is.

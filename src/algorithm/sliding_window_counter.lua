@@ -43,7 +43,8 @@ function rule.peek(charge)
 end
 
 function rule.commit(charge)
-  remember(charge.key, charge[3], charge.hi, charge.lo, charge.n, charge.count + charge[1], charge.was_hi, charge.was_lo)
+  local count = charge.count + charge[1]
+  remember(charge.key, charge[3], charge.hi, charge.lo, charge.n, count, charge.was_hi, charge.was_lo)
 end
 
 -- The mark is the instant at which the charge's own window meant nothing any more.

@@ -54,7 +54,8 @@
           charge = {
             cost, a, b, c, d, e, f, g, grade, grain, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
             state = false, held = false, expires = false, one = false, tick = false, first = false,
-            rule = rule, penalty = false, free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0, was_hi = false, was_lo = 0,
+            rule = rule, penalty = false, free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0,
+            was_hi = false, was_lo = 0,
           }
         else
           charge = {

@@ -76,7 +76,7 @@ function divide(a, b, c)
   return quotient, rest
 end
 
--- See verdict.lua.
+-- See expiry.lua.
 function expiry(hi, lo)
   local ms = hi * 1e6 + ceil(lo / 1000) + shift
   if ms > 1e15 then ms = 1e15 end
