@@ -24,10 +24,18 @@ use crate::error::StoreError;
 pub struct Answer<T>(State<T>);
 
 enum State<T> {
-    Ready(Result<T, StoreError>),
-    Remembered(T),
+    There(T, Source),
+    Failed(StoreError),
     Taken,
     Pending(Pending<T>),
+}
+
+/// Where an answer is from. As wide as a word, for the reason that [`Outcome`](crate::Outcome) tells.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u64)]
+enum Source {
+    Store,
+    Memory,
 }
 
 /// An answer that has yet to come.
@@ -37,7 +45,10 @@ impl<T> Answer<T> {
     /// An answer that is there.
     #[inline]
     pub fn ready(answer: Result<T, StoreError>) -> Self {
-        Self(State::Ready(answer))
+        Self(match answer {
+            Ok(answer) => State::There(answer, Source::Store),
+            Err(error) => State::Failed(error),
+        })
     }
 
     /// An answer that is known without asking, where the store would otherwise have to be: such as a
@@ -45,7 +56,7 @@ impl<T> Answer<T> {
     /// works.
     #[inline]
     pub fn remembered(answer: T) -> Self {
-        Self(State::Remembered(answer))
+        Self(State::There(answer, Source::Memory))
     }
 
     /// An answer that has yet to come.
@@ -56,18 +67,18 @@ impl<T> Answer<T> {
     /// Whether the answer is there, and no error.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
-        matches!(self.0, State::Ready(Ok(_)) | State::Remembered(_))
+        matches!(self.0, State::There(..))
     }
 
     /// The answer, if it is there and no error.
     #[inline]
     pub(crate) fn settled(&self) -> Option<&T> {
-        self.as_ready()?.ok()
+        if let State::There(answer, _) = &self.0 { Some(answer) } else { None }
     }
 
     /// Whether it is known without asking.
     pub(crate) fn is_remembered(&self) -> bool {
-        matches!(self.0, State::Remembered(_))
+        matches!(self.0, State::There(_, Source::Memory))
     }
 
     /// A look at the answer, if it is there and was not taken. None, where it has yet to come: `await` it then.
@@ -89,8 +100,8 @@ impl<T> Answer<T> {
     #[inline]
     pub fn as_ready(&self) -> Option<Result<&T, &StoreError>> {
         match &self.0 {
-            State::Ready(answer) => Some(answer.as_ref()),
-            State::Remembered(answer) => Some(Ok(answer)),
+            State::There(answer, _) => Some(Ok(answer)),
+            State::Failed(error) => Some(Err(error)),
             State::Taken | State::Pending(_) => None,
         }
     }
@@ -103,8 +114,8 @@ impl<T> Answer<T> {
     #[inline]
     pub(crate) fn into_pending(self) -> Result<Result<T, StoreError>, Pending<T>> {
         match self.0 {
-            State::Ready(answer) => Ok(answer),
-            State::Remembered(answer) => Ok(Ok(answer)),
+            State::There(answer, _) => Ok(Ok(answer)),
+            State::Failed(error) => Ok(Err(error)),
             State::Pending(pending) => Err(pending),
             State::Taken => panic!("an answer is taken once"),
         }
@@ -118,8 +129,8 @@ impl<T> Answer<T> {
     #[inline]
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
-            State::Ready(answer) => Ok(answer),
-            State::Remembered(answer) => Ok(Ok(answer)),
+            State::There(answer, _) => Ok(Ok(answer)),
+            State::Failed(error) => Ok(Err(error)),
             state => Err(Self(state)),
         }
     }
@@ -136,8 +147,8 @@ impl<T: Unpin> Future for Answer<T> {
             return answer.as_mut().poll(context);
         }
         match mem::replace(&mut self.0, State::Taken) {
-            State::Ready(answer) => Poll::Ready(answer),
-            State::Remembered(answer) => Poll::Ready(Ok(answer)),
+            State::There(answer, _) => Poll::Ready(Ok(answer)),
+            State::Failed(error) => Poll::Ready(Err(error)),
             State::Pending(_) | State::Taken => panic!("an answer is polled once it is there"),
         }
     }
@@ -146,9 +157,9 @@ impl<T: Unpin> Future for Answer<T> {
 impl<T> fmt::Debug for Answer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.0 {
-            State::Ready(_) => "ready",
+            State::There(_, Source::Store) | State::Failed(_) => "ready",
+            State::There(_, Source::Memory) => "remembered",
             State::Taken => "taken",
-            State::Remembered(_) => "remembered",
             State::Pending(_) => "pending",
         };
         f.debug_tuple("Answer").field(&state).finish()
