@@ -106,13 +106,19 @@ impl KeyHasher {
 
     /// The hash of a key's bytes.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.0 {
             Kind::Fast { high, low } => KeyHash { high: half(high, key), low: half(low, key) },
-            Kind::Sip(hasher) => KeyHash::new(hasher.hash(key).as_u128()),
+            Kind::Sip(hasher) => sip(hasher, key),
         }
     }
+}
+
+// Not inlined, as it is long, and would be in the way of the fast one.
+#[inline(never)]
+fn sip(hasher: &SipHasher13, key: &[u8]) -> KeyHash {
+    KeyHash::new(hasher.hash(key).as_u128())
 }
 
 #[inline(always)]

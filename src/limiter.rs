@@ -201,20 +201,15 @@ impl Limiter {
     ///
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
+        if let Some(following) = &self.following {
+            return acquire_from_all(&following.present(|set| self.guard.by(set)), &key, cost);
+        }
         // Most have one limit.
-        if let ([terms], None) = (self.guard.limits().all_terms(), &self.following) {
+        if let [terms] = self.guard.limits().all_terms() {
             let terms = self.guard.limits().present(terms);
             return self.guard.acquire(&[Charge { terms, key: hash(&self.guard, &key), cost }]);
         }
-        self.acquire_from_all(&key, cost)
-    }
-
-    #[inline(never)]
-    fn acquire_from_all(&self, key: &impl Key, cost: u64) -> Answer<Decision> {
-        let guard = self.present();
-        let mut charges = Charges::new();
-        charge_each(&guard, key, |_| cost, &mut charges);
-        acquire(&guard, &charges)
+        acquire_from_all(&self.guard, &key, cost)
     }
 
     /// Like [`acquire`](Self::acquire), with a cost of its own for each limit, in the order in
@@ -387,14 +382,19 @@ fn expect_each(guard: &Guard, given: usize) {
     assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
 }
 
-#[inline]
+#[inline(always)]
 fn hash(guard: &Guard, key: &(impl Key + ?Sized)) -> KeyHash {
-    key::hash(key, guard.hasher())
+    match key.as_part() {
+        // Here, as a key that is of one part mostly is.
+        Some(part) => guard.hasher().hash(part),
+        None => key::hash(key, guard.hasher()),
+    }
 }
 
 type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 
 /// Adds what each limit charges one key. (It is added where it stays, rather than moved there.)
+#[inline]
 fn charge_each<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64, charges: &mut Charges<'a>) {
     let key = hash(guard, key);
     for (index, terms) in guard.limits().all_terms().iter().enumerate() {
@@ -402,6 +402,15 @@ fn charge_each<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64
     }
 }
 
+// Not inlined, so that where there is one limit, little else is in the way.
+#[inline(never)]
+fn acquire_from_all(guard: &Arc<Guard>, key: &impl Key, cost: u64) -> Answer<Decision> {
+    let mut charges = Charges::new();
+    charge_each(guard, key, |_| cost, &mut charges);
+    acquire(guard, &charges)
+}
+
+#[inline]
 fn acquire(guard: &Arc<Guard>, charges: &[Charge<'_>]) -> Answer<Decision> {
     if charges.is_empty() { Answer::ready(Ok(uncounted())) } else { guard.acquire(charges) }
 }
