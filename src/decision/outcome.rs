@@ -29,16 +29,16 @@ pub struct Outcome {
 }
 
 /// What of an outcome takes less than a word, and how it is packed into one: the limit's index (13
-/// bits), whether its key is under a penalty (1), whether it reaches into overage (1) and whether it is not enforced (1), what the wait is (2),
-/// whether more will be left (1), and the high bits of the three spans (15 each: none is longer than it
+/// bits), whether its key is under a penalty (1) and whether it reaches into overage (1), what the wait is (2), whether it
+/// is enforced (1), whether more will be left (1), and the high bits of the three spans (15 each: none is longer than it
 /// takes to pay back twice what a bucket can hold, under 2^79 µs).
 #[derive(Clone, Copy)]
 struct Rest {
     limit: u16,
     is_penalty: bool,
     is_over: bool,
-    is_shadow: bool,
     kind: u64,
+    is_enforced: bool,
     grows: bool,
     high: [u64; 3],
 }
@@ -50,6 +50,8 @@ const NEVER: u64 = 2;
 
 const LIMIT: u16 = (1 << 13) - 1;
 const PENALTY: u64 = 1 << 13;
+const KIND: u64 = 3 << 15;
+const ENFORCED: u64 = 1 << 17;
 const HIGH: u64 = (1 << 15) - 1;
 
 impl Rest {
@@ -58,9 +60,9 @@ impl Rest {
         let [wait, more, reset] = self.high;
         let flags = u64::from(self.is_penalty) << 13
             | u64::from(self.is_over) << 14
-            | u64::from(self.is_shadow) << 15
+            | u64::from(self.is_enforced) << 17
             | u64::from(self.grows) << 18;
-        u64::from(self.limit) | flags | self.kind << 16 | wait << 19 | more << 34 | reset << 49
+        u64::from(self.limit) | flags | self.kind << 15 | wait << 19 | more << 34 | reset << 49
     }
 
     #[inline]
@@ -72,8 +74,8 @@ impl Rest {
             limit,
             is_penalty: is(13),
             is_over: is(14),
-            is_shadow: is(15),
-            kind: packed >> 16 & 3,
+            kind: packed >> 15 & 3,
+            is_enforced: is(17),
             grows: is(18),
             high,
         }
@@ -127,7 +129,7 @@ impl Outcome {
             more_after: more_after as u64,
             reset_after: reset_after as u64,
             identity,
-            rest: Rest { limit, is_penalty: false, is_over, is_shadow: !is_enforced, kind, grows, high }.pack(),
+            rest: Rest { limit, is_penalty: false, is_over, kind, is_enforced, grows, high }.pack(),
         }
     }
 
@@ -154,8 +156,8 @@ impl Outcome {
     /// Whether it denies the request.
     #[inline]
     pub(crate) fn denies(&self) -> bool {
-        let Rest { kind, is_shadow, .. } = Rest::unpack(self.rest);
-        kind != NOW && !is_shadow
+        // At once, as it is asked of each: enforced, and no delay.
+        self.rest & (ENFORCED | KIND) > ENFORCED
     }
 
     #[inline]
@@ -203,7 +205,7 @@ impl Outcome {
     /// [shadow](crate::Limit::shadow) does not.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
-        !Rest::unpack(self.rest).is_shadow
+        Rest::unpack(self.rest).is_enforced
     }
 
     /// Whether the key is under a [`Penalty`](crate::Penalty) of the limit: refused for a while, whatever room
