@@ -4,7 +4,8 @@
 /// multiplication by that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Divisor {
-    by: u64,
+    /// 2 · (by − 1): what rounds up, doubled as the number that is divided.
+    above: u64,
     /// ⌊2^(63 + shift) / by⌋ + 1
     inverse: u64,
     /// ⌈log2(by)⌉
@@ -17,11 +18,11 @@ impl Divisor {
 
     pub(super) const fn new(by: u64) -> Self {
         let shift = u64::BITS - (by - 1).leading_zeros();
-        Self { by, inverse: ((1 << (63 + shift)) / by as u128 + 1) as u64, shift }
+        Self { above: (by - 1) << 1, inverse: ((1 << (63 + shift)) / by as u128 + 1) as u64, shift }
     }
 
     pub(super) const fn get(self) -> u64 {
-        self.by
+        (self.above >> 1) + 1
     }
 
     /// ⌈a / by⌉, for an `a` with `a + by` up to 2^63. The inverse is too large by less than 1 / 2^63 of a by-th, which
@@ -29,8 +30,8 @@ impl Divisor {
     /// Invariant Integers using Multiplication", 1994).
     #[inline(always)]
     pub(super) fn div_ceil(self, a: u64) -> u64 {
-        debug_assert!(a <= Self::MOST - self.by);
-        let doubled = (a + (self.by - 1)) << 1;
+        debug_assert!(a <= Self::MOST - self.get());
+        let doubled = (a << 1) + self.above;
         ((u128::from(doubled) * u128::from(self.inverse)) >> 64) as u64 >> self.shift
     }
 }
