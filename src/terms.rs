@@ -22,6 +22,8 @@ pub struct Terms {
     share: u64,
     index: u16,
     is_enforced: bool,
+    /// Worked out of penalty, overrides and ceiling.
+    is_plain: bool,
     overrides: Overrides,
     algorithm: Algorithm,
     name: Arc<str>,
@@ -84,6 +86,7 @@ impl Terms {
             capacity: algorithm.capacity(),
             share: share(algorithm.capacity()),
             is_enforced: true,
+            is_plain: true,
             penalty: None,
             overrides: Overrides::None,
             raised_by: 0,
@@ -96,7 +99,7 @@ impl Terms {
     pub(crate) fn penalised(self, penalty: Penalty, hasher: &KeyHasher) -> Self {
         let identity = [&b"penalty"[..], &self.hash.as_u128().to_le_bytes()].concat();
         let mask = hasher.hash(&identity).as_u128();
-        Self { penalty: Some(Box::new(Penalised { penalty, mask, counts: true })), ..self }
+        Self { penalty: Some(Box::new(Penalised { penalty, mask, counts: true })), ..self }.seen_through()
     }
 
     /// The same, whose denials count for no penalty, if there is one.
@@ -111,17 +114,23 @@ impl Terms {
         let ceiling = self.algorithm.raised(percent);
         let capacity = ceiling.capacity();
         let ceiling = (ceiling != self.algorithm).then(|| Box::new((ceiling, ceiling.rule())));
-        Self { percent, ceiling, capacity, share: share(capacity), ..self }
+        Self { percent, ceiling, capacity, share: share(capacity), ..self }.seen_through()
     }
 
     /// The same, decided and not enforced.
     pub(crate) fn shadow(self) -> Self {
-        Self { is_enforced: false, penalty: None, ..self }
+        Self { is_enforced: false, penalty: None, ..self }.seen_through()
     }
 
     /// The same, of which the store may hold other sizes.
     pub(crate) fn overridable(self) -> Self {
-        Self { overrides: Overrides::Some, ..self }
+        Self { overrides: Overrides::Some, ..self }.seen_through()
+    }
+
+    /// The same, of which it is known whether it is [plain](Self::is_plain).
+    fn seen_through(self) -> Self {
+        let is_plain = self.penalty.is_none() && !self.is_overridable() && self.ceiling.is_none();
+        Self { is_plain, ..self }
     }
 
     /// The same, of the size that the store holds for a key.
@@ -192,10 +201,10 @@ impl Terms {
         self.overrides == Overrides::Some
     }
 
-    /// Whether all that a store has to look at is what a key has used.
+    /// Whether all that a store has to look at is what a key has used, by one rule.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        self.penalty.is_none() && !self.is_overridable()
+        self.is_plain
     }
 
     /// Whether it is what a store has held for a key.
@@ -218,7 +227,9 @@ impl Terms {
     /// The same, which tells its overage as what is left of the limit.
     pub(crate) fn at_ceiling(&self) -> Self {
         let algorithm = self.ceiling.as_ref().map_or(self.algorithm, |ceiling| ceiling.0);
-        Self { algorithm, rule: algorithm.rule(), percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() }
+        let rule = algorithm.rule();
+        let raised = Self { algorithm, rule, percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() };
+        raised.seen_through()
     }
 
     /// What decides: the limit with its overage.

@@ -13,7 +13,7 @@
 
 use std::ops::{Add, Mul, Sub};
 
-use super::full::{FAR, Full};
+use super::full::Full;
 #[cfg(feature = "redis")]
 use super::grain::Grain;
 #[cfg(feature = "redis")]
@@ -23,7 +23,7 @@ use super::shape::decided_by;
 use super::stamp::Stamps;
 #[cfg(feature = "redis")]
 use super::twin::{self, Numbers, State};
-use super::{Exact, Room, Standing};
+use super::{Room, Standing};
 use crate::record::Record;
 
 #[derive(Clone, Copy, Debug)]
@@ -122,8 +122,9 @@ impl Drain {
         if cost >= self.narrow {
             return false;
         }
+        let left = record.until.saturating_sub(now);
         // What is far is more than 2^62 µs off.
-        record.until <= now || (record.until - now <= self.narrow_span && record.detail >> 32 == u64::from(self.amount))
+        left == 0 || (left <= self.narrow_span && record.detail >> 32 == u64::from(self.amount))
     }
 
     /// What a record says, read by the limit's own amount where its own is not known.
@@ -172,12 +173,12 @@ impl Drain {
         }
         let time = self.time(debt);
         let early: u128 = (time * N::from(u64::from(self.amount)) - debt).into();
-        let micros = u128::from(now) + time.into();
-        // At once, rather than by way of all that it could be.
-        let until = now.wrapping_add(time.into() as u64);
-        if N::NARROW && until & FAR == 0 {
+        if N::NARROW {
+            // Near, as the debt takes less than 2^62 µs.
+            let until = now + time.into() as u64;
             return Record { until, detail: u64::from(self.amount) << 32 | u64::from(stamp | early as u32) };
         }
+        let micros = u128::from(now) + time.into();
         let stamp = if Full::is_near_at(micros) { stamp } else { 0 };
         Full { micros, detail: stamp | early as u32, amount: self.amount }.record()
     }
@@ -267,50 +268,26 @@ impl Drain {
         let debt = before + self.units(cost);
         *record = self.record(debt, now, stamp);
         // A refund looks at the amount and the stamp only, which a record that is far does not hold.
-        let detail =
-            if Full::is_near(record) { record.detail } else { u64::from(self.amount) << 32 | u64::from(stamp) };
+        let detail = if N::NARROW || Full::is_near(record) {
+            record.detail
+        } else {
+            u64::from(self.amount) << 32 | u64::from(stamp)
+        };
         (Record { until: now, detail }, self.standing_in(debt))
     }
 
-    /// Takes `cost` if there is room, and tells what is left then.
+    /// Takes `cost` if there is room and the debt is narrow.
     #[inline(always)]
-    pub(super) fn settle<T>(
-        &self,
-        record: &mut Record,
-        now: u64,
-        cost: u64,
-        tell: impl FnOnce(Room, Record, Standing) -> T,
-    ) -> T {
-        self.settle_and_see(record, now, cost, |_, room, mark, standing| tell(room, mark, standing))
-    }
-
-    /// The same, for whom what is remembered then matters, too.
-    #[inline(always)]
-    pub(super) fn settle_and_see<T>(
-        &self,
-        record: &mut Record,
-        now: u64,
-        cost: u64,
-        tell: impl FnOnce(&Record, Room, Record, Standing) -> T,
-    ) -> T {
-        let narrowly = self.is_narrow(record, now, cost).then(|| self.debt::<u64>(record, now));
-        // Told in each arm, so that the compiler sees how little there is to tell in the first.
-        match narrowly {
-            Some(before) if before + self.units::<u64>(cost) <= self.units(self.capacity) => {
-                let (mark, standing) = self.add(record, now, before, cost);
-                tell(record, Room::NOW, mark, standing)
-            }
-            _ => {
-                let (room, mark, standing) = self.settle_in_steps(record, now, cost);
-                tell(record, room, mark, standing)
-            }
+    pub(super) fn take_at_once(&self, record: &mut Record, now: u64, cost: u64) -> Option<(Room, Record, Standing)> {
+        if !self.is_narrow(record, now, cost) {
+            return None;
         }
-    }
-
-    /// The same for what is no everyday matter, and where there is no room.
-    #[inline(never)]
-    fn settle_in_steps(&self, record: &mut Record, now: u64, cost: u64) -> (Room, Record, Standing) {
-        self.settle_by_steps(record, now, cost, |room, mark, standing| (room, mark, standing))
+        let before: u64 = self.debt(record, now);
+        if before + self.units::<u64>(cost) > self.units(self.capacity) {
+            return None;
+        }
+        let (mark, standing) = self.add(record, now, before, cost);
+        Some((Room::NOW, mark, standing))
     }
 
     #[inline]

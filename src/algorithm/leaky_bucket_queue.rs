@@ -98,18 +98,10 @@ impl Queue {
     }
 
     #[inline(always)]
-    pub(super) fn settle<T>(
-        &self,
-        record: &mut Record,
-        now: u64,
-        cost: u64,
-        tell: impl FnOnce(Room, Record, Standing) -> T,
-    ) -> T {
-        let backlog = self.0.backlog(record, now);
-        self.0.settle_and_see(record, now, cost, |record, room, _, standing| match room {
-            Room::Now { over, .. } => tell(Room::Now { delay: backlog, over }, *record, standing),
-            denied => tell(denied, Record::EMPTY, standing),
-        })
+    pub(super) fn take_at_once(&self, record: &mut Record, now: u64, cost: u64) -> Option<(Room, Record, Standing)> {
+        let delay = self.0.backlog(record, now);
+        let (_, _, standing) = self.0.take_at_once(record, now, cost)?;
+        Some((Room::Now { delay, over: false }, *record, standing))
     }
 
     #[inline(always)]

@@ -188,25 +188,16 @@ impl Span {
         (mark, self.standing(log, now))
     }
 
-    /// Takes `cost` if there is room, and tells what is left then: with one look at the log.
+    /// Takes `cost` if there is room, with one look at the log.
     #[inline]
-    pub(super) fn settle<T>(
-        &self,
-        log: &mut Log,
-        now: u64,
-        cost: u64,
-        tell: impl FnOnce(Room, Record, Standing) -> T,
-    ) -> T {
+    pub(super) fn take_at_once(&self, log: &mut Log, now: u64, cost: u64) -> Option<(Room, Record, Standing)> {
         let view = self.view(log, now);
-        let left = self.limit.checked_sub(view.used).and_then(|left| left.checked_sub(cost));
-        let Some(remaining) = left else {
-            return tell(self.room(log, &view, now, cost), Record::EMPTY, self.left(log, &view, now));
-        };
+        let remaining = self.limit.checked_sub(view.used)?.checked_sub(cost)?;
         let mark = self.append(log, &view, cost);
         // Each entry holds some, so that the first to pass makes room, and all have passed with the last.
         let more_after = Some((log.oldest + self.period).saturating_sub(now).into());
         let reset_after = log.until.saturating_sub(now).into();
-        tell(Room::NOW, mark, Standing { remaining, more_after, reset_after })
+        Some((Room::NOW, mark, Standing { remaining, more_after, reset_after }))
     }
 
     pub(super) fn standing(&self, log: &Log, now: u64) -> Standing {

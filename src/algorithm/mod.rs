@@ -227,37 +227,27 @@ pub(crate) trait Exact<S> {
         (mark, self.standing(state, now))
     }
 
-    /// Takes `cost` if there is room, and has told whether there is, what a refund needs, and what is
-    /// left then. Where there is none, it [adopts](Self::adopt) what there is. (That it is told and not returned
-    /// keeps it in registers.)
+    /// Takes `cost` if it is soon seen that there is room, and tells what room there was, what a refund needs, and what
+    /// is left then. Otherwise nothing is changed, and [`settle`](Self::settle) takes a closer look.
     #[inline(always)]
-    fn settle<T>(&self, state: &mut S, now: u64, cost: u64, tell: impl FnOnce(Room, Record, Standing) -> T) -> T
-    where
-        Self: Sized,
-    {
-        self.settle_by_steps(state, now, cost, tell)
+    fn take_at_once(&self, state: &mut S, now: u64, cost: u64) -> Option<(Room, Record, Standing)> {
+        let room = self.peek(state, now, cost);
+        if !room.is_now() {
+            return None;
+        }
+        let (mark, standing) = self.take(state, now, cost);
+        Some((room, mark, standing))
     }
 
-    /// [`settle`](Self::settle), for whom no shorter way is known.
-    #[inline(always)]
-    fn settle_by_steps<T>(
-        &self,
-        state: &mut S,
-        now: u64,
-        cost: u64,
-        tell: impl FnOnce(Room, Record, Standing) -> T,
-    ) -> T
-    where
-        Self: Sized,
-    {
+    /// Takes `cost` if there is room, and tells the same. Where there is none, it [adopts](Self::adopt) what there is.
+    fn settle(&self, state: &mut S, now: u64, cost: u64) -> (Room, Record, Standing) {
         let room = self.peek(state, now, cost);
-        let (mark, standing) = if room.is_now() {
-            self.take(state, now, cost)
-        } else {
-            self.adopt(state, now);
-            (Record::EMPTY, self.standing(state, now))
-        };
-        tell(room, mark, standing)
+        if room.is_now() {
+            let (mark, standing) = self.take(state, now, cost);
+            return (room, mark, standing);
+        }
+        self.adopt(state, now);
+        (room, Record::EMPTY, self.standing(state, now))
     }
 
     /// What is left.

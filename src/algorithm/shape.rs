@@ -208,14 +208,13 @@ macro_rules! decided_by {
             }
 
             #[inline(always)]
-            fn settle<T>(
+            fn take_at_once(
                 &self,
                 state: &mut $state,
                 now: u64,
                 cost: u64,
-                tell: impl FnOnce($crate::algorithm::Room, $crate::record::Record, $crate::algorithm::Standing) -> T,
-            ) -> T {
-                self.$kernel().settle(state, now, cost, tell)
+            ) -> Option<($crate::algorithm::Room, $crate::record::Record, $crate::algorithm::Standing)> {
+                self.$kernel().take_at_once(state, now, cost)
             }
 
             #[inline]

@@ -17,6 +17,14 @@ pub(super) enum Outcomes {
     None,
     One(Outcome),
     Several(Several),
+    Overridden(Box<Overridden>),
+}
+
+/// Outcomes of limits of which some were of another size for this request: seldom any.
+#[derive(Clone, Debug)]
+pub(super) struct Overridden {
+    outcomes: Several,
+    terms: Box<[Arc<Terms>]>,
 }
 
 impl Outcomes {
@@ -33,13 +41,12 @@ impl Outcomes {
 
     #[inline]
     pub(super) fn as_slice(&self) -> &[Outcome] {
-        self.only().map_or_else(|| self.none_or_several(), slice::from_ref)
-    }
-
-    // Not inlined, so that where there is one, little else is in the way.
-    #[inline(never)]
-    fn none_or_several(&self) -> &[Outcome] {
-        if let Self::Several(outcomes) = self { outcomes.as_slice() } else { &[] }
+        match self {
+            Self::None => &[],
+            Self::One(outcome) => slice::from_ref(outcome),
+            Self::Several(outcomes) => outcomes.as_slice(),
+            Self::Overridden(overridden) => overridden.outcomes.as_slice(),
+        }
     }
 
     pub(super) fn as_mut_slice(&mut self) -> &mut [Outcome] {
@@ -47,20 +54,19 @@ impl Outcomes {
             Self::None => &mut [],
             Self::One(outcome) => slice::from_mut(outcome),
             Self::Several(outcomes) => outcomes.as_mut_slice(),
+            Self::Overridden(overridden) => overridden.outcomes.as_mut_slice(),
         }
     }
 
     /// Adds terms to those that were noted before, which come first.
     #[cold]
     pub(super) fn overridden(self, terms: &[Arc<Terms>]) -> Self {
-        let overridden = [self.all_overridden(), terms].concat().into();
-        let mut several = self.into_several();
-        *several.overridden = overridden;
-        Self::Several(several)
+        let terms = [self.all_overridden(), terms].concat().into();
+        Self::Overridden(Box::new(Overridden { outcomes: self.into_several(), terms }))
     }
 
     pub(super) fn all_overridden(&self) -> &[Arc<Terms>] {
-        if let Self::Several(outcomes) = self { &outcomes.overridden } else { &[] }
+        if let Self::Overridden(overridden) = self { &overridden.terms } else { &[] }
     }
 
     #[inline]
@@ -69,6 +75,7 @@ impl Outcomes {
             Self::None => *self = Self::One(outcome),
             Self::One(_) => self.push_second(outcome),
             Self::Several(outcomes) => outcomes.push(outcome),
+            Self::Overridden(overridden) => overridden.outcomes.push(outcome),
         }
     }
 
@@ -87,6 +94,7 @@ impl Outcomes {
                 several
             }
             Self::Several(several) => several,
+            Self::Overridden(overridden) => overridden.outcomes,
         }
     }
 
@@ -94,21 +102,16 @@ impl Outcomes {
         match self {
             Self::One(outcome) if !is_kept(outcome) => *self = Self::None,
             Self::Several(outcomes) => outcomes.retain(is_kept),
+            Self::Overridden(overridden) => overridden.outcomes.retain(is_kept),
             Self::None | Self::One(_) => {}
         }
     }
 }
 
-/// Outcomes in a vector, of which an earlier request may have left more: so they are written where they stay, with
-/// no call in between that makes room.
-// Only `drop` takes its fields, and nothing looks at them after: so all that there is to do then is one call, which is
-// hardly in the way of decisions that have none.
-pub(crate) struct Several {
-    outcomes: ManuallyDrop<Vec<Outcome>>,
-    len: usize,
-    /// The terms of limits that were of another size for this request: seldom any.
-    overridden: ManuallyDrop<Box<[Arc<Terms>]>>,
-}
+/// Outcomes in a vector that an earlier request has left.
+// Only `drop` takes it, and nothing looks at it after: so all that there is to do then is one call, which is hardly in
+// the way of decisions that have none.
+pub(crate) struct Several(ManuallyDrop<Vec<Outcome>>);
 
 /// The most vectors that a thread keeps, and the most outcomes that there is room for in one of them.
 const SPARES: usize = 64;
@@ -119,48 +122,59 @@ thread_local! {
 }
 
 impl Several {
-    pub(crate) fn spare() -> Self {
+    fn spare() -> Self {
+        let mut several = Self::left();
+        several.0.clear();
+        several
+    }
+
+    /// So many, each of which has yet to be written: where it stays, with no call in between that makes room.
+    #[inline]
+    pub(crate) fn unwritten(len: usize) -> Self {
+        let mut several = Self::left();
+        // As many as the last had, mostly.
+        if several.0.len() != len {
+            several.resize(len);
+        }
+        several
+    }
+
+    /// What the last has left.
+    #[inline(always)]
+    fn left() -> Self {
         // A thread that ends has none any more.
-        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop());
-        let outcomes = spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4));
-        Self { outcomes: ManuallyDrop::new(outcomes), len: 0, overridden: ManuallyDrop::default() }
+        let left = SPARE.try_with(|spare| spare.borrow_mut().pop());
+        Self(ManuallyDrop::new(left.ok().flatten().unwrap_or_else(|| Vec::with_capacity(4))))
+    }
+
+    #[cold]
+    fn resize(&mut self, len: usize) {
+        self.0.resize(len, Outcome::NONE);
     }
 
     #[inline]
     fn as_slice(&self) -> &[Outcome] {
-        &self.outcomes[..self.len]
+        &self.0
     }
 
-    fn as_mut_slice(&mut self) -> &mut [Outcome] {
-        &mut self.outcomes[..self.len]
+    #[inline]
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [Outcome] {
+        &mut self.0
     }
 
     fn push(&mut self, outcome: Outcome) {
-        *self.add() = outcome;
-    }
-
-    /// Adds an outcome that has yet to be written.
-    #[inline]
-    pub(crate) fn add(&mut self) -> &mut Outcome {
-        if self.len == self.outcomes.len() {
-            self.outcomes.push(Outcome::NONE);
-        }
-        self.len += 1;
-        &mut self.outcomes[self.len - 1]
+        self.0.push(outcome);
     }
 
     fn retain(&mut self, is_kept: impl Fn(&Outcome) -> bool) {
-        self.outcomes.truncate(self.len);
-        self.outcomes.retain(is_kept);
-        self.len = self.outcomes.len();
+        self.0.retain(is_kept);
     }
 }
 
 impl Clone for Several {
     fn clone(&self) -> Self {
         let mut several = Self::spare();
-        self.as_slice().iter().for_each(|outcome| several.push(outcome.clone()));
-        several.overridden = self.overridden.clone();
+        several.0.extend_from_slice(self.as_slice());
         several
     }
 }
@@ -174,8 +188,7 @@ impl fmt::Debug for Several {
 impl Drop for Several {
     #[inline(never)]
     fn drop(&mut self) {
-        drop(mem::take(&mut *self.overridden));
-        let outcomes = mem::take(&mut *self.outcomes);
+        let outcomes = mem::take(&mut *self.0);
         if outcomes.capacity() <= LARGEST {
             let _ = SPARE.try_with(|spare| {
                 let mut spare = spare.borrow_mut();

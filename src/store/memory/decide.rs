@@ -5,64 +5,144 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::shard::Known;
+use super::settle::settle;
+use super::shard::{Known, Shard, Tabled, of_charge, of_rule};
 use super::table::Place;
 use super::{Locked, MemoryStore, penalise};
-use crate::algorithm::Room;
+use crate::algorithm::{ByState, Exact, Room, Rule, Soft};
 use crate::decision::{Decision, Several};
-use crate::store::{Charge, Terms};
+use crate::store::{Answer, Charge, Terms};
 use crate::terms;
 use crate::time::Timestamp;
 
+/// How many charges are taken at the price of one look-up each. More are decided all the same.
+const MOST: usize = 8;
+
 impl MemoryStore {
-    pub(super) fn decide(&self, charges: &[Charge<'_>], take: bool) -> Decision {
+    /// Decides a request, and takes its charges from all its limits or from none.
+    #[inline]
+    pub(super) fn take(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
         match charges {
-            [charge] if charge.terms.is_plain() => self.decide_one(charge, take),
-            charges => self.decide_all(charges, take),
+            [charge] if charge.terms.is_plain() => of_rule!(charge.terms.rule(), rule => self.take_one(charge, rule)),
+            [charge] if charge.terms.penalty().is_none() && !charge.terms.is_overridable() => self.take_soft(charge),
+            charges => self.decide_all(charges, true),
         }
     }
 
-    /// Most requests have one limit, and need no more than one lock.
-    #[inline]
-    fn decide_one(&self, charge: &Charge<'_>, take: bool) -> Decision {
+    /// What one limit decides that has overage.
+    #[inline(never)]
+    fn take_soft(&self, charge: &Charge<'_>) -> Answer<Decision> {
+        of_charge!(charge, rule => self.take_one(charge, rule))
+    }
+
+    /// Most requests have one limit, and need no more than one lock. A key that is known takes one look-up.
+    // One copy for each algorithm, and all in that, so that what is written is written where it stays: to copy what was
+    // written a moment ago stalls the processor.
+    #[inline(never)]
+    fn take_one<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl Exact<S>) -> Answer<Decision> {
         let print = charge.terms.print(charge.key);
         let index = self.shard_of(charge.key);
-        let mut locked = [(index, self.lock(index))];
+        let mut shard = self.lock(index);
         // Under the lock, so that no request comes with an instant of long ago.
         let at = self.clock.now();
-        let due = locked[0].1.sweep_due();
+        let now = at.as_micros();
+        let due = shard.sweep_due();
         if due > 0 {
-            self.sweep(&mut locked, due, at.as_micros());
+            self.sweep(due, now, |next| (next == index).then_some(&mut *shard));
         }
-        // Last, so that the decision is written where it stays.
-        locked[0].1.settle(print, charge, self.most, at, take)
+        let table = S::table(&mut shard);
+        let told = |outcome| Answer::ready(Ok(Decision::of(at, true, outcome)));
+        match table.find(print) {
+            Place::At(place) if charge.cost > 0 => settle(table, rule, place, charge, now, told),
+            place => self.take_otherwise(&mut shard, print, place, charge, at),
+        }
     }
 
+    /// The same for a key that is not known yet, or what takes nothing.
+    #[cold]
     #[inline(never)]
-    fn decide_all(&self, charges: &[Charge<'_>], asked: bool) -> Decision {
-        let shards = || charges.iter().map(|charge| self.shard_of(charge.key));
-        let first = shards().next().unwrap_or(0);
-        if shards().all(|shard| shard == first) {
-            return self.decide_in(&mut [(first, self.lock(first))], charges, asked);
+    fn take_otherwise(
+        &self,
+        shard: &mut Shard,
+        print: u128,
+        place: Place,
+        charge: &Charge<'_>,
+        at: Timestamp,
+    ) -> Answer<Decision> {
+        let outcome = shard.settle_otherwise(print, place, charge, self.most, at.as_micros());
+        Answer::ready(Ok(Decision::of(at, true, outcome)))
+    }
+
+    /// Decides any request.
+    #[inline(never)]
+    pub(super) fn decide_all(&self, charges: &[Charge<'_>], asked: bool) -> Answer<Decision> {
+        if let [first, others @ ..] = charges
+            && others.iter().all(|charge| charge.key == first.key)
+        {
+            let shard = self.shard_of(first.key);
+            return self.decide_in(&mut [(shard, self.lock(shard))], charges, asked);
         }
-        let mut shards: SmallVec<[usize; 8]> = shards().collect();
+        self.decide_apart(charges, asked)
+    }
+
+    /// The same of keys that are in several parts of the store.
+    #[inline(never)]
+    fn decide_apart(&self, charges: &[Charge<'_>], asked: bool) -> Answer<Decision> {
+        let mut shards: SmallVec<[usize; 8]> = charges.iter().map(|charge| self.shard_of(charge.key)).collect();
         shards.sort_unstable();
         shards.dedup();
         let mut locked: SmallVec<[_; 8]> = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
         self.decide_in(&mut locked, charges, asked)
     }
 
-    fn decide_in(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], asked: bool) -> Decision {
+    // Inlined, so that in the copy for one part of the store nothing looks for that of a key.
+    #[inline(always)]
+    fn decide_in(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], asked: bool) -> Answer<Decision> {
         let at = self.clock.now();
         let now = at.as_micros();
         let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
         if due > 0 {
-            self.sweep(locked, due, now);
+            self.sweep(due, now, |next| {
+                locked.iter_mut().find(|(index, _)| *index == next).map(|(_, shard)| &mut **shard)
+            });
         }
         if asked && let Some(outcomes) = self.take_all(locked, charges, now) {
-            return Decision::of_several(at, outcomes);
+            return Answer::ready(Ok(Decision::of_several(at, outcomes)));
         }
-        let overridden = self.overridden(charges, locked, now);
+        Answer::ready(Ok(self.decide_each(locked, charges, at, asked)))
+    }
+
+    /// Takes all charges, each at the price of one look-up, if all have room and are of keys that are known: as most
+    /// are. If one is not, all is as it was.
+    #[inline(always)]
+    fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64) -> Option<Several> {
+        if charges.len() > MOST {
+            return None;
+        }
+        // What lies in memory is read first, with nothing that depends on it: the processor then waits for all at
+        // once, rather than for one look-up after the other.
+        let touched = charges.iter().map(|charge| self.shard_among(locked, charge.key).touch(charge));
+        hint::black_box(touched.fold(0, |all, one| all ^ one));
+        let mut keys = [Known::default(); MOST];
+        for (charge, key) in charges.iter().zip(&mut keys) {
+            *key = self.shard_among(locked, charge.key).likely(charge)?;
+        }
+        let mut outcomes = Several::unwritten(charges.len());
+        for ((charge, key), outcome) in charges.iter().zip(&keys).zip(outcomes.as_mut_slice()) {
+            if !self.shard_among(locked, charge.key).take_known(key, charge, now, outcome) {
+                for (charge, key) in charges.iter().zip(&keys) {
+                    self.shard_among(locked, charge.key).put_back(key);
+                }
+                return None;
+            }
+        }
+        Some(outcomes)
+    }
+
+    /// Decides what needs a closer look.
+    #[inline(never)]
+    fn decide_each(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], at: Timestamp, asked: bool) -> Decision {
+        let overridden = self.overridden(charges, locked, at.as_micros());
         if overridden.is_empty() {
             return self.decide_sized(locked, charges, at, asked);
         }
@@ -70,31 +150,6 @@ impl MemoryStore {
         let sized = charges.iter().map(|&charge| Charge { terms: size(&charge).unwrap_or(charge.terms), ..charge });
         let sized: SmallVec<[Charge<'_>; 4]> = sized.collect();
         self.decide_sized(locked, &sized, at, asked).overridden(&overridden)
-    }
-
-    /// Takes all charges, each at the price of one look-up, if all have room and are of keys that are known: as most
-    /// are. If one is not, all is as it was.
-    fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64) -> Option<Several> {
-        // What lies in memory is read first, with nothing that depends on it: the processor then waits for all at
-        // once, rather than for one look-up after the other.
-        let touched = charges.iter().map(|charge| self.shard_among(locked, charge.key).touch(charge));
-        hint::black_box(touched.fold(0, |all, one| all ^ one));
-        let mut keys: SmallVec<[Known; 8]> = SmallVec::new();
-        for charge in charges {
-            keys.push(self.shard_among(locked, charge.key).likely(charge)?);
-        }
-        let mut outcomes = Several::spare();
-        let mut each = charges.iter().zip(&keys);
-        let take = |(charge, key): (&Charge<'_>, &Known)| {
-            self.shard_among(locked, charge.key).take_known(key, charge, now, &mut outcomes)
-        };
-        if each.all(take) {
-            return Some(outcomes);
-        }
-        for (charge, key) in charges.iter().zip(&keys) {
-            self.shard_among(locked, charge.key).put_back(key);
-        }
-        None
     }
 
     /// The terms of all limits that have another size for their keys.

@@ -174,6 +174,7 @@ impl MemoryStore {
         try_lock(lock).unwrap_or_else(|| wait_for(lock))
     }
 
+    #[inline]
     fn shard_among<'l>(&self, locked: Locked<'l, '_>, key: KeyHash) -> &'l mut Shard {
         if let [(_, shard)] = locked {
             return shard;
@@ -208,9 +209,9 @@ impl MemoryStore {
     /// Drops what means nothing any more from the next `slots` of the next shard, unless someone else
     /// is at work there.
     #[cold]
-    fn sweep(&self, locked: Locked<'_, '_>, slots: usize, now: u64) {
+    fn sweep<'s>(&self, slots: usize, now: u64, locked: impl FnOnce(usize) -> Option<&'s mut Shard>) {
         let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
-        if let Some((_, shard)) = locked.iter_mut().find(|(index, _)| *index == next) {
+        if let Some(shard) = locked(next) {
             shard.sweep(slots, now);
         } else if let Some(mut shard) = try_lock(&self.shards[next].0) {
             shard.sweep(slots, now);
@@ -262,11 +263,11 @@ impl Store for MemoryStore {
     }
 
     fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(Ok(self.decide(charges, true)))
+        self.take(charges)
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(Ok(self.decide(charges, false)))
+        self.decide_all(charges, false)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {

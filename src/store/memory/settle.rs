@@ -1,24 +1,49 @@
 //! What a limit does with the entry of a key, whichever limit and table it is.
 
-use super::table::{Place, Rank, Slot, Table};
+use super::table::{Place, Print, Rank, Slot, Table};
 use crate::algorithm::{Exact, Room};
-use crate::decision::{Decision, Outcome};
+use crate::decision::Outcome;
 use crate::record::Record;
 use crate::store::Charge;
-use crate::time::Timestamp;
 
-/// Decides a charge that is alone, of a key that is known, at the price of one look-up.
-// Not inlined, so that each writes its decision where it stays: to copy what was written a moment ago
-// stalls the processor.
-#[inline(never)]
-pub(super) fn settle<S: Slot>(
+/// Takes a charge of a key that is known, if it has room, and has told what comes of it.
+// That it is told in each place keeps it in registers until it is written where it stays: to copy what was written a
+// moment ago stalls the processor.
+#[inline(always)]
+pub(super) fn settle<S: Slot, T>(
     table: &mut Table<S>,
     rule: &impl Exact<S>,
     place: usize,
     charge: &Charge<'_>,
-    at: Timestamp,
-) -> Decision {
-    settle_at(table, rule, place, charge, at.as_micros(), |outcome| Decision::of(at, true, outcome))
+    now: u64,
+    tell: impl FnOnce(Outcome) -> T,
+) -> T {
+    let (state, rank) = table.entry_mut(place).parts();
+    let Some((room, mark, standing)) = rule.take_at_once(state, now, charge.cost) else {
+        return settle_slowly(rule, state, rank, charge, now, tell);
+    };
+    rank.set(Rank::of(standing.remaining, charge.terms));
+    tell(Outcome::new(charge.subject(), room, mark, standing))
+}
+
+/// The same for what is no everyday matter, and where there is no room.
+#[inline(never)]
+fn settle_slowly<S, T>(
+    rule: &impl Exact<S>,
+    state: &mut S,
+    rank: &mut Print,
+    charge: &Charge<'_>,
+    now: u64,
+    tell: impl FnOnce(Outcome) -> T,
+) -> T {
+    let (room, mark, standing) = rule.settle(state, now, charge.cost);
+    if room.is_now() {
+        rank.set(Rank::of(standing.remaining, charge.terms));
+    } else if room.is_after() {
+        // What a wait can't help was never kept from it by what it had used.
+        rank.set(Rank::DENIED);
+    }
+    tell(Outcome::new(charge.subject(), room, mark, standing))
 }
 
 /// Takes one of several charges, which has room, of a key that is known.
@@ -30,7 +55,7 @@ pub(super) fn take_at<S: Slot>(
     charge: &Charge<'_>,
     now: u64,
 ) -> Outcome {
-    settle_at(table, rule, place, charge, now, |outcome| outcome)
+    settle(table, rule, place, charge, now, |outcome| outcome)
 }
 
 /// Takes one of several charges of a key that is there, if it has room, and writes what comes of it where it stays.
@@ -43,31 +68,9 @@ pub(super) fn take_known(
     now: u64,
     told: &mut Outcome,
 ) -> bool {
-    settle_at(table, rule, place, charge, now, |outcome| {
+    settle(table, rule, place, charge, now, |outcome| {
         *told = outcome;
         told.is_allowed()
-    })
-}
-
-/// Takes a charge of a key that is known, if it has room.
-#[inline(always)]
-fn settle_at<S: Slot, T>(
-    table: &mut Table<S>,
-    rule: &impl Exact<S>,
-    place: usize,
-    charge: &Charge<'_>,
-    now: u64,
-    tell: impl FnOnce(Outcome) -> T,
-) -> T {
-    let (state, rank) = table.entry_mut(place).parts();
-    rule.settle(state, now, charge.cost, |room, mark, standing| {
-        if room.is_now() {
-            rank.set(Rank::of(standing.remaining, charge.terms));
-        } else if room.is_after() {
-            // What a wait can't help was never kept from it by what it had used.
-            rank.set(Rank::DENIED);
-        }
-        tell(Outcome::new(charge.subject(), room, mark, standing))
     })
 }
 
@@ -81,9 +84,8 @@ pub(super) fn add<S: Slot>(
     now: u64,
 ) -> Outcome {
     let mut new = S::default();
-    let outcome = rule.settle(&mut new, now, charge.cost, |room, mark, standing| {
-        Outcome::new(charge.subject(), room, mark, standing)
-    });
+    let (room, mark, standing) = rule.settle(&mut new, now, charge.cost);
+    let outcome = Outcome::new(charge.subject(), room, mark, standing);
     if new.until() > 0 {
         table.insert(print, new).parts().1.set(Rank::of(outcome.remaining(), charge.terms));
     }

@@ -3,13 +3,12 @@
 use std::mem;
 
 use super::overrides::Overrides;
-use super::settle::{add, look, report, room, settle, take_at, take_known};
-use super::table::{Entry, HalfLine, Line, Place, Rank, Slot, Table};
+use super::settle::{add, look, report, room, take_at, take_known};
+use super::table::{HalfLine, Line, Place, Rank, Slot, Table};
 use crate::algorithm::{ByState, Exact, Log, Room, Rule, Soft};
-use crate::decision::{Decision, Outcome, Several};
+use crate::decision::Outcome;
 use crate::record::Record;
 use crate::store::Charge;
-use crate::time::Timestamp;
 
 impl Slot for Record {
     type Aligned = HalfLine;
@@ -24,6 +23,25 @@ impl Slot for Log {
 
     fn until(&self) -> u64 {
         self.until
+    }
+}
+
+/// What there is a table of.
+pub(super) trait Tabled: Slot + Sized {
+    fn table(shard: &mut Shard) -> &mut Table<Self>;
+}
+
+impl Tabled for Record {
+    #[inline]
+    fn table(shard: &mut Shard) -> &mut Table<Self> {
+        &mut shard.records
+    }
+}
+
+impl Tabled for Log {
+    #[inline]
+    fn table(shard: &mut Shard) -> &mut Table<Self> {
+        &mut shard.logs
     }
 }
 
@@ -48,14 +66,38 @@ const LOOK: usize = 2;
 const LOOK_FOR_NEW: usize = 4;
 
 /// Where the key of one of several charges is, and what stands there before any is taken.
+#[derive(Clone, Copy, Default)]
 pub(super) struct Known {
     place: usize,
-    before: Entry<Record>,
+    state: Record,
+    rank: Rank,
 }
 
-/// What a shard does with the table and the rule of a charge, whichever they are: one copy for each
-/// algorithm, so that the compiler sees through all of it.
+/// What is done with a rule, whichever it is: one copy for each algorithm, so that the compiler sees through all of it.
+macro_rules! of_rule {
+    ($of:expr, $rule:ident => $call:expr) => {
+        of_rule!($of, $rule, { $call }, { $call })
+    };
+    ($of:expr, $rule:ident, $record:block, $log:block) => {
+        match $of {
+            Rule::Drain($rule) => $record,
+            Rule::Queue($rule) => $record,
+            Rule::AtIntervals($rule) => $record,
+            Rule::FixedWindow($rule) => $record,
+            Rule::CalendarWindow($rule) => $record,
+            Rule::SlidingWindowCounter($rule) => $record,
+            Rule::SlidingWindow($rule) => $log,
+            Rule::SlidingLog($rule) => $log,
+        }
+    };
+}
+pub(super) use of_rule;
+
+/// The same with the rule of a charge, which may have overage, and with the table for it.
 macro_rules! of_charge {
+    ($charge:expr, $rule:ident => $call:expr) => {
+        of_charge!(@ $charge, $rule, { $call }, { $call })
+    };
     ($shard:ident, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
         of_charge!(@ $charge, $rule, { let $table = &$shard.records; $call }, { let $table = &$shard.logs; $call })
     };
@@ -64,16 +106,7 @@ macro_rules! of_charge {
     };
     (@ $charge:expr, $rule:ident, $record:block, $log:block) => {
         match $charge.terms.raised() {
-            None => match $charge.terms.rule() {
-                Rule::Drain($rule) => $record,
-                Rule::Queue($rule) => $record,
-                Rule::AtIntervals($rule) => $record,
-                Rule::FixedWindow($rule) => $record,
-                Rule::CalendarWindow($rule) => $record,
-                Rule::SlidingWindowCounter($rule) => $record,
-                Rule::SlidingWindow($rule) => $log,
-                Rule::SlidingLog($rule) => $log,
-            },
+            None => of_rule!($charge.terms.rule(), $rule, $record, $log),
             Some(ceiling) => match (ceiling.exact(), $charge.terms.rule().exact()) {
                 (ByState::Record(ceiling), ByState::Record(limit)) => {
                     let $rule = &Soft { limit, ceiling };
@@ -88,6 +121,8 @@ macro_rules! of_charge {
         }
     };
 }
+
+pub(super) use of_charge;
 
 impl Shard {
     pub(super) const fn new() -> Self {
@@ -105,36 +140,17 @@ impl Shard {
             + self.logs.states().map(Log::heap).sum::<usize>()
     }
 
-    /// Decides a charge that is alone, and takes it if it has room and is to be taken. At `most`
-    /// keys, another makes way.
-    #[inline]
-    pub(super) fn settle(
-        &mut self,
-        print: u128,
-        charge: &Charge<'_>,
-        most: usize,
-        at: Timestamp,
-        take: bool,
-    ) -> Decision {
-        of_charge!(mut self, charge, (table, rule) => match table.find(print) {
-            Place::At(place) if take && charge.cost > 0 => settle(table, rule, place, charge, at),
-            place => Decision::of(at, take, self.settle_otherwise(print, place, charge, most, at.as_micros(), take)),
-        })
-    }
-
-    /// The same for a key that is not known yet, or what is only asked.
-    #[cold]
-    #[inline(never)]
-    fn settle_otherwise(
+    /// Decides a charge that is alone, of a key that is not known yet, or that takes nothing. At `most` keys, another
+    /// makes way.
+    pub(super) fn settle_otherwise(
         &mut self,
         print: u128,
         place: Place,
         charge: &Charge<'_>,
         most: usize,
         now: u64,
-        take: bool,
     ) -> Outcome {
-        let is_kept = take && charge.cost > 0 && matches!(place, Place::Before(_));
+        let is_kept = charge.cost > 0 && matches!(place, Place::Before(_));
         // Of a new key, all that its limit can ever hold has room, and nothing else is kept.
         if is_kept && charge.cost <= charge.terms.capacity() {
             self.make_room(charge, 0, most, now);
@@ -161,13 +177,12 @@ impl Shard {
     #[inline]
     pub(super) fn likely(&self, charge: &Charge<'_>) -> Option<Known> {
         let terms = charge.terms;
-        let is_log = matches!(terms.rule(), Rule::SlidingWindow(_) | Rule::SlidingLog(_));
-        if is_log || charge.cost == 0 || !terms.is_plain() || terms.raised().is_some() {
+        if charge.cost == 0 || !terms.is_plain() {
             return None;
         }
         let Place::At(place) = self.records.find(terms.print(charge.key)) else { return None };
-        let before = *self.records.entry(place);
-        (!before.was_denied()).then_some(Known { place, before })
+        let (state, rank) = self.records.entry(place).seen();
+        (rank != Rank::DENIED).then_some(Known { place, state, rank })
     }
 
     /// Takes one of several charges of a key that is there, if it has room.
@@ -177,9 +192,8 @@ impl Shard {
         &Known { place, .. }: &Known,
         charge: &Charge<'_>,
         now: u64,
-        outcomes: &mut Several,
+        outcome: &mut Outcome,
     ) -> bool {
-        let outcome = outcomes.add();
         match charge.terms.rule() {
             Rule::Drain(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
             Rule::Queue(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
@@ -192,8 +206,10 @@ impl Shard {
     }
 
     /// Has it as it was before any was taken.
-    pub(super) fn put_back(&mut self, &Known { place, before }: &Known) {
-        *self.records.entry_mut(place) = before;
+    pub(super) fn put_back(&mut self, &Known { place, state, rank }: &Known) {
+        let entry = self.records.entry_mut(place);
+        entry.state = state;
+        entry.parts().1.set(rank);
     }
 
     /// Where the charge's key is, and whether it has room, of which nothing is taken yet.

@@ -47,7 +47,7 @@ pub(super) struct Print {
 
 /// How much of its limit a key had used when it was last decided: 0 for nothing, [`Rank::DENIED`]
 /// for one that was denied. At the cap, low ranks go first.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Rank(u8);
 
 impl Rank {
@@ -95,10 +95,13 @@ impl<T: Slot> Entry<T> {
         self.state.until() == 0
     }
 
-    /// Whether its last request was denied, though a wait would have helped it.
+    /// What it remembers, and its rank.
     #[inline]
-    pub(super) fn was_denied(&self) -> bool {
-        self.print.rank() == Rank::DENIED
+    pub(super) fn seen(&self) -> (T, Rank)
+    where
+        T: Copy,
+    {
+        (self.state, self.print.rank())
     }
 
     /// What it remembers, and where its rank is.
