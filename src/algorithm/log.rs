@@ -189,7 +189,7 @@ impl Span {
     }
 
     /// Takes `cost` if there is room, with one look at the log.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_at_once(&self, log: &mut Log, now: u64, cost: u64) -> Option<(Room, Record, Standing)> {
         let view = self.view(log, now);
         let remaining = self.limit.checked_sub(view.used)?.checked_sub(cost)?;
