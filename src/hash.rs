@@ -106,13 +106,19 @@ impl KeyHasher {
 
     /// The hash of a key's bytes.
     #[must_use]
-    #[inline]
+    // Where a key's length is known beforehand, little is left of it.
+    #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.0 {
             Kind::Fast { high, low } => KeyHash { high: half(high, key), low: half(low, key) },
-            Kind::Sip(hasher) => KeyHash::new(hasher.hash(key).as_u128()),
+            Kind::Sip(hasher) => sip(hasher, key),
         }
     }
+}
+
+#[inline(never)]
+fn sip(hasher: &SipHasher13, key: &[u8]) -> KeyHash {
+    KeyHash::new(hasher.hash(key).as_u128())
 }
 
 #[inline(always)]

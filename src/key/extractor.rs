@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::combine::Or;
 use super::part::{Key, KeyBuf};
+use crate::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
 
 /// Takes a key from a request.
@@ -18,6 +19,17 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// so. Such an extractor can't be asked where nothing may wait: see [`KeyList`](crate::KeyList).
     fn waits(&self) -> bool {
         false
+    }
+
+    /// The same, hashed. It is written nowhere first, where an extractor knows better.
+    #[doc(hidden)]
+    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
+        let mut key = KeyBuf::default();
+        match self.extract(head, &mut key) {
+            Extracted::Done => Hashed::Now(key.hash(hasher)),
+            Extracted::Missing(missing) => Hashed::Missing(missing),
+            Extracted::Later(rest) => Hashed::Later(key, rest),
+        }
     }
 
     /// Takes `other` where this key is missing. The two never name the same bucket.
@@ -38,6 +50,18 @@ pub enum Extracted {
     Missing(Missing),
     /// Its parts have yet to come, behind those that were added.
     Later(Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>),
+}
+
+/// What has yet to come of a key.
+type Rest = Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>;
+
+/// What became of taking a key from a request, for whoever needs no more than its hash.
+#[allow(missing_debug_implementations, reason = "nobody else can name it")]
+pub enum Hashed {
+    Now(KeyHash),
+    Missing(Missing),
+    /// The rest has yet to come.
+    Later(KeyBuf, Rest),
 }
 
 impl fmt::Debug for Extracted {
@@ -69,6 +93,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
 
     fn waits(&self) -> bool {
         (**self).waits()
+    }
+
+    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
+        (**self).hashed(head, hasher)
     }
 }
 
