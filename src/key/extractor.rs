@@ -21,7 +21,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
         false
     }
 
-    /// The same, hashed. It is written nowhere first, where an extractor knows better.
+    /// The key's hash, for whoever needs no more of it: of one that is written nowhere, where that is possible.
     #[doc(hidden)]
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         let mut key = KeyBuf::default();
