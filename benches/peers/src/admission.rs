@@ -90,7 +90,7 @@ fn at_once(gate: Gate) -> u64 {
 
 fn for_long(gate: &Gate, scale: &Scale) -> u64 {
     let started = Instant::now();
-    let span = scale.span * 10;
+    let span = scale.span * scale.long_rounds;
     let allowed = all(gate, |gate| {
         let mut allowed = 0;
         while started.elapsed() < span {

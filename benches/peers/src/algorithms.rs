@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, MemoryStore, RateLimitLayer,
+    SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
 };
 
+use crate::app::App;
 use crate::subject::Memory;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -36,6 +37,13 @@ pub fn bucket() -> TokenBucket {
 /// So many token buckets of one request.
 pub fn buckets(limits: usize) -> impl Iterator<Item = Limit> {
     (1..=limits).map(|limit| Limit::new(format!("limit-{limit}"), bucket()))
+}
+
+/// The same before an application, by the client's address.
+pub fn layered(limits: usize, headers: bool) -> App {
+    let layer = RateLimitLayer::new(buckets(limits).map(|limit| limit.by(key::peer_ip())));
+    let layer = if headers { layer } else { layer.headers([]) };
+    App::Axum(App::hello().layer(layer.keep_body()))
 }
 
 pub fn in_memory(limits: impl IntoIterator<Item = Limit>) -> Box<dyn Memory> {

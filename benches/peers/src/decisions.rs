@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tower_ratelimit::Limit;
 
 use crate::algorithms::{BUCKET, algorithms, in_memory};
-use crate::floors::{TABLE, Table as Prints, clocks};
+use crate::floors::{clocks, tables};
 use crate::keys::{self, BATCH, Keys, LOADS, Load};
 use crate::race::{Runner, race, rounds};
 use crate::scale::Scale;
@@ -32,7 +32,8 @@ pub fn compare(scale: &Scale) {
     );
     for threads in [1, 2] {
         for load in LOADS.iter().filter(|load| load.keys <= scale.keys[0]) {
-            let mut runners = vec![decider(TABLE, Box::new(Prints::new()), load, threads)];
+            let floor = |(name, table)| decider(name, table, load, threads);
+            let mut runners: Vec<_> = tables().map(floor).into();
             for peer in PEERS {
                 if let Ok(subject) = peer.memory(load.quota()) {
                     runners.push(decider(peer.name(), subject, load, threads));

@@ -9,11 +9,13 @@ use foldhash::quality::RandomState;
 use governor::clock::{Clock, DefaultClock};
 use hashbrown::HashTable;
 use tower::util::MapRequestLayer;
+use tower_ratelimit::{Clock as _, SystemClock as OurClock};
 
 use crate::app::App;
 use crate::subject::Memory;
 
 pub const TABLE: &str = "floor: a table, one update";
+const TABLE_AND_CLOCK: &str = "floor: the same, and the system's clock";
 pub const NO_LAYER: &str = "no layer";
 pub const EMPTY_LAYER: &str = "floor: an empty layer";
 
@@ -34,6 +36,12 @@ pub fn clocks() -> [(&'static str, Box<dyn Memory>); 2] {
         ("floor: reading the clock", Box::new(SystemClock(Instant::now()))),
         ("reading governor's clock", Box::new(GovernorsClock(DefaultClock::default()))),
     ]
+}
+
+/// What no limiter that reads the system's clock does without.
+pub fn tables() -> [(&'static str, Box<dyn Memory>); 2] {
+    let clocked = ClockedTable { table: Table::new(), clock: OurClock::new() };
+    [(TABLE, Box::new(Table::new())), (TABLE_AND_CLOCK, Box::new(clocked))]
 }
 
 type Shard = Mutex<HashTable<(u128, u64)>>;
@@ -63,6 +71,18 @@ impl Memory for Table {
         let mut entry = entry.or_insert((print, 0));
         entry.get_mut().1 += 1;
         entry.get().1 > 0
+    }
+}
+
+struct ClockedTable {
+    table: Table,
+    clock: OurClock,
+}
+
+impl Memory for ClockedTable {
+    fn decide(&self, key: &String) -> bool {
+        black_box(self.clock.now());
+        self.table.decide(key)
     }
 }
 

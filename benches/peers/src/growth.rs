@@ -4,6 +4,7 @@ use crate::algorithms::{buckets, in_memory};
 use crate::decisions::{Decider, decider};
 use crate::floors::{TABLE, Table as Prints};
 use crate::keys::{LOADS, Load};
+use crate::layers;
 use crate::race::{Runner, race};
 use crate::scale::Scale;
 use crate::spread::Spread;
@@ -14,6 +15,7 @@ pub fn compare(scale: &Scale) {
     println!("\n## Growth\n\nDecisions in memory; the limits of a request on Redis are above.");
     keys(scale);
     limits(scale);
+    layers::limits(scale);
     threads(scale);
 }
 

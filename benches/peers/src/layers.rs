@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use http::StatusCode;
 
+use crate::algorithms::layered;
 use crate::allocator;
 use crate::app::{App, Call};
 use crate::floors::{EMPTY_LAYER, NO_LAYER, apps};
@@ -73,6 +74,20 @@ pub fn compare(scale: &Scale) {
         }
         race(&mut runners, scale.rounds, Caller::round);
         report(case, &runners);
+    }
+}
+
+/// Of a request with more limits than one.
+pub fn limits(scale: &Scale) {
+    for (headers, title) in [(false, "without headers"), (true, "with headers")] {
+        let title = format!("More limits of one request of an Axum application, allowed {title}");
+        let table = Table::new(&title, &["limits", "ns a request", "of one limit's"]);
+        let app = |limits: usize| Caller::new(layered(limits, headers), StatusCode::OK);
+        let mut runners = [1, 2, 3, 4, 8].map(|limits| Runner::new(limits.to_string(), app(limits)));
+        race(&mut runners, scale.rounds, Caller::round);
+        for Runner { name, rounds, .. } in &runners {
+            table.row(name, &[&Spread::of(rounds), &Spread::ratio(rounds, &runners[0].rounds)]);
+        }
     }
 }
 

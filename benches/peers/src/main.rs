@@ -4,7 +4,8 @@
 //! `-- SECTION…` some of it. Compare ratios, not runs: within a table all take turns.
 //!
 //! To be counted by callgrind, `peers decide SUBJECT LOAD DECISIONS` only decides, and `peers call SUBJECT CASE
-//! REQUESTS` only calls, and `peers ask URL LIMITS TOGETHER DECISIONS` only decides on Redis: what it counts for twice as many, less what it counts for these, is what they cost.
+//! REQUESTS` only calls, and `peers ask URL LIMITS TOGETHER DECISIONS` only decides on Redis: what
+//! it counts for twice as many, less what it counts for these, is what they cost. `peers wait` sees that the clock goes.
 
 mod admission;
 mod algorithms;
@@ -59,6 +60,7 @@ fn main() {
                 [limits, together, decisions].map(|text| text.parse().expect("a number"));
             runtime.block_on(only::ask(url, limits, together, decisions));
         }
+        ["wait"] => only::wait(),
         _ => compare(&arguments),
     }
 }

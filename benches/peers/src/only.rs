@@ -1,7 +1,10 @@
-//! Who only decides, or only calls, to be counted.
+//! Who only decides, or only calls, to be counted; or only waits, to see that the clock goes.
+
+use std::thread;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tower_ratelimit::{FixedWindow, Limit, RedisConfig};
+use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, TokenBucket};
 
 use crate::algorithms::{algorithms, bucket, buckets, in_memory};
 use crate::decisions::warm;
@@ -24,7 +27,7 @@ pub fn decide(subject: &str, load: &str, decisions: usize) {
 }
 
 fn find(name: &str, load: &Load) -> Box<dyn Memory> {
-    let day = std::time::Duration::from_secs(86_400);
+    let day = Duration::from_secs(86_400);
     match name {
         TABLE => return Box::new(Table::new()),
         "two limits" => {
@@ -71,4 +74,30 @@ pub async fn ask(url: &str, limits: usize, together: usize, decisions: usize) {
             assert!(decision.expect("a decision").is_allowed());
         }
     }
+}
+
+/// Sees that the clock goes as time does where nobody can pause it, which the crate's own tests can: who is denied is told
+/// to come back when the last one's token does, to the µs, and is allowed then.
+pub fn wait() {
+    const PERIOD: Duration = Duration::from_millis(20);
+    const MICRO: Duration = Duration::from_micros(1);
+    let limiter = Limiter::new([Limit::new("limit", TokenBucket::new(1, 1, PERIOD))]);
+    let ask = || {
+        let before = Instant::now();
+        let answer = limiter.acquire("key", 1);
+        let after = Instant::now();
+        (before, answer.into_ready().expect("at once").expect("it decides"), after)
+    };
+    let mut told = 0;
+    for _ in 0..25 {
+        let (before, allowed, after) = ask();
+        assert!(allowed.is_allowed(), "{allowed:?} of who has waited");
+        let (since, denied, until) = ask();
+        // Unless the machine stood still in between.
+        let Some(wait) = denied.retry_after() else { continue };
+        assert!(since + wait <= after + PERIOD + MICRO && until + wait + MICRO >= before + PERIOD, "{wait:?}");
+        thread::sleep(wait);
+        told += 1;
+    }
+    assert!(told > 0, "nobody was denied");
 }

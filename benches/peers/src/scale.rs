@@ -7,9 +7,9 @@ pub struct Scale {
     pub quick: bool,
     /// Rounds of a few milliseconds.
     pub rounds: usize,
-    /// Rounds of a fifth of a second.
-    pub long_rounds: usize,
-    /// What such a round takes.
+    /// Rounds of a span.
+    pub long_rounds: u32,
+    /// What such a round takes: so little that a change of the machine's pace hits all alike.
     pub span: Duration,
     /// Many keys, and very many.
     pub keys: [u32; 2],
@@ -21,8 +21,8 @@ impl Scale {
     pub const FULL: Self = Self {
         quick: false,
         rounds: 101,
-        long_rounds: 7,
-        span: Duration::from_millis(200),
+        long_rounds: 31,
+        span: Duration::from_millis(50),
         keys: [1_000_000, 10_000_000],
         trials: 100,
     };

@@ -100,7 +100,7 @@ pub async fn flush(connection: &mut MultiplexedConnection) {
 
 async fn rounds(runners: &mut [Runner], keys: u64, concurrency: u64, scale: &Scale) {
     for runner in &mut *runners {
-        runner.round(keys, concurrency, scale.span / 4).await;
+        runner.round(keys, concurrency, scale.span).await;
         runner.take();
     }
     for _ in 0..scale.long_rounds {

@@ -53,7 +53,7 @@ pub fn compare(scale: &Scale) {
                 runners.push(runner);
             }
         }
-        race(&mut runners, scale.long_rounds, |loaded| runtime.block_on(loaded.round(scale)));
+        race(&mut runners, scale.long_rounds as usize, |loaded| runtime.block_on(loaded.round(scale)));
         // Nor does the first round count here.
         for runner in &mut runners {
             runner.subject.micros.remove(0);
