@@ -174,6 +174,25 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     }
 }
 
+/// What is worked out once of a limit is worked out anew of what is made of it.
+#[test]
+fn a_limit_that_is_made_of_another_one_is_told_anew() {
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let algorithm = TokenBucket::new(50, 1, std::time::Duration::from_secs(60)).into();
+    let limit = Arc::new(Terms::new("limit".into(), 0, algorithm, &hasher));
+    let told = |terms: &Arc<Terms>, cost| {
+        let charge = Charge { terms, key: hasher.hash(b"key"), cost };
+        script::text(&[ask::charges("t", Task::Acquire, 0, &[Asked::new(&charge, &Beliefs::default())])])
+    };
+    let usual = told(&limit, 1);
+    assert_eq!(usual, told(&limit, 1));
+    for other in [Terms::clone(&limit).shadow(), Terms::clone(&limit).soft(10), limit.overridden([7, 1]).unwrap()] {
+        assert_ne!(told(&Arc::new(other), 1), usual);
+    }
+    assert_ne!(told(&limit, 2), usual);
+    assert_eq!(told(&Arc::new(Terms::clone(&limit)), 1), usual);
+}
+
 /// Of those that are the same, one that can't be decided, also the first, keeps no other from it.
 #[test]
 fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
