@@ -53,9 +53,9 @@
       from = from + 8 * #numbers - 7
       if noted or is_penalised then
         noted, charges = true, charges or {}
-        -- What most note has its place from the start, as a table that grows is made anew; by numbers, which are found
-        -- sooner than names: from 11 to 16 `first_hi`, `first_lo`, `first`, `one`, `tick` and `latest`, then the letter,
-        -- and from 18 to 21 `id`, `state`, `offset` and `expires`.
+        -- What most note has its place from the start, as a table that grows is made anew; by number, as that is found
+        -- sooner than a name: from 11 to 16 `first_hi`, `first_lo`, `first`, `one`, `tick` and `latest`, then the
+        -- letter, and from 18 to 21 `id`, `state`, `offset` and `expires`.
         if is_penalised or not letter then
           charge = {
             cost, a, b, c, d, e, f, g, grade, grain, 0, 0, false, false, 0, 0, letter, '', false, false, false,

@@ -201,7 +201,7 @@ pub(super) fn text(requests: &[Request]) -> Vec<u8> {
     let mut last: &[u8] = &[];
     for request in requests {
         let own = request.text();
-        // Most are of one place.
+        // What is usual is the same in memory, too.
         if (std::ptr::eq(own, last) || own == last) && request.is_plain() {
             text.push(SAME);
         } else {
