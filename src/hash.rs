@@ -106,6 +106,7 @@ impl KeyHasher {
 
     /// The hash of a key's bytes.
     #[must_use]
+    // Where a key's length is known beforehand, little is left of it.
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.0 {

@@ -34,6 +34,21 @@ pub struct Terms {
     /// What names of its keys have in common, as the store has them.
     #[cfg(feature = "redis")]
     label: OnceLock<Arc<str>>,
+    /// What the store is told of a charge of one token, if that is always the same.
+    #[cfg(feature = "redis")]
+    usual: Own<Option<Arc<[u8]>>>,
+}
+
+/// What is worked out of some terms once: others that are made of them have their own.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+struct Own<T>(OnceLock<T>);
+
+#[cfg(feature = "redis")]
+impl<T> Clone for Own<T> {
+    fn clone(&self) -> Self {
+        Self(OnceLock::new())
+    }
 }
 
 /// The penalty of a limit.
@@ -92,6 +107,8 @@ impl Terms {
             raised_by: 0,
             #[cfg(feature = "redis")]
             label: OnceLock::new(),
+            #[cfg(feature = "redis")]
+            usual: Own(OnceLock::new()),
         }
     }
 
@@ -167,6 +184,12 @@ impl Terms {
     #[cfg(feature = "redis")]
     pub(crate) fn label(&self, work_out: impl FnOnce() -> Arc<str>) -> &str {
         self.label.get_or_init(work_out)
+    }
+
+    /// What the store is told of a charge of one token, which it works out once, unless that is not always the same.
+    #[cfg(feature = "redis")]
+    pub(crate) fn usual(&self, work_out: impl FnOnce() -> Option<Arc<[u8]>>) -> Option<&Arc<[u8]>> {
+        self.usual.0.get_or_init(work_out).as_ref()
     }
 
     /// What it decides, and what is told of it: without its overage.

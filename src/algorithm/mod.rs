@@ -61,7 +61,7 @@ pub use sliding_window_counter::{Rounding, SlidingWindowCounter};
 pub(crate) use soft::Soft;
 pub use token_bucket::{Refill, TokenBucket};
 #[cfg(feature = "redis")]
-pub(crate) use twin::{State, Twins, limbs};
+pub(crate) use twin::{Numbers, State, Twins, limbs};
 
 pub(crate) use crate::decision::{Room, Standing};
 use crate::record::Record;

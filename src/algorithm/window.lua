@@ -5,6 +5,7 @@ hi = 0
 lo = 0
 if raw then
   hi, lo, n = unpack_from('<I6I4I4', raw)
+  offset = '0'
   held_hi = hi
   held_lo = lo
 end
@@ -28,10 +29,11 @@ elseif (hi - now_hi) * 1e9 + (lo - now_lo) <= 0 then
   else
     local outside = ' s, the present instant, is in no window that was sent'
     wrong = wrong or { err = 'OUTSIDE ' .. format('%d', second) .. outside }
+    if not noted then break end
   end
 end
 free = n + cost <= a
-if takes and free and room and cost > 0 then
+if free and takes and room and cost > 0 then
   state = pack('<I6I4I4I4', hi, lo, n + cost, 0)
   written_hi = hi
   step = 1000

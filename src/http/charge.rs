@@ -15,7 +15,7 @@ use super::shared::Shared;
 use crate::decision::{Decision, Outcome, Room};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
-use crate::key::{Extracted, KeyBuf, Missing};
+use crate::key::{Hashed, KeyBuf, Missing};
 use crate::limit::{Limit, MissingKey, Searching};
 use crate::list::Refusal;
 use crate::request::{OwnHead, RequestHead};
@@ -99,27 +99,28 @@ pub(super) fn applies<'a>(
     limit: &'a Limit,
     terms: &'a Arc<Terms>,
     head: &RequestHead<'_>,
-    key: &mut KeyBuf,
 ) -> Result<Applies<'a>, Failure> {
     if limit.condition().is_some_and(|condition| !condition.holds(head)) {
         return Ok(Applies::Not);
     }
     let limits = shared.guard.limits();
     let terms = terms::of(terms.index().into(), other_sizes).unwrap_or_else(|| limits.present(terms));
-    let extracted = limit.extractor().map_or(Extracted::Done, |extractor| extractor.extract(head, key));
+    let hasher = shared.guard.hasher();
+    let of_all = || Hashed::Now(KeyBuf::default().hash(hasher));
+    let hashed = limit.extractor().map_or_else(of_all, |extractor| extractor.hashed(head, hasher));
     let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
-    match extracted {
-        Extracted::Done => {}
-        Extracted::Missing(missing) => match instead(limit.name(), limit.missing_key(), missing, shared)? {
+    let key = match hashed {
+        Hashed::Now(key) => key,
+        Hashed::Missing(missing) => match instead(limit.name(), limit.missing_key(), missing, shared)? {
             Instead::Skip => return Ok(Applies::Not),
-            Instead::Share => key.clear(),
+            Instead::Share => KeyBuf::default().hash(hasher),
         },
-        Extracted::Later(rest) => {
-            let (terms, policy, so_far) = (terms.clone(), limit.missing_key(), std::mem::take(key));
+        Hashed::Later(so_far, rest) => {
+            let (terms, policy) = (terms.clone(), limit.missing_key());
             return Ok(Applies::Later(Box::new(KeyToCome { terms, cost, policy, so_far, rest })));
         }
-    }
-    Ok(Applies::Now(Charge { terms, key: key.hash(shared.guard.hasher()), cost }))
+    };
+    Ok(Applies::Now(Charge { terms, key, cost }))
 }
 
 /// What a limit is to take that was found with others, unless it does not apply after all.

@@ -115,9 +115,12 @@ where
                     return response.poll(context).map_ok(|response| response.map(inner));
                 }
                 StateProjection::Telling { response, report } => {
-                    let mut response = ready!(response.poll(context))?;
-                    report.complete(&mut response);
-                    return Poll::Ready(Ok(response.map(inner)));
+                    // It is told where the response lies, which takes long to move about.
+                    let mut polled = response.poll(context);
+                    if let Poll::Ready(Ok(response)) = &mut polled {
+                        report.complete(response);
+                    }
+                    return polled.map_ok(|response| response.map(inner));
                 }
                 StateProjection::Refused { response } => {
                     return Poll::Ready(Ok(response.take().expect(ONCE).map(refusal)));

@@ -226,8 +226,10 @@ impl Headers {
             return None;
         };
         let is_always_so = self.enforced == 1 && decision.all_overridden().is_empty();
-        (is_always_so && outcome.is_enforced())
-            .then(|| DraftHeaders { policies: policies.clone(), standings: self.standing(outcome) })
+        if !is_always_so || !outcome.is_enforced() {
+            return None;
+        }
+        Some(DraftHeaders { policies: policies.clone(), standings: self.standing(outcome) })
     }
 
     /// Adds all headers of a refusal, with room for the body's length, which servers tell.
@@ -385,6 +387,7 @@ fn epoch_seconds(at: Timestamp, outcome: &Outcome) -> u64 {
 }
 
 /// The largest integer that a structured field can hold, if it is less (RFC 9651, 3.3.1).
+#[inline]
 fn integer(number: u64) -> u64 {
     number.min(999_999_999_999_999)
 }

@@ -17,7 +17,6 @@ use super::lists::Listed;
 use super::rejection::{Reason, Rejection};
 use super::shared::Shared;
 use crate::decision::{DecidedBy, Decision};
-use crate::key::KeyBuf;
 use crate::observe::Event;
 use crate::request::{OwnHead, RequestHead};
 use crate::response::ResponseHead;
@@ -84,7 +83,7 @@ impl<'a> Visit<'a> {
     fn charge(&self, head: &RequestHead<'_>) -> Asking {
         let shared = &*self.shared;
         let Some((limit, terms)) = shared.guard.limits().only() else { return self.charge_several(head) };
-        match applies(shared, &[], limit, terms, head, &mut KeyBuf::default()) {
+        match applies(shared, &[], limit, terms, head) {
             Ok(Applies::Now(charge)) => self.charged(shared.guard.acquire(&[charge]), &[], head),
             Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
             Ok(Applies::Not) => Asking::Now(Ok(None)),
@@ -100,10 +99,8 @@ impl<'a> Visit<'a> {
         let mut charges: SmallVec<[Charge<'_>; 8]> = SmallVec::new();
         let mut later: Vec<KeyToCome> = Vec::new();
         let mut searching: Vec<Searched> = Vec::new();
-        let mut key = KeyBuf::default();
         for (limit, terms) in limits.alone() {
-            key.clear();
-            match applies(shared, &other_sizes, limit, terms, head, &mut key) {
+            match applies(shared, &other_sizes, limit, terms, head) {
                 Ok(Applies::Now(charge)) => charges.push(charge),
                 Ok(Applies::Later(key)) => later.push(*key),
                 Ok(Applies::Not) => {}

@@ -53,24 +53,28 @@ impl Wording {
         headers: &Headers,
         decision: Option<&Decision>,
     ) -> Response<Bytes> {
-        let typed = |content_type, body| {
-            let mut response = Response::new(body);
-            *response.status_mut() = rejection.status();
-            let retry_after = rejection.retry_after_seconds();
-            headers.write_refusal(content_type, retry_after, decision, response.headers_mut());
-            response
+        let (content_type, body) = match (grpc::content_type(&rejection.head), self) {
+            (None, Self::PlainText) => (PLAIN, text(rejection)),
+            (None, Self::ProblemJson) => (PROBLEM, problem(rejection)),
+            (Some(content_type), _) => {
+                let response = grpc::response(rejection, content_type, headers.most());
+                return told(response, headers, decision);
+            }
+            (None, Self::Custom(word)) => return told(custom(rejection, &**word), headers, decision),
         };
-        let mut response = match (grpc::content_type(&rejection.head), self) {
-            (None, Self::PlainText) => return typed(PLAIN, text(rejection)),
-            (None, Self::ProblemJson) => return typed(PROBLEM, problem(rejection)),
-            (Some(content_type), _) => grpc::response(rejection, content_type, headers.most()),
-            (None, Self::Custom(word)) => custom(rejection, &**word),
-        };
-        if let Some(decision) = decision {
-            headers.write(decision, response.headers_mut());
-        }
+        let mut response = Response::new(body);
+        *response.status_mut() = rejection.status();
+        headers.write_refusal(content_type, rejection.retry_after_seconds(), decision, response.headers_mut());
         response
     }
+}
+
+/// With what `headers` tell of a decision.
+fn told(mut response: Response<Bytes>, headers: &Headers, decision: Option<&Decision>) -> Response<Bytes> {
+    if let Some(decision) = decision {
+        headers.write(decision, response.headers_mut());
+    }
+    response
 }
 
 fn custom(rejection: &Rejection<'_>, word: &Closure) -> Response<Bytes> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::combine::Or;
 use super::part::{Key, KeyBuf};
+use crate::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
 
 /// Takes a key from a request.
@@ -18,6 +19,17 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// so. Such an extractor can't be asked where nothing may wait: see [`KeyList`](crate::KeyList).
     fn waits(&self) -> bool {
         false
+    }
+
+    /// The key's hash, for whoever needs no more of it: of one that is written nowhere, where that is possible.
+    #[doc(hidden)]
+    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
+        let mut key = KeyBuf::default();
+        match self.extract(head, &mut key) {
+            Extracted::Done => Hashed::Now(key.hash(hasher)),
+            Extracted::Missing(missing) => Hashed::Missing(missing),
+            Extracted::Later(rest) => Hashed::Later(key, rest),
+        }
     }
 
     /// Takes `other` where this key is missing. The two never name the same bucket.
@@ -38,6 +50,18 @@ pub enum Extracted {
     Missing(Missing),
     /// Its parts have yet to come, behind those that were added.
     Later(Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>),
+}
+
+/// What has yet to come of a key.
+type Rest = Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>;
+
+/// What became of taking a key from a request, for whoever needs no more than its hash.
+#[allow(missing_debug_implementations, reason = "nobody else can name it")]
+pub enum Hashed {
+    Now(KeyHash),
+    Missing(Missing),
+    /// The rest has yet to come.
+    Later(KeyBuf, Rest),
 }
 
 impl fmt::Debug for Extracted {
@@ -70,10 +94,73 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
     fn waits(&self) -> bool {
         (**self).waits()
     }
+
+    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
+        (**self).hashed(head, hasher)
+    }
 }
 
 /// The key that was there all along.
 pub(super) fn done(parts: &(impl Key + ?Sized), key: &mut KeyBuf) -> Extracted {
     parts.write(key);
     Extracted::Done
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::key::{self, PeerAddr};
+
+    #[test]
+    fn a_key_has_one_hash_whether_it_is_written_first_or_not() {
+        let hasher = KeyHasher::with_secret([7; 16]);
+        let written = |extractor: &dyn KeyExtractor, head: &RequestHead<'_>| {
+            let mut key = KeyBuf::default();
+            match extractor.extract(head, &mut key) {
+                Extracted::Done => Ok(key.hash(&hasher)),
+                Extracted::Missing(missing) => Err(missing),
+                Extracted::Later(_) => panic!("nothing has to come"),
+            }
+        };
+        let hashed = |extractor: &dyn KeyExtractor, head: &RequestHead<'_>| match extractor.hashed(head, &hasher) {
+            Hashed::Now(hash) => Ok(hash),
+            Hashed::Missing(missing) => Err(missing),
+            Hashed::Later(..) => panic!("nothing has to come"),
+        };
+        let network = key::peer_ip().ipv4_prefix(24).ipv6_prefix(48);
+        let both: Arc<dyn KeyExtractor> = Arc::new((key::peer_ip(), key::header("x-api-key")));
+        let extractors: [&dyn KeyExtractor; 6] = [
+            &key::peer_ip(),
+            &network,
+            &key::header("x-api-key"),
+            &key::path(),
+            &key::peer_ip().or(key::path()),
+            &both,
+        ];
+        let mut hashes = Vec::new();
+        for address in ["192.0.2.7:1", "[2001:db8:1:2:3::4]:1", "[::ffff:192.0.2.7]:1"] {
+            for value in ["a-key", ""] {
+                let mut request = Request::get("/path").header("x-api-key", value).body(()).unwrap();
+                request.extensions_mut().insert(PeerAddr(address.parse().unwrap()));
+                let head = RequestHead::of(&request);
+                for extractor in extractors {
+                    let hash = hashed(extractor, &head);
+                    assert_eq!(hash, written(extractor, &head));
+                    hashes.extend(hash);
+                }
+            }
+        }
+        hashes.sort_unstable();
+        hashes.dedup();
+        // Two addresses, two networks, a value, a path, two addresses that may be a path, and two with the value.
+        assert_eq!(hashes.len(), 10);
+        let request = Request::get("/path").body(()).unwrap();
+        let head = RequestHead::of(&request);
+        assert_eq!(hashed(&key::peer_ip(), &head), Err(Missing::FromServer));
+        for extractor in extractors {
+            assert_eq!(hashed(extractor, &head), written(extractor, &head));
+        }
+    }
 }

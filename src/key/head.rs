@@ -1,9 +1,10 @@
 //! Keys that every request has, or may have: its header fields, path, route and method.
 
-use http::{HeaderName, Method};
+use http::{HeaderName, HeaderValue, Method};
 
-use super::extractor::{Extracted, KeyExtractor, Missing, done};
+use super::extractor::{Extracted, Hashed, KeyExtractor, Missing, done};
 use super::part::KeyBuf;
+use crate::hash::KeyHasher;
 use crate::request::RequestHead;
 
 /// A request's header called `name`: its first, if there are several. Missing where it is not
@@ -24,11 +25,24 @@ pub fn header(name: &str) -> Header {
 #[derive(Clone, Debug)]
 pub struct Header(HeaderName);
 
+impl Header {
+    fn value<'a>(&self, head: &RequestHead<'a>) -> Option<&'a HeaderValue> {
+        head.headers.get(&self.0).filter(|value| !value.is_empty())
+    }
+}
+
 impl KeyExtractor for Header {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match head.headers.get(&self.0) {
-            Some(value) if !value.is_empty() => done(value, key),
-            _ => Extracted::Missing(Missing::FromRequest),
+        match self.value(head) {
+            Some(value) => done(value, key),
+            None => Extracted::Missing(Missing::FromRequest),
+        }
+    }
+
+    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
+        match self.value(head) {
+            Some(value) => Hashed::Now(hasher.hash(value.as_bytes())),
+            None => Hashed::Missing(Missing::FromRequest),
         }
     }
 }

@@ -7,9 +7,10 @@ use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
 
-use super::extractor::{Extracted, KeyExtractor, Missing};
+use super::extractor::{Extracted, Hashed, KeyExtractor, Missing};
 use super::part::KeyBuf;
 use super::prefix::Prefixes;
+use crate::hash::KeyHasher;
 use crate::request::RequestHead;
 
 /// The address of the peer: who opened the connection. IPv6 addresses are cut to their first 64
@@ -85,6 +86,13 @@ impl KeyExtractor for PeerIp {
                 Extracted::Done
             }
             None => Extracted::Missing(Missing::FromServer),
+        }
+    }
+
+    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
+        match address(head) {
+            Some(address) => Hashed::Now(self.prefixes.hash(address, hasher)),
+            None => Hashed::Missing(Missing::FromServer),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::part::{Key, KeyBuf};
+use crate::hash::{KeyHash, KeyHasher};
 
 /// The leading bits of an address that count: those of the network that one client has.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,15 @@ impl Prefixes {
         match self.network(address) {
             IpAddr::V4(address) => address.write(key),
             IpAddr::V6(address) => address.write(key),
+        }
+    }
+
+    /// The hash of the key that is made of it alone.
+    #[inline(always)]
+    pub(super) fn hash(self, address: IpAddr, hasher: &KeyHasher) -> KeyHash {
+        match self.network(address) {
+            IpAddr::V4(address) => hasher.hash(&address.octets()),
+            IpAddr::V6(address) => hasher.hash(&address.octets()),
         }
     }
 

@@ -6,7 +6,7 @@ use super::beliefs::{Belief, Beliefs};
 use super::error::Fault;
 use super::key;
 use super::script::{self, Found, Request, Task};
-use crate::algorithm::{self, Algorithm, Size, State, Twins};
+use crate::algorithm::{self, Algorithm, Numbers, Size, State, Twins};
 use crate::hash::KeyHash;
 use crate::store::{Charge, Refund, Terms};
 use crate::terms::Penalised;
@@ -19,7 +19,7 @@ pub(super) struct Asked {
     key: KeyHash,
     cost: u64,
     /// Where the store may hold another size.
-    open: Option<Open>,
+    open: Option<Box<Open>>,
 }
 
 /// A limit whose size for a key is a matter of belief.
@@ -36,7 +36,7 @@ impl Asked {
         let mut asked = Self { terms: terms.clone(), key, cost, open: None };
         if terms.is_overridable() {
             let believed = beliefs.of(terms.print(key));
-            asked.open = Some(Open { terms: terms.clone(), believed: None });
+            asked.open = Some(Box::new(Open { terms: terms.clone(), believed: None }));
             // What can't be is for the script to say.
             let _ = asked.believe(believed);
         }
@@ -55,6 +55,24 @@ impl Asked {
     pub(super) fn until(&self) -> Option<u64> {
         let believed = self.open.as_ref()?.believed?;
         (believed.until > 0).then_some(believed.until)
+    }
+
+    /// What is told of it, if it is a charge as most are: of one token, and of what is always told the same.
+    fn usual(&self) -> Option<&Arc<[u8]>> {
+        let terms = &self.terms;
+        if self.cost != 1 || self.open.is_some() {
+            return None;
+        }
+        terms.usual(|| {
+            let is_usual = terms.penalty().is_none() && !self.is_of_a_calendar();
+            is_usual.then(|| {
+                let mut request = Request::new(Task::Acquire, 1);
+                request.limit(String::new());
+                let (letter, numbers, _) = rule(terms, self.cost, 0);
+                request.rule(letter, None, &numbers);
+                request.into_usual()
+            })
+        })
     }
 
     fn believe(&mut self, believed: Option<Belief>) -> Result<(), Fault> {
@@ -96,22 +114,27 @@ fn belief(held: &[u8]) -> Result<Option<Belief>, Fault> {
 
 /// What is asked at an instant that is thought to be `now`.
 pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> Request {
+    if let ([asked], Task::Acquire) = (charges, task)
+        && let Some(text) = asked.usual()
+    {
+        return Request::usual(text.clone(), key::name(prefix, &asked.terms, asked.key));
+    }
     let mut request = Request::new(task, charges.len());
-    for Asked { terms, key, cost, open } in charges {
-        let (key, cost) = (*key, *cost);
+    for asked in charges {
+        let &Asked { ref terms, key, cost, ref open } = asked;
         let name = key::name(prefix, terms, key);
+        if let Some(text) = asked.usual() {
+            request.limit(name);
+            request.rule_of(text);
+            continue;
+        }
         let penalty = terms.penalty().map(|by| (by, key::of_penalty(name.clone())));
         request.limit(name);
         if let Some(open) = open {
             let believed = open.believed.map(Belief::to_bytes);
             request.believe(key::of_override(prefix, terms, key), believed.as_ref().map_or(&[], |bytes| bytes));
         }
-        let told = terms.algorithm().capacity();
-        let (letter, numbers, edges) = match terms.deciding().twin() {
-            Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
-            Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
-        };
-        let letter = if terms.is_enforced() { letter } else { letter | script::SHADOW };
+        let (letter, numbers, edges) = rule(terms, cost, now);
         let Some((Penalised { penalty, counts, .. }, key)) = penalty else {
             request.rule(letter, None, &numbers);
             request.numbers(&edges);
@@ -123,6 +146,16 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
         request.numbers(&penalty.numbers(*counts));
     }
     request
+}
+
+/// The letter of a limit's rule, the numbers that it decides by, and those that are worked out for an instant.
+fn rule(terms: &Terms, cost: u64, now: u64) -> (u8, Numbers, Numbers) {
+    let told = terms.algorithm().capacity();
+    let (letter, numbers, edges) = match terms.deciding().twin() {
+        Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
+        Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
+    };
+    (if terms.is_enforced() { letter } else { letter | script::SHADOW }, numbers, edges)
 }
 
 /// Has an override kept for a span of µs, or for good.

@@ -1,4 +1,5 @@
-  -- Of one request: what it asks for of each limit, if it is not like the one before, and whether there is room.
+  -- Of one request: what it asks for of each limit, if it is not like the one before, and whether there is room. Those
+  -- that are all the same, of a limit that is alone and plain, are decided in one go, once the first is.
   local fresh = at > alike
   local room, name, part, owing = true, key, parts + 1
   if fresh then
@@ -13,12 +14,14 @@
     elseif seldom then
       seldom.forget()
     end
-  else
+  elseif noted then
     next_at = at + 1
     next_key = key + limits
+  else
+    decides = alike - at + 1
   end
   for i = 1, decides do
-    local free, state, expires, hi, lo, written_hi, step, charge
+    local free, state, offset, expires, hi, lo, written_hi, step, charge
     local id = KEYS[name]
     name = name + 1
     if fresh then
@@ -27,6 +30,7 @@
       if letter == 111 then
         if not seldom then wrong = 1 break end
         is_again = guarded(seldom.compare, i, KEYS[name], sub_string(text, from + 2, from + 1 + size)) or is_again
+        if wrong then break end
         if is_again then takes = false end
         from, name = from + 2 + size, name + 1
         letter = byte(text, from)
@@ -35,7 +39,7 @@
       if is_shadow then letter = letter - 128 end
       local is_penalised, numbers = letter < 97, '<dddddddddd'
       if is_penalised then letter = letter + 32 end
-      rule, one, first = false, false, false
+      one, first = false, false
       if letter == 119 then
         numbers = '<ddd'
       elseif letter == 107 then
@@ -43,24 +47,25 @@
       elseif letter ~= 100 and letter ~= 113 then
         rule = rules and rules[letter]
         if not rule then wrong = letter break end
-        numbers, noted = rule.numbers, true
+        numbers, noted, letter = rule.numbers, true, false
       end
       cost, a, b, c, d, e, f, g, grade, grain = unpack_from(numbers, text, from + 1)
       from = from + 8 * #numbers - 7
       if noted or is_penalised then
         noted, charges = true, charges or {}
-        -- What most note has its place from the start: a table that grows is made anew.
-        if rule or is_penalised then
+        -- What most note has its place from the start, as a table that grows is made anew; by number, as that is found
+        -- sooner than a name: from 11 to 16 `first_hi`, `first_lo`, `first`, `one`, `tick` and `latest`, then the
+        -- letter, and from 18 to 21 `id`, `state`, `offset` and `expires`.
+        if is_penalised or not letter then
           charge = {
-            cost, a, b, c, d, e, f, g, grade, grain, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
-            state = false, held = false, expires = false, one = false, tick = false, first = false,
-            rule = rule, penalty = false, free = true, moved = false, hi = 0, lo = 0, n = 0, count = 0,
-            was_hi = false, was_lo = 0,
+            cost, a, b, c, d, e, f, g, grade, grain, 0, 0, false, false, 0, 0, letter, '', false, false, false,
+            is_shadow = is_shadow, rule = not letter and rule, penalty = false, key = '', free = true, moved = false,
+            hi = 0, lo = 0, n = 0, count = 0, was_hi = false, was_lo = 0,
           }
         else
           charge = {
-            cost, a, b, c, d, e, f, g, grade, grain, 0, 0, letter = letter, is_shadow = is_shadow, key = '',
-            state = false, held = false, expires = false, one = false, tick = false, first = false,
+            cost, a, b, c, d, e, f, g, grade, grain, 0, 0, false, false, 0, 0, letter, '', false, false, false,
+            is_shadow = is_shadow,
           }
         end
         charges[i] = charge
@@ -73,8 +78,7 @@
     elseif noted then
       charge = charges[i]
       -- One by one, as several at a time are put somewhere else first.
-      letter = charge.letter
-      rule = charge.rule
+      letter = charge[17]
       cost = charge[1]
       a = charge[2]
       b = charge[3]
@@ -85,11 +89,13 @@
       g = charge[8]
       grade = charge[9]
       grain = charge[10]
-      one = charge.one
-      tick = charge.tick
-      first = charge.first
+      one = charge[14]
+      tick = charge[15]
+      latest = charge[16]
+      first = charge[13]
     end
-    if rule then
+    if not letter then
+      rule = charge.rule
       charge.key, charge.moved = id, false
       free, raw = guarded(rule.peek, charge)
       charge.free = free
@@ -99,5 +105,6 @@
       if raw and #raw ~= 18 then
         wrong = wrong or raw.err and raw or { err = 'UNREADABLE ' .. id .. ' holds something else: delete it' }
         raw = false
+        if not noted then break end
       end
       if letter == 100 or letter == 113 then

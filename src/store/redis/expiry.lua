@@ -1,8 +1,9 @@
       -- What becomes of the limit: one that is alone is written at once, several are when all are known to have room.
       end
       if state then
-        -- An expiry is that of a whole step, so that a charge often finds the one that it is to leave.
-        if not raw or written_hi ~= held_hi or lo ~= held_lo and lo + -lo % step ~= held_lo + -held_lo % step then
+        -- An expiry is that of a whole step, so that a charge often finds the one that it is to leave: never is it
+        -- sooner than that which the key has.
+        if not raw or written_hi ~= held_hi or lo > held_lo + -held_lo % step then
           local last = lo + -lo % step
           if hi ~= last_hi or last ~= last_lo then
             last_hi = hi
@@ -15,4 +16,8 @@
           end
           expires = last_expiry
         end
-        if not (noted or wrong) then
+        if noted then
+          charge[18] = id
+          charge[20] = offset
+          charge[21] = expires
+        else

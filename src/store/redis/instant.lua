@@ -63,17 +63,18 @@ local alike = 0
 -- is what is wanted for it.
 local what, limits, decides, takes, wrong
 -- One for each limit of a request and of those that are all the same. A limit that is alone and plain has none, and
--- only the variables below: is it `noted`? And if not, is it answered as most are?
-local charges, noted, is_plain
+-- only the variables below: is it `noted`?
+local charges, noted
 -- What else a request may have; and where in the text it is.
 local is_again, has_penalty, from
--- Of one limit: its rule, if that is functions and not written out below, and the numbers that it works with;
+-- Of one limit: its letter, or its rule if that is functions and not written out below, and the numbers that it works
+-- with;
 local letter, rule, is_shadow, cost, a, b, c, d, e, f, g, grade, grain
--- what its key held, and the instant of that;
+-- what its key held, and the instant of that, unless the expiry is another one;
 local raw, held_hi, held_lo
 -- and what is worked out once for all requests that are alike: also how the answer of several limits begins.
 local allowed, denied
-local one, tick, first, first_hi, first_lo
+local one, tick, latest, first, first_hi, first_lo
 local last_period, end_hi, end_lo
 -- The last expiry that was written out: keys that are charged together often vanish together.
 local last_hi, last_lo, last_expiry

@@ -1,7 +1,8 @@
--- Writes `state`: over what is there, as that keeps the expiry, which is moved if it `expires` at another ms.
-if raw then
+-- Writes `state`: over what is there from an `offset` on, as that keeps the expiry, which is moved if it `expires` at
+-- another ms.
+if offset then
   -- Told is how long it is then, or what is wrong.
-  local kept = try('SETRANGE', id, '0', state)
+  local kept = try('SETRANGE', id, offset, state)
   if kept ~= 18 then
     wrong = kept
   elseif expires then

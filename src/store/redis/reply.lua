@@ -14,10 +14,16 @@
     end
     if has_penalty and what ~= 112 and not (room or wrong) then guarded(seldom.strike) end
   end
+  -- Those that were decided in one go, up to the one that was kept from it, if any was.
+  local is_run = not (fresh or noted)
+  if is_run then
+    next_at = at + name - key
+    next_key = name
+  end
   -- What is told of the request, unless something is to be made for it first.
-  if fresh then is_plain = decides > 0 and not (noted or is_again) end
   if wrong and type(wrong) == 'number' then
     wanted, wrong = wrong, nil
+    if is_run then at, key = next_at - 1, next_key - 1 end
   else
     if wrong then
       wrong = type(wrong) == 'table' and wrong.err or tostring(wrong)
@@ -26,15 +32,6 @@
       reply[parts + 1], reply[parts + 2], reply[parts + 3] = 'e', pack('<I2', #wrong), wrong
       parts = parts + 3
       wrong = nil
-    elseif is_plain then
-      if raw then
-        reply[parts + 1] = room and 'y\1\1' or 'n\1\1'
-        parts = parts + 2
-        reply[parts] = raw
-      else
-        parts = parts + 1
-        reply[parts] = room and 'y\1\0' or 'n\1\0'
-      end
     elseif is_again then
       seldom.ask_again()
     elseif noted then
@@ -45,9 +42,9 @@
       end
       reply[parts + 1] = room and allowed or denied
       parts = part
-    else
-      reply[parts + 1] = char(121, 0)
+    elseif decides == 0 then
       parts = parts + 1
+      reply[parts] = char(121, 0)
     end
     if fresh and next_at <= length then
       local _, last = string.find(text, '^=*', next_at)

@@ -1,5 +1,7 @@
 //! The script: its text, what it is handed, and what it replies.
 
+use std::sync::Arc;
+
 use deadpool_redis::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
@@ -60,6 +62,8 @@ pub(super) struct Request {
     /// What is to be done, for how many limits, with how many keys, and how long this is; then what each rule
     /// is to work with.
     text: Vec<u8>,
+    /// The same, where it was worked out once for all requests that are the same but for their key.
+    usual: Option<Arc<[u8]>>,
 }
 
 impl Request {
@@ -67,7 +71,27 @@ impl Request {
         let mut text = Vec::with_capacity(HEAD + limits * USUAL);
         // A limiter has at most 64.
         text.extend_from_slice(&[task as u8, limits as u8, 0, HEAD as u8, 0]);
-        Self { keys: SmallVec::new(), text }
+        Self { keys: SmallVec::new(), text, usual: None }
+    }
+
+    /// One that tells of its key what another one's text says.
+    pub(super) fn usual(text: Arc<[u8]>, key: String) -> Self {
+        Self { keys: SmallVec::from_iter([key]), text: Vec::new(), usual: Some(text) }
+    }
+
+    fn text(&self) -> &[u8] {
+        self.usual.as_deref().unwrap_or(&self.text)
+    }
+
+    /// What is told of it, to be told again of others.
+    pub(super) fn into_usual(self) -> Arc<[u8]> {
+        self.text.into()
+    }
+
+    /// A limit's rule and its numbers, as a request says them that is [usual](Self::usual).
+    pub(super) fn rule_of(&mut self, text: &[u8]) {
+        self.text.extend_from_slice(&text[HEAD..]);
+        self.measure();
     }
 
     pub(super) fn limit(&mut self, key: String) {
@@ -115,7 +139,7 @@ impl Request {
 
     /// Whether it charges limits, all of which have one key.
     fn is_plain(&self) -> bool {
-        let [task, limits, keys, ..] = self.text[..] else { return false };
+        let &[task, limits, keys, ..] = self.text() else { return false };
         limits == keys && [Task::Acquire, Task::Peek, Task::Try].map(|task| task as u8).contains(&task)
     }
 
@@ -173,15 +197,17 @@ pub(super) fn call(hash: &str, clock: &[u8], requests: &[Request]) -> Cmd {
 
 /// All that the script is told of `requests`, but for their keys.
 pub(super) fn text(requests: &[Request]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(requests.iter().map(|request| request.text.len()).sum());
-    let mut last = None;
+    let mut text = Vec::with_capacity(requests.iter().map(|request| request.text().len()).sum());
+    let mut last: &[u8] = &[];
     for request in requests {
-        if request.is_plain() && last == Some(&request.text) {
+        let own = request.text();
+        // What is usual is the same in memory, too.
+        if (std::ptr::eq(own, last) || own == last) && request.is_plain() {
             text.push(SAME);
         } else {
-            text.extend_from_slice(&request.text);
+            text.extend_from_slice(own);
         }
-        last = Some(&request.text);
+        last = own;
     }
     text
 }

@@ -197,8 +197,8 @@ fn execute(lua: &Lua, keys: &mut Keys, time: u64, command: &str, args: &[Vec<u8>
         }
         "SETRANGE" => {
             let Some((Held::Text(held), _)) = keys.get_mut(key) else { return Err(wrong()) };
-            assert_eq!((int(1), held.len()), (0, args[2].len()));
-            held.clone_from(&args[2]);
+            let from = int(1) as usize;
+            held[from..from + args[2].len()].copy_from_slice(&args[2]);
             return Ok(Value::Integer(held.len() as i64));
         }
         "DEL" => return Ok(Value::Integer(keys.remove(key).is_some().into())),

@@ -174,6 +174,63 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     }
 }
 
+/// What is worked out once of a limit is worked out anew of what is made of it.
+#[test]
+fn a_limit_that_is_made_of_another_one_is_told_anew() {
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let algorithm = TokenBucket::new(50, 1, std::time::Duration::from_secs(60)).into();
+    let limit = Arc::new(Terms::new("limit".into(), 0, algorithm, &hasher));
+    let told = |terms: &Arc<Terms>, cost| {
+        let charge = Charge { terms, key: hasher.hash(b"key"), cost };
+        script::text(&[ask::charges("t", Task::Acquire, 0, &[Asked::new(&charge, &Beliefs::default())])])
+    };
+    let usual = told(&limit, 1);
+    assert_eq!(usual, told(&limit, 1));
+    for other in [Terms::clone(&limit).shadow(), Terms::clone(&limit).soft(10), limit.overridden([7, 1]).unwrap()] {
+        assert_ne!(told(&Arc::new(other), 1), usual);
+    }
+    assert_ne!(told(&limit, 2), usual);
+    assert_eq!(told(&Arc::new(Terms::clone(&limit)), 1), usual);
+}
+
+/// Of those that are the same, one that can't be decided, also the first, keeps no other from it.
+#[test]
+fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
+    let hasher = KeyHasher::with_secret([0; 16]);
+    let minute = std::time::Duration::from_secs(60);
+    let now = 1_767_225_600_000_000;
+    let bucket: Algorithm = TokenBucket::new(2, 1, minute).into();
+    for limits in
+        [vec![bucket], vec![FixedWindow::new(2, minute).into()], vec![bucket, FixedWindow::new(9, minute).into()]]
+    {
+        for broken in 0..3 {
+            let fake = Fake::new();
+            let terms: Vec<_> = limits
+                .iter()
+                .zip(0..)
+                .map(|(&algorithm, limit)| {
+                    Arc::new(Terms::new(format!("limit {limit}").into(), limit, algorithm, &hasher))
+                })
+                .collect();
+            // The third of each key has no room.
+            let keys = [0, 1, 2, 0, 1, 2, 0, 1, 2].map(|key: usize| hasher.hash(&[key as u8]));
+            let name = super::key::name("t", &terms[0], keys[broken]).into_bytes();
+            fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
+            let requests = keys.map(|key| {
+                let asked = terms.iter().map(|terms| Asked::new(&Charge { terms, key, cost: 1 }, &Beliefs::default()));
+                ask::charges("t", Task::Acquire, now, &asked.collect::<Vec<_>>())
+            });
+            let replies = script::replies(fake.run(&script::clock(now), &requests), requests.len()).unwrap();
+            for (place, found) in replies.found.into_iter().enumerate() {
+                match found {
+                    Err(fault) => assert!(place % 3 == broken && fault.to_string().contains("UNREADABLE"), "{fault}"),
+                    Ok(found) => assert_eq!((place % 3 != broken, found.is_allowed()), (true, place < 6)),
+                }
+            }
+        }
+    }
+}
+
 /// What keeps a request from being decided is told before what it took for granted wrongly: what nobody can read is no
 /// override that is gone.
 #[test]
