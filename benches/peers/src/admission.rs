@@ -69,7 +69,7 @@ impl Memory for ChecksThenCounts {
 }
 
 fn gate(peer: &dyn Peer, quota: Quota) -> Result<Gate, Why> {
-    if let Ok(memory) = peer.memory(quota) {
+    if let Ok(memory) = peer.memory(quota, 1) {
         return Ok(Gate::Memory(Arc::from(memory)));
     }
     Ok(Gate::App(peer.app(quota, peer.headers() != Headers::Never)?))

@@ -35,7 +35,7 @@ pub fn compare(scale: &Scale) {
             let floor = |(name, table)| decider(name, table, load, threads);
             let mut runners: Vec<_> = tables().map(floor).into();
             for peer in PEERS {
-                if let Ok(subject) = peer.memory(load.quota()) {
+                if let Ok(subject) = peer.memory(load.quota(), load.keys) {
                     runners.push(decider(peer.name(), subject, load, threads));
                 }
             }
@@ -49,7 +49,7 @@ pub fn compare(scale: &Scale) {
             let table = Table::new(&title, &["", "ns a decision", "of governor's", "of ours"]);
             rows(&table, &runners, [BASE, OURS]);
             for peer in PEERS {
-                if let Err(why) = peer.memory(load.quota()) {
+                if let Err(why) = peer.memory(load.quota(), load.keys) {
                     table.without(peer.name(), why);
                 }
             }

@@ -23,7 +23,7 @@ pub fn compare(scale: &Scale) {
 fn subjects(load: &Load) -> [(&'static str, Box<dyn Memory>); 3] {
     let peer = |name| {
         let peer = PEERS.into_iter().find(|peer| peer.name() == name).expect("a peer");
-        (name, peer.memory(load.quota()).expect("it decides in memory"))
+        (name, peer.memory(load.quota(), load.keys).expect("it decides in memory"))
     };
     [(TABLE, Box::new(Prints::new())), peer(BASE), peer(OURS)]
 }

@@ -21,8 +21,8 @@ pub fn compare(scale: &Scale) {
         let table = Table::new(&title, &columns);
         row(&table, TABLE, || Box::new(Prints::new()), keys);
         for peer in PEERS {
-            match peer.memory(Quota::PLENTY) {
-                Ok(_) => row(&table, peer.name(), || peer.memory(Quota::PLENTY).expect("it did"), keys),
+            match peer.memory(Quota::PLENTY, keys) {
+                Ok(_) => row(&table, peer.name(), || peer.memory(Quota::PLENTY, keys).expect("it did"), keys),
                 Err(why) => table.without(peer.name(), why),
             }
         }

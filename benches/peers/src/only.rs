@@ -43,7 +43,7 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
         return clock;
     }
     let peer = PEERS.into_iter().find(|peer| peer.name() == name).expect("a subject");
-    peer.memory(load.quota()).expect("it decides in memory")
+    peer.memory(load.quota(), load.keys).expect("it decides in memory")
 }
 
 /// Has an application answer so many requests, in batches.

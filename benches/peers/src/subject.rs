@@ -20,8 +20,8 @@ pub type Why = &'static str;
 pub trait Peer: Sync {
     fn name(&self) -> &'static str;
 
-    /// Decides by text, and forgets nothing.
-    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why>;
+    /// Decides by text, of so many keys, and forgets nothing.
+    fn memory(&self, quota: Quota, keys: u32) -> Result<Box<dyn Memory>, Why>;
 
     fn headers(&self) -> Headers;
 

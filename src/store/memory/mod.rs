@@ -149,8 +149,9 @@ impl MemoryStore {
     }
 
     fn sized(keys: usize) -> Self {
-        // Small enough to grow within microseconds, large enough to fill evenly.
-        let shards = (keys / 2_048).clamp(1, 1_024).next_power_of_two();
+        // Large enough to fill evenly, and as few as can be that seldom have to wait for each other, as what all their
+        // keys need is then in the processor's caches; of many keys more, so that none takes long to grow.
+        let shards = (keys / 2_048).min(256).max(keys / 8_192).clamp(1, 1_024).next_power_of_two();
         Self {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
             most: keys / shards,

@@ -23,7 +23,7 @@ impl Peer for AxumGcra {
         "axum_gcra 0.1.1"
     }
 
-    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, quota: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
         // Of its two ways to clean up, the one that holds no request up.
         let limiter = RateLimiter::new(u64::MAX, ahash::RandomState::default());
         Ok(Box::new(Keyed { limiter, quota: its(quota) }))

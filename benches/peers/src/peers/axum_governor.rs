@@ -15,7 +15,7 @@ impl Peer for AxumGovernor {
         "axum-governor 2.1.2"
     }
 
-    fn memory(&self, _: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, _: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
         Err("decides by governor")
     }
 

@@ -28,7 +28,7 @@ impl Peer for Governor {
         if self.state { "governor, telling how many remain" } else { BASE }
     }
 
-    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, quota: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
         let limiter = RateLimiter::keyed(governors(quota));
         let clock = DefaultClock::default();
         if !self.state {

@@ -19,8 +19,9 @@ pub enum Ours {
 }
 
 impl Ours {
-    fn store(&self) -> MemoryStore {
-        let store = MemoryStore::new().max_keys(20_000_000);
+    /// With room for twice as many keys as come, as some parts of it are full before others.
+    fn store(&self, keys: u32) -> MemoryStore {
+        let store = MemoryStore::new().max_keys(2 * (keys as usize).max(500_000));
         match self {
             Self::ByCycles => store.clock(CycleClock::new()),
             Self::Usual | Self::WrappingBodies => store,
@@ -37,10 +38,10 @@ impl Peer for Ours {
         }
     }
 
-    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, quota: Quota, keys: u32) -> Result<Box<dyn Memory>, Why> {
         match self {
             Self::WrappingBodies => Err("a layer's matter"),
-            _ => Ok(Box::new(Limiter::new([Limit::new("limit", bucket(quota))]).store(self.store()))),
+            _ => Ok(Box::new(Limiter::new([Limit::new("limit", bucket(quota))]).store(self.store(keys)))),
         }
     }
 
@@ -49,7 +50,8 @@ impl Peer for Ours {
     }
 
     fn app(&self, quota: Quota, headers: bool) -> Result<App, Why> {
-        let layer = RateLimitLayer::new([Limit::new("limit", bucket(quota)).by(key::peer_ip())]).store(self.store());
+        let layer =
+            RateLimitLayer::new([Limit::new("limit", bucket(quota)).by(key::peer_ip())]).store(self.store(1_000));
         let layer = if headers { layer } else { layer.headers([]) };
         Ok(App::Axum(match self {
             Self::WrappingBodies => App::hello().layer(layer),

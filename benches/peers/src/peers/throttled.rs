@@ -26,7 +26,7 @@ impl Peer for Throttled {
         "throttled 0.1.0"
     }
 
-    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, quota: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
         let limiter = StoreLimiter::new(MemoryStore::<String>::new());
         Ok(Box::new(Limiter { limiter, quota: its(quota) }))
     }

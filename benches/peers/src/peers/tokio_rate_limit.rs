@@ -18,7 +18,7 @@ impl Peer for TokioRateLimit {
         "tokio-rate-limit 0.10.0"
     }
 
-    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, quota: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
         Ok(Box::new(its(quota)))
     }
 

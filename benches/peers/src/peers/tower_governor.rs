@@ -14,7 +14,7 @@ impl Peer for TowerGovernor {
         LAYER
     }
 
-    fn memory(&self, _: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, _: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
         Err("decides by governor")
     }
 

@@ -24,7 +24,7 @@ impl Peer for TowerRateLimiter {
         if self.gcra { "tower-rate-limiter 0.2.0-alpha.0, GCRA" } else { "tower-rate-limiter 0.2.0-alpha.0, window" }
     }
 
-    fn memory(&self, quota: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, quota: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
         Ok(if self.gcra { Box::new(Policy(gcra(quota))) } else { Box::new(Policy(window(quota, MemoryStore::new()))) })
     }
 

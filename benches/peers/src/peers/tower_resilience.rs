@@ -19,7 +19,7 @@ impl Peer for TowerResilience {
         "tower-resilience-ratelimiter 0.14.0, no keys"
     }
 
-    fn memory(&self, _: Quota) -> Result<Box<dyn Memory>, Why> {
+    fn memory(&self, _: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
         Err("no keys, and decides in a layer only")
     }
 
