@@ -47,8 +47,8 @@ impl MemoryStore {
         let at = self.clock.now();
         let now = at.as_micros();
         let due = shard.sweep_due();
-        if due > 0 {
-            self.sweep(due, now, |next| (next == index).then_some(&mut *shard));
+        if due > 0 && self.sweep(due, now, |next| (next == index).then_some(&mut *shard)) {
+            shard.sweep_soon();
         }
         let table = S::table(&mut shard);
         let told = |outcome| Answer::ready(Ok(Decision::of(at, true, outcome)));
@@ -101,10 +101,12 @@ impl MemoryStore {
         let at = self.clock.now();
         let now = at.as_micros();
         let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
-        if due > 0 {
-            self.sweep(due, now, |next| {
+        let dropped = due > 0
+            && self.sweep(due, now, |next| {
                 locked.iter_mut().find(|(index, _)| *index == next).map(|(_, shard)| &mut **shard)
             });
+        if dropped {
+            locked[0].1.sweep_soon();
         }
         if asked && let Some(outcomes) = self.take_all(locked, charges, now) {
             return Answer::ready(Ok(Decision::of_several(at, outcomes)));

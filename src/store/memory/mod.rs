@@ -24,8 +24,8 @@ use crate::time::{Clock, SystemClock, micros};
 
 /// Remembers keys in this process: exact, bounded, and without a task in the background.
 ///
-/// A key that is as if it had never been used is soon dropped: each charge looks at a few slots,
-/// whoever's they are. At [`max_keys`](Self::max_keys), a key that is new displaces one that has
+/// A key that is as if it had never been used is soon dropped: each charge looks at a quarter of a slot, whoever's it
+/// is, at two as long as there is something to drop, and at six where it adds a key. At [`max_keys`](Self::max_keys), a key that is new displaces one that has
 /// little to lose: of a few, the one that had used the least of its limit at its last request. A key
 /// that was denied, and that a wait would help, goes only where all in its part of the store were
 /// denied too; beyond that, new keys displace each other, and their limits with them.
@@ -34,7 +34,7 @@ use crate::time::{Clock, SystemClock, micros};
 /// was denied while it is refused.
 ///
 /// Under the limits that remember 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes
-/// when there are a million. The store itself takes 64 KB, more than a few thousand keys do. A log takes
+/// when there are a million. The store itself takes 32 KB, as much as a thousand keys do. A log takes
 /// 78 bytes with its first entry, and 12 for each further one there is room for, which is up to about twice what it
 /// has, and never fewer than four; nothing but its limit bounds it.
 ///
@@ -208,15 +208,14 @@ impl MemoryStore {
     }
 
     /// Drops what means nothing any more from the next `slots` of the next shard, unless someone else
-    /// is at work there.
+    /// is at work there. Whether there was something.
     #[cold]
-    fn sweep<'s>(&self, slots: usize, now: u64, locked: impl FnOnce(usize) -> Option<&'s mut Shard>) {
+    fn sweep<'s>(&self, slots: usize, now: u64, locked: impl FnOnce(usize) -> Option<&'s mut Shard>) -> bool {
         let next = self.sweeper.fetch_add(1, Ordering::Relaxed) & (self.shards.len() - 1);
         if let Some(shard) = locked(next) {
-            shard.sweep(slots, now);
-        } else if let Some(mut shard) = try_lock(&self.shards[next].0) {
-            shard.sweep(slots, now);
+            return shard.sweep(slots, now);
         }
+        try_lock(&self.shards[next].0).is_some_and(|mut shard| shard.sweep(slots, now))
     }
 }
 

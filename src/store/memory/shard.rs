@@ -50,7 +50,7 @@ impl Tabled for Log {
 // In this order, what nearly every decision looks at lies in one cache line with the lock.
 #[repr(C)]
 pub(super) struct Shard {
-    /// How many slots are to be looked at.
+    /// How many slots are to be looked at, in quarters of one.
     due: usize,
     records: Table<Record>,
     logs: Table<Log>,
@@ -60,10 +60,14 @@ pub(super) struct Shard {
 /// How many slots a sweep looks at, at least.
 const SLOTS: usize = 64;
 
-/// How many slots a request is to look at, and how many more for each key that it adds: several, so that a store in
-/// which every request leaves something that is soon forgotten stays a small multiple of what it remembers.
-const LOOK: usize = 2;
-const LOOK_FOR_NEW: usize = 4;
+/// How many slots a request is to look at, and how many more for each key that it adds, in quarters of one: several for
+/// those, so that a store in which every request leaves something that is soon forgotten stays a small multiple of what
+/// it remembers. Where nothing is to be dropped, few: what another core has just written takes long to look at.
+const LOOK: usize = 1;
+const LOOK_FOR_NEW: usize = 23;
+
+/// From where it is counted once something was dropped: it then takes an eighth of the requests until more is looked at.
+const NEARLY_DUE: usize = 4 * SLOTS / 8 * 7;
 
 /// Where the key of one of several charges is, and what stands there before any is taken.
 #[derive(Clone, Copy, Default)]
@@ -320,12 +324,20 @@ impl Shard {
     #[inline]
     pub(super) fn sweep_due(&mut self) -> usize {
         self.due += LOOK;
-        if self.due < SLOTS { 0 } else { mem::take(&mut self.due) }
+        if self.due < 4 * SLOTS { 0 } else { mem::take(&mut self.due) / 4 }
     }
 
-    pub(super) fn sweep(&mut self, slots: usize, now: u64) {
+    /// Has more be looked at soon.
+    pub(super) fn sweep_soon(&mut self) {
+        self.due = NEARLY_DUE;
+    }
+
+    /// Whether it has dropped something.
+    pub(super) fn sweep(&mut self, slots: usize, now: u64) -> bool {
+        let before = self.keys();
         self.records.sweep(slots, now);
         self.logs.sweep(slots, now);
+        self.keys() < before
     }
 
     pub(super) fn holds(&self, charge: &Charge<'_>) -> bool {

@@ -125,6 +125,22 @@ fn sweeping_does_not_keep_up() {
     assert!(store.keys() < 20_000, "{} keys are kept", store.keys());
 }
 
+/// Swept only where keys were added: what was over stayed for as long as no others came.
+#[test]
+fn nothing_is_swept_by_those_who_add_nothing() {
+    let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
+    let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+    let limits = [Limit::new("minute", FixedWindow::per_minute(u32::MAX))];
+    let limiter = Limiter::new(limits).store(Arc::clone(&store));
+    let acquire = |key: u64| drop(limiter.acquire(key, 1).into_ready().unwrap().unwrap());
+    (0..50_000).for_each(acquire);
+    assert_eq!(store.keys(), 50_000);
+    clock.advance(Duration::from_secs(60));
+    // Two slots for each request, as long as there is something to drop.
+    (0..50_000).for_each(|_| acquire(0));
+    assert!(store.keys() < 10_000, "{} keys are kept", store.keys());
+}
+
 /// A key pinned itself, by asking for more than there can ever be or by being peeked at, and those
 /// that were really used up had to go.
 #[test]
