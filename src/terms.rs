@@ -36,19 +36,7 @@ pub struct Terms {
     label: OnceLock<Arc<str>>,
     /// What the store is told of a charge of one token, if that is always the same.
     #[cfg(feature = "redis")]
-    usual: Own<Option<Arc<[u8]>>>,
-}
-
-/// What is worked out of some terms once: others that are made of them have their own.
-#[cfg(feature = "redis")]
-#[derive(Debug)]
-struct Own<T>(OnceLock<T>);
-
-#[cfg(feature = "redis")]
-impl<T> Clone for Own<T> {
-    fn clone(&self) -> Self {
-        Self(OnceLock::new())
-    }
+    usual: OnceLock<Option<Arc<[u8]>>>,
 }
 
 /// The penalty of a limit.
@@ -108,7 +96,7 @@ impl Terms {
             #[cfg(feature = "redis")]
             label: OnceLock::new(),
             #[cfg(feature = "redis")]
-            usual: Own(OnceLock::new()),
+            usual: OnceLock::new(),
         }
     }
 
@@ -123,7 +111,7 @@ impl Terms {
     pub(crate) fn forbearing(self: &Arc<Self>) -> Arc<Self> {
         let Some(penalised) = self.penalty() else { return self.clone() };
         let penalty = Some(Box::new(Penalised { counts: false, ..*penalised }));
-        Arc::new(Self { penalty, ..Self::clone(self) })
+        Arc::new(Self { penalty, ..Self::clone(self) }.seen_through())
     }
 
     /// The same, with as much overage as `percent` of the limit.
@@ -144,10 +132,14 @@ impl Terms {
         Self { overrides: Overrides::Some, ..self }.seen_through()
     }
 
-    /// The same, of which it is known whether it is [plain](Self::is_plain).
+    /// The same, which was made of others: what is worked out of the rest is its own.
     fn seen_through(self) -> Self {
-        let is_plain = self.penalty.is_none() && !self.is_overridable() && self.ceiling.is_none();
-        Self { is_plain, ..self }
+        Self {
+            is_plain: self.penalty.is_none() && !self.is_overridable() && self.ceiling.is_none(),
+            #[cfg(feature = "redis")]
+            usual: OnceLock::new(),
+            ..self
+        }
     }
 
     /// The same, of the size that the store holds for a key.
@@ -189,7 +181,7 @@ impl Terms {
     /// What the store is told of a charge of one token, which it works out once, unless that is not always the same.
     #[cfg(feature = "redis")]
     pub(crate) fn usual(&self, work_out: impl FnOnce() -> Option<Arc<[u8]>>) -> Option<&Arc<[u8]>> {
-        self.usual.0.get_or_init(work_out).as_ref()
+        self.usual.get_or_init(work_out).as_ref()
     }
 
     /// What it decides, and what is told of it: without its overage.

@@ -191,6 +191,9 @@ fn a_limit_that_is_made_of_another_one_is_told_anew() {
     }
     assert_ne!(told(&limit, 2), usual);
     assert_eq!(told(&Arc::new(Terms::clone(&limit)), 1), usual);
+    // Nor where nothing was copied.
+    let limit = Arc::try_unwrap(limit).unwrap();
+    assert_ne!(told(&Arc::new(limit.shadow()), 1), usual);
 }
 
 /// Of those that are the same, one that can't be decided, also the first, keeps no other from it.
