@@ -328,8 +328,8 @@ impl Limiter {
 
     /// Gives back what still counts of an earlier charge by this limiter or a clone of it: of a
     /// window's, all while the window counts it; of a bucket's, what would not have come back by
-    /// itself until it was last charged; of a queue's, the slot if it is still the last. The receipts of others give nothing
-    /// back.
+    /// itself until it was last charged; of a queue's, the slot if it is still the last. The receipts of others give
+    /// nothing back.
     ///
     /// # Errors
     ///

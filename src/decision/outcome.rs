@@ -28,10 +28,10 @@ pub struct Outcome {
     rest: u64,
 }
 
-/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (13
-/// bits), whether its key is under a penalty (1) and whether it reaches into overage (1), what the wait is (2), whether it
-/// is enforced (1), whether more will be left (1), and the high bits of the three spans (15 each: none is longer than it
-/// takes to pay back twice what a bucket can hold, under 2^79 µs).
+/// What of an outcome takes less than a word, and how it is packed into one: the limit's index (13 bits), whether its key
+/// is under a penalty (1) and whether it reaches into overage (1), what the wait is (2), whether it is enforced (1),
+/// whether more will be left (1), and the high bits of the three spans (15 each: none is longer than it takes to pay back
+/// twice what a bucket can hold, under 2^79 µs).
 #[derive(Clone, Copy)]
 struct Rest {
     limit: u16,

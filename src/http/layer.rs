@@ -274,8 +274,8 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// When a limit could never allow one of the costs, or a path does not start with a slash. [`try_costs`](Self::try_costs) returns an
-    /// error instead.
+    /// When a limit could never allow one of the costs, or a path does not start with a slash.
+    /// [`try_costs`](Self::try_costs) returns an error instead.
     #[track_caller]
     pub fn costs(&self, costs: CostTable) -> Self {
         or_panic(self.try_costs(costs))

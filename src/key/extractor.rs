@@ -21,7 +21,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
         false
     }
 
-    /// The key's hash, for whoever needs no more of it: of one that is written nowhere, where that is possible.
+    /// The hash of what [`extract`](Self::extract) writes, for whoever needs no more of the key: an extractor may spare
+    /// itself the writing.
     #[doc(hidden)]
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         let mut key = KeyBuf::default();
