@@ -3,9 +3,31 @@
 use proptest::prelude::*;
 
 use crate::oracle::LimitAnswer;
-use crate::rule::{any_rule, one_of_each, small_rule};
+use crate::rule::{DAY, Rule, any_rule, one_of_each, small_rule};
 use crate::subject::Subject;
 use crate::trace::{Trace, traces};
+
+/// However many there are: also beyond those that are charged at the price of one look-up each.
+#[test]
+fn the_last_of_many_limits_counts() {
+    const WIDE: Rule = Rule::FixedWindow { limit: 1_000, period: DAY };
+    for rule in one_of_each(3) {
+        for limits in 2..=20 {
+            let subject = Subject::new(&[vec![WIDE; limits - 1], vec![rule]].concat());
+            subject.set(1_000_003);
+            let asked = || subject.acquire_each(&vec![1; limits]).is_allowed();
+            let alone = Subject::new(&[rule]);
+            alone.set(1_000_003);
+            for request in 0..=rule.capacity() + 1 {
+                assert_eq!(
+                    asked(),
+                    alone.acquire_each(&[1]).is_allowed(),
+                    "{rule:?}, request {request} of {limits} limits"
+                );
+            }
+        }
+    }
+}
 
 /// What is left, without what was just decided.
 fn left(levels: &[LimitAnswer]) -> Vec<(u64, Option<u128>, u128)> {
