@@ -1,5 +1,6 @@
 //! Who only decides, or only calls, to be counted; or only waits, to see that the clock goes.
 
+use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
             return in_memory([Limit::new("a", bucket()), Limit::new("b", FixedWindow::new(u32::MAX, day))]);
         }
         "four limits" => return in_memory(buckets(4)),
+        "denied" => return in_memory([Limit::new("limit", TokenBucket::new(1, 1, day))]),
+        "a look" => return Box::new(Looks::at(load.keys)),
         _ => {}
     }
     if let Some((_, algorithm)) = algorithms().into_iter().find(|(known, _)| *known == name) {
@@ -44,6 +47,25 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
     }
     let peer = PEERS.into_iter().find(|peer| peer.name() == name).expect("a subject");
     peer.memory(load.quota(), load.keys).expect("it decides in memory")
+}
+
+/// Who asks what there is, and takes nothing.
+struct Looks(Limiter);
+
+impl Looks {
+    /// At so many keys that are known.
+    fn at(keys: u32) -> Self {
+        let limiter = Limiter::new([Limit::new("limit", bucket())]);
+        warm(&limiter, keys);
+        Self(limiter)
+    }
+}
+
+impl Memory for Looks {
+    fn decide(&self, key: &String) -> bool {
+        let answer = self.0.peek(key.as_str(), 1);
+        black_box(answer.as_ready().expect("at once").as_ref().expect("it decides").is_allowed())
+    }
 }
 
 /// Has an application answer so many requests, in batches.
