@@ -1,16 +1,17 @@
 //! Decisions, from one that a limit makes alone to one that many make of keys in several parts of the store.
 
 use std::hint;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use smallvec::SmallVec;
 
-use super::settle::settle;
+use super::settle::{look, settle};
 use super::shard::{Known, Shard, Tabled, of_charge, of_rule};
 use super::table::Place;
 use super::{Locked, MemoryStore, penalise};
 use crate::algorithm::{ByState, Exact, Room, Rule, Soft};
 use crate::decision::{Decision, Several};
+use crate::hash::KeyHash;
 use crate::store::{Answer, Charge, Terms};
 use crate::terms;
 use crate::time::Timestamp;
@@ -41,21 +42,39 @@ impl MemoryStore {
     #[inline(never)]
     fn take_one<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl Exact<S>) -> Answer<Decision> {
         let print = charge.terms.print(charge.key);
-        let index = self.shard_of(charge.key);
-        let mut shard = self.lock(index);
-        // Under the lock, so that no request comes with an instant of long ago.
-        let at = self.clock.now();
+        let (mut shard, at) = self.enter(charge.key);
         let now = at.as_micros();
-        let due = shard.sweep_due();
-        if due > 0 && self.sweep(due, now, |next| (next == index).then_some(&mut *shard)) {
-            shard.sweep_soon();
-        }
         let table = S::table(&mut shard);
         let told = |outcome| Answer::ready(Ok(Decision::of(at, true, outcome)));
         match table.find(print) {
             Place::At(place) if charge.cost > 0 => settle(table, rule, place, charge, now, told),
             place => self.take_otherwise(&mut shard, print, place, charge, at),
         }
+    }
+
+    /// What there is for a charge of one limit, of which nothing is taken.
+    #[inline(never)]
+    fn look_at<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl Exact<S>) -> Answer<Decision> {
+        let print = charge.terms.print(charge.key);
+        let (mut shard, at) = self.enter(charge.key);
+        let table = S::table(&mut shard);
+        let outcome = look(table, rule, table.find(print), charge, at.as_micros());
+        Answer::ready(Ok(Decision::of(at, false, outcome)))
+    }
+
+    /// The part of the store that has a key, locked, and the time.
+    #[inline(always)]
+    fn enter(&self, key: KeyHash) -> (MutexGuard<'_, Shard>, Timestamp) {
+        let index = self.shard_of(key);
+        let mut shard = self.lock(index);
+        // Under the lock, so that no request comes with an instant of long ago.
+        let at = self.clock.now();
+        let due = shard.sweep_due();
+        if due > 0 {
+            let dropped = self.sweep(due, at.as_micros(), |next| (next == index).then_some(&mut *shard));
+            shard.keep_pace(dropped);
+        }
+        (shard, at)
     }
 
     /// The same for a key that is not known yet, or what takes nothing.
@@ -73,9 +92,17 @@ impl MemoryStore {
         Answer::ready(Ok(Decision::of(at, true, outcome)))
     }
 
+    /// Decides a request, and takes nothing.
+    pub(super) fn look(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        match charges {
+            [charge] if charge.terms.is_plain() => of_rule!(charge.terms.rule(), rule => self.look_at(charge, rule)),
+            charges => self.decide_all(charges, false),
+        }
+    }
+
     /// Decides any request.
     #[inline(never)]
-    pub(super) fn decide_all(&self, charges: &[Charge<'_>], asked: bool) -> Answer<Decision> {
+    fn decide_all(&self, charges: &[Charge<'_>], asked: bool) -> Answer<Decision> {
         if let [first, others @ ..] = charges
             && others.iter().all(|charge| charge.key == first.key)
         {
@@ -101,12 +128,11 @@ impl MemoryStore {
         let at = self.clock.now();
         let now = at.as_micros();
         let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
-        let dropped = due > 0
-            && self.sweep(due, now, |next| {
+        if due > 0 {
+            let dropped = self.sweep(due, now, |next| {
                 locked.iter_mut().find(|(index, _)| *index == next).map(|(_, shard)| &mut **shard)
             });
-        if dropped {
-            locked[0].1.sweep_soon();
+            locked.iter_mut().for_each(|(_, shard)| shard.keep_pace(dropped));
         }
         if asked && let Some(outcomes) = self.take_all(locked, charges, now) {
             return Answer::ready(Ok(Decision::of_several(at, outcomes)));
@@ -118,21 +144,19 @@ impl MemoryStore {
     /// are. If one is not, all is as it was.
     #[inline(always)]
     fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64) -> Option<Several> {
-        if charges.len() > MOST {
-            return None;
-        }
+        let mut keys = [Known::default(); MOST];
+        let keys = keys.get_mut(..charges.len())?;
         // What lies in memory is read first, with nothing that depends on it: the processor then waits for all at
         // once, rather than for one look-up after the other.
         let touched = charges.iter().map(|charge| self.shard_among(locked, charge.key).touch(charge));
         hint::black_box(touched.fold(0, |all, one| all ^ one));
-        let mut keys = [Known::default(); MOST];
-        for (charge, key) in charges.iter().zip(&mut keys) {
+        for (charge, key) in charges.iter().zip(&mut *keys) {
             *key = self.shard_among(locked, charge.key).likely(charge)?;
         }
         let mut outcomes = Several::unwritten(charges.len());
-        for ((charge, key), outcome) in charges.iter().zip(&keys).zip(outcomes.as_mut_slice()) {
+        for ((charge, key), outcome) in charges.iter().zip(&*keys).zip(outcomes.as_mut_slice()) {
             if !self.shard_among(locked, charge.key).take_known(key, charge, now, outcome) {
-                for (charge, key) in charges.iter().zip(&keys) {
+                for (charge, key) in charges.iter().zip(&*keys) {
                     self.shard_among(locked, charge.key).put_back(key);
                 }
                 return None;

@@ -24,19 +24,19 @@ use crate::time::{Clock, SystemClock, micros};
 
 /// Remembers keys in this process: exact, bounded, and without a task in the background.
 ///
-/// A key that is as if it had never been used is soon dropped: each charge looks at a quarter of a slot, whoever's it
-/// is, at two as long as there is something to drop, and at six where it adds a key. At [`max_keys`](Self::max_keys), a key that is new displaces one that has
-/// little to lose: of a few, the one that had used the least of its limit at its last request. A key
-/// that was denied, and that a wait would help, goes only where all in its part of the store were
-/// denied too; beyond that, new keys displace each other, and their limits with them.
+/// A key that is as if it had never been used is soon dropped: each request looks at a quarter of a slot, whoever's it
+/// is, or at two where such a look has just found something to drop, and at four more for each key that it adds. At
+/// [`max_keys`](Self::max_keys), a key that is new displaces one that has little to lose: of a few, the one that had
+/// used the least of its limit at its last request. A key that was denied, and that a wait would help, goes only where
+/// all in its part of the store were denied too; beyond that, new keys displace each other, and their limits with them.
 ///
 /// What a [`Penalty`](crate::Penalty) remembers of a key counts as another one, which goes as late as one that
 /// was denied while it is refused.
 ///
 /// Under the limits that remember 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes
-/// when there are a million. The store itself takes 32 KB, as much as a thousand keys do. A log takes
-/// 78 bytes with its first entry, and 12 for each further one there is room for, which is up to about twice what it
-/// has, and never fewer than four; nothing but its limit bounds it.
+/// when there are a million. The store itself takes 32 KB (128 KB if it is for more than four million keys). A log
+/// takes 78 bytes with its first entry, and 12 for each further one there is room for, which is up to about twice what
+/// it has, and never fewer than four; nothing but its limit bounds it.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, MemoryStore};
@@ -267,7 +267,7 @@ impl Store for MemoryStore {
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        self.decide_all(charges, false)
+        self.look(charges)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {

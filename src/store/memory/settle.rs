@@ -93,7 +93,7 @@ pub(super) fn add<S: Slot>(
 }
 
 /// Tells what there is for a charge of which nothing is taken.
-#[cold]
+#[inline(never)]
 pub(super) fn look<S: Slot>(
     table: &mut Table<S>,
     rule: &impl Exact<S>,

@@ -51,23 +51,25 @@ impl Tabled for Log {
 #[repr(C)]
 pub(super) struct Shard {
     /// How many slots are to be looked at, in quarters of one.
-    due: usize,
+    due: u32,
+    /// How many are added to them by a request.
+    pace: u32,
     records: Table<Record>,
     logs: Table<Log>,
     pub(super) overrides: Overrides,
 }
 
-/// How many slots a sweep looks at, at least.
-const SLOTS: usize = 64;
+/// How many slots a sweep looks at, at least, in quarters of one.
+const SWEEP: u32 = 4 * 64;
 
-/// How many slots a request is to look at, and how many more for each key that it adds, in quarters of one: several for
-/// those, so that a store in which every request leaves something that is soon forgotten stays a small multiple of what
-/// it remembers. Where nothing is to be dropped, few: what another core has just written takes long to look at.
-const LOOK: usize = 1;
-const LOOK_FOR_NEW: usize = 23;
+/// How many slots a request is to look at, in quarters of one, where the last sweep dropped nothing, and where it did.
+/// Few where it didn't: what another core has just written takes long to look at.
+const CALM: u32 = 1;
+const BUSY: u32 = 8;
 
-/// From where it is counted once something was dropped: it then takes an eighth of the requests until more is looked at.
-const NEARLY_DUE: usize = 4 * SLOTS / 8 * 7;
+/// How many more for each key that it adds: several, so that a store in which every request leaves something that is
+/// soon forgotten stays a small multiple of what it remembers.
+const FOR_NEW: u32 = 16;
 
 /// Where the key of one of several charges is, and what stands there before any is taken.
 #[derive(Clone, Copy, Default)]
@@ -106,7 +108,11 @@ macro_rules! of_charge {
         of_charge!(@ $charge, $rule, { let $table = &$shard.records; $call }, { let $table = &$shard.logs; $call })
     };
     (mut $shard:ident, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
-        of_charge!(@ $charge, $rule, { let $table = &mut $shard.records; $call }, { let $table = &mut $shard.logs; $call })
+        of_charge!(
+            @ $charge, $rule,
+            { let $table = &mut $shard.records; $call },
+            { let $table = &mut $shard.logs; $call }
+        )
     };
     (@ $charge:expr, $rule:ident, $record:block, $log:block) => {
         match $charge.terms.raised() {
@@ -130,7 +136,7 @@ pub(super) use of_charge;
 
 impl Shard {
     pub(super) const fn new() -> Self {
-        Self { records: Table::new(), logs: Table::new(), overrides: Overrides::new(), due: 0 }
+        Self { records: Table::new(), logs: Table::new(), overrides: Overrides::new(), due: 0, pace: CALM }
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -161,7 +167,7 @@ impl Shard {
         }
         of_charge!(mut self, charge, (table, rule) => {
             if is_kept {
-                self.due += LOOK_FOR_NEW;
+                self.due += FOR_NEW;
                 add(table, rule, print, charge, now)
             } else {
                 look(table, rule, place, charge, now)
@@ -232,7 +238,7 @@ impl Shard {
         of_charge!(mut self, charge, (table, rule) => match place {
             Place::At(at) => take_at(table, rule, at, charge, now),
             Place::Before(_) => {
-                self.due += LOOK_FOR_NEW;
+                self.due += FOR_NEW;
                 add(table, rule, print, charge, now)
             }
         })
@@ -312,7 +318,7 @@ impl Shard {
                     }
                     self.evict(now);
                 }
-                self.due += LOOK_FOR_NEW;
+                self.due += FOR_NEW;
                 self.records.insert(print, record)
             }
         };
@@ -323,13 +329,13 @@ impl Shard {
     /// Counts a request; after every few, tells how many slots of the store are to be swept.
     #[inline]
     pub(super) fn sweep_due(&mut self) -> usize {
-        self.due += LOOK;
-        if self.due < 4 * SLOTS { 0 } else { mem::take(&mut self.due) / 4 }
+        self.due += self.pace;
+        if self.due < SWEEP { 0 } else { mem::take(&mut self.due) as usize / 4 }
     }
 
-    /// Has more be looked at soon.
-    pub(super) fn sweep_soon(&mut self) {
-        self.due = NEARLY_DUE;
+    /// Has its requests look at more where a sweep has `dropped` something, and else at few.
+    pub(super) fn keep_pace(&mut self, dropped: bool) {
+        self.pace = if dropped { BUSY } else { CALM };
     }
 
     /// Whether it has dropped something.

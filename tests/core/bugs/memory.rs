@@ -141,6 +141,42 @@ fn nothing_is_swept_by_those_who_add_nothing() {
     assert!(store.keys() < 10_000, "{} keys are kept", store.keys());
 }
 
+/// Only the first of the parts of the store that a request charged heard that there was something to drop.
+#[test]
+fn nothing_is_swept_by_those_who_charge_several_keys() {
+    let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
+    let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+    let limits = ["from", "to"].map(|name| Limit::new(name, FixedWindow::per_minute(u32::MAX)));
+    let limiter = Limiter::new(limits).store(Arc::clone(&store));
+    let acquire =
+        |from: u64, to: u64| drop(limiter.acquire_all(&[(&from, 1), (&to, 1)]).into_ready().unwrap().unwrap());
+    (0..25_000).for_each(|key| acquire(key, key));
+    assert_eq!(store.keys(), 50_000);
+    clock.advance(Duration::from_secs(60));
+    // Twice two slots for each request, as long as there is something to drop: of the 62 parts of the store that these
+    // keys are in at most, each has to have come upon something first.
+    (0..30_000).for_each(|request| acquire(request % 31, 1_000 + request % 31));
+    assert!(store.keys() < 10_000, "{} keys are kept", store.keys());
+}
+
+/// What a request took by one limit, before another denied it, was given back, and the key went on as one that had used
+/// it: others had to go for it.
+#[test]
+fn a_denied_request_makes_its_keys_outlive_others() {
+    let store = Arc::new(MemoryStore::new().max_keys(3));
+    let [wide, narrow] = [100, 60].map(|limit| Limit::new(limit.to_string(), FixedWindow::per_day(limit)));
+    let both = Limiter::new([wide.clone(), narrow]).store(Arc::clone(&store));
+    let one = Limiter::new([wide]).store(Arc::clone(&store));
+    let acquire = |limiter: &Limiter, key, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap().is_allowed();
+    assert!(acquire(&both, "ann", 50));
+    assert!(!acquire(&both, "ann", 40));
+    assert!(acquire(&one, "bob", 60));
+    // Of ann, who has used 50 of the wide limit, and bob, who has used 60.
+    assert!(acquire(&one, "cleo", 1));
+    let remaining = |key| one.peek(key, 0).into_ready().unwrap().unwrap().outcomes()[0].remaining();
+    assert_eq!(["ann", "bob", "cleo"].map(remaining), [100, 40, 99]);
+}
+
 /// A key pinned itself, by asking for more than there can ever be or by being peeked at, and those
 /// that were really used up had to go.
 #[test]
