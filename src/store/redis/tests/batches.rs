@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Redis;
+use super::fake::Held;
 use super::random::Random;
 use super::trace::Done;
 use crate::decision::Decision;
@@ -15,12 +16,13 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
 use crate::store::redis::decision;
+use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, Refund, Store, Terms};
 use crate::time::{ManualClock, Timestamp};
 
 const PREFIX: &str = "b";
-const KEYS: u64 = 3;
+const KEYS: u64 = 6;
 const MOST: u64 = 24;
 
 /// What one request asks for.
@@ -31,6 +33,15 @@ enum Ask {
     Reset { limiter: usize, key: KeyHash },
 }
 
+impl Ask {
+    fn is_of(&self, its_limiter: usize, its_key: KeyHash) -> bool {
+        let (Self::Decide { limiter, key, .. }
+        | Self::Refund(Receipt { limiter, key, .. })
+        | Self::Reset { limiter, key }) = self;
+        (*limiter, *key) == (its_limiter, its_key)
+    }
+}
+
 /// What can be given back: of a limiter and a key, limits' costs and marks.
 #[derive(Clone, Debug)]
 struct Receipt {
@@ -39,12 +50,21 @@ struct Receipt {
     taken: Vec<(usize, u64, Record)>,
 }
 
+/// A limiter's key that nobody can read of one limit, and what that held.
+struct Broken {
+    limiter: usize,
+    key: KeyHash,
+    name: Vec<u8>,
+    held: Option<(Held, Option<u64>)>,
+}
+
 /// Limiters with their keys, on Redis and in memory.
 pub(super) struct Batches<'a> {
     random: Random,
     redis: &'a Redis,
     memory: MemoryStore,
     clock: ManualClock,
+    hasher: KeyHasher,
     limiters: Vec<Vec<Arc<Terms>>>,
     keys: Vec<KeyHash>,
     receipts: Vec<Receipt>,
@@ -57,7 +77,13 @@ impl<'a> Batches<'a> {
     pub(super) fn new(seed: u64, redis: &'a Redis) -> Self {
         let mut random = Random(seed);
         let hasher = KeyHasher::with_secret([0; 16]);
-        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000 + random.up_to(1 << 40)));
+        let now = match random.below(6) {
+            0 => random.below(1_000),
+            1 => (1 << 53) - random.up_to(1 << 40),
+            2 => (1 << 62) - random.up_to(1 << 61),
+            _ => 1_767_225_600_000_000 + random.up_to(1 << 40),
+        };
+        let clock = ManualClock::new(Timestamp::from_micros(now));
         let mut limiter = |limiter: u64| {
             let limit = |limit: u64| {
                 let kind = random.below(9);
@@ -81,6 +107,7 @@ impl<'a> Batches<'a> {
             done: Done::default(),
             redis,
             clock,
+            hasher,
             random,
         }
     }
@@ -88,6 +115,7 @@ impl<'a> Batches<'a> {
     pub(super) fn run(mut self, calls: u64) -> Done {
         for _ in 0..calls {
             self.step_clock();
+            self.resize();
             self.call();
         }
         self.done
@@ -105,12 +133,48 @@ impl<'a> Batches<'a> {
             6 => random.up_to(1_000),
             _ => random.up_to(1 << 40),
         };
-        self.clock.set(Timestamp::from_micros(self.now() + ahead));
+        self.clock.set(Timestamp::from_micros((self.now() + ahead).min(1 << 62)));
         self.edges.clear();
     }
 
     fn now(&self) -> u64 {
         crate::time::Clock::now(&self.clock).as_micros()
+    }
+
+    /// Now and then: requests of one call, also those that are alike, find what another rate has left.
+    fn resize(&mut self) {
+        if !self.random.one_in(4) {
+            return;
+        }
+        let (limiter, limit) = self.limit();
+        let terms = &mut self.limiters[limiter][limit];
+        *terms = Arc::new(terms.sized(self.random.resized(terms.algorithm()), &self.hasher));
+    }
+
+    fn limit(&mut self) -> (usize, usize) {
+        let limiter = self.random.below(self.limiters.len() as u64) as usize;
+        (limiter, self.random.below(self.limiters[limiter].len() as u64) as usize)
+    }
+
+    /// Now and then, for one call.
+    fn break_a_key(&mut self) -> Option<Broken> {
+        let fake = self.redis.fake().filter(|_| self.random.one_in(3))?;
+        let (limiter, limit) = self.limit();
+        let key = self.keys[self.random.below(KEYS) as usize];
+        let name = key::name(PREFIX, &self.limiters[limiter][limit], key).into_bytes();
+        let text = b"broken".to_vec();
+        let held = if self.random.one_in(2) { Held::Text(text) } else { Held::List([text].into()) };
+        let held = fake.keys.borrow_mut().insert(name.clone(), (held, Some(u64::MAX)));
+        Some(Broken { limiter, key, name, held })
+    }
+
+    fn mend(&self, broken: Broken) {
+        let Some(fake) = self.redis.fake() else { return };
+        let mut keys = fake.keys.borrow_mut();
+        match broken.held {
+            Some(held) => keys.insert(broken.name, held),
+            None => keys.remove(&broken.name),
+        };
     }
 
     fn call(&mut self) {
@@ -119,12 +183,21 @@ impl<'a> Batches<'a> {
             let last = asks.last().cloned();
             asks.push(self.ask(last));
         }
+        let broken = self.break_a_key();
+        let is_broken = |ask: &Ask| broken.as_ref().is_some_and(|broken| ask.is_of(broken.limiter, broken.key));
+        // A reset would mend it, and of several limits a refund would give something back of those before it.
+        asks.retain(|ask| matches!(ask, Ask::Decide { .. }) || !is_broken(ask));
         let requests: Vec<Request> = asks.iter().map(|ask| self.request(ask)).collect();
         let now = self.now();
         let Replies { now: at, found } = self.redis.run(&script::clock(now), &requests);
         assert_eq!(at, now);
         for (ask, found) in asks.into_iter().zip(found) {
             self.done.steps += 1;
+            if is_broken(&ask) {
+                let fault = found.unwrap_err().to_string();
+                assert!(fault.contains("UNREADABLE") || fault.contains("WRONGTYPE"), "{fault}");
+                continue;
+            }
             let found = found.unwrap();
             match &ask {
                 Ask::Decide { task, .. } => {
@@ -143,6 +216,9 @@ impl<'a> Batches<'a> {
                 }
             }
         }
+        if let Some(broken) = broken {
+            self.mend(broken);
+        }
     }
 
     /// Often one that is like the last, for another key: those share what the script is told.
@@ -150,7 +226,7 @@ impl<'a> Batches<'a> {
         let random = &mut self.random;
         let key = self.keys[random.below(KEYS) as usize];
         if let Some(Ask::Decide { task, limiter, costs, .. }) = last
-            && random.one_in(2)
+            && !random.one_in(4)
         {
             return Ask::Decide { task, limiter, key, costs };
         }
@@ -168,7 +244,9 @@ impl<'a> Batches<'a> {
             6..9 => Task::Peek,
             _ => Task::Acquire,
         };
-        let costs = self.limiters[limiter].iter().map(|terms| random.cost(terms.capacity())).collect();
+        let ones = random.one_in(2);
+        let cost = |terms: &Arc<Terms>| if ones { 1 } else { random.cost(terms.capacity()) };
+        let costs = self.limiters[limiter].iter().map(cost).collect();
         Ask::Decide { task, limiter, key, costs }
     }
 
@@ -226,11 +304,14 @@ impl<'a> Batches<'a> {
         self.edges.extend(spans.filter_map(|span| u64::try_from(span.as_micros()).ok()).filter(|span| *span < 1 << 50));
     }
 
-    /// Keeps what can be given back of a decision.
+    /// Keeps what a decision has taken, which can be given back.
     fn keep(&mut self, ask: &Ask, decision: &Decision) {
-        let Ask::Decide { limiter, key, costs, .. } = ask else { return };
+        let Ask::Decide { task: Task::Acquire, limiter, key, costs } = ask else { return };
+        if !decision.is_allowed() {
+            return;
+        }
         let outcomes = decision.outcomes().iter().zip(costs).enumerate();
-        let taken = outcomes.filter(|(_, (outcome, _))| outcome.mark != Record::EMPTY);
+        let taken = outcomes.filter(|(_, (outcome, cost))| outcome.is_allowed() && **cost > 0);
         let taken: Vec<_> = taken.map(|(limit, (outcome, &cost))| (limit, cost, outcome.mark)).collect();
         if !taken.is_empty() {
             self.receipts.push(Receipt { limiter: *limiter, key: *key, taken });

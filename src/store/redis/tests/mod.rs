@@ -235,9 +235,9 @@ fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
 }
 
 /// What keeps a request from being decided is told before what it took for granted wrongly: what nobody can read is no
-/// override that is gone.
+/// override that is gone. Nor is anything charged then.
 #[test]
-fn a_broken_override_is_an_error_beside_one_that_changed() {
+fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let key = hasher.hash(b"key");
@@ -256,7 +256,10 @@ fn a_broken_override_is_an_error_beside_one_that_changed() {
         script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0)
     };
     assert!(ask(&terms[..1]).unwrap().is_to_ask_again());
-    assert!(ask(&terms).unwrap_err().to_string().contains("WRONGTYPE"));
+    for broken in [&terms[1..], &terms] {
+        assert!(ask(broken).unwrap_err().to_string().contains("WRONGTYPE"));
+        assert_eq!(fake.keys.borrow().len(), 2);
+    }
 }
 
 /// A server's clock may be set to whatever.
