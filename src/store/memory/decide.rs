@@ -52,6 +52,29 @@ impl MemoryStore {
         }
     }
 
+    /// The same for a key that is not known yet, or what takes nothing.
+    #[cold]
+    #[inline(never)]
+    fn take_otherwise(
+        &self,
+        shard: &mut Shard,
+        print: u128,
+        place: Place,
+        charge: &Charge<'_>,
+        at: Timestamp,
+    ) -> Answer<Decision> {
+        let outcome = shard.settle_otherwise(print, place, charge, self.most, at.as_micros());
+        Answer::ready(Ok(Decision::of(at, true, outcome)))
+    }
+
+    /// Decides a request, and takes nothing.
+    pub(super) fn look(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        match charges {
+            [charge] if charge.terms.is_plain() => of_rule!(charge.terms.rule(), rule => self.look_at(charge, rule)),
+            charges => self.decide_all(charges, false),
+        }
+    }
+
     /// What there is for a charge of one limit, of which nothing is taken.
     #[inline(never)]
     fn look_at<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl Exact<S>) -> Answer<Decision> {
@@ -75,29 +98,6 @@ impl MemoryStore {
             shard.keep_pace(dropped);
         }
         (shard, at)
-    }
-
-    /// The same for a key that is not known yet, or what takes nothing.
-    #[cold]
-    #[inline(never)]
-    fn take_otherwise(
-        &self,
-        shard: &mut Shard,
-        print: u128,
-        place: Place,
-        charge: &Charge<'_>,
-        at: Timestamp,
-    ) -> Answer<Decision> {
-        let outcome = shard.settle_otherwise(print, place, charge, self.most, at.as_micros());
-        Answer::ready(Ok(Decision::of(at, true, outcome)))
-    }
-
-    /// Decides a request, and takes nothing.
-    pub(super) fn look(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        match charges {
-            [charge] if charge.terms.is_plain() => of_rule!(charge.terms.rule(), rule => self.look_at(charge, rule)),
-            charges => self.decide_all(charges, false),
-        }
     }
 
     /// Decides any request.
