@@ -1,6 +1,6 @@
 //! A Cluster of which a master is lost.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::task::block_in_place;
 use tower_ratelimit::{RedisConfig, RedisStore};
@@ -31,10 +31,9 @@ async fn a_master_lost_and_its_replica_promoted() {
         let is_master = || cluster.ask::<String>(3, "INFO replication").contains("role:master");
         wait("the replica is promoted", || is_master() && is_whole(&cluster, &[1, 2, 3]));
     });
-    let returned = Instant::now();
-    load.run(Duration::from_secs(4)).await;
+    let recovery = load.recovered().await;
     let report = load.end().await;
-    report.check("a Cluster's master lost, its replica promoted", returned);
+    report.check("a Cluster's master lost, its replica promoted", recovery);
     assert!(report.failed() > 0);
     report.none_was_charged_twice(false).await;
 }
@@ -48,10 +47,9 @@ async fn a_master_lost_until_it_returns() {
     load.run(Duration::from_secs(2)).await;
     cluster.restart(0);
     block_in_place(|| wait("it is back", || is_whole(&cluster, &[0, 1, 2])));
-    let returned = Instant::now();
-    load.run(Duration::from_secs(4)).await;
+    let recovery = load.recovered().await;
     let report = load.end().await;
-    report.check("a Cluster's master lost, and back", returned);
+    report.check("a Cluster's master lost, and back", recovery);
     assert!(report.failed() > 0);
     report.none_was_charged_twice(false).await;
 }
@@ -65,10 +63,9 @@ async fn a_master_that_hangs() {
     load.run(Duration::from_secs(2)).await;
     cluster.signal(0, "CONT");
     block_in_place(|| wait("it is back", || is_whole(&cluster, &[0, 1, 2])));
-    let returned = Instant::now();
-    load.run(Duration::from_secs(4)).await;
+    let recovery = load.recovered().await;
     let report = load.end().await;
-    report.check("a Cluster's master hangs", returned);
+    report.check("a Cluster's master hangs", recovery);
     assert!(report.failed() > 0);
     report.none_was_charged_twice(true).await;
 }

@@ -10,19 +10,20 @@ use tower_ratelimit::{DecidedBy, Event, FixedWindow, Limit, Limiter, OnStoreErro
 /// What each request may take from its key, which no other request has.
 const TOKENS: u64 = 10;
 
-/// How long each test lets a request take, however busy the machine is. The deadline is 50 ms; what was
-/// measured is printed.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long each test lets a request take, as machines stand still for seconds: less than what is stopped for five. The
+/// deadline is 50 ms; what was measured is printed.
+const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How long all may go on to be wrong after the server's return.
-const RECOVERY: Duration = Duration::from_secs(2);
+/// How many decisions in a row come from the store once all is well again, and how long that may take, however busy the
+/// machine is. What was measured is printed.
+const WELL: u64 = 20;
+const RECOVERY: Duration = Duration::from_secs(60);
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sample {
     key: u64,
-    begun: Instant,
-    ended: Instant,
+    took: Duration,
     /// `None` where it was refused because the store failed.
     by: Option<DecidedBy>,
     allowed: bool,
@@ -34,6 +35,8 @@ pub(crate) struct Load {
     /// To look afterwards, with more patience.
     auditor: Limiter,
     errors: Arc<AtomicU64>,
+    /// How many decisions have come from the store since the last that did not.
+    in_a_row: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<Vec<Sample>>>,
 }
@@ -58,13 +61,26 @@ impl Load {
         }));
         let stop = Arc::new(AtomicBool::new(false));
         let keys = Arc::new(AtomicU64::new(0));
-        let tasks = (0..16).map(|_| tokio::spawn(requests(limiters.clone(), stop.clone(), keys.clone()))).collect();
+        let in_a_row = Arc::new(AtomicU64::new(0));
+        let task = || requests(limiters.clone(), stop.clone(), keys.clone(), in_a_row.clone());
+        let tasks = (0..16).map(|_| tokio::spawn(task())).collect();
         let auditor = Limiter::new([limit()]).store(store.clone()).deadline(Duration::from_secs(20));
-        Self { auditor, errors, stop, tasks }
+        Self { auditor, errors, in_a_row, stop, tasks }
     }
 
     pub(crate) async fn run(&self, span: Duration) {
         tokio::time::sleep(span).await;
+    }
+
+    /// Waits until all is well again, and says how long that took.
+    pub(crate) async fn recovered(&self) -> Duration {
+        let returned = Instant::now();
+        self.in_a_row.store(0, Ordering::Relaxed);
+        while self.in_a_row.load(Ordering::Relaxed) < WELL {
+            assert!(returned.elapsed() < RECOVERY, "it has not recovered");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        returned.elapsed()
     }
 
     /// Ends the load, and reports on it.
@@ -78,18 +94,28 @@ impl Load {
     }
 }
 
-async fn requests(limiters: Arc<[Limiter; 3]>, stop: Arc<AtomicBool>, keys: Arc<AtomicU64>) -> Vec<Sample> {
+async fn requests(
+    limiters: Arc<[Limiter; 3]>,
+    stop: Arc<AtomicBool>,
+    keys: Arc<AtomicU64>,
+    in_a_row: Arc<AtomicU64>,
+) -> Vec<Sample> {
     let mut samples = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let key = keys.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let answer = limiters[key as usize % 3].acquire(key, 1).await;
-        let ended = Instant::now();
+        let took = begun.elapsed();
         let (by, allowed) = match &answer {
             Ok(decision) => (Some(decision.decided_by()), decision.is_allowed()),
             Err(_) => (None, false),
         };
-        samples.push(Sample { key, begun, ended, by, allowed });
+        if by == Some(DecidedBy::Store) {
+            in_a_row.fetch_add(1, Ordering::Relaxed);
+        } else {
+            in_a_row.store(0, Ordering::Relaxed);
+        }
+        samples.push(Sample { key, took, by, allowed });
         tokio::time::sleep(Duration::from_millis(8)).await;
     }
     samples
@@ -103,18 +129,13 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// That each request was answered in time by its policy, and that all was well again soon after
-    /// `returned`.
-    pub(crate) fn check(&self, fault: &str, returned: Instant) {
-        let longest = self.samples.iter().map(|sample| sample.ended - sample.begun).max().expect("requests");
-        let by_store = |sample: &&Sample| sample.by == Some(DecidedBy::Store);
-        let decided = self.samples.iter().filter(by_store).count();
-        let last_failure = self.samples.iter().filter(|sample| !by_store(sample)).map(|sample| sample.ended).max();
-        let well_after = last_failure.map_or(Duration::ZERO, |last| last.saturating_duration_since(returned));
+    /// That each request was answered in time by its policy.
+    pub(crate) fn check(&self, fault: &str, recovery: Duration) {
+        let longest = self.samples.iter().map(|sample| sample.took).max().expect("requests");
         println!(
-            "{fault}: {} requests, {} of them by policy; the longest took {longest:?}; all was well {well_after:?} after",
+            "{fault}: {} requests, {} of them by policy; the longest took {longest:?}; all was well {recovery:?} after",
             self.samples.len(),
-            self.samples.len() - decided,
+            self.failed(),
         );
         assert!(longest < PATIENCE, "{fault}: a request took {longest:?}");
         for sample in &self.samples {
@@ -126,10 +147,6 @@ impl Report {
             };
             assert!(expected, "{fault}: {sample:?}");
         }
-        // Not all of them, as this machine may have other things to do for longer than the deadline.
-        let late = self.samples.iter().filter(|sample| sample.begun > returned + RECOVERY);
-        let (well, not_well): (Vec<&Sample>, Vec<&Sample>) = late.partition(by_store);
-        assert!(well.len() > 50 && well.len() > 4 * not_well.len(), "{fault}: {} and {}", well.len(), not_well.len());
     }
 
     /// That something was wrong.
