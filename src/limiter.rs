@@ -384,11 +384,7 @@ fn expect_each(guard: &Guard, given: usize) {
 
 #[inline(always)]
 fn hash(guard: &Guard, key: &(impl Key + ?Sized)) -> KeyHash {
-    match key.as_part() {
-        // Here, as a key that is of one part mostly is.
-        Some(part) => guard.hasher().hash(part),
-        None => key::hash(key, guard.hasher()),
-    }
+    key::hash(key, guard.hasher())
 }
 
 type Charges<'a> = SmallVec<[Charge<'a>; 8]>;

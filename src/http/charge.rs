@@ -15,7 +15,7 @@ use super::shared::Shared;
 use crate::decision::{Decision, Outcome, Room};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
-use crate::key::{Hashed, KeyBuf, Missing};
+use crate::key::{Hashed, KeyBuf, Missing, Rest};
 use crate::limit::{Limit, MissingKey, Searching};
 use crate::list::Refusal;
 use crate::request::{OwnHead, RequestHead};
@@ -193,7 +193,7 @@ pub(super) struct KeyToCome {
     cost: u64,
     policy: MissingKey,
     so_far: KeyBuf,
-    rest: Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>,
+    rest: Rest,
 }
 
 /// Limits that are looked for together, of which it has yet to be found out what a request meets.

@@ -54,7 +54,7 @@ pub enum Extracted {
 }
 
 /// What has yet to come of a key.
-type Rest = Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>;
+pub(crate) type Rest = Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>;
 
 /// What became of taking a key from a request, for whoever needs no more than its hash.
 #[allow(missing_debug_implementations, reason = "nobody else can name it")]

@@ -38,8 +38,8 @@ mod source;
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
 pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
 pub use combine::{Or, first, second};
-pub(crate) use extractor::Hashed;
 pub use extractor::{Extracted, KeyExtractor, Missing};
+pub(crate) use extractor::{Hashed, Rest};
 pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
 pub(crate) use part::hash;
 #[cfg(feature = "rules")]

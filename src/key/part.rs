@@ -185,11 +185,16 @@ macro_rules! key_of_bytes {
 key_of_bytes!(str, String, [u8], Vec<u8>, bytes::Bytes, http::HeaderValue);
 
 /// The hash of a key.
-#[inline]
+#[inline(always)]
 pub(crate) fn hash(key: &(impl Key + ?Sized), hasher: &KeyHasher) -> KeyHash {
-    if let Some(part) = key.as_part() {
-        return hasher.hash(part);
+    match key.as_part() {
+        // Where it is asked for, as most keys are of one part.
+        Some(part) => hasher.hash(part),
+        None => hash_of_parts(key, hasher),
     }
+}
+
+fn hash_of_parts(key: &(impl Key + ?Sized), hasher: &KeyHasher) -> KeyHash {
     let mut parts = KeyBuf::default();
     key.write(&mut parts);
     parts.hash(hasher)

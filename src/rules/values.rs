@@ -1,12 +1,9 @@
 //! What extractors have found in a request.
 
-use std::future::Future;
-use std::pin::Pin;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::tree::Tree;
-use crate::key::{Extracted, KeyBuf, Missing};
+use crate::key::{Extracted, KeyBuf, Missing, Rest};
 use crate::request::RequestHead;
 
 /// What the extractors of a tree have found in a request, each asked at most once, and only if it
@@ -32,7 +29,7 @@ enum State {
 struct ToCome {
     extractor: usize,
     so_far: KeyBuf,
-    rest: Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>,
+    rest: Rest,
 }
 
 /// The value of this extractor is yet to come.
