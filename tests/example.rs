@@ -172,12 +172,14 @@ fn a_wrong_argument_is_named() {
 fn two_servers_on_one_redis_share_their_limits() {
     let redis = RedisServer::start();
     let servers = [(), ()].map(|()| Server::start_with(&["--redis", &redis.url()]));
-    // At least ten in any ten seconds, and hardly more than that whatever server is asked.
+    // At least ten in any ten seconds, and hardly more than that whatever server is asked. One that Redis answers too
+    // late, as the machine stands still, may have been charged.
     let statuses: Vec<u16> = (0..40).map(|n| servers[n % 2].status("GET /sliding-log\nx-user: ann\r\n")).collect();
-    assert_eq!(statuses[..10], [200; 10]);
-    let allowed = statuses.iter().filter(|status| **status == 200).count();
-    assert!(allowed < 20, "{statuses:?}");
-    assert_eq!(statuses[10..].iter().filter(|status| **status == 429).count(), 40 - allowed, "{statuses:?}");
+    let count = |status| statuses.iter().filter(|other| **other == status).count();
+    let [allowed, refused, late] = [200, 429, 503].map(count);
+    assert_eq!(allowed + refused + late, 40, "{statuses:?}");
+    assert!(late < 10 && (10 - late..20).contains(&allowed), "{statuses:?}");
+    assert!(!statuses[..10].contains(&429), "{statuses:?}");
 }
 
 #[test]
