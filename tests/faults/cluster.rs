@@ -59,9 +59,9 @@ async fn a_master_that_hangs() {
     let cluster = RedisCluster::start(0);
     let load = Load::start(&store(&cluster).await);
     load.run(Duration::from_millis(300)).await;
-    cluster.signal(0, "STOP");
+    cluster.hang(0);
     load.run(Duration::from_secs(2)).await;
-    cluster.signal(0, "CONT");
+    cluster.resume(0);
     block_in_place(|| wait("it is back", || is_whole(&cluster, &[0, 1, 2])));
     let recovery = load.recovered().await;
     let report = load.end().await;

@@ -15,13 +15,14 @@ mod redis_server;
 
 use std::time::Duration;
 
+use limits::Patient;
 use redis_cluster::RedisCluster;
 use tower_ratelimit::{FixedWindow, Limit, RedisConfig, RedisStore};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
-    RedisConfig::cluster(cluster.urls()).connect().await.expect("a connection")
+    RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection")
 }
 
 fn daily(name: &str, limit: u32) -> Limit {

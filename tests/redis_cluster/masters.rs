@@ -12,19 +12,23 @@ use crate::{DAY, daily, slot, store};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_dies_is_replaced_and_others_do_not_notice() {
-    dies(|cluster, node| cluster.kill(node), None).await;
+    dies(|cluster, node| cluster.kill(node), RedisConfig::patient, Duration::from_secs(10)).await;
 }
 
 /// Callers in a hurry never see that a master hangs: they only know that they gave up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_hangs_is_replaced_for_those_who_give_up_too() {
-    dies(|cluster, node| cluster.signal(node, "STOP"), Some(Duration::from_millis(50))).await;
+    dies(|cluster, node| cluster.hang(node), |config| config, Duration::from_millis(50)).await;
 }
 
-async fn dies(end: impl FnOnce(&mut RedisCluster, usize), patience: Option<Duration>) {
+async fn dies(
+    end: impl FnOnce(&mut RedisCluster, usize),
+    with: impl FnOnce(RedisConfig) -> RedisConfig,
+    patience: Duration,
+) {
     let mut cluster = RedisCluster::start(1);
-    let limiter = Limiter::new([daily("limit", 1_000_000)]).patient().store(store(&cluster).await);
-    let patience = patience.unwrap_or(Duration::from_secs(10));
+    let store = with(RedisConfig::cluster(cluster.urls())).connect().await.expect("a connection");
+    let limiter = Limiter::new([daily("limit", 1_000_000)]).patient().store(store);
     let answer = |key: u64| {
         let limiter = limiter.clone();
         async move { tokio::time::timeout(patience, limiter.acquire(key, 1)).await.is_ok_and(|answer| answer.is_ok()) }
@@ -111,8 +115,10 @@ async fn without_a_replica_a_master_is_missed_until_it_returns() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_charge_without_an_answer_is_never_sent_again() {
     let cluster = RedisCluster::start(0);
-    let limiter = Limiter::new([daily("limit", 1_000)]).patient().store(store(&cluster).await);
-    assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+    let patient = Limiter::new([daily("limit", 1_000)]).patient().store(store(&cluster).await);
+    let config = RedisConfig::cluster(cluster.urls()).patient().response_timeout(Duration::from_millis(500));
+    let limiter = patient.clone().store(config.connect().await.expect("a connection"));
+    assert!(patient.acquire("key", 1).await.expect("a decision").is_allowed());
     let (node, ..) = slot(&cluster, "limit");
     cluster.tell(node, "CLIENT PAUSE 1500");
     let mut calls = JoinSet::new();
@@ -125,7 +131,7 @@ async fn a_charge_without_an_answer_is_never_sent_again() {
         answer.expect_err("no answer in half a second");
     }
     wait("the server goes on", || cluster.ask::<String>(node, "PING") == "PONG");
-    let decision = limiter.peek("key", 1).await.expect("a decision");
+    let decision = patient.peek("key", 1).await.expect("a decision");
     let charged = 1_000 - 1 - decision.outcomes()[0].remaining();
     assert!(charged <= 2, "{charged} charges of 2 requests");
 }
@@ -141,7 +147,7 @@ async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
         cluster.tell(node, "ACL SETUSER default -@scripting");
     }
     let url = |user: &str| format!("redis://{user}127.0.0.1:{}", cluster.port(0));
-    let store = RedisConfig::cluster([url("limiter:secret@")]).connect().await.expect("a connection");
+    let store = RedisConfig::cluster([url("limiter:secret@")]).patient().connect().await.expect("a connection");
     let limits = all(10, DAY).map(|(name, algorithm)| Limit::new(name, algorithm));
     let limiter = Limiter::new(limits).patient().store(store);
     for key in 0..30_u64 {

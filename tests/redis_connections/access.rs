@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, RedisConfig, RedisStore, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, TokenBucket,
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, RedisConfig, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
 };
 
 use crate::limits::Patient;
@@ -26,7 +26,12 @@ fn allow(server: &RedisServer, user: &str, rules: &str) {
 async fn all_that_the_store_does_is_allowed_by_what_is_documented() {
     let server = RedisServer::start();
     allow(&server, "limits", PERMISSIONS);
-    let store = RedisConfig::node(server.url()).credentials("limits", "s3cret").connect().await.expect("a connection");
+    let store = RedisConfig::node(server.url())
+        .patient()
+        .credentials("limits", "s3cret")
+        .connect()
+        .await
+        .expect("a connection");
     let period = Duration::from_secs(3_600);
     let algorithms: [Algorithm; 8] = [
         FixedWindow::new(10, period).into(),
@@ -80,7 +85,7 @@ async fn without_any_of_the_permissions_something_fails() {
         .filter(|rule| ["+evalsha", "+script|load", "+time", "+get", "+set"].contains(rule))
     {
         allow(&server, without, &PERMISSIONS.replace(&format!("{without} "), ""));
-        let config = RedisConfig::node(server.url()).credentials(without, "s3cret");
+        let config = RedisConfig::node(server.url()).patient().credentials(without, "s3cret");
         let () = server.ask(cmd("SCRIPT").arg("FLUSH"));
         let error = match config.connect().await {
             Ok(store) => limiter(store).acquire("key", 1).await.expect_err("not allowed"),
@@ -95,13 +100,14 @@ async fn without_any_of_the_permissions_something_fails() {
 async fn a_wrong_password_is_told_and_never_shown() {
     let server = RedisServer::start_with(&["--requirepass", "correct"]);
     let address = format!("127.0.0.1:{}", server.port());
-    let store = RedisStore::connect(&format!("redis://:correct@{address}")).await.expect("a connection");
-    assert_eq!(charge(&limiter(store)).await.expect("in time").expect("a decision"), 1);
+    let store =
+        RedisConfig::node(format!("redis://:correct@{address}")).patient().connect().await.expect("a connection");
+    assert_eq!(charge(&limiter(store)).await, 1);
     for config in [
-        RedisConfig::node(format!("redis://{address}")),
-        RedisConfig::node(format!("redis://:h1dden@{address}")),
-        RedisConfig::node(format!("redis://nobody:h1dden@{address}")),
-        RedisConfig::node(format!("redis://:correct@{address}")).credentials("default", "h1dden"),
+        RedisConfig::node(format!("redis://{address}")).patient(),
+        RedisConfig::node(format!("redis://:h1dden@{address}")).patient(),
+        RedisConfig::node(format!("redis://nobody:h1dden@{address}")).patient(),
+        RedisConfig::node(format!("redis://:correct@{address}")).patient().credentials("default", "h1dden"),
     ] {
         assert!(!format!("{config:?}").contains("h1dden"), "{config:?}");
         let error = config.clone().connect().await.expect_err("refused");

@@ -11,9 +11,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use deadpool_redis::redis::{Client, Connection, FromRedisValue, cmd};
+use deadpool_redis::redis::{Client, Connection, FromRedisValue, RedisResult, cmd};
 
 use crate::redis_server::immortal;
+
+/// After how many ms without an answer a node is down that was lost.
+const SOON: u32 = 1_500;
+
+/// Longer than any test takes, in ms.
+const NEVER: u32 = 600_000;
 
 pub(crate) struct RedisCluster {
     nodes: Vec<Node>,
@@ -67,7 +73,19 @@ impl RedisCluster {
                 slots.len() == 3 && slots.iter().all(|range| range.len() == 3 + replicas)
             })
         });
+        // A machine may stand still for longer: then nobody is down, nor any replica promoted.
+        all.for_each(|node| cluster.think_down_after(node, NEVER));
         cluster
+    }
+
+    /// After how many ms a node thinks another one down that does not answer.
+    fn think_down_after(&self, node: usize, ms: u32) {
+        self.tell(node, &format!("CONFIG SET cluster-node-timeout {ms}"));
+    }
+
+    /// Has all others think a node down that does not answer.
+    fn notice(&self, lost: usize) {
+        (0..self.nodes.len()).filter(|&node| node != lost).for_each(|node| self.think_down_after(node, SOON));
     }
 
     fn node(&self, port: u16) -> Option<Node> {
@@ -75,7 +93,7 @@ impl RedisCluster {
         fs::create_dir_all(&folder).expect("a folder");
         let mut process = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--cluster-enabled", "yes", "--cluster-node-timeout", "1500", "--dir"])
+            .args(["--cluster-enabled", "yes", "--cluster-node-timeout", &SOON.to_string(), "--dir"])
             .arg(&folder)
             .args(["--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0"])
             .args(["--repl-diskless-sync-delay", "0"])
@@ -86,7 +104,7 @@ impl RedisCluster {
             });
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(20) && process.try_wait().expect("its status").is_none() {
-            if connect(port).is_some() {
+            if connect(port).is_ok() {
                 return Some(Node { process, port });
             }
             thread::sleep(Duration::from_millis(5));
@@ -111,7 +129,12 @@ impl RedisCluster {
         words.for_each(|word| {
             call.arg(word);
         });
-        let mut connection = connect(self.nodes[node].port).expect("a connection");
+        let mut connection = None;
+        wait("a connection", || {
+            connection = connect(self.nodes[node].port).ok();
+            connection.is_some()
+        });
+        let mut connection = connection.expect("a connection");
         call.query(&mut connection).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
@@ -134,10 +157,22 @@ impl RedisCluster {
         (0..3).flat_map(of).collect()
     }
 
-    /// Kills a node.
+    /// Kills a node, which the others notice.
     pub(crate) fn kill(&mut self, node: usize) {
         let _ = self.nodes[node].process.kill();
         let _ = self.nodes[node].process.wait();
+        self.notice(node);
+    }
+
+    /// Has a node hang, which the others notice.
+    pub(crate) fn hang(&self, node: usize) {
+        self.signal(node, "STOP");
+        self.notice(node);
+    }
+
+    /// Has a node that hangs go on.
+    pub(crate) fn resume(&self, node: usize) {
+        self.signal(node, "CONT");
     }
 
     /// Starts a node again that was killed: part of the Cluster, but empty.
@@ -145,8 +180,7 @@ impl RedisCluster {
         self.nodes[node] = self.node(self.nodes[node].port).expect("redis-server starts on the port it had");
     }
 
-    /// Has a node hang, or go on (`STOP` or `CONT`).
-    pub(crate) fn signal(&self, node: usize, signal: &str) {
+    fn signal(&self, node: usize, signal: &str) {
         let process = self.nodes[node].process.id().to_string();
         let done = Command::new("kill").args([&format!("-{signal}"), &process]).status().expect("kill");
         assert!(done.success());
@@ -178,9 +212,9 @@ pub(crate) fn wait(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn connect(port: u16) -> Option<Connection> {
+fn connect(port: u16) -> RedisResult<Connection> {
     let client = Client::open(format!("redis://127.0.0.1:{port}")).expect("a client");
-    client.get_connection_with_timeout(Duration::from_secs(5)).ok()
+    client.get_connection_with_timeout(Duration::from_secs(5))
 }
 
 /// A free port whose bus, 10,000 higher, is free too.

@@ -12,14 +12,20 @@ use crate::redis_server::{Folder, RedisServer, wait_until};
 /// The name that they know the master by.
 pub(crate) const MASTER: &str = "limits";
 
+/// Longer than any test takes, in ms.
+pub(crate) const NEVER: u32 = 600_000;
+
+/// After how many ms without an answer a master is down that was killed.
+pub(crate) const SOON: u32 = 300;
+
 pub(crate) struct Sentinels {
     pub(crate) servers: Vec<RedisServer>,
     _folder: Folder,
 }
 
 impl Sentinels {
-    /// As many as `count` (one, or three) watch a master that has as many `replicas`, and think it
-    /// is down after 300 ms. Returns when they know of all, and of each other.
+    /// As many as `count` (one, or three) watch a master that has as many `replicas`, and think nobody
+    /// down before they are [told to](Self::think_down_after). Returns when they know of all, and of each other.
     pub(crate) fn watch(count: usize, master: &RedisServer, replicas: usize) -> Self {
         let folder = Folder::new();
         let majority = count / 2 + 1;
@@ -27,7 +33,7 @@ impl Sentinels {
             let text = format!(
                 "port {port}\nbind 127.0.0.1\ndir {}\n\
                  sentinel monitor {MASTER} 127.0.0.1 {} {majority}\n\
-                 sentinel down-after-milliseconds {MASTER} 300\n\
+                 sentinel down-after-milliseconds {MASTER} {NEVER}\n\
                  sentinel failover-timeout {MASTER} 3000\n",
                 folder.path().display(),
                 master.port()
@@ -51,11 +57,13 @@ impl Sentinels {
         self.servers.iter().map(RedisServer::url).collect()
     }
 
-    /// Has them think nobody down any more who is only slow: on a busy machine the new master may not answer for
-    /// 300 ms, and the old one, who is back, would be promoted again.
-    pub(crate) fn be_patient(&self) {
+    /// Has them think the master down which has not answered for so many ms.
+    ///
+    /// While two servers live that could be the master, it is [`NEVER`]: a machine stands still for longer than a test
+    /// can wait, and all would be exchanged, or the old one be promoted again who is back.
+    pub(crate) fn think_down_after(&self, ms: u32) {
         for sentinel in &self.servers {
-            sentinel.ask::<()>(cmd("SENTINEL").arg("SET").arg(MASTER).arg("down-after-milliseconds").arg(30_000));
+            sentinel.ask::<()>(cmd("SENTINEL").arg("SET").arg(MASTER).arg("down-after-milliseconds").arg(ms));
         }
     }
 
