@@ -21,6 +21,9 @@ const WELL: u64 = 250;
 /// When it is taken for not coming back. What was measured is printed.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
+/// How many ask at once.
+const TASKS: u64 = 16;
+
 /// How long each task sleeps between two requests.
 const PAUSE: Duration = Duration::from_millis(8);
 
@@ -60,7 +63,6 @@ pub(crate) fn limit() -> Limit {
 }
 
 impl Load {
-    /// 16 tasks on one store.
     pub(crate) fn start(store: &RedisStore) -> Self {
         let policies = [OnStoreError::Refuse, OnStoreError::Allow, OnStoreError::DecideLocally(Share::one_of(2))];
         let errors = Arc::new(AtomicU64::new(0));
@@ -75,14 +77,20 @@ impl Load {
         });
         let [keys, by_store, by_policy] = [const { AtomicU64::new(0) }; 3];
         let shared = Arc::new(Shared { limiters, stop: AtomicBool::new(false), keys, by_store, by_policy, errors });
-        let tasks = (0..16).map(|_| tokio::spawn(requests(shared.clone()))).collect();
+        let tasks = (0..TASKS).map(|_| tokio::spawn(requests(shared.clone()))).collect();
         let pulse = tokio::spawn(longest_late(shared.clone()));
         let auditor = Limiter::new([limit()]).store(store.clone()).deadline(Duration::from_secs(20));
         Self { auditor, shared, tasks, pulse }
     }
 
+    /// For so long, and until each task has asked twice: the machine may stand still all the time.
     pub(crate) async fn run(&self, span: Duration) {
+        let asked = || self.shared.keys.load(Ordering::Relaxed);
+        let enough = asked() + 2 * TASKS;
         tokio::time::sleep(span).await;
+        while asked() < enough {
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     /// Waits until all is well again, and says how long that took.
@@ -183,13 +191,23 @@ impl Report {
         self.samples.iter().filter(|sample| sample.by != Some(DecidedBy::Store)).count()
     }
 
+    /// What a key has left. A look may be taken again: the machine may stand still for longer than a server has to reply.
+    async fn left(&self, key: u64) -> u64 {
+        let begun = Instant::now();
+        loop {
+            match self.auditor.peek(key, 1).await {
+                Ok(decision) => return decision.outcomes()[0].remaining(),
+                Err(error) => assert!(begun.elapsed() < GIVEN_UP, "no look at {key}: {error}"),
+            }
+        }
+    }
+
     /// That no request was charged twice; and where the server has forgotten nothing, that each which it
     /// decided was charged once.
     pub(crate) async fn none_was_charged_twice(&self, remembers: bool) {
         let mut unanswered = 0;
         for sample in &self.samples {
-            let decision = self.auditor.peek(sample.key, 1).await.expect("a decision");
-            let charged = TOKENS - decision.outcomes()[0].remaining();
+            let charged = TOKENS - self.left(sample.key).await;
             assert!(charged <= 1, "{sample:?} was charged {charged} times");
             if sample.by == Some(DecidedBy::Store) {
                 assert!(charged == 1 || !remembers, "{sample:?} was not charged");

@@ -2,6 +2,8 @@
 #![cfg(feature = "redis")]
 
 mod load;
+#[path = "../support/patient.rs"]
+mod patient;
 #[path = "../support/redis_cluster.rs"]
 mod redis_cluster;
 #[path = "../support/redis_server.rs"]
