@@ -9,7 +9,7 @@ mod redis_server;
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Client, cmd};
+use deadpool_redis::redis::cmd;
 use limits::{Patient, all};
 use redis_server::RedisServer;
 use tower_ratelimit::{
@@ -24,11 +24,6 @@ fn limits(tokens: u32, period: Duration) -> Vec<Limit> {
 
 async fn store(server: &RedisServer) -> RedisStore {
     RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
-}
-
-async fn connection(server: &RedisServer) -> MultiplexedConnection {
-    let client = Client::open(server.url()).expect("a client");
-    client.get_multiplexed_async_connection().await.expect("a connection")
 }
 
 async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
@@ -48,7 +43,7 @@ async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
     // A calendar's windows take a day.
     let limits = limits(10, Duration::from_secs(4)).into_iter().filter(|limit| limit.name() != "calendar_window");
     let limiter = Limiter::new(limits).patient().store(store(&server).await);
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
     for round in 0..3 {
         let decision = limiter.acquire("key", 2).await.expect("a decision");
         assert!(decision.is_allowed(), "round {round}: {decision:?}");
@@ -82,7 +77,7 @@ async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
 async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one() {
     let server = RedisServer::start();
     let store = store(&server).await;
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
     let limiters = [100, 10_000].map(|tokens| {
         let bucket = TokenBucket::new(tokens, 1, Duration::from_secs(1));
         (u64::from(tokens) * 1_000 / 16, Limiter::new([Limit::new("limit", bucket)]).patient().store(store.clone()))
@@ -110,7 +105,7 @@ async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one
 async fn all_is_given_back_and_forgotten() {
     let server = RedisServer::start();
     let limiter = Limiter::new(limits(5, Duration::from_secs(3_600))).patient().store(store(&server).await);
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
 
     let decision = limiter.acquire("key", 5).await.expect("a decision");
     limiter.refund(decision.into_receipt()).await.expect("a refund");
@@ -170,7 +165,7 @@ async fn requests_that_wait_at_the_same_time_leave_together() {
     let server = RedisServer::start();
     let limiter =
         Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
     let calls: Vec<_> = (0..200)
         .map(|_| {
@@ -193,7 +188,7 @@ async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
     let server = RedisServer::start();
     let limiter =
         Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
     let () = cmd("CLIENT").arg("PAUSE").arg(400).query_async(&mut connection).await.expect("a pause");
     // The first fifty leave in calls that Redis runs when it goes on; the others wait for a reply.
@@ -221,7 +216,7 @@ async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
     let server = RedisServer::start();
     let limiter =
         Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
     let () = cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.expect("a flush");
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
 
@@ -243,7 +238,7 @@ async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
 async fn what_is_not_ours_is_an_error_and_stays() {
     let server = RedisServer::start();
     let store = store(&server).await;
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
     for (name, algorithm) in all(10, Duration::from_secs(3_600)) {
         let free = Limit::new("free", FixedWindow::per_day(10));
         let limiter = Limiter::new([free, Limit::new(name, algorithm)]).patient().store(store.clone());
@@ -272,7 +267,7 @@ async fn what_is_not_ours_keeps_nobody_else_from_redis() {
     let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))])
         .store(store(&server).await)
         .deadline(Duration::from_secs(30));
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
     for (key, wrong) in [("spoilt", "LPUSH"), ("also spoilt", "SET")] {
         let before = keys(&mut connection).await;
         assert!(limiter.acquire(key, 1).await.expect("a decision").is_allowed());
@@ -302,7 +297,7 @@ async fn prefixes_secrets_and_stores_are_apart_or_shared() {
     assert_eq!(used(store.clone()).await, 8);
     assert_eq!(used(store.clone().prefix("another {one}")).await, 9);
     assert_eq!(used(store.clone().secret([7; 16])).await, 9);
-    let names = keys(&mut connection(&server).await).await;
+    let names = keys(&mut server.connection().await).await;
     assert!(names.iter().any(|name| name.starts_with("another%20%7bone%7d:{")), "{names:?}");
 }
 
@@ -355,7 +350,7 @@ async fn who_cannot_connect_is_told_why() {
 async fn keys_are_small() {
     let server = RedisServer::start();
     let store = store(&server).await;
-    let mut connection = connection(&server).await;
+    let mut connection = server.connection().await;
     for (name, algorithm) in all(200, Duration::from_secs(3_600)) {
         let limiter = Limiter::new([Limit::new("limit", algorithm)]).patient().store(store.clone());
         let mut sizes = Vec::new();

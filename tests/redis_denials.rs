@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Client, cmd};
+use deadpool_redis::redis::cmd;
 use limits::Patient;
 use redis_server::RedisServer;
 use split_mix::Random;
@@ -50,8 +50,7 @@ impl Setup {
     async fn new() -> Self {
         let server = RedisServer::start();
         let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
-        let client = Client::open(server.url()).expect("a client");
-        let connection = client.get_multiplexed_async_connection().await.expect("a connection");
+        let connection = server.connection().await;
         Self { server, store, connection }
     }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Client, cmd};
+use deadpool_redis::redis::cmd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream};
 use tower_ratelimit::{CalendarWindow, FixedWindow, Limit, Limiter, RedisConfig, Weekday};
 
 use crate::dates::{Calendar, Dates};
+use crate::patient::Patient;
 use crate::redis_server::RedisServer;
 use crate::{at, limiter, remaining, reset_after};
 
@@ -54,17 +54,13 @@ impl Elsewhere {
     }
 
     async fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
-        let store = RedisConfig::node(format!("redis://127.0.0.1:{}", self.port)).connect().await.unwrap();
+        let store = RedisConfig::node(format!("redis://127.0.0.1:{}", self.port)).patient().connect().await.unwrap();
         limiter(limits).store(store)
-    }
-
-    async fn connection(&self) -> MultiplexedConnection {
-        Client::open(self.server.url()).unwrap().get_multiplexed_async_connection().await.unwrap()
     }
 
     /// How many calls of the script `what` takes.
     async fn calls<T>(&self, what: impl Future<Output = T>) -> (u64, T) {
-        let mut connection = self.connection().await;
+        let mut connection = self.server.connection().await;
         let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.unwrap();
         let result = what.await;
         let stats: String = cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
@@ -193,6 +189,6 @@ async fn a_clock_that_runs_away_is_an_error() {
     let error = format!("{:?}", decision.unwrap_err());
     assert!(error.contains("OUTSIDE"), "{error}");
     assert_eq!(calls, 3, "it is tried again, but not for ever");
-    let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut elsewhere.connection().await).await.unwrap();
+    let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut elsewhere.server.connection().await).await.unwrap();
     assert_eq!(keys, [""; 0]);
 }

@@ -1,10 +1,10 @@
 //! What limits share what their keys have used, and for how long Redis keeps it.
 
-use deadpool_redis::redis::{Client, cmd};
-use tower_ratelimit::{CalendarWindow, ConfigError, FixedWindow, Limit, ManualClock, RedisStore, Timestamp, Weekday};
+use deadpool_redis::redis::cmd;
+use tower_ratelimit::{CalendarWindow, ConfigError, FixedWindow, Limit, ManualClock, Timestamp, Weekday};
 
 use crate::redis_server::RedisServer;
-use crate::{at, everywhere, limiter, remaining, reset_after};
+use crate::{at, config, everywhere, limiter, remaining, reset_after};
 
 #[tokio::test]
 async fn each_calendar_counts_for_itself() {
@@ -44,7 +44,7 @@ async fn each_calendar_counts_for_itself() {
 #[tokio::test]
 async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
     let server = RedisServer::start();
-    let mut connection = Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut connection = server.connection().await;
     let now: Vec<u64> = cmd("TIME").query_async(&mut connection).await.unwrap();
     for (windows, end) in [
         (CalendarWindow::daily(5), "cwd.UTC"),
@@ -52,7 +52,7 @@ async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
         (CalendarWindow::monthly(5).from_day(15).in_zone("europe/berlin"), "cwm15.Europe/Berlin"),
         (CalendarWindow::yearly(5).in_zone("America/New_York"), "cwy.America/New_York"),
     ] {
-        let store = RedisStore::connect(&server.url()).await.unwrap();
+        let store = config(&server).connect().await.unwrap();
         let limiter = limiter([Limit::new("quota", windows)]).store(store);
         let decision = limiter.acquire("key", 2).await.unwrap();
         assert!(decision.at().as_micros() / 1_000_000 >= now[0], "it is by Redis' clock");
@@ -72,7 +72,7 @@ async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
 async fn on_a_real_clock_windows_are_those_of_the_rule() {
     use crate::dates::{Calendar, Dates};
     let server = RedisServer::start();
-    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let store = config(&server).connect().await.unwrap();
     for zone in ["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Kiritimati", "Pacific/Pago_Pago"] {
         for dates in [Dates::Days, Dates::Weeks(6), Dates::Months(31), Dates::Years] {
             let calendar = Calendar::new(dates, zone);
@@ -91,9 +91,9 @@ async fn on_a_real_clock_windows_are_those_of_the_rule() {
 #[tokio::test]
 async fn a_window_goes_on_until_the_end_that_it_was_begun_with() {
     let server = RedisServer::start();
-    let mut connection = Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut connection = server.connection().await;
     let clock = ManualClock::new(Timestamp::from_micros(at("2026-03-20T12:00:00Z")));
-    let store = RedisStore::connect(&server.url()).await.unwrap().clock(clock.clone());
+    let store = config(&server).connect().await.unwrap().clock(clock.clone());
     let windows = CalendarWindow::daily(5).in_zone("Europe/Berlin");
     let limiter = limiter([Limit::new("quota", windows)]).store(store);
     let _ = limiter.acquire("key", 2).await.unwrap();

@@ -4,6 +4,8 @@
 #[path = "../http/answer.rs"]
 #[allow(dead_code, reason = "it has more to say than is asked here")]
 mod answer;
+#[path = "../support/patient.rs"]
+mod patient;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 #[path = "../support/split_mix.rs"]
@@ -20,10 +22,9 @@ mod starts;
 use std::sync::Arc;
 use std::time::Duration;
 
+use patient::Patient;
 use redis_server::RedisServer;
-use tower_ratelimit::{
-    Algorithm, CircuitBreaker, Decision, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp,
-};
+use tower_ratelimit::{Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp};
 
 /// A store, and the clock that it goes by.
 struct Place {
@@ -44,9 +45,8 @@ async fn everywhere(test: impl AsyncFn(&Place)) {
     test(&Place { name: "redis", store: Arc::new(store), clock }).await;
 }
 
-/// However long it takes, where others are at work on the machine.
 fn config(server: &RedisServer) -> RedisConfig {
-    RedisConfig::node(server.url()).response_timeout(Duration::from_secs(30))
+    RedisConfig::node(server.url()).patient()
 }
 
 impl Place {
@@ -59,9 +59,8 @@ impl Place {
     }
 }
 
-/// A limiter that waits for its store however long it takes.
 fn limiter(limits: impl IntoIterator<Item = Limit>) -> Limiter {
-    Limiter::new(limits).deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+    Limiter::new(limits).patient()
 }
 
 /// `2026-03-29T02:30:00Z` in µs.

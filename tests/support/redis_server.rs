@@ -10,11 +10,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use deadpool_redis::redis::{Client, Cmd, FromRedisValue, RedisResult, cmd};
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd};
 pub(crate) use folder::Folder;
 
 /// How long something may take that is bound to happen, on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server, which keeps its port and its arguments when it is stopped and started again. It starts
 /// empty each time, unless it is told to `SAVE`.
@@ -117,6 +118,14 @@ impl RedisServer {
 
     pub(crate) fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         command.query(&mut Client::open(self.url())?.get_connection()?)
+    }
+
+    /// A connection that waits for replies as long as it takes.
+    pub(crate) async fn connection(&self) -> MultiplexedConnection {
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
+        let client = Client::open(self.url()).expect("a client");
+        client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
     }
 
     fn try_start(&mut self) -> bool {

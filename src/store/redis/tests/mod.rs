@@ -13,6 +13,7 @@ mod trace;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use deadpool_redis::redis::{self, AsyncConnectionConfig, IntoConnectionInfo};
 
@@ -46,7 +47,10 @@ impl Redis {
     fn real(server: &RedisServer) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let info = server.url().into_connection_info().unwrap();
-        let connections = Connections::new(Source::node(info, AsyncConnectionConfig::new(), 1).unwrap(), 1);
+        // Machines stand still for longer than clients wait by default.
+        let long = Some(Duration::from_secs(30));
+        let config = AsyncConnectionConfig::new().set_connection_timeout(long).set_response_timeout(long);
+        let connections = Connections::new(Source::node(info, config, 1).unwrap(), 1);
         runtime.block_on(connections.open()).unwrap();
         Self::Real(Box::new(connections), runtime)
     }
@@ -143,7 +147,7 @@ fn requests_in_one_call_of_a_real_server_are_answered_as_one_after_the_other_in_
 fn requests_that_are_alike_charge_each_its_own_keys() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     let algorithms = [TokenBucket::new(50, 1, minute).into(), FixedWindow::new(50, minute).into()];
     let terms = [0, 1].map(|limit: u16| {
         let name = format!("limit {limit}");
@@ -178,7 +182,7 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
 #[test]
 fn a_limit_that_is_made_of_another_one_is_told_anew() {
     let hasher = KeyHasher::with_secret([0; 16]);
-    let algorithm = TokenBucket::new(50, 1, std::time::Duration::from_secs(60)).into();
+    let algorithm = TokenBucket::new(50, 1, Duration::from_secs(60)).into();
     let limit = Arc::new(Terms::new("limit".into(), 0, algorithm, &hasher));
     let told = |terms: &Arc<Terms>, cost| {
         let charge = Charge { terms, key: hasher.hash(b"key"), cost };
@@ -200,7 +204,7 @@ fn a_limit_that_is_made_of_another_one_is_told_anew() {
 #[test]
 fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
     let hasher = KeyHasher::with_secret([0; 16]);
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     let now = 1_767_225_600_000_000;
     let bucket: Algorithm = TokenBucket::new(2, 1, minute).into();
     for limits in
@@ -241,7 +245,7 @@ fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let key = hasher.hash(b"key");
-    let window = FixedWindow::new(50, std::time::Duration::from_secs(60)).into();
+    let window = FixedWindow::new(50, Duration::from_secs(60)).into();
     let terms = [0, 1]
         .map(|limit: u16| Arc::new(Terms::new(format!("limit {limit}").into(), limit, window, &hasher).overridable()));
     let changed = Held::Text([[0; 10].as_slice(), &7_u32.to_le_bytes(), &[0; 4]].concat());
@@ -267,7 +271,7 @@ fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
 fn a_server_that_is_centuries_ahead_decides() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     let now = 10_000_000_000_000_008;
     fake.time.set(now);
     for (limit, algorithm) in
@@ -291,7 +295,7 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let key = hasher.hash(b"key");
-    let span = std::time::Duration::from_micros(1_000_003);
+    let span = Duration::from_micros(1_000_003);
     let mut now = 1_767_225_600_000_000;
     for algorithm in [
         TokenBucket::new(50, 7, span).into(),
