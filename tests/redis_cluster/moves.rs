@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -17,28 +16,32 @@ use crate::{daily, slot, store};
 async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
     let cluster = RedisCluster::start(0);
     let limiter = Limiter::new([daily("limit", 100_000)]).patient().store(store(&cluster).await);
-    let done = Arc::new(AtomicBool::new(false));
+    let (done, taken) = (Arc::new(AtomicBool::new(false)), Arc::new([const { AtomicU32::new(0) }; 16]));
     let mut tasks = JoinSet::new();
-    for task in 0..16_u64 {
-        let (limiter, done) = (limiter.clone(), done.clone());
+    for task in 0..taken.len() {
+        let (limiter, done, taken) = (limiter.clone(), done.clone(), taken.clone());
         tasks.spawn(async move {
-            let mut taken = 0;
             while !done.load(Ordering::Relaxed) {
                 let decision = limiter.acquire(task, 1).await;
                 assert!(decision.unwrap_or_else(|error| panic!("{error:?}")).is_allowed());
-                taken += 1;
+                taken[task].fetch_add(1, Ordering::Relaxed);
             }
-            (task, taken)
         });
     }
-    for _ in 0..20 {
-        tokio::task::block_in_place(|| (0..3).for_each(|node| cluster.tell(node, "SCRIPT FLUSH")));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let counts = || taken.each_ref().map(|count| count.load(Ordering::Relaxed));
+    tokio::task::block_in_place(|| {
+        for _ in 0..20 {
+            (0..3).for_each(|node| cluster.tell(node, "SCRIPT FLUSH"));
+            // As scripts that are flushed again and again in the time of one call are given up.
+            let before = counts();
+            wait("all go on", || counts().iter().zip(&before).all(|(now, before)| now > before));
+        }
+    });
     done.store(true, Ordering::Relaxed);
-    for (task, taken) in tasks.join_all().await {
+    tasks.join_all().await;
+    for (task, taken) in counts().into_iter().enumerate() {
         let left = limiter.peek(task, 1).await.expect("a decision").outcomes()[0].remaining();
-        assert_eq!(left, 100_000 - taken, "task {task}");
+        assert_eq!(left, 100_000 - u64::from(taken), "task {task}");
     }
 }
 
