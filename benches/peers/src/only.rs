@@ -1,6 +1,7 @@
 //! Who only decides, or only calls, to be counted; or only waits, to see that the clock goes.
 
 use std::hint::black_box;
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, TokenBucket};
 use crate::algorithms::{algorithms, bucket, buckets, in_memory};
 use crate::decisions::warm;
 use crate::floors::{TABLE, Table, apps, clocks};
-use crate::keys::{BATCH, Keys, LOADS, Load};
+use crate::keys::{BATCH, Keys, LOADS, Load, write};
 use crate::layers::{CASES, batch};
 use crate::peers::shared;
 use crate::subject::{Memory, PATIENCE, PEERS};
@@ -37,6 +38,7 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
         "four limits" => return in_memory(buckets(4)),
         "denied" => return in_memory([Limit::new("limit", TokenBucket::new(1, 1, day))]),
         "a look" => return Box::new(Looks::at(load.keys)),
+        "a new key" => return Box::new(Flood::new(in_memory([Limit::new("limit", bucket())]))),
         _ => {}
     }
     if let Some((_, algorithm)) = algorithms().into_iter().find(|(known, _)| *known == name) {
@@ -65,6 +67,28 @@ impl Memory for Looks {
     fn decide(&self, key: &String) -> bool {
         let answer = self.0.peek(key.as_str(), 1);
         black_box(answer.as_ready().expect("at once").as_ref().expect("it decides").is_allowed())
+    }
+}
+
+/// Requests of which each has a key that nobody has seen.
+struct Flood {
+    memory: Box<dyn Memory>,
+    /// How many there were, and the last one's key.
+    keys: Mutex<(u32, String)>,
+}
+
+impl Flood {
+    fn new(memory: Box<dyn Memory>) -> Self {
+        Self { memory, keys: Mutex::new((0, String::new())) }
+    }
+}
+
+impl Memory for Flood {
+    fn decide(&self, _: &String) -> bool {
+        let (count, key) = &mut *self.keys.lock().expect("nobody panicked");
+        *count += 1;
+        write(key, *count);
+        self.memory.decide(key)
     }
 }
 
