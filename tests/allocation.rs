@@ -21,7 +21,8 @@ use tower::util::MapRequestLayer;
 use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
 use tower_ratelimit::{
-    AddressList, FixedWindow, HeaderStyle, KeyList, Limit, LiveRules, Penalty, RateLimitLayer, Reset, TokenBucket, key,
+    AddressList, CostTable, FixedWindow, HeaderStyle, KeyList, Limit, LiveRules, Penalty, RateLimitLayer, Reset,
+    TokenBucket, key,
 };
 
 /// The system's allocator, which counts the calls of each thread.
@@ -137,8 +138,8 @@ const TRIPLE: usize = 1;
 const REFUSAL: usize = 2;
 /// Axum's, around a body that is none of its own.
 const BOX: usize = 1;
-/// The note itself, what is on it, and its place among the request's extensions.
-const NOTE: usize = 4;
+/// The note itself, and its place among the request's extensions.
+const NOTE: usize = 2;
 
 fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
     RateLimitLayer::new(limits)
@@ -367,6 +368,8 @@ fn some_where_routes_have_costs() {
     let limits = layer([limit("a").by(key::peer_ip())]).headers([]);
     let _elsewhere = limits.cost(2).layer(());
     allocates("beside a route with a cost", &limits, ALLOWED, NOTE);
+    let by_table = layer([limit("a").by(key::peer_ip())]).headers([]).costs(CostTable::new().path("/", 2));
+    allocates("with a table of costs", &by_table, ALLOWED, 0);
 }
 
 /// What may still be given back is noted in the same way.

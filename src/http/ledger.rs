@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{Extensions, HeaderMap};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::bill::Bill;
 use super::charge::{Asked, Failure};
@@ -25,12 +25,12 @@ pub(super) struct Ledger {
 
 #[derive(Debug)]
 struct Pages {
-    /// The first says which limits apply, and under which keys.
-    decisions: Vec<Decision>,
+    /// The first says which limits apply, and under which keys. Most requests have no other.
+    decisions: SmallVec<[Decision; 1]>,
     /// The variants of the limiter that have charged here. None does so twice: a request that meets
     /// one again is another, which a handler has made of the first with its extensions, or is to be
     /// charged twice.
-    variants: Vec<Arc<Shared>>,
+    variants: SmallVec<[Arc<Shared>; 2]>,
 }
 
 /// The notes of all limiters that the request has passed.
@@ -46,7 +46,7 @@ pub(super) type Due<'a> = dyn Fn(usize, u64) -> u64 + Send + Sync + 'a;
 impl Ledger {
     /// Notes what was decided about the request with these extensions.
     pub(super) fn open(shared: &Arc<Shared>, decision: Decision, extensions: &mut Extensions) -> Arc<Self> {
-        let pages = Pages { decisions: vec![decision], variants: vec![shared.clone()] };
+        let pages = Pages { decisions: smallvec![decision], variants: smallvec![shared.clone()] };
         let ledger = Arc::new(Self { shared: shared.clone(), pages: Mutex::new(pages) });
         extensions.get_or_insert_default::<Ledgers>().0.push(ledger.clone());
         ledger
