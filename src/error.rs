@@ -420,8 +420,14 @@ impl fmt::Debug for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)?;
         let mut source = std::error::Error::source(self);
+        let mut told = String::new();
         while let Some(error) = source {
-            write!(f, ": {error}")?;
+            let text = error.to_string();
+            // Some say all that their cause does.
+            if !told.ends_with(&text) {
+                write!(f, ": {text}")?;
+                told = text;
+            }
             source = error.source();
         }
         Ok(())

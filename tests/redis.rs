@@ -333,6 +333,7 @@ async fn who_cannot_connect_is_told_why() {
         "{text}"
     );
     assert!(text.contains("refused") && !text.contains("h1dden"), "{text}");
+    assert_eq!(text.matches("refused").count(), 1, "{text}");
     for config in [
         RedisConfig::cluster(["redis://:h1dden@127.0.0.1:1", "redis://127.0.0.1:2"]),
         RedisConfig::sentinel("mymaster", ["redis://:h1dden@127.0.0.1:1", "redis://:h1dden@127.0.0.1:2"]),
