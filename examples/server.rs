@@ -1,8 +1,8 @@
 //! A server to try every limit on: `cargo run --example server`, then `curl` as it says.
 //!
 //! It listens on 127.0.0.1:3000, or where `--listen` says, and remembers in memory, or in the Redis
-//! that `--redis` names (`cargo run --example server -- --redis redis://127.0.0.1:6379`): several servers on one Redis share their limits. Whoever sends the header
-//! `x-user` is counted by it, everyone else by address.
+//! that `--redis` names (`cargo run --example server -- --redis redis://127.0.0.1:6379`): several servers on one Redis
+//! share their limits. Whoever sends the header `x-user` is counted by it, everyone else by address.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

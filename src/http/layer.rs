@@ -308,6 +308,8 @@ impl RateLimitLayer {
     /// Tells clients where they stand in other styles: several at once, or, with `[]`, in none.
     /// `Retry-After` is always told. Of two that differ only in their [`Reset`](crate::Reset), the first counts.
     ///
+    /// Say so before [`cost`](Self::cost): what was made of this limiter before goes on as it was.
+    ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
     ///
@@ -337,6 +339,8 @@ impl RateLimitLayer {
     }
 
     /// Answers refused requests with `application/problem+json` (RFC 9457) rather than plain text.
+    ///
+    /// Say so before [`cost`](Self::cost): what was made of this limiter before goes on as it was.
     pub fn problem_json(mut self) -> Self {
         self.shared().wording = Wording::ProblemJson;
         self
