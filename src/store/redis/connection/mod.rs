@@ -16,9 +16,9 @@ pub(super) use self::source::Source;
 use super::error::Fault;
 use super::script::{self, Replies, Request};
 
-/// How often a call is sent to servers that say that they do not know the script: more than once
-/// only if it is flushed again and again.
-const TRIES: u32 = 4;
+/// How often a call is sent at most, to servers that say that they do not know the script: more than twice only if it
+/// is flushed again and again.
+const TRIES: u32 = 3;
 
 /// Connections to one server, on which the script is loaded. Those who clone a connection share it,
 /// with any number of calls at a time.
@@ -68,7 +68,7 @@ impl Connections {
 
     async fn decide(&self, clock: &[u8], requests: &[Request], asking: bool) -> Result<Replies, Fault> {
         let mut link = self.link().await?;
-        for _ in 1..TRIES {
+        for _ in 0..TRIES {
             let call = script::call(self.lines.source.hash(), clock, requests);
             let reply = match asking {
                 false => link.send(&call, &self.lines).await,
