@@ -6,10 +6,11 @@ use tokio::task::block_in_place;
 use tower_ratelimit::{RedisConfig, RedisStore};
 
 use crate::load::Load;
+use crate::patient::connected;
 use crate::redis_cluster::{RedisCluster, wait};
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
-    RedisConfig::cluster(cluster.urls()).connect().await.expect("a connection")
+    connected(RedisConfig::cluster(cluster.urls())).await
 }
 
 /// Whether every node says that each slot has a master that is up.
@@ -26,6 +27,7 @@ async fn a_master_lost_and_its_replica_promoted() {
     let load = Load::start(&store(&cluster).await);
     load.run(Duration::from_millis(300)).await;
     cluster.kill(0);
+    cluster.notice(0);
     // Its replica is the fourth.
     block_in_place(|| {
         let is_master = || cluster.ask::<String>(3, "INFO replication").contains("role:master");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::patient::Patient;
 use tokio::task::JoinHandle;
 use tower_ratelimit::{DecidedBy, Event, FixedWindow, Limit, Limiter, OnStoreError, RedisStore, Share, StoreErrorKind};
 
@@ -79,16 +80,18 @@ impl Load {
         let shared = Arc::new(Shared { limiters, stop: AtomicBool::new(false), keys, by_store, by_policy, errors });
         let tasks = (0..TASKS).map(|_| tokio::spawn(requests(shared.clone()))).collect();
         let pulse = tokio::spawn(longest_late(shared.clone()));
-        let auditor = Limiter::new([limit()]).store(store.clone()).deadline(Duration::from_secs(20));
+        let auditor = Limiter::new([limit()]).patient().store(store.clone());
         Self { auditor, shared, tasks, pulse }
     }
 
-    /// For so long, and until each task has asked twice: the machine may stand still all the time.
+    /// For so long, and until there were twice as many requests as tasks: the machine may stand still all the time.
     pub(crate) async fn run(&self, span: Duration) {
+        let begun = Instant::now();
         let asked = || self.shared.keys.load(Ordering::Relaxed);
         let enough = asked() + 2 * TASKS;
         tokio::time::sleep(span).await;
         while asked() < enough {
+            assert!(begun.elapsed() < span + GIVEN_UP, "nobody is answered");
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -191,7 +194,7 @@ impl Report {
         self.samples.iter().filter(|sample| sample.by != Some(DecidedBy::Store)).count()
     }
 
-    /// What a key has left. A look may be taken again: the machine may stand still for longer than a server has to reply.
+    /// What a key has left. A look may be taken again: a machine stands still for longer than servers have to reply.
     async fn left(&self, key: u64) -> u64 {
         let begun = Instant::now();
         loop {
@@ -199,6 +202,7 @@ impl Report {
                 Ok(decision) => return decision.outcomes()[0].remaining(),
                 Err(error) => assert!(begun.elapsed() < GIVEN_UP, "no look at {key}: {error}"),
             }
+            tokio::time::sleep(PAUSE).await;
         }
     }
 

@@ -6,19 +6,19 @@ use deadpool_redis::redis::cmd;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, RedisConfig, RedisStore, Timestamp};
 
 use crate::load::Load;
-use crate::patient::Patient;
+use crate::patient::{Patient, connected};
 use crate::redis_server::RedisServer;
 
 const BEFORE: Duration = Duration::from_millis(300);
 const MEANWHILE: Duration = Duration::from_secs(1);
 
 async fn store(server: &RedisServer) -> RedisStore {
-    RedisStore::connect(&server.url()).await.expect("a connection")
+    connected(RedisConfig::node(server.url())).await
 }
 
 /// One that takes no connection for dead, however long the machine stands still.
 async fn patient_store(server: &RedisServer) -> RedisStore {
-    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
+    connected(RedisConfig::node(server.url()).patient()).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,7 +39,8 @@ async fn killed_and_restarted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_for_5_seconds() {
     let server = RedisServer::start();
-    let load = Load::start(&store(&server).await);
+    // Nothing but the deadline ends a request.
+    let load = Load::start(&patient_store(&server).await);
     load.run(BEFORE).await;
     server.pause();
     load.run(Duration::from_secs(5)).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tower_ratelimit::RedisConfig;
 
 use crate::load::Load;
+use crate::patient::connected;
 use crate::redis_server::RedisServer;
 use crate::sentinel::{self, Sentinels};
 
@@ -13,7 +14,7 @@ async fn failed_over_by_sentinel() {
     let mut master = RedisServer::start();
     let replica = RedisServer::replica_of(&master);
     let sentinels = Sentinels::watch(3, &master, 1);
-    let store = RedisConfig::sentinel(sentinel::MASTER, sentinels.urls()).connect().await.expect("a connection");
+    let store = connected(RedisConfig::sentinel(sentinel::MASTER, sentinels.urls())).await;
     let load = Load::start(&store);
     load.run(Duration::from_millis(300)).await;
     master.stop();

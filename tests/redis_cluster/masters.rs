@@ -5,20 +5,23 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tower_ratelimit::{Limit, Limiter, RedisConfig};
 
-use crate::limits::{Patient, all};
+use crate::limits::{Patient, all, connected};
 use crate::redis_cluster::{RedisCluster, wait};
 use crate::redis_server::RedisServer;
 use crate::{DAY, daily, slot, store};
 
+/// What callers in a hurry allow a decision.
+const HURRY: Duration = Duration::from_millis(50);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_dies_is_replaced_and_others_do_not_notice() {
-    dies(|cluster, node| cluster.kill(node), RedisConfig::patient, Duration::from_secs(10)).await;
+    dies(RedisCluster::kill, RedisConfig::patient, Duration::from_secs(10)).await;
 }
 
 /// Callers in a hurry never see that a master hangs: they only know that they gave up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_hangs_is_replaced_for_those_who_give_up_too() {
-    dies(|cluster, node| cluster.hang(node), |config| config, Duration::from_millis(50)).await;
+    dies(|cluster, node| cluster.hang(node), |config| config, HURRY).await;
 }
 
 async fn dies(
@@ -27,18 +30,21 @@ async fn dies(
     patience: Duration,
 ) {
     let mut cluster = RedisCluster::start(1);
-    let store = with(RedisConfig::cluster(cluster.urls())).connect().await.expect("a connection");
+    let store = connected(with(RedisConfig::cluster(cluster.urls()))).await;
     let limiter = Limiter::new([daily("limit", 1_000_000)]).patient().store(store);
     let answer = |key: u64| {
         let limiter = limiter.clone();
         async move { tokio::time::timeout(patience, limiter.acquire(key, 1)).await.is_ok_and(|answer| answer.is_ok()) }
     };
+    let begun = Instant::now();
     // Keys of the first master, and of others.
     let (mut lost, mut kept) = (Vec::new(), Vec::new());
     for key in 0..60 {
         let before = cluster.keys().len();
         let first = cluster.ask::<Vec<String>>(0, "KEYS *").len();
-        while !answer(key).await {}
+        while !answer(key).await {
+            assert!(begun.elapsed() < Duration::from_secs(60), "all are decided at first");
+        }
         assert_eq!(cluster.keys().len(), before + 1);
         let of_first = cluster.ask::<Vec<String>>(0, "KEYS *").len() > first;
         if of_first { &mut lost } else { &mut kept }.push(key);
@@ -46,6 +52,7 @@ async fn dies(
     let replica = 3;
     wait("the replica has all", || cluster.ask::<i64>(replica, "DBSIZE") == lost.len() as i64);
     end(&mut cluster, 0);
+    cluster.notice(0);
 
     let started = Instant::now();
     let (mut served, mut missed) = (0, 0);
@@ -69,10 +76,11 @@ async fn dies(
             break;
         }
         assert!(started.elapsed() < Duration::from_secs(60), "the lost keys are back at last");
-        assert!(promoted.is_none_or(|at| at.elapsed() < Duration::from_secs(5)), "they are back soon after");
+        assert!(promoted.is_none_or(|at| at.elapsed() < Duration::from_secs(20)), "they are back soon after");
     }
     // In a hurry, a few may have been late on a busy machine.
-    assert!(missed * 20 <= served, "{missed} of {served} requests for other masters were not answered");
+    let late = if patience == HURRY { served / 20 } else { 0 };
+    assert!(missed <= late, "{missed} of {served} requests for other masters were not answered");
     for key in lost {
         while !answer(key).await {
             assert!(started.elapsed() < Duration::from_secs(60), "all lost keys are back at last");
@@ -120,7 +128,7 @@ async fn a_charge_without_an_answer_is_never_sent_again() {
     let limiter = patient.clone().store(config.connect().await.expect("a connection"));
     assert!(patient.acquire("key", 1).await.expect("a decision").is_allowed());
     let (node, ..) = slot(&cluster, "limit");
-    cluster.tell(node, "CLIENT PAUSE 1500");
+    cluster.hang(node);
     let mut calls = JoinSet::new();
     // As many as leave at once; others would wait for them.
     for _ in 0..2 {
@@ -130,6 +138,7 @@ async fn a_charge_without_an_answer_is_never_sent_again() {
     for answer in calls.join_all().await {
         answer.expect_err("no answer in half a second");
     }
+    cluster.resume(node);
     wait("the server goes on", || cluster.ask::<String>(node, "PING") == "PONG");
     let decision = patient.peek("key", 1).await.expect("a decision");
     let charged = 1_000 - 1 - decision.outcomes()[0].remaining();

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::cmd;
 use tokio::runtime::Handle;
-use tower_ratelimit::{RedisConfig, RedisStore};
+use tower_ratelimit::RedisConfig;
 
-use crate::limits::Patient;
+use crate::limits::{Patient, connected};
 use crate::proxy::Proxy;
 use crate::redis_server::{Folder, RedisServer};
 use crate::{charge, charged, connect, hurry, limiter, resume, until};
@@ -23,7 +23,9 @@ fn calls(server: &RedisServer) -> u64 {
 async fn a_server_that_is_killed_and_started_again_is_found_again() {
     let mut server = RedisServer::start();
     let limiter = limiter(connect(&server).await);
-    assert_eq!(charge(&limiter).await, 1);
+    for _ in 0..100 {
+        charge(&limiter).await;
+    }
     server.stop();
     let mut text = String::new();
     for _ in 0..20 {
@@ -33,7 +35,7 @@ async fn a_server_that_is_killed_and_started_again_is_found_again() {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     server.start_again();
     println!("restarted: {:?}", resume(&limiter).await);
-    assert_eq!(charged(&limiter).await, 1, "the server is empty");
+    assert!((1..100).contains(&charged(&limiter).await), "the server is empty");
 }
 
 #[tokio::test]
@@ -95,7 +97,7 @@ async fn one_connection_that_is_cut_fails_only_what_was_on_it() {
 #[tokio::test]
 async fn a_server_that_stands_still_is_used_again_when_it_goes_on() {
     let server = RedisServer::start();
-    let limiter = limiter(RedisStore::connect(&server.url()).await.expect("a connection"));
+    let limiter = limiter(connected(RedisConfig::node(server.url())).await);
     assert_eq!(charge(&limiter).await, 1);
     server.pause();
     let paused = Instant::now();
@@ -123,25 +125,29 @@ async fn a_dead_connection_is_replaced_though_all_callers_give_up_early() {
     resume(&limiter).await;
     let before = opened();
     proxy.kill().await;
-    assert!(hurry(&limiter).await.is_none(), "the connections are dead");
-    println!("replaced: {:?}", resume(&limiter).await);
-    // The other one is found out by those who meet it.
-    let killed = Instant::now();
+    assert!(!matches!(hurry(&limiter).await, Some(Ok(()))), "the connections are dead");
+    // Each is found out by those who meet it.
+    let mut tries = 0;
     while opened() < before + 2 {
-        assert!(killed.elapsed() < Duration::from_secs(60), "both are replaced");
+        assert!(tries < 200, "both are replaced");
+        tries += 1;
         let _ = hurry(&limiter).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // Then nothing is, unless the machine stands still for so long that a live one is taken for dead.
-    let replaced = async || {
+    println!("both were replaced after {tries} tries");
+    // Then all is well, unless the machine stands still for so long that a live one is taken for dead.
+    let is_well = async || {
         let before = opened();
+        let mut answered = 0;
         for _ in 0..10 {
-            let _ = limiter.acquire("key", 1).await;
+            answered += u32::from(limiter.acquire("key", 1).await.is_ok());
         }
-        opened() > before
+        answered == 10 && opened() == before
     };
-    while replaced().await {
-        assert!(killed.elapsed() < Duration::from_secs(60), "nothing is replaced any more");
+    let mut rounds = 0;
+    while !is_well().await {
+        assert!(rounds < 10, "nothing is replaced any more");
+        rounds += 1;
     }
 }
 
@@ -150,10 +156,11 @@ async fn a_caller_that_gives_up_on_a_live_connection_leaves_it_in_place() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port()).await;
     let limiter = limiter(RedisConfig::node(proxy.url()).patient().connect().await.expect("a connection"));
-    let () = server.ask(cmd("CLIENT").arg("PAUSE").arg(200));
+    server.pause();
     for _ in 0..3 {
         assert!(hurry(&limiter).await.is_none(), "the server waits");
     }
+    server.resume();
     println!("resumed: {:?}", resume(&limiter).await);
     assert_eq!(proxy.opened.load(Ordering::Relaxed), 2);
 }

@@ -21,7 +21,7 @@ mod sentinel;
 
 use std::time::{Duration, Instant};
 
-use limits::Patient;
+use limits::{Patient, connected};
 use redis_server::RedisServer;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreError};
 
@@ -39,7 +39,7 @@ fn limiter(store: RedisStore) -> Limiter {
 
 /// A store of those who wait: machines stand still for longer than connections have to reply in by default.
 async fn connect(server: &RedisServer) -> RedisStore {
-    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
+    connected(RedisConfig::node(server.url()).patient()).await
 }
 
 /// Charges 1, and says how much was charged by then.
@@ -60,7 +60,7 @@ async fn charged(limiter: &Limiter) -> u64 {
     u64::from(MOST) - decision.outcomes()[0].remaining()
 }
 
-/// Charges until one succeeds, and says how long that took.
+/// Charges until one succeeds, and says how long that took. (A Sentinel that has stood still rests for 30 s.)
 async fn resume(limiter: &Limiter) -> Duration {
     let began = Instant::now();
     while !matches!(hurry(limiter).await, Some(Ok(()))) {

@@ -45,7 +45,7 @@ async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
 async fn a_server_that_speaks_no_tls_is_told_as_such() {
     let server = RedisServer::start();
     let authority = Authority::new();
-    let config = RedisConfig::node(url(&server)).patient().ca_certificates(&*authority.pem);
+    let config = RedisConfig::node(url(&server)).ca_certificates(&*authority.pem);
     let error = config.connect().await.expect_err("no TLS");
     assert!(format!("{error:?}").contains("both ends speak TLS or neither"), "{error:?}");
 }

@@ -52,8 +52,7 @@ async fn who_holds_a_request_without_polling_it_holds_up_nobody() {
         assert!(request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
     for _ in 0..50 {
-        let answer = tokio::time::timeout(Duration::from_secs(60), limiter.acquire("key", 1)).await;
-        let _ = answer.expect("it is served").expect("a decision");
+        let _ = limiter.acquire("key", 1).await.expect("it is served");
     }
     for request in held {
         let _ = request.await.expect("a decision");

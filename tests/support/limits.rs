@@ -6,7 +6,8 @@ mod patient;
 
 use std::time::Duration;
 
-pub(crate) use patient::Patient;
+#[allow(unused_imports, reason = "each test uses some of it")]
+pub(crate) use patient::{Patient, connected};
 use tower_ratelimit::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket, Weekday,

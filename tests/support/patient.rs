@@ -1,9 +1,9 @@
 //! Waiting for a slow store.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tower_ratelimit::{CircuitBreaker, Limiter, RedisConfig};
+use tower_ratelimit::{CircuitBreaker, Limiter, RedisConfig, RedisStore};
 
 /// Who waits however long it takes, where a test is not about that: machines stand still for seconds.
 pub(crate) trait Patient {
@@ -22,5 +22,17 @@ impl Patient for Limiter {
 impl Patient for RedisConfig {
     fn patient(self) -> Self {
         self.connect_timeout(LONG).response_timeout(LONG)
+    }
+}
+
+/// Connects as it is configured, however often that takes: a Sentinel has no more than a second to answer in.
+pub(crate) async fn connected(config: RedisConfig) -> RedisStore {
+    let begun = Instant::now();
+    loop {
+        match config.clone().connect().await {
+            Ok(store) => return store,
+            Err(error) => assert!(begun.elapsed() < 2 * LONG, "no connection: {error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -59,28 +59,35 @@ impl Sentinels {
 
     /// Has them think the master down which has not answered for so many ms.
     ///
-    /// While two servers live that could be the master, it is [`NEVER`]: a machine stands still for longer than a test
-    /// can wait, and all would be exchanged, or the old one be promoted again who is back.
+    /// While two servers live that could be the master, it is [`NEVER`]: a machine stands still for longer than
+    /// [`SOON`], and the two would be exchanged.
     pub(crate) fn think_down_after(&self, ms: u32) {
         for sentinel in &self.servers {
             sentinel.ask::<()>(cmd("SENTINEL").arg("SET").arg(MASTER).arg("down-after-milliseconds").arg(ms));
         }
     }
 
-    /// Has the first of them promote a replica, though the master is up.
-    pub(crate) fn fail_over(&self) {
-        wait_until("a Sentinel finds the replica good enough", || {
-            self.servers[0].try_ask::<()>(cmd("SENTINEL").arg("FAILOVER").arg(MASTER)).is_ok()
+    /// Has the first of them promote a replica, though the master is up. Told again and again: it may not find the
+    /// replica good enough yet, and it gives up where it has stood still.
+    pub(crate) fn fail_over(&self, replica: &RedisServer) {
+        wait_until("the replica is promoted", || {
+            names(&self.servers[0], replica) || {
+                let _ = self.servers[0].try_ask::<()>(cmd("SENTINEL").arg("FAILOVER").arg(MASTER));
+                false
+            }
         });
     }
 
     /// Waits until all say that this is the master.
     pub(crate) fn wait_for_master(&self, master: &RedisServer) {
         for sentinel in &self.servers {
-            wait_until("a Sentinel names the new master", || {
-                let address: (String, u16) = sentinel.ask(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER));
-                address.1 == master.port()
-            });
+            wait_until("a Sentinel names the new master", || names(sentinel, master));
         }
     }
+}
+
+/// Whether a Sentinel says that this is the master.
+fn names(sentinel: &RedisServer, master: &RedisServer) -> bool {
+    let address: (String, u16) = sentinel.ask(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER));
+    address.1 == master.port()
 }
