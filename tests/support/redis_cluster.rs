@@ -32,7 +32,8 @@ struct Node {
 }
 
 impl RedisCluster {
-    /// Three masters with a third of the slots each, and as many replicas of each.
+    /// Three masters with a third of the slots each, and as many replicas of each. They think nobody down, however long
+    /// a machine stands still, before they are told to [notice](Self::notice) it.
     ///
     /// # Panics
     ///
@@ -73,19 +74,14 @@ impl RedisCluster {
                 slots.len() == 3 && slots.iter().all(|range| range.len() == 3 + replicas)
             })
         });
-        // A machine may stand still for longer: then nobody is down, nor any replica promoted.
-        all.for_each(|node| cluster.think_down_after(node, NEVER));
         cluster
-    }
-
-    /// After how many ms a node thinks another one down that does not answer.
-    fn think_down_after(&self, node: usize, ms: u32) {
-        self.tell(node, &format!("CONFIG SET cluster-node-timeout {ms}"));
     }
 
     /// Has all others notice that a node is lost, so that its replica is promoted.
     pub(crate) fn notice(&self, lost: usize) {
-        (0..self.nodes.len()).filter(|&node| node != lost).for_each(|node| self.think_down_after(node, SOON));
+        for other in (0..self.nodes.len()).filter(|&node| node != lost) {
+            self.tell(other, &format!("CONFIG SET cluster-node-timeout {SOON}"));
+        }
     }
 
     fn node(&self, port: u16) -> Option<Node> {
@@ -93,7 +89,7 @@ impl RedisCluster {
         fs::create_dir_all(&folder).expect("a folder");
         let mut process = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--cluster-enabled", "yes", "--cluster-node-timeout", &SOON.to_string(), "--dir"])
+            .args(["--cluster-enabled", "yes", "--cluster-node-timeout", &NEVER.to_string(), "--dir"])
             .arg(&folder)
             .args(["--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0"])
             .args(["--repl-diskless-sync-delay", "0"])
