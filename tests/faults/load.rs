@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::patient::Patient;
 use tokio::task::JoinHandle;
 use tower_ratelimit::{DecidedBy, Event, FixedWindow, Limit, Limiter, OnStoreError, RedisStore, Share, StoreErrorKind};
+
+use crate::patient::Patient;
 
 /// What each request may take from its key, which no other request has.
 const TOKENS: u64 = 10;
