@@ -10,7 +10,6 @@ use tokio::time::Instant;
 
 use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::{ConfigError, StoreError, or_panic};
-use crate::hash::KeyHash;
 use crate::key::{self, Key};
 use crate::limit::{Following, Limit, LiveRules, are_plain};
 use crate::observe::{Event, Observer};
@@ -207,7 +206,7 @@ impl Limiter {
         // Most have one limit.
         if let [terms] = self.guard.limits().all_terms() {
             let terms = self.guard.limits().present(terms);
-            return self.guard.acquire(&[Charge { terms, key: hash(&self.guard, &key), cost }]);
+            return self.guard.acquire(&[Charge { terms, key: key::hash(&key, self.guard.hasher()), cost }]);
         }
         acquire_from_all(&self.guard, &key, cost)
     }
@@ -261,7 +260,7 @@ impl Limiter {
         let guard = self.present();
         expect_each(&guard, charges.len());
         let charge = |(terms, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
-            let (terms, key) = (guard.limits().present(terms), hash(&guard, key));
+            let (terms, key) = (guard.limits().present(terms), key::hash(key, guard.hasher()));
             Charge { terms, key, cost: *cost }
         };
         let charges: SmallVec<[Charge<'_>; 4]> = guard.limits().all_terms().iter().zip(charges).map(charge).collect();
@@ -345,7 +344,7 @@ impl Limiter {
     /// When the store can't.
     pub fn reset(&self, key: impl Key) -> Answer<()> {
         let guard = self.present();
-        guard.reset(hash(&guard, &key))
+        guard.reset(key::hash(&key, guard.hasher()))
     }
 
     /// The overrides of a limit: other sizes of it for single keys. They are in the store that the limiter has
@@ -382,17 +381,12 @@ fn expect_each(guard: &Guard, given: usize) {
     assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
 }
 
-#[inline(always)]
-fn hash(guard: &Guard, key: &(impl Key + ?Sized)) -> KeyHash {
-    key::hash(key, guard.hasher())
-}
-
 type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 
 /// Adds what each limit charges one key. (It is added where it stays, rather than moved there.)
 #[inline]
 fn charge_each<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64, charges: &mut Charges<'a>) {
-    let key = hash(guard, key);
+    let key = key::hash(key, guard.hasher());
     for (index, terms) in guard.limits().all_terms().iter().enumerate() {
         charges.push(Charge { terms: guard.limits().present(terms), key, cost: cost(index) });
     }

@@ -308,7 +308,7 @@ impl RateLimitLayer {
     /// Tells clients where they stand in other styles: several at once, or, with `[]`, in none.
     /// `Retry-After` is always told. Of two that differ only in their [`Reset`](crate::Reset), the first counts.
     ///
-    /// Say so before [`cost`](Self::cost): what was made of this limiter before goes on as it was.
+    /// Say so before [`cost`](Self::cost), as of a store.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
@@ -340,7 +340,7 @@ impl RateLimitLayer {
 
     /// Answers refused requests with `application/problem+json` (RFC 9457) rather than plain text.
     ///
-    /// Say so before [`cost`](Self::cost): what was made of this limiter before goes on as it was.
+    /// Say so before [`cost`](Self::cost), as of a store.
     pub fn problem_json(mut self) -> Self {
         self.shared().wording = Wording::ProblemJson;
         self
@@ -348,7 +348,10 @@ impl RateLimitLayer {
 
     /// Answers refused requests with what a closure makes of them: a response whose body is text or
     /// bytes, whole. `Retry-After` and `Cache-Control` are added where it has not set them. gRPC
-    /// requests are answered as ever.
+    /// requests are answered as ever. It words all refusals, whatever their
+    /// [reason](crate::Rejection::reason).
+    ///
+    /// Say so before [`cost`](Self::cost), as of a store.
     ///
     /// ```
     /// use http::Response;
