@@ -16,7 +16,7 @@ use crate::layers::{CASES, batch};
 use crate::peers::shared;
 use crate::subject::{Memory, PATIENCE, PEERS};
 
-/// Decides so many requests, for keys that were drawn before, and each of which has been seen (but by a flood).
+/// Decides so many requests, after each key has been seen, for keys that were drawn before. A flood makes up its own.
 pub fn decide(subject: &str, load: &str, decisions: usize) {
     let load = LOADS.into_iter().find(|known| known.name == load).expect("a load");
     let subject = find(subject, &load);
