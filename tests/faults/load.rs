@@ -16,7 +16,7 @@ const TOKENS: u64 = 10;
 /// was measured is printed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Of so many requests in a row, more than four in five are decided by the store once all is well again: not all of them,
+/// Of so many requests in a row, more than four in five are decided by the store once all is well again: not all,
 /// as the machine may have other things to do for longer than the deadline.
 const WELL: u64 = 250;
 

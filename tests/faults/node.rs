@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
+use tokio::task::block_in_place;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, RedisConfig, RedisStore, Timestamp};
 
 use crate::load::Load;
 use crate::patient::{Patient, connected};
-use crate::redis_server::RedisServer;
+use crate::redis_server::{RedisServer, wait_until};
 
 const BEFORE: Duration = Duration::from_millis(300);
 const MEANWHILE: Duration = Duration::from_secs(1);
@@ -18,7 +19,7 @@ async fn store(server: &RedisServer) -> RedisStore {
 
 /// One that takes no connection for dead, however long the machine stands still.
 async fn patient_store(server: &RedisServer) -> RedisStore {
-    connected(RedisConfig::node(server.url()).patient()).await
+    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -117,9 +118,10 @@ async fn something_else_under_our_keys() {
     let store = store(&server).await;
     let first = Load::start(&store);
     first.run(BEFORE).await;
+    let ours = || server.ask::<Vec<String>>(cmd("KEYS").arg("*"));
+    block_in_place(|| wait_until("there are many keys", || ours().len() > 20));
     drop(first.end().await);
-    let ours: Vec<String> = server.ask(cmd("KEYS").arg("*"));
-    assert!(!ours.is_empty());
+    let ours = ours();
     for key in &ours {
         server.ask::<()>(cmd("DEL").arg(key));
         server.ask::<()>(cmd("LPUSH").arg(key).arg("17"));

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tower_ratelimit::{Limit, Limiter, RedisConfig};
 
-use crate::limits::{Patient, all, connected};
+use crate::limits::patient::connected;
+use crate::limits::{Patient, all};
 use crate::redis_cluster::{RedisCluster, wait};
 use crate::redis_server::RedisServer;
 use crate::{DAY, daily, slot, store};

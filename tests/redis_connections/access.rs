@@ -8,7 +8,7 @@ use tower_ratelimit::{
     SlidingWindowCounter, TokenBucket,
 };
 
-use crate::limits::Patient;
+use crate::patient::Patient;
 use crate::redis_server::RedisServer;
 use crate::{charge, limiter};
 

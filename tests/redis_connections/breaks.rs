@@ -7,7 +7,7 @@ use deadpool_redis::redis::cmd;
 use tokio::runtime::Handle;
 use tower_ratelimit::RedisConfig;
 
-use crate::limits::{Patient, connected};
+use crate::patient::{Patient, connected};
 use crate::proxy::Proxy;
 use crate::redis_server::{Folder, RedisServer};
 use crate::{charge, charged, connect, hurry, limiter, resume, until};
@@ -146,7 +146,7 @@ async fn a_dead_connection_is_replaced_though_all_callers_give_up_early() {
     };
     let mut rounds = 0;
     while !is_well().await {
-        assert!(rounds < 10, "nothing is replaced any more");
+        assert!(rounds < 10, "all is well at last");
         rounds += 1;
     }
 }

@@ -12,8 +12,8 @@ mod waits;
 #[cfg(feature = "redis-tls")]
 #[path = "../support/certificates.rs"]
 mod certificates;
-#[path = "../support/limits.rs"]
-mod limits;
+#[path = "../support/patient.rs"]
+mod patient;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 #[path = "../support/sentinel.rs"]
@@ -21,7 +21,7 @@ mod sentinel;
 
 use std::time::{Duration, Instant};
 
-use limits::{Patient, connected};
+use patient::Patient;
 use redis_server::RedisServer;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreError};
 
@@ -39,7 +39,7 @@ fn limiter(store: RedisStore) -> Limiter {
 
 /// A store of those who wait: machines stand still for longer than connections have to reply in by default.
 async fn connect(server: &RedisServer) -> RedisStore {
-    connected(RedisConfig::node(server.url()).patient()).await
+    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
 }
 
 /// Charges 1, and says how much was charged by then.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::cmd;
 use tower_ratelimit::RedisConfig;
 
-use crate::limits::{Patient, connected};
+use crate::patient::{Patient, connected};
 use crate::redis_server::RedisServer;
 use crate::sentinel::{MASTER, NEVER, SOON, Sentinels};
 use crate::{charge, charged, limiter, resume};

@@ -3,7 +3,7 @@
 use tower_ratelimit::RedisConfig;
 
 use crate::certificates::{Authority, Certificate, url};
-use crate::limits::Patient;
+use crate::patient::Patient;
 use crate::redis_server::RedisServer;
 use crate::{charge, limiter, resume};
 

@@ -2,12 +2,11 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 #[path = "patient.rs"]
-mod patient;
+pub(crate) mod patient;
 
 use std::time::Duration;
 
-#[allow(unused_imports, reason = "each test uses some of it")]
-pub(crate) use patient::{Patient, connected};
+pub(crate) use patient::Patient;
 use tower_ratelimit::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket, Weekday,
