@@ -76,7 +76,7 @@ use crate::store::{Answer, LONGEST_OVERRIDE, Override, Store, Terms};
 /// | [`header("x-customer")`](key::header) | `"42"`, as text or bytes |
 /// | [`matched_route()`](key::matched_route) | `"/users/{id}"`, as the route is written |
 /// | [`path()`](key::path) | `"/users/17"`, as the client spells it |
-/// | [`method()`](key::method) | `"GET"`, of HEAD too |
+/// | [`method()`](key::method) | `"GET"`, of HEAD too; `"_OTHER"`, of all that are not standard |
 /// | [`extension(\|user: &User\| user.id)`](key::extension), [`from_fn`](key::from_fn), [`from_async_fn`](key::from_async_fn) | what the closure returns; a `u64` is another key than a `u32` |
 /// | [`peer_ip()`](key::peer_ip), [`client_ip(…)`](key::client_ip) | [`peer_ip().network(address)`](key::PeerIp::network): an IPv4 address, or the first of its IPv6 network |
 /// | a tuple of them | the tuple of their keys |

@@ -80,7 +80,13 @@ impl KeyExtractor for MatchedRoute {
     }
 }
 
-/// A request's method. HEAD counts as GET, which answers it.
+/// The request's method. HEAD counts as GET, which answers it.
+///
+/// Clients choose their method as they choose their [`path`]. For them to gain no bucket by inventing
+/// one, only the registered methods of RFC 9110 and RFC 5789 (GET, POST, PUT, DELETE, CONNECT, OPTIONS,
+/// TRACE and PATCH) have a bucket each. All other methods share one, whose key is `"_OTHER"`. To keep a
+/// method of your own apart, use [`from_fn`](super::from_fn), or give it a limit with
+/// [`when::method`](crate::when::method).
 pub const fn method() -> MethodKey {
     MethodKey
 }
@@ -91,7 +97,21 @@ pub struct MethodKey;
 
 impl KeyExtractor for MethodKey {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        let method = if *head.method == Method::HEAD { &Method::GET } else { head.method };
-        done(method.as_str(), key)
+        let method = get_for_head(head.method).as_str();
+        done(if is_standard(method) { method } else { OTHER_METHODS }, key)
     }
+}
+
+/// The key of all methods that are not standard. `http.request.method` of OpenTelemetry's semantic
+/// conventions has the same value.
+pub(crate) const OTHER_METHODS: &str = "_OTHER";
+
+/// The method that a request counts as: GET for HEAD, which GET answers.
+pub(crate) fn get_for_head(method: &Method) -> &Method {
+    if *method == Method::HEAD { &Method::GET } else { method }
+}
+
+/// Whether RFC 9110 or RFC 5789 defines the method.
+pub(crate) fn is_standard(method: &str) -> bool {
+    matches!(method, "GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "CONNECT" | "OPTIONS" | "TRACE" | "PATCH")
 }

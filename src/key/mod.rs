@@ -47,3 +47,5 @@ pub(crate) use part::only_part;
 pub use part::{Key, KeyBuf, Shared};
 pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};
 pub use source::AddressSource;
+#[cfg(feature = "rules")]
+pub(crate) use head::{OTHER_METHODS, get_for_head, is_standard};

@@ -24,7 +24,7 @@ struct Found<'a> {
     /// Keys and values, from the outermost descriptor on.
     names: Vec<(&'a str, Option<&'a str>)>,
     /// The extractors of the values that have buckets of their own.
-    charged: Vec<usize>,
+    charged: Vec<(usize, Form)>,
 }
 
 /// The limits of `descriptors`, in the order of the file.
@@ -62,7 +62,7 @@ impl<'a> Planting<'a, '_> {
     fn plant(
         &mut self,
         descriptors: &'a [Descriptor],
-        charged: &[usize],
+        charged: &[(usize, Form)],
         names: &[(&'a str, Option<&'a str>)],
     ) -> Box<[Group]> {
         let mut groups: Vec<Group> = Vec::new();
@@ -93,7 +93,7 @@ impl<'a> Planting<'a, '_> {
             }
             let mut charged = charged.to_vec();
             if !matches!(value, Value::Exactly(_)) && !descriptor.share_threshold {
-                charged.push(extractor);
+                charged.push((extractor, form));
             }
             let names: Vec<_> = names.iter().copied().chain([(key, descriptor.value.as_str())]).collect();
             let rule = descriptor.rate_limit.as_ref().map(|policy| {
@@ -128,7 +128,7 @@ impl<'a> Planting<'a, '_> {
         let mut keys = Vec::new();
         for (name, at) in &policy.key {
             match self.extractor(name) {
-                Ok((extractor, _)) => keys.push(extractor),
+                Ok(extractor) => keys.push(extractor),
                 Err(message) => self.problems.push(Problem::new(*at, message)),
             }
         }

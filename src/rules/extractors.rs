@@ -16,7 +16,7 @@ use crate::request::RequestHead;
 /// | key | takes |
 /// |---|---|
 /// | `remote_address` | the peer's address: [`key::peer_ip`], of IPv6 the first 64 bits |
-/// | `method` | the method: [`key::method`] |
+/// | `method` | the method, HEAD as GET: values may be any, but methods that are not standard share a bucket, as with [`key::method`] |
 /// | `path` | the route that was matched: [`key::matched_route`] |
 /// | `header.NAME` | a header: [`key::header`] |
 /// | `query.NAME` | the first parameter NAME of the query, decoded; missing where it is empty |
@@ -56,7 +56,7 @@ impl Extractors {
     pub fn new() -> Self {
         Self { named: BTreeMap::new() }
             .register_address("remote_address", key::peer_ip(), 64)
-            .insert("method", key::method(), Form::Method)
+            .insert("method", AnyMethod, Form::Method)
             .register("path", key::matched_route())
     }
 
@@ -122,6 +122,16 @@ impl Default for Extractors {
 impl fmt::Debug for Extractors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.named.keys()).finish()
+    }
+}
+
+/// The method, whatever it is, for comparison with the values of a file. [`Form::Method`] makes the key of it.
+struct AnyMethod;
+
+impl KeyExtractor for AnyMethod {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+        key::get_for_head(head.method).as_str().write(key);
+        Extracted::Done
     }
 }
 

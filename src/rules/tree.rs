@@ -42,7 +42,7 @@ pub(super) struct Node {
 /// What a descriptor says of its limit, even if that is none.
 pub(super) struct Rule {
     /// The extractors whose values say whose bucket is charged.
-    pub(super) charged: Box<[usize]>,
+    pub(super) charged: Box<[(usize, Form)]>,
     pub(super) name: Option<Arc<str>>,
     /// The names of the rules that do not apply where this one does.
     pub(super) replaces: Box<[Arc<str>]>,
@@ -95,7 +95,7 @@ impl Tree {
         met.sort_unstable_by_key(|(rule, _)| *rule);
         self.replace(&mut met);
         for (rule, met) in &mut met {
-            for extractor in &self.rules[*rule].charged {
+            for (extractor, _) in &self.rules[*rule].charged {
                 *met = heavier(*met, values.of(*extractor, self, head)?.map(drop));
             }
         }
@@ -145,7 +145,9 @@ impl Tree {
         for (rule, met) in all {
             key.clear();
             if met.is_ok() {
-                self.rules[*rule].charged.iter().for_each(|extractor| key.append_bytes(values.known(*extractor)));
+                for (extractor, form) in &self.rules[*rule].charged {
+                    form.append_key(values.known(*extractor), &mut key);
+                }
             }
             meet(*rule, met.map(|()| &key));
         }

@@ -5,12 +5,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::descriptor::Wanted;
 use super::pattern::Pattern;
+use crate::key::{self, KeyBuf};
 
 /// What an extractor writes, as far as values can be compared with it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Form {
     Text,
-    /// Text, and never `HEAD`.
+    /// A method, and never `HEAD`. Values are compared with any method; methods that are not standard share a
+    /// bucket.
     Method,
     /// An address' 4 or 16 bytes, of which `ipv6_prefix` bits count.
     Address {
@@ -26,7 +28,7 @@ impl Form {
             Self::Method if text == "HEAD" => return Err("HEAD counts as GET: write `GET`".to_owned()),
             Self::Method => {
                 let upper = text.to_uppercase();
-                if upper != text && upper.parse::<http::Method>().is_ok_and(|method| is_standard(&method)) {
+                if upper != text && key::is_standard(&upper) {
                     return Err(format!("methods are written in upper case: write `{upper}`"));
                 }
             }
@@ -45,6 +47,15 @@ impl Form {
         Ok(text.as_bytes().into())
     }
 
+    /// Adds the key for what an extractor has written: `parts`, each behind its length.
+    pub(super) fn append_key(self, parts: &[u8], key: &mut KeyBuf) {
+        let is_invented = |method| !str::from_utf8(method).is_ok_and(key::is_standard);
+        match (self, key::only_part(parts)) {
+            (Self::Method, Some(method)) if is_invented(method) => key.push(key::OTHER_METHODS.as_bytes()),
+            _ => key.append_bytes(parts),
+        }
+    }
+
     /// Hands `pattern` the text of what was found.
     pub(super) fn fits(self, pattern: &Pattern, found: &[u8]) -> bool {
         let address: IpAddr = match (self, found.len()) {
@@ -56,12 +67,6 @@ impl Form {
         let mut text = AddressText { bytes: [0; 45], len: 0 };
         write!(text, "{address}").is_ok() && pattern.is_match(&text.bytes[..text.len])
     }
-}
-
-fn is_standard(method: &http::Method) -> bool {
-    use http::Method;
-    let standard = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-    standard.contains(method) || [Method::OPTIONS, Method::TRACE, Method::CONNECT].contains(method)
 }
 
 /// An address as text, off the heap.

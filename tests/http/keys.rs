@@ -9,7 +9,7 @@ use axum::routing::{any, get as route};
 use http::{HeaderValue, Method, Request, StatusCode};
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::key::KeyExtractor;
-use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimit, RateLimitLayer, key};
+use tower_ratelimit::{CostTable, FixedWindow, Limit, MissingKey, RateLimit, RateLimitLayer, key, when};
 
 use crate::answer::ask;
 use crate::service::{Hello, get, with};
@@ -68,6 +68,53 @@ async fn by_method() {
     assert!(!share(key::method(), request(Method::GET), request(Method::POST)).await);
     // Methods are told apart by case: `get` is not `GET` (GHSA-vpvj-hfh8-388m).
     assert!(!share(key::method(), request(Method::GET), request(Method::from_bytes(b"get").unwrap())).await);
+}
+
+#[tokio::test]
+async fn invented_methods_share_one_bucket() {
+    let service = limited(one().by(key::method()));
+    let mut admitted = 0;
+    for number in 0..200 {
+        let request = Request::builder().method(format!("INVENTED{number}").as_str()).body(()).unwrap();
+        admitted += u32::from(!ask(&service, request).await.is_refused());
+    }
+    assert_eq!(admitted, 1);
+    // Methods are told apart by case.
+    for invented in ["get", "PURGE", "_OTHER"] {
+        let request = Request::builder().method(invented).body(()).unwrap();
+        assert!(ask(&service, request).await.is_refused(), "{invented}");
+    }
+    // HEAD is in the bucket of GET.
+    for standard in ["GET", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"] {
+        for expected in [false, true] {
+            let request = Request::builder().method(standard).body(()).unwrap();
+            assert_eq!(ask(&service, request).await.is_refused(), expected, "{standard}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_override_of_other_methods_is_for_all_of_them() {
+    let limits = RateLimitLayer::new([one().by(key::method()).overridable()]).store(still());
+    limits.overrides("one").unwrap().set("_OTHER", FixedWindow::per_minute(3), None).await.unwrap();
+    let service = limits.layer(Hello::default());
+    for (method, left) in [("PURGE", 2), ("LINK", 1), ("PURGE", 0), ("POST", 0)] {
+        let request = Request::builder().method(method).body(()).unwrap();
+        assert_eq!(ask(&service, request).await.remaining(), left, "{method}");
+    }
+}
+
+/// The methods that a condition or a table of costs names are the server's choice.
+#[tokio::test]
+async fn conditions_and_costs_know_methods_of_any_name() {
+    let method = |name: &str| Method::from_bytes(name.as_bytes()).unwrap();
+    let purges = Limit::new("purges", FixedWindow::per_minute(20)).when(when::method(method("PURGE")));
+    let costs = CostTable::new().route(method("PURGE"), "/", 10);
+    let service = RateLimitLayer::new([purges]).store(still()).costs(costs).layer(Hello::default());
+    let request = |name: &str| Request::builder().method(name).uri("/").body(()).unwrap();
+    assert_eq!(ask(&service, request("PURGE")).await.remaining(), 10);
+    assert_eq!(ask(&service, request("LINK")).await.header("ratelimit"), None);
+    assert_eq!(ask(&service, request("PURGE")).await.remaining(), 0);
 }
 
 #[derive(Clone)]

@@ -147,6 +147,30 @@ descriptors:
 }
 
 #[test]
+fn invented_methods_share_one_bucket_but_for_those_that_the_file_names() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: method, rate_limit: { unit: year, requests_per_unit: 1 } }
+- { key: method, value: PURGE, rate_limit: { unit: year, requests_per_unit: 2 } }
+- { key: method, value: LI*, rate_limit: { unit: year, requests_per_unit: 3 } }
+- { key: method, value: POST, rate_limit: { unit: year, requests_per_unit: 1, key: method } }
+",
+    );
+    let allowed = |methods: &[&str]| {
+        let request = |method: &&str| Request::builder().method(*method).body(()).unwrap();
+        methods.iter().filter(|method| limited.allows(request(method))).count()
+    };
+    let invented: Vec<String> = (0..200).map(|number| format!("INVENTED{number}")).collect();
+    assert_eq!(allowed(&invented.iter().map(String::as_str).collect::<Vec<_>>()), 1);
+    assert_eq!(allowed(&["GET", "HEAD", "PUT", "POST", "POST"]), 3);
+    assert_eq!(allowed(&["PURGE", "PURGE", "PURGE"]), 2);
+    // A pattern can't open a bucket for each method that it fits either.
+    assert_eq!(allowed(&["LINK", "LIST", "LIKE", "LIMIT", "LIVE"]), 3);
+}
+
+#[test]
 fn a_missing_key_is_skipped_denied_or_shared() {
     let send = |policy: &str| {
         let limited = Limited::by(&format!(
