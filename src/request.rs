@@ -1,5 +1,6 @@
 //! What keys and costs are taken from.
 
+use http::header::{AsHeaderName, HeaderValue};
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 
 /// The head of a request: all but its body.
@@ -37,10 +38,22 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// The first header called `name`, if there is one and it is visible ASCII.
+    /// The value of the header called `name`, if the request has exactly one and it is visible ASCII.
+    ///
+    /// `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the
+    /// request may take another line. All lines are in [`headers`](Self::headers).
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
-        self.headers.get(name)?.to_str().ok()
+        self.single_header(name).ok()??.to_str().ok()
+    }
+
+    /// The value of a header that may occur once.
+    pub(crate) fn single_header(&self, name: impl AsHeaderName) -> Result<Option<&'a HeaderValue>, Repeated> {
+        let mut values = self.headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value),
+            (_, Some(_)) => Err(Repeated),
+        }
     }
 
     /// The route that the request has matched, as it was written, if Axum's router has matched one.
@@ -53,6 +66,10 @@ impl<'a> RequestHead<'a> {
         None
     }
 }
+
+/// A header that may occur once occurs more than once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Repeated;
 
 /// A copy of a head, for what has to wait.
 pub(crate) struct OwnHead {

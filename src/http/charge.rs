@@ -100,7 +100,7 @@ pub(super) fn applies<'a>(
     terms: &'a Arc<Terms>,
     head: &RequestHead<'_>,
 ) -> Result<Applies<'a>, Failure> {
-    if limit.condition().is_some_and(|condition| !condition.holds(head)) {
+    if limit.condition().is_some_and(|condition| !condition.may_hold(head)) {
         return Ok(Applies::Not);
     }
     let limits = shared.guard.limits();
@@ -133,7 +133,7 @@ pub(super) fn found<'a>(
 ) -> Result<Option<Charge<'a>>, Failure> {
     let limits = shared.guard.limits();
     let (limit, terms) = limits.at(limit);
-    if limit.condition().is_some_and(|condition| !condition.holds(head)) {
+    if limit.condition().is_some_and(|condition| !condition.may_hold(head)) {
         return Ok(None);
     }
     let terms = terms::of(terms.index().into(), other_sizes).unwrap_or_else(|| limits.present(terms));
@@ -166,6 +166,7 @@ fn instead(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) -
     report(limit, missing, shared);
     match policy {
         _ if missing == Missing::NotApplicable => Ok(Instead::Skip),
+        _ if missing == Missing::Ambiguous => Err(Failure::MissingKey(missing)),
         MissingKey::Skip => Ok(Instead::Skip),
         MissingKey::Share => Ok(Instead::Share),
         MissingKey::Deny => Err(Failure::MissingKey(missing)),

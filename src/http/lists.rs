@@ -39,7 +39,7 @@ impl Lists {
     /// told of each list that refuses, until one does so in earnest.
     pub(super) fn find(&self, head: &RequestHead<'_>, tell: impl Fn(Refusal)) -> Option<Listed> {
         for (list, refusal) in &self.refused {
-            if list.holds(head) {
+            if list.may_hold(head) {
                 tell(*refusal);
                 if *refusal != Refusal::Shadow {
                     return Some(Listed::Refused(*refusal));

@@ -48,7 +48,9 @@ impl<'a> Rejection<'a> {
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable) => StatusCode::BAD_REQUEST,
+            Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable | Missing::Ambiguous) => {
+                StatusCode::BAD_REQUEST
+            }
             Reason::MissingKey(Missing::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::Listed(refusal) => refusal.status().unwrap_or(StatusCode::FORBIDDEN),
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
@@ -95,6 +97,7 @@ impl<'a> Rejection<'a> {
             (Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable), _) => {
                 "The request does not say whom to count it for."
             }
+            (Reason::MissingKey(Missing::Ambiguous), _) => "Ambiguous client identifier: send it once.",
             (Reason::MissingKey(Missing::FromServer), _) => "The server can't tell whom to count the request for.",
             (Reason::Listed(Refusal::TooManyRequests), _) => "Too many requests.",
             (Reason::Listed(_), _) => "The request is refused.",

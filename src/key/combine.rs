@@ -1,6 +1,6 @@
 //! Keys made of keys.
 
-use super::extractor::{Extracted, KeyExtractor};
+use super::extractor::{Extracted, KeyExtractor, Missing};
 use super::part::{Key, KeyBuf};
 use crate::request::RequestHead;
 
@@ -51,6 +51,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         key.push(FIRST);
         match self.first.extract(head, key) {
             Extracted::Done => Extracted::Done,
+            Extracted::Missing(Missing::Ambiguous) => Extracted::Missing(Missing::Ambiguous),
             Extracted::Missing(_) => {
                 key.truncate(before);
                 key.push(SECOND);
@@ -64,6 +65,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                 Extracted::Later(Box::pin(async move {
                     match complete(parts, Extracted::Later(first)).await {
                         Ok(key) => Ok(key),
+                        Err(Missing::Ambiguous) => Err(Missing::Ambiguous),
                         Err(_) => complete(others, second).await,
                     }
                 }))
@@ -77,7 +79,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 }
 
 /// The parts so far, and those that have yet to come.
-async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, super::Missing> {
+async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, Missing> {
     match rest {
         Extracted::Done => Ok(parts),
         Extracted::Missing(missing) => Err(missing),

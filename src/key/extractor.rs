@@ -5,6 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use http::header::{GetAll, HeaderValue};
+
 use super::combine::Or;
 use super::part::{Key, KeyBuf};
 use crate::hash::{KeyHash, KeyHasher};
@@ -33,7 +35,15 @@ pub trait KeyExtractor: Send + Sync + 'static {
         }
     }
 
+    /// Every line of the one header that makes the key, or `None` if the key is made otherwise.
+    #[doc(hidden)]
+    fn candidates<'a>(&self, _head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
+        None
+    }
+
     /// Takes `other` where this key is missing. The two never name the same bucket.
+    ///
+    /// A key that is [ambiguous](Missing::Ambiguous) is not replaced by `other`: the request is rejected.
     fn or<E: KeyExtractor>(self, other: E) -> Or<Self, E>
     where
         Self: Sized,
@@ -85,6 +95,10 @@ pub enum Missing {
     FromServer,
     /// The limit is not meant for this request: it does not apply, whatever it says of missing keys.
     NotApplicable,
+    /// The client has sent several keys, for example in a header that is [repeated](super#repeated-headers).
+    /// Always answered with 400: neither [`or`](KeyExtractor::or) nor
+    /// [`MissingKey`](crate::MissingKey) applies, because the client would choose its bucket by them.
+    Ambiguous,
 }
 
 impl KeyExtractor for Arc<dyn KeyExtractor> {
@@ -98,6 +112,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         (**self).hashed(head, hasher)
+    }
+
+    fn candidates<'a>(&self, head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
+        (**self).candidates(head)
     }
 }
 

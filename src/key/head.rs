@@ -1,14 +1,15 @@
 //! Keys that every request has, or may have: its header fields, path, route and method.
 
-use http::{HeaderName, HeaderValue, Method};
+use http::Method;
+use http::header::{GetAll, HeaderName, HeaderValue};
 
 use super::extractor::{Extracted, Hashed, KeyExtractor, Missing, done};
 use super::part::KeyBuf;
 use crate::hash::KeyHasher;
-use crate::request::RequestHead;
+use crate::request::{Repeated, RequestHead};
 
-/// A request's header called `name`: its first, if there are several. Missing where it is not
-/// there or empty.
+/// The value of the header called `name`. Missing if the header is absent or empty. A request that
+/// repeats the header is rejected with 400: see [repeated headers](super#repeated-headers).
 ///
 /// # Panics
 ///
@@ -26,24 +27,32 @@ pub fn header(name: &str) -> Header {
 pub struct Header(HeaderName);
 
 impl Header {
-    fn value<'a>(&self, head: &RequestHead<'a>) -> Option<&'a HeaderValue> {
-        head.headers.get(&self.0).filter(|value| !value.is_empty())
+    fn value<'a>(&self, head: &RequestHead<'a>) -> Result<&'a HeaderValue, Missing> {
+        match head.single_header(&self.0) {
+            Ok(Some(value)) if !value.is_empty() => Ok(value),
+            Ok(_) => Err(Missing::FromRequest),
+            Err(Repeated) => Err(Missing::Ambiguous),
+        }
     }
 }
 
 impl KeyExtractor for Header {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         match self.value(head) {
-            Some(value) => done(value, key),
-            None => Extracted::Missing(Missing::FromRequest),
+            Ok(value) => done(value, key),
+            Err(missing) => Extracted::Missing(missing),
         }
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         match self.value(head) {
-            Some(value) => Hashed::Now(hasher.hash(value.as_bytes())),
-            None => Hashed::Missing(Missing::FromRequest),
+            Ok(value) => Hashed::Now(hasher.hash(value.as_bytes())),
+            Err(missing) => Hashed::Missing(missing),
         }
+    }
+
+    fn candidates<'a>(&self, head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
+        Some(head.headers.get_all(&self.0))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::client::{ClientAddress, ClientIp};
+use super::client::{AddressError, ClientAddress, ClientIp};
 use super::peer::{Peer, PeerIp};
 use crate::request::RequestHead;
 
@@ -12,6 +12,12 @@ use crate::request::RequestHead;
 pub trait AddressSource: Send + Sync + 'static {
     /// The address, if the request shows one.
     fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr>;
+
+    /// Whether the request shows several addresses, of which none can be preferred.
+    #[doc(hidden)]
+    fn is_ambiguous(&self, _head: &RequestHead<'_>) -> bool {
+        false
+    }
 }
 
 impl AddressSource for PeerIp {
@@ -27,11 +33,19 @@ impl AddressSource for ClientAddress {
     fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
         self.resolve(head).ok()
     }
+
+    fn is_ambiguous(&self, head: &RequestHead<'_>) -> bool {
+        self.resolve(head) == Err(AddressError::NotSingle)
+    }
 }
 
 impl AddressSource for ClientIp {
     fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
         self.client().address(head)
+    }
+
+    fn is_ambiguous(&self, head: &RequestHead<'_>) -> bool {
+        self.client().is_ambiguous(head)
     }
 }
 

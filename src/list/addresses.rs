@@ -35,7 +35,9 @@ use crate::when::Condition;
 /// canonical: `::ffff:192.0.2.1` is `192.0.2.1`, in entries too.
 ///
 /// A request that shows no address is on no list: over a Unix socket, where the server does not say who
-/// the peer is, or where [`ClientAddress`](crate::key::ClientAddress) finds none.
+/// the peer is, or where [`ClientAddress`](crate::key::ClientAddress) finds none. But `always_refuse` refuses
+/// a request that [repeats](crate::key#repeated-headers) a
+/// [`single_valued`](crate::key::TrustedProxies::single_valued) header.
 ///
 /// A look-up takes as long as the logarithm of the entries: 17 comparisons for 100,000. An entry takes 18
 /// bytes; those that others hold or that are next to each other are one.
@@ -106,6 +108,10 @@ impl AddressList {
 impl Condition for AddressList {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
         self.source.address(head).is_some_and(|address| self.networks.load().contain(address.to_canonical()))
+    }
+
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        self.holds(head) || self.source.is_ambiguous(head)
     }
 }
 

@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use http::HeaderValue;
 
 use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::hash::{KeyHash, KeyHasher};
-use crate::key::{Extracted, Key, KeyBuf, KeyExtractor};
+use crate::key::{Extracted, Key, KeyBuf, KeyExtractor, Missing};
 use crate::request::RequestHead;
 use crate::when::Condition;
 
@@ -38,6 +39,10 @@ use crate::when::Condition;
 /// [`key::extension`](crate::key::extension); a tuple for a tuple of extractors. In place of one `or`
 /// another, take a list for each, and [`or`](Condition::or) those. For addresses there is
 /// [`AddressList`](crate::AddressList). A request without the key is on no list.
+///
+/// A client can neither leave a list nor enter one by [repeating](crate::key#repeated-headers) a header:
+/// `always_refuse` refuses a request if any line of the header is an entry (for several extractors together, as soon
+/// as one of their headers is repeated), and `never_limit` exempts no request that repeats the header.
 ///
 /// A client that can choose its key can put itself on a list: by a header, only by one that the list was
 /// told to look at, and only if it knows an entry. Entries are hashed with a random secret, 16 bytes each,
@@ -98,6 +103,20 @@ impl Condition for KeyList {
         match self.extractor.extract(head, &mut key) {
             Extracted::Done => self.hashes.load().contains(&key.hash(&self.hasher)),
             Extracted::Missing(_) | Extracted::Later(_) => false,
+        }
+    }
+
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        let mut key = KeyBuf::default();
+        if !matches!(self.extractor.extract(head, &mut key), Extracted::Missing(Missing::Ambiguous)) {
+            return self.holds(head);
+        }
+        let hashes = self.hashes.load();
+        let is_listed = |value: &HeaderValue| hashes.contains(&self.hasher.hash(value.as_bytes()));
+        match self.extractor.candidates(head) {
+            Some(values) => values.iter().any(is_listed),
+            // To try all combinations of several headers' lines, a client could make as many as it likes.
+            None => true,
         }
     }
 }

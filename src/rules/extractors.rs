@@ -18,7 +18,7 @@ use crate::request::RequestHead;
 /// | `remote_address` | the peer's address: [`key::peer_ip`], of IPv6 the first 64 bits |
 /// | `method` | the method, HEAD as GET: values may be any, but methods that are not standard share a bucket, as with [`key::method`] |
 /// | `path` | the route that was matched: [`key::matched_route`] |
-/// | `header.NAME` | a header: [`key::header`] |
+/// | `header.NAME` | a header: [`key::header`]; a request that [repeats](key#repeated-headers) it is rejected with 400 |
 /// | `query.NAME` | the first parameter NAME of the query, decoded; missing where it is empty |
 ///
 /// All else is [registered](Self::register), also in place of one of these: `path` where no router

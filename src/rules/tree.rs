@@ -119,8 +119,9 @@ impl Tree {
             match values.of(group.extractor, self, head)? {
                 Ok(parts) => group.choose(parts).map_or(Ok(()), |node| enter(node, so_far, values))?,
                 Err(Missing::NotApplicable) => {}
-                // Without its address, no request has the address that is wanted. It is reported.
-                Err(missing @ Missing::FromServer) => {
+                // Without its address, no request has the address that is wanted. It is reported. A request
+                // with several values may have any: it is rejected for every limit that depends on them.
+                Err(missing @ (Missing::FromServer | Missing::Ambiguous)) => {
                     group.nodes().try_for_each(|node| enter(node, heavier(so_far, Err(missing)), values))?;
                 }
                 Err(missing) => {

@@ -10,6 +10,16 @@ pub trait Condition: Send + Sync + 'static {
     /// Whether it holds of a request.
     fn holds(&self, head: &RequestHead<'_>) -> bool;
 
+    /// Whether it holds of at least one reading of a request that can be read in several ways, because a
+    /// header is [repeated](crate::key#repeated-headers). Defaults to [`holds`](Self::holds).
+    ///
+    /// [`Limit::when`](crate::Limit::when) and
+    /// [`always_refuse`](crate::RateLimitLayer::always_refuse) ask this. What is in the client's favour,
+    /// such as [`never_limit`](crate::RateLimitLayer::never_limit), asks `holds`.
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        self.holds(head)
+    }
+
     /// Where this holds and `other` does. That is not asked where this does not hold.
     fn and<C: Condition>(self, other: C) -> And<Self, C>
     where

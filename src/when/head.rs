@@ -1,6 +1,6 @@
 //! What the head of a request says.
 
-use http::{HeaderName, Method};
+use http::{HeaderName, HeaderValue, Method};
 
 use super::condition::Condition;
 use crate::request::RequestHead;
@@ -80,7 +80,11 @@ impl Condition for PathPrefix {
     }
 }
 
-/// Requests with a header called `name` whose value is `value`, one of its lines at least.
+/// Requests with a header called `name` whose value is `value`.
+///
+/// If the header is [repeated](crate::key#repeated-headers), the condition [holds](Condition::holds) if
+/// all lines have that value, and [may hold](Condition::may_hold) if one has. A line is compared as a whole,
+/// not at its commas.
 ///
 /// # Panics
 ///
@@ -101,9 +105,19 @@ pub struct Header {
     value: String,
 }
 
+impl Header {
+    fn is(&self, value: &HeaderValue) -> bool {
+        value.as_bytes() == self.value.as_bytes()
+    }
+}
+
 impl Condition for Header {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        head.headers.get_all(&self.name).iter().any(|value| value.as_bytes() == self.value.as_bytes())
+        self.may_hold(head) && head.headers.get_all(&self.name).iter().all(|value| self.is(value))
+    }
+
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        head.headers.get_all(&self.name).iter().any(|value| self.is(value))
     }
 }
 
@@ -147,9 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn one_line_of_a_header_is_enough_and_all_of_it_counts() {
+    fn all_of_every_line_of_a_header_counts() {
         let plan = header("X-Plan", "pro");
-        assert!(holds(&plan, Request::get("/").header("x-plan", "free").header("x-plan", "pro")));
+        assert!(holds(&plan, Request::get("/").header("x-plan", "pro")));
+        assert!(holds(&plan, Request::get("/").header("x-plan", "pro").header("x-plan", "pro")));
+        assert!(!holds(&plan, Request::get("/").header("x-plan", "free").header("x-plan", "pro")));
         assert!(!holds(&plan, Request::get("/").header("x-plan", "pro-ish")));
         assert!(!holds(&plan, Request::get("/")));
     }

@@ -171,6 +171,29 @@ descriptors:
 }
 
 #[test]
+fn a_repeated_header_is_a_bad_request_for_every_descriptor_that_reads_it() {
+    for policy in ["", ", on_missing_key: skip", ", on_missing_key: share"] {
+        let limited = Limited::by(&format!(
+            "
+domain: shop
+descriptors:
+- {{ key: header.user, value: ann, rate_limit: {{ unit: year, requests_per_unit: 1{policy} }} }}
+- {{ key: header.shop, rate_limit: {{ unit: year, requests_per_unit: 2{policy} }} }}
+"
+        ));
+        assert!(limited.allows(with(&[("user", "ann")])));
+        for repeated in [["bob", "ann"], ["ann", "bob"]] {
+            let status = |name| limited.send(with(&[(name, repeated[0]), (name, repeated[1])])).status;
+            assert_eq!((status("user"), status("shop")), (StatusCode::BAD_REQUEST, StatusCode::BAD_REQUEST));
+        }
+        // None of them was charged.
+        assert!(!limited.allows(with(&[("user", "ann")])));
+        assert!(limited.allows(with(&[("user", "bob"), ("shop", "a")])));
+        assert!(limited.allows(with(&[("user", "bob"), ("shop", "a")])));
+    }
+}
+
+#[test]
 fn a_missing_key_is_skipped_denied_or_shared() {
     let send = |policy: &str| {
         let limited = Limited::by(&format!(

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 
 use super::proxies::TrustedProxies;
 use super::{forwarded, node};
-use crate::request::RequestHead;
+use crate::request::{Repeated, RequestHead};
 
 /// Finds the client's address behind [`TrustedProxies`], by the one header that was chosen.
 ///
@@ -64,7 +64,7 @@ impl ClientAddress {
         match &self.header {
             Header::XForwardedFor => self.proxies.client_of_list(head, x_forwarded_for(head.headers)),
             Header::Forwarded => self.proxies.client_of_list(head, forwarded::hops(head.headers)),
-            Header::Single(name) => self.proxies.client_of_single(head, || single(head.headers, name)),
+            Header::Single(name) => self.proxies.client_of_single(head, || single(head, name)),
         }
     }
 }
@@ -77,12 +77,10 @@ fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> 
 }
 
 /// The one address in the one header of this name, if there is any.
-fn single(headers: &HeaderMap, name: &HeaderName) -> Option<Result<IpAddr, AddressError>> {
-    let mut values = headers.get_all(name).iter();
-    let value = values.next()?;
-    Some(match values.next() {
-        None => node::address(value.as_bytes().trim_ascii()).ok_or(AddressError::Unreadable),
-        Some(_) => Err(AddressError::NotSingle),
+fn single(head: &RequestHead<'_>, name: &HeaderName) -> Option<Result<IpAddr, AddressError>> {
+    Some(match head.single_header(name) {
+        Ok(value) => node::address(value?.as_bytes().trim_ascii()).ok_or(AddressError::Unreadable),
+        Err(Repeated) => Err(AddressError::NotSingle),
     })
 }
 

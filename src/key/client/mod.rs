@@ -29,7 +29,9 @@ use crate::request::RequestHead;
 ///
 /// A request that does not show its address has no key, and is refused with 400, unless the limit
 /// says otherwise. If the server does not say who the peer is, and [`ClientAddress`] has to know,
-/// that is 500 as with [`peer_ip`](super::peer_ip).
+/// that is 500 as with [`peer_ip`](super::peer_ip). If it repeats a
+/// [`single_valued`](TrustedProxies::single_valued) header, that is 400 whatever the limit says, as for any
+/// [repeated header](super#repeated-headers).
 ///
 /// # Deployment
 ///
@@ -117,6 +119,7 @@ impl KeyExtractor for ClientIp {
                 Extracted::Done
             }
             Err(AddressError::NoPeer) => Extracted::Missing(Missing::FromServer),
+            Err(AddressError::NotSingle) => Extracted::Missing(Missing::Ambiguous),
             Err(_) => Extracted::Missing(Missing::FromRequest),
         }
     }

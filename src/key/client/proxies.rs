@@ -150,7 +150,8 @@ impl TrustedProxies {
     /// is trusted; with [`hops`](Self::hops), whatever their number, always.
     ///
     /// A request with two such headers, or one that is no address, has no address. Neither has one
-    /// without it, unless it is from the address of a trusted peer, which is then the client.
+    /// without it, unless it is from the address of a trusted peer, which is then the client. Two such
+    /// headers are [ambiguous](crate::key#repeated-headers).
     ///
     /// # Panics
     ///

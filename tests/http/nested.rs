@@ -1,0 +1,1 @@
+//! Limiters around each other.

@@ -1,0 +1,183 @@
+//! Headers that come more than once, wherever one is read: a client gains nothing by repeating them.
+
+use http::{Request, StatusCode};
+use tower::Layer;
+use tower_ratelimit::key::{self, KeyExtractor, TrustedProxies};
+use tower_ratelimit::when::{self, Condition};
+use tower_ratelimit::{AddressList, FixedWindow, KeyList, Limit, MissingKey, RateLimitLayer, RequestHead};
+
+use crate::answer::ask;
+use crate::service::{Hello, from, with};
+use crate::store::{Slow, still};
+
+const KEY: &str = "x-api-key";
+
+fn one() -> Limit {
+    Limit::new("one", FixedWindow::per_day(1))
+}
+
+/// `GET /` from 192.0.2.1, with a line of `name` for each value.
+fn lines(name: &str, values: &[&str]) -> Request<()> {
+    let headers: Vec<_> = values.iter().map(|value| (name, *value)).collect();
+    let mut request = from("192.0.2.1");
+    *request.headers_mut() = with(&headers).headers().clone();
+    request
+}
+
+/// The statuses of requests with these values of `x-api-key`, one after the other.
+async fn statuses(layer: RateLimitLayer, requests: &[&[&str]]) -> Vec<u16> {
+    let service = layer.layer(Hello::default());
+    let mut statuses = Vec::new();
+    for values in requests {
+        statuses.push(ask(&service, lines(KEY, values)).await.status.as_u16());
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn a_repeated_key_header_is_a_bad_request() {
+    let requests: [&[&str]; 5] = [&["ann", "bob"], &["ann", "ann"], &["", "ann"], &["ann"], &["ann"]];
+    let expected = [400, 400, 400, 200, 429];
+    let limits = || one().by(key::header(KEY));
+    assert_eq!(statuses(RateLimitLayer::new([limits()]).store(still()), &requests).await, expected);
+    assert_eq!(statuses(RateLimitLayer::new([limits()]).store(Slow::new(still())), &requests).await, expected);
+    // A limit that lets requests without a key pass is not escaped by two keys either.
+    for policy in [MissingKey::Skip, MissingKey::Share, MissingKey::Deny] {
+        let limits = RateLimitLayer::new([limits().on_missing_key(policy)]).store(still());
+        assert_eq!(statuses(limits, &requests).await, expected, "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn repeating_a_key_header_leads_to_no_other_bucket() {
+    let requests: [&[&str]; 4] = [&["ann"], &["ann"], &["ann", "bob"], &[]];
+    let expected = [200, 429, 400, 200];
+    let limits = |by| RateLimitLayer::new([by]).store(still());
+    assert_eq!(statuses(limits(one().by(key::header(KEY).or(key::peer_ip()))), &requests).await, expected);
+    let pair = (key::peer_ip(), key::header(KEY)).or(key::peer_ip());
+    assert_eq!(statuses(limits(one().by(pair)), &requests).await, expected);
+    // The same where another part of the key has to be waited for.
+    let later = || key::from_async_fn(|_| async { Some(7) });
+    assert_eq!(statuses(limits(one().by((later(), key::header(KEY)).or(key::peer_ip()))), &requests).await, expected);
+    assert_eq!(statuses(limits(one().by((key::header(KEY), later()).or(key::peer_ip()))), &requests).await, expected);
+}
+
+#[tokio::test]
+async fn the_answer_says_that_the_header_was_repeated() {
+    let service = RateLimitLayer::new([one().by(key::header(KEY))]).store(still()).layer(Hello::default());
+    let answer = ask(&service, lines(KEY, &["ann", "bob"])).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert_eq!(answer.body, "Ambiguous client identifier: send it once.\n");
+}
+
+#[tokio::test]
+async fn a_list_refuses_what_any_line_names() {
+    let leaked = || KeyList::new(key::header(KEY), ["leaked"]);
+    let refused: [&[&str]; 7] =
+        [&["leaked"], &["zzz", "leaked"], &["leaked", "zzz"], &["", "leaked"], &["zzz", "yyy"], &["zzz"], &[]];
+    let limits = || RateLimitLayer::new([Limit::new("all", FixedWindow::per_day(100))]).store(still());
+    let expected = [403, 403, 403, 403, 200, 200, 200];
+    assert_eq!(statuses(limits().always_refuse(leaked()), &refused).await, expected);
+    // Exceptions hold for certain, or not at all.
+    let ours = KeyList::new(key::header(KEY), ["ours"]);
+    let refuse = leaked().or(when::path_prefix("/")).and(when::not(ours));
+    let requests: [&[&str]; 4] = [&["ours"], &["ours", "leaked"], &["zzz", "ours"], &["zzz"]];
+    assert_eq!(statuses(limits().always_refuse(refuse), &requests).await, [200, 403, 403, 403]);
+    // Which of several keys together a client has is not tried out: it is refused.
+    let both = KeyList::new((key::header("x-tenant"), key::header(KEY)), [("shop", "leaked")]);
+    let service = limits().always_refuse(both).layer(Hello::default());
+    let request = |keys: [&str; 2]| with(&[("x-tenant", "shop"), (KEY, keys[0]), (KEY, keys[1])]);
+    assert_eq!(ask(&service, request(["zzz", "leaked"])).await.status, StatusCode::FORBIDDEN);
+    let single = with(&[("x-tenant", "shop"), (KEY, "zzz")]);
+    assert_eq!(ask(&service, single).await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn nobody_is_exempt_by_one_line_of_two() {
+    let requests: [&[&str]; 5] = [&["zzz"], &["ours"], &["ours", "zzz"], &["zzz", "ours"], &["ours", "ours"]];
+    let expected = [200, 200, 429, 429, 429];
+    let limits = || RateLimitLayer::new([one()]).store(still());
+    let ours = KeyList::new(key::header(KEY), ["ours"]);
+    assert_eq!(statuses(limits().never_limit(ours), &requests).await, expected);
+    // All lines of a plain condition say the same of the last.
+    let expected = [200, 200, 429, 429, 200];
+    assert_eq!(statuses(limits().never_limit(when::header(KEY, "ours")), &requests).await, expected);
+    let not_free = when::not(when::header(KEY, "free"));
+    let requests: [&[&str]; 3] = [&["free"], &["free", "pro"], &["pro"]];
+    assert_eq!(statuses(limits().never_limit(not_free), &requests).await, [200, 429, 200]);
+}
+
+#[tokio::test]
+async fn a_limit_applies_where_any_line_meets_its_condition() {
+    let limits = |condition: Box<dyn Fn(Limit) -> Limit>| RateLimitLayer::new([condition(one())]).store(still());
+    let requests: [&[&str]; 4] = [&["free"], &["pro", "free"], &["free", "pro"], &["pro"]];
+    let free = limits(Box::new(|limit| limit.when(when::header(KEY, "free"))));
+    assert_eq!(statuses(free, &requests).await, [200, 429, 429, 200]);
+    let not_pro = limits(Box::new(|limit| limit.when(when::not(when::header(KEY, "pro")))));
+    assert_eq!(statuses(not_pro, &requests).await, [200, 429, 429, 200]);
+    let listed = limits(Box::new(|limit| limit.when(KeyList::new(key::header(KEY), ["free"]))));
+    assert_eq!(statuses(listed, &requests).await, [200, 429, 429, 200]);
+}
+
+#[tokio::test]
+async fn another_size_is_for_requests_all_of_whose_lines_ask_for_it() {
+    let limit = one().instead(when::header(KEY, "pro"), FixedWindow::per_day(100));
+    let requests: [&[&str]; 5] = [&["free"], &["pro"], &["pro", "free"], &["free", "pro"], &["pro", "pro"]];
+    assert_eq!(statuses(RateLimitLayer::new([limit]).store(still()), &requests).await, [200, 200, 429, 429, 200]);
+}
+
+#[tokio::test]
+async fn an_address_that_is_given_twice_is_a_bad_request() {
+    let address = || TrustedProxies::hops(1).single_valued("x-real-ip");
+    let limit = one().by(key::client_ip(address()).or(key::peer_ip()));
+    let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+    let status = async |values: &[&str]| ask(&service, lines("x-real-ip", values)).await.status.as_u16();
+    assert_eq!(status(&["198.51.100.1"]).await, 200);
+    assert_eq!(status(&["198.51.100.1"]).await, 429);
+    assert_eq!(status(&["198.51.100.1", "198.51.100.2"]).await, 400);
+    assert_eq!(status(&[]).await, 200);
+}
+
+#[tokio::test]
+async fn a_list_of_addresses_refuses_and_does_not_exempt_one_that_is_given_twice() {
+    let list = || AddressList::new(TrustedProxies::hops(1).single_valued("x-real-ip"), ["198.51.100.1"]);
+    let limits = || RateLimitLayer::new([one()]).store(still());
+    let request = |values: &[&str]| lines("x-real-ip", values);
+    let service = limits().always_refuse(list()).layer(Hello::default());
+    for values in [["198.51.100.1", "192.0.2.9"], ["192.0.2.9", "198.51.100.1"]] {
+        assert_eq!(ask(&service, request(&values)).await.status, StatusCode::FORBIDDEN);
+    }
+    assert_eq!(ask(&service, request(&["192.0.2.9"])).await.status, StatusCode::OK);
+    let service = limits().never_limit(list()).layer(Hello::default());
+    for expected in [false, true] {
+        let answer = ask(&service, request(&["198.51.100.1", "192.0.2.9"])).await;
+        assert_eq!(answer.is_refused(), expected);
+    }
+    assert!(!ask(&service, request(&["198.51.100.1"])).await.is_refused());
+}
+
+/// Lines of a list are its parts: an address that proxies have added is no repetition.
+#[tokio::test]
+async fn lists_of_hops_may_have_many_lines() {
+    let limit = one().by(key::client_ip(TrustedProxies::hops(1).x_forwarded_for()));
+    let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+    let request = || lines("x-forwarded-for", &["203.0.113.9", "198.51.100.1"]);
+    assert!(!ask(&service, request()).await.is_refused());
+    assert!(ask(&service, request()).await.is_refused());
+}
+
+/// An override is met by whom it names, and by nobody who also says another name.
+#[tokio::test]
+async fn an_override_is_not_met_by_one_line_of_two() {
+    let limits = RateLimitLayer::new([one().by(key::header(KEY)).overridable()]).store(still());
+    limits.overrides("one").unwrap().set("vip", FixedWindow::per_day(100), None).await.unwrap();
+    let requests: [&[&str]; 6] = [&["vip"], &["vip"], &["ann"], &["ann"], &["vip", "ann"], &["ann", "vip"]];
+    assert_eq!(statuses(limits, &requests).await, [200, 200, 200, 429, 400, 400]);
+}
+
+#[test]
+fn a_closure_sees_no_header_that_is_repeated() {
+    let request = with(&[("x-one", "a"), ("x-two", "a"), ("x-two", "b")]);
+    let head = RequestHead::of(&request);
+    assert_eq!((head.header("x-one"), head.header("x-two")), (Some("a"), None));
+}
