@@ -14,7 +14,8 @@ use tokio::runtime::Builder;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
 use tower_ratelimit::{
-    Decision, FixedWindow, Limit, Limiter, MemoryStore, MissingKey, RateLimitLayer, Store, StoreError, key,
+    CostTable, Decision, FixedWindow, HeaderStyle, Limit, Limiter, LiveRules, MemoryStore, MissingKey, RateLimitLayer,
+    Reset, Store, StoreError, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -96,6 +97,78 @@ fn a_server_that_does_not_say_who_the_peer_is_is_reported_once() {
     // A client that sends no key is no news.
     let by_user = Limit::new("per-user", FixedWindow::per_minute(1)).by(key::header("x-user"));
     assert_eq!(reports_of(&RateLimitLayer::new([by_user])), [] as [&str; 0]);
+}
+
+fn minutely(name: &str) -> Limit {
+    Limit::new(name, FixedWindow::per_minute(1_000))
+}
+
+/// What is reported while so many requests pass `outer` around `inner`.
+fn reports_of_nested(outer: &RateLimitLayer, inner: &RateLimitLayer, requests: usize) -> Vec<String> {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let service = outer.layer(inner.layer(service_fn(hello)));
+        let runtime = Builder::new_current_thread().enable_time().build().expect("there is a runtime");
+        runtime.block_on(async {
+            for _ in 0..requests {
+                let _ = service.clone().oneshot(Request::new(())).await.expect("it never fails");
+            }
+        });
+    });
+    std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"))
+}
+
+#[track_caller]
+fn is_one_warning(reports: &[String], words: &[&str]) {
+    let [report] = reports else { panic!("there are {} reports: {reports:#?}", reports.len()) };
+    assert!(report.starts_with("WARN message="), "{report}");
+    words.iter().for_each(|words| assert!(report.contains(words), "{words}: {report}"));
+}
+
+#[test]
+fn a_layer_that_is_applied_twice_is_reported_once_with_the_remedy() {
+    for (name, styles) in [
+        ("twice-told", vec![HeaderStyle::Draft]),
+        ("twice-triple", vec![HeaderStyle::XRateLimit(Reset::Seconds)]),
+        ("twice-untold", vec![]),
+    ] {
+        let limits = RateLimitLayer::new([minutely(name)]).headers(styles.clone());
+        let reports = reports_of_nested(&limits, &limits, 3);
+        is_one_warning(&reports, &["charged twice", "apply the layer once", ".cost(", &format!("limit=\"{name}\"")]);
+        // With permits, and rules that can be replaced.
+        let rules = LiveRules::new([minutely(&format!("live-{name}"))]);
+        let limits = RateLimitLayer::by_rules(&rules).headers(styles).permits();
+        is_one_warning(&reports_of_nested(&limits, &limits, 3), &["charged twice"]);
+    }
+}
+
+/// A route that hardly anybody visits.
+#[test]
+fn a_layer_that_is_applied_twice_is_reported_late_where_its_headers_tell() {
+    let limits = RateLimitLayer::new([minutely("twice-late")]);
+    let other = RateLimitLayer::new([minutely("not-twice")]);
+    assert_eq!(reports_of_nested(&limits, &other, 100), [] as [&str; 0]);
+    is_one_warning(&reports_of_nested(&limits, &limits, 3), &["twice-late", "apply it once"]);
+}
+
+#[test]
+fn two_layers_with_limits_of_one_name_are_reported_once_with_the_remedy() {
+    let layer = || RateLimitLayer::new([minutely("shared-name"), minutely("shared-name-too")]);
+    let (outer, inner) = (layer(), RateLimitLayer::new([minutely("shared-name")]));
+    let reports = reports_of_nested(&outer, &inner, 200);
+    is_one_warning(&reports, &["a name of its own", "shared-name"]);
+}
+
+/// A route's own cost inside the router's layer, and layers that have nothing to do with each other.
+#[test]
+fn layers_that_are_meant_to_be_nested_are_not_reported() {
+    let limits = RateLimitLayer::new([minutely("route-cost")]);
+    assert_eq!(reports_of_nested(&limits, &limits.cost(10), 100), [] as [&str; 0]);
+    assert_eq!(reports_of_nested(&limits.cost(10), &limits.cost(10), 100), [] as [&str; 0]);
+    let other = RateLimitLayer::new([minutely("another-name")]);
+    assert_eq!(reports_of_nested(&limits, &other, 100), [] as [&str; 0]);
+    let costs = CostTable::new().path("/", 10);
+    assert_eq!(reports_of_nested(&other, &other.costs(costs), 100), [] as [&str; 0]);
 }
 
 #[derive(Debug)]

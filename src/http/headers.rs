@@ -6,6 +6,7 @@ use std::mem::discriminant;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
+use super::merge::{merge, merge_names};
 use super::text::{Number, Text, joined, number, numbers};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Outcome, Verdict};
@@ -61,8 +62,8 @@ pub enum Reset {
 /// RFC 6585 forbids caches to keep a 429; not all know.
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 const X_RATE_LIMIT: Names = Names {
@@ -159,6 +160,11 @@ impl Headers {
         self.styles.is_empty()
     }
 
+    /// The names of the limits, in quotes.
+    pub(super) fn limit_names(&self) -> impl Iterator<Item = &[u8]> {
+        self.limits.iter().map(|texts| &*texts.name)
+    }
+
     /// How many headers a response can have of them.
     pub(super) fn most(&self) -> usize {
         self.most
@@ -179,8 +185,8 @@ impl Headers {
         names
     }
 
-    /// Tells `decision`. What limiters further in have told stays: lists grow, and of triples the
-    /// one with less left stays.
+    /// Adds the headers for `decision` to those of layers further in: lists are merged, and of two
+    /// triples the one with less remaining stays.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         if let Some(draft) = self.draft(decision) {
             return draft.write(headers);
@@ -192,8 +198,8 @@ impl Headers {
         for style in &self.styles {
             match style {
                 HeaderStyle::Draft => {
-                    headers.append(RATE_LIMIT_POLICY, self.policies(decision, count));
-                    headers.append(RATE_LIMIT, self.standings(decision));
+                    let (policies, standings) = (self.policies(decision, count), self.standings(decision));
+                    DraftHeaders { policies, standings }.write(headers);
                 }
                 HeaderStyle::XRateLimit(reset) => {
                     self.write_triple(&X_RATE_LIMIT, *reset, decision, headers);
@@ -204,8 +210,10 @@ impl Headers {
                 HeaderStyle::Overage => {
                     let mut over = told(decision).filter(|outcome| outcome.uses_overage()).peekable();
                     if decision.is_allowed() && over.peek().is_some() {
-                        headers
-                            .append(RATE_LIMIT_OVERAGE, join(over.map(|outcome| &self.limits[outcome.limit()].name)));
+                        let names = join(over.map(|outcome| &self.limits[outcome.limit()].name));
+                        if headers.append(RATE_LIMIT_OVERAGE, names) {
+                            merge_names(&RATE_LIMIT_OVERAGE, headers);
+                        }
                     }
                 }
                 HeaderStyle::XRetryAfter => {
@@ -319,7 +327,9 @@ impl Headers {
     fn write_triple(&self, names: &Names, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {
         let Some(outcome) = told(decision).reduce(tighter) else { return };
         let told = headers.get(&names.remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
-        if told.is_some_and(|left| left <= outcome.remaining()) {
+        // Beside a `Retry-After` from further in, it is of the limit that denies.
+        let is_of_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
+        if told.is_some_and(|left| is_of_denial || left <= outcome.remaining()) {
             return;
         }
         let reset = match reset {
@@ -336,7 +346,9 @@ impl Headers {
 impl DraftHeaders {
     pub(super) fn write(self, headers: &mut HeaderMap) {
         headers.append(RATE_LIMIT_POLICY, self.policies);
-        headers.append(RATE_LIMIT, self.standings);
+        if headers.append(RATE_LIMIT, self.standings) {
+            merge(headers);
+        }
     }
 }
 

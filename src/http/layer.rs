@@ -57,6 +57,20 @@ use crate::when::Condition;
 /// Further out, put what a refusal should pass through too: tracing, CORS (or browsers can't read
 /// a 429, and preflights are counted). Further in, what is not to run for refused requests.
 ///
+/// # Layers around each other
+///
+/// Each layer charges the requests that pass it. Apply one layer once to a request: on the router or on its routes.
+/// The exception is a route with a [cost](Self::cost) of its own, inside the same limiter's layer on the router.
+///
+/// A layer that is applied twice charges twice. It can't be told from a handler that calls its own service once
+/// more with the extensions of the request that it handles, such as for the parts of a batch, and those must not pass
+/// free. The first time that it happens, `tracing` gets a warning with the remedy: among the first 64 requests of the
+/// limiter in any case, and later where the [draft's headers](HeaderStyle::Draft) are told.
+///
+/// Different layers around each other merge what they tell: the draft's headers list each name once, of two
+/// limits with one name that with less remaining (which is warned of, too: give each a name of its own), and an
+/// `X-RateLimit` triple is of the limit that denies, or else of the one with least remaining.
+///
 /// In Axum, use `route_layer` rather than `layer` on
 /// a single method router: Rust can't infer the error type of the latter when there are two.
 #[derive(Clone)]
@@ -245,8 +259,8 @@ impl RateLimitLayer {
     /// what that has charged. If that is denied, the request is, and what was charged is given
     /// back. On its own, it charges the cost. A lower cost gives the difference back, but the request
     /// has to get past the router's layer first: to exempt a route whatever is left, give it the cost
-    /// 0 in a table ([`costs`](Self::costs)), or leave it outside. The same limiter, passed twice at
-    /// the same cost, charges twice.
+    /// 0 in a table ([`costs`](Self::costs)), or leave it outside. One
+    /// layer that is [applied twice](Self#layers-around-each-other) charges twice.
     ///
     /// Limits with a [`cost`](Limit::cost) of their own are not concerned. For a
     /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), prefer [`costs`](Self::costs): charged in two

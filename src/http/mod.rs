@@ -1,7 +1,8 @@
 //! Where requests meet limits: the layer, its service, and all that makes responses.
 //!
 //! A request's way: [`service`] → [`visit`] → [`charge`] (keys, costs, the store) → on, after a
-//! wait or not ([`future`]), or out ([`rejection`], [`wording`], [`grpc`]) → [`headers`]. Whoever charges
+//! wait or not ([`future`]), or out ([`rejection`], [`wording`], [`grpc`]) → [`headers`], which [`merge`]
+//! unites with those of layers further in. Whoever charges
 //! it more or less on its way writes that into one [`ledger`]: a route, its handler ([`permit`]), and its
 //! response ([`settle`]).
 
@@ -16,6 +17,7 @@ mod keep_body;
 mod layer;
 mod ledger;
 mod lists;
+mod merge;
 mod permit;
 mod rejection;
 mod service;

@@ -72,6 +72,7 @@ impl<S: Clone> RateLimit<S> {
     where
         S: Service<Request<B>>,
     {
+        self.shared.mark(request.extensions_mut());
         let visit = Visit::of(&self.shared, &request);
         match visit.ask(&RequestHead::of(&request)) {
             Asking::GoOn => ResponseFuture::passing(self.inner.call(request)),

@@ -5,10 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use http::Extensions;
+use smallvec::SmallVec;
+
 use super::headers::Headers;
 use super::lists::Lists;
+use super::merge::is_news;
 use super::wording::Wording;
 use crate::cost::Cost;
+#[cfg(feature = "tracing")]
+use crate::limit::Limit;
 use crate::limit::{Following, Set};
 use crate::resilience::Guard;
 
@@ -37,7 +43,18 @@ pub(super) struct Identity {
     variants: AtomicUsize,
     /// It was reported that the server does not provide a key.
     pub(super) has_reported: AtomicBool,
+    /// How many requests were marked, to find out whether a layer is applied twice.
+    marked: AtomicUsize,
+    /// It was reported that a layer is applied twice.
+    has_reported_twice: AtomicBool,
 }
+
+/// How many requests are marked. A mark takes an allocation or two, which most requests are to be spared.
+const MARKED: usize = 64;
+
+/// A mark among a request's extensions: the limiters' variants that it has passed.
+#[derive(Clone, Default)]
+struct Passed(SmallVec<[Arc<AtomicBool>; 2]>);
 
 /// A way in which a limiter charges, and whether it is in use. A copy is another one.
 #[derive(Debug, Default)]
@@ -87,6 +104,34 @@ impl Shared {
     pub(super) fn note_use(&self) {
         if !self.variant.0.swap(true, Ordering::Relaxed) {
             self.identity.variants.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks one of the first requests, and reports if it has come through the same layer before.
+    #[inline]
+    pub(super) fn mark(self: &Arc<Self>, extensions: &mut Extensions) {
+        if self.identity.marked.load(Ordering::Relaxed) < MARKED {
+            self.mark_first(extensions);
+        }
+    }
+
+    #[cold]
+    fn mark_first(self: &Arc<Self>, extensions: &mut Extensions) {
+        self.identity.marked.fetch_add(1, Ordering::Relaxed);
+        let Passed(variants) = extensions.get_or_insert_default();
+        if !variants.iter().any(|variant| Arc::ptr_eq(variant, &self.variant.0)) {
+            variants.push(self.variant.0.clone());
+        } else if !self.identity.has_reported_twice.swap(true, Ordering::Relaxed) {
+            let present = self.present();
+            // Not once more when its headers are merged.
+            present.headers.limit_names().for_each(|name| _ = is_news(name));
+            #[cfg(feature = "tracing")]
+            tracing::warn!(
+                limit = present.guard.limits().as_slice().first().map_or("", Limit::name),
+                "a request passed the same layer twice, and was charged twice: apply the layer once, to a router or \
+                 to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
+                 requests to its own service, it must not copy the extensions of the request it handles",
+            );
         }
     }
 

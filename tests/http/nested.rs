@@ -1,1 +1,115 @@
-//! Limiters around each other.
+//! Limiters around each other: what clients are told of limits of the same name.
+
+use std::convert::Infallible;
+use std::future::ready;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceBuilder, service_fn};
+use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
+
+use crate::answer::{Answer, Member, ask};
+use crate::service::{Hello, get};
+use crate::store::still;
+
+fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
+    RateLimitLayer::new(limits).store(still())
+}
+
+fn hourly(name: &str, limit: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_hour(limit))
+}
+
+fn daily(name: &str, limit: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(limit))
+}
+
+/// What `outer` around `inner` tells of a first request.
+async fn told(outer: RateLimitLayer, inner: RateLimitLayer) -> Answer {
+    ask(&ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default()), get("/")).await
+}
+
+#[tokio::test]
+async fn of_two_limits_of_one_name_the_one_with_less_left_is_told() {
+    let policies = [Member::new("api", &[("q", 5), ("w", 3_600)])];
+    let standings = [Member::new("api", &[("r", 4), ("t", 3_600)])];
+    let few = || layer([hourly("api", 5)]);
+    let many = || layer([daily("api", 9)]);
+    for (outer, inner) in [(few(), many()), (many(), few())] {
+        let answer = told(outer, inner).await;
+        assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
+    }
+    // The same where several styles are told, or a note goes with the request.
+    let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)];
+    for (outer, inner) in [(few().permits(), many()), (many(), few().headers(styles)), (many().headers(styles), few())]
+    {
+        let answer = told(outer, inner).await;
+        assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
+    }
+}
+
+#[tokio::test]
+async fn limits_of_other_names_stay_in_their_order() {
+    let name = r#"a, "b\"#;
+    let outer = layer([hourly("outer", 8), hourly(name, 3), hourly("api", 5)]);
+    let inner = layer([daily("api", 9), daily("inner", 7), daily(name, 2)]);
+    let answer = told(outer, inner).await;
+    let named = |members: Vec<Member>, key| -> Vec<(String, i64)> {
+        members.into_iter().map(|member| (member.name.clone(), member.get(key).unwrap())).collect()
+    };
+    let expected = |members: [(&str, i64); 4]| members.map(|(name, number)| (name.to_owned(), number));
+    assert_eq!(named(answer.standings(), "r"), expected([("inner", 6), (name, 1), ("outer", 7), ("api", 4)]));
+    assert_eq!(named(answer.policies(), "q"), expected([("inner", 7), (name, 2), ("outer", 8), ("api", 5)]));
+    assert_eq!(named(answer.policies(), "w")[1..3], [(name.to_owned(), 86_400), ("outer".to_owned(), 3_600)]);
+}
+
+/// Headers of the service behind are merged, too, and left as they are if they can't be read.
+#[tokio::test]
+async fn what_the_service_tells_itself_is_merged_or_left_alone() {
+    let told_by_inner = async |policy: &'static str, standing: &'static str| {
+        let inner = service_fn(move |_: Request<()>| {
+            let response = Response::builder().header("ratelimit-policy", policy).header("ratelimit", standing);
+            ready(Ok::<_, Infallible>(response.body(String::new()).unwrap()))
+        });
+        let answer = ask(&layer([hourly("api", 5)]).layer(inner), get("/")).await;
+        (answer.all("ratelimit-policy").join(" | "), answer.all("ratelimit").join(" | "))
+    };
+    let own = (r#""api";q=5;w=3600"#, r#""api";r=4;t=3600"#);
+    let both = |(policy, standing): (&str, &str)| (policy.to_owned(), standing.to_owned());
+    assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";r=2"#).await, both((r#""api";q=7"#, r#""api";r=2"#)));
+    assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";r=6"#).await, both(own));
+    // Without the number that is left, it says nothing.
+    assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";t=6"#).await, both(own));
+    assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";t=6;r=0"#).await.1, r#""api";t=6;r=0"#);
+    // A policy that is not told with its standing goes with the name.
+    assert_eq!(told_by_inner(r#""other";q=7"#, r#""api";r=6"#).await.0, r#""other";q=7, "api";q=5;w=3600"#);
+    for unreadable in ["limit=5, remaining=1", r#""api"#, "\"a\\", ",,", "api;r=1", ""] {
+        let (policy, standing) = told_by_inner(unreadable, unreadable).await;
+        assert_eq!((policy, standing), (format!("{unreadable} | {}", own.0), format!("{unreadable} | {}", own.1)));
+    }
+}
+
+#[tokio::test]
+async fn overage_of_one_name_is_told_once() {
+    let soft = |names: &[&str]| {
+        let limits = names.iter().map(|name| hourly(name, 1).soft(200));
+        layer(limits.collect::<Vec<_>>()).headers([HeaderStyle::Overage])
+    };
+    let service = ServiceBuilder::new().layer(soft(&["a", "b"])).layer(soft(&["b", "c"])).service(Hello::default());
+    ask(&service, get("/")).await;
+    let answer = ask(&service, get("/")).await;
+    assert_eq!(answer.all("ratelimit-overage").join(", "), r#""b", "c", "a""#);
+}
+
+/// `Retry-After` is that of the inner layer: a client that reads the triple beside it must not find another limit.
+#[tokio::test]
+async fn the_triple_of_a_denial_stays() {
+    let style = [HeaderStyle::XRateLimit(Reset::Seconds)];
+    let inner = layer([hourly("inner", 5)]).headers(style).cost(3);
+    let outer = layer([daily("outer", 3)]).headers(style);
+    let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
+    assert!(!ask(&service, get("/")).await.is_refused());
+    let denied = ask(&service, get("/")).await;
+    assert!(denied.is_refused());
+    let triple = ["limit", "remaining", "reset"].map(|name| denied.header(&format!("x-ratelimit-{name}")).unwrap());
+    assert_eq!((triple, denied.header("retry-after")), (["5", "2", "3600"], Some("3600")));
+}
