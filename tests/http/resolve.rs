@@ -170,6 +170,30 @@ fn what_is_not_well_formed_is_for_nobody() {
     }
 }
 
+/// RFC 9110, 5.6.4: in a quoted string, a backslash stands for the character after it, whichever that is.
+#[test]
+fn a_backslash_before_any_character_of_a_quoted_value_stands_for_that_character() {
+    let escaped = |text: &str| text.chars().map(|character| format!("\\{character}")).collect::<String>();
+    for (node, client) in [
+        ("192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1:4711", "192.0.2.1"),
+        ("192.0.2.1:_port", "192.0.2.1"),
+        ("[2001:db8::a]", "2001:db8::a"),
+        ("[2001:DB8::a%eth0]:80", "2001:db8::a"),
+    ] {
+        forwarded(&[&format!("for=\"{}\"", escaped(node))], client);
+        forwarded(&[&format!("host=\"{}\";for=\"{node}\", for=10.0.0.2", escaped("a, \"b\\\";for="))], client);
+        // One at a time, at every place.
+        for place in 0..node.len() {
+            let (before, after) = node.split_at(place);
+            forwarded(&[&format!("for=198.51.100.9, for=\"{before}\\{after}\", for=10.0.0.2")], client);
+            // Two are a backslash, three one and a character: neither is in any address.
+            forwarded(&[&format!("for=198.51.100.9, for=\"{before}\\\\{after}\", for=10.0.0.2")], "10.0.0.2");
+            forwarded(&[&format!("for=198.51.100.9, for=\"{before}\\\\\\{after}\", for=10.0.0.2")], "10.0.0.2");
+        }
+    }
+}
+
 #[test]
 fn what_is_longer_than_any_address_is_none() {
     let long = |escaped: usize| format!("for=\"192.0.2.1:_{}\"", "\\a".repeat(escaped));
