@@ -57,6 +57,9 @@ use crate::when::Condition;
 /// Further out, put what a refusal should pass through too: tracing, CORS (or browsers can't read
 /// a 429, and preflights are counted). Further in, what is not to run for refused requests.
 ///
+/// In Axum, use `route_layer` rather than `layer` on
+/// a single method router: Rust can't infer the error type of the latter when there are two.
+///
 /// # Layers around each other
 ///
 /// Each layer charges the requests that pass it. Apply one layer once to a request: on the router or on its routes.
@@ -70,9 +73,6 @@ use crate::when::Condition;
 /// Different layers around each other merge what they tell: the draft's headers list each name once, of two
 /// limits with one name that with less remaining (which is warned of, too: give each a name of its own), and an
 /// `X-RateLimit` triple is of the limit that denies, or else of the one with least remaining.
-///
-/// In Axum, use `route_layer` rather than `layer` on
-/// a single method router: Rust can't infer the error type of the latter when there are two.
 #[derive(Clone)]
 #[must_use]
 pub struct RateLimitLayer {
