@@ -171,6 +171,30 @@ fn layers_that_are_meant_to_be_nested_are_not_reported() {
     assert_eq!(reports_of_nested(&other, &other.costs(costs), 100), [] as [&str; 0]);
 }
 
+#[derive(Clone)]
+struct Account(u64);
+
+/// As with a layer that is outside the one that sets the extension: without the line, everybody would get
+/// 400, and nobody would know why.
+#[test]
+fn a_missing_extension_is_reported_once_with_the_remedy() {
+    let limit =
+        || Limit::new("per-account", FixedWindow::per_minute(1)).by(key::extension(|account: &Account| account.0));
+    let reports = reports_of(&RateLimitLayer::new([limit()]));
+    let [report] = reports.as_slice() else { panic!("there are {} reports: {reports:#?}", reports.len()) };
+    assert!(report.starts_with("ERROR message="), "{report}");
+    assert!(report.contains("outside"), "{report}");
+    assert!(report.contains("reports::Account"), "{report}");
+    assert!(report.contains("limit=\"per-account\""), "{report}");
+    // Both kinds of missing keys are reported, whichever comes first.
+    let both = RateLimitLayer::new([by_peer().on_missing_key(MissingKey::Skip), limit()]);
+    assert_eq!(reports_of(&both).len(), 2);
+    // What to do without the extension was chosen: some requests are meant to have none.
+    for policy in [MissingKey::Skip, MissingKey::Share] {
+        assert_eq!(reports_of(&RateLimitLayer::new([limit().on_missing_key(policy)])), [] as [&str; 0]);
+    }
+}
+
 #[derive(Debug)]
 struct Broken;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::Response;
@@ -163,7 +163,7 @@ enum Instead {
 }
 
 fn instead(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) -> Result<Instead, Failure> {
-    report(limit, missing, shared);
+    report(limit, policy, missing, shared);
     match policy {
         _ if missing == Missing::NotApplicable => Ok(Instead::Skip),
         _ if missing == Missing::Ambiguous => Err(Failure::MissingKey(missing)),
@@ -173,19 +173,39 @@ fn instead(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) -
     }
 }
 
-/// Says once what only the operator can mend.
-fn report(limit: &str, missing: Missing, shared: &Shared) {
-    if missing == Missing::FromServer && !shared.identity.has_reported.swap(true, Ordering::Relaxed) {
-        #[cfg(feature = "tracing")]
-        tracing::error!(
-            limit,
-            "no request has a key for this limit: the server does not provide it. For peers' addresses with Axum, \
-             serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with Tonic, enable the feature `tonic`; \
-             otherwise, insert a `PeerAddr` extension",
-        );
-        #[cfg(not(feature = "tracing"))]
-        let _ = limit;
+/// Logs once per limiter what only the operator can correct.
+fn report(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) {
+    let is_first = |has_reported: &AtomicBool| !has_reported.swap(true, Ordering::Relaxed);
+    match missing {
+        Missing::FromServer if is_first(&shared.identity.has_reported) => {
+            #[cfg(feature = "tracing")]
+            tracing::error!(
+                limit,
+                "no request has a key for this limit: the server does not provide it. For peers' addresses with Axum, \
+                 serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with Tonic, enable the feature \
+                 `tonic`; otherwise, insert a `PeerAddr` extension",
+            );
+        }
+        // With another policy, requests without the extension are expected.
+        Missing::Extension(extension)
+            if policy == MissingKey::Deny && is_first(&shared.identity.has_reported_extension) =>
+        {
+            #[cfg(feature = "tracing")]
+            tracing::error!(
+                limit,
+                extension,
+                "a request was rejected because it lacks the extension that this limit's key is taken from. If no \
+                 request has it, put the layer that sets it outside the rate limit layer (with Axum, call `.layer` \
+                 for it later). If only some have it, add another key with `.or(…)` or choose a policy with \
+                 `Limit::on_missing_key`",
+            );
+            #[cfg(not(feature = "tracing"))]
+            let _ = extension;
+        }
+        _ => {}
     }
+    #[cfg(not(feature = "tracing"))]
+    let _ = limit;
 }
 
 /// A charge whose key has yet to be found out.

@@ -36,7 +36,9 @@ pub(super) fn content_type<'a>(head: &RequestHead<'a>) -> Option<&'a HeaderValue
 pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue, more: usize) -> Response<Bytes> {
     let status = match rejection.reason() {
         Reason::Limited { .. } => RESOURCE_EXHAUSTED,
-        Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable | Missing::Ambiguous) => INVALID_ARGUMENT,
+        Reason::MissingKey(
+            Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable | Missing::Ambiguous,
+        ) => INVALID_ARGUMENT,
         Reason::MissingKey(Missing::FromServer) => INTERNAL,
         Reason::Listed(Refusal::TooManyRequests) => RESOURCE_EXHAUSTED,
         Reason::Listed(_) => PERMISSION_DENIED,

@@ -48,9 +48,9 @@ impl<'a> Rejection<'a> {
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable | Missing::Ambiguous) => {
-                StatusCode::BAD_REQUEST
-            }
+            Reason::MissingKey(
+                Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable | Missing::Ambiguous,
+            ) => StatusCode::BAD_REQUEST,
             Reason::MissingKey(Missing::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::Listed(refusal) => refusal.status().unwrap_or(StatusCode::FORBIDDEN),
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
@@ -94,7 +94,7 @@ impl<'a> Rejection<'a> {
                 return ["Too many requests: try again in ", number.format(seconds), " seconds."];
             }
             (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.",
-            (Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable), _) => {
+            (Reason::MissingKey(Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable), _) => {
                 "The request does not say whom to count it for."
             }
             (Reason::MissingKey(Missing::Ambiguous), _) => "Ambiguous client identifier: send it once.",

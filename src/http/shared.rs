@@ -47,6 +47,8 @@ pub(super) struct Identity {
     marked: AtomicUsize,
     /// It was reported that a layer is applied twice.
     has_reported_twice: AtomicBool,
+    /// Whether it was logged that a request lacks an extension.
+    pub(super) has_reported_extension: AtomicBool,
 }
 
 /// How many requests are marked. A mark takes an allocation or two, which most requests are to be spared.

@@ -104,9 +104,9 @@ fn problem(rejection: &Rejection<'_>) -> Bytes {
             "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
-        Reason::MissingKey(Missing::FromRequest | Missing::NotApplicable | Missing::Ambiguous) => {
-            ("about:blank", "Bad Request")
-        }
+        Reason::MissingKey(
+            Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable | Missing::Ambiguous,
+        ) => ("about:blank", "Bad Request"),
         Reason::Listed(Refusal::TooManyRequests) => ("about:blank", "Too Many Requests"),
         Reason::Listed(_) => ("about:blank", "Forbidden"),
         Reason::MissingKey(Missing::FromServer) => ("about:blank", "Internal Server Error"),

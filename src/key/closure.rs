@@ -13,6 +13,10 @@ use crate::request::RequestHead;
 /// is the outermost, and that the limiter has to be further in than what inserts the extension. The other
 /// way round, every request is refused with 400.
 ///
+/// The first request without the extension that a limiter rejects is logged at `ERROR`, with the type's name. If some
+/// requests are meant to have none, choose another key for them with [`or`](KeyExtractor::or), or a policy with
+/// [`Limit::on_missing_key`](crate::Limit::on_missing_key): then nothing is logged.
+///
 /// ```
 /// #[derive(Clone)]
 /// struct User {
@@ -53,7 +57,7 @@ where
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         match head.extensions.get() {
             Some(extension) => done(&(self.key)(extension), key),
-            None => Extracted::Missing(Missing::FromRequest),
+            None => Extracted::Missing(Missing::Extension(std::any::type_name::<T>())),
         }
     }
 }

@@ -93,6 +93,9 @@ pub enum Missing {
     FromRequest,
     /// The server does not provide it, for any request: answered with 500, and reported.
     FromServer,
+    /// The request has no extension of the type with this name: answered with 400. If the limit denies such requests,
+    /// the first is logged, because a rate limit layer outside the layer that sets the extension denies them all.
+    Extension(&'static str),
     /// The limit is not meant for this request: it does not apply, whatever it says of missing keys.
     NotApplicable,
     /// The client has sent several keys, for example in a header that is [repeated](super#repeated-headers).
