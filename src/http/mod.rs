@@ -25,6 +25,7 @@ mod settle;
 mod shared;
 mod text;
 mod visit;
+mod wait;
 mod wording;
 
 pub use body::ResponseBody;

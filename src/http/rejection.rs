@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use super::text::Number;
+use super::wait::WaitText;
 use crate::key::Missing;
 use crate::list::Refusal;
 use crate::request::RequestHead;
@@ -80,29 +80,30 @@ impl<'a> Rejection<'a> {
         &self.head
     }
 
-    /// A sentence for people, which gives nothing away.
+    /// Returns a sentence for people, which gives away neither keys nor the causes of failures.
     #[must_use]
     pub fn message(&self) -> String {
-        self.sentence(&mut Number::new()).concat()
+        self.sentence(&mut WaitText::new()).concat()
     }
 
-    /// The same, in pieces: visible ASCII with nothing in it that JSON or gRPC would escape.
-    pub(super) fn sentence<'n>(&self, number: &'n mut Number) -> [&'n str; 3] {
-        let always = match (self.reason, self.retry_after_seconds()) {
-            (Reason::Limited { .. }, Some(1)) => "Too many requests: try again in 1 second.",
+    /// Returns the message in pieces: visible ASCII without anything that JSON or gRPC would escape.
+    pub(super) fn sentence<'n>(&self, wait: &'n mut WaitText) -> [&'n str; 7] {
+        let message = match (self.reason, self.retry_after_seconds()) {
             (Reason::Limited { .. }, Some(seconds)) => {
-                return ["Too many requests: try again in ", number.format(seconds), " seconds."];
+                let [number, unit, space, smaller_number, smaller_unit] = wait.format(seconds);
+                let start = "Too many requests: try again in ";
+                return [start, number, unit, space, smaller_number, smaller_unit, "."];
             }
             (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.",
             (Reason::MissingKey(Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable), _) => {
-                "The request does not say whom to count it for."
+                "Missing client identifier."
             }
             (Reason::MissingKey(Missing::Ambiguous), _) => "Ambiguous client identifier: send it once.",
-            (Reason::MissingKey(Missing::FromServer), _) => "The server can't tell whom to count the request for.",
+            (Reason::MissingKey(Missing::FromServer), _) => "Client address unavailable.",
             (Reason::Listed(Refusal::TooManyRequests), _) => "Too many requests.",
             (Reason::Listed(_), _) => "The request is refused.",
             (Reason::StoreFailed, _) => "Too busy to take the request: try again in a moment.",
         };
-        [always, "", ""]
+        [message, "", "", "", "", "", ""]
     }
 }

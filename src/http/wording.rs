@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 use super::grpc;
 use super::headers::{Headers, NO_STORE};
 use super::rejection::{Reason, Rejection};
-use super::text::{Number, concat, number};
+use super::text::number;
+use super::wait::WaitText;
 use crate::decision::Decision;
 use crate::key::Missing;
 use crate::list::Refusal;
@@ -88,9 +89,10 @@ fn custom(rejection: &Rejection<'_>, word: &Closure) -> Response<Bytes> {
 }
 
 fn text(rejection: &Rejection<'_>) -> Bytes {
-    let mut number = Number::new();
-    let [before, seconds, after] = rejection.sentence(&mut number).map(str::as_bytes);
-    concat([before, seconds, after, b"\n"]).into()
+    let mut wait = WaitText::new();
+    let mut pieces = ["\n"; 8];
+    pieces[..7].copy_from_slice(&rejection.sentence(&mut wait));
+    pieces.concat().into()
 }
 
 /// RFC 9457, with the types that the RateLimit draft registers.
@@ -112,11 +114,12 @@ fn problem(rejection: &Rejection<'_>) -> Bytes {
         Reason::MissingKey(Missing::FromServer) => ("about:blank", "Internal Server Error"),
     };
     let status = rejection.status();
-    let mut number = Number::new();
-    let [before, seconds, after] = rejection.sentence(&mut number);
+    let mut wait = WaitText::new();
     let mut pieces: SmallVec<[&str; 32]> = SmallVec::new();
     pieces.extend([r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()]);
-    pieces.extend([r#","detail":""#, before, seconds, after, "\""]);
+    pieces.push(r#","detail":""#);
+    pieces.extend(rejection.sentence(&mut wait));
+    pieces.push("\"");
     for (index, name) in rejection.violated.iter().enumerate() {
         pieces.push(if index == 0 { r#","violated-policies":[""# } else { r#",""# });
         // Names are printable ASCII: only two characters need an escape.

@@ -40,7 +40,7 @@ async fn a_refusal_is_plain_text_that_is_not_kept() {
     assert_eq!(refused.header("retry-after"), Some("60"));
     assert_eq!(refused.header("cache-control"), Some("no-store"));
     assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
-    assert_eq!(refused.body, "Too many requests: try again in 60 seconds.\n");
+    assert_eq!(refused.body, "Too many requests: try again in 1 minute.\n");
 }
 
 /// httprate#47, boundary#4094 and others: 0, or earlier than there is room.
@@ -113,7 +113,7 @@ async fn a_problem_as_json() {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
         "status": 429,
-        "detail": "Too many requests: try again in 60 seconds.",
+        "detail": "Too many requests: try again in 1 minute.",
         "violated-policies": ["a \"quoted\" \\name\\", "b"],
     });
     assert_eq!(problem, expected);
@@ -126,7 +126,7 @@ async fn a_problem_with_the_request_as_json() {
     let refused = ask(&service, get("/")).await;
     assert_eq!(refused.header("retry-after"), None);
     let problem: Value = serde_json::from_str(&refused.body).unwrap();
-    let detail = "The request does not say whom to count it for.";
+    let detail = "Missing client identifier.";
     assert_eq!(problem, json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}));
 }
 
@@ -146,7 +146,7 @@ async fn worded_by_a_closure() {
     });
     let refused = refusal(layer).await;
     assert_eq!(refused.status, StatusCode::IM_A_TEAPOT);
-    assert_eq!(refused.body, "<p>Too many requests: try again in 60 seconds.</p>");
+    assert_eq!(refused.body, "<p>Too many requests: try again in 1 minute.</p>");
     assert_eq!(refused.header("retry-after"), Some("60"));
     assert_eq!(refused.header("cache-control"), Some("no-store"));
     assert_eq!(refused.header("content-type"), None);

@@ -102,7 +102,7 @@ async fn data_need_not_be_bytes() {
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Frames::<Chunk>::new())));
     let service = one().layer(inner);
     assert_eq!(ask(&service, get("/")).await.body, "one two three");
-    assert_eq!(ask(&service, get("/")).await.body, "Too many requests: try again in 60 seconds.\n");
+    assert_eq!(ask(&service, get("/")).await.body, "Too many requests: try again in 1 minute.\n");
 }
 
 /// Fails after its first frame.
@@ -197,7 +197,7 @@ async fn lengths_are_known_where_they_were() {
         frame
     };
     assert_eq!(sizes().await, "hello");
-    assert_eq!(sizes().await, "Too many requests: try again in 60 seconds.\n");
+    assert_eq!(sizes().await, "Too many requests: try again in 1 minute.\n");
     let empty = ResponseBody::<Full<Bytes>>::default();
     assert!(empty.is_end_stream());
     assert_eq!(Answer::of(Response::new(empty)).await.body, "");

@@ -74,7 +74,7 @@ async fn a_request_past_the_proxies_has_no_key() {
     let server = serve(TrustedProxies::hops(2).x_forwarded_for()).await;
     let answer = send(&server, &[(XFF, "192.0.2.1")]).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
-    assert_eq!(answer.body, "The request does not say whom to count it for.\n");
+    assert_eq!(answer.body, "Missing client identifier.\n");
     assert!(!is_refused(&server, &[(XFF, "192.0.2.1, 198.51.100.1")]).await);
     assert!(is_refused(&server, &[(XFF, "6.6.6.6, 192.0.2.1, 198.51.100.2")]).await);
 }
