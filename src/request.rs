@@ -1,7 +1,7 @@
 //! What keys and costs are taken from.
 
 use http::header::{AsHeaderName, HeaderValue};
-use http::{Extensions, HeaderMap, Method, Request, Uri};
+use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
 /// The head of a request: all but its body.
 ///
@@ -20,6 +20,8 @@ pub struct RequestHead<'a> {
     pub method: &'a Method,
     /// Its URI.
     pub uri: &'a Uri,
+    /// Its version of HTTP.
+    pub version: Version,
     /// Its headers.
     pub headers: &'a HeaderMap,
     /// What the server and the layers further out say of it.
@@ -33,6 +35,7 @@ impl<'a> RequestHead<'a> {
         Self {
             method: request.method(),
             uri: request.uri(),
+            version: request.version(),
             headers: request.headers(),
             extensions: request.extensions(),
         }
@@ -75,6 +78,7 @@ pub(crate) struct Repeated;
 pub(crate) struct OwnHead {
     method: Method,
     uri: Uri,
+    version: Version,
     headers: HeaderMap,
     extensions: Extensions,
 }
@@ -84,12 +88,14 @@ impl OwnHead {
         Self {
             method: head.method.clone(),
             uri: head.uri.clone(),
+            version: head.version,
             headers: head.headers.clone(),
             extensions: head.extensions.clone(),
         }
     }
 
     pub(crate) fn head(&self) -> RequestHead<'_> {
-        RequestHead { method: &self.method, uri: &self.uri, headers: &self.headers, extensions: &self.extensions }
+        let Self { method, uri, version, headers, extensions } = self;
+        RequestHead { method, uri, version: *version, headers, extensions }
     }
 }

@@ -1,13 +1,15 @@
-//! Refusals for gRPC: an HTTP status says nothing to its clients but "unavailable, try again".
+//! Rejections of gRPC requests, whose clients take any HTTP error for "unavailable, try again".
 //!
-//! A refusal is "trailers-only": HTTP 200, no body, and the status among the headers.
+//! Such a response is "trailers-only": HTTP 200, no body, and the status among the headers. That is so for gRPC-Web,
+//! too, whose clients look for `grpc-status` in the headers before they read the body.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode, Version};
 
+use super::grpc_details;
 use super::headers::NO_STORE;
 use super::rejection::{Reason, Rejection};
 use super::text::number;
@@ -17,6 +19,7 @@ use crate::request::RequestHead;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 // https://grpc.io/docs/guides/status-codes/
@@ -26,14 +29,72 @@ const RESOURCE_EXHAUSTED: u64 = 8;
 const INTERNAL: u64 = 13;
 const UNAVAILABLE: u64 = 14;
 
-/// The content type of a gRPC or gRPC-Web request, which its response must have too.
-pub(super) fn content_type<'a>(head: &RequestHead<'a>) -> Option<&'a HeaderValue> {
-    let value = head.headers.get(CONTENT_TYPE)?;
-    let rest = value.as_bytes().strip_prefix(b"application/grpc")?;
-    matches!(rest.first(), None | Some(b'+' | b'-' | b';')).then_some(value)
+/// A protocol and the content types that a response in it can have.
+struct Protocol {
+    /// Whether it works over HTTP/1, as gRPC-Web does.
+    is_web: bool,
+    base: &'static str,
+    proto: &'static str,
+    json: &'static str,
 }
 
-pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue, more: usize) -> Response<Bytes> {
+const PROTOCOLS: [Protocol; 3] = [
+    Protocol {
+        is_web: false,
+        base: "application/grpc",
+        proto: "application/grpc+proto",
+        json: "application/grpc+json",
+    },
+    Protocol {
+        is_web: true,
+        base: "application/grpc-web",
+        proto: "application/grpc-web+proto",
+        json: "application/grpc-web+json",
+    },
+    Protocol {
+        is_web: true,
+        base: "application/grpc-web-text",
+        proto: "application/grpc-web-text+proto",
+        json: "application/grpc-web-text+json",
+    },
+];
+
+/// Returns the content type of the response to a genuine gRPC or gRPC-Web request, and `None` for any other request.
+///
+/// A client of another service must not get 200 for its rejection by a header alone: genuine requests are `POST`, have one
+/// content type, and come over HTTP/2 or later unless they are gRPC-Web. The response's type is never copied from the
+/// request: without its parameters, and without a message format other than `proto` and `json`.
+pub(super) fn content_type(head: &RequestHead<'_>) -> Option<&'static str> {
+    if *head.method != Method::POST {
+        return None;
+    }
+    let mut values = head.headers.get_all(CONTENT_TYPE).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let media_type = value.to_str().ok()?.split(';').next()?.trim();
+    let (base, format) = match media_type.split_once('+') {
+        Some((base, format)) => (base, Some(format)),
+        None => (media_type, None),
+    };
+    let protocol = PROTOCOLS.iter().find(|protocol| protocol.base.eq_ignore_ascii_case(base))?;
+    if !protocol.is_web && head.version < Version::HTTP_2 {
+        return None;
+    }
+    match format {
+        None => Some(protocol.base),
+        Some(format) if format.eq_ignore_ascii_case("proto") => Some(protocol.proto),
+        Some(format) if format.eq_ignore_ascii_case("json") => Some(protocol.json),
+        Some(format) => is_token(format).then_some(protocol.base),
+    }
+}
+
+/// Whether a text is a token of RFC 9110, as a media type's subtype is.
+fn is_token(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_allowed)
+}
+
+/// Builds the response to a request whose response has this [`content_type`], with room for `more` headers.
+pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, more: usize) -> Response<Bytes> {
     let status = match rejection.reason() {
         Reason::Limited { .. } => RESOURCE_EXHAUSTED,
         Reason::MissingKey(
@@ -44,31 +105,35 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &HeaderValue, mo
         Reason::Listed(_) => PERMISSION_DENIED,
         Reason::StoreFailed => UNAVAILABLE,
     };
+    let message = rejection.message();
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
-    // These, and the body's length, which servers tell.
-    headers.reserve(6 + more);
-    headers.insert(CONTENT_TYPE, content_type.clone());
+    // The six below, and the body's length, which servers add.
+    headers.reserve(7 + more);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, NO_STORE);
     headers.insert(GRPC_STATUS, number(status));
-    // With nothing in it to be encoded.
-    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(rejection.message())) {
-        headers.insert(GRPC_MESSAGE, message);
-    }
     let wait = match rejection.reason() {
         Reason::Limited { retry_after } => Some(retry_after),
         Reason::StoreFailed => Some(rejection.retry_after_seconds().map(Duration::from_secs)),
         Reason::Listed(_) => Some(None),
         Reason::MissingKey(_) => None,
     };
+    if let Some(details) = grpc_details::header(status, &message, wait.flatten(), rejection.violated()) {
+        headers.insert(GRPC_STATUS_DETAILS, details);
+    }
     if let Some(retry_after) = wait {
-        // Negative: don't retry (gRFC A6). The largest that it can tell is 24 days.
+        // Negative: don't retry (gRFC A6). The longest wait that fits is 24 days.
         let pushback = match retry_after {
             Some(wait) => number(wait.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as u64),
             None => HeaderValue::from_static("-1"),
         };
         headers.insert(GRPC_RETRY_PUSHBACK_MS, pushback);
+    }
+    // Messages have nothing in them that would have to be percent-encoded.
+    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(message)) {
+        headers.insert(GRPC_MESSAGE, message);
     }
     response
 }

@@ -14,7 +14,7 @@ use super::lists::Lists;
 use super::rejection::Rejection;
 use super::service::RateLimit;
 use super::shared::{Shared, Variant};
-use super::wording::Wording;
+use super::wording::{Body, Wording};
 use crate::cost::{Cost, CostTable};
 use crate::error::{ConfigError, or_panic};
 use crate::limit::{Following, Limit, LiveRules};
@@ -356,13 +356,13 @@ impl RateLimitLayer {
     ///
     /// Say so before [`cost`](Self::cost), as of a store.
     pub fn problem_json(mut self) -> Self {
-        self.shared().wording = Wording::ProblemJson;
+        self.shared().wording.body = Body::ProblemJson;
         self
     }
 
     /// Answers refused requests with what a closure makes of them: a response whose body is text or
-    /// bytes, whole. `Retry-After` and `Cache-Control` are added where it has not set them. gRPC
-    /// requests are answered as ever. It words all refusals, whatever their
+    /// bytes, whole. `Retry-After` and `Cache-Control` are added where it has not set them. Genuine gRPC
+    /// requests are answered as [`grpc_rejections`](Self::grpc_rejections) says. It words all refusals, whatever their
     /// [reason](crate::Rejection::reason).
     ///
     /// Say so before [`cost`](Self::cost), as of a store.
@@ -382,7 +382,31 @@ impl RateLimitLayer {
         mut self,
         word: impl Fn(&Rejection<'_>) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
-        self.shared().wording = Wording::Custom(Arc::new(move |rejection| word(rejection).map(Into::into)));
+        self.shared().wording.body = Body::Custom(Arc::new(move |rejection| word(rejection).map(Into::into)));
+        self
+    }
+
+    /// Chooses whether genuine gRPC and gRPC-Web requests are rejected with a gRPC status: they are by default.
+    /// Call before [`cost`](Self::cost); layers already derived are unaffected.
+    ///
+    /// gRPC clients take the HTTP status 429 for "unavailable", which many retry at once. So a request that is
+    /// genuinely gRPC gets 200 OK with `grpc-status`, as that protocol wants, and error details
+    /// (`google.rpc.RetryInfo` and `QuotaFailure`) that name the limits that deny. A request is genuine if it is a
+    /// `POST` with the content type `application/grpc` over HTTP/2 or later, or with `application/grpc-web` or
+    /// `application/grpc-web-text` over any version of HTTP.
+    ///
+    /// Any client can send such a request. Where the service behind the limits serves no gRPC, turn this off: then every
+    /// rejection has an HTTP error status, and whatever counts 429 or 403, such as a proxy or a ban list, counts them
+    /// all.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]).grpc_rejections(false);
+    /// # let _ = limits;
+    /// ```
+    pub fn grpc_rejections(mut self, enabled: bool) -> Self {
+        self.shared().wording.grpc = enabled;
         self
     }
 

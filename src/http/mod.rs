@@ -11,6 +11,7 @@ mod body;
 mod charge;
 mod future;
 mod grpc;
+mod grpc_details;
 mod headers;
 mod in_flight;
 mod keep_body;

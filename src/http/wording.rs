@@ -16,22 +16,31 @@ use super::wait::WaitText;
 use crate::decision::Decision;
 use crate::key::Missing;
 use crate::list::Refusal;
+use crate::request::RequestHead;
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 pub(super) type Closure = dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync;
 
-/// How refusals are worded.
+/// How rejections are answered.
+#[derive(Clone, Debug)]
+pub(super) struct Wording {
+    pub(super) body: Body,
+    /// Whether genuine gRPC requests are answered with a gRPC status.
+    pub(super) grpc: bool,
+}
+
+/// The body of a rejection over plain HTTP.
 #[derive(Clone, Default)]
-pub(super) enum Wording {
+pub(super) enum Body {
     #[default]
     PlainText,
     ProblemJson,
     Custom(Arc<Closure>),
 }
 
-impl fmt::Debug for Wording {
+impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PlainText => "PlainText",
@@ -41,27 +50,38 @@ impl fmt::Debug for Wording {
     }
 }
 
+impl Default for Wording {
+    fn default() -> Self {
+        Self { body: Body::default(), grpc: true }
+    }
+}
+
 impl Wording {
-    /// Whether it says which limits have no room.
-    pub(super) fn names_limits(&self) -> bool {
-        !matches!(self, Self::PlainText)
+    /// Returns the content type of a gRPC response, if the request gets one.
+    pub(super) fn grpc_content_type(&self, head: &RequestHead<'_>) -> Option<&'static str> {
+        if self.grpc { grpc::content_type(head) } else { None }
     }
 
-    /// The answer, with what `headers` tell of a decision.
+    /// Returns whether a response over plain HTTP names the limits that deny.
+    pub(super) fn names_limits(&self) -> bool {
+        !matches!(self.body, Body::PlainText)
+    }
+
+    /// Builds the response, with what `headers` tell of a decision.
     pub(super) fn response(
         &self,
         rejection: &Rejection<'_>,
+        grpc_content_type: Option<&'static str>,
         headers: &Headers,
         decision: Option<&Decision>,
     ) -> Response<Bytes> {
-        let (content_type, body) = match (grpc::content_type(&rejection.head), self) {
-            (None, Self::PlainText) => (PLAIN, text(rejection)),
-            (None, Self::ProblemJson) => (PROBLEM, problem(rejection)),
-            (Some(content_type), _) => {
-                let response = grpc::response(rejection, content_type, headers.most());
-                return told(response, headers, decision);
-            }
-            (None, Self::Custom(word)) => return told(custom(rejection, &**word), headers, decision),
+        if let Some(content_type) = grpc_content_type {
+            return told(grpc::response(rejection, content_type, headers.most()), headers, decision);
+        }
+        let (content_type, body) = match &self.body {
+            Body::PlainText => (PLAIN, text(rejection)),
+            Body::ProblemJson => (PROBLEM, problem(rejection)),
+            Body::Custom(word) => return told(custom(rejection, &**word), headers, decision),
         };
         let mut response = Response::new(body);
         *response.status_mut() = rejection.status();

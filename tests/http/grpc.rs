@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
+use tonic_types::StatusExt;
 use tower::Layer;
 use tower_ratelimit::{FixedWindow, Limit, RateLimit, RateLimitLayer, TokenBucket, key};
 
@@ -11,7 +12,12 @@ use crate::service::{Hello, from};
 use crate::store::{Broken, still};
 
 fn call(content_type: &str) -> Request<()> {
-    Request::post("/package.Service/Method").header("content-type", content_type).body(()).unwrap()
+    request(Method::POST, Version::HTTP_2, content_type)
+}
+
+fn request(method: Method, version: Version, content_type: &str) -> Request<()> {
+    let request = Request::builder().method(method).version(version).uri("/package.Service/Method");
+    request.header("content-type", content_type).body(()).unwrap()
 }
 
 fn limited(limit: Limit) -> RateLimit<Hello> {
@@ -33,6 +39,11 @@ fn status(answer: &Answer) -> (Option<&str>, Option<&str>) {
     (answer.header("grpc-status"), answer.header("grpc-message"))
 }
 
+/// Reads a rejection as Tonic's clients do.
+fn tonic_status(answer: &Answer) -> tonic::Status {
+    tonic::Status::from_header_map(&answer.headers).expect("there is a status among the headers")
+}
+
 fn once_every(period: Duration) -> Limit {
     Limit::new("one", TokenBucket::new(1, 1, period))
 }
@@ -40,7 +51,7 @@ fn once_every(period: Duration) -> Limit {
 #[tokio::test]
 async fn a_refusal_is_trailers_only() {
     let refused = refusal(Limit::new("one", FixedWindow::per_minute(1))).await;
-    assert_eq!(status(&refused), (Some("8"), Some("Too many requests: try again in 60 seconds.")));
+    assert_eq!(status(&refused), (Some("8"), Some("Too many requests: try again in 1 minute.")));
     assert_eq!(refused.header("content-type"), Some("application/grpc"));
     assert_eq!(refused.header("grpc-retry-pushback-ms"), Some("60000"));
     assert_eq!(refused.remaining(), 0);
@@ -72,25 +83,169 @@ async fn where_no_wait_can_help_clients_do_not_retry() {
 }
 
 #[tokio::test]
-async fn every_kind_of_grpc_is_answered_as_it_asked() {
+async fn the_content_type_of_a_rejection_is_one_of_a_fixed_list() {
     let service = limited(Limit::new("none", FixedWindow::per_minute(1)).cost_by(|_| 2));
-    for content_type in [
-        "application/grpc",
-        "application/grpc+proto",
-        "application/grpc+json",
-        "application/grpc;charset=utf-8",
-        "application/grpc-web",
-        "application/grpc-web+proto",
-        "application/grpc-web-text",
+    for (asked, answered) in [
+        ("application/grpc", "application/grpc"),
+        ("application/grpc+proto", "application/grpc+proto"),
+        ("application/grpc+json", "application/grpc+json"),
+        ("Application/gRPC", "application/grpc"),
+        ("application/grpc; charset=utf-8", "application/grpc"),
+        ("application/grpc+thrift", "application/grpc"),
+        ("application/grpc-web", "application/grpc-web"),
+        ("application/grpc-web+proto", "application/grpc-web+proto"),
+        ("application/grpc-web+json", "application/grpc-web+json"),
+        ("application/grpc-web-text", "application/grpc-web-text"),
+        ("application/grpc-web-text+proto", "application/grpc-web-text+proto"),
+        ("application/grpc-web-text+thrift;a=b", "application/grpc-web-text"),
     ] {
-        let refused = ask(&service, call(content_type)).await;
-        assert_eq!(status(&refused).0, Some("8"), "{content_type}");
-        assert_eq!(refused.header("content-type"), Some(content_type));
+        let rejected = ask(&service, call(asked)).await;
+        assert_eq!(status(&rejected).0, Some("8"), "{asked}");
+        assert_eq!(rejected.header("content-type"), Some(answered), "{asked}");
     }
-    for content_type in ["application/grpcx", "application/json", "text/plain; application/grpc", "grpc"] {
-        let refused = ask(&service, call(content_type)).await;
-        assert!(refused.is_refused(), "{content_type}");
-        assert_eq!(refused.header("grpc-status"), None, "{content_type}");
+    for content_type in [
+        "application/grpcx",
+        "application/grpc-",
+        "application/grpc-webby",
+        "application/grpc+",
+        "application/grpc+<script>",
+        "application/grpc,text/html",
+        "application/json",
+        "text/plain; application/grpc",
+        "grpc",
+        "",
+    ] {
+        let rejected = ask(&service, call(content_type)).await;
+        assert!(rejected.is_refused(), "{content_type}");
+        assert_eq!(rejected.header("grpc-status"), None, "{content_type}");
+        assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
+    }
+    let mut twice = call("application/grpc");
+    twice.headers_mut().append("content-type", http::HeaderValue::from_static("text/html"));
+    assert!(ask(&service, twice).await.is_refused());
+}
+
+/// Anything else would let a client turn its rejection into 200 OK by a header.
+#[tokio::test]
+async fn only_genuine_grpc_requests_are_rejected_with_200() {
+    let limits = RateLimitLayer::new([Limit::new("none", FixedWindow::per_minute(1)).cost_by(|_| 2)]).store(still());
+    let refused = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1))])
+        .store(still())
+        .always_refuse(tower_ratelimit::when::path_prefix("/package.Service"));
+    for (layer, rejected) in [(limits, StatusCode::TOO_MANY_REQUESTS), (refused, StatusCode::FORBIDDEN)] {
+        let service = layer.layer(Hello::default());
+        for (method, version, content_type, expected) in [
+            (Method::GET, Version::HTTP_11, "application/grpc", rejected),
+            (Method::POST, Version::HTTP_11, "application/grpc", rejected),
+            (Method::POST, Version::HTTP_10, "application/grpc+proto", rejected),
+            (Method::GET, Version::HTTP_2, "application/grpc", rejected),
+            (Method::PUT, Version::HTTP_2, "application/grpc", rejected),
+            (Method::GET, Version::HTTP_11, "application/grpc-web", rejected),
+            (Method::OPTIONS, Version::HTTP_2, "application/grpc-web", rejected),
+            (Method::POST, Version::HTTP_2, "application/grpc", StatusCode::OK),
+            (Method::POST, Version::HTTP_3, "application/grpc", StatusCode::OK),
+            (Method::POST, Version::HTTP_11, "application/grpc-web+proto", StatusCode::OK),
+            (Method::POST, Version::HTTP_2, "application/grpc-web-text", StatusCode::OK),
+        ] {
+            let case = format!("{method} {version:?} {content_type}");
+            let answer = ask(&service, request(method, version, content_type)).await;
+            assert_eq!(answer.status, expected, "{case}");
+            assert_eq!(answer.header("grpc-status").is_some(), expected == StatusCode::OK, "{case}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn details_tell_when_to_retry_and_which_limits_are_exceeded() {
+    let micros = Duration::from_micros;
+    for wait in [micros(1), micros(999_999), micros(1_500_001), Duration::from_secs(366 * 86_400)] {
+        let limits = [
+            Limit::new("a \"quoted\" \\name", TokenBucket::new(1, 1, wait)).by(key::header("x-api-key")),
+            Limit::new("daily", FixedWindow::per_day(10)).by(key::header("x-api-key")),
+            Limit::new("trial", FixedWindow::per_day(1)).shadow(),
+            Limit::new("short", TokenBucket::new(1, 1, micros(1))).by(key::header("x-api-key")),
+        ];
+        let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+        let with_key = || {
+            let mut call = call("application/grpc");
+            call.headers_mut().insert("x-api-key", http::HeaderValue::from_static("s3cr3t"));
+            call
+        };
+        ask(&service, with_key()).await;
+        let status = tonic_status(&ask(&service, with_key()).await);
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted);
+        let details = status.check_error_details().expect("the details can be decoded");
+        assert_eq!(details.retry_info().and_then(|info| info.retry_delay), Some(wait));
+        let violations = &details.quota_failure().expect("limits are exceeded").violations;
+        let violations: Vec<_> =
+            violations.iter().map(|violation| (violation.subject.as_str(), violation.description.as_str())).collect();
+        let expected = [
+            ("limit:a \"quoted\" \\name", "Limit \"a \"quoted\" \\name\" exceeded."),
+            ("limit:short", "Limit \"short\" exceeded."),
+        ];
+        assert_eq!(violations, expected);
+        assert!(!format!("{details:?}").contains("s3cr3t"));
+    }
+}
+
+/// What is decoded as `google.rpc.Status` has to agree with the headers beside it.
+#[tokio::test]
+async fn details_repeat_the_code_and_the_message() {
+    use tonic_types::pb;
+    let service = limited(Limit::new("one", FixedWindow::per_minute(1)));
+    ask(&service, call("application/grpc")).await;
+    let rejected = ask(&service, call("application/grpc")).await;
+    let details = tonic_status(&rejected).details().to_vec();
+    let status = <pb::Status as prost::Message>::decode(&*details).expect("it is a google.rpc.Status");
+    assert_eq!((status.code, status.message.as_str()), (8, "Too many requests: try again in 1 minute."));
+    assert_eq!(status.details.len(), 2);
+}
+
+#[tokio::test]
+async fn details_are_left_out_where_there_is_nothing_to_add() {
+    // No wait can help: only the limit is named.
+    let service = limited(Limit::new("one", FixedWindow::per_minute(1)).cost_by(|_| 2));
+    let details = tonic_status(&ask(&service, call("application/grpc")).await).get_error_details();
+    assert!(details.retry_info().is_none());
+    assert_eq!(details.quota_failure().map(|failure| failure.violations.len()), Some(1));
+    // The store fails: no limit is exceeded.
+    let limit = || Limit::new("one", FixedWindow::per_minute(1));
+    let service = RateLimitLayer::new([limit()]).store(Broken::AtOnce).layer(Hello::default());
+    let details = tonic_status(&ask(&service, call("application/grpc")).await).get_error_details();
+    assert_eq!(details.retry_info().and_then(|info| info.retry_delay), Some(Duration::from_secs(1)));
+    assert!(details.quota_failure().is_none());
+    let rejected = ask(&limited(limit().by(key::header("x-user"))), call("application/grpc")).await;
+    assert_eq!(rejected.header("grpc-status-details-bin"), None);
+}
+
+/// Clients bound the size of all headers, by 8 KiB as a rule.
+#[tokio::test]
+async fn details_of_many_limits_stay_short() {
+    let names: Vec<String> = (0..64).map(|index| format!("{index:064}")).collect();
+    let limits = names.iter().map(|name| Limit::new(name, FixedWindow::per_minute(1)));
+    let service = RateLimitLayer::new(limits).store(still()).headers([]).layer(Hello::default());
+    ask(&service, call("application/grpc")).await;
+    let rejected = ask(&service, call("application/grpc")).await;
+    let details = rejected.header("grpc-status-details-bin").expect("there are details");
+    assert!(details.len() < 4_096, "{} bytes", details.len());
+    assert_eq!(tonic_status(&rejected).get_error_details().quota_failure().map(|it| it.violations.len()), Some(16));
+}
+
+/// For services that serve no gRPC: there, nobody gets 200 for a rejection.
+#[tokio::test]
+async fn turned_off_every_rejection_has_an_http_error_status() {
+    let limit = || Limit::new("one", FixedWindow::per_minute(1)).cost_by(|_| 2);
+    let layer = RateLimitLayer::new([limit()]).store(still()).grpc_rejections(false);
+    let problems = layer.clone().problem_json();
+    let costly = layer.cost(1);
+    let derived = RateLimitLayer::new([limit()]).store(still()).problem_json().grpc_rejections(false);
+    for layer in [layer, problems, costly, derived] {
+        for content_type in ["application/grpc", "application/grpc-web+proto"] {
+            let rejected = ask(&layer.layer(Hello::default()), call(content_type)).await;
+            assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+            assert_eq!(rejected.header("grpc-status"), None);
+            assert_ne!(rejected.body, "");
+        }
     }
 }
 
@@ -98,10 +253,10 @@ async fn every_kind_of_grpc_is_answered_as_it_asked() {
 async fn other_refusals_have_other_codes() {
     let limit = || Limit::new("secret", FixedWindow::per_minute(1));
     let answer = ask(&limited(limit().by(key::header("x-user"))), call("application/grpc")).await;
-    assert_eq!(status(&answer), (Some("3"), Some("The request does not say whom to count it for.")));
+    assert_eq!(status(&answer), (Some("3"), Some("Missing client identifier.")));
     assert_eq!(answer.header("grpc-retry-pushback-ms"), None);
     let answer = ask(&limited(limit().by(key::peer_ip())), call("application/grpc")).await;
-    assert_eq!(status(&answer), (Some("13"), Some("The server can't tell whom to count the request for.")));
+    assert_eq!(status(&answer), (Some("13"), Some("Client address unavailable.")));
     let service = RateLimitLayer::new([limit()]).store(Broken::AtOnce).layer(Hello::default());
     let answer = ask(&service, call("application/grpc")).await;
     assert_eq!(status(&answer), (Some("14"), Some("Too busy to take the request: try again in a moment.")));
@@ -117,6 +272,8 @@ async fn no_closure_words_them() {
     let service = layer.layer(Hello::default());
     let ask_as = async |content_type: &'static str| {
         let mut request = from("192.0.2.1");
+        *request.method_mut() = Method::POST;
+        *request.version_mut() = Version::HTTP_2;
         request.headers_mut().insert("content-type", http::HeaderValue::from_static(content_type));
         ask(&service, request).await
     };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use tower::Layer;
@@ -169,7 +169,9 @@ async fn every_wording_knows_lists() {
 
     let service = layer.layer(Hello::default());
     for (plan, status) in [("blocked", "7"), ("late", "8")] {
-        let answer = ask(&service, with(&[("x-plan", plan), ("content-type", "application/grpc")])).await;
+        let mut call = with(&[("x-plan", plan), ("content-type", "application/grpc")]);
+        (*call.method_mut(), *call.version_mut()) = (Method::POST, Version::HTTP_2);
+        let answer = ask(&service, call).await;
         assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, Some(status)));
         assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("-1"), "to try again is no use");
         assert_eq!(answer.header("cache-control"), Some("no-store"));

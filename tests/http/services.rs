@@ -1,5 +1,7 @@
 //! One layer, in every place where requests pass.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::routing::get;
 use http::{Request, StatusCode};
@@ -10,6 +12,7 @@ use tonic::transport::Channel;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
 
@@ -158,7 +161,10 @@ async fn in_tonic() {
     }
     let status = check().await.expect_err("it is the third");
     assert_eq!(status.code(), tonic::Code::ResourceExhausted);
-    assert_eq!(status.message(), "Too many requests: try again in 60 seconds.");
+    assert_eq!(status.message(), "Too many requests: try again in 1 minute.");
     assert_eq!(status.metadata().get("grpc-retry-pushback-ms").unwrap(), "60000");
+    let details = status.get_error_details();
+    assert_eq!(details.retry_info().and_then(|info| info.retry_delay), Some(Duration::from_secs(60)));
+    assert_eq!(details.quota_failure().map(|failure| failure.violations[0].subject.as_str()), Some("limit:two"));
     assert_eq!(status.metadata().get("ratelimit").unwrap(), "\"two\";r=0;t=60");
 }

@@ -2,8 +2,8 @@
 
 use axum::Router;
 use axum::body::Body;
-use axum::routing::get;
-use http::{Request, StatusCode};
+use axum::routing::{get, post};
+use http::{Request, StatusCode, Version};
 use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, Penalty, Permit, RateLimitLayer, Reset, TokenBucket, key};
 
 use crate::answer::{Answer, ask};
@@ -38,7 +38,7 @@ async fn clients_are_told_how_long_they_are_refused() {
         assert_eq!(visit(&app, "/").await.header("retry-after"), Some("1"));
         let refused = visit(&app, "/").await;
         assert_eq!((refused.status, refused.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("90")));
-        assert_eq!(refused.body, "Too many requests: try again in 90 seconds.\n");
+        assert_eq!(refused.body, "Too many requests: try again in 1 minute 30 seconds.\n");
         assert_eq!(refused.header("ratelimit"), Some("\"burst\";r=0;t=90"), "{}", place.name);
         assert_eq!(refused.header("x-ratelimit-reset"), Some("180"));
         assert_eq!(refused.header("cache-control"), Some("no-store"));
@@ -136,8 +136,11 @@ async fn what_a_response_gives_back_changes_nothing_of_it() {
 async fn grpc_clients_are_pushed_back_to_its_end() {
     everywhere(async |place| {
         let limit = Limit::new("one", TokenBucket::new(1, 1, SECOND)).penalty(Penalty::after(1, MINUTE));
-        let app = Router::new().route("/", get(async || "hello")).layer(layer(place, [limit]).0);
-        let call = || Request::get("/").header("content-type", "application/grpc").body(Body::empty()).unwrap();
+        let app = Router::new().route("/", post(async || "hello")).layer(layer(place, [limit]).0);
+        let call = || {
+            let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+            call.body(Body::empty()).unwrap()
+        };
         assert_eq!(ask(&app, call()).await.header("grpc-status"), None);
         let refused = ask(&app, call()).await;
         assert_eq!(refused.header("grpc-status"), Some("8"));

@@ -1,6 +1,6 @@
 //! What becomes of requests that a store does not decide, limit by limit.
 
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Version};
 use tower::Layer;
 use tower_ratelimit::{
     DecidedBy, FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, Limiter, MissingKey, OnStoreError, RateLimitLayer,
@@ -134,7 +134,8 @@ async fn what_only_the_whole_limit_holds_is_refused_until_the_store_is_back() {
 #[tokio::test(start_paused = true)]
 async fn grpc_is_answered_in_its_own_words() {
     let ask = async |layer: &RateLimitLayer| {
-        let request = Request::post("/a.B/C").header("content-type", "application/grpc").body(()).expect("a request");
+        let request = Request::post("/a.B/C").version(Version::HTTP_2).header("content-type", "application/grpc");
+        let request = request.body(()).expect("a request");
         let told = crate::limited::ask(&layer.layer(hello()), request).await;
         (
             told.status.as_u16(),
