@@ -140,7 +140,13 @@ async fn every_number_is_told_as_it_is() {
             assert_eq!(answer.header(name), Some(text.as_str()), "{name}");
         }
         assert_eq!(answer.standings(), [Member::new("one", &[("r", 0), ("t", seconds)])]);
-        assert_eq!(answer.body, format!("Too many requests: try again in {text} seconds.\n"));
+        let plural = |number: i64, unit: &str| format!("{number} {unit}{}", if number == 1 { "" } else { "s" });
+        let wait = match (seconds / 60, seconds % 60) {
+            (0, rest) => plural(rest, "second"),
+            (minutes, 0) => plural(minutes, "minute"),
+            (minutes, rest) => plural(minutes, "minute") + " " + &plural(rest, "second"),
+        };
+        assert_eq!(answer.body, format!("Too many requests: try again in {wait}.\n"));
         clock.advance(Duration::from_secs(1));
     }
 }
@@ -202,6 +208,18 @@ async fn a_wait_by_another_name() {
 }
 
 #[tokio::test]
+async fn x_ratelimit_retry_after_is_rounded_up_like_retry_after() {
+    for (micros, seconds) in [(1, "1"), (999_999, "1"), (1_000_001, "2"), (1_500_000, "2"), (61_200_000, "62")] {
+        let limit = Limit::new("one", TokenBucket::new(1, 1, Duration::from_micros(micros)));
+        let service = layer([limit]).0.headers([HeaderStyle::XRetryAfter]).layer(Hello::default());
+        ask(&service, get("/")).await;
+        let denied = ask(&service, get("/")).await;
+        assert_eq!(denied.header("x-ratelimit-retry-after"), Some(seconds), "{micros} µs");
+        assert_eq!(denied.header("retry-after"), Some(seconds), "{micros} µs");
+    }
+}
+
+#[tokio::test]
 async fn in_no_style_a_refusal_still_says_when_to_come_back() {
     let service = layer([two()]).0.headers([]).layer(Hello::default());
     for expected in [None, None, Some("60")] {
@@ -231,6 +249,23 @@ async fn triples_tell_the_tightest() {
     assert!(denied.is_refused());
     assert_eq!(triple(&denied), ["5", "2", "60"]);
     assert_eq!(denied.header("x-ratelimit-retry-after"), Some("60"));
+}
+
+/// Whichever comes first among the limits: the one that stays as tight as it is for longer.
+#[tokio::test]
+async fn of_limits_with_equally_much_left_a_triple_describes_the_one_that_resets_last() {
+    for reverse in [false, true] {
+        let mut limits =
+            [Limit::new("minutely", FixedWindow::per_minute(5)), Limit::new("hourly", FixedWindow::per_hour(5))];
+        if reverse {
+            limits.reverse();
+        }
+        let (layer, _) = layer(limits);
+        let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).layer(Hello::default());
+        let answer = ask(&service, get("/")).await;
+        assert_eq!(answer.header("x-ratelimit-remaining"), Some("4"));
+        assert_eq!(answer.header("x-ratelimit-reset"), Some("3600"), "reversed: {reverse}");
+    }
 }
 
 /// Two limiters around one service: lists grow, and of triples the one with less left stays,
