@@ -39,7 +39,7 @@ fn algorithms() -> [(&'static str, Algorithm); 7] {
 
 fn app(store: &Arc<dyn Store>) -> Router {
     let layer = |limits: Vec<Limit>| {
-        let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)];
+        let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
         RateLimitLayer::new(limits).store(store.clone()).headers(styles)
     };
     let limited = |limits| get("ok\n").route_layer(layer(limits));

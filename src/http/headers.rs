@@ -1,11 +1,12 @@
 //! The headers that tell clients where they stand.
 
 use std::borrow::Cow;
-use std::mem::discriminant;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
+use super::effective_window::Pace;
+use super::header_style::{HeaderStyle, Reset};
 use super::merge::{merge, merge_names};
 use super::text::{Number, Text, joined, number, numbers};
 use crate::algorithm::Algorithm;
@@ -13,51 +14,6 @@ use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
 use crate::terms;
 use crate::time::{Timestamp, ceil_seconds};
-
-/// A way to tell clients where they stand. Times are whole seconds, rounded up, from the instant of
-/// the decision: of a request that had to wait, from before it did.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[non_exhaustive]
-pub enum HeaderStyle {
-    /// `RateLimit-Policy` and `RateLimit`, with every limit by name, as the IETF's draft has them
-    /// ([draft-ietf-httpapi-ratelimit-headers-10](https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/)).
-    ///
-    /// ```text
-    /// RateLimit-Policy: "burst";q=20;w=2, "daily";q=10000;w=86400
-    /// RateLimit: "burst";r=19;t=1, "daily";r=9999;t=3600
-    /// ```
-    ///
-    /// `q` tokens per `w` seconds (left out below a second); `r` are left, and there are more in
-    /// `t` seconds. For a bucket `q` is its capacity, and `w` the time in which it fills; for a calendar's
-    /// window, `w` is how long the present one is.
-    Draft,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the limit that has
-    /// least left.
-    XRateLimit(Reset),
-    /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, likewise.
-    XRateLimitDashed(Reset),
-    /// `RateLimit-Overage` on what is allowed and used overage of [soft](crate::Limit::soft) or
-    /// [elastic](crate::Limit::elastic) limits: a list of their names. Not a standard.
-    ///
-    /// ```text
-    /// RateLimit-Overage: "daily"
-    /// ```
-    Overage,
-    /// `X-Ratelimit-Retry-After` on what is denied: the same as `Retry-After`, for clients that
-    /// look for it under this name.
-    XRetryAfter,
-}
-
-/// How an `…-Reset` header tells when a limit is as if it had never been used.
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-#[non_exhaustive]
-pub enum Reset {
-    /// In how many seconds.
-    #[default]
-    Seconds,
-    /// At which second since the Unix epoch, by the store's clock.
-    Epoch,
-}
 
 /// RFC 6585 forbids caches to keep a 429; not all know.
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -103,7 +59,7 @@ pub(super) struct Headers {
     policies: Option<HeaderValue>,
 }
 
-/// The draft's headers, of one decision.
+/// The headers of an IETF draft, of one decision.
 #[derive(Debug)]
 pub(super) struct DraftHeaders {
     policies: HeaderValue,
@@ -119,8 +75,7 @@ struct Texts {
     remaining: Bytes,
     /// `"name";q=20;w=2`
     policy: Bytes,
-    /// What says how long `w` is, where that is not always the same and left out of it.
-    calendar: Option<Algorithm>,
+    pace: Pace,
     /// `20`
     capacity: HeaderValue,
 }
@@ -139,7 +94,7 @@ impl Headers {
         let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow());
         self.enforced = enforced().count();
         // No request meets so many as a file may have.
-        let are_same = self.enforced <= MOST && enforced().all(|(_, texts)| texts.calendar.is_none());
+        let are_same = self.enforced <= MOST && enforced().all(|(_, texts)| texts.pace.calendar().is_none());
         self.policies = are_same.then(|| join(enforced().map(|(_, texts)| &texts.policy)));
     }
 
@@ -147,8 +102,7 @@ impl Headers {
     pub(super) fn set_styles(&mut self, styles: impl IntoIterator<Item = HeaderStyle>) {
         self.styles.clear();
         for style in styles {
-            // Told twice in one way, the second would contradict or repeat the first.
-            if !self.styles.iter().any(|known| discriminant(known) == discriminant(&style)) {
+            if !self.styles.iter().any(|known| known.shares_headers_with(&style)) {
                 self.styles.push(style);
             }
         }
@@ -175,7 +129,7 @@ impl Headers {
         let mut names = vec![RETRY_AFTER];
         for style in &self.styles {
             match style {
-                HeaderStyle::Draft => names.extend([RATE_LIMIT_POLICY, RATE_LIMIT]),
+                HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => names.extend([RATE_LIMIT_POLICY, RATE_LIMIT]),
                 HeaderStyle::XRateLimit(_) => names.extend(X_RATE_LIMIT.all()),
                 HeaderStyle::XRateLimitDashed(_) => names.extend(X_RATE_LIMIT_DASHED.all()),
                 HeaderStyle::Overage => names.push(RATE_LIMIT_OVERAGE),
@@ -197,8 +151,8 @@ impl Headers {
         }
         for style in &self.styles {
             match style {
-                HeaderStyle::Draft => {
-                    let (policies, standings) = (self.policies(decision, count), self.standings(decision));
+                HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => {
+                    let (policies, standings) = (self.policies(decision, count), self.standings(*style, decision));
                     DraftHeaders { policies, standings }.write(headers);
                 }
                 HeaderStyle::XRateLimit(reset) => {
@@ -229,7 +183,8 @@ impl Headers {
     /// draft's headers are told and no others.
     #[inline]
     pub(super) fn draft(&self, decision: &Decision) -> Option<DraftHeaders> {
-        let ([HeaderStyle::Draft], Some(policies), [outcome]) = (&*self.styles, &self.policies, decision.outcomes())
+        let ([style @ (HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11)], Some(policies), [outcome]) =
+            (&*self.styles, &self.policies, decision.outcomes())
         else {
             return None;
         };
@@ -237,7 +192,7 @@ impl Headers {
         if !is_always_so || !outcome.is_enforced() {
             return None;
         }
-        Some(DraftHeaders { policies: policies.clone(), standings: self.standing(outcome) })
+        Some(DraftHeaders { policies: policies.clone(), standings: self.standing(*style, decision, outcome) })
     }
 
     /// Adds all headers of a refusal, with room for the body's length, which servers tell.
@@ -276,7 +231,7 @@ impl Headers {
                 text.push(b", ");
             }
             text.push(&texts.policy);
-            if let Some(calendar) = texts.calendar {
+            if let Some(calendar) = texts.pace.calendar() {
                 text.push(b";w=");
                 let window = ceil_seconds(calendar.window_at(decision.at()));
                 text.push_number(integer(window));
@@ -293,9 +248,9 @@ impl Headers {
         }
     }
 
-    fn standings(&self, decision: &Decision) -> HeaderValue {
+    fn standings(&self, style: HeaderStyle, decision: &Decision) -> HeaderValue {
         if let [outcome] = decision.outcomes() {
-            return self.standing(outcome);
+            return self.standing(style, decision, outcome);
         }
         let mut text = Text::new();
         for outcome in told(decision) {
@@ -304,9 +259,9 @@ impl Headers {
             }
             text.push(&self.limits[outcome.limit()].remaining);
             text.push_number(outcome.remaining());
-            if let Some(more) = outcome.more_after() {
+            if let Some(seconds) = self.t(style, decision, outcome) {
                 text.push(b";t=");
-                text.push_number(integer(ceil_seconds(more)));
+                text.push_number(integer(seconds));
             }
         }
         text.value()
@@ -314,14 +269,27 @@ impl Headers {
 
     /// Of one limit, as mostly: in one go.
     #[inline]
-    fn standing(&self, outcome: &Outcome) -> HeaderValue {
+    fn standing(&self, style: HeaderStyle, decision: &Decision, outcome: &Outcome) -> HeaderValue {
         let name = &*self.limits[outcome.limit()].remaining;
-        let (mut remaining, mut after) = (Number::new(), Number::new());
+        let (mut remaining, mut time) = (Number::new(), Number::new());
         let remaining = remaining.format(outcome.remaining()).as_bytes();
-        match outcome.more_after().map(ceil_seconds) {
+        match self.t(style, decision, outcome) {
             None => joined([name, remaining]),
-            Some(more) => joined([name, remaining, b";t=", after.format(integer(more)).as_bytes()]),
+            Some(seconds) => joined([name, remaining, b";t=", time.format(integer(seconds)).as_bytes()]),
         }
+    }
+
+    /// Returns the value of the parameter `t`, whose meaning depends on the draft.
+    #[inline]
+    fn t(&self, style: HeaderStyle, decision: &Decision, outcome: &Outcome) -> Option<u64> {
+        if style == HeaderStyle::IetfDraft10 {
+            return outcome.more_after().map(ceil_seconds);
+        }
+        let pace = match terms::of(outcome.limit(), decision.all_overridden()) {
+            Some(terms) => Pace::of(terms.algorithm()),
+            None => self.limits[outcome.limit()].pace,
+        };
+        Some(pace.effective_window(outcome, decision.at()))
     }
 
     fn write_triple(&self, names: &Names, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {
@@ -364,14 +332,15 @@ impl Texts {
         let name = format!("\"{escaped}\"");
         let capacity = algorithm.capacity();
         let window = algorithm.window();
-        let calendar = matches!(algorithm, Algorithm::CalendarWindow(_)).then_some(*algorithm);
+        let pace = Pace::of(algorithm);
         let policy = match window.as_secs() {
-            _ if calendar.is_some() => format!("{name};q={capacity}"),
+            // Its length is not always the same, and added when that is known.
+            _ if pace.calendar().is_some() => format!("{name};q={capacity}"),
             0 => format!("{name};q={capacity}"),
             _ => format!("{name};q={capacity};w={}", integer(ceil_seconds(window))),
         };
         let remaining = format!("{name};r=").into();
-        Self { name: name.into(), remaining, policy: policy.into(), calendar, capacity: number(capacity) }
+        Self { name: name.into(), remaining, policy: policy.into(), pace, capacity: number(capacity) }
     }
 }
 

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use http::{HeaderName, Response};
 use tower_layer::Layer;
 
-use super::headers::{HeaderStyle, Headers};
+use super::header_style::HeaderStyle;
+use super::headers::Headers;
 use super::keep_body::KeepBodyLayer;
 use super::lists::Lists;
 use super::rejection::Rejection;
@@ -81,7 +82,7 @@ pub struct RateLimitLayer {
 
 impl RateLimitLayer {
     /// Limits that are decided together, all or nothing: in memory, each request at a cost of 1,
-    /// told by [`HeaderStyle::Draft`], unless the methods below say otherwise.
+    /// told by [`HeaderStyle::IETF`], unless the methods below say otherwise.
     ///
     /// # Panics
     ///
@@ -120,7 +121,7 @@ impl RateLimitLayer {
 
     fn over(guard: Guard, following: Option<Following<Shared>>) -> Self {
         let shared = Shared {
-            headers: Headers::new([HeaderStyle::Draft], guard.limits().as_slice()),
+            headers: Headers::new([HeaderStyle::IETF], guard.limits().as_slice()),
             guard: Arc::new(guard),
             lists: Lists::default(),
             cost: Cost::Constant(1),
@@ -320,7 +321,8 @@ impl RateLimitLayer {
     }
 
     /// Tells clients where they stand in other styles: several at once, or, with `[]`, in none.
-    /// `Retry-After` is always told. Of two that differ only in their [`Reset`](crate::Reset), the first counts.
+    /// `Retry-After` is always told. Of two that differ only in their [`Reset`](crate::Reset) or in the draft's version,
+    /// the first counts.
     ///
     /// Say so before [`cost`](Self::cost), as of a store.
     ///
@@ -328,7 +330,7 @@ impl RateLimitLayer {
     /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
     ///
     /// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))])
-    ///     .headers([HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)]);
+    ///     .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)]);
     /// # let _ = limits;
     /// ```
     pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {

@@ -9,9 +9,11 @@
 mod bill;
 mod body;
 mod charge;
+mod effective_window;
 mod future;
 mod grpc;
 mod grpc_details;
+mod header_style;
 mod headers;
 mod in_flight;
 mod keep_body;
@@ -31,7 +33,7 @@ mod wording;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
-pub use headers::{HeaderStyle, Reset};
+pub use header_style::{HeaderStyle, Reset};
 pub use in_flight::{CountInFlight, InFlightFuture};
 pub use keep_body::{KeepBody, KeepBodyFuture, KeepBodyLayer};
 pub use layer::RateLimitLayer;

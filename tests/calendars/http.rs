@@ -20,7 +20,7 @@ fn app(place: &Place) -> Router {
     let limits = limits
         .store(place.store.clone())
         .deadline(std::time::Duration::from_secs(30))
-        .headers([HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Epoch)]);
+        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Epoch)]);
     Router::new().route("/", get(async || "hello")).layer(limits)
 }
 

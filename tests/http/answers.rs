@@ -188,7 +188,7 @@ async fn a_closure_words_every_refusal() {
 /// boundary#4159, labrinth#874: without CORS headers, a browser can't read a refusal, nor what it says.
 #[tokio::test]
 async fn with_cors_outside_a_browser_can_read_a_refusal() {
-    let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
     let limits = one(FixedWindow::per_minute(1)).headers(styles);
     let cors = CorsLayer::new().allow_origin(Any).expose_headers(limits.exposed_headers());
     let server = Server::axum(Router::new().route("/", route(async || "hello")).layer(limits).layer(cors)).await;

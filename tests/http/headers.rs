@@ -7,11 +7,12 @@ use std::time::Duration;
 use http::{Request, Response};
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_ratelimit::{
-    FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, ManualClock, MemoryStore, RateLimitLayer, Reset, TokenBucket,
+    Algorithm, FixedWindow, HeaderStyle, LeakyBucket, LeakyBucketQueue, Limit, ManualClock, MemoryStore,
+    RateLimitLayer, Refill, Reset, SlidingLog, SlidingWindowCounter, TokenBucket,
 };
 
 use crate::answer::{Answer, Member, ask};
-use crate::service::{Hello, get};
+use crate::service::{Hello, get, with};
 use crate::store::{MIDNIGHT, midnight, still};
 
 fn layer(limits: impl IntoIterator<Item = Limit>) -> (RateLimitLayer, ManualClock) {
@@ -36,16 +37,19 @@ fn texts(headers: &[(&str, &str)]) -> Vec<(String, String)> {
     headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-#[tokio::test]
-async fn the_draft_tells_every_limit() {
+/// One of each kind, at a microsecond past midnight.
+async fn answer_in(style: HeaderStyle) -> Answer {
     let (layer, clock) = layer([
         Limit::new("burst", TokenBucket::new(20, 10, Duration::from_secs(1))),
         Limit::new("daily", FixedWindow::per_day(10_000)),
         Limit::new("fast", FixedWindow::new(5, Duration::from_millis(999))),
         Limit::new("odd", FixedWindow::new(5, Duration::from_millis(1_500))),
         Limit::new("queue", LeakyBucketQueue::new(9, 1, Duration::from_secs(60))),
+        Limit::new("log", SlidingLog::per_minute(10)),
+        Limit::new("thirds", TokenBucket::new(3, 3, Duration::from_secs(10))),
+        Limit::new("untouched", TokenBucket::per_minute(5)).cost(0),
     ]);
-    let service = layer.layer(Hello::default());
+    let service = layer.headers([style]).layer(Hello::default());
     clock.advance(Duration::from_micros(1));
     let answer = ask(&service, get("/")).await;
     let policies = [
@@ -55,16 +59,111 @@ async fn the_draft_tells_every_limit() {
         Member::new("fast", &[("q", 5)]),
         Member::new("odd", &[("q", 5), ("w", 2)]),
         Member::new("queue", &[("q", 10), ("w", 600)]),
+        Member::new("log", &[("q", 10), ("w", 60)]),
+        Member::new("thirds", &[("q", 3), ("w", 10)]),
+        Member::new("untouched", &[("q", 5), ("w", 60)]),
     ];
-    assert_eq!(answer.policies(), policies);
+    assert_eq!(answer.policies(), policies, "the same in every draft");
+    answer
+}
+
+#[tokio::test]
+async fn in_draft_11_t_is_the_time_for_which_r_has_to_suffice() {
+    let standings = [
+        Member::new("burst", &[("r", 19), ("t", 2)]),
+        Member::new("daily", &[("r", 9_999), ("t", 86_400)]),
+        Member::new("fast", &[("r", 4), ("t", 1)]),
+        Member::new("odd", &[("r", 4), ("t", 2)]),
+        Member::new("queue", &[("r", 9), ("t", 540)]),
+        // Nine tokens come back in 54 seconds, but none before the only request is a minute old.
+        Member::new("log", &[("r", 9), ("t", 60)]),
+        Member::new("thirds", &[("r", 2), ("t", 7)]),
+        Member::new("untouched", &[("r", 5), ("t", 60)]),
+    ];
+    assert_eq!(answer_in(HeaderStyle::IetfDraft11).await.standings(), standings);
+    assert_eq!(answer_in(HeaderStyle::IETF).await.standings(), standings);
+    assert_eq!(answer_in(HeaderStyle::default()).await.standings(), standings);
+}
+
+#[tokio::test]
+async fn in_draft_10_t_is_the_time_until_there_is_more() {
     let standings = [
         Member::new("burst", &[("r", 19), ("t", 1)]),
         Member::new("daily", &[("r", 9_999), ("t", 86_400)]),
         Member::new("fast", &[("r", 4), ("t", 1)]),
         Member::new("odd", &[("r", 4), ("t", 2)]),
         Member::new("queue", &[("r", 9), ("t", 60)]),
+        Member::new("log", &[("r", 9), ("t", 60)]),
+        Member::new("thirds", &[("r", 2), ("t", 4)]),
+        Member::new("untouched", &[("r", 5)]),
     ];
-    assert_eq!(answer.standings(), standings);
+    assert_eq!(answer_in(HeaderStyle::IetfDraft10).await.standings(), standings);
+}
+
+/// Alone, a limit takes a shorter way through the code.
+#[tokio::test]
+async fn a_single_limit_has_the_t_of_its_draft() {
+    for (style, t) in [(HeaderStyle::IetfDraft11, 540), (HeaderStyle::IetfDraft10, 60)] {
+        let limit = Limit::new("queue", LeakyBucketQueue::new(9, 1, Duration::from_secs(60)));
+        let service = layer([limit]).0.headers([style]).layer(Hello::default());
+        assert_eq!(ask(&service, get("/")).await.standings(), [Member::new("queue", &[("r", 9), ("t", t)])]);
+    }
+}
+
+/// Draft 11: `Retry-After` should not be earlier than the end of the effective window.
+#[tokio::test]
+async fn in_draft_11_t_is_never_later_than_retry_after() {
+    let limit = Limit::new("ten", TokenBucket::per_minute(10));
+    let service =
+        layer([limit]).0.cost_by(|head| head.header("cost").unwrap().parse().unwrap()).layer(Hello::default());
+    let mut denied = 0;
+    for cost in [7, 5, 4, 3, 1, 2] {
+        let answer = ask(&service, with(&[("cost", &cost.to_string())])).await;
+        let [standing] = &answer.standings()[..] else { panic!("there is one limit") };
+        if answer.is_refused() {
+            denied += 1;
+            let retry_after: i64 = answer.header("retry-after").expect("waiting helps").parse().expect("a number");
+            assert!(standing.get("t").is_some_and(|t| (1..=retry_after).contains(&t)), "{cost}: {answer:?}");
+        }
+    }
+    assert_eq!(denied, 4);
+}
+
+/// Spread over `t` seconds, `r` requests are never denied, and no faster than the limit's rate.
+#[tokio::test]
+async fn in_draft_11_a_client_that_paces_itself_keeps_to_the_limits_rate() {
+    let period = Duration::from_secs(20);
+    let algorithms: [Algorithm; 6] = [
+        FixedWindow::new(10, period).into(),
+        SlidingLog::new(10, period).into(),
+        SlidingWindowCounter::new(10, period).into(),
+        TokenBucket::new(10, 10, period).into(),
+        TokenBucket::new(10, 5, period).refill(Refill::Interval).into(),
+        LeakyBucket::new(10, 10, period).into(),
+    ];
+    for algorithm in algorithms {
+        let (layer, clock) = layer([Limit::new("ten", algorithm)]);
+        let service = layer.layer(Hello::default());
+        let mut allowed = 0;
+        let mut elapsed = Duration::ZERO;
+        while elapsed < 50 * period {
+            let answer = ask(&service, get("/")).await;
+            assert!(!answer.is_refused(), "{algorithm:?} after {elapsed:?}: {answer:?}");
+            allowed += 1;
+            let standing = &answer.standings()[0];
+            let (r, t) = (standing.get("r").expect("r is required"), standing.get("t").expect("there is a window"));
+            // The pace that they suggest is at most the limit's. (Of a fixed window, the rest of it may be short.)
+            let w = algorithm.window().as_secs() as i64;
+            let is_sustainable = r * w <= t * algorithm.capacity() as i64;
+            assert!(is_sustainable || matches!(algorithm, Algorithm::FixedWindow(_)), "{algorithm:?}: {standing:?}");
+            let pause = Duration::from_secs(t as u64) / u32::try_from(r).expect("it is small").max(1);
+            clock.advance(pause);
+            elapsed += pause;
+        }
+        // Rounding to seconds costs some of it.
+        let most = 50 * 10 * algorithm.capacity() / 10;
+        assert!((most / 4..=most + 10).contains(&allowed), "{algorithm:?}: {allowed} of {most}");
+    }
 }
 
 #[tokio::test]
@@ -80,10 +179,11 @@ async fn names_are_escaped() {
     assert_eq!((answer.remaining_of(name), answer.remaining_of(&longest)), (1, 2));
 }
 
-/// Where nothing is taken, `t` is left out: there is nothing to wait for.
 #[tokio::test]
-async fn an_untouched_limit_has_no_time() {
+async fn the_effective_window_of_an_untouched_limit_is_its_window() {
     let service = layer([two().cost(0)]).0.layer(Hello::default());
+    assert_eq!(ask(&service, get("/")).await.standings(), [Member::new("two", &[("r", 2), ("t", 60)])]);
+    let service = layer([two().cost(0)]).0.headers([HeaderStyle::IetfDraft10]).layer(Hello::default());
     assert_eq!(ask(&service, get("/")).await.standings(), [Member::new("two", &[("r", 2)])]);
 }
 
@@ -130,7 +230,7 @@ async fn every_number_is_told_as_it_is() {
     let one = Limit::new("one", FixedWindow::new(1, long));
     let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
     let layer = RateLimitLayer::new([one]).store(MemoryStore::new().clock(clock.clone()));
-    let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
     let service = layer.headers(styles).layer(Hello::default());
     ask(&service, get("/")).await;
     for seconds in (2..=1_111).rev() {
@@ -186,9 +286,9 @@ async fn the_draft_tells_many_limits() {
 #[tokio::test]
 async fn a_style_chosen_twice_is_told_once() {
     let styles = [
-        HeaderStyle::Draft,
+        HeaderStyle::IETF,
         HeaderStyle::XRateLimit(Reset::Seconds),
-        HeaderStyle::Draft,
+        HeaderStyle::IetfDraft10,
         HeaderStyle::XRateLimit(Reset::Epoch),
     ];
     let (layer, _) = layer([two()]);
@@ -273,7 +373,7 @@ async fn of_limits_with_equally_much_left_a_triple_describes_the_one_that_resets
 #[tokio::test]
 async fn stacked_limiters_tell_all() {
     for wide_is_outside in [true, false] {
-        let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)];
+        let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
         let wide = layer([Limit::new("wide", FixedWindow::per_hour(100))]).0.headers(styles);
         let tight = layer([two()]).0.headers(styles);
         let (outer, inner) = if wide_is_outside { (wide, tight) } else { (tight, wide) };
@@ -318,7 +418,7 @@ fn every_name_is_exposed() {
         layer.exposed_headers().iter().map(|name| name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names(&[]), ["retry-after"]);
-    assert_eq!(names(&[HeaderStyle::Draft]), ["retry-after", "ratelimit-policy", "ratelimit"]);
+    assert_eq!(names(&[HeaderStyle::IETF]), ["retry-after", "ratelimit-policy", "ratelimit"]);
     let dashed = ["retry-after", "x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset"];
     assert_eq!(names(&[HeaderStyle::XRateLimitDashed(Reset::Epoch)]), dashed);
     let many = [HeaderStyle::XRetryAfter, HeaderStyle::XRateLimit(Reset::Epoch)];

@@ -53,7 +53,7 @@ fn daily(limit: u32) -> Limit {
 #[tokio::test]
 async fn an_operator_raises_a_customers_limit_and_the_next_request_is_told_so() {
     everywhere(async |place| {
-        let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)];
+        let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
         let app = app(place.layer([daily(2), Limit::new("all", FixedWindow::new(100, DAY))]).headers(styles));
         let told = |answer: &Answer| {
             let limit = answer.header("x-ratelimit-limit").unwrap().parse::<u32>().unwrap();

@@ -32,7 +32,7 @@ async fn clients_are_told_how_long_they_are_refused() {
         let penalty = Penalty::after(2, MINUTE).refused_for(90 * SECOND).doubling_up_to(DAY);
         let limit = Limit::new("burst", TokenBucket::new(1, 1, SECOND)).by(key::header("x-user")).penalty(penalty);
         let (limits, events) = layer(place, [limit]);
-        let limits = limits.headers([HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)]);
+        let limits = limits.headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)]);
         let app = Router::new().route("/", get(async || "hello")).layer(limits);
         assert_eq!(visit(&app, "/").await.status, 200);
         assert_eq!(visit(&app, "/").await.header("retry-after"), Some("1"));

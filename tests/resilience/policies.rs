@@ -101,7 +101,7 @@ async fn a_limits_own_wins_over_the_layers() {
 async fn who_is_denied_here_is_told_as_ever() {
     let layer = RateLimitLayer::new([Limit::new("two", TokenBucket::per_minute(2))])
         .store(Faulty::new(Mode::Fails))
-        .headers([HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)])
+        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)])
         .on_store_error(LOCALLY);
     for _ in 0..2 {
         assert_eq!(told(&layer, &[]).await.status, 200);

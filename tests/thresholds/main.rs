@@ -70,7 +70,7 @@ impl Place {
         let layer = RateLimitLayer::new(limits)
             .store(self.store.clone())
             .deadline(Duration::from_secs(30))
-            .headers([HeaderStyle::Draft, HeaderStyle::Overage])
+            .headers([HeaderStyle::IETF, HeaderStyle::Overage])
             .observe(move |event| {
                 let what = match event {
                     Event::OverageUsed { limit, outcome, .. } => format!("over {limit} {}", outcome.remaining()),
