@@ -1,8 +1,8 @@
 //! The effective window of a limit: how long what is left of it has to suffice.
 
 use crate::algorithm::Algorithm;
-use crate::decision::{Outcome, Verdict};
-use crate::time::{Timestamp, ceil_seconds};
+use crate::decision::{Outcome, Room};
+use crate::time::{self, Timestamp, ceil_seconds};
 
 /// What the effective window of a limit depends on.
 #[derive(Clone, Copy, Debug)]
@@ -31,18 +31,17 @@ impl Pace {
 
     /// Returns the effective window in seconds: see [`HeaderStyle::IetfDraft11`](super::HeaderStyle::IetfDraft11).
     pub(super) fn effective_window(&self, outcome: &Outcome, at: Timestamp) -> u64 {
-        let until_more = outcome.more_after().map(ceil_seconds);
-        let seconds = match *self {
-            Self::Window(algorithm) => until_more.unwrap_or_else(|| ceil_seconds(algorithm.window_at(at))),
+        let until_more = outcome.standing().more_after;
+        let micros = match self {
+            Self::Window(algorithm) => until_more.unwrap_or_else(|| algorithm.window_at(at).as_micros()),
             Self::Rolling { capacity, micros } => {
-                let micros_for_all = micros.saturating_mul(outcome.remaining().into());
-                let seconds = micros_for_all.div_ceil(u128::from(capacity) * 1_000_000);
-                u64::try_from(seconds).unwrap_or(u64::MAX).max(until_more.unwrap_or(0))
+                let until_as_many = micros.saturating_mul(outcome.remaining().into()).div_ceil(u128::from(*capacity));
+                until_as_many.max(until_more.unwrap_or(0))
             }
         };
-        match outcome.verdict() {
-            Verdict::Deny { retry_after: Some(wait) } => seconds.min(ceil_seconds(wait).max(1)),
-            _ => seconds,
-        }
+        ceil_seconds(time::micros(match outcome.room() {
+            Room::After(wait) => micros.min(wait),
+            Room::Now { .. } | Room::Never => micros,
+        }))
     }
 }

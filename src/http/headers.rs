@@ -285,11 +285,10 @@ impl Headers {
         if style == HeaderStyle::IetfDraft10 {
             return outcome.more_after().map(ceil_seconds);
         }
-        let pace = match terms::of(outcome.limit(), decision.all_overridden()) {
-            Some(terms) => Pace::of(terms.algorithm()),
-            None => self.limits[outcome.limit()].pace,
-        };
-        Some(pace.effective_window(outcome, decision.at()))
+        Some(match terms::of(outcome.limit(), decision.all_overridden()) {
+            Some(terms) => Pace::of(terms.algorithm()).effective_window(outcome, decision.at()),
+            None => self.limits[outcome.limit()].pace.effective_window(outcome, decision.at()),
+        })
     }
 
     fn write_triple(&self, names: &Names, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {

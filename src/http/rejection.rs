@@ -87,12 +87,12 @@ impl<'a> Rejection<'a> {
     }
 
     /// Returns the message in pieces: visible ASCII without anything that JSON or gRPC would escape.
-    pub(super) fn sentence<'n>(&self, wait: &'n mut WaitText) -> [&'n str; 7] {
+    #[inline]
+    pub(super) fn sentence<'n>(&self, wait: &'n mut WaitText) -> [&'n str; 6] {
         let message = match (self.reason, self.retry_after_seconds()) {
             (Reason::Limited { .. }, Some(seconds)) => {
-                let [number, unit, space, smaller_number, smaller_unit] = wait.format(seconds);
-                let start = "Too many requests: try again in ";
-                return [start, number, unit, space, smaller_number, smaller_unit, "."];
+                let [number, unit, smaller_number, smaller_unit] = wait.format(seconds);
+                return ["Too many requests: try again in ", number, unit, smaller_number, smaller_unit, "."];
             }
             (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.",
             (Reason::MissingKey(Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable), _) => {
@@ -104,6 +104,6 @@ impl<'a> Rejection<'a> {
             (Reason::Listed(_), _) => "The request is refused.",
             (Reason::StoreFailed, _) => "Too busy to take the request: try again in a moment.",
         };
-        [message, "", "", "", "", "", ""]
+        [message, "", "", "", "", ""]
     }
 }

@@ -126,9 +126,15 @@ pub(super) fn numbers(one: u64, other: u64) -> [HeaderValue; 2] {
 /// The text of all pieces, which are copied once, into memory that is as long as they.
 #[inline(always)]
 pub(super) fn joined<const N: usize>(pieces: [&[u8]; N]) -> HeaderValue {
+    HeaderValue::try_from(concat(pieces)).expect(OURS)
+}
+
+/// The same, of whatever bytes.
+#[inline(always)]
+pub(super) fn concat<const N: usize>(pieces: [&[u8]; N]) -> Vec<u8> {
     let mut text = Vec::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| text.extend_from_slice(piece));
-    HeaderValue::try_from(text).expect(OURS)
+    text
 }
 
 const OURS: &str = "names are visible ASCII, and the rest is ours";

@@ -2,13 +2,13 @@
 
 use super::text::Number;
 
-/// A unit of time, in the singular and the plural.
+/// A unit of time, in the singular and the plural, with spaces around it.
 type Unit = [&'static str; 2];
 
-const SECOND: Unit = [" second", " seconds"];
-const MINUTE: Unit = [" minute", " minutes"];
-const HOUR: Unit = [" hour", " hours"];
-const DAY: Unit = [" day", " days"];
+const SECOND: Unit = [" second ", " seconds "];
+const MINUTE: Unit = [" minute ", " minutes "];
+const HOUR: Unit = [" hour ", " hours "];
+const DAY: Unit = [" day ", " days "];
 
 /// Formats a number of seconds in its two largest units, such as "7 hours 43 minutes".
 pub(super) struct WaitText {
@@ -22,25 +22,33 @@ impl WaitText {
 
     /// Returns the pieces of the text. It is rounded up to the smaller of the two units, so that whoever waits that long
     /// never comes back too early.
-    pub(super) fn format(&mut self, seconds: u64) -> [&str; 5] {
-        let [(many, unit), (few, smaller)] = in_two_units(seconds);
-        let [larger_number, smaller_number] = &mut self.numbers;
-        let many = [larger_number.format(many), unit[usize::from(many != 1)]];
-        match few {
-            0 => [many[0], many[1], "", "", ""],
-            _ => [many[0], many[1], " ", smaller_number.format(few), smaller[usize::from(few != 1)]],
+    #[inline]
+    pub(super) fn format(&mut self, seconds: u64) -> [&str; 4] {
+        let [(many, unit), (few, smaller_unit)] = in_two_units(seconds);
+        let [larger, smaller] = &mut self.numbers;
+        let unit = unit[usize::from(many != 1)];
+        if few == 0 {
+            return [larger.format(many), &unit[..unit.len() - 1], "", ""];
         }
+        let smaller_unit = smaller_unit[usize::from(few != 1)];
+        [larger.format(many), unit, smaller.format(few), &smaller_unit[..smaller_unit.len() - 1]]
     }
 }
 
+#[inline]
 fn in_two_units(seconds: u64) -> [(u64, Unit); 2] {
-    let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
-    match seconds {
-        0..60 => [(seconds, SECOND), (0, SECOND)],
-        60..3_600 => [(seconds / 60, MINUTE), (seconds % 60, SECOND)],
-        _ if minutes < 1_440 => [(minutes / 60, HOUR), (minutes % 60, MINUTE)],
-        _ => [(hours / 24, DAY), (hours % 24, HOUR)],
+    if seconds < 60 {
+        return [(seconds, SECOND), (0, SECOND)];
     }
+    if seconds < 3_600 {
+        return [(seconds / 60, MINUTE), (seconds % 60, SECOND)];
+    }
+    let minutes = seconds.div_ceil(60);
+    if minutes < 1_440 {
+        return [(minutes / 60, HOUR), (minutes % 60, MINUTE)];
+    }
+    let hours = seconds.div_ceil(3_600);
+    [(hours / 24, DAY), (hours % 24, HOUR)]
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::grpc;
 use super::headers::{Headers, NO_STORE};
 use super::rejection::{Reason, Rejection};
-use super::text::number;
+use super::text::{concat, number};
 use super::wait::WaitText;
 use crate::decision::Decision;
 use crate::key::Missing;
@@ -110,9 +110,8 @@ fn custom(rejection: &Rejection<'_>, word: &Closure) -> Response<Bytes> {
 
 fn text(rejection: &Rejection<'_>) -> Bytes {
     let mut wait = WaitText::new();
-    let mut pieces = ["\n"; 8];
-    pieces[..7].copy_from_slice(&rejection.sentence(&mut wait));
-    pieces.concat().into()
+    let [start, number, unit, smaller_number, smaller_unit, end] = rejection.sentence(&mut wait).map(str::as_bytes);
+    concat([start, number, unit, smaller_number, smaller_unit, end, b"\n"]).into()
 }
 
 /// RFC 9457, with the types that the RateLimit draft registers.
