@@ -128,7 +128,7 @@ fn is_one_warning(reports: &[String], words: &[&str]) {
 #[test]
 fn a_layer_that_is_applied_twice_is_reported_once_with_the_remedy() {
     for (name, styles) in [
-        ("twice-told", vec![HeaderStyle::Draft]),
+        ("twice-told", vec![HeaderStyle::IETF]),
         ("twice-triple", vec![HeaderStyle::XRateLimit(Reset::Seconds)]),
         ("twice-untold", vec![]),
     ] {

@@ -69,7 +69,7 @@ use crate::when::Condition;
 /// A layer that is applied twice charges twice. It can't be told from a handler that calls its own service once
 /// more with the extensions of the request that it handles, such as for the parts of a batch, and those must not pass
 /// free. The first time that it happens, `tracing` gets a warning with the remedy: among the first 64 requests of the
-/// limiter in any case, and later where the [draft's headers](HeaderStyle::Draft) are told.
+/// limiter in any case, and later where the [draft's headers](HeaderStyle::IETF) are told.
 ///
 /// Different layers around each other merge what they tell: the draft's headers list each name once, of two
 /// limits with one name that with less remaining (which is warned of, too: give each a name of its own), and an

@@ -39,7 +39,7 @@ async fn of_two_limits_of_one_name_the_one_with_less_left_is_told() {
         assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
     }
     // The same where several styles are told, or a note goes with the request.
-    let styles = [HeaderStyle::Draft, HeaderStyle::XRateLimit(Reset::Seconds)];
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
     for (outer, inner) in [(few().permits(), many()), (many(), few().headers(styles)), (many().headers(styles), few())]
     {
         let answer = told(outer, inner).await;
