@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::node::Node;
+
 /// A configuration that was refused when it was built.
 ///
 /// Its text names the value and what to change.
@@ -320,6 +322,7 @@ impl std::error::Error for ConfigError {}
 /// `Debug` shows all of it in one line, as `main` does that returns this error.
 pub struct StoreError {
     cause: Cause,
+    node: Option<Node>,
 }
 
 enum Cause {
@@ -362,15 +365,31 @@ pub enum StoreErrorKind {
 }
 
 impl StoreError {
+    const fn of(cause: Cause) -> Self {
+        Self { cause, node: None }
+    }
+
     /// Wraps what went wrong.
     pub fn new(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { cause: Cause::Failed(source.into()) }
+        Self::of(Cause::Failed(source.into()))
     }
 
     /// Wraps what is wrong with one request, or with what its keys hold, where a store works otherwise:
     /// that opens no [circuit breaker](crate::CircuitBreaker).
     pub fn of_one_request(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { cause: Cause::Undecidable(source.into()) }
+        Self::of(Cause::Undecidable(source.into()))
+    }
+
+    /// Names the node that failed, of a store that [has several](crate::Store::node).
+    #[must_use]
+    pub fn at(self, node: Node) -> Self {
+        Self { node: Some(node), ..self }
+    }
+
+    /// The node that failed, if the store has several and it is known which.
+    #[must_use]
+    pub const fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
     }
 
     /// Whether the store works all the same.
@@ -381,23 +400,23 @@ impl StoreError {
     /// Wraps what keeps a store, which may be known to be `at` some place, from being used at all.
     #[cfg(feature = "redis")]
     pub(crate) fn unusable(at: Option<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self { cause: Cause::Unusable { at, source: source.into() } }
+        Self::of(Cause::Unusable { at, source: source.into() })
     }
 
     pub(crate) const fn timed_out(deadline: Duration) -> Self {
-        Self { cause: Cause::TimedOut { deadline } }
+        Self::of(Cause::TimedOut { deadline })
     }
 
     pub(crate) const fn breaker_open() -> Self {
-        Self { cause: Cause::BreakerOpen }
+        Self::of(Cause::BreakerOpen)
     }
 
     pub(crate) const fn not_supported() -> Self {
-        Self { cause: Cause::NotSupported }
+        Self::of(Cause::NotSupported)
     }
 
     pub(crate) const fn full(most: usize) -> Self {
-        Self { cause: Cause::Full { most } }
+        Self::of(Cause::Full { most })
     }
 
     /// What kept the store from deciding.
@@ -436,14 +455,17 @@ impl fmt::Debug for StoreError {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = self.node.as_ref().map_or_else(String::new, |node| format!(" at {node}"));
         match &self.cause {
             #[cfg(feature = "redis")]
             Cause::Unusable { at: Some(at), .. } => write!(f, "the rate limit store at {at} can't be used"),
             #[cfg(feature = "redis")]
             Cause::Unusable { at: None, .. } => write!(f, "the rate limit store can't be used"),
-            Cause::Failed(_) | Cause::Undecidable(_) => write!(f, "the rate limit store could not decide"),
-            Cause::TimedOut { deadline } => write!(f, "the rate limit store did not answer within {deadline:?}"),
-            Cause::BreakerOpen => write!(f, "the rate limit store was not asked, as it has failed too often of late"),
+            Cause::Failed(_) | Cause::Undecidable(_) => write!(f, "the rate limit store{at} could not decide"),
+            Cause::TimedOut { deadline } => write!(f, "the rate limit store{at} did not answer within {deadline:?}"),
+            Cause::BreakerOpen => {
+                write!(f, "the rate limit store{at} was not asked, as it has failed too often of late")
+            }
             Cause::NotSupported => write!(
                 f,
                 "the rate limit store keeps no overrides: use `MemoryStore` or `RedisStore`, or have your store pass \

@@ -64,6 +64,7 @@ pub mod key;
 mod limit;
 mod limiter;
 mod list;
+mod node;
 mod observe;
 mod overrides;
 mod quota;

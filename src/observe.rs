@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::decision::Outcome;
 use crate::error::StoreError;
 use crate::list::Refusal;
+use crate::node::Node;
 
 /// What a limiter tells its observer. More will come: end a `match` with `_ => {}`.
 ///
@@ -79,11 +80,14 @@ pub enum Event<'a> {
         /// How it was answered, if it was.
         refusal: Refusal,
     },
-    /// The [circuit breaker](crate::CircuitBreaker) is in another state.
+    /// The [circuit breaker](crate::CircuitBreaker) of a store, or of one of its nodes, is in another state.
     #[non_exhaustive]
     BreakerChanged {
-        /// Its state from now on.
+        /// Its state from now on. A node that has left the store closes its breaker a minute later.
         state: BreakerState,
+        /// The node, where a store [has several](crate::Store::node): a master of a Redis Cluster. `None` is the whole
+        /// store.
+        node: Option<&'a Node>,
     },
     /// A request has cost more than a limit had room for, once it was known: see
     /// [`Limit::settle_by`](crate::Limit::settle_by).

@@ -184,7 +184,7 @@ impl Overrides {
         let guard = (self.present)();
         let key = key::hash(key, guard.hasher());
         match self.find(&guard) {
-            Ok((_, terms)) => guard.tell_store(|store| ask(store, terms, key)),
+            Ok((_, terms)) => guard.tell_store([key].into_iter().collect(), |store| ask(store, terms, key)),
             Err(gone) => Answer::ready(Err(StoreError::of_one_request(gone))),
         }
     }

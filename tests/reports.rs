@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use tokio::runtime::Builder;
+use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
 use tower_ratelimit::{
@@ -299,4 +300,46 @@ fn an_outage_is_reported_in_a_few_lines() {
     let told = count("WARN message=the store could not decide") as u64;
     let all = told + reports.iter().map(suppressed).sum::<u64>();
     assert!((2_500..=3_700).contains(&all), "{all} failures: {reports:#?}");
+}
+
+/// Each change of the breaker, however often there is one: at most one line of a kind in any minute.
+#[test]
+fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let reports = Reports::default();
+    let mut told: Vec<(Duration, String)> = Vec::new();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        runtime.block_on(async {
+            let works = Arc::new(AtomicBool::new(false));
+            let store = Later { memory: MemoryStore::new(), works: works.clone() };
+            let limiter = Limiter::new([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store);
+            let begun = Instant::now();
+            // Ten minutes, of which the store fails every other second.
+            while begun.elapsed() < 10 * MINUTE {
+                works.store(begun.elapsed().as_secs() % 2 == 1, Ordering::Relaxed);
+                let _ = limiter.acquire("key", 1).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let new = std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"));
+                told.extend(new.into_iter().map(|report| (begun.elapsed(), report)));
+            }
+        });
+    });
+    for kind in ["WARN message=the store could not decide", "WARN message=the store fails", "INFO message=the store works"]
+    {
+        let times: Vec<Duration> = told.iter().filter(|told| told.1.starts_with(kind)).map(|told| told.0).collect();
+        assert!((9..=10).contains(&times.len()), "{kind:?} {} times: {told:#?}", times.len());
+        assert!(times.is_sorted_by(|one, next| *next >= *one + MINUTE), "{kind:?} at {times:?}");
+    }
+    // What was not told is counted in the next line, and what was told to be open is told to be closed.
+    let suppressed = told.iter().filter(|told| told.1.contains("the store fails")).map(|told| suppressed(&told.1));
+    let suppressed: Vec<u64> = suppressed.collect();
+    assert!(suppressed[0] == 0 && suppressed[1..].iter().all(|count| *count >= 25), "{suppressed:?}");
+    let (_, last) = told.iter().rfind(|told| told.1.contains("circuit breaker")).expect("reports");
+    assert!(last.starts_with("INFO"), "{last}");
+}
+
+/// How many others a line stands for.
+fn suppressed(report: &str) -> u64 {
+    report.split("suppressed=").nth(1).map_or(0, |number| number.parse().expect("a number"))
 }

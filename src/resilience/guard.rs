@@ -7,7 +7,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
-use super::breaker::{Attempt, Breaker};
+use super::attempt::{Attempt, Keys, keys_of};
+use super::breakers::{Breakers, Turns};
 use super::local::Local;
 use super::policy::OnStoreError;
 #[cfg(feature = "tracing")]
@@ -28,7 +29,7 @@ pub(crate) struct Guard {
     limits: Limits,
     pub(super) store: Arc<dyn Store>,
     hasher: KeyHasher,
-    pub(super) breaker: Arc<Breaker>,
+    pub(super) breakers: Arc<Breakers>,
     pub(super) deadline: Duration,
     on_store_error: OnStoreError,
     local: Local,
@@ -80,7 +81,7 @@ impl Guard {
             limits,
             hasher: store.hasher(),
             store: Arc::new(store),
-            breaker: Breaker::new(CircuitBreaker::new()),
+            breakers: Breakers::new(CircuitBreaker::new()),
             deadline: DEADLINE,
             on_store_error: OnStoreError::default(),
             local: Local::new(),
@@ -111,7 +112,7 @@ impl Guard {
         self.hasher = store.hasher();
         self.limits.hash_by(&self.hasher);
         self.store = Arc::new(store);
-        self.breaker = Breaker::new(self.breaker.settings());
+        self.breakers = Breakers::new(self.breakers.settings());
         self.local = Local::new();
         self.local.plan(&self.limits, self.on_store_error);
         #[cfg(feature = "tracing")]
@@ -129,7 +130,7 @@ impl Guard {
     }
 
     pub(crate) fn set_breaker(&mut self, settings: CircuitBreaker) {
-        self.breaker = Breaker::new(settings);
+        self.breakers = Breakers::new(settings);
     }
 
     pub(crate) fn set_policy(&mut self, policy: OnStoreError) {
@@ -201,15 +202,17 @@ impl Guard {
 
     #[inline]
     fn decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
-        let Some(epoch) = self.breaker.closed() else { return self.try_to_decide(task, charges) };
+        if !self.breakers.are_closed() {
+            return self.try_to_decide(task, charges);
+        }
         let answer = task.ask(&*self.store, charges);
         if answer.is_settled() && !self.tells_decisions {
             return answer;
         }
-        self.unsettled(task, Attempt::usual(&self.breaker, epoch), answer, charges)
+        self.unsettled(task, None, answer, charges)
     }
 
-    /// The same while the breaker is open.
+    /// The same while a node fails.
     #[cold]
     fn try_to_decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
         if let Some(decision) = self.store.remembered(charges) {
@@ -219,10 +222,9 @@ impl Guard {
             Ok(attempt) => {
                 let answer = task.ask(&*self.store, charges);
                 if answer.is_remembered() {
-                    attempt.withdraw();
                     return answer;
                 }
-                self.unsettled(task, attempt, answer, charges)
+                self.unsettled(task, Some(attempt), answer, charges)
             }
             Err(error) => {
                 let result = self.fall_back(task, error, charges);
@@ -236,7 +238,7 @@ impl Guard {
     fn unsettled(
         self: &Arc<Self>,
         task: Task,
-        attempt: Attempt,
+        attempt: Option<Attempt>,
         answer: Answer<Decision>,
         charges: &[Charge<'_>],
     ) -> Answer<Decision> {
@@ -248,6 +250,7 @@ impl Guard {
             }
             Err(pending) => pending,
         };
+        let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.breakers, keys_of(charges), Turns::new()));
         let guard = self.clone();
         let asked: SmallVec<[(Arc<Terms>, KeyHash, u64); 2]> =
             charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
@@ -325,7 +328,8 @@ impl Guard {
         if receipt.by != DecidedBy::Store {
             return self.local.refund(&refunds);
         }
-        self.tell_store(|store| store.refund(&refunds))
+        let keys = refunds.iter().map(|refund| refund.key).collect();
+        self.tell_store(keys, |store| store.refund(&refunds))
     }
 
     /// Like [`refund`](Self::refund), for whoever can't wait: later, where the store does not answer at
@@ -345,24 +349,25 @@ impl Guard {
     /// Forgets keys, each under its limit.
     pub(crate) fn forget(self: &Arc<Self>, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
         drop(self.local.reset(keys));
-        self.tell_store(|store| store.reset(keys))
+        self.tell_store(keys.iter().map(|(_, key)| *key).collect(), |store| store.reset(keys))
     }
 
     pub(crate) fn tell_event(&self, event: &Event<'_>) {
         self.observer.tell(event);
     }
 
-    /// Has the store do what no policy can make up for.
+    /// Has the store do something to `keys` that no policy can make up for.
     pub(crate) fn tell_store<T: Send + Unpin + 'static>(
         self: &Arc<Self>,
+        keys: Keys,
         tell: impl FnOnce(&dyn Store) -> Answer<T>,
     ) -> Answer<T> {
-        let attempt = match self.admit(&[]) {
+        let attempt = match self.pass(keys, &[]) {
             Ok(attempt) => attempt,
             Err(error) => return Answer::ready(Err(error)),
         };
         match tell(&*self.store).into_pending() {
-            Ok(answer) => Answer::ready(self.judge_at_once(attempt, answer)),
+            Ok(answer) => Answer::ready(self.judge_at_once(Some(attempt), answer)),
             Err(pending) => {
                 let guard = self.clone();
                 Answer::pending(async move { guard.watch(attempt, pending).await })
@@ -377,7 +382,7 @@ impl fmt::Debug for Guard {
             .field("limits", &self.limits.as_slice())
             .field("store", &self.store)
             .field("deadline", &self.deadline)
-            .field("circuit_breaker", &self.breaker.settings())
+            .field("circuit_breaker", &self.breakers.settings())
             .field("on_store_error", &self.on_store_error)
             .field("observer", &self.observer)
             .finish_non_exhaustive()

@@ -1,27 +1,46 @@
-//! What operators are told of a store that fails, through `tracing`: that it does, why, and that it
-//! works again, but not once for each request: the first failure, then one a minute.
+//! What operators read in the log, through `tracing`, about a store that fails: at most one line a minute of each kind.
+//!
+//! The kinds are a request that could not be decided, a breaker that opened, and a breaker that closed; the latter two
+//! for each node. A line says how many others were `suppressed` since the last of its kind.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
+use crate::node::Node;
 use crate::observe::BreakerState;
 
-/// How far apart two reports of failures are.
+/// How far apart two lines of one kind are.
 const APART: Duration = Duration::from_secs(60);
+
+/// How long an outage is remembered that is over.
+const KEPT: Duration = Duration::from_secs(3_600);
 
 /// What was reported of a limiter's store. Clones of the limiter share it.
 #[derive(Debug)]
 pub(super) struct Reports {
     since: Instant,
-    /// When the next failure may be told, in µs.
+    /// When the next failure may be reported, in µs.
     next: AtomicU64,
-    /// Failures that were not told since.
+    /// Failures since the last line that counts them.
     suppressed: AtomicU64,
-    /// It was told that the breaker is open.
-    is_open: AtomicBool,
+    outages: Mutex<Vec<Outage>>,
+}
+
+/// The breaker of a node that is open, or was a short time ago.
+#[derive(Debug)]
+struct Outage {
+    node: Option<Node>,
+    is_open: bool,
+    /// There was a line when it opened, and there has to be one when it closes.
+    is_reported: bool,
+    /// When the last line of either kind was written.
+    last: Instant,
+    /// How often it opened since without a line.
+    suppressed: u64,
 }
 
 impl Reports {
@@ -30,16 +49,18 @@ impl Reports {
             since: Instant::now(),
             next: AtomicU64::new(0),
             suppressed: AtomicU64::new(0),
-            is_open: AtomicBool::new(false),
+            outages: Mutex::default(),
         }
     }
 
-    /// One failure, told if the last one that was is long enough ago.
+    /// Reports a failure, if the last report was long enough ago. That a node was not asked is never the reason of an
+    /// outage, and is only counted.
     pub(super) fn failed(&self, error: &StoreError) {
         let now = self.since.elapsed();
         let next = self.next.load(Ordering::Relaxed);
         let after = (now + APART).as_micros() as u64;
-        let is_due = now.as_micros() as u64 >= next
+        let is_due = error.kind() != StoreErrorKind::BreakerOpen
+            && now.as_micros() as u64 >= next
             && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
             let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
@@ -49,20 +70,51 @@ impl Reports {
         }
     }
 
-    /// The breaker is in another state.
-    pub(super) fn changed(&self, state: BreakerState) {
-        match state {
-            BreakerState::Open if !self.is_open.swap(true, Ordering::Relaxed) => {
-                tracing::warn!("the store fails: the circuit breaker is open, and requests no longer wait for it");
+    /// Reports that a breaker opened, unless its last line was a short time ago; and that it closed, if it was reported
+    /// to have opened.
+    pub(super) fn changed(&self, node: Option<&Node>, state: BreakerState) {
+        let now = Instant::now();
+        let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+        outages.retain(|outage| outage.is_open || now < outage.last + KEPT);
+        let known = outages.iter_mut().find(|outage| outage.node.as_ref() == node);
+        let name = node.map(Node::name);
+        match (state, known) {
+            (BreakerState::Open, None) => {
+                let node = node.cloned();
+                outages.push(Outage { node, is_open: true, is_reported: true, last: now, suppressed: 0 });
+                drop(outages);
+                report_open(name, 0);
             }
-            BreakerState::Closed => {
-                self.is_open.store(false, Ordering::Relaxed);
-                // The next outage has a reason of its own.
-                self.next.store(0, Ordering::Relaxed);
-                let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
-                tracing::info!(suppressed, "the store works again: the circuit breaker is closed");
+            (BreakerState::Open, Some(outage)) if !outage.is_open => {
+                outage.is_open = true;
+                if now < outage.last + APART {
+                    outage.suppressed += 1;
+                    return;
+                }
+                (outage.is_reported, outage.last) = (true, now);
+                let suppressed = std::mem::take(&mut outage.suppressed);
+                drop(outages);
+                report_open(name, suppressed);
             }
-            BreakerState::Open | BreakerState::HalfOpen => {}
+            (BreakerState::Closed, Some(outage)) => {
+                outage.is_open = false;
+                if std::mem::take(&mut outage.is_reported) {
+                    outage.last = now;
+                    drop(outages);
+                    let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
+                    tracing::info!(node = name, suppressed, "the store works again: the circuit breaker is closed");
+                }
+            }
+            // Open again after a trial that failed, or half open.
+            _ => {}
         }
     }
+}
+
+fn report_open(node: Option<&str>, suppressed: u64) {
+    tracing::warn!(
+        node,
+        suppressed,
+        "the store fails: the circuit breaker is open, and requests no longer wait for it"
+    );
 }

@@ -1,50 +1,83 @@
-//! Asking a store that may not answer: whether to, for how long, and what its answer says of it.
+//! Asking a store that may not answer: whether to, for how long, and what its answer says of its nodes.
 
 use std::future::Future;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::breaker::{Attempt, Pass};
+use super::attempt::{Attempt, Keys, Probe, keys_of, nodes_of};
+use super::breakers::{Changes, Pass, Turns};
 use super::guard::Guard;
 use crate::error::StoreError;
-use crate::observe::{BreakerState, Event};
+use crate::observe::Event;
 use crate::store::Charge;
 
 impl Guard {
-    /// Whether the store may be asked, for a request with these charges: while the breaker is open, they
-    /// are what it is probed with.
+    /// Whether the store may be asked about these charges. If not, a node whose breaker is open may be probed with
+    /// them.
     pub(crate) fn admit(self: &Arc<Self>, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
-        match self.breaker.pass(!charges.is_empty(), self.deadline) {
-            Pass::Ask(attempt) => return Ok(attempt),
-            Pass::Probe(attempt) => match Handle::try_current() {
-                Ok(runtime) => self.probe(&runtime, attempt, charges),
-                // Nobody else will: the request finds out itself.
-                Err(_) => return Ok(attempt.into_trial()),
-            },
-            Pass::No => {}
+        self.pass(keys_of(charges), charges)
+    }
+
+    /// Whether the store may be asked about `keys`. If not, a node may be probed with the `charges`.
+    pub(super) fn pass(self: &Arc<Self>, keys: Keys, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
+        if self.breakers.are_closed() {
+            return Ok(Attempt::new(&self.breakers, keys, Turns::new()));
         }
+        let nodes = nodes_of(&*self.store, &keys);
+        let (pass, changes) = self.breakers.pass(&nodes, !charges.is_empty(), self.deadline);
+        self.tell_changes(changes);
+        let node = match pass {
+            Pass::Ask(trials) => return Ok(Attempt::new(&self.breakers, keys, trials)),
+            Pass::Probe(turn) => {
+                let (node, probe) = (turn.node.clone(), Probe::new(&self.breakers, turn));
+                match Handle::try_current() {
+                    Ok(runtime) => self.probe(&runtime, probe, charges),
+                    // Nobody else will: the request finds out itself.
+                    Err(_) => return Ok(probe.into_trial(keys)),
+                }
+                node
+            }
+            Pass::No(node) => node,
+        };
         let error = StoreError::breaker_open();
+        let error = if let Some(node) = node { error.at(node) } else { error };
         self.tell_failure(&error);
         Err(error)
     }
 
-    /// Asks the store in the background what it would decide. Nobody waits for the answer.
-    fn probe(self: &Arc<Self>, runtime: &Handle, attempt: Attempt, charges: &[Charge<'_>]) {
-        let answer = self.store.peek(charges);
+    /// Asks a node in the background what it would decide about its share of the charges. Nobody waits for the answer.
+    fn probe(self: &Arc<Self>, runtime: &Handle, probe: Probe, charges: &[Charge<'_>]) {
+        let own = charges.iter().copied().filter(|charge| self.store.node(charge.key).as_ref() == probe.node());
+        let own: SmallVec<[Charge<'_>; 4]> = own.collect();
+        if own.is_empty() {
+            // Another node has them by now.
+            return probe.withdraw();
+        }
+        let answer = self.store.peek(&own);
         if answer.is_remembered() {
-            return attempt.withdraw();
+            return probe.withdraw();
         }
         match answer.into_pending() {
-            Ok(answer) => self.tell_change(attempt.end(works(&answer))),
+            Ok(answer) => self.end_probe(probe, answer),
             Err(pending) => {
                 let guard = self.clone();
                 runtime.spawn(async move {
                     let answer = timeout(guard.deadline, pending).await;
-                    guard.tell_change(attempt.end(answer.is_ok_and(|answer| works(&answer))));
+                    guard.end_probe(probe, answer.unwrap_or_else(|_| Err(StoreError::timed_out(guard.deadline))));
                 });
             }
+        }
+    }
+
+    fn end_probe<T>(&self, probe: Probe, answer: Result<T, StoreError>) {
+        let failure = answer.err().filter(|error| !error.is_of_one_request());
+        self.tell_changes(probe.end(failure.is_none()));
+        #[cfg(feature = "tracing")]
+        if let Some(error) = failure {
+            self.reports.failed(&error);
         }
     }
 
@@ -56,19 +89,27 @@ impl Guard {
     ) -> Result<T, StoreError> {
         let answer = timeout(self.deadline, asked).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::timed_out(self.deadline)));
-        self.judge(attempt.end(works(&answer)), answer)
+        self.report(attempt.judge(&*self.store, answer))
     }
 
-    /// What an answer that was there at once says of the store.
-    pub(super) fn judge_at_once<T>(&self, attempt: Attempt, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-        self.judge(attempt.end_at_once(works(&answer)), answer)
+    /// What an answer that was there at once says of the store: as it has cost nobody any time, nothing, unless the
+    /// attempt is a trial.
+    pub(super) fn judge_at_once<T>(
+        &self,
+        attempt: Option<Attempt>,
+        answer: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.report(match attempt.filter(Attempt::is_trial) {
+            Some(attempt) => attempt.judge(&*self.store, answer),
+            None => (answer, Changes::new()),
+        })
     }
 
-    fn judge<T>(&self, changed: Option<BreakerState>, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+    fn report<T>(&self, (answer, changes): (Result<T, StoreError>, Changes)) -> Result<T, StoreError> {
         if let Err(error) = &answer {
             self.tell_failure(error);
         }
-        self.tell_change(changed);
+        self.tell_changes(changes);
         answer
     }
 
@@ -78,15 +119,11 @@ impl Guard {
         self.reports.failed(error);
     }
 
-    fn tell_change(&self, changed: Option<BreakerState>) {
-        let Some(state) = changed else { return };
-        self.observer.tell(&Event::BreakerChanged { state });
-        #[cfg(feature = "tracing")]
-        self.reports.changed(state);
+    fn tell_changes(&self, changes: Changes) {
+        for (node, state) in changes {
+            self.observer.tell(&Event::BreakerChanged { state, node: node.as_ref() });
+            #[cfg(feature = "tracing")]
+            self.reports.changed(node.as_ref(), state);
+        }
     }
-}
-
-/// Whether an answer says that the store works: one request that it can't decide is no failure of it.
-fn works<T>(answer: &Result<T, StoreError>) -> bool {
-    answer.as_ref().err().is_none_or(StoreError::is_of_one_request)
 }

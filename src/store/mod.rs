@@ -21,6 +21,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Subject};
 use crate::error::StoreError;
 pub use crate::hash::{KeyHash, KeyHasher};
+pub use crate::node::Node;
 use crate::record::Record;
 pub use crate::terms::Terms;
 
@@ -45,6 +46,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// open. None, unless a store says otherwise: one that wraps another asks that.
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let _ = charges;
+        None
+    }
+
+    /// The node that keeps `key`, where a store spreads its keys over several: each has a
+    /// [circuit breaker](crate::CircuitBreaker) of its own. `None`, the default, makes the store a single node. A store
+    /// that wraps another asks that.
+    ///
+    /// Called only while a node fails. It answers by what it knows, without waiting.
+    fn node(&self, key: KeyHash) -> Option<Node> {
+        let _ = key;
         None
     }
 
@@ -107,6 +118,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         (**self).remembered(charges)
+    }
+
+    fn node(&self, key: KeyHash) -> Option<Node> {
+        (**self).node(key)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {

@@ -1,12 +1,14 @@
 //! A Cluster of which a master is lost.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::task::block_in_place;
-use tower_ratelimit::{RedisConfig, RedisStore};
+use tokio::task::{JoinSet, block_in_place};
+use tower_ratelimit::{DecidedBy, Limiter, RedisConfig, RedisStore};
 
-use crate::load::Load;
-use crate::patient::connected;
+use crate::load::{Load, limit};
+use crate::patient::{LONG, Patient, connected};
 use crate::redis_cluster::{RedisCluster, wait};
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
@@ -70,4 +72,37 @@ async fn a_master_that_hangs() {
     report.check("a Cluster's master hangs", recovery);
     assert!(report.failed() > 0);
     report.none_was_charged_twice(true).await;
+}
+
+/// Two in three keys belong to the masters that are left, and the circuit breaker must not keep their requests away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_master_fails_only_the_requests_of_its_slots() {
+    const REQUESTS: u64 = 6_000;
+    let mut cluster = RedisCluster::start(0);
+    let store = RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
+    // The default circuit breaker. Only the deadline is longer, as the machine may stand still.
+    let limiter = Limiter::new([limit()]).deadline(LONG).store(store);
+    assert_eq!(limiter.acquire(0_u64, 1).await.expect("a decision").decided_by(), DecidedBy::Store);
+    cluster.kill(0);
+    let next = Arc::new(AtomicU64::new(1));
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let (limiter, next) = (limiter.clone(), next.clone());
+        tasks.spawn(async move {
+            let mut decided = 0;
+            loop {
+                let key = next.fetch_add(1, Ordering::Relaxed);
+                if key > REQUESTS {
+                    return decided;
+                }
+                decided += u64::from(limiter.acquire(key, 1).await.is_ok());
+                // Answers that are ready at once would hold up those of Redis.
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let decided: u64 = tasks.join_all().await.iter().sum();
+    let share = decided as f64 / REQUESTS as f64;
+    println!("Redis decided {:.1} % of the requests", 100.0 * share);
+    assert!((0.63..0.70).contains(&share), "Redis decided {:.1} % of the requests", 100.0 * share);
 }

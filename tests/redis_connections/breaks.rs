@@ -1,11 +1,12 @@
 //! One server that goes away and comes back.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::cmd;
 use tokio::runtime::Handle;
-use tower_ratelimit::RedisConfig;
+use tower_ratelimit::{BreakerState, CircuitBreaker, Event, RedisConfig};
 
 use crate::patient::{Patient, connected};
 use crate::proxy::Proxy;
@@ -92,6 +93,51 @@ async fn one_connection_that_is_cut_fails_only_what_was_on_it() {
         failed += u32::from(limiter.acquire("key", 1).await.is_err());
     }
     assert!(failed <= 1, "{failed} failed");
+}
+
+/// Whoever was on the connection fails. Nobody else does, as the other connection works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_connection_that_is_cut_under_load_opens_no_circuit_breaker() {
+    const TASKS: usize = 64;
+    let server = RedisServer::start();
+    let openings = Arc::new(AtomicUsize::new(0));
+    let counted = openings.clone();
+    // The default circuit breaker.
+    let limiter =
+        limiter(connect(&server).await).circuit_breaker(CircuitBreaker::new()).observe(move |event| match event {
+            Event::BreakerChanged { state: BreakerState::Open, .. } => drop(counted.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        });
+    let (answered, rejected) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (limiter, answered, rejected) = (limiter.clone(), answered.clone(), rejected.clone());
+            tokio::spawn(async move {
+                loop {
+                    let is_answered = limiter.acquire("key", 1).await.is_ok();
+                    if is_answered { &answered } else { &rejected }.fetch_add(1, Ordering::Relaxed);
+                    // Rejections that are ready at once would hold up the answers of Redis.
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for _ in 0..5 {
+        let many = answered.load(Ordering::Relaxed) + 20 * TASKS;
+        until("requests are answered", || answered.load(Ordering::Relaxed) >= many).await;
+        let clients: String = server.ask(cmd("CLIENT").arg("LIST"));
+        let ours = clients.lines().find(|client| client.contains("cmd=evalsha")).expect("a connection of ours");
+        let id = ours.split(['=', ' ']).nth(1).expect("its id");
+        let before = rejected.load(Ordering::Relaxed);
+        let _: u32 = server.ask(cmd("CLIENT").arg(&["KILL", "ID", id]));
+        let many = answered.load(Ordering::Relaxed) + 20 * TASKS;
+        until("requests are answered again", || answered.load(Ordering::Relaxed) >= many).await;
+        let rejected = rejected.load(Ordering::Relaxed) - before;
+        println!("{rejected} rejected, {} openings so far", openings.load(Ordering::Relaxed));
+        assert!(rejected < 200, "{rejected} requests were rejected");
+    }
+    assert_eq!(openings.load(Ordering::Relaxed), 0, "openings of the circuit breaker");
+    tasks.iter().for_each(|task| task.abort());
 }
 
 #[tokio::test]

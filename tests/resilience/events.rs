@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::time::sleep;
-use tower_ratelimit::{DecidedBy, Event, OnStoreError, RateLimitLayer};
+use tower_ratelimit::{CircuitBreaker, DecidedBy, Event, OnStoreError, RateLimitLayer};
 
 use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{Events, LOCALLY, acquire, limiter, ms, stubborn, ten, visit};
@@ -13,7 +13,9 @@ use crate::limited::{Events, LOCALLY, acquire, limiter, ms, stubborn, ten, visit
 async fn each_request_that_the_store_does_not_decide_is_one_failure() {
     for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
         let (store, events) = (Faulty::new(Mode::Works), Events::default());
-        let limiter = limiter(&store).on_store_error(policy).observe(events.observer());
+        // Requests that fail together count as one failure.
+        let breaker = CircuitBreaker::new().failures(1);
+        let limiter = limiter(&store).on_store_error(policy).circuit_breaker(breaker).observe(events.observer());
         let mut undecided = 0;
         for mode in [Mode::Works, Mode::Fails, Mode::Works, Mode::FailsAtOnce, Mode::Hangs, Mode::Works, Mode::Hangs] {
             store.set(mode);

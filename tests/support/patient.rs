@@ -11,7 +11,7 @@ pub(crate) trait Patient {
 }
 
 /// How long something may take that is bound to happen.
-const LONG: Duration = Duration::from_secs(30);
+pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 impl Patient for Limiter {
     fn patient(self) -> Self {

@@ -10,6 +10,9 @@ use super::cluster::Cluster;
 use super::error::Fault;
 use super::queue::Queue;
 use super::script::{Reply, Request};
+use super::slot;
+use crate::hash::KeyHash;
+use crate::node::Node;
 
 #[derive(Clone, Debug)]
 pub(super) enum Deployment {
@@ -49,6 +52,14 @@ impl Deployment {
         match self {
             Self::Single(queue) => queue.server().query(query).await,
             Self::Cluster(cluster) => cluster.query(slot, query).await,
+        }
+    }
+
+    /// The master of a Cluster that has the key, if that is known.
+    pub(super) fn node(&self, key: KeyHash) -> Option<Node> {
+        match self {
+            Self::Single(_) => None,
+            Self::Cluster(cluster) => cluster.node(slot::of_key(key)),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::StoreError;
+use crate::node::Node;
 
 /// Why Redis gave no answer; those whose requests left together share it. What clients of a service see never shows it.
 #[derive(Clone, Debug)]
@@ -45,6 +46,8 @@ pub(super) enum Fault {
     NoSeeds,
     /// No master of a Cluster is known to have a slot.
     Slot(u16),
+    /// A master of a Cluster failed.
+    At(Node, Box<Fault>),
 }
 
 /// Where a Cluster says that a slot is: an address, or a port of the host that said so.
@@ -94,7 +97,11 @@ impl Fault {
     /// The instant of Redis' clock, in µs, if that is in none of the windows that a request brought. Nothing was
     /// decided.
     pub(super) fn present(&self) -> Option<u64> {
-        let Self::Script(error) = self else { return None };
+        let error = match self {
+            Self::Script(error) => error,
+            Self::At(_, fault) => return fault.present(),
+            _ => return None,
+        };
         let mut words = error.split_whitespace();
         words.find(|word| *word == "OUTSIDE")?;
         words.next()?.parse::<u64>().ok()?.checked_mul(1_000_000)
@@ -194,6 +201,7 @@ impl fmt::Display for Fault {
                 write!(f, "overrides of the request's keys change faster than they can be read: check who sets them")
             }
             Self::NoSeeds => write!(f, "there is no URL: give one of a Cluster's masters, or better of several"),
+            Self::At(node, fault) => write!(f, "at {node}: {fault}"),
             Self::Slot(slot) => write!(
                 f,
                 "no master of the Cluster is known to have the slot {slot}: \
@@ -212,6 +220,7 @@ impl std::error::Error for Fault {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Connect(source) => Some(&**source),
+            Self::At(_, fault) => fault.source(),
             Self::Url(source)
             | Self::Unreachable(source)
             | Self::Credentials(source)
@@ -234,6 +243,10 @@ impl std::error::Error for Fault {
 
 impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
-        if fault.is_of_one_request() { Self::of_one_request(fault) } else { Self::new(fault) }
+        match fault {
+            Fault::At(node, fault) => Self::from(*fault).at(node),
+            fault if fault.is_of_one_request() => Self::of_one_request(fault),
+            fault => Self::new(fault),
+        }
     }
 }

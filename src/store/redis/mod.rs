@@ -38,7 +38,7 @@ use self::deployment::Deployment;
 use self::error::Fault;
 use self::reserve::Apart;
 use self::script::{Reply, Request, Task};
-use super::{Answer, Charge, Override, Refund, Store, Terms, span};
+use super::{Answer, Charge, Node, Override, Refund, Store, Terms, span};
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -313,6 +313,10 @@ impl Store for RedisStore {
 
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         self.remembered_at(self.now(), charges)
+    }
+
+    fn node(&self, key: KeyHash) -> Option<Node> {
+        self.deployment.node(key)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {

@@ -15,12 +15,16 @@ pub(super) fn of(name: &str) -> u16 {
     crc16(tag.as_bytes()) % SLOTS as u16
 }
 
-/// Items by the slot of their subject, whose hash is in the braces of all its keys' names: in the
-/// order of slots, each item with the place that it had.
+/// The slot of all keys of a subject, as the hash of the subject is in the braces of their names.
+pub(super) fn of_key(key: KeyHash) -> u16 {
+    of(&format!("{{{:032x}}}", key.as_u128()))
+}
+
+/// Items by the slot of their subject: in the order of slots, each item with the place that it had.
 pub(super) fn group<T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> KeyHash) -> Vec<(u16, Vec<(usize, T)>)> {
     let mut slots = BTreeMap::<_, Vec<_>>::new();
     for (place, item) in items.into_iter().enumerate() {
-        slots.entry(of(&format!("{{{:032x}}}", key(&item).as_u128()))).or_default().push((place, item));
+        slots.entry(of_key(key(&item))).or_default().push((place, item));
     }
     slots.into_iter().collect()
 }

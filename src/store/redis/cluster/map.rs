@@ -8,6 +8,7 @@ use deadpool_redis::redis::cluster::NodeAddress;
 use tokio::time::Instant;
 
 use super::seeds::Seeds;
+use crate::node::Node;
 use crate::store::redis::error::Fault;
 use crate::store::redis::queue::Queue;
 use crate::store::redis::server::Server;
@@ -28,6 +29,8 @@ pub(super) struct Map {
 
 pub(super) struct Master {
     pub(super) address: NodeAddress,
+    /// Its address as a circuit breaker, a log or an event names it.
+    pub(super) node: Node,
     pub(super) queue: Arc<Queue>,
 }
 
@@ -57,7 +60,8 @@ impl Map {
 impl Master {
     pub(super) fn new(address: NodeAddress, seeds: &Seeds) -> Result<Self, Fault> {
         let connections = seeds.connections_to(&address)?;
-        Ok(Self { address, queue: Queue::new(Server::Master(connections)) })
+        let node = Node::new(format!("{}:{}", address.host(), address.port()));
+        Ok(Self { address, node, queue: Queue::new(Server::Master(connections)) })
     }
 }
 

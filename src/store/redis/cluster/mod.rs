@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use self::map::{Map, Master, Range, owners};
 pub(super) use self::seeds::Seeds;
+use crate::node::Node;
 use crate::store::redis::error::{Fault, Redirect};
 use crate::store::redis::script::{Reply, Request};
 
@@ -104,7 +105,12 @@ impl Cluster {
             };
         };
         given_up.cluster = None;
-        reply
+        reply.map_err(|fault| Fault::At(master.node.clone(), Box::new(fault)))
+    }
+
+    /// The master that has a slot, if that is known.
+    pub(super) fn node(&self, slot: u16) -> Option<Node> {
+        self.map().owners.get(usize::from(slot))?.as_ref().map(|master| master.node.clone())
     }
 
     /// What a slot's master answers to something else. It is sent on only by a master that has not done it.
