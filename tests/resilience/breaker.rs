@@ -55,6 +55,48 @@ async fn one_success_in_between_starts_the_count_anew() {
     }
 }
 
+/// As requests that wait at the same time wait for one call, or for one that hangs.
+#[tokio::test(start_paused = true)]
+async fn requests_that_fail_together_are_one_failure() {
+    for (mode, kind) in [(Mode::Hangs, StoreErrorKind::TimedOut), (Mode::Fails, StoreErrorKind::Failed)] {
+        let store = Faulty::new(mode);
+        let limiter = limiter(&store);
+        for _ in 0..5 {
+            let together: Vec<_> = (0..100).map(|_| limiter.acquire("key", 1)).collect();
+            let tasks: Vec<_> = together.into_iter().map(tokio::spawn).collect();
+            for task in tasks {
+                assert_eq!(task.await.expect("an answer").expect_err("it fails").kind(), kind);
+            }
+        }
+        assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
+        assert_eq!(store.asked(Op::Acquire), 500);
+    }
+}
+
+/// However many requests come, and whenever: each five that began after the last one failed.
+#[tokio::test(start_paused = true)]
+async fn under_load_a_store_that_hangs_is_left_alone_after_as_many_deadlines() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = limiter(&store);
+    let start = Instant::now();
+    while acquire_in_background(&limiter).is_none() {
+        sleep(ms(1)).await;
+    }
+    let took = start.elapsed();
+    assert!((ms(250)..=ms(270)).contains(&took), "{took:?}");
+}
+
+/// The error, if it is there at once.
+fn acquire_in_background(limiter: &Limiter) -> Option<StoreErrorKind> {
+    match limiter.acquire("key", 1).into_ready() {
+        Ok(answer) => Some(answer.expect_err("it fails").kind()),
+        Err(pending) => {
+            tokio::spawn(pending);
+            None
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn while_it_is_open_policies_answer_at_once() {
     let store = Faulty::new(Mode::Hangs);
@@ -107,6 +149,52 @@ async fn it_opens_again_if_the_next_request_fails() {
     assert_eq!(events.count("breaker: Closed"), 0);
     store.set(Mode::Works);
     assert!(recovers(&limiter, ms(1)).await <= ms(1_100));
+}
+
+/// However long the one before lasted, whose last pauses were as long as pauses get.
+#[tokio::test(start_paused = true)]
+async fn a_second_outage_begins_with_a_short_pause() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = limiter(&store).circuit_breaker(CircuitBreaker::new().longest_pause(Duration::from_secs(60)));
+    for _ in 0..3 {
+        store.set(Mode::Hangs);
+        while acquire(&limiter).await.0 != Err(StoreErrorKind::BreakerOpen) {}
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(300) {
+            assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
+            sleep(ms(10)).await;
+        }
+        store.set(Mode::Works);
+        recovers_within(&limiter, Duration::from_secs(61)).await;
+        // The next one is short.
+        store.set(Mode::Hangs);
+        while acquire(&limiter).await.0 != Err(StoreErrorKind::BreakerOpen) {}
+        store.set(Mode::Works);
+        recovers_within(&limiter, ms(110)).await;
+    }
+}
+
+async fn recovers_within(limiter: &Limiter, longest: Duration) {
+    let start = Instant::now();
+    while acquire(limiter).await.0.is_err() {
+        sleep(ms(5)).await;
+    }
+    assert!(start.elapsed() <= longest, "after {:?}, which is more than {longest:?}", start.elapsed());
+}
+
+/// From when it begins until it ends, or should have.
+#[tokio::test(start_paused = true)]
+async fn there_is_no_second_probe_while_one_is_under_way() {
+    let store = Faulty::new(Mode::Hangs);
+    let limiter = opened(&store).await;
+    sleep(ms(101)).await;
+    for after in 0..50 {
+        assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
+        // It has begun.
+        tokio::task::yield_now().await;
+        assert_eq!(store.asked(Op::Peek), 1, "after {after} ms");
+        sleep(ms(1)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

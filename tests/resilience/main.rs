@@ -9,6 +9,7 @@ mod bugs;
 mod config;
 mod deadline;
 mod events;
+mod nodes;
 mod policies;
 mod receipts;
 mod routes;

@@ -1,0 +1,259 @@
+//! A store that spreads its keys over several nodes: each has a circuit breaker of its own.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Node, Refund, Terms};
+use tower_ratelimit::{Decision, Event, FixedWindow, Limit, Limiter, Store, StoreErrorKind};
+
+use crate::faulty::{Faulty, Mode, Op};
+use crate::limited::ms;
+
+/// Two stores that pass for the nodes of one.
+#[derive(Clone, Debug)]
+struct TwoNodes {
+    hasher: KeyHasher,
+    nodes: [Faulty; 2],
+    names: Arc<Mutex<[&'static str; 2]>>,
+    /// Whether it says which node keeps a key, as a store that wraps another may not.
+    hides_nodes: Arc<AtomicBool>,
+}
+
+impl TwoNodes {
+    fn new() -> Self {
+        Self {
+            hasher: KeyHasher::with_secret([7; 16]),
+            nodes: [(); 2].map(|()| Faulty::new(Mode::Works)),
+            names: Arc::new(Mutex::new(["one", "two"])),
+            hides_nodes: Arc::default(),
+        }
+    }
+
+    fn place(&self, key: KeyHash) -> usize {
+        key.as_u128() as usize % 2
+    }
+
+    fn name(&self, place: usize) -> Node {
+        Node::new(self.names.lock().expect("nobody has panicked")[place])
+    }
+
+    /// A key that the node at `place` keeps.
+    fn key(&self, place: usize) -> String {
+        let mut keys = (0..).map(|key: u64| key.to_string());
+        keys.find(|key| self.place(self.hasher.hash(key.as_bytes())) == place).expect("some key")
+    }
+
+    /// Has the nodes decide their charges, in turn.
+    fn decide(
+        &self,
+        charges: &[Charge<'_>],
+        decide: impl Fn(&Faulty, &[Charge<'_>]) -> Answer<Decision>,
+    ) -> Answer<Decision> {
+        let mut answers = Vec::new();
+        for place in 0..2 {
+            let own: Vec<_> = charges.iter().copied().filter(|charge| self.place(charge.key) == place).collect();
+            if !own.is_empty() {
+                answers.push((self.name(place), decide(&self.nodes[place], &own)));
+            }
+        }
+        Answer::pending(async move {
+            let mut decision = None;
+            for (name, answer) in answers {
+                decision = Some(answer.await.map_err(|error| error.at(name))?);
+            }
+            Ok(decision.expect("a charge"))
+        })
+    }
+}
+
+impl Store for TwoNodes {
+    fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
+    fn node(&self, key: KeyHash) -> Option<Node> {
+        (!self.hides_nodes.load(Ordering::Relaxed)).then(|| self.name(self.place(key)))
+    }
+
+    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.decide(charges, Faulty::acquire)
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+        self.decide(charges, Faulty::peek)
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+        self.nodes[self.place(refunds[0].key)].refund(refunds)
+    }
+
+    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+        self.nodes[self.place(keys[0].1)].reset(keys)
+    }
+}
+
+/// A limiter on two nodes, and what it does.
+struct Setup {
+    store: TwoNodes,
+    limiter: Limiter,
+    /// The changes of breakers, such as `"one: Open"`.
+    changes: Arc<Mutex<Vec<String>>>,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let (store, changes) = (TwoNodes::new(), Arc::<Mutex<Vec<String>>>::default());
+        let seen = changes.clone();
+        let limits = ["user", "tenant"].map(|name| Limit::new(name, FixedWindow::per_day(1_000_000)));
+        let limiter = Limiter::new(limits).store(store.clone()).observe(move |event| {
+            if let Event::BreakerChanged { state, node, .. } = event {
+                let node = node.map_or("none", Node::name);
+                seen.lock().expect("nobody has panicked").push(format!("{node}: {state:?}"));
+            }
+        });
+        Self { store, limiter, changes }
+    }
+
+    /// Asks for a decision about keys of two nodes, or twice of the same. An error says which node failed.
+    async fn ask(&self, places: [usize; 2]) -> Result<(), (StoreErrorKind, Option<String>)> {
+        let [user, tenant] = places.map(|place| self.store.key(place));
+        let answer = self.limiter.acquire_all(&[(&user, 1), (&tenant, 1)]).await;
+        answer.map(drop).map_err(|error| (error.kind(), error.node().map(|node| node.name().to_owned())))
+    }
+
+    fn changes(&self) -> Vec<String> {
+        std::mem::take(&mut *self.changes.lock().expect("nobody has panicked"))
+    }
+}
+
+fn error<T>(kind: StoreErrorKind, node: &str) -> Result<T, (StoreErrorKind, Option<String>)> {
+    Err((kind, Some(node.to_owned())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_fails_opens_no_breaker_but_its_own() {
+    for (mode, kind) in [(Mode::Fails, StoreErrorKind::Failed), (Mode::Hangs, StoreErrorKind::TimedOut)] {
+        let setup = Setup::new();
+        setup.store.nodes[0].set(mode);
+        for _ in 0..5 {
+            assert_eq!(setup.ask([0, 0]).await, error(kind, "one"));
+            assert_eq!(setup.ask([1, 1]).await, Ok(()));
+        }
+        for _ in 0..100 {
+            assert_eq!(setup.ask([0, 0]).await, error(StoreErrorKind::BreakerOpen, "one"));
+            assert_eq!(setup.ask([1, 1]).await, Ok(()));
+        }
+        assert_eq!(setup.changes(), ["one: Open"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_several_nodes_is_only_sent_if_none_of_their_breakers_is_open() {
+    let setup = Setup::new();
+    setup.store.nodes[1].set(Mode::Fails);
+    for _ in 0..5 {
+        assert_eq!(setup.ask([0, 1]).await, error(StoreErrorKind::Failed, "two"), "it counts for that node");
+    }
+    assert_eq!(setup.changes(), ["two: Open"]);
+    let asked = || [0, 1].map(|place| setup.store.nodes[place].asked(Op::Acquire));
+    let before = asked();
+    for _ in 0..10 {
+        assert_eq!(setup.ask([0, 1]).await, error(StoreErrorKind::BreakerOpen, "two"));
+    }
+    assert_eq!(asked(), before);
+    assert_eq!(setup.ask([0, 0]).await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_node_is_probed_by_itself() {
+    let setup = Setup::new();
+    for place in [0, 1] {
+        setup.store.nodes[place].set(Mode::Fails);
+        while setup.ask([place, place]).await.map_err(|(kind, _)| kind) != Err(StoreErrorKind::BreakerOpen) {}
+    }
+    assert_eq!(setup.changes(), ["one: Open", "two: Open"]);
+    // The first is back, the other one hangs.
+    setup.store.nodes[0].set(Mode::Works);
+    setup.store.nodes[1].set(Mode::Hangs);
+    for _ in 0..100 {
+        assert_eq!(setup.ask([0, 1]).await.map_err(|(kind, _)| kind), Err(StoreErrorKind::BreakerOpen));
+        sleep(ms(20)).await;
+    }
+    assert_eq!(setup.changes(), ["one: HalfOpen"], "a probe of one does not wait for the other");
+    assert_eq!(setup.ask([0, 0]).await, Ok(()));
+    assert_eq!(setup.changes(), ["one: Closed"]);
+    assert_eq!(setup.store.nodes[0].asked(Op::Peek), 1);
+    // So is the other one.
+    setup.store.nodes[1].set(Mode::Works);
+    for _ in 0..100 {
+        let _ = setup.ask([0, 1]).await;
+        sleep(ms(20)).await;
+    }
+    assert_eq!(setup.ask([0, 1]).await, Ok(()));
+    assert_eq!(setup.changes(), ["two: HalfOpen", "two: Closed"]);
+}
+
+/// What fails as a trial of two nodes reopens the breaker of the one that failed.
+#[tokio::test(start_paused = true)]
+async fn a_trial_of_several_nodes_says_of_each_what_it_did() {
+    let setup = Setup::new();
+    for place in [0, 1] {
+        setup.store.nodes[place].set(Mode::Fails);
+        while setup.ask([place, place]).await.map_err(|(kind, _)| kind) != Err(StoreErrorKind::BreakerOpen) {}
+        setup.store.nodes[place].set_for(Op::Peek, Mode::Works);
+    }
+    setup.store.nodes[0].set(Mode::Works);
+    for place in [0, 1] {
+        sleep(ms(200)).await;
+        assert_eq!(setup.ask([place, place]).await.map_err(|(kind, _)| kind), Err(StoreErrorKind::BreakerOpen));
+        sleep(ms(1)).await;
+    }
+    assert_eq!(setup.changes(), ["one: Open", "two: Open", "one: HalfOpen", "two: HalfOpen"]);
+    assert_eq!(setup.ask([0, 1]).await, error(StoreErrorKind::Failed, "two"));
+    assert_eq!(setup.changes(), ["two: Open"]);
+    assert_eq!(setup.ask([0, 0]).await, Ok(()));
+    assert_eq!(setup.changes(), ["one: Closed"]);
+}
+
+/// As by a failover.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_takes_over_is_asked_at_once_and_the_one_that_left_is_forgotten() {
+    let setup = Setup::new();
+    setup.store.nodes[0].set(Mode::Fails);
+    while setup.ask([0, 0]).await.map_err(|(kind, _)| kind) != Err(StoreErrorKind::BreakerOpen) {}
+    assert_eq!(setup.changes(), ["one: Open"]);
+    setup.store.nodes[0].set(Mode::Works);
+    setup.store.names.lock().expect("nobody has panicked")[0] = "three";
+    assert_eq!(setup.ask([0, 0]).await, Ok(()));
+    assert_eq!(setup.changes(), [] as [&str; 0]);
+    sleep(Duration::from_secs(61)).await;
+    assert_eq!(setup.ask([1, 1]).await, Ok(()));
+    assert_eq!(setup.changes(), ["one: Closed"]);
+}
+
+/// A store that wraps another, and does not say which node keeps a key, is one node.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hides_its_nodes_has_one_breaker() {
+    let setup = Setup::new();
+    setup.store.hides_nodes.store(true, Ordering::Relaxed);
+    setup.store.nodes[0].set(Mode::Fails);
+    for _ in 0..5 {
+        assert_eq!(setup.ask([0, 0]).await, error(StoreErrorKind::Failed, "one"));
+    }
+    assert_eq!(setup.ask([1, 1]).await, Err((StoreErrorKind::BreakerOpen, None)));
+    assert_eq!(setup.changes(), ["none: Open"]);
+}
+
+/// As long as a store can't say where keys are: once it can, the nodes start with closed breakers.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_finds_its_nodes_forgets_the_failures_from_before() {
+    let setup = Setup::new();
+    setup.store.hides_nodes.store(true, Ordering::Relaxed);
+    setup.store.nodes[0].set(Mode::Fails);
+    while setup.ask([0, 0]).await.map_err(|(kind, _)| kind) != Err(StoreErrorKind::BreakerOpen) {}
+    setup.store.hides_nodes.store(false, Ordering::Relaxed);
+    assert_eq!(setup.ask([1, 1]).await, Ok(()));
+    assert_eq!(setup.changes(), ["none: Open", "none: Closed"]);
+}
