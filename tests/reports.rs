@@ -325,7 +325,8 @@ fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
             }
         });
     });
-    for kind in ["WARN message=the store could not decide", "WARN message=the store fails", "INFO message=the store works"]
+    for kind in
+        ["WARN message=the store could not decide", "WARN message=the store fails", "INFO message=the store works"]
     {
         let times: Vec<Duration> = told.iter().filter(|told| told.1.starts_with(kind)).map(|told| told.0).collect();
         assert!((9..=10).contains(&times.len()), "{kind:?} {} times: {told:#?}", times.len());

@@ -102,7 +102,6 @@ impl Breaker {
         if self.failures < settings.failures {
             return None;
         }
-        self.pause = settings.first_pause();
         self.open(settings);
         Some(BreakerState::Open)
     }

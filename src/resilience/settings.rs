@@ -7,12 +7,17 @@ use crate::quota::checked;
 
 /// When a limiter stops asking a store that fails, and for how long.
 ///
+/// Each node of a store has a breaker of its own: each master of a Redis Cluster, otherwise the store as a whole.
+///
 /// After so many failures or timeouts in a row the breaker opens: nothing waits for the store any more,
 /// and [`OnStoreError`](crate::OnStoreError) answers at once. After a pause, one of the requests that
 /// come by has the store asked in the background what it would decide. If it answers, the next request
 /// is decided by it, and if that works the breaker closes. If either fails there is another pause,
 /// twice as long up to the longest. Pauses are random, between half their length and all of it, so
 /// that a fleet does not come back as one.
+///
+/// Requests that were under way at the same time often share a call: if several of them fail, that is one failure. A
+/// store that hangs is thus left alone after as many deadlines as failures, however many requests wait for it.
 ///
 /// A store that answers at once, as one in memory does, is never left alone, whatever it answers. Nor is
 /// a Redis that works, but can't decide one request as its key there holds something else.

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::{JoinSet, block_in_place};
-use tower_ratelimit::{DecidedBy, Limiter, RedisConfig, RedisStore};
+use tower_ratelimit::store::{Answer, Node};
+use tower_ratelimit::{DecidedBy, Decision, FixedWindow, Limit, Limiter, RedisConfig, RedisStore};
 
 use crate::load::{Load, limit};
 use crate::patient::{LONG, Patient, connected};
@@ -74,35 +75,52 @@ async fn a_master_that_hangs() {
     report.none_was_charged_twice(true).await;
 }
 
-/// Two in three keys belong to the masters that are left, and the circuit breaker must not keep their requests away.
+/// Two in three keys belong to the masters that are left, and the circuit breaker must not keep their requests away. So
+/// do four in nine pairs of keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_master_fails_only_the_requests_of_its_slots() {
-    const REQUESTS: u64 = 6_000;
     let mut cluster = RedisCluster::start(0);
     let store = RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
+    let lost = format!("127.0.0.1:{}", cluster.port(0));
     // The default circuit breaker. Only the deadline is longer, as the machine may stand still.
-    let limiter = Limiter::new([limit()]).deadline(LONG).store(store);
-    assert_eq!(limiter.acquire(0_u64, 1).await.expect("a decision").decided_by(), DecidedBy::Store);
+    let single = Limiter::new([limit()]).deadline(LONG).store(store.clone());
+    let pairs = Limiter::new([limit(), Limit::new("another", FixedWindow::per_day(10))]).deadline(LONG).store(store);
+    assert_eq!(single.acquire(0_u64, 1).await.expect("a decision").decided_by(), DecidedBy::Store);
     cluster.kill(0);
+    let decided = share_decided(6_000, &lost, move |key| single.acquire(key, 1)).await;
+    println!("Redis decided {:.1} % of the requests", 100.0 * decided);
+    assert!((0.63..0.70).contains(&decided), "Redis decided {:.1} % of the requests", 100.0 * decided);
+    let decided =
+        share_decided(3_000, &lost, move |key| pairs.acquire_all(&[(&key, 1), (&(key + 1_000_000), 1)])).await;
+    println!("Redis decided {:.1} % of the requests of two subjects", 100.0 * decided);
+    assert!((0.41..0.48).contains(&decided), "Redis decided {:.1} % of the requests", 100.0 * decided);
+}
+
+/// The share of requests that Redis decides, of 16 at a time. All errors are to name the node that is `lost`.
+async fn share_decided(
+    requests: u64,
+    lost: &str,
+    ask: impl Fn(u64) -> Answer<Decision> + Clone + Send + 'static,
+) -> f64 {
     let next = Arc::new(AtomicU64::new(1));
     let mut tasks = JoinSet::new();
     for _ in 0..16 {
-        let (limiter, next) = (limiter.clone(), next.clone());
+        let (ask, next, lost) = (ask.clone(), next.clone(), lost.to_owned());
         tasks.spawn(async move {
             let mut decided = 0;
             loop {
                 let key = next.fetch_add(1, Ordering::Relaxed);
-                if key > REQUESTS {
+                if key > requests {
                     return decided;
                 }
-                decided += u64::from(limiter.acquire(key, 1).await.is_ok());
+                match ask(key).await {
+                    Ok(_) => decided += 1,
+                    Err(error) => assert_eq!(error.node().map(Node::name), Some(&*lost), "{error:?}"),
+                }
                 // Answers that are ready at once would hold up those of Redis.
                 tokio::task::yield_now().await;
             }
         });
     }
-    let decided: u64 = tasks.join_all().await.iter().sum();
-    let share = decided as f64 / REQUESTS as f64;
-    println!("Redis decided {:.1} % of the requests", 100.0 * share);
-    assert!((0.63..0.70).contains(&share), "Redis decided {:.1} % of the requests", 100.0 * share);
+    tasks.join_all().await.iter().sum::<u64>() as f64 / requests as f64
 }

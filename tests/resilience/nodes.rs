@@ -123,6 +123,14 @@ impl Setup {
         answer.map(drop).map_err(|error| (error.kind(), error.node().map(|node| node.name().to_owned())))
     }
 
+    /// Fails as many requests of a node as open its breaker.
+    async fn fail(&self, place: usize) {
+        self.store.nodes[place].set(Mode::Fails);
+        for _ in 0..5 {
+            assert!(matches!(self.ask([place, place]).await, Err((StoreErrorKind::Failed, _))));
+        }
+    }
+
     fn changes(&self) -> Vec<String> {
         std::mem::take(&mut *self.changes.lock().expect("nobody has panicked"))
     }
@@ -170,8 +178,7 @@ async fn a_request_of_several_nodes_is_only_sent_if_none_of_their_breakers_is_op
 async fn each_node_is_probed_by_itself() {
     let setup = Setup::new();
     for place in [0, 1] {
-        setup.store.nodes[place].set(Mode::Fails);
-        while setup.ask([place, place]).await.map_err(|(kind, _)| kind) != Err(StoreErrorKind::BreakerOpen) {}
+        setup.fail(place).await;
     }
     assert_eq!(setup.changes(), ["one: Open", "two: Open"]);
     // The first is back, the other one hangs.
@@ -200,8 +207,7 @@ async fn each_node_is_probed_by_itself() {
 async fn a_trial_of_several_nodes_says_of_each_what_it_did() {
     let setup = Setup::new();
     for place in [0, 1] {
-        setup.store.nodes[place].set(Mode::Fails);
-        while setup.ask([place, place]).await.map_err(|(kind, _)| kind) != Err(StoreErrorKind::BreakerOpen) {}
+        setup.fail(place).await;
         setup.store.nodes[place].set_for(Op::Peek, Mode::Works);
     }
     setup.store.nodes[0].set(Mode::Works);
@@ -221,8 +227,7 @@ async fn a_trial_of_several_nodes_says_of_each_what_it_did() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_takes_over_is_asked_at_once_and_the_one_that_left_is_forgotten() {
     let setup = Setup::new();
-    setup.store.nodes[0].set(Mode::Fails);
-    while setup.ask([0, 0]).await.map_err(|(kind, _)| kind) != Err(StoreErrorKind::BreakerOpen) {}
+    setup.fail(0).await;
     assert_eq!(setup.changes(), ["one: Open"]);
     setup.store.nodes[0].set(Mode::Works);
     setup.store.names.lock().expect("nobody has panicked")[0] = "three";
@@ -251,8 +256,7 @@ async fn a_store_that_hides_its_nodes_has_one_breaker() {
 async fn a_store_that_finds_its_nodes_forgets_the_failures_from_before() {
     let setup = Setup::new();
     setup.store.hides_nodes.store(true, Ordering::Relaxed);
-    setup.store.nodes[0].set(Mode::Fails);
-    while setup.ask([0, 0]).await.map_err(|(kind, _)| kind) != Err(StoreErrorKind::BreakerOpen) {}
+    setup.fail(0).await;
     setup.store.hides_nodes.store(false, Ordering::Relaxed);
     assert_eq!(setup.ask([1, 1]).await, Ok(()));
     assert_eq!(setup.changes(), ["none: Open", "none: Closed"]);
