@@ -339,6 +339,9 @@ enum Cause {
     TimedOut {
         deadline: Duration,
     },
+    /// As many requests wait for it as may.
+    #[cfg(feature = "redis")]
+    QueueFull(Box<dyn std::error::Error + Send + Sync>),
     BreakerOpen,
     /// It does not do what it was asked to.
     NotSupported,
@@ -356,6 +359,10 @@ pub enum StoreErrorKind {
     Failed,
     /// It did not answer within the [deadline](crate::Limiter::deadline).
     TimedOut,
+    /// It was not asked, as too many requests wait for it already, as the error's
+    /// [`source`](std::error::Error::source) says. This neither opens the [circuit breaker](crate::CircuitBreaker) nor
+    /// keeps it closed.
+    QueueFull,
     /// It was not asked: the [circuit breaker](crate::CircuitBreaker) is open.
     BreakerOpen,
     /// It keeps no [overrides](crate::Overrides), as a store of one's own may not.
@@ -407,6 +414,12 @@ impl StoreError {
         Self::of(Cause::TimedOut { deadline })
     }
 
+    /// Wraps which queue is full, and of how many requests.
+    #[cfg(feature = "redis")]
+    pub(crate) fn queue_full(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::of(Cause::QueueFull(source.into()))
+    }
+
     pub(crate) const fn breaker_open() -> Self {
         Self::of(Cause::BreakerOpen)
     }
@@ -427,6 +440,8 @@ impl StoreError {
             Cause::Unusable { .. } => StoreErrorKind::Failed,
             Cause::Failed(_) | Cause::Undecidable(_) => StoreErrorKind::Failed,
             Cause::TimedOut { .. } => StoreErrorKind::TimedOut,
+            #[cfg(feature = "redis")]
+            Cause::QueueFull(_) => StoreErrorKind::QueueFull,
             Cause::BreakerOpen => StoreErrorKind::BreakerOpen,
             Cause::NotSupported => StoreErrorKind::NotSupported,
             Cause::Full { .. } => StoreErrorKind::Full,
@@ -463,6 +478,10 @@ impl fmt::Display for StoreError {
             Cause::Unusable { at: None, .. } => write!(f, "the rate limit store can't be used"),
             Cause::Failed(_) | Cause::Undecidable(_) => write!(f, "the rate limit store{at} could not decide"),
             Cause::TimedOut { deadline } => write!(f, "the rate limit store{at} did not answer within {deadline:?}"),
+            #[cfg(feature = "redis")]
+            Cause::QueueFull(_) => {
+                write!(f, "the rate limit store{at} was not asked, as too many requests wait for it")
+            }
             Cause::BreakerOpen => {
                 write!(f, "the rate limit store{at} was not asked, as it has failed too often of late")
             }
@@ -485,6 +504,8 @@ impl std::error::Error for StoreError {
         match &self.cause {
             #[cfg(feature = "redis")]
             Cause::Unusable { source, .. } => Some(&**source),
+            #[cfg(feature = "redis")]
+            Cause::QueueFull(source) => Some(&**source),
             Cause::Failed(source) | Cause::Undecidable(source) => Some(&**source),
             Cause::TimedOut { .. } | Cause::BreakerOpen | Cause::NotSupported | Cause::Full { .. } => None,
         }

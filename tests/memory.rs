@@ -4,6 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+#[cfg(feature = "redis")]
+#[path = "support/limits.rs"]
+mod limits;
+#[cfg(feature = "redis")]
+#[path = "support/redis_server.rs"]
+mod redis_server;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -311,4 +318,33 @@ fn a_decision_allocates_nothing() {
             assert_eq!(allocations() - before, 0, "{algorithm:?}");
         }
     }
+}
+
+/// All on this thread, whose allocations are counted.
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn waves_of_requests_to_a_redis_that_hangs_take_no_more_memory_than_the_first() {
+    use limits::Patient;
+    use tower_ratelimit::RedisConfig;
+
+    const REQUESTS: u64 = 8_000;
+    let server = redis_server::RedisServer::start();
+    let store = RedisConfig::node(server.url()).patient().connect().await.unwrap();
+    let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_second(1))]).patient().store(store);
+    let limiter = limiter.deadline(Duration::from_millis(100));
+    server.pause();
+    let mut after = Vec::new();
+    for wave in 0..10 {
+        let tasks = (0..REQUESTS).map(|key| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire(wave * REQUESTS + key, 1).await.map(drop) })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            assert!(task.await.unwrap().is_err());
+        }
+        after.push(live_bytes());
+    }
+    println!("bytes after each wave: {after:?}");
+    let grown = after[9] - after[0];
+    assert!(grown < 1 << 20, "{grown} bytes more after nine waves more");
 }

@@ -183,6 +183,30 @@ async fn requests_that_wait_at_the_same_time_leave_together() {
     assert!(calls <= 20, "{calls} calls for 200 decisions");
 }
 
+/// Redis serves no other client during a call, so a call is bounded by the limits that it charges.
+#[tokio::test]
+async fn requests_of_many_limits_share_calls_of_at_most_256_charges() {
+    let server = RedisServer::start();
+    let limits = (0..64).map(|limit| Limit::new(format!("limit {limit}"), FixedWindow::per_day(1_000)));
+    let limiter = Limiter::new(limits).patient().store(store(&server).await);
+    let mut connection = server.connection().await;
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+    let calls: Vec<_> = (0..64)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    for call in calls {
+        assert!(call.await.expect("a task").expect("a decision").is_allowed());
+    }
+    let decision = limiter.peek("key", 1).await.expect("a decision");
+    assert!(decision.outcomes().iter().all(|outcome| outcome.remaining() == 1_000 - 64));
+    let calls = calls_of(&mut connection).await - 1;
+    assert!(calls >= 64 * 64 / 256, "{calls} calls for 64 requests of 64 limits");
+    assert!(calls <= 40, "{calls} calls for 64 requests of 64 limits");
+}
+
 #[tokio::test]
 async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
     let server = RedisServer::start();

@@ -227,6 +227,51 @@ mod tests {
     }
 
     #[test]
+    fn a_shadow_limit_denies_nothing_while_this_process_decides() {
+        let limits = vec![
+            Limit::new("window", FixedWindow::per_day(10)),
+            Limit::new("shadow", FixedWindow::per_day(2)).shadow(),
+        ];
+        let (limits, mut local) = local(limits);
+        let key = KeyHasher::random().hash(b"key");
+        let mut decide = |policy, cost| {
+            local.plan(&limits, policy);
+            let charge = |(_, terms)| Charge { terms, key, cost };
+            let (to, decision) = local.fall_back(Task::Acquire, &limits.iter().map(charge).collect::<Vec<_>>());
+            (to, decision.map(|decision| decision.is_allowed()))
+        };
+        let whole = OnStoreError::DecideLocally(Share::whole());
+        for request in 0..10 {
+            let decided = decide(whole, 1);
+            assert_eq!(decided, (Fallback::DecidedLocally { allowed: true }, Some(true)), "request {request}");
+        }
+        assert_eq!(
+            decide(whole, 1),
+            (Fallback::DecidedLocally { allowed: false }, Some(false)),
+            "the other one denies"
+        );
+    }
+
+    /// A cost that fits the limit but not the share is refused: not so by a limit that is not enforced.
+    #[test]
+    fn a_shadow_limit_refuses_nothing_whatever_the_policy() {
+        let shadow = || Limit::new("shadow", FixedWindow::per_day(2)).shadow();
+        let (limits, mut local) = local(vec![shadow()]);
+        let (_, terms) = limits.iter().next().unwrap();
+        let charge = [Charge { terms, key: KeyHasher::random().hash(b"key"), cost: 2 }];
+        for (policy, expected) in [
+            (OnStoreError::Refuse, Fallback::Allowed),
+            (OnStoreError::Allow, Fallback::Allowed),
+            (OnStoreError::DecideLocally(Share::one_of(2)), Fallback::DecidedLocally { allowed: true }),
+        ] {
+            local.plan(&limits, policy);
+            let (to, decision) = local.fall_back(Task::Acquire, &charge);
+            assert_eq!(to, expected, "{policy:?}");
+            assert!(decision.is_some_and(|decision| decision.is_allowed()), "{policy:?}");
+        }
+    }
+
+    #[test]
     fn keys_are_hashed_again_by_each() {
         let [one, other] = [(); 2].map(|()| local(vec![Limit::new("window", FixedWindow::per_day(10))]).1);
         let key = KeyHasher::with_secret([0; 16]).hash(b"key");

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::task::{JoinSet, block_in_place};
 use tower_ratelimit::store::{Answer, Node};
-use tower_ratelimit::{DecidedBy, Decision, FixedWindow, Limit, Limiter, RedisConfig, RedisStore};
+use tower_ratelimit::{
+    CircuitBreaker, DecidedBy, Decision, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreErrorKind,
+};
 
 use crate::load::{Load, limit};
 use crate::patient::{LONG, Patient, connected};
@@ -123,4 +125,29 @@ async fn share_decided(
         });
     }
     tasks.join_all().await.iter().sum::<u64>() as f64 / requests as f64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_many_requests_wait_for_each_master_as_may() {
+    let cluster = RedisCluster::start(0);
+    let config = RedisConfig::cluster(cluster.urls()).patient().queue_capacity(10);
+    let limiter = Limiter::new([limit()])
+        .store(connected(config).await)
+        .deadline(Duration::from_secs(30))
+        .circuit_breaker(CircuitBreaker::off());
+    (0..3).for_each(|master| cluster.hang(master));
+    let waiting: Vec<_> = (0..500_u64)
+        .map(|key| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire(key, 1).await })
+        })
+        .collect();
+    let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 500 - 3 * (10 + 2 * 64);
+    block_in_place(|| wait("those that may not wait are answered", is_over));
+    (0..3).for_each(|master| cluster.resume(master));
+    for answer in waiting {
+        if let Err(error) = answer.await.expect("a task") {
+            assert_eq!(error.kind(), StoreErrorKind::QueueFull, "{error:?}");
+        }
+    }
 }

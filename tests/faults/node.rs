@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
 use tokio::task::block_in_place;
-use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, RedisConfig, RedisStore, Timestamp};
+use tower_ratelimit::{
+    DecidedBy, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, RedisConfig, RedisStore, Share, StoreErrorKind,
+    Timestamp,
+};
 
-use crate::load::Load;
+use crate::load::{Load, limit};
 use crate::patient::{Patient, connected};
 use crate::redis_server::{RedisServer, wait_until};
 
@@ -162,4 +165,46 @@ async fn its_clock_stepped_back() {
     let report = load.end().await;
     assert_eq!(report.errors, 0);
     report.none_was_charged_twice(true).await;
+}
+
+/// With the default circuit breaker: the requests that do wait tell whether Redis works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_requests_than_may_wait_are_answered_by_policy_at_once() {
+    let server = RedisServer::start();
+    let store = RedisConfig::node(server.url()).patient().queue_capacity(100).connect().await.expect("a connection");
+    let limiter = Limiter::new([limit()]).store(store).deadline(Duration::from_secs(30));
+    server.pause();
+    let waiting: Vec<_> = (0..300_u64)
+        .map(|key| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire(key, 1).await })
+        })
+        .collect();
+    // Two calls of up to 64 requests, and 100 that wait.
+    let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 300 - 100 - 2 * 64;
+    block_in_place(|| wait_until("those that may not wait are answered", is_over));
+    for (policy, by) in [
+        (OnStoreError::Refuse, None),
+        (OnStoreError::Allow, Some(DecidedBy::Nobody)),
+        (OnStoreError::DecideLocally(Share::whole()), Some(DecidedBy::Local)),
+    ] {
+        match limiter.clone().on_store_error(policy).acquire("another", 1).await {
+            Ok(decision) => assert_eq!(Some(decision.decided_by()), by, "{policy:?}"),
+            Err(error) => {
+                assert_eq!((error.kind(), by), (StoreErrorKind::QueueFull, None), "{policy:?}: {error:?}");
+                assert!(format!("{error:?}").contains("100 requests wait"), "{error:?}");
+                assert!(format!("{error:?}").contains("raise `RedisConfig::queue_capacity`"), "{error:?}");
+            }
+        }
+    }
+    server.resume();
+    let mut decided = 0;
+    for answer in waiting {
+        match answer.await.expect("a task") {
+            Ok(decision) => decided += usize::from(decision.is_allowed()),
+            Err(error) => assert_eq!(error.kind(), StoreErrorKind::QueueFull, "{error:?}"),
+        }
+    }
+    assert!((100..=100 + 2 * 64).contains(&decided), "{decided} waited");
+    assert!(limiter.acquire("another", 1).await.expect("a decision").is_allowed());
 }

@@ -130,6 +130,7 @@ fn a_bad_configuration_is_refused_when_it_is_connected() {
     for (config, told) in [
         (RedisConfig::node("http://localhost"), "redis://host:port"),
         (node().connections(0), "0 connections: use 1 to 1024"),
+        (node().queue_capacity(0), "queue_capacity is 0: let at least 1 request wait"),
         (node().response_timeout(Duration::ZERO), "response_timeout is 0ns: use at least 1 ms"),
         (node().connect_timeout(Duration::from_micros(1)), "connect_timeout is 1µs"),
         (RedisConfig::sentinel("limits", none), "no Sentinel"),

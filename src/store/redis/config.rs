@@ -63,6 +63,7 @@ use crate::error::StoreError;
 pub struct RedisConfig {
     topology: Topology,
     connections: usize,
+    queue_capacity: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
     credentials: Option<Credentials>,
@@ -112,6 +113,7 @@ impl RedisConfig {
         Self {
             topology,
             connections: 2,
+            queue_capacity: 10_000,
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_millis(500),
             credentials: None,
@@ -127,6 +129,17 @@ impl RedisConfig {
     /// them, so there need not be many: another one lets another core read replies.
     pub fn connections(self, connections: usize) -> Self {
         Self { connections, ..self }
+    }
+
+    /// Sets how many requests may wait for a server at a time, from 1: for each master of a Cluster. Defaults to
+    /// 10,000, about as many as a fast Redis decides in twice the default
+    /// [deadline](crate::Limiter::deadline), and some megabytes.
+    ///
+    /// A request beyond that fails at once, with [`StoreErrorKind::QueueFull`](crate::StoreErrorKind::QueueFull), and
+    /// is answered as [`OnStoreError`](crate::OnStoreError) says. A request leaves the queue when it is sent, and when
+    /// it is given up, such as at its deadline. Calls that are under way hold up to 128 requests more.
+    pub fn queue_capacity(self, requests: usize) -> Self {
+        Self { queue_capacity: requests, ..self }
     }
 
     /// How long opening a connection may take, from the name's look-up to the log-in: 1 s, unless
@@ -216,6 +229,9 @@ impl RedisConfig {
         if !(1..=1024).contains(&self.connections) {
             return Err(Fault::Setting(format!("{} connections: use 1 to 1024", self.connections).into()));
         }
+        if self.queue_capacity == 0 {
+            return Err(Fault::Setting("queue_capacity is 0: let at least 1 request wait".into()));
+        }
         for (name, timeout) in [("connect_timeout", self.connect_timeout), ("response_timeout", self.response_timeout)]
         {
             if timeout < Duration::from_millis(1) {
@@ -229,12 +245,12 @@ impl RedisConfig {
             }
             Topology::Cluster { urls } => {
                 let seeds = urls.iter().map(|url| self.info(url)).collect::<Result<_, _>>()?;
-                let seeds = Seeds::new(seeds, self.timeouts(), self.connections)?;
+                let seeds = Seeds::new(seeds, self.timeouts(), self.connections, self.queue_capacity)?;
                 return Ok(Deployment::Cluster(Cluster::new(seeds)));
             }
         };
         let connections = Connections::new(source, self.connections);
-        Ok(Deployment::Single(Queue::new(Server::Single(connections))))
+        Ok(Deployment::Single(Queue::new(Server::Single(connections), self.queue_capacity)))
     }
 
     /// Where it is, without what is secret.
@@ -381,6 +397,7 @@ impl fmt::Debug for RedisConfig {
         };
         config
             .field("connections", &self.connections)
+            .field("queue_capacity", &self.queue_capacity)
             .field("connect_timeout", &self.connect_timeout)
             .field("response_timeout", &self.response_timeout)
             .field("user", &self.credentials.as_ref().map(|credentials| &credentials.user))

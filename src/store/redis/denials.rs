@@ -376,6 +376,23 @@ mod tests {
         assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));
     }
 
+    /// Redis may have decided as soon as the request left.
+    #[test]
+    fn a_slow_reply_takes_from_the_life_of_a_denial() {
+        const SLOW: Duration = Duration::from_secs(5);
+        let deny = |life| {
+            let denials = Denials::new(life).unwrap();
+            let terms = terms("limit");
+            let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
+            let mut watch = watch(&denials, &charge, true);
+            watch.sent = watch.sent.checked_sub(SLOW).unwrap();
+            deny(watch, &charge);
+            denials.answer(&charge, None, u64::MAX)
+        };
+        assert!(deny(SLOW).is_none(), "it is as old as its request");
+        assert!(deny(Duration::from_secs(3_600)).is_some());
+    }
+
     #[test]
     fn none_outlives_its_span() {
         assert!(Denials::new(Duration::ZERO).is_none());

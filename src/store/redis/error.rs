@@ -48,6 +48,8 @@ pub(super) enum Fault {
     Slot(u16),
     /// A master of a Cluster failed.
     At(Node, Box<Fault>),
+    /// As many requests wait for the server as may. This one was not sent.
+    QueueFull { waiting: usize },
 }
 
 /// Where a Cluster says that a slot is: an address, or a port of the host that said so.
@@ -109,7 +111,10 @@ impl Fault {
 
     /// Whether it says more of a server than of a request: that it can't be reached, or has other slots.
     pub(super) fn is_of_a_server(&self) -> bool {
-        !matches!(self, Self::Script(_) | Self::Reply(_) | Self::Changing | Self::Slot(_) | Self::NoSeeds)
+        !matches!(
+            self,
+            Self::Script(_) | Self::Reply(_) | Self::Changing | Self::Slot(_) | Self::NoSeeds | Self::QueueFull { .. }
+        )
     }
 
     /// Whether nothing was sent, so that nothing can have run.
@@ -207,6 +212,11 @@ impl fmt::Display for Fault {
                 "no master of the Cluster is known to have the slot {slot}: \
                  check by CLUSTER INFO that all slots are assigned"
             ),
+            Self::QueueFull { waiting } => write!(
+                f,
+                "the queue is full: {waiting} requests wait for this Redis: check its load, by SLOWLOG GET and \
+                 INFO commandstats, and the network; or raise `RedisConfig::queue_capacity`"
+            ),
             Self::Reply(what) => write!(
                 f,
                 "Redis answered what the script never does, {what}: \
@@ -236,7 +246,8 @@ impl std::error::Error for Fault {
             | Self::Reply(_)
             | Self::Changing
             | Self::NoSeeds
-            | Self::Slot(_) => None,
+            | Self::Slot(_)
+            | Self::QueueFull { .. } => None,
         }
     }
 }
@@ -245,6 +256,7 @@ impl From<Fault> for StoreError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::At(node, fault) => Self::from(*fault).at(node),
+            Fault::QueueFull { .. } => Self::queue_full(fault),
             fault if fault.is_of_one_request() => Self::of_one_request(fault),
             fault => Self::new(fault),
         }

@@ -83,6 +83,11 @@ impl Request {
         self.usual.as_deref().unwrap_or(&self.text)
     }
 
+    /// The length of its keys and numbers.
+    pub(super) fn bytes(&self) -> usize {
+        self.text().len() + self.keys.iter().map(String::len).sum::<usize>()
+    }
+
     /// What is told of it, to be told again of others.
     pub(super) fn into_usual(self) -> Arc<[u8]> {
         self.text.into()
@@ -320,5 +325,27 @@ pub(super) fn replies(reply: Value, requests: usize) -> Result<Replies, Fault> {
     match found {
         Some(found) if rest.is_empty() => Ok(Replies { now, found }),
         _ => Err(Fault::Reply("another number of requests")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_of_another_length_than_its_requests_need_is_an_error() {
+        let mut reply = State { micros: 1, counts: [0, 0] }.to_bytes().to_vec();
+        // Two requests were allowed, of one limit each that held nothing.
+        reply.extend(*b"y\x01\0y\x01\0");
+        let read = |reply: &[u8], requests| replies(Value::BulkString(reply.to_vec()), requests);
+        assert_eq!(read(&reply, 2).unwrap().found.len(), 2);
+        for length in 0..reply.len() {
+            assert!(matches!(read(&reply[..length], 2), Err(Fault::Reply(_))), "{length} bytes");
+        }
+        assert!(matches!(read(&reply, 1), Err(Fault::Reply("another number of requests"))), "of another request");
+        for trailing in [0, b'y'] {
+            reply.push(trailing);
+            assert!(matches!(read(&reply, 2), Err(Fault::Reply("another number of requests"))), "trailing bytes");
+        }
     }
 }

@@ -61,7 +61,7 @@ impl Master {
     pub(super) fn new(address: NodeAddress, seeds: &Seeds) -> Result<Self, Fault> {
         let connections = seeds.connections_to(&address)?;
         let node = Node::new(format!("{}:{}", address.host(), address.port()));
-        Ok(Self { address, node, queue: Queue::new(Server::Master(connections)) })
+        Ok(Self { address, node, queue: Queue::new(Server::Master(connections), seeds.queue_capacity) })
     }
 }
 

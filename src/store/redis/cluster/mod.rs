@@ -71,7 +71,7 @@ impl Cluster {
         let mut hops = 0;
         let reply = loop {
             let reply = if asking {
-                master.queue.server().call_asking(clock.as_ref().map_or(&[], |clock| clock), &request).await
+                master.queue.ask_importing(clock, &request).await
             } else {
                 master.queue.ask(clock, request.clone()).await
             };

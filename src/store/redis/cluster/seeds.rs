@@ -12,18 +12,21 @@ pub(in crate::store::redis) struct Seeds {
     others: Vec<ConnectionInfo>,
     timeouts: AsyncConnectionConfig,
     connections: usize,
+    pub(super) queue_capacity: usize,
 }
 
 impl Seeds {
-    /// All masters are spoken to as the first of `seeds` is, by as many `connections` each.
+    /// All masters are spoken to as the first of `seeds` is, by as many `connections` each, with a queue of
+    /// `queue_capacity` each.
     pub(in crate::store::redis) fn new(
         seeds: Vec<ConnectionInfo>,
         timeouts: AsyncConnectionConfig,
         connections: usize,
+        queue_capacity: usize,
     ) -> Result<Self, Fault> {
         let mut seeds = seeds.into_iter();
         let first = seeds.next().ok_or(Fault::NoSeeds)?;
-        Ok(Self { first, others: seeds.collect(), timeouts, connections })
+        Ok(Self { first, others: seeds.collect(), timeouts, connections, queue_capacity })
     }
 
     pub(super) fn addresses(&self) -> Result<Vec<NodeAddress>, Fault> {
