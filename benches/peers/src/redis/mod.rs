@@ -22,6 +22,7 @@ pub fn compare(scale: &Scale) {
         speed::decisions(&server, scale).await;
         speed::denials(&server, scale).await;
         speed::limits(&server, scale).await;
+        speed::longest_calls(&server, scale).await;
         sizes::compare(&server, scale).await;
     });
 }

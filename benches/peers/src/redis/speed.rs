@@ -80,6 +80,37 @@ pub async fn limits(server: &RedisServer, scale: &Scale) {
     }
 }
 
+/// How long Redis is busy with one call, and serves no other client, when 64 requests come at a time.
+pub async fn longest_calls(server: &RedisServer, scale: &Scale) {
+    let store = RedisStore::connect(&server.url()).await.expect("a connection");
+    let mut connection = connect(&server.url()).await;
+    let config = |name: &str, value: u32| cmd("CONFIG").arg("SET").arg(name).arg(value).to_owned();
+    for setting in [config("slowlog-log-slower-than", 0), config("slowlog-max-len", 1_000_000)] {
+        let () = setting.query_async(&mut connection).await.expect("a setting");
+    }
+    let table = Table::new(
+        "Calls of the script, 64 requests at a time, by `SLOWLOG`, in µs",
+        &["limits of a request", "requests a second", "p50, p99 of a request", "median call", "p99", "longest"],
+    );
+    for limits in [1, 4, 64] {
+        let mut runner = Runner::new(format!("{limits}"), Arc::new(shared(buckets(limits), store.clone())));
+        runner.round(1_000, 64, scale.span).await;
+        runner.take();
+        let () = cmd("SLOWLOG").arg("RESET").query_async(&mut connection).await.expect("a reset");
+        runner.round(1_000, 64, scale.span).await;
+        let figures = runner.take();
+        let log: Vec<Vec<redis::Value>> =
+            cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut connection).await.expect("a log");
+        let mut took: Vec<i64> = log.iter().map(|call| redis::from_redis_value_ref(&call[2]).expect("a time")).collect();
+        took.sort_unstable();
+        let [median, p99] = [50, 99].map(|percent| took[took.len() * percent / 100]);
+        let per_second = Spread::of(&per_second(&figures));
+        table.row(&runner.name, &[&per_second, &latencies(&figures), &median, &p99, &took[took.len() - 1]]);
+    }
+    let default = config("slowlog-log-slower-than", 10_000);
+    let () = default.query_async(&mut connection).await.expect("a setting");
+}
+
 /// The floor, us, and whoever else keeps limits in Redis.
 async fn runners(server: &RedisServer, quota: Quota) -> Vec<Runner> {
     let mut connection = connect(&server.url()).await;
