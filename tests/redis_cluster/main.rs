@@ -8,6 +8,8 @@ mod limits;
 mod masters;
 mod moves;
 mod overrides;
+#[path = "../support/permissions.rs"]
+mod permissions;
 #[path = "../support/redis_cluster.rs"]
 mod redis_cluster;
 #[path = "../support/redis_server.rs"]

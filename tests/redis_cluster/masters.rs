@@ -7,6 +7,7 @@ use tower_ratelimit::{Limit, Limiter, RedisConfig};
 
 use crate::limits::patient::connected;
 use crate::limits::{Patient, all};
+use crate::permissions::{documented, documented_for, names_the_remedy, refused};
 use crate::redis_cluster::{RedisCluster, wait};
 use crate::redis_server::RedisServer;
 use crate::{DAY, daily, slot, store};
@@ -150,14 +151,12 @@ async fn a_charge_without_an_answer_is_never_sent_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
     let cluster = RedisCluster::start(0);
-    let may = "~ratelimit:* -@all +asking +cluster|slots +evalsha +script|exists +script|load \
-               +time +get +set +setrange +del +rpush +lindex +lrange +lset +ltrim +pexpireat";
     for node in 0..3 {
-        cluster.tell(node, &format!("ACL SETUSER limiter on >secret {may}"));
+        cluster.tell(node, &user("limiter", &permissions()));
         cluster.tell(node, "ACL SETUSER default -@scripting");
     }
     let url = |user: &str| format!("redis://{user}127.0.0.1:{}", cluster.port(0));
-    let store = RedisConfig::cluster([url("limiter:secret@")]).patient().connect().await.expect("a connection");
+    let store = RedisConfig::cluster([url("limiter:s3cret@")]).patient().connect().await.expect("a connection");
     let limits = all(10, DAY).map(|(name, algorithm)| Limit::new(name, algorithm));
     let limiter = Limiter::new(limits).patient().store(store);
     for key in 0..30_u64 {
@@ -166,8 +165,49 @@ async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
     }
     let masters: Vec<_> = cluster.keys().into_iter().map(|(node, _)| node).collect();
     assert!((0..3).all(|node| masters.contains(&node)), "all masters took part");
+    for node in 0..3 {
+        assert_eq!(refused(&cluster.ask::<Vec<_>>(node, "ACL LOG")), [""; 0]);
+    }
     let error = RedisConfig::cluster([url("limiter:wrong@")]).connect().await.expect_err("a wrong password");
     assert!(format!("{error:?}").to_lowercase().contains("password"), "{error:?}");
+}
+
+fn permissions() -> Vec<&'static str> {
+    [documented(), documented_for("a Cluster")].concat()
+}
+
+fn user(name: &str, rules: &[&str]) -> String {
+    format!("ACL SETUSER {name} reset on >s3cret {}", rules.join(" "))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_of_the_permissions_for_a_cluster_the_error_names_the_remedy() {
+    let cluster = RedisCluster::start(0);
+    let all = permissions();
+    for node in 0..3 {
+        cluster.tell(node, &user("all", &all));
+        for what in documented_for("a Cluster") {
+            let rules: Vec<_> = all.iter().copied().filter(|rule| *rule != what).collect();
+            cluster.tell(node, &user(what, &rules));
+        }
+    }
+    let config = |user: &str| RedisConfig::cluster(cluster.urls()).patient().credentials(user, "s3cret");
+    let error = config("+cluster|slots").connect().await.expect_err("it may not ask for the slots");
+    assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
+
+    // Keys are asked for elsewhere while their slot is on its way.
+    let limiter =
+        async |user| Limiter::new([daily("limit", 10)]).patient().store(config(user).connect().await.expect("a store"));
+    let (allowed, refused) = (limiter("all").await, limiter("+asking").await);
+    assert!(allowed.acquire("key", 1).await.expect("a decision").is_allowed());
+    let (from, slot, key) = slot(&cluster, "limit");
+    let to = (from + 1) % 3;
+    cluster.tell(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(from)));
+    cluster.tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(to)));
+    cluster.tell(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
+    assert!(allowed.acquire("key", 1).await.expect("a decision").is_allowed());
+    let error = refused.acquire("key", 1).await.expect_err("it may not ask");
+    assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
 }
 
 #[tokio::test]

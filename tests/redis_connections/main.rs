@@ -14,6 +14,8 @@ mod waits;
 mod certificates;
 #[path = "../support/patient.rs"]
 mod patient;
+#[path = "../support/permissions.rs"]
+mod permissions;
 #[path = "../support/redis_server.rs"]
 mod redis_server;
 #[path = "../support/sentinel.rs"]

@@ -6,6 +6,7 @@ use deadpool_redis::redis::cmd;
 use tower_ratelimit::RedisConfig;
 
 use crate::patient::{Patient, connected};
+use crate::permissions::{documented, documented_for, each_missing, refused as refused_by, set_user};
 use crate::redis_server::RedisServer;
 use crate::sentinel::{MASTER, NEVER, SOON, Sentinels};
 use crate::{charge, charged, limiter, resume};
@@ -146,4 +147,36 @@ async fn a_master_that_sentinel_does_not_know_is_named_so() {
     let master = RedisServer::start();
     let sentinels = Sentinels::watch(1, &master, 0);
     refused(&RedisConfig::sentinel("unknown", sentinels.urls()).patient(), "no master of this name").await;
+}
+
+/// A Sentinel's connections of its own to the master and to itself are none of the store's: they log in as `default`.
+#[tokio::test]
+async fn sentinels_and_masters_refuse_nothing_that_a_store_with_the_documented_permissions_sends() {
+    let master = RedisServer::start();
+    let sentinels = Sentinels::watch(1, &master, 0);
+    let sentinel = &sentinels.servers[0];
+    let at_master = [documented(), documented_for("a master behind Sentinel")].concat();
+    let at_sentinel = documented_for("the Sentinels themselves");
+    let at_sentinel = [&["-@all"], &at_sentinel[..]].concat();
+    let config = |user: &str| {
+        let config = RedisConfig::sentinel(MASTER, sentinels.urls()).patient();
+        config.credentials(user, "s3cret").sentinel_credentials(user, "s3cret")
+    };
+    let () = master.ask(&set_user("limits", &at_master));
+    let () = sentinel.ask(&set_user("limits", &at_sentinel));
+    assert_eq!(charge(&limiter(connected(config("limits")).await)).await, 1);
+    for server in [&master, sentinel] {
+        assert_eq!(refused_by(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG"))), [""; 0]);
+    }
+    for (without, rules) in each_missing(&documented_for("a master behind Sentinel")) {
+        let () = master.ask(&set_user(without, &[&documented()[..], &rules].concat()));
+        let () = sentinel.ask(&set_user(without, &at_sentinel));
+        refused(&config(without), "ACL SETUSER").await;
+    }
+    for (without, rules) in each_missing(&at_sentinel) {
+        let user = format!("sentinel {without}").replace(' ', "-");
+        let () = master.ask(&set_user(&user, &at_master));
+        let () = sentinel.ask(&set_user(&user, &rules));
+        refused(&config(&user), "ACL SETUSER").await;
+    }
 }

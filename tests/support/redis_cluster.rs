@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::{Client, Connection, FromRedisValue, cmd};
 
-use crate::redis_server::immortal;
+use crate::redis_server::{immortal, program};
 
 /// After how many ms without an answer a node is down that was lost.
 const SOON: u32 = 1_500;
@@ -87,7 +87,7 @@ impl RedisCluster {
     fn node(&self, port: u16) -> Option<Node> {
         let folder = self.folder.join(port.to_string());
         fs::create_dir_all(&folder).expect("a folder");
-        let mut process = Command::new("redis-server")
+        let mut process = program()
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--cluster-enabled", "yes", "--cluster-node-timeout", &NEVER.to_string(), "--dir"])
             .arg(&folder)

@@ -5,6 +5,7 @@
 #[path = "folder.rs"]
 mod folder;
 
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -17,6 +18,12 @@ pub(crate) use folder::Folder;
 /// How long something may take that is bound to happen, on a machine that has much else to do: a Sentinel whose machine
 /// stood still rests for 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The program that tests start as a server: the one that the environment variable `REDIS_SERVER` names, or else
+/// `redis-server`.
+pub(crate) fn program() -> Command {
+    Command::new(std::env::var_os("REDIS_SERVER").unwrap_or_else(|| OsString::from("redis-server")))
+}
 
 /// A server, which keeps its port and its arguments when it is stopped and started again. It starts
 /// empty each time, unless it is told to `SAVE`.
@@ -130,7 +137,7 @@ impl RedisServer {
     }
 
     fn try_start(&mut self) -> bool {
-        let process = Command::new("redis-server")
+        let process = program()
             .args(&self.args)
             .args(if self.args.iter().any(|arg| arg == "--sentinel") { &[][..] } else { &SERVER[..] })
             .current_dir(self.folder.path())

@@ -3,17 +3,18 @@
 use std::fmt;
 use std::time::Duration;
 
-use deadpool_redis::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use deadpool_redis::redis::sentinel::SentinelClient;
 use deadpool_redis::redis::{
-    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, TlsMode,
+    AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
 };
 
 use super::RedisStore;
 use super::cluster::{Cluster, Seeds};
-use super::connection::{Connections, Source};
+use super::connection::{self, Connections, Source};
 use super::deployment::Deployment;
 use super::error::Fault;
 use super::queue::Queue;
+use super::sentinel;
 use super::server::Server;
 #[cfg(feature = "redis-tls")]
 use super::tls::{self, Certificates};
@@ -55,9 +56,10 @@ use crate::error::StoreError;
 ///   +time +get +set +setrange +del +lindex +lrange +lset +ltrim +rpush +pexpireat
 /// ```
 ///
-/// In a Cluster also `+asking +cluster|slots`; through Sentinel also `+role`; a database other than 0
-/// takes `+select`. At the Sentinels, a user needs `+role +sentinel|masters`. Connecting tries none of
-/// the permissions for keys: what is missing shows as an error of the first requests.
+/// A Cluster takes `+asking +cluster|slots` as well, a master behind Sentinel `+role`, a database other than 0
+/// `+select`, and the Sentinels themselves `+role +sentinel|masters`. Connecting tries only the permissions for the
+/// script: what else is missing shows as an error of the first requests, which says so. Nothing else is sent, but
+/// for `CLIENT SETINFO`, whose refusal has no effect, behind Sentinel with certificates of your own.
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {
@@ -264,19 +266,15 @@ impl RedisConfig {
     }
 
     fn info(&self, url: &str) -> Result<ConnectionInfo, Fault> {
-        self.secured(self.with_credentials(parse(url)?))
+        let info = parse(url)?;
+        let settings = with_credentials(info.redis_settings().clone(), self.credentials.as_ref());
+        self.secured(info.set_redis_settings(settings))
     }
 
     fn timeouts(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.response_timeout))
-    }
-
-    fn with_credentials(&self, info: ConnectionInfo) -> ConnectionInfo {
-        let Some(Credentials { user, password }) = &self.credentials else { return info };
-        let settings = info.redis_settings().clone().set_username(user).set_password(password);
-        info.set_redis_settings(settings)
     }
 
     #[cfg(feature = "redis-tls")]
@@ -308,11 +306,9 @@ impl RedisConfig {
         if sentinels.iter().any(|sentinel| speaks_tls(sentinel) != speaks_tls(first)) {
             return Err(Fault::Setting("some Sentinels speak TLS and some do not: use one scheme for all".into()));
         }
-        let sentinels_own = match &self.sentinel_credentials {
-            Some(credentials) => Some(credentials.clone()),
-            None => credentials_of(first),
-        };
-        if self.sentinel_credentials.is_none() && sentinels.iter().any(|it| credentials_of(it) != sentinels_own) {
+        if self.sentinel_credentials.is_none()
+            && sentinels.iter().any(|sentinel| credentials_of(sentinel) != credentials_of(first))
+        {
             let what = "the Sentinels' URLs have different users or passwords: use one for all";
             return Err(Fault::Setting(what.into()));
         }
@@ -322,36 +318,35 @@ impl RedisConfig {
             return Err(Fault::Setting(what.into()));
         }
 
-        let (ask_by_tls, call_by_tls) = (speaks_tls(first), self.master_tls.unwrap_or(speaks_tls(first)));
-        let addresses: Vec<ConnectionAddr> = sentinels.iter().map(|sentinel| sentinel.addr().clone()).collect();
-        let builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master);
-        let mut builder = builder.map_err(Fault::url)?.set_client_to_redis_db(self.sentinel_database);
-        // As connections tell of their end only then.
-        builder = builder.set_client_to_redis_protocol(ProtocolVersion::RESP3);
-        if let Some(Credentials { user, password }) = &sentinels_own {
-            builder = builder.set_client_to_sentinel_username(user).set_client_to_sentinel_password(password);
-        }
-        if let Some(Credentials { user, password }) = &self.credentials {
-            builder = builder.set_client_to_redis_username(user).set_client_to_redis_password(password);
-        }
-        if call_by_tls {
+        let by_tls = self.master_tls.unwrap_or(speaks_tls(first));
+        if by_tls {
             refuse_tls_without_feature()?;
-            builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
         }
         #[cfg(feature = "redis-tls")]
-        {
-            self.prepare_tls(ask_by_tls || call_by_tls)?;
+        self.prepare_tls(by_tls || speaks_tls(first))?;
+        let ask = |sentinel: ConnectionInfo| {
+            let settings = with_credentials(sentinel.redis_settings().clone(), self.sentinel_credentials.as_ref());
+            let sentinel = sentinel.set_redis_settings(settings.set_skip_set_lib_name());
+            #[cfg(feature = "redis-tls")]
+            let sentinel = self.certificates.apply(sentinel)?;
+            Ok(sentinel)
+        };
+        let sentinels = sentinels.into_iter().map(ask).collect::<Result<Vec<_>, Fault>>()?;
+        let settings = RedisConnectionInfo::default().set_db(self.sentinel_database);
+        let settings = connection::settings(with_credentials(settings, self.credentials.as_ref()));
+        #[cfg(feature = "redis-tls")]
+        if by_tls && !self.certificates.is_empty() {
             let certificates = self.certificates.parse()?;
-            if ask_by_tls {
-                builder = builder.set_client_to_sentinel_certificates(certificates.clone());
-            }
-            if call_by_tls {
-                builder = builder.set_client_to_redis_certificates(certificates);
-            }
+            return sentinel::client_with_certificates(master, &sentinels, &settings, certificates);
         }
-        #[cfg(not(feature = "redis-tls"))]
-        let _ = ask_by_tls;
-        builder.build().map_err(|error| Fault::Setting(error.to_string().into()))
+        sentinel::client(master, sentinels, settings, by_tls)
+    }
+}
+
+fn with_credentials(settings: RedisConnectionInfo, credentials: Option<&Credentials>) -> RedisConnectionInfo {
+    match credentials {
+        Some(Credentials { user, password }) => settings.set_username(user).set_password(password),
+        None => settings,
     }
 }
 

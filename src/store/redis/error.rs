@@ -22,8 +22,8 @@ pub(super) enum Fault {
     Unreachable(RedisError),
     /// It refused the user or the password, or wants some.
     Credentials(RedisError),
-    /// The user may not do what the store does.
-    Permission(RedisError),
+    /// The user lacks a permission, for a command or for a key: what the server says of it.
+    Permission(String),
     /// It reads its data, and answers nothing until then.
     Loading(RedisError),
     /// It is a replica, or a master that lost its rank.
@@ -65,6 +65,11 @@ impl Fault {
     /// What is wrong with a URL, or with what stands in it.
     pub(super) fn url(error: RedisError) -> Self {
         Self::Url(error)
+    }
+
+    /// The error of one request that the script could not decide, in the server's words.
+    pub(super) fn script(error: String) -> Self {
+        if is_of_a_permission(&error) { Self::Permission(error) } else { Self::Script(error) }
     }
 
     /// What kept a connection from being opened.
@@ -113,7 +118,13 @@ impl Fault {
     pub(super) fn is_of_a_server(&self) -> bool {
         !matches!(
             self,
-            Self::Script(_) | Self::Reply(_) | Self::Changing | Self::Slot(_) | Self::NoSeeds | Self::QueueFull { .. }
+            Self::Script(_)
+                | Self::Permission(_)
+                | Self::Reply(_)
+                | Self::Changing
+                | Self::Slot(_)
+                | Self::NoSeeds
+                | Self::QueueFull { .. }
         )
     }
 
@@ -138,6 +149,15 @@ impl Fault {
     }
 }
 
+/// Whether a server refuses a command or a key for lack of a permission. Scripts are told so by an `ERR` like any other,
+/// and redis-rs keeps nothing but the text where `SELECT` is refused.
+fn is_of_a_permission(error: &str) -> bool {
+    // As Redis before 7.2 says it, as later ones and Valkey do, and outside of scripts.
+    ["The user executing the script can't", "ACL failure in script", "no permissions to"]
+        .iter()
+        .any(|text| error.contains(text))
+}
+
 /// The words of a script's error that may be its code.
 fn codes(error: &str) -> impl Iterator<Item = &str> {
     error.split_whitespace().take(2).map(|word| word.trim_start_matches('-'))
@@ -149,10 +169,11 @@ impl From<RedisError> for Fault {
             ErrorKind::AuthenticationFailed => Self::Credentials(error),
             ErrorKind::MasterNameNotFoundBySentinel => Self::NoMaster(error),
             ErrorKind::InvalidClientConfig => Self::Url(error),
-            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(error),
+            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(error.to_string()),
             ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading(error),
             ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::NotMaster(error),
             _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => Self::Credentials(error),
+            _ if error.detail().is_some_and(is_of_a_permission) => Self::Permission(error.to_string()),
             _ if error.is_timeout() => Self::Lost(error),
             _ => Self::Call(error),
         }
@@ -173,9 +194,11 @@ impl fmt::Display for Fault {
                 f,
                 "Redis refused the user or the password, or asks for them: check both, and by ACL GETUSER that the user is on"
             ),
-            Self::Permission(_) => write!(
+            Self::Permission(error) => write!(
                 f,
-                "Redis lets the user not do what rate limits need: give it the permissions that `RedisConfig` lists, by ACL SETUSER"
+                "Redis denies the user a command or a key that rate limits need: \
+                 grant the permissions that the documentation of `RedisConfig` lists, by ACL SETUSER; \
+                 ACL LOG names the one that was missing: {error}"
             ),
             Self::Loading(_) => write!(
                 f,
@@ -234,13 +257,13 @@ impl std::error::Error for Fault {
             Self::Url(source)
             | Self::Unreachable(source)
             | Self::Credentials(source)
-            | Self::Permission(source)
             | Self::Loading(source)
             | Self::NotMaster(source)
             | Self::NoMaster(source)
             | Self::Lost(source)
             | Self::Call(source) => Some(source),
             Self::Setting(_)
+            | Self::Permission(_)
             | Self::NoRuntime
             | Self::Script(_)
             | Self::Reply(_)

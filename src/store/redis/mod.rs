@@ -16,6 +16,7 @@ mod overrides;
 mod queue;
 mod reserve;
 mod script;
+mod sentinel;
 mod server;
 mod slot;
 #[cfg(test)]

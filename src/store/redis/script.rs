@@ -269,7 +269,7 @@ impl Found {
             b'e' => {
                 let length = u16::from_le_bytes(take(rest, 2)?.try_into().ok()?);
                 let error = take(rest, length.into())?;
-                return Some(Err(Fault::Script(String::from_utf8_lossy(error).into_owned())));
+                return Some(Err(Fault::script(String::from_utf8_lossy(error).into_owned())));
             }
             _ => return None,
         };

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Value, cmd};
 
 use super::lines::{Line, Lines};
 use super::link::Link;
-use crate::store::redis::error::Fault;
 
 /// The first rest between two attempts, and the longest.
 const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -93,9 +91,8 @@ impl Check {
     }
 
     pub(super) async fn run(mut self) {
-        let reply = cmd("PING").query_async::<Value>(&mut self.link.connection).await;
-        // Whatever else it says, it answers.
-        if let Err(fault) = reply.map_err(Fault::from)
+        // Any answer will do.
+        if let Err(fault) = self.lines.source.is_loaded(&mut self.link.connection).await
             && fault.breaks()
         {
             self.lines.replace(&self.link, &fault);

@@ -58,7 +58,9 @@ impl Link {
         let mut unanswered = Unanswered { lines, line: self.line, health: &self.health, is_over: false };
         let replies = self.connection.send_packed_commands(&both, 1, 1).await;
         unanswered.is_over = true;
-        replies?.pop().unwrap_or(Value::Nil).extract_error()
+        // Where `ASKING` is refused, the second reply says only that the keys are elsewhere.
+        let replies: Result<Vec<_>, _> = replies?.into_iter().map(Value::extract_error).collect();
+        Ok(replies?.pop().unwrap_or(Value::Nil))
     }
 
     /// A call was answered: should the connection break, it is replaced at once.

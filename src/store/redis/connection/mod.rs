@@ -12,7 +12,7 @@ use deadpool_redis::redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 
 use self::lines::Lines;
 use self::link::Link;
-pub(super) use self::source::Source;
+pub(super) use self::source::{Source, settings};
 use super::error::Fault;
 use super::script::{self, Replies, Request};
 

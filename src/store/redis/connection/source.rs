@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::sentinel::SentinelClient;
-use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, cmd};
+use deadpool_redis::redis::{
+    AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, cmd,
+};
 use deadpool_redis::{Connection, Manager, Pool, PoolError};
 use tokio::sync::Mutex;
 
@@ -39,12 +41,7 @@ struct Told {
 }
 
 impl Cuts {
-    /// Has connections tell of it. Which speak RESP3, as redis-rs asks for that.
-    fn told_by(&self, info: ConnectionInfo, config: AsyncConnectionConfig) -> (ConnectionInfo, AsyncConnectionConfig) {
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        (info.set_redis_settings(settings), self.listen(config))
-    }
-
+    /// Has connections report when they are cut.
     fn listen(&self, config: AsyncConnectionConfig) -> AsyncConnectionConfig {
         let cuts = self.clone();
         config.set_push_sender(move |push: PushInfo| {
@@ -73,8 +70,9 @@ impl Source {
         connections: usize,
     ) -> Result<Self, Fault> {
         let cuts = Cuts::default();
-        let (info, config) = cuts.told_by(info, config);
-        let manager = Manager::new_with_config(info, config).map_err(Fault::url)?;
+        let settings = settings(info.redis_settings().clone());
+        let manager = Manager::new_with_config(info.set_redis_settings(settings), cuts.listen(config));
+        let manager = manager.map_err(Fault::url)?;
         // Only timeouts of the pool can fail to build, and there are none.
         let pool = Pool::builder(manager).max_size(connections).build();
         let pool = pool.map_err(|_| Fault::Setting("the pool is refused".into()))?;
@@ -125,12 +123,17 @@ impl Source {
         Ok(connection)
     }
 
+    /// Asks whether the server has the script. This also checks a connection, as `PING` takes a permission of its own.
+    pub(super) async fn is_loaded(&self, connection: &mut MultiplexedConnection) -> Result<bool, Fault> {
+        let (is_loaded,): (bool,) = cmd("SCRIPT").arg("EXISTS").arg(self.hash()).query_async(connection).await?;
+        Ok(is_loaded)
+    }
+
     /// Loads the script, unless this server has it.
     pub(super) async fn load(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
         let _loading = self.loading.lock().await;
         // Asked in any case: who has not logged in is told so, but cut off for handing in a long text.
-        let (is_known,): (bool,) = cmd("SCRIPT").arg("EXISTS").arg(self.hash()).query_async(connection).await?;
-        if is_known {
+        if self.is_loaded(connection).await? {
             return Ok(());
         }
         let hash: String = cmd("SCRIPT").arg("LOAD").arg(script::TEXT).query_async(connection).await?;
@@ -138,6 +141,13 @@ impl Source {
         let _ = self.hash.set(hash.into());
         Ok(())
     }
+}
+
+/// The settings that every connection needs.
+pub(in crate::store::redis) fn settings(settings: RedisConnectionInfo) -> RedisConnectionInfo {
+    // Connections report their end in RESP3 only. `CLIENT SETINFO`, by which redis-rs introduces itself, is a command
+    // that limits do not need and users with few permissions are refused.
+    settings.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name()
 }
 
 impl fmt::Debug for Source {
