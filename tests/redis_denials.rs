@@ -9,7 +9,7 @@ mod redis_server;
 mod split_mix;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -403,4 +403,37 @@ async fn bug_34_what_is_remembered_and_what_redis_says_are_one() {
     println!("{steps} requests, {denied} denied, {calls} calls");
     assert!(denied > 2_000, "{denied} denials of {steps}");
     assert!(calls + 1_000 < steps, "{calls} calls for {steps} requests: hardly any denial was remembered");
+}
+
+/// On one thread, where tasks that are denied without asking Redis could keep all others from being served.
+#[tokio::test]
+async fn tasks_that_are_denied_in_a_loop_let_others_reach_redis() {
+    const LONG: Duration = Duration::from_secs(20);
+    let server = RedisServer::start();
+    let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
+    let limit = Limit::new("limit", FixedWindow::new(1, 366 * 24 * HOUR));
+    let limiter = Limiter::new([limit]).patient().store(store.remember_denials(2 * LONG));
+    for allowed in [true, false] {
+        assert_eq!(limiter.acquire("denied", 1).await.expect("a decision").is_allowed(), allowed);
+    }
+    let is_served = Arc::new(AtomicBool::new(false));
+    let began = Instant::now();
+    let looping: Vec<_> = (0..64)
+        .map(|_| {
+            let (limiter, is_served) = (limiter.clone(), is_served.clone());
+            tokio::spawn(async move {
+                while !is_served.load(Ordering::Relaxed) && began.elapsed() < LONG {
+                    assert!(!limiter.acquire("denied", 1).await.expect("a decision").is_allowed());
+                }
+                is_served.load(Ordering::Relaxed)
+            })
+        })
+        .collect();
+    for key in 0..10_u64 {
+        assert!(limiter.acquire(key, 1).await.expect("a decision").is_allowed());
+    }
+    is_served.store(true, Ordering::Relaxed);
+    for task in looping {
+        assert!(task.await.expect("a task"), "Redis is reached only once nobody is denied any more");
+    }
 }

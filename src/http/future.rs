@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
+use tokio::task::coop::consume_budget;
 use tokio::time::Sleep;
 use tower_service::Service;
 
@@ -123,6 +124,8 @@ where
                     return polled.map_ok(|response| response.map(inner));
                 }
                 StateProjection::Refused { response } => {
+                    // Or else a task whose requests are all rejected would never yield to others.
+                    ready!(pin!(consume_budget()).poll(context));
                     return Poll::Ready(Ok(response.take().expect(ONCE).map(refusal)));
                 }
                 StateProjection::OnHold { on_hold } => ready!(OnHold::poll(on_hold, context)),

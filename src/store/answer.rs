@@ -3,8 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::mem;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use tokio::task::coop::consume_budget;
 
 use crate::error::StoreError;
 
@@ -139,6 +141,10 @@ impl<T> Answer<T> {
 impl<T: Unpin> Future for Answer<T> {
     type Output = Result<T, StoreError>;
 
+    /// Takes the answer. One that is there already costs a unit of the task's [cooperative budget](consume_budget),
+    /// so that a task which only asks for such answers yields to the others now and then. Outside a Tokio runtime
+    /// there is no budget.
+    ///
     /// # Panics
     ///
     /// When polled again after it was ready.
@@ -146,6 +152,7 @@ impl<T: Unpin> Future for Answer<T> {
         if let State::Pending(answer) = &mut self.0 {
             return answer.as_mut().poll(context);
         }
+        ready!(pin!(consume_budget()).poll(context));
         match mem::replace(&mut self.0, State::Taken) {
             State::There(answer, _) => Poll::Ready(Ok(answer)),
             State::Failed(error) => Poll::Ready(Err(error)),

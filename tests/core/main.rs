@@ -17,4 +17,5 @@ mod refund;
 mod rule;
 mod subject;
 mod trace;
+mod turns;
 mod waits;

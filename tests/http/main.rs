@@ -26,4 +26,5 @@ mod resolve;
 mod services;
 mod spoofing;
 mod tables;
+mod turns;
 mod visits;

@@ -1,0 +1,69 @@
+//! Tasks whose answers are always there at once, and the other tasks of their runtime.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
+
+use tower_ratelimit::store::Answer;
+use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter};
+
+/// As many answers as a task asks for that is never interrupted.
+const MANY: u32 = 10_000;
+
+fn limiter(limit: u32) -> Limiter {
+    Limiter::new([Limit::new("limit", FixedWindow::per_day(limit))])
+}
+
+/// How many answers a task awaits before another task of the same thread has its first turn.
+async fn awaited_in_a_row(ask: impl Fn() -> Answer<Decision> + Send + 'static) -> u32 {
+    let had_a_turn = Arc::new(AtomicBool::new(false));
+    let seen = had_a_turn.clone();
+    let looping = tokio::spawn(async move {
+        let mut awaited = 0;
+        while awaited < MANY && !seen.load(Ordering::Relaxed) {
+            let _ = ask().await.unwrap();
+            awaited += 1;
+        }
+        awaited
+    });
+    tokio::spawn(async move { had_a_turn.store(true, Ordering::Relaxed) });
+    looping.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_task_that_is_denied_in_a_loop_lets_others_have_their_turns() {
+    let limiter = limiter(1);
+    let _ = limiter.acquire("key", 1).await.unwrap();
+    let awaited = awaited_in_a_row(move || limiter.acquire("key", 1)).await;
+    assert!((2..1_000).contains(&awaited), "{awaited} denials in a row");
+}
+
+#[tokio::test]
+async fn a_task_that_is_allowed_in_a_loop_lets_others_have_their_turns() {
+    let limiter = limiter(1_000_000);
+    let awaited = awaited_in_a_row(move || limiter.acquire("key", 1)).await;
+    assert!((2..1_000).contains(&awaited), "{awaited} decisions in a row");
+}
+
+#[tokio::test]
+async fn a_look_at_an_answer_costs_a_task_no_turn() {
+    let limiter = limiter(1);
+    let looping = async {
+        for _ in 0..MANY {
+            assert!(limiter.acquire("key", 1).as_ready().is_some());
+            assert!(limiter.acquire("key", 1).into_ready().is_ok());
+        }
+        tokio::task::coop::has_budget_remaining()
+    };
+    assert!(looping.await);
+}
+
+#[test]
+fn outside_a_runtime_every_answer_is_there_at_the_first_poll() {
+    let limiter = limiter(1);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..MANY {
+        assert!(pin!(limiter.acquire("key", 1)).poll(&mut context).is_ready());
+    }
+}
