@@ -56,9 +56,9 @@ impl Link {
         let mut both = pipe();
         both.cmd("ASKING").add_command(command.clone());
         let mut unanswered = Unanswered { lines, line: self.line, health: &self.health, is_over: false };
-        let replies = self.connection.send_packed_commands(&both, 1, 1).await;
+        let replies = self.connection.send_packed_commands(&both, 0, 2).await;
         unanswered.is_over = true;
-        // Where `ASKING` is refused, the second reply says only that the keys are elsewhere.
+        // If `ASKING` is refused, the second reply says only that the keys are elsewhere.
         let replies: Result<Vec<_>, _> = replies?.into_iter().map(Value::extract_error).collect();
         Ok(replies?.pop().unwrap_or(Value::Nil))
     }
