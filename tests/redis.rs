@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::cmd;
 use limits::{Patient, all};
-use redis_server::RedisServer;
+use redis_server::{RedisServer, expiry_of};
 use tower_ratelimit::{
     Algorithm, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, SlidingLog, StoreErrorKind, TokenBucket,
 };
@@ -88,7 +88,7 @@ async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one
         let decision = limiter.acquire("key", 1).await.expect("a decision");
         assert!(decision.is_allowed(), "round {round}: {decision:?}");
         let key = keys(&mut connection).await.remove(0);
-        let expires: u64 = cmd("PEXPIRETIME").arg(key).query_async(&mut connection).await.expect("an expiry");
+        let expires = expiry_of(&key, &mut connection).await;
         let reset = decision.at().as_micros() + decision.outcomes()[0].reset_after().as_micros() as u64;
         let least = reset.div_ceil(1_000);
         assert!((least..=least + most).contains(&expires), "round {round}: {expires} for {least}");

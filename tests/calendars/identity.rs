@@ -3,7 +3,7 @@
 use deadpool_redis::redis::cmd;
 use tower_ratelimit::{CalendarWindow, ConfigError, FixedWindow, Limit, ManualClock, Timestamp, Weekday};
 
-use crate::redis_server::RedisServer;
+use crate::redis_server::{RedisServer, expiry_of};
 use crate::{at, config, everywhere, limiter, remaining, reset_after};
 
 #[tokio::test]
@@ -59,7 +59,7 @@ async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
         let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
         let [key] = &keys[..] else { panic!("{keys:?}") };
         assert!(key.ends_with(&format!("}}:quota:{end}")), "{key}");
-        let expires: u64 = cmd("PEXPIRETIME").arg(key).query_async(&mut connection).await.unwrap();
+        let expires = expiry_of(key, &mut connection).await;
         assert_eq!(expires, (decision.at().as_micros() + reset_after(&decision)) / 1_000, "{key}");
         limiter.refund(decision.into_receipt()).await.unwrap();
         let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();

@@ -45,8 +45,10 @@ impl RedisCluster {
             let node = (0..5).find_map(|_| cluster.node(free_port())).expect("redis-server starts on a free port");
             cluster.nodes.push(node);
         }
-        for (index, slots) in ["0 5460", "5461 10922", "10923 16383"].iter().enumerate() {
-            cluster.tell(index, &format!("CLUSTER ADDSLOTSRANGE {slots}"));
+        for (index, slots) in [0..5461, 5461..10_923, 10_923..16_384].into_iter().enumerate() {
+            // Redis before 7.0 has no `ADDSLOTSRANGE`.
+            let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+            cluster.tell(index, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
         }
         for index in 0..cluster.nodes.len() {
             cluster.tell(index, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd};
+use deadpool_redis::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd, pipe};
 pub(crate) use folder::Folder;
 
 /// How long something may take that is bound to happen, on a machine that has much else to do: a Sentinel whose machine
@@ -193,6 +193,20 @@ impl Drop for RedisServer {
         }
         self.stop();
         assert!(left.is_empty(), "without a time to live: {left:?}");
+    }
+}
+
+/// The millisecond at which a key expires. (Redis before 7.0 has no `PEXPIRETIME`.)
+pub(crate) async fn expiry_of(key: &str, connection: &mut MultiplexedConnection) -> u64 {
+    loop {
+        let mut ask = pipe();
+        ask.cmd("TIME").cmd("PTTL").arg(key).cmd("TIME");
+        let (before, left, after): ((u64, u64), u64, (u64, u64)) =
+            ask.query_async(connection).await.expect("a time to live");
+        let [before, after] = [before, after].map(|(seconds, micros)| seconds * 1_000 + micros / 1_000);
+        if before == after {
+            return before + left;
+        }
     }
 }
 
