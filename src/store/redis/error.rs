@@ -133,9 +133,14 @@ impl Fault {
         matches!(self, Self::Connect(_))
     }
 
-    /// Whether the keys of a call are not all in one place, as their slot is on its way.
+    /// Whether the keys of a call may be in two places, as their slot is being moved. Redis before 7.0 redirects a call
+    /// as soon as one of its keys has left.
     pub(super) fn is_half_moved(&self) -> bool {
-        matches!(self, Self::Call(error) if error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain))
+        matches!(
+            self,
+            Self::Call(error)
+                if matches!(error.kind(), ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::Ask))
+        )
     }
 
     /// Where a Cluster has what was asked for. Nothing ran.

@@ -88,7 +88,8 @@ async fn by_slot(connections: &Connections, clock: &[u8], requests: &[Request]) 
 
 async fn of_slot(connections: &Connections, clock: &[u8], requests: &[Request]) -> Vec<Reply> {
     let replies = one(connections, clock, requests).await;
-    // A slot that is on its way has keys in two places, but each key in one.
+    // A slot that is being moved has keys in two places, but each key in one. Were all redirected together, those that
+    // have not left yet would begin anew at their new place.
     if requests.len() > 1 && replies.iter().all(|reply| reply.as_ref().is_err_and(Fault::is_half_moved)) {
         let alone = requests.iter().map(|request| one(connections, clock, std::slice::from_ref(request)));
         return join_all(alone).await.into_iter().flatten().collect();
