@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use tokio::task::coop::consume_budget;
+use tokio::task::coop::poll_proceed;
 use tokio::time::Sleep;
 use tower_service::Service;
 
@@ -125,7 +125,7 @@ where
                 }
                 StateProjection::Refused { response } => {
                     // Or else a task whose requests are all rejected would never yield to others.
-                    ready!(pin!(consume_budget()).poll(context));
+                    ready!(poll_proceed(context)).made_progress();
                     return Poll::Ready(Ok(response.take().expect(ONCE).map(refusal)));
                 }
                 StateProjection::OnHold { on_hold } => ready!(OnHold::poll(on_hold, context)),

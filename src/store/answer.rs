@@ -3,10 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::mem;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::task::coop::consume_budget;
+use tokio::task::coop::poll_proceed;
 
 use crate::error::StoreError;
 
@@ -141,7 +141,7 @@ impl<T> Answer<T> {
 impl<T: Unpin> Future for Answer<T> {
     type Output = Result<T, StoreError>;
 
-    /// Takes the answer. One that is there already costs a unit of the task's [cooperative budget](consume_budget),
+    /// Takes the answer. One that is there already costs a unit of the task's [cooperative budget](tokio::task::coop),
     /// so that a task which only asks for such answers yields to the others now and then. Outside a Tokio runtime
     /// there is no budget.
     ///
@@ -152,7 +152,7 @@ impl<T: Unpin> Future for Answer<T> {
         if let State::Pending(answer) = &mut self.0 {
             return answer.as_mut().poll(context);
         }
-        ready!(pin!(consume_budget()).poll(context));
+        ready!(poll_proceed(context)).made_progress();
         match mem::replace(&mut self.0, State::Taken) {
             State::There(answer, _) => Poll::Ready(Ok(answer)),
             State::Failed(error) => Poll::Ready(Err(error)),
