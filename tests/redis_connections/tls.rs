@@ -3,8 +3,9 @@
 use tower_ratelimit::RedisConfig;
 
 use crate::certificates::{Authority, Certificate, url};
-use crate::patient::Patient;
-use crate::redis_server::RedisServer;
+use crate::patient::{Patient, connected};
+use crate::redis_server::{Folder, RedisServer};
+use crate::sentinel::{MASTER, NEVER};
 use crate::{charge, limiter, resume};
 
 #[tokio::test]
@@ -48,6 +49,41 @@ async fn a_server_that_speaks_no_tls_is_told_as_such() {
     let config = RedisConfig::node(url(&server)).ca_certificates(&*authority.pem);
     let error = config.connect().await.expect_err("no TLS");
     assert!(format!("{error:?}").contains("both ends speak TLS or neither"), "{error:?}");
+}
+
+/// Sentinels that speak TLS, and such that do not while the master does.
+#[tokio::test]
+async fn masters_that_sentinel_names_are_trusted_by_their_authority_alone() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    let master = authority.server(false);
+    let Certificate { pem, key } = authority.certify("127.0.0.1");
+    let files = [("cert", &pem), ("key", &key), ("ca-cert", &authority.pem)];
+    let files = files.map(|(what, text)| format!("tls-{what}-file {}\n", folder.write(what, text)));
+    let sentinel = |ports: &str| {
+        RedisServer::start_by(|port| {
+            let text = format!(
+                "{}\nbind 127.0.0.1\ndir {}\n{}tls-replication yes\ntls-auth-clients no\n\
+                 sentinel monitor {MASTER} 127.0.0.1 {} 1\nsentinel down-after-milliseconds {MASTER} {NEVER}\n",
+                ports.replace("PORT", &port.to_string()),
+                folder.path().display(),
+                files.concat(),
+                master.port()
+            );
+            vec![folder.write(&format!("{port}.conf"), text), "--sentinel".to_owned()]
+        })
+    };
+    let (plain, secure) = (sentinel("port PORT"), sentinel("port 0\ntls-port PORT"));
+    for config in [
+        RedisConfig::sentinel(MASTER, [plain.url()]).sentinel_master_tls(true),
+        RedisConfig::sentinel(MASTER, [url(&secure)]),
+    ] {
+        let config = config.patient();
+        let store = connected(config.clone().ca_certificates(&*authority.pem)).await;
+        assert!(charge(&limiter(store)).await > 0);
+        let another = Authority::new();
+        let error = config.ca_certificates(&*another.pem).connect().await.expect_err("not trusted");
+        assert!(format!("{error:?}").contains("UnknownIssuer"), "{error:?}");
+    }
 }
 
 #[test]

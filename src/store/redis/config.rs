@@ -58,8 +58,9 @@ use crate::error::StoreError;
 ///
 /// A Cluster takes `+asking +cluster|slots` as well, a master behind Sentinel `+role`, a database other than 0
 /// `+select`, and the Sentinels themselves `+role +sentinel|masters`. Connecting tries only the permissions for the
-/// script: what else is missing shows as an error of the first requests, which says so. Nothing else is sent, but
-/// for `CLIENT SETINFO`, whose refusal has no effect, behind Sentinel with certificates of your own.
+/// script: what else is missing shows as an error of the first requests, which says so. No command is sent that takes
+/// more, except `CLIENT SETINFO` (whose refusal has no effect) where a master behind Sentinel speaks TLS with
+/// certificates of your own.
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {
