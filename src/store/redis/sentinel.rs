@@ -18,7 +18,8 @@ pub(super) fn client(
     if by_tls {
         master = master.set_tls_mode(TlsMode::Secure);
     }
-    let client = SentinelClient::build(sentinels, name.to_owned(), Some(master), SentinelServerType::Master);
+    // Without TLS, redis-rs takes no less than a `String`.
+    let client = SentinelClient::build(sentinels, String::from(name), Some(master), SentinelServerType::Master);
     client.map_err(|error| Fault::Setting(error.to_string().into()))
 }
 
