@@ -55,8 +55,11 @@ use crate::time;
 /// of the same algorithm and period, a key stays refused; with other settings of the penalty, what is there
 /// counts on, and later strikes go by the new ones. A limit in the [shadow](crate::Limit::shadow) has none.
 ///
-/// A clock that steps back shortens no refusal. A store in memory that is full of keys that were denied
-/// notes no new strikes: they would displace what denies others.
+/// A clock that steps back shortens no refusal. A store in memory at its
+/// [`max_keys`](crate::MemoryStore::max_keys) evicts strikes and refusals like the state of a key that was
+/// denied: among denied keys, those that expire first are evicted first, so choose a span that is not much
+/// shorter than the periods of the limits beside it. Strikes never displace what the same request has used; a
+/// store with no room for both counts none.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[must_use]
 pub struct Penalty {
@@ -231,12 +234,6 @@ impl Penalty {
         let known_until = refused_until + self.kept.unwrap_or(span);
         *record = Past { strikes: 0, counted_until: 0, level, known_until, refused_until }.record();
         Some(Sentence { level, span })
-    }
-
-    /// How near to the next refusal a key is: strikes of all that there can be.
-    pub(crate) fn strikes(&self, record: &Record, now: u64) -> (u64, u64) {
-        let past = Past::of(record);
-        (if now < past.counted_until { past.strikes } else { 0 }, self.denials.into())
     }
 
     /// What room of a limit there is for a cost of at least 1.

@@ -55,7 +55,7 @@ fn a_flood_of_denials_stays_bounded() {
     assert!(ask("refused", 1).is_penalty());
 }
 
-/// For a strike, nobody's limit is lifted: in a store that has room for one key, not its own either.
+/// A strike never lifts the limit that it was made of: a store with room for one key keeps no strikes.
 #[test]
 fn a_strike_does_not_displace_what_denies() {
     for keys in [1, 2] {
@@ -84,6 +84,28 @@ fn what_is_not_kept_is_not_told() {
     assert_eq!((denied.is_penalty(), denied.retry_after()), (false, Some(MINUTE)));
     clock.advance(MINUTE);
     assert!(ask().is_allowed());
+}
+
+/// A client is refused after three denials, also while every key that the store holds was denied.
+#[test]
+fn strikes_count_while_the_store_is_full_of_denied_keys() {
+    const KEYS: u64 = 1_000;
+    let (store, clock) = store(KEYS as usize);
+    let filler = Limiter::new([Limit::new("day", FixedWindow::new(1, DAY))]).store(store.clone());
+    let deny = |key: u64| while filler.acquire(key, 1).into_ready().unwrap().unwrap().is_allowed() {};
+    (0..2 * KEYS).for_each(deny);
+    assert_eq!(store.keys(), KEYS as usize);
+    let limit = Limit::new("second", FixedWindow::new(1, Duration::from_secs(1)));
+    let limiter = Limiter::new([limit.penalty(Penalty::after(3, MINUTE).refused_for(DAY))]).store(store.clone());
+    let mut admitted = 0;
+    for request in 0..60 {
+        admitted += u32::from(limiter.acquire("client", 1).into_ready().unwrap().unwrap().is_allowed());
+        assert!(store.keys() <= KEYS as usize, "{} keys", store.keys());
+        if request % 3 == 2 {
+            clock.advance(Duration::from_secs(1));
+        }
+    }
+    assert_eq!(admitted, 2);
 }
 
 /// What a penalty needs is gone when it means nothing any more; and without one, nothing is kept.

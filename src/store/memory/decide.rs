@@ -1,6 +1,7 @@
 //! Decisions, from one that a limit makes alone to one that many make of keys in several parts of the store.
 
 use std::hint;
+use std::iter;
 use std::sync::{Arc, MutexGuard};
 
 use smallvec::SmallVec;
@@ -206,8 +207,9 @@ impl MemoryStore {
             is_new |= matches!(place, Place::Before(_));
         }
         let is_new = take && is_new;
+        let own = if is_new || is_penal { own_prints(charges) } else { SmallVec::new() };
         if is_new {
-            self.make_room(charges, locked, now);
+            self.make_room(charges, locked, &own, now);
         }
         // A new key moves those that were found, and so does a strike.
         let moves = is_new || is_penal;
@@ -216,32 +218,31 @@ impl MemoryStore {
             let shard = self.shard_among(locked, charge.key);
             let place = if moves { shard.find(print, charge) } else { place };
             let outcome = if take && room.is_now() && charge.cost > 0 {
-                shard.take(print, place, charge, now)
+                shard.take(print, place, charge, self.most, now)
             } else {
                 shard.report(place, charge, room, now, asked)
             };
             decision.push(match charge.terms.penalty() {
                 None => outcome,
-                Some(by) => penalise::outcome(shard, charge, by, outcome, asked, self.most, now),
+                Some(by) => penalise::outcome(shard, charge, by, outcome, asked, &own, self.most, now),
             });
         }
         decision
     }
 
-    /// Has other keys make way for all that are new to a request, before one of its own can be taken
-    /// for one to go.
+    /// Evicts other keys for all that are new to a request, and none of the request's `own`.
     #[cold]
-    fn make_room(&self, charges: &[Charge<'_>], locked: Locked<'_, '_>, now: u64) {
+    fn make_room(&self, charges: &[Charge<'_>], locked: Locked<'_, '_>, own: &[u128], now: u64) {
         for (index, charge) in charges.iter().enumerate() {
-            if !leaves_something(charge) || self.shard_among(locked, charge.key).keys() + index < self.most {
+            // Few stores are so full that the new keys have to be counted.
+            if self.shard_among(locked, charge.key).keys() + index < self.most {
                 continue;
             }
-            let mut before = 0;
-            for earlier in &charges[..index] {
-                let shares = leaves_something(earlier) && self.shard_of(earlier.key) == self.shard_of(charge.key);
-                before += usize::from(shares && !self.shard_among(locked, earlier.key).holds(earlier));
-            }
-            self.shard_among(locked, charge.key).make_room(charge, before, self.most, now);
+            let in_shard = |other: &&Charge<'_>| self.shard_of(other.key) == self.shard_of(charge.key);
+            let shard = self.shard_among(locked, charge.key);
+            let is_new = |other: &&Charge<'_>| leaves_something(other) && !shard.holds(other);
+            let new = charges[..=index].iter().filter(in_shard).filter(is_new).count();
+            shard.make_room(new, own, self.most, now);
         }
     }
 }
@@ -249,4 +250,10 @@ impl MemoryStore {
 /// Whether a charge of a new key is taken, and kept: one that is not enforced may never have room.
 fn leaves_something(charge: &Charge<'_>) -> bool {
     (1..=charge.terms.capacity()).contains(&charge.cost)
+}
+
+/// The prints of everything that the store may remember of a request's keys.
+fn own_prints(charges: &[Charge<'_>]) -> SmallVec<[u128; 8]> {
+    let strikes = |charge: &Charge<'_>| charge.terms.penalty().map(|by| penalise::print(charge, by));
+    charges.iter().flat_map(|charge| iter::once(charge.terms.print(charge.key)).chain(strikes(charge))).collect()
 }

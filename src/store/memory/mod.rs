@@ -25,13 +25,16 @@ use crate::time::{Clock, SystemClock, micros};
 /// Remembers keys in this process: exact, bounded, and without a task in the background.
 ///
 /// A key that is as if it had never been used is soon dropped: each request looks at a quarter of a slot, whoever's it
-/// is, or at two where such a look has just found something to drop, and at four more for each key that it adds. At
-/// [`max_keys`](Self::max_keys), a key that is new displaces one that has little to lose: of a few, the one that had
-/// used the least of its limit at its last request. A key that was denied, and that a wait would help, goes only where
-/// all in its part of the store were denied too; beyond that, new keys displace each other, and their limits with them.
+/// is, or at two where such a look has just found something to drop, and at four more for each key that it adds.
 ///
-/// What a [`Penalty`](crate::Penalty) remembers of a key counts as another one, which goes as late as one that
-/// was denied while it is refused.
+/// At [`max_keys`](Self::max_keys), a new key evicts the least valuable of a sample: an expired key if there is one, or
+/// else the key that had used the least of its limit at its last request, or that expires first among equals. A sample
+/// holds 16 keys, or 32 if the first 16 were all denied; a key that was denied, and that a wait would help, is evicted
+/// only if the whole sample was. In a store that is full of denied keys, new keys displace each other, and lift each
+/// other's limits. Whatever the store holds, an eviction takes a constant amount of work.
+///
+/// What a [`Penalty`](crate::Penalty) remembers of a key, strikes and refusals, counts as another key, which is evicted
+/// as late as one that was denied.
 ///
 /// Under the limits that remember 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes
 /// when there are a million. The store itself takes 32 KB (128 KB if it is for more than four million keys). A log
@@ -79,8 +82,12 @@ impl MemoryStore {
         Self::sized(1_000_000)
     }
 
-    /// Bounds the keys that it remembers, from 1: a key counts once for each limit. It is divided among
-    /// the parts of the store, of which some are full a little earlier than others.
+    /// Bounds the keys that it remembers, from 1: a key counts once for each limit, and once more for its strikes if
+    /// the limit has a [`Penalty`](crate::Penalty). The store never holds more. The bound is divided among the parts
+    /// of the store, of which some are full a little earlier than others.
+    ///
+    /// A request never evicts its own keys. If it has more than fit, the last ones are not remembered, so that their
+    /// limits are not enforced: allow for many times more keys than a request has.
     ///
     /// # Panics
     ///

@@ -13,14 +13,21 @@ pub(super) fn room(shard: &Shard, charge: &Charge<'_>, by: &Penalised, room: Roo
     if charge.cost == 0 { room } else { Penalty::room(&shard.record(print(charge, by)), now, room) }
 }
 
-/// Notes a denial that was `asked` for, for which at `most` keys another makes way, and says what comes of
-/// the limit's own `outcome`, which knows what [`room`] there is.
+/// Counts a denial that was `asked` for as a strike, and applies the penalty to the limit's own `outcome`, which knows
+/// what [`room`] there is.
+///
+/// At `most` keys, a new key's strikes displace another key, but none of the request's own, which are `spared`.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the request's instant, its keys and the bound of the store belong to it"
+)]
 pub(super) fn outcome(
     shard: &mut Shard,
     charge: &Charge<'_>,
     by: &Penalised,
     outcome: Outcome,
     asked: bool,
+    spared: &[u128],
     most: usize,
     now: u64,
 ) -> Outcome {
@@ -30,14 +37,11 @@ pub(super) fn outcome(
     if asked && by.counts && !room.is_now() && Penalty::left(&record, now) == 0 {
         let mut struck = record;
         let sentence = by.penalty.strike(&mut struck, now);
-        let rank = match by.penalty.strikes(&struck, now) {
-            // What can never pass leaves nothing else behind: a flood of it is to displace nobody.
-            _ if room == Room::Never => Rank::near(0, 1),
-            (0, _) => Rank::DENIED,
-            (strikes, of) => Rank::near(strikes, of),
-        };
-        // What is not kept is not told.
-        if shard.keep(print(charge, by), struck, rank, most, now) {
+        // A request that can never pass leaves nothing else behind, so that a flood of them costs the client nothing:
+        // it must not displace anybody.
+        let rank = if room == Room::Never { Rank::LOWEST } else { Rank::DENIED };
+        // A strike that is not kept has no effect.
+        if shard.keep(print(charge, by), struck, rank, spared, most, now) {
             (record, begun) = (struck, sentence);
             room = Penalty::room(&record, now, room);
         }
@@ -47,6 +51,7 @@ pub(super) fn outcome(
     if Penalty::left(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
 }
 
-fn print(charge: &Charge<'_>, by: &Penalised) -> u128 {
+/// Where the strikes of a charge's key are kept.
+pub(super) fn print(charge: &Charge<'_>, by: &Penalised) -> u128 {
     charge.terms.print(charge.key) ^ by.mask
 }

@@ -74,19 +74,20 @@ pub(super) fn take_known(
     })
 }
 
-/// Takes a charge of a key that is not known yet, if it has room.
+/// Takes a charge of a new key, if it has room, and inserts the key if it is to be remembered.
 #[cold]
 pub(super) fn add<S: Slot>(
     table: &mut Table<S>,
     rule: &impl Exact<S>,
     print: u128,
     charge: &Charge<'_>,
+    remember: bool,
     now: u64,
 ) -> Outcome {
     let mut new = S::default();
     let (room, mark, standing) = rule.settle(&mut new, now, charge.cost);
     let outcome = Outcome::new(charge.subject(), room, mark, standing);
-    if new.until() > 0 {
+    if remember && new.until() > 0 {
         table.insert(print, new).parts().1.set(Rank::of(outcome.remaining(), charge.terms));
     }
     outcome

@@ -1,10 +1,11 @@
 //! A part of the store, behind one lock.
 
+use std::cmp::Ordering;
 use std::mem;
 
 use super::overrides::Overrides;
 use super::settle::{add, look, report, room, take_at, take_known};
-use super::table::{HalfLine, Line, Place, Rank, Slot, Table};
+use super::table::{Candidate, HalfLine, Line, Place, Rank, Slot, Table};
 use crate::algorithm::{ByState, Exact, Log, Room, Rule, Soft};
 use crate::decision::Outcome;
 use crate::record::Record;
@@ -77,6 +78,20 @@ pub(super) struct Known {
     place: usize,
     state: Record,
     rank: Rank,
+}
+
+/// The entry that is evicted, and the table that holds it.
+enum Victim {
+    Record(Candidate),
+    Log(Candidate),
+}
+
+impl Victim {
+    fn rank(&self) -> Rank {
+        match self {
+            Self::Record(candidate) | Self::Log(candidate) => candidate.rank,
+        }
+    }
 }
 
 /// What is done with a rule, whichever it is: one copy for each algorithm, so that the compiler sees through all of it.
@@ -160,19 +175,14 @@ impl Shard {
         most: usize,
         now: u64,
     ) -> Outcome {
-        let is_kept = charge.cost > 0 && matches!(place, Place::Before(_));
-        // Of a new key, all that its limit can ever hold has room, and nothing else is kept.
-        if is_kept && charge.cost <= charge.terms.capacity() {
-            self.make_room(charge, 0, most, now);
-        }
-        of_charge!(mut self, charge, (table, rule) => {
-            if is_kept {
-                self.due += FOR_NEW;
-                add(table, rule, print, charge, now)
-            } else {
-                look(table, rule, place, charge, now)
+        if charge.cost > 0 && matches!(place, Place::Before(_)) {
+            // Otherwise the charge has no room, and nothing is kept of a new key.
+            if charge.cost <= charge.terms.capacity() {
+                self.make_room(1, &[], most, now);
             }
-        })
+            return self.add(print, charge, most, now);
+        }
+        of_charge!(mut self, charge, (table, rule) => look(table, rule, place, charge, now))
     }
 
     /// Reads where the search for the key of a charge begins.
@@ -233,24 +243,27 @@ impl Shard {
         })
     }
 
-    /// Takes a charge that has room, of a key that is found there now.
-    pub(super) fn take(&mut self, print: u128, place: Place, charge: &Charge<'_>, now: u64) -> Outcome {
-        of_charge!(mut self, charge, (table, rule) => match place {
-            Place::At(at) => take_at(table, rule, at, charge, now),
-            Place::Before(_) => {
-                self.due += FOR_NEW;
-                add(table, rule, print, charge, now)
-            }
-        })
+    /// Takes a charge that has room, of a key that is found there now. There must be room for a new key.
+    pub(super) fn take(&mut self, print: u128, place: Place, charge: &Charge<'_>, most: usize, now: u64) -> Outcome {
+        match place {
+            Place::At(at) => of_charge!(mut self, charge, (table, rule) => take_at(table, rule, at, charge, now)),
+            Place::Before(_) => self.add(print, charge, most, now),
+        }
     }
 
-    /// If the charge's key is new, has others make way, so that there are `most` with it and the
-    /// `before` that are to come first.
-    pub(super) fn make_room(&mut self, charge: &Charge<'_>, before: usize, most: usize, now: u64) {
-        if self.keys() + before >= most && !self.holds(charge) {
-            while self.keys() > 0 && self.keys() + before >= most {
-                self.evict(now);
-            }
+    /// Takes a charge of a new key, if it has room. The key is not remembered if there are `most` already.
+    fn add(&mut self, print: u128, charge: &Charge<'_>, most: usize, now: u64) -> Outcome {
+        self.due += FOR_NEW;
+        let remember = self.keys() < most;
+        of_charge!(mut self, charge, (table, rule) => add(table, rule, print, charge, remember, now))
+    }
+
+    /// Evicts keys until `new` ones fit, but none of those that are `spared`: what a request has just found or written
+    /// would be lost to it. Where nothing else is left to evict, the new keys don't fit.
+    pub(super) fn make_room(&mut self, new: usize, spared: &[u128], most: usize, now: u64) {
+        while self.keys() + new > most {
+            let Some(victim) = self.victim(spared, now) else { return };
+            self.evict(victim);
         }
     }
 
@@ -301,28 +314,35 @@ impl Shard {
         }
     }
 
-    /// Keeps that, if there is room. At `most` keys, another makes way, but none that was denied: for the
-    /// limit's own state, that would be a way out.
-    pub(super) fn keep(&mut self, print: u128, record: Record, rank: Rank, most: usize, now: u64) -> bool {
-        let entry = match self.records.find(print) {
-            Place::At(at) => {
-                let entry = self.records.entry_mut(at);
-                entry.state = record;
-                entry
+    /// Keeps a record of a key besides its limit's state, such as its strikes, and returns whether there was room.
+    ///
+    /// At `most` keys it displaces another, but none that is `spared`, and none that was denied if its own `rank` is
+    /// lower than that.
+    pub(super) fn keep(
+        &mut self,
+        print: u128,
+        record: Record,
+        rank: Rank,
+        spared: &[u128],
+        most: usize,
+        now: u64,
+    ) -> bool {
+        if let Place::At(at) = self.records.find(print) {
+            let entry = self.records.entry_mut(at);
+            let (_, known) = entry.seen();
+            entry.state = record;
+            // A key that was denied is not demoted by what is kept of it with a lower rank.
+            entry.parts().1.set(rank.max(known));
+            return true;
+        }
+        if self.keys() >= most {
+            match self.victim(spared, now) {
+                Some(victim) if victim.rank() < Rank::DENIED || rank == Rank::DENIED => self.evict(victim),
+                _ => return false,
             }
-            Place::Before(_) => {
-                while self.keys() >= most {
-                    let [record, log] = [self.records.candidate(now), self.logs.candidate(now)];
-                    if record.into_iter().chain(log).min().is_none_or(|lowest| lowest.was_denied()) {
-                        return false;
-                    }
-                    self.evict(now);
-                }
-                self.due += FOR_NEW;
-                self.records.insert(print, record)
-            }
-        };
-        entry.parts().1.set(rank);
+        }
+        self.due += FOR_NEW;
+        self.records.insert(print, record).parts().1.set(rank);
         true
     }
 
@@ -354,12 +374,25 @@ impl Shard {
         of_charge!(self, charge, (table, _rule) => table.find(print))
     }
 
-    fn evict(&mut self, now: u64) {
-        match (self.records.candidate(now), self.logs.candidate(now)) {
-            (Some(record), Some(log)) if log < record => self.logs.remove(log.at),
-            (Some(record), _) => self.records.remove(record.at),
-            (None, Some(log)) => self.logs.remove(log.at),
-            (None, None) => {}
+    /// Chooses the key to evict from a sample of each table. Among equals, one of the larger table goes.
+    fn victim(&mut self, spared: &[u128], now: u64) -> Option<Victim> {
+        match (self.records.candidate(spared, now), self.logs.candidate(spared, now)) {
+            (Some(record), Some(log)) => {
+                let record_goes = match record.value().cmp(&log.value()) {
+                    Ordering::Less => true,
+                    Ordering::Equal => self.records.len() >= self.logs.len(),
+                    Ordering::Greater => false,
+                };
+                Some(if record_goes { Victim::Record(record) } else { Victim::Log(log) })
+            }
+            (record, log) => record.map(Victim::Record).or(log.map(Victim::Log)),
+        }
+    }
+
+    fn evict(&mut self, victim: Victim) {
+        match victim {
+            Victim::Record(candidate) => self.records.remove(candidate.at),
+            Victim::Log(candidate) => self.logs.remove(candidate.at),
         }
     }
 }

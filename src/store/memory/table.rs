@@ -45,18 +45,16 @@ pub(super) struct Print {
     low: u64,
 }
 
-/// How much of its limit a key had used when it was last decided: 0 for nothing, [`Rank::DENIED`]
-/// for one that was denied. At the cap, low ranks go first.
+/// How much of its limit a key had used when it was last decided, from 0 for nothing to 254 for all of it, or
+/// [`Rank::DENIED`]. At the cap, entries of low ranks are evicted first.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Rank(u8);
 
 impl Rank {
     pub(super) const DENIED: Self = Self(u8::MAX);
 
-    /// Of a key that has so many of the strikes after which it is refused.
-    pub(super) fn near(strikes: u64, of: u64) -> Self {
-        Self((strikes.min(of) * 254 / of.max(1)) as u8)
-    }
+    /// The first rank to be evicted.
+    pub(super) const LOWEST: Self = Self(0);
 
     /// Of a key to which so much of its limit is left.
     #[inline]
@@ -76,8 +74,15 @@ impl Print {
         Self { high: (print >> 64) as u64, low: print as u64 & !RANK }
     }
 
+    #[inline]
     fn rank(self) -> Rank {
         Rank((self.low & RANK) as u8)
+    }
+
+    #[inline]
+    fn is(self, print: u128) -> bool {
+        let other = Self::of(print);
+        self.high == other.high && self.low & !RANK == other.low
     }
 
     #[inline]
@@ -118,19 +123,31 @@ pub(super) enum Place {
     Before(usize),
 }
 
-/// An entry that may go, the likeliest first.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+/// An entry that can be evicted.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    rank: Rank,
+    /// [`Rank::LOWEST`] if the entry has expired.
+    pub(super) rank: Rank,
     until: u64,
     pub(super) at: usize,
 }
 
 impl Candidate {
-    pub(super) fn was_denied(&self) -> bool {
-        self.rank == Rank::DENIED
+    /// The candidate with the lowest value is evicted.
+    #[inline]
+    pub(super) fn value(&self) -> (Rank, u64) {
+        (self.rank, self.until)
     }
 }
+
+/// The number of entries that an eviction chooses from, and the number if all of the first ones were denied: a second
+/// look is cheaper than a limit that is lifted.
+const SAMPLE: usize = 16;
+const SAMPLE_OF_DENIED: usize = 32;
+
+/// The most slots that an eviction looks at. At the cap, a table is more than a third full, unless nearly all keys are in
+/// the other table: that so many slots hold no sample is as good as impossible.
+const SAMPLE_SLOTS: usize = 64;
 
 #[derive(Debug)]
 // In this order: see the shard.
@@ -140,7 +157,8 @@ pub(super) struct Table<T: Slot> {
     /// The slots that prints are spread over. A few more behind them take what is pushed out.
     spread: usize,
     len: usize,
-    /// Where the next sweep goes on.
+    /// The slot at which the next sweep or eviction begins. As both move it on, evictions are spread over the whole
+    /// table, as insertions are: otherwise entries would pile up where nothing is evicted.
     hand: usize,
 }
 
@@ -270,26 +288,30 @@ impl<T: Slot> Table<T> {
         }
     }
 
-    /// Which entry should go when room is needed, if there is one: an entry that means nothing at
-    /// `now`, or else the one with the lowest rank among the next few, and of equals the one that
-    /// would be forgotten first. One that was denied only if all were.
-    pub(super) fn candidate(&mut self, now: u64) -> Option<Candidate> {
-        const FEW: usize = 16;
+    /// Chooses the entry to evict among the next few, and moves the hand past them.
+    ///
+    /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
+    /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of `spared`
+    /// keys are never chosen. `None` if the sample holds no others.
+    pub(super) fn candidate(&mut self, spared: &[u128], now: u64) -> Option<Candidate> {
         let mut lowest: Option<Candidate> = None;
         let mut seen = 0;
-        for step in 0..self.slots.len() {
-            let at = (self.hand + step) % self.slots.len();
+        for _ in 0..self.slots.len().min(SAMPLE_SLOTS) {
+            let at = if self.hand < self.slots.len() { self.hand } else { 0 };
+            self.hand = at + 1;
             let entry = &self.slots[at];
-            if entry.is_empty() {
+            if entry.is_empty() || spared.iter().any(|&print| entry.print.is(print)) {
                 continue;
             }
             let until = entry.state.until();
-            let rank = if until <= now { Rank(0) } else { entry.print.rank() };
+            let rank = if until <= now { Rank::LOWEST } else { entry.print.rank() };
             let candidate = Candidate { rank, until, at };
-            lowest = Some(lowest.map_or(candidate, |lowest| lowest.min(candidate)));
+            if lowest.is_none_or(|lowest| candidate.value() < lowest.value()) {
+                lowest = Some(candidate);
+            }
             seen += 1;
-            if seen >= FEW && lowest.is_some_and(|lowest| lowest.rank < Rank::DENIED) {
-                self.hand = at;
+            let all_denied = lowest.is_some_and(|lowest| lowest.rank == Rank::DENIED);
+            if seen >= if all_denied { SAMPLE_OF_DENIED } else { SAMPLE } {
                 break;
             }
         }
@@ -400,18 +422,86 @@ mod tests {
         }
     }
 
+    /// The print of the key `n`, as random as a hash (SplitMix64).
+    fn scattered(n: u128) -> u128 {
+        let mut mixed = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u128::from(mixed ^ mixed >> 31) << 64
+    }
+
+    fn insert(table: &mut Table<Until>, n: u128, until: u64, rank: Rank) {
+        table.insert(scattered(n), Until(until)).parts().1.set(rank);
+    }
+
     #[test]
     fn the_lowest_rank_goes_first_and_a_denied_one_last() {
         let mut table = Table::<Until>::new();
-        for n in 0..200u128 {
-            table.insert(n << 120, Until(1_000)).parts().1.set(Rank::DENIED);
+        for n in 0..10 {
+            insert(&mut table, n, 1_000, Rank::DENIED);
         }
-        table.insert(77 << 119, Until(1_000)).parts().1.set(Rank(3));
-        table.insert(78 << 113, Until(2_000)).parts().1.set(Rank(2));
+        insert(&mut table, 77, 1_000, Rank(3));
+        insert(&mut table, 78, 2_000, Rank(2));
         for rank in [Rank(2), Rank(3), Rank::DENIED] {
-            let candidate = table.candidate(5).unwrap();
+            let candidate = table.candidate(&[], 5).unwrap();
             assert_eq!(candidate.rank, rank);
             table.remove(candidate.at);
         }
+    }
+
+    #[test]
+    fn an_expired_entry_goes_before_all_others_even_if_it_was_denied() {
+        let mut table = Table::<Until>::new();
+        insert(&mut table, 0, 50, Rank(0));
+        insert(&mut table, 1, 10, Rank::DENIED);
+        insert(&mut table, 2, 60, Rank::DENIED);
+        let Place::At(expired) = table.find(scattered(1)) else { panic!("it was inserted") };
+        // Before it has expired, it goes after the entry that has used nothing.
+        assert_ne!(table.candidate(&[], 9).unwrap().at, expired);
+        assert_eq!(table.candidate(&[], 10).unwrap().at, expired);
+    }
+
+    #[test]
+    fn an_eviction_looks_at_few_slots_whatever_the_table_holds() {
+        let denied = |n| {
+            let mut table = Table::<Until>::new();
+            (0..n).for_each(|n| insert(&mut table, n, 1_000, Rank::DENIED));
+            table
+        };
+        let mut sparse = denied(10_000);
+        for n in 1..10_000 {
+            let Place::At(at) = sparse.find(scattered(n)) else { panic!("it was inserted") };
+            sparse.remove(at);
+        }
+        for mut table in [denied(10_000), sparse] {
+            for _ in 0..1_000 {
+                let before = table.hand;
+                let _ = table.candidate(&[], 5);
+                let slots = table.slots.len();
+                let passed = (table.hand + slots - before) % slots;
+                assert!((1..=64).contains(&passed), "the hand passed {passed} slots of {slots}");
+            }
+        }
+    }
+
+    #[test]
+    fn entries_stay_spread_over_the_table_while_all_are_denied() {
+        const KEYS: u128 = 2_000;
+        const PARTS: u128 = 16;
+        let mut table = Table::<Until>::new();
+        (0..KEYS).for_each(|n| insert(&mut table, n, 1_000, Rank::DENIED));
+        let slots = table.slots.capacity();
+        for n in KEYS..20 * KEYS {
+            let candidate = table.candidate(&[], 5).unwrap();
+            table.remove(candidate.at);
+            insert(&mut table, n, 1_000, Rank::DENIED);
+        }
+        let mut parts = [0; PARTS as usize];
+        for entry in table.slots.iter().filter(|entry| !entry.is_empty()) {
+            parts[(u128::from(entry.print.high) * PARTS >> 64) as usize] += 1;
+        }
+        let even = KEYS / PARTS;
+        assert!(parts.iter().all(|&part| (even / 2..even * 2).contains(&part)), "{parts:?}, not {even} each");
+        assert!(table.slots.capacity() <= slots + slots / 10, "{slots} slots grew to {}", table.slots.capacity());
     }
 }

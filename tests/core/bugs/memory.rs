@@ -224,3 +224,39 @@ fn what_takes_nothing_displaces_others() {
     assert_eq!(store.keys(), 100);
     assert!((0..100).all(|key| acquire(key, 0).outcomes()[0].remaining() == 5));
 }
+
+/// Evictions hit the same end of the table again and again, so that the others' entries piled up at the other end.
+#[test]
+fn memory_stays_bounded_while_every_key_is_denied() {
+    const KEYS: u64 = 20_000;
+    let store = Arc::new(MemoryStore::new().max_keys(KEYS as usize));
+    let limiter = Limiter::new([Limit::new("day", FixedWindow::per_day(1))]).store(Arc::clone(&store));
+    let mut bytes = Vec::new();
+    for round in 0..21 {
+        for key in round * KEYS..(round + 1) * KEYS {
+            for allowed in [true, false] {
+                let decision = limiter.acquire(key, 1).into_ready().unwrap().unwrap();
+                assert_eq!(decision.is_allowed(), allowed);
+            }
+        }
+        bytes.push(store.bytes());
+    }
+    assert!(bytes[20] <= bytes[0] + bytes[0] / 10, "bytes after each round: {bytes:?}");
+}
+
+/// A request's new keys made room once for each, but also at the expense of its known keys, which came back.
+#[test]
+fn a_request_of_many_limits_never_exceeds_max_keys() {
+    for (max_keys, limits) in (1..8).flat_map(|max_keys| (1..8).map(move |limits| (max_keys, limits))) {
+        let store = Arc::new(MemoryStore::new().max_keys(max_keys));
+        let limits: Vec<Limit> =
+            (0..limits).map(|limit: u32| Limit::new(limit.to_string(), FixedWindow::per_day(20 + limit))).collect();
+        let limiters: Vec<Limiter> =
+            (1..=limits.len()).map(|few| Limiter::new(limits[..few].to_vec()).store(Arc::clone(&store))).collect();
+        for request in 0..300_usize {
+            let limiter = &limiters[request * 7 % limiters.len()];
+            let _ = limiter.acquire((request % 5) as u64, 1 + request as u64 % 3).into_ready().unwrap().unwrap();
+            assert!(store.keys() <= max_keys, "{} keys of {max_keys}", store.keys());
+        }
+    }
+}
