@@ -1,5 +1,5 @@
 //! This crate beside its peers: `cargo bench --bench peers`, in a quarter of an hour; `-- --quick` for a smoke test in
-//! two minutes; `-- SECTION…` for some of decisions, memory, layers, server, redis, admission, growth.
+//! two minutes; `-- SECTION…` for some of decisions, memory, attack, layers, server, redis, admission, growth.
 //!
 //! They are compared by a package of their own, `benches/peers`, so that nobody builds the peers who does not ask
 //! for this. `docs/numbers.md` has what came of it.

@@ -11,6 +11,7 @@ mod admission;
 mod algorithms;
 mod allocator;
 mod app;
+mod attack;
 mod decisions;
 mod floors;
 mod growth;
@@ -35,9 +36,10 @@ static ALLOCATOR: allocator::Counting = allocator::Counting;
 
 type Section = (&'static str, fn(&Scale));
 
-const SECTIONS: [Section; 7] = [
+const SECTIONS: [Section; 8] = [
     ("decisions", decisions::compare),
     ("memory", memory::compare),
+    ("attack", attack::compare),
     ("layers", layers::compare),
     ("server", server::compare),
     ("redis", redis::compare),
