@@ -37,8 +37,8 @@ pub(super) fn outcome(
     if asked && by.counts && !room.is_now() && Penalty::left(&record, now) == 0 {
         let mut struck = record;
         let sentence = by.penalty.strike(&mut struck, now);
-        // A request that can never pass leaves nothing else behind, so that a flood of them costs the client nothing:
-        // it must not displace anybody.
+        // A key whose requests can never pass takes nothing from the limit. Its strikes are evicted first and displace
+        // no denied key, or else a flood of such requests would lift the limits of others.
         let rank = if room == Room::Never { Rank::LOWEST } else { Rank::DENIED };
         // A strike that is not kept has no effect.
         if shard.keep(print(charge, by), struck, rank, spared, most, now) {
