@@ -29,7 +29,7 @@ use crate::time::{Clock, SystemClock, micros};
 ///
 /// At [`max_keys`](Self::max_keys), a new key evicts the least valuable of a sample: an expired key if there is one, or
 /// else the key that had used the least of its limit at its last request, or that expires first among equals. A sample
-/// holds 16 keys, or 32 if the first 16 were all denied; a key that was denied, and that a wait would help, is evicted
+/// holds 16 keys, or 24 if the first 16 were all denied; a key that was denied, and that a wait would help, is evicted
 /// only if the whole sample was. In a store that is full of denied keys, new keys displace each other, and lift each
 /// other's limits. Whatever the store holds, an eviction takes a constant amount of work.
 ///

@@ -143,7 +143,7 @@ impl Candidate {
 /// The number of entries that an eviction chooses from, and the number if all of the first ones were denied: a second
 /// look is cheaper than a limit that is lifted.
 const SAMPLE: usize = 16;
-const SAMPLE_OF_DENIED: usize = 32;
+const SAMPLE_OF_DENIED: usize = 24;
 
 /// The most slots that an eviction looks at. At the cap, a table is more than a third full, unless nearly all keys are in
 /// the other table: that so many slots hold no sample is as good as impossible.
