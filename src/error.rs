@@ -1,8 +1,11 @@
 //! What can be wrong with a configuration or with a store.
 
+mod message;
+
 use std::fmt;
 use std::time::Duration;
 
+use self::message::Message;
 use crate::node::Node;
 
 /// A configuration that was refused when it was built.
@@ -122,24 +125,63 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// What is wrong, as far as a panic in a constant can say it: without the value.
-    pub(crate) const fn message(self) -> &'static str {
+    /// Describes the fault with its value. It is `const`, so that panics in constants name the value too.
+    pub(crate) const fn message(self) -> Message {
+        let message = Message::new();
         match self {
-            Self::Zero { .. } => "a limit, capacity or amount is 0: use at least 1",
-            Self::PeriodZero { .. } => "a period or interval is 0: use at least 1 µs",
-            Self::WaitZero { .. } => "a deadline or pause is 0: use at least 1 ns",
-            Self::PeriodTooLong { .. } => "a period or interval is longer than 366 days: shorten it",
-            Self::PeriodNotWhole { .. } => "a period or interval is not whole microseconds: round it",
-            Self::Buckets { .. } => "a period does not divide into its buckets: use a number that divides it",
-            Self::DayOfMonth { .. } => "a month begins with a day that there is not: use one from 1 to 31",
-            Self::NoMonth => "`from_day` is for months: use `CalendarWindow::monthly`, or leave it out",
-            Self::NoKeys => "max_keys is 0: remember at least 1 key",
-            Self::NoNodes => "a limit is shared by 0 nodes: count all that share it, this one too",
-            Self::NoFailures => "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
-            Self::Denials { .. } => "a penalty comes after no denials or too many: use 1 to 1,000",
-            Self::Doubling { .. } => "a penalty's longest refusal is shorter than its first: lengthen it",
+            Self::Zero { what } => message.text(what).text(" is 0: allow at least 1 token, or leave the limit out"),
+            Self::PeriodZero { what } => message.text(what).text(" is 0: use at least 1 µs"),
+            Self::WaitZero { what } => message.text(what).text(" is 0: use at least 1 ns"),
+            Self::PeriodTooLong { what, is } => {
+                message.text(what).text(" ").span(is).text(" is longer than 366 days: shorten it")
+            }
+            Self::PeriodNotWhole { what, is } => {
+                message.text(what).text(" ").span(is).text(" is not a whole number of microseconds: round it")
+            }
+            Self::Buckets { period, buckets: 0 } => {
+                message.text("period ").span(period).text(" is cut into 0 buckets: use at least 1")
+            }
+            Self::Buckets { period, buckets } => {
+                let message = message.text("period ").span(period).text(" does not divide into ");
+                let message = message.number(buckets as u128).text(" buckets of whole microseconds: use ");
+                match fewer_buckets(period.as_micros(), buckets) {
+                    Some(fewer) => message.number(fewer as u128).text(", for example"),
+                    None => message.text("a number that divides ").number(period.as_micros()),
+                }
+            }
+            Self::Denials { denials } => message
+                .text("a penalty comes after ")
+                .number(denials as u128)
+                .text(" denials: use 1 to 1,000, or leave it out"),
+            Self::Doubling { first, longest } => message
+                .text("a penalty refuses for ")
+                .span(first)
+                .text(" at first and doubles that up to ")
+                .span(longest)
+                .text(", which is shorter: lengthen that, or shorten the first"),
+            Self::DayOfMonth { day } => {
+                message.text("no month has a day ").number(day as u128).text(": use one from 1 to 31")
+            }
+            Self::NoMonth => message.text("`from_day` is for months: use `CalendarWindow::monthly`, or leave it out"),
+            Self::NoKeys => message.text("max_keys is 0: remember at least 1 key"),
+            Self::NoNodes => message.text("a limit is shared by 0 nodes: count all that share it, this one too"),
+            Self::NoFailures => {
+                message.text("a circuit breaker opens after 0 failures: use at least 1, or turn it off")
+            }
         }
     }
+}
+
+/// The largest number of buckets, if there is one close below `buckets`, into which a period of `micros` divides.
+const fn fewer_buckets(micros: u128, buckets: u32) -> Option<u32> {
+    let mut fewer = buckets - 1;
+    while fewer > 0 && buckets - fewer <= 4096 {
+        if micros.is_multiple_of(fewer as u128) {
+            return Some(fewer);
+        }
+        fewer -= 1;
+    }
+    None
 }
 
 /// The value, or a panic of the caller's that says what is wrong: what a closure panics with is told of the line
@@ -277,40 +319,7 @@ impl fmt::Display for ConfigError {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Zero { what } => {
-                write!(f, "{what} is 0: allow at least 1 token, or leave the limit out")
-            }
-            Self::PeriodZero { what } => write!(f, "{what} is 0: use at least 1 µs"),
-            Self::WaitZero { what } => write!(f, "{what} is 0: use at least 1 ns"),
-            Self::PeriodTooLong { what, is } => {
-                write!(f, "{what} {is:?} is longer than 366 days: shorten it")
-            }
-            Self::PeriodNotWhole { what, is } => {
-                write!(f, "{what} {is:?} is not a whole number of microseconds: round it")
-            }
-            Self::Buckets { period, buckets: 0 } => {
-                write!(f, "period {period:?} is cut into 0 buckets: use at least 1")
-            }
-            Self::Buckets { period, buckets } => {
-                let micros = period.as_micros();
-                write!(f, "period {period:?} does not divide into {buckets} buckets of whole microseconds: ")?;
-                match (1..u128::from(buckets)).rev().take(4096).find(|&fewer| micros % fewer == 0) {
-                    Some(fewer) => write!(f, "use {fewer}, for example"),
-                    None => write!(f, "use a number that divides {micros}"),
-                }
-            }
-            Self::Denials { denials } => {
-                write!(f, "a penalty comes after {denials} denials: use 1 to 1,000, or leave it out")
-            }
-            Self::Doubling { first, longest } => write!(
-                f,
-                "a penalty refuses for {first:?} at first and doubles that up to {longest:?}, which is shorter: \
-                 lengthen that, or shorten the first"
-            ),
-            Self::DayOfMonth { day } => write!(f, "no month has a day {day}: use one from 1 to 31"),
-            Self::NoMonth | Self::NoKeys | Self::NoNodes | Self::NoFailures => f.write_str(self.message()),
-        }
+        f.write_str(self.message().as_str())
     }
 }
 

@@ -34,12 +34,12 @@ pub(crate) const fn span(what: &'static str, is: Duration) -> Result<u64, Fault>
     Ok(is.as_micros() as u64)
 }
 
-/// The value, or a panic that names the fault: at compile time for constants.
+/// The value, or a panic that says what is wrong with which value: at compile time for constants.
 macro_rules! checked {
     ($result:expr) => {
         match $result {
             Ok(value) => value,
-            Err(fault) => panic!("{}", fault.message()),
+            Err(fault) => panic!("{}", fault.message().as_str()),
         }
     };
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use tower_ratelimit::{
-    AddressList, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveRules, MemoryStore,
-    RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
+    AddressList, CalendarWindow, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveRules,
+    MemoryStore, Penalty, RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -138,28 +138,39 @@ fn a_store_remembers_someone() {
 }
 
 #[test]
-fn panics_say_what_to_do() {
-    assert_eq!(panic_of(|| FixedWindow::per_second(0)), "a limit, capacity or amount is 0: use at least 1");
-    assert_eq!(panic_of(|| TokenBucket::per_second(5).burst(0)), "a limit, capacity or amount is 0: use at least 1");
+fn panics_name_the_value_and_say_what_to_do() {
+    assert_eq!(panic_of(|| FixedWindow::per_second(0)), "limit is 0: allow at least 1 token, or leave the limit out");
+    assert_eq!(
+        panic_of(|| TokenBucket::per_second(5).burst(0)),
+        "burst is 0: allow at least 1 token, or leave the limit out"
+    );
     assert_eq!(panic_of(|| MemoryStore::new().max_keys(0)), "max_keys is 0: remember at least 1 key");
-    assert_eq!(panic_of(|| SlidingLog::new(1, Duration::ZERO)), "a period or interval is 0: use at least 1 µs");
+    assert_eq!(panic_of(|| SlidingLog::new(1, Duration::ZERO)), "period is 0: use at least 1 µs");
     assert_eq!(
         panic_of(|| LeakyBucket::new(1, 1, Duration::MAX)),
-        "a period or interval is longer than 366 days: shorten it"
+        "interval 18446744073709551615.999999999s is longer than 366 days: shorten it"
     );
     assert_eq!(
-        panic_of(|| TokenBucket::new(1, 1, Duration::from_nanos(1))),
-        "a period or interval is not whole microseconds: round it"
+        panic_of(|| TokenBucket::new(1, 1, Duration::from_nanos(1_500))),
+        "interval 1.5µs is not a whole number of microseconds: round it"
     );
     assert_eq!(
         panic_of(|| SlidingWindow::per_second(1).buckets(3)),
-        "a period does not divide into its buckets: use a number that divides it"
+        "period 1s does not divide into 3 buckets of whole microseconds: use 2, for example"
+    );
+    assert_eq!(panic_of(|| CalendarWindow::monthly(1).from_day(32)), "no month has a day 32: use one from 1 to 31");
+    assert_eq!(
+        panic_of(|| Penalty::after(1_001, SECOND)),
+        "a penalty comes after 1001 denials: use 1 to 1,000, or leave it out"
     );
     assert_eq!(
         panic_of(|| Limit::new("", FixedWindow::per_day(1))),
         "a limit's name is empty: give it 1 to 64 characters"
     );
-    assert_eq!(panic_of(|| Limiter::new([])), "there is no limit: give at least one, or leave the layer out");
+    assert_eq!(
+        panic_of(|| Limit::new("x", FixedWindow::per_day(1)).soft(0)),
+        "the limit \"x\" is soft by 0 %: use at least 1, or leave it hard"
+    );
     assert_eq!(panic_of(|| key::header("x y")), "\"x y\" is not a header's name: use letters, digits and dashes");
 }
 
