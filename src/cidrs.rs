@@ -49,13 +49,44 @@ impl Cidrs {
 }
 
 fn network(text: &str) -> Result<IpNet, ConfigError> {
-    let alone = |_| text.parse().map(|address: IpAddr| IpNet::from(address));
-    let network: IpNet = text.parse().or_else(alone).map_err(|_| ConfigErrorKind::Cidr { text: text.to_owned() })?;
+    let Some(network) = strict(text) else {
+        let text = text.to_owned();
+        // Some programs read a number with a leading zero as octal: which network is meant is not known.
+        let without_zeros = strict(&without_leading_zeros(&text)).map(|network| network.to_string());
+        return Err(match without_zeros {
+            Some(network) => ConfigErrorKind::CidrZeros { text, network },
+            None => ConfigErrorKind::Cidr { text },
+        }
+        .into());
+    };
     if network.addr() != network.network() {
         let network = network.trunc().to_string();
         return Err(ConfigErrorKind::CidrBits { text: text.to_owned(), network }.into());
     }
     Ok(canonical(network))
+}
+
+/// Parses an address with or without a prefix length. Unlike `IpNet`, it rejects leading zeros.
+fn strict(text: &str) -> Option<IpNet> {
+    let Some((address, bits)) = text.split_once('/') else {
+        return text.parse::<IpAddr>().ok().map(IpNet::from);
+    };
+    let is_canonical = bits.parse().is_ok_and(|number: u8| number.to_string() == bits);
+    if is_canonical { IpNet::new(address.parse().ok()?, bits.parse().ok()?).ok() } else { None }
+}
+
+/// Removes the zeros in front of each decimal number of a network. Those of IPv6 are hexadecimal, and may stay.
+fn without_leading_zeros(text: &str) -> String {
+    let mut shortened = String::new();
+    for part in text.split_inclusive(['.', '/']) {
+        let significant = part.trim_start_matches('0');
+        if !significant.starts_with(|first: char| first.is_ascii_alphanumeric() || first == ':') && part != significant
+        {
+            shortened.push('0');
+        }
+        shortened.push_str(significant);
+    }
+    shortened
 }
 
 /// What is mapped into IPv6 is IPv4, as are the addresses that it is compared with.
@@ -114,6 +145,30 @@ mod tests {
             assert!(!holds(&several, outside), "{outside}");
         }
         assert!(!holds(&[], "10.0.0.1"));
+    }
+
+    #[test]
+    fn leading_zeros_are_rejected_as_other_programs_read_them_as_octal() {
+        for (text, meant) in [
+            ("010.0.0.0/8", "10.0.0.0/8"),
+            ("10.00.0.0/8", "10.0.0.0/8"),
+            ("10.0.0.0/08", "10.0.0.0/8"),
+            ("0.0.0.0/00", "0.0.0.0/0"),
+            ("192.0.2.07", "192.0.2.7/32"),
+            ("fd00::/08", "fd00::/8"),
+        ] {
+            let error = Cidrs::parse([text]).unwrap_err().to_string();
+            let expected = format!(
+                "the network {text:?} has a number with a leading zero, which some programs read as octal: \
+                 write {meant:?} if that is meant"
+            );
+            assert_eq!(error, expected);
+        }
+        for text in ["10.0.0.0/+8", "10.0.0.0/", "/8", "", "10.0.0/8", "10.0.0.0/33", "08", "10.0.0.0/8/8"] {
+            let error = Cidrs::parse([text]).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{text:?} is not a network: ")), "{error}");
+        }
+        assert!(Cidrs::parse(["fd00:0000::/8", "0.0.0.0", "10.0.0.0/10"]).is_ok());
     }
 
     #[test]

@@ -80,6 +80,10 @@ pub(crate) enum ConfigErrorKind {
         text: String,
         network: String,
     },
+    CidrZeros {
+        text: String,
+        network: String,
+    },
     CidrsOfEveryone {
         family: &'static str,
     },
@@ -278,6 +282,11 @@ impl fmt::Display for ConfigError {
                 f,
                 "the network {text:?} has bits beyond its prefix: write {network:?}, or the address without a prefix \
                  if that alone is meant"
+            ),
+            ConfigErrorKind::CidrZeros { text, network } => write!(
+                f,
+                "the network {text:?} has a number with a leading zero, which some programs read as octal: \
+                 write {network:?} if that is meant"
             ),
             ConfigErrorKind::CidrsOfEveryone { family } => write!(
                 f,

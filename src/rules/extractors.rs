@@ -98,7 +98,9 @@ impl Extractors {
             return Ok(Named { extractor: Arc::new(key::header(header)), form: Form::Text });
         }
         match name.strip_prefix("query.") {
-            Some("") => Err("`query.` lacks the parameter's name: write `query.page`, for example".to_owned()),
+            Some(name) if name.trim().is_empty() => {
+                Err("`query.` lacks the parameter's name: write `query.page`, for example".to_owned())
+            }
             Some(name) => Ok(Named { extractor: Arc::new(Query(name.into())), form: Form::Text }),
             None => Err(self.unknown(name)),
         }

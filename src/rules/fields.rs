@@ -138,8 +138,10 @@ fn integer(node: &Node, name: &str) -> Result<u32, Problem> {
     let Value::Scalar { text, plain } = &node.value else {
         return Err(wrong("write a whole number".into()));
     };
-    let is_digits = text.starts_with(|first: char| first.is_ascii_digit())
-        && text.chars().all(|digit| digit.is_ascii_digit() || digit == '_');
+    let is_number = |group: &str| !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit());
+    // `1_000`, with one underscore between digits.
+    let is_digits = text.split('_').all(is_number);
+    let has_stray_underscores = !is_digits && is_number(&text.replace('_', ""));
     match text.replace('_', "").parse::<u32>() {
         Ok(_) if is_digits && !plain => Err(wrong("write the number without quotes".into())),
         // YAML's older version, in which such files were written, has them count in eights.
@@ -148,6 +150,7 @@ fn integer(node: &Node, name: &str) -> Result<u32, Problem> {
         }
         Ok(number) if is_digits => Ok(number),
         Err(_) if is_digits => Err(wrong(format!("use at most {most}"))),
+        _ if has_stray_underscores => Err(wrong("write an underscore only between two digits, as in `1_000`".into())),
         _ => Err(wrong(format!("write a whole number, from 0 to {most}"))),
     }
 }

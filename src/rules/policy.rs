@@ -163,7 +163,11 @@ fn on_store_error(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<On
 fn soft(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> (Option<u32>, Position) {
     let Some(node) = fields.get("soft") else { return (None, Position::default()) };
     let percent = match &node.value {
-        Value::Scalar { text, .. } => text.strip_suffix('%').unwrap_or(text).trim_end().parse().ok(),
+        Value::Scalar { text, .. } => {
+            let digits = text.strip_suffix('%').unwrap_or(text).trim_end();
+            // `parse` would also take a sign.
+            digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
+        }
         _ => None,
     };
     if percent.is_none() {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use saphyr_parser::{Event, Marker, Parser, ScalarStyle};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError};
 
 use super::problem::{Position, Problem};
 
@@ -97,8 +97,7 @@ pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
     let mut anchored: HashMap<usize, Rc<Node>> = HashMap::new();
     let mut total = 0;
     while let Some(event) = parser.next_event() {
-        let (event, span) = event
-            .map_err(|error| Problem::new(position(error.marker()), format!("this is no YAML: {}", error.info())))?;
+        let (event, span) = event.map_err(|error| no_yaml(&error, open.last()))?;
         let at = position(&span.start);
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -147,6 +146,15 @@ pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
         }
     }
     Ok(root)
+}
+
+/// A bracket that is missing is noticed far behind the one that it belongs to: the error names that, too.
+fn no_yaml(error: &ScanError, within: Option<&Open>) -> Problem {
+    let mut message = format!("this is no YAML: {}", error.info());
+    if let Some(Open { at, .. }) = within.filter(|_| message.contains("while parsing a flow")) {
+        message += &format!(", of what begins on line {}, column {}", at.line, at.column);
+    }
+    Problem::new(position(error.marker()), message)
 }
 
 fn too_deep(at: Position) -> Problem {
