@@ -27,7 +27,6 @@ pub struct ConfigError {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum ConfigErrorKind {
     Value(Fault),
-    NoLimits,
     TooManyLimits {
         limits: usize,
         most: usize,
@@ -221,7 +220,6 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             ConfigErrorKind::Value(fault) => fault.fmt(f),
-            ConfigErrorKind::NoLimits => write!(f, "there is no limit: give at least one, or leave the layer out"),
             ConfigErrorKind::TooManyLimits { limits, most: 64 } => {
                 write!(f, "{limits} limits for one request are too many: use at most 64")
             }
@@ -367,6 +365,11 @@ enum Cause {
     Full {
         most: usize,
     },
+    /// It was not asked, as there are more or fewer charges than limits.
+    ChargeCount {
+        given: usize,
+        limits: usize,
+    },
 }
 
 /// What kept a store from deciding.
@@ -387,6 +390,14 @@ pub enum StoreErrorKind {
     NotSupported,
     /// It has as many [overrides](crate::Overrides) as [it may](crate::MemoryStore::max_overrides).
     Full,
+    /// It was not asked: [`acquire_each`](crate::Limiter::acquire_each) or
+    /// [`acquire_all`](crate::Limiter::acquire_all) was given more or fewer charges than there are limits.
+    ChargeCount {
+        /// The number of charges that were given.
+        given: usize,
+        /// The number of limits, each of which takes one.
+        limits: usize,
+    },
 }
 
 impl StoreError {
@@ -419,7 +430,10 @@ impl StoreError {
 
     /// Whether the store works all the same.
     pub(crate) const fn is_of_one_request(&self) -> bool {
-        matches!(self.cause, Cause::Undecidable(_) | Cause::NotSupported | Cause::Full { .. })
+        matches!(
+            self.cause,
+            Cause::Undecidable(_) | Cause::NotSupported | Cause::Full { .. } | Cause::ChargeCount { .. }
+        )
     }
 
     /// Wraps what keeps a store, which may be known to be `at` some place, from being used at all.
@@ -450,6 +464,10 @@ impl StoreError {
         Self::of(Cause::Full { most })
     }
 
+    pub(crate) const fn charge_count(given: usize, limits: usize) -> Self {
+        Self { cause: Cause::ChargeCount { given, limits } }
+    }
+
     /// What kept the store from deciding.
     #[must_use]
     pub const fn kind(&self) -> StoreErrorKind {
@@ -463,6 +481,7 @@ impl StoreError {
             Cause::BreakerOpen => StoreErrorKind::BreakerOpen,
             Cause::NotSupported => StoreErrorKind::NotSupported,
             Cause::Full { .. } => StoreErrorKind::Full,
+            Cause::ChargeCount { given, limits } => StoreErrorKind::ChargeCount { given, limits },
         }
     }
 }
@@ -513,6 +532,11 @@ impl fmt::Display for StoreError {
                 "the rate limit store has {most} overrides, and no more may be set: remove some, or raise \
                  `MemoryStore::max_overrides`"
             ),
+            Cause::ChargeCount { given, limits } => write!(
+                f,
+                "there are {given} charges for {limits} limits: give one for each limit, with a cost of 0 where it \
+                 takes nothing; if the limits were replaced at run time, ask `LiveRules::limits` which there are now"
+            ),
         }
     }
 }
@@ -525,7 +549,11 @@ impl std::error::Error for StoreError {
             #[cfg(feature = "redis")]
             Cause::QueueFull(source) => Some(&**source),
             Cause::Failed(source) | Cause::Undecidable(source) => Some(&**source),
-            Cause::TimedOut { .. } | Cause::BreakerOpen | Cause::NotSupported | Cause::Full { .. } => None,
+            Cause::TimedOut { .. }
+            | Cause::BreakerOpen
+            | Cause::NotSupported
+            | Cause::Full { .. }
+            | Cause::ChargeCount { .. } => None,
         }
     }
 }

@@ -9,6 +9,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::decision::{Decision, Receipt, Verdict};
+#[cfg(doc)]
+use crate::error::StoreErrorKind;
 use crate::error::{ConfigError, StoreError, or_panic};
 use crate::key::{self, Key};
 use crate::limit::{Following, Limit, LiveRules, are_plain};
@@ -47,11 +49,11 @@ pub struct Limiter {
 
 impl Limiter {
     /// Limits that are decided together, all or nothing, in memory unless
-    /// [`store`](Self::store) says otherwise.
+    /// [`store`](Self::store) says otherwise. Without any, everything is allowed.
     ///
     /// # Panics
     ///
-    /// When there is none, two have one name, or one takes its key, cost, condition or size from a request or
+    /// When two have one name, or one takes its key, cost, condition or size from a request or
     /// looks at responses.
     /// [`try_new`](Self::try_new) returns an error instead.
     #[must_use]
@@ -64,7 +66,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When there is no limit, two have one name, or one takes its key, cost, condition or size from a request or
+    /// When two have one name, or one takes its key, cost, condition or size from a request or
     /// looks at responses.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
@@ -202,7 +204,7 @@ impl Limiter {
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
         if let Some(following) = &self.following {
-            return acquire_from_all(&following.present(|set| self.guard.by(set)), &key, cost);
+            return acquire_from_all(&following.present(&self.guard, Guard::by), &key, cost);
         }
         // Most have one limit.
         if let [terms] = self.guard.limits().all_terms() {
@@ -217,15 +219,13 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When the store can't decide, and a policy is to refuse.
-    ///
-    /// # Panics
-    ///
-    /// When there are not as many costs as limits. Rules that can be replaced can come to have more or fewer.
-    #[track_caller]
+    /// When there are not as many costs as limits ([`StoreErrorKind::ChargeCount`]): limits that can be replaced may
+    /// come to be more or fewer. When the store can't decide, and a policy is to refuse.
     pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> Answer<Decision> {
         let guard = self.present();
-        expect_each(&guard, costs.len());
+        if let Err(error) = expect_each(&guard, costs.len()) {
+            return Answer::ready(Err(error));
+        }
         let mut charges = Charges::new();
         charge_each(&guard, &key, |limit| costs[limit], &mut charges);
         acquire(&guard, &charges)
@@ -251,15 +251,13 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// When the store can't decide, and a policy is to refuse.
-    ///
-    /// # Panics
-    ///
-    /// When there are not as many charges as limits. Rules that can be replaced can come to have more or fewer.
-    #[track_caller]
+    /// When there are not as many charges as limits ([`StoreErrorKind::ChargeCount`]): limits that can be replaced may
+    /// come to be more or fewer. When the store can't decide, and a policy is to refuse.
     pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> Answer<Decision> {
         let guard = self.present();
-        expect_each(&guard, charges.len());
+        if let Err(error) = expect_each(&guard, charges.len()) {
+            return Answer::ready(Err(error));
+        }
         let charge = |(terms, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
             let (terms, key) = (guard.limits().present(terms), key::hash(key, guard.hasher()));
             Charge { terms, key, cost: *cost }
@@ -365,21 +363,20 @@ impl Limiter {
     fn present(&self) -> Cow<'_, Arc<Guard>> {
         match &self.following {
             None => Cow::Borrowed(&self.guard),
-            Some(following) => Cow::Owned(following.present(|set| self.guard.by(set))),
+            Some(following) => Cow::Owned(following.present(&self.guard, Guard::by)),
         }
     }
 
     /// What is shared, to change it: a copy, once there are other users of it.
     fn guard(&mut self) -> &mut Guard {
-        self.following.iter().for_each(Following::forget);
+        self.following.iter_mut().for_each(Following::reset);
         Arc::make_mut(&mut self.guard)
     }
 }
 
-#[track_caller]
-fn expect_each(guard: &Guard, given: usize) {
+fn expect_each(guard: &Guard, given: usize) -> Result<(), StoreError> {
     let limits = guard.limits().as_slice().len();
-    assert!(given == limits, "{given} charges for {limits} limits: give each one, of 0 where it takes nothing");
+    if given == limits { Ok(()) } else { Err(StoreError::charge_count(given, limits)) }
 }
 
 type Charges<'a> = SmallVec<[Charge<'a>; 8]>;

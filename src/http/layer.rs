@@ -82,11 +82,12 @@ pub struct RateLimitLayer {
 
 impl RateLimitLayer {
     /// Limits that are decided together, all or nothing: in memory, each request at a cost of 1,
-    /// told by [`HeaderStyle::IETF`], unless the methods below say otherwise.
+    /// told by [`HeaderStyle::IETF`], unless the methods below say otherwise. Without any, as from a file that has
+    /// none, nothing is limited.
     ///
     /// # Panics
     ///
-    /// When there is no limit, more than 64 may apply to one request, two have one name, or one has a constant
+    /// When more than 64 may apply to one request, two have one name, or one has a constant
     /// cost over its capacity. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
@@ -97,7 +98,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// When there is no limit, more than 64 may apply to one request, two have one name, or one has a constant
+    /// When more than 64 may apply to one request, two have one name, or one has a constant
     /// cost over its capacity.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         Ok(Self::over(Guard::new(limits.into_iter().collect())?, None))
@@ -477,7 +478,7 @@ impl RateLimitLayer {
     /// What is shared, to change it: a copy, once there are other users of it.
     fn shared(&mut self) -> &mut Shared {
         let shared = Arc::make_mut(&mut self.shared);
-        shared.following.iter().for_each(Following::forget);
+        shared.following.iter_mut().for_each(Following::reset);
         shared
     }
 
@@ -491,6 +492,8 @@ impl<S> Layer<S> for RateLimitLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         self.shared.note_use();
+        // So that the first request does not have to prepare thousands of limits.
+        self.shared.prepare();
         RateLimit::new(inner, self.shared.clone())
     }
 }

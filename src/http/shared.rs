@@ -80,8 +80,13 @@ impl Shared {
     pub(super) fn present(self: &Arc<Self>) -> Cow<'_, Arc<Self>> {
         match &self.following {
             None => Cow::Borrowed(self),
-            Some(following) => Cow::Owned(following.present(|set| self.by(set))),
+            Some(following) => Cow::Owned(following.present(self, Self::by)),
         }
+    }
+
+    /// Derives what requests go by, unless that is done, and has it kept up to date.
+    pub(super) fn prepare(self: &Arc<Self>) {
+        drop(self.present());
     }
 
     /// What a request goes by that came earlier, and goes by the rules of `other`.

@@ -44,15 +44,8 @@ pub(crate) fn are_plain(limits: &[Limit]) -> Result<(), ConfigError> {
 }
 
 impl Limits {
+    /// Checks that the limits fit together. There may be none.
     pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
-        if limits.is_empty() {
-            return Err(ConfigErrorKind::NoLimits.into());
-        }
-        Self::of(limits, hasher)
-    }
-
-    /// The same, of which there may be none.
-    pub(crate) fn of(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
         if limits.len() > MOST_IN_ALL {
             return Err(ConfigErrorKind::TooManyLimits { limits: limits.len(), most: MOST_IN_ALL }.into());
         }

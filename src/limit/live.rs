@@ -1,11 +1,12 @@
-//! Limits that are replaced while they are gone by.
+//! Limits that can be replaced at runtime.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arc_swap::ArcSwapOption;
 use tokio::task::AbortHandle;
+
+use super::following::{Prepare, Retired};
 
 use super::{Limit, Limits, are_plain};
 use crate::error::{ConfigError, or_panic};
@@ -33,9 +34,9 @@ use crate::observe::{Event, Observer};
 ///
 /// - A request goes by the limits that there were when it came, to its end: by their keys, costs and headers,
 ///   on a route with a cost of its own too, and with whatever its [`Permit`](crate::Permit) does later. A
-///   request that comes once [`replace`](Self::replace) has returned goes by the new ones. None is refused for it.
-///   The first that comes then by each layer (and by each of its [costs](crate::RateLimitLayer::cost)) works out
-///   what it goes by, which takes some µs for each limit, and others wait for that.
+///   request that comes once [`replace`](Self::replace) has returned goes by the new ones. None is refused or delayed
+///   for it: `replace` prepares the new limits for every layer in use (and for each of its
+///   [costs](crate::RateLimitLayer::cost)) before they take effect.
 /// - **What was used counts on** under each limit that has the same name, algorithm and period as before (and of a
 ///   token bucket, that fills in the same way; of a sliding window, that has as many buckets),
 ///   whatever else of it is new. A limit that is gone does not apply any more; what keys have used of it is
@@ -53,6 +54,8 @@ pub struct LiveRules {
 struct Inner {
     /// How often they were replaced.
     version: AtomicU64,
+    /// Held while limits are replaced, and while what they are checked against changes. Requests never wait for it.
+    replacing: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -65,6 +68,8 @@ struct State {
     observer: Observer,
     /// What keeps them at a document. Nothing, once nobody goes by them any more.
     tasks: Vec<AbortHandle>,
+    /// Prepare the snapshots of those in use for other limits.
+    followers: Vec<Arc<Prepare>>,
 }
 
 /// Limits that were found to fit together.
@@ -99,11 +104,17 @@ impl LiveRules {
             are_plain: false,
             observer: Observer::default(),
             tasks: Vec::new(),
+            followers: Vec::new(),
         };
-        Ok(Self { inner: Arc::new(Inner { version: AtomicU64::new(0), state: Mutex::new(state) }) })
+        let inner = Inner { version: AtomicU64::new(0), replacing: Mutex::default(), state: Mutex::new(state) };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Other limits, at once, for all who go by these.
+    ///
+    /// It takes some µs per limit for each layer in use. From async code, call it in
+    /// [`spawn_blocking`](tokio::task::spawn_blocking) when there are thousands of limits;
+    /// `Rules::watch` and `RedisStore::follow_rules` do so.
     ///
     /// # Errors
     ///
@@ -111,25 +122,48 @@ impl LiveRules {
     /// these rules was made with ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), be that in use or not;
     /// and when one needs a request, and a [`Limiter`](crate::Limiter) goes by them. Then the old ones stay.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
+        self.replace_retaining(limits).map(drop)
+    }
+
+    /// Like [`replace`](Self::replace), and returns what was in use before. Requests in flight may still use it: kept
+    /// until they end, it can be dropped where that holds up nobody.
+    pub(super) fn replace_retaining(
+        &self,
+        limits: impl IntoIterator<Item = Limit>,
+    ) -> Result<Vec<Retired>, ConfigError> {
         let limits = some(limits)?;
         let count = limits.as_slice().len();
-        let (old, observer) = {
-            let mut state = self.state();
-            limits.can_hold(state.largest_cost)?;
-            if state.are_plain {
-                are_plain(limits.as_slice())?;
-            }
-            let version = state.set.version + 1;
-            let old = std::mem::replace(&mut state.set, Arc::new(Set { version, limits }));
-            self.inner.version.store(version, Ordering::Release);
-            (old, state.observer.clone())
+        let (retired, observer) = {
+            let _replacing = self.replacing();
+            let (version, followers) = {
+                let state = self.state();
+                limits.can_hold(state.largest_cost)?;
+                if state.are_plain {
+                    are_plain(limits.as_slice())?;
+                }
+                (state.set.version + 1, state.followers.clone())
+            };
+            let set = Arc::new(Set { version, limits });
+            let prepared: Vec<_> = followers.iter().map(|prepare| prepare(&set)).collect();
+            let (old, observer) = {
+                let mut state = self.state();
+                let old = std::mem::replace(&mut state.set, set);
+                self.inner.version.store(version, Ordering::Release);
+                let gone = followers.iter().zip(&prepared).filter(|(_, prepared)| prepared.is_none());
+                let gone: Vec<_> = gone.map(|(follower, _)| follower).collect();
+                state.followers.retain(|follower| !gone.iter().any(|gone| Arc::ptr_eq(gone, follower)));
+                (old, state.observer.clone())
+            };
+            let mut retired: Vec<Retired> =
+                prepared.into_iter().flatten().filter_map(|put_in_use| put_in_use()).collect();
+            // Snapshots refer to it, so it goes last.
+            retired.push(old);
+            (retired, observer)
         };
-        // What it holds of the user's may do anything when it is dropped.
-        drop(old);
         #[cfg(feature = "tracing")]
         tracing::info!(limits = count, "rate limits were replaced");
         observer.tell(&Event::RulesReplaced { limits: count });
-        Ok(())
+        Ok(retired)
     }
 
     /// Tells a closure when they are replaced ([`Event::RulesReplaced`]) and when a document that they follow
@@ -147,6 +181,7 @@ impl LiveRules {
 
     /// Refuses a cost that could never pass, and limits that could never pass it from now on.
     pub(crate) fn hold(&self, cost: u64) -> Result<(), ConfigError> {
+        let _replacing = self.replacing();
         let mut state = self.state();
         state.set.limits.can_hold(cost)?;
         state.largest_cost = state.largest_cost.max(cost);
@@ -155,6 +190,7 @@ impl LiveRules {
 
     /// Refuses limits that need a request, from now on.
     pub(crate) fn stay_plain(&self) -> Result<(), ConfigError> {
+        let _replacing = self.replacing();
         let mut state = self.state();
         are_plain(state.set.limits.as_slice())?;
         state.are_plain = true;
@@ -163,6 +199,17 @@ impl LiveRules {
 
     pub(crate) fn set(&self) -> Arc<Set> {
         self.state().set.clone()
+    }
+
+    /// How often they were replaced.
+    #[inline]
+    pub(super) fn version(&self) -> u64 {
+        self.inner.version.load(Ordering::Acquire)
+    }
+
+    /// Has `prepare` called with the limits that replace these, before they take effect.
+    pub(super) fn follow(&self, prepare: Arc<Prepare>) {
+        self.state().followers.push(prepare);
     }
 
     /// Has `task` ended when nobody goes by them any more.
@@ -187,6 +234,10 @@ impl LiveRules {
         observer.tell(&Event::RulesRefused { error });
     }
 
+    fn replacing(&self) -> MutexGuard<'_, ()> {
+        self.inner.replacing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,73 +245,19 @@ impl LiveRules {
 
 /// The terms are made anew by whoever goes by them, for its own store.
 fn some(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
-    Limits::of(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
+    Limits::new(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
 }
 
 impl Set {
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
     /// Its limits, with terms for a store that hashes by `hasher`.
     pub(crate) fn limits(&self, hasher: &KeyHasher) -> Limits {
         let mut limits = self.limits.clone();
         limits.hash_by(hasher);
         limits
-    }
-}
-
-/// What is made of live rules by one who goes by them, as they are.
-pub(crate) struct Following<T> {
-    rules: LiveRules,
-    present: ArcSwapOption<Present<T>>,
-    making: Mutex<()>,
-}
-
-struct Present<T> {
-    version: u64,
-    made: Arc<T>,
-}
-
-impl<T> Following<T> {
-    pub(crate) fn new(rules: LiveRules) -> Self {
-        Self { rules, present: ArcSwapOption::empty(), making: Mutex::new(()) }
-    }
-
-    pub(crate) fn rules(&self) -> &LiveRules {
-        &self.rules
-    }
-
-    /// What was made of the present rules, or is now: once, whoever comes at the same time waits.
-    #[inline]
-    pub(crate) fn present(&self, make: impl FnOnce(&Arc<Set>) -> T) -> Arc<T> {
-        let version = self.rules.inner.version.load(Ordering::Acquire);
-        self.made(version).unwrap_or_else(|| self.renew(make))
-    }
-
-    #[inline]
-    fn made(&self, version: u64) -> Option<Arc<T>> {
-        let present = self.present.load();
-        present.as_ref().filter(|present| present.version == version).map(|present| present.made.clone())
-    }
-
-    #[cold]
-    fn renew(&self, make: impl FnOnce(&Arc<Set>) -> T) -> Arc<T> {
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = self.rules.set();
-        self.made(set.version).unwrap_or_else(|| {
-            let made = Arc::new(make(&set));
-            self.present.store(Some(Arc::new(Present { version: set.version, made: made.clone() })));
-            made
-        })
-    }
-
-    /// Has all made anew, as it is to be made in another way.
-    pub(crate) fn forget(&self) {
-        self.present.store(None);
-    }
-}
-
-/// What was made by one is not what another makes.
-impl<T> Clone for Following<T> {
-    fn clone(&self) -> Self {
-        Self::new(self.rules.clone())
     }
 }
 

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "rules")]
 mod document;
+mod following;
 mod limits;
 mod live;
 mod search;
@@ -11,10 +12,11 @@ use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "rules")]
-pub(crate) use self::document::{Document, News};
+pub(crate) use self::document::{Document, Parse};
+pub(crate) use self::following::Following;
 pub(crate) use self::limits::{Limits, are_plain};
 pub use self::live::LiveRules;
-pub(crate) use self::live::{Following, Set};
+pub(crate) use self::live::Set;
 use self::search::Place;
 pub(crate) use self::search::Searching;
 #[cfg(feature = "rules")]

@@ -97,7 +97,7 @@ impl Guard {
     }
 
     /// The same by other limits, with all that it knows of the store.
-    pub(crate) fn by(&self, set: &Set) -> Self {
+    pub(crate) fn by(&self, set: &Arc<Set>) -> Self {
         let mut guard = Self { limits: set.limits(&self.hasher), ..self.clone() };
         if guard.is_shadow {
             guard.limits.shadow();

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::problem::{Position, Problem};
+use super::problem::{Position, Problem, RulesError};
 use super::yaml::{Node, Value};
 
 /// The fields of a mapping.
@@ -39,8 +39,11 @@ impl<'a> Fields<'a> {
                 problems.push(Problem::new(key.at, "merge keys are not supported: write the fields out"));
                 meant.extend_from_slice(known);
             } else if !known.contains(&text.as_str()) {
-                meant.extend(closest(text, known.iter().copied()));
-                problems.push(Problem::new(key.at, unknown(text, known, advise(text))));
+                // The others are counted, and not shown: advice for each of thousands would take a second.
+                let advised =
+                    if problems.len() < RulesError::MOST { closest(text, known.iter().copied()) } else { None };
+                meant.extend(advised);
+                problems.push(Problem::new(key.at, unknown(text, known, advise(text), advised)));
             } else if fields.iter().any(|(name, _)| name == text) {
                 problems.push(Problem::new(key.at, format!("`{text}` is here twice: keep one")));
             } else {
@@ -167,9 +170,9 @@ fn boolean(node: &Node, name: &str) -> Result<bool, Problem> {
     Err(Problem::new(node.at, format!("`{name}` is {}: write true or false", node.kind())))
 }
 
-fn unknown(name: &str, known: &[&str], advice: Option<String>) -> String {
+fn unknown(name: &str, known: &[&str], advice: Option<String>, meant: Option<&str>) -> String {
     let advice = advice
-        .or_else(|| closest(name, known.iter().copied()).map(|close| format!("did you mean `{close}`?")))
+        .or_else(|| meant.map(|close| format!("did you mean `{close}`?")))
         .unwrap_or_else(|| format!("use {}", one_of(known)));
     format!("there is no field `{name}` here: {advice}")
 }

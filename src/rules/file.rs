@@ -1,7 +1,9 @@
 //! A file that is watched.
 
 use std::fs::File;
-use std::io::Read;
+#[cfg(unix)]
+use std::fs::OpenOptions;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,20 +13,40 @@ use tokio::runtime::Handle;
 use super::extractors::Extractors;
 use super::problem::RulesError;
 use super::{Rules, yaml};
-use crate::limit::{Document, LiveRules, News};
+use crate::limit::{Document, LiveRules, Parse};
 
 /// For how long a file has to stay as it is: whoever writes into it writes one part after the other.
 const SETTLED: Duration = Duration::from_millis(50);
 
-/// The text of a file.
+/// Reads a regular file. It neither waits for whoever writes to a pipe nor reads a device.
 pub(super) fn read(file: &Arc<Path>) -> Result<String, RulesError> {
-    // One byte more than can be too many: some files never end.
-    let mut text = String::new();
-    let read = File::open(file).and_then(|open| open.take(yaml::LONGEST as u64 + 1).read_to_string(&mut text));
-    match read {
-        Ok(_) => Ok(text),
-        Err(error) => Err(RulesError::of_all(Some(file.clone()), format!("the file can't be read: {error}"))),
-    }
+    let read = || {
+        let open = open(file)?;
+        // Of what was opened: what the path refers to may have changed since.
+        let kind = open.metadata()?.file_type();
+        if !kind.is_file() {
+            let what = if kind.is_dir() { "a folder" } else { "a pipe or a device" };
+            return Err(io::Error::other(format!("it is {what}: use a regular file, or a link to one")));
+        }
+        // One byte more than can be too many: the file may grow meanwhile.
+        let mut text = String::new();
+        open.take(yaml::LONGEST as u64 + 1).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(|error| RulesError::of_all(Some(file.clone()), format!("the file can't be read: {error}")))
+}
+
+/// Opens a file. To open a pipe would otherwise wait for whoever writes to it.
+#[cfg(unix)]
+fn open(file: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(file)
+}
+
+#[cfg(not(unix))]
+fn open(file: &Path) -> io::Result<File> {
+    File::open(file)
 }
 
 impl Rules {
@@ -53,7 +75,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// With all that is wrong with the file, and where it can't be read; when more than 64 limits may apply to one
+    /// With all that is wrong with the file, and where it can't be read or is no regular file; when more than 64 limits may apply to one
     /// request; and outside a Tokio runtime.
     pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveRules, RulesError> {
         let file: Arc<Path> = path.as_ref().into();
@@ -63,7 +85,7 @@ impl Rules {
         })?;
         let text = read(&file)?;
         let rules = Self::read(&text, Some(file.clone()))?.live(&extractors)?;
-        rules.keep_up(&runtime, Watched { file, extractors, seen: Ok(text) });
+        rules.keep_up(&runtime, Watched { file, extractors, seen: Arc::new(Ok(text)) });
         Ok(rules)
     }
 }
@@ -72,22 +94,41 @@ impl Rules {
 struct Watched {
     file: Arc<Path>,
     extractors: Extractors,
-    seen: Result<String, RulesError>,
+    seen: Arc<Contents>,
 }
 
+type Contents = Result<String, RulesError>;
+
 impl Watched {
-    async fn read(&self) -> Option<Result<String, RulesError>> {
-        let file = self.file.clone();
-        tokio::task::spawn_blocking(move || read(&file)).await.ok()
+    /// Reads the file. It may have millions of bytes, so they are compared with `other` on a blocking thread, too.
+    async fn read(&self, other: &Arc<Contents>) -> Option<(Contents, bool)> {
+        let (file, other) = (self.file.clone(), other.clone());
+        let read = move || {
+            let contents = read(&file);
+            let is_same = contents == *other;
+            (contents, is_same)
+        };
+        tokio::task::spawn_blocking(read).await.ok()
     }
 }
 
 impl Document for Watched {
-    async fn look(&mut self) -> Option<News> {
-        let text = self.read().await.filter(|text| *text != self.seen)?;
+    async fn look(&mut self) -> Option<Parse> {
+        let (found, is_known) = self.read(&self.seen).await?;
+        if is_known {
+            return None;
+        }
+        let found = Arc::new(found);
         tokio::time::sleep(SETTLED).await;
-        self.seen = self.read().await.filter(|again| *again == text)?;
-        let rules = text.and_then(|text| Rules::read(&text, Some(self.file.clone()))?.limits(&self.extractors));
-        Some(rules.map_err(Into::into))
+        let (_, is_settled) = self.read(&found).await?;
+        if !is_settled {
+            return None;
+        }
+        self.seen = found.clone();
+        let (file, extractors) = (self.file.clone(), self.extractors.clone());
+        Some(Box::new(move || {
+            let text = found.as_ref().as_ref().map_err(Clone::clone)?;
+            Ok(Rules::read(text, Some(file))?.limits(&extractors)?)
+        }))
     }
 }

@@ -62,16 +62,16 @@ pub struct RulesError {
     more: usize,
 }
 
-/// Nobody reads more problems than these.
-const MOST: usize = 100;
-
 impl RulesError {
+    /// The most problems that are shown: nobody reads more.
+    pub(super) const MOST: usize = 100;
+
     /// Of problems that were found in any order.
     pub(super) fn new(file: Option<Arc<Path>>, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.position);
         problems.dedup();
-        let more = problems.len().saturating_sub(MOST);
-        problems.truncate(MOST);
+        let more = problems.len().saturating_sub(Self::MOST);
+        problems.truncate(Self::MOST);
         Self { file, problems, more }
     }
 

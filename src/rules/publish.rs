@@ -3,12 +3,13 @@
 use std::fmt;
 
 use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
 
 use super::Rules;
 use super::extractors::Extractors;
 use super::problem::RulesError;
 use crate::error::{ConfigError, StoreError};
-use crate::limit::{Document, Limit, LiveRules, News};
+use crate::limit::{Document, Limit, LiveRules, Parse};
 use crate::store::RedisStore;
 
 /// What it is called, behind the store's prefix.
@@ -37,8 +38,9 @@ impl RedisStore {
     /// is: it may be all the same, and can be published again.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), PublishError> {
-        let rules = Rules::from_yaml(text).and_then(|rules| rules.live(extractors));
-        drop(rules.map_err(PublishError::Refused)?);
+        let (checked, extractors) = (text.to_owned(), extractors.clone());
+        let check = move || Rules::from_yaml(&checked)?.live(&extractors).map(drop);
+        blocking(check).await.map_err(PublishError::Refused)?;
         self.publish(NAME, text).await.map_err(PublishError::Store)
     }
 
@@ -81,13 +83,26 @@ impl RedisStore {
     ) -> Result<LiveRules, ConfigError> {
         let rules = LiveRules::try_new(otherwise)?;
         let mut followed = Followed { store: self.clone(), extractors, seen: None, is_lost: false };
-        let news = followed.look().await;
-        if !news.is_none_or(|news| news.is_ok_and(|limits| rules.replace(limits).is_ok())) {
-            // What is wrong is told in a second, when there may be someone to tell.
-            followed.seen = None;
+        if let Some(parse) = followed.look().await {
+            let replaced = rules.clone();
+            let take_up = move || parse().is_ok_and(|limits| replaced.replace(limits).is_ok());
+            if !blocking(take_up).await {
+                // What is wrong is told in a second, when there may be someone to tell.
+                followed.seen = None;
+            }
         }
         rules.keep_up(&Handle::current(), followed);
         Ok(rules)
+    }
+}
+
+/// Does what takes long on a thread that may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down, and drops this task next.
+        Err(_) => std::future::pending().await,
     }
 }
 
@@ -102,7 +117,7 @@ struct Followed {
 }
 
 impl Followed {
-    async fn ask(&mut self) -> Result<Option<News>, StoreError> {
+    async fn ask(&mut self) -> Result<Option<Parse>, StoreError> {
         let version = self.store.version(NAME).await?;
         if version == self.seen {
             return Ok(None);
@@ -111,19 +126,19 @@ impl Followed {
         self.seen = version;
         let Some(text) = text else {
             let gone = RulesError::of_all(None, "the rules that Redis kept are gone: publish them again");
-            return Ok(Some(Err(gone.into())));
+            return Ok(Some(Box::new(|| Err(gone.into()))));
         };
-        let rules = Rules::from_yaml(&String::from_utf8_lossy(&text));
-        Ok(Some(rules.and_then(|rules| rules.limits(&self.extractors)).map_err(Into::into)))
+        let extractors = self.extractors.clone();
+        Ok(Some(Box::new(move || Ok(Rules::from_yaml(&String::from_utf8_lossy(&text))?.limits(&extractors)?))))
     }
 }
 
 impl Document for Followed {
-    async fn look(&mut self) -> Option<News> {
+    async fn look(&mut self) -> Option<Parse> {
         let asked = self.ask().await;
         let was_lost = std::mem::replace(&mut self.is_lost, asked.is_err());
         match asked {
-            Ok(news) => news,
+            Ok(parse) => parse,
             Err(error) => {
                 #[cfg(feature = "tracing")]
                 if !was_lost {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
-    Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, TokenBucket, Verdict, WaitError,
+    Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, StoreErrorKind, TokenBucket, Verdict,
+    WaitError, store::Answer,
 };
 
 use crate::bounds::{Admitted, keeps_to};
@@ -224,16 +225,28 @@ async fn each_limit_can_have_its_own_key_and_cost_all_or_nothing() {
 }
 
 #[test]
-#[should_panic(expected = "2 charges for 1 limits: give each one")]
-fn more_charges_than_limits_are_refused() {
-    drop(bucket(1, 1).acquire_all(&[(&"ann", 1), (&"bob", 1)]));
+fn as_many_charges_as_limits_have_to_be_given() {
+    let limiter = bucket(1, 1);
+    let refused = |answer: Answer<Decision>, given| {
+        let error = answer.into_ready().expect("at once").expect_err("no decision");
+        assert_eq!(error.kind(), StoreErrorKind::ChargeCount { given, limits: 1 });
+        let told = format!("there are {given} charges for 1 limits: give one for each limit, with a cost of 0 where");
+        assert!(error.to_string().starts_with(&told), "{error}");
+    };
+    refused(limiter.acquire_all(&[(&"ann", 1), (&"bob", 1)]), 2);
+    // A cost that was left out was one of nothing.
+    refused(limiter.acquire_each("ann", &[]), 0);
+    assert_eq!(remaining(&limiter.peek("ann", 1).into_ready().unwrap().unwrap()), [1], "nothing was charged");
 }
 
-/// A cost that was left out was one of nothing.
-#[test]
-#[should_panic(expected = "0 charges for 1 limits: give each one")]
-fn fewer_costs_than_limits_are_refused() {
-    drop(bucket(1, 1).acquire_each("ann", &[]));
+#[tokio::test]
+async fn without_limits_everything_is_allowed() {
+    let limiter = Limiter::new([]);
+    assert!(limiter.acquire("ann", u64::MAX).await.unwrap().is_allowed());
+    assert!(limiter.peek("ann", 1).await.unwrap().outcomes().is_empty());
+    let _ = limiter.wait("ann", 1).await.unwrap();
+    assert!(limiter.acquire_each("ann", &[]).await.unwrap().into_receipt().is_empty());
+    limiter.reset("ann").await.unwrap();
 }
 
 proptest! {

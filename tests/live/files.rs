@@ -174,3 +174,101 @@ fn without_a_runtime_nothing_can_be_watched() {
     let error = Rules::watch(path, Extractors::new()).unwrap_err();
     assert!(error.to_string().contains("there is no Tokio runtime"), "{error}");
 }
+
+/// The runtime has one thread: nothing else would run if that parsed.
+#[tokio::test]
+async fn a_file_is_parsed_while_the_runtime_goes_on() {
+    use std::sync::mpsc;
+
+    let folder = Folder::new();
+    let path = folder.write("limits.yaml", yaml("a", 9));
+    let (reloading, mut is_reloading) = tokio::sync::mpsc::unbounded_channel();
+    let (proceed, may_proceed) = mpsc::channel();
+    let (done, mut is_done) = tokio::sync::mpsc::unbounded_channel();
+    let may_proceed = Mutex::new(may_proceed);
+    let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |_| {
+        // Told by whoever has parsed the file.
+        reloading.send(()).unwrap();
+        let went_on = may_proceed.lock().unwrap().recv_timeout(Duration::from_secs(30)).is_ok();
+        done.send((went_on, std::thread::current().id())).unwrap();
+    });
+    tokio::spawn(async move {
+        while is_reloading.recv().await.is_some() {
+            proceed.send(()).unwrap();
+        }
+    });
+    for text in [yaml("b", 9), "domain: shop\ndescriptors: 5\n".to_owned()] {
+        fs::write(&path, text).unwrap();
+        let (went_on, thread) = is_done.recv().await.unwrap();
+        assert!(went_on, "no other task ran while the file was taken up");
+        assert_ne!(thread, std::thread::current().id());
+    }
+}
+
+#[cfg(unix)]
+fn make_fifo(path: &str) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// To open one waits for whoever writes to it, which may be nobody.
+#[cfg(unix)]
+#[test]
+fn a_watched_file_that_becomes_a_pipe_is_refused_and_blocks_nothing() {
+    use std::sync::mpsc;
+
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let told = runtime.block_on(async {
+            let folder = Folder::new();
+            let path = folder.write("limits.yaml", yaml("a", 9));
+            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+            let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
+                let _ = tell.send(match event {
+                    Event::RulesRefused { error, .. } => error.to_string(),
+                    other => format!("{other:?}"),
+                });
+            });
+            make_fifo(&format!("{path}.next"));
+            fs::rename(format!("{path}.next"), &path).unwrap();
+            let refused = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
+            // It can come back.
+            fs::rename(folder.write("next", yaml("b", 9)), &path).unwrap();
+            let replaced = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
+            (refused, replaced)
+        });
+        drop(runtime);
+        let _ = done.send(told);
+    });
+    let told = is_done.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
+    let (Ok(Some(refused)), Ok(Some(replaced))) = told else { panic!("nothing was told: {told:?}") };
+    let expected =
+        "limits.yaml: the file can't be read: it is a pipe or a device: use a regular file, or a link to one";
+    assert!(refused.ends_with(expected), "{refused}");
+    assert_eq!(replaced, REPLACED);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_not_read() {
+    let folder = Folder::new();
+    let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
+    make_fifo(&pipe);
+    let of = |path: &str| Rules::from_file(path).unwrap_err().to_string();
+    let is = |what: &str| format!(": the file can't be read: it is {what}: use a regular file, or a link to one");
+    // Where it is wrong, a test that waits for good is ended by whoever runs it.
+    assert!(of(&pipe).ends_with(&is("a pipe or a device")), "{}", of(&pipe));
+    assert!(of("/dev/zero").ends_with(&is("a pipe or a device")), "{}", of("/dev/zero"));
+    assert!(of(folder.path().to_str().unwrap()).ends_with(&is("a folder")));
+}
+
+#[tokio::test]
+async fn a_file_without_limits_limits_nothing() {
+    let rules = Rules::from_yaml("domain: shop\ndescriptors: []").unwrap();
+    let app = app(RateLimitLayer::new(rules.limits(&Extractors::new()).unwrap()));
+    for _ in 0..3 {
+        let answer = visit(&app, "/", "ann").await;
+        assert_eq!(answer.status, http::StatusCode::OK);
+        assert!(left(&answer).is_empty());
+    }
+}

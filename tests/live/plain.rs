@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tower_ratelimit::{CircuitBreaker, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveRules};
+use tower_ratelimit::{CircuitBreaker, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveRules, StoreErrorKind};
 
 use crate::shop::{Shop, on_both};
 
@@ -32,6 +32,18 @@ async fn a_limiter_goes_by_the_rules_that_there_are(shop: Shop) {
     limiter.reset("ann").await.unwrap();
     rules.replace([daily("a", 12)]).unwrap();
     assert_eq!(limiter.peek("ann", 1).await.unwrap().outcomes()[0].remaining(), 1);
+}
+
+async fn charges_for_limits_that_were_replaced_by_more_are_an_error(shop: Shop) {
+    let rules = LiveRules::new([daily("a", 10)]);
+    let limiter = limiter(&rules, &shop);
+    assert!(limiter.acquire_each("ann", &[1]).await.unwrap().is_allowed());
+    rules.replace([daily("a", 10), daily("b", 10)]).unwrap();
+    let error = limiter.acquire_each("ann", &[1]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ChargeCount { given: 1, limits: 2 });
+    let error = limiter.acquire_all(&[(&"ann", 1)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ChargeCount { given: 1, limits: 2 });
+    assert!(limiter.acquire_each("ann", &[1, 1]).await.unwrap().is_allowed());
 }
 
 async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(shop: Shop) {
@@ -81,6 +93,7 @@ async fn who_waits_gives_back_by_the_rules_that_it_came_with(shop: Shop) {
 }
 
 on_both!(
+    charges_for_limits_that_were_replaced_by_more_are_an_error,
     a_limiter_goes_by_the_rules_that_there_are,
     what_was_charged_comes_back_to_the_limits_that_there_still_are,
     who_waits_gives_back_by_the_rules_that_it_came_with,
