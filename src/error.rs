@@ -55,6 +55,9 @@ pub(crate) enum ConfigErrorKind {
         percent: u32,
         capacity: u64,
     },
+    QuotaPenalty {
+        limit: String,
+    },
     CostPath {
         path: String,
     },
@@ -250,6 +253,11 @@ impl fmt::Display for ConfigError {
                 f,
                 "the limit {limit:?} of {capacity} and {percent} % of that are more than the 4,294,967,295 tokens that \
                  a limit can have: lower one"
+            ),
+            ConfigErrorKind::QuotaPenalty { limit } => write!(
+                f,
+                "the limit {limit:?} is in quota mode and has a penalty, but does not deny requests by itself: \
+                 leave one out"
             ),
             ConfigErrorKind::AnotherKind { limit, is, given } => write!(
                 f,

@@ -22,6 +22,7 @@ pub struct Terms {
     share: u64,
     index: u16,
     is_enforced: bool,
+    is_quota: bool,
     /// Worked out of penalty, overrides and ceiling.
     is_plain: bool,
     overrides: Overrides,
@@ -89,6 +90,7 @@ impl Terms {
             capacity: algorithm.capacity(),
             share: share(algorithm.capacity()),
             is_enforced: true,
+            is_quota: false,
             is_plain: true,
             penalty: None,
             overrides: Overrides::None,
@@ -124,7 +126,18 @@ impl Terms {
 
     /// The same, decided and not enforced.
     pub(crate) fn shadow(self) -> Self {
-        Self { is_enforced: false, penalty: None, ..self }.seen_through()
+        Self { is_enforced: false, is_quota: false, penalty: None, ..self }.seen_through()
+    }
+
+    /// The same in quota mode: one of such limits needs to have room.
+    pub(crate) fn quota(self) -> Self {
+        Self { is_quota: true, ..self }.seen_through()
+    }
+
+    /// The same in quota mode, whose part of the store can't see all quotas, and leaves it to the caller to enforce them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn quota_apart(&self) -> Self {
+        Self { is_enforced: false, ..self.clone() }.seen_through()
     }
 
     /// The same, of which the store may hold other sizes.
@@ -154,7 +167,7 @@ impl Terms {
     /// The same limit, of another size.
     pub(crate) fn sized(&self, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
         let sized = Self::new(self.name.clone(), self.index, algorithm, hasher).soft(self.percent);
-        let sized = Self { is_enforced: self.is_enforced, ..sized };
+        let sized = Self { is_enforced: self.is_enforced, is_quota: self.is_quota, ..sized };
         match self.penalty() {
             Some(of) => {
                 let counts = of.counts;
@@ -201,6 +214,14 @@ impl Terms {
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         self.is_enforced
+    }
+
+    /// Whether the limit is in [quota mode](crate::Limit::quota_mode): of the limits of a request that are, one needs
+    /// to have room. Each that has room is charged, if those that are enforced otherwise have room, too.
+    #[must_use]
+    #[inline]
+    pub fn is_quota(&self) -> bool {
+        self.is_quota
     }
 
     /// What becomes of keys that it denies too often.

@@ -8,6 +8,8 @@ mod verdict;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 pub use self::outcome::Outcome;
 pub(crate) use self::outcome::Subject;
 use self::outcomes::Outcomes;
@@ -82,6 +84,26 @@ impl Decision {
     #[inline]
     pub(crate) fn push(&mut self, outcome: Outcome) {
         self.outcomes.push(outcome);
+    }
+
+    /// Has one limit in quota mode deny the request if none of them has room: the one that will have room first, so
+    /// that [`retry_after`](Self::retry_after) is exact. `is_quota` says of each outcome whether it is of such a limit.
+    pub(crate) fn enforce_quotas(&mut self, is_quota: impl Iterator<Item = bool>) {
+        let outcomes = self.outcomes.as_mut_slice().iter_mut().zip(is_quota);
+        let mut quotas: SmallVec<[&mut Outcome; 4]> =
+            outcomes.filter_map(|(outcome, is_quota)| is_quota.then_some(outcome)).collect();
+        let wait = |outcome: &Outcome| match outcome.room() {
+            Room::Now { .. } => None,
+            Room::After(wait) => Some(wait),
+            Room::Never => Some(u128::MAX),
+        };
+        let Some(first) = quotas.iter().map(|outcome| wait(outcome)).min() else { return };
+        let mut denies = false;
+        for outcome in &mut quotas {
+            let counts = wait(outcome) == first && !denies;
+            denies |= counts && first.is_some();
+            outcome.set_enforced(counts);
+        }
     }
 
     /// Lets a request go on that nobody has decided about.

@@ -142,6 +142,11 @@ impl Outcome {
         self
     }
 
+    /// Says whether it counts for the decision.
+    pub(crate) fn set_enforced(&mut self, is_enforced: bool) {
+        self.rest = if is_enforced { self.rest | ENFORCED } else { self.rest & !ENFORCED };
+    }
+
     /// The refusal that it begins, if it does.
     pub(crate) fn begun(&self) -> Option<Sentence> {
         if self.is_penalty() && !self.is_allowed() { Sentence::of(&self.mark) } else { None }
@@ -202,7 +207,8 @@ impl Outcome {
     }
 
     /// Whether the limit counts for the [decision](crate::Decision::verdict): one in the
-    /// [shadow](crate::Limit::shadow) does not.
+    /// [shadow](crate::Limit::shadow) does not. Of those in [quota mode](crate::Limit::quota_mode), each that has room
+    /// counts; if none has, the first that will have room counts alone.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         Rest::unpack(self.rest).is_enforced

@@ -56,6 +56,9 @@ impl Limits {
             if !names.insert(&*limit.name) {
                 return Err(ConfigErrorKind::NameTwice { name: limit.name.to_string() }.into());
             }
+            if limit.is_quota && limit.penalty.is_some() {
+                return Err(ConfigErrorKind::QuotaPenalty { limit: limit.name.to_string() }.into());
+            }
             limit.cost.as_ref().and_then(Cost::largest).map_or(Ok(()), |cost| limit.can_hold(cost))?;
             let Some(place) = &limit.place else {
                 alone.push(index);
@@ -100,6 +103,7 @@ impl Limits {
             let terms = if limit.is_overridable { terms.overridable() } else { terms };
             match limit.penalty {
                 _ if limit.is_shadow => terms.shadow(),
+                _ if limit.is_quota => terms.quota(),
                 Some(penalty) => terms.penalised(penalty, hasher),
                 None => terms,
             }

@@ -53,6 +53,7 @@ pub struct Limit {
     on_store_error: Option<OnStoreError>,
     overage: Option<Overage>,
     is_shadow: bool,
+    is_quota: bool,
     penalty: Option<Penalty>,
     is_overridable: bool,
     instead: Vec<Arc<Instead>>,
@@ -121,6 +122,7 @@ impl Limit {
             on_store_error: None,
             overage: None,
             is_shadow: false,
+            is_quota: false,
             penalty: None,
             is_overridable: false,
             instead: Vec::new(),
@@ -340,6 +342,7 @@ impl fmt::Debug for Limit {
             .field("on_store_error", &self.on_store_error)
             .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
             .field("shadow", &self.is_shadow)
+            .field("quota_mode", &self.is_quota)
             .field("penalty", &self.penalty)
             .field("overridable", &self.is_overridable)
             .field("other_sizes", &self.instead.len())

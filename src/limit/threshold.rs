@@ -113,6 +113,39 @@ impl Limit {
         Self { is_shadow: true, ..self }
     }
 
+    /// Puts the limit in quota mode: a request is denied by the limits in quota mode that apply to it only if none of
+    /// them has room. Each of them that has room is charged, and those that have none are not.
+    ///
+    /// Alone, it denies as any other limit. The limits that are not in quota mode have to have room in any case; if one
+    /// has none, nothing is charged. Clients are told of the quotas that have room, or else of the one that will have
+    /// room first, which is when they may come back.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let quotas = Limiter::new([
+    ///     Limit::new("own", FixedWindow::per_day(1)).quota_mode(),
+    ///     Limit::new("team", FixedWindow::per_day(2)).quota_mode(),
+    /// ]);
+    /// assert!(quotas.acquire("ann", 1).await.unwrap().is_allowed());
+    /// // Her own quota is used up, but the team's is not.
+    /// assert!(quotas.acquire("ann", 1).await.unwrap().is_allowed());
+    /// assert!(!quotas.acquire("ann", 1).await.unwrap().is_allowed());
+    /// # });
+    /// ```
+    ///
+    /// A limit in quota mode can't have a [penalty](Self::penalty). In the [shadow](Self::shadow), it is no quota.
+    pub fn quota_mode(self) -> Self {
+        Self { is_quota: true, ..self }
+    }
+
+    /// Whether it is in [quota mode](Self::quota_mode).
+    #[must_use]
+    pub fn is_quota(&self) -> bool {
+        self.is_quota
+    }
+
     /// Refuses whoever it has denied too often, for a while, and longer each time: [`Penalty`] says how.
     /// [`Outcome::is_penalty`](crate::Outcome::is_penalty) tells, and [`Event::PenaltyBegan`](crate::Event)
     /// when one begins.

@@ -166,7 +166,8 @@ impl Guard {
         }
         let is_charged = decision.is_charged();
         for outcome in decision.outcomes() {
-            let Some(limit) = self.limits.as_slice().get(outcome.limit()).map(Limit::name) else { continue };
+            let Some(limit) = self.limits.as_slice().get(outcome.limit()) else { continue };
+            let (limit, is_shadow) = (limit.name(), limit.is_shadow());
             if is_charged && outcome.uses_overage() {
                 self.observer.tell(&Event::OverageUsed { limit, outcome });
             }
@@ -174,7 +175,7 @@ impl Guard {
                 let (level, span) = (begun.level as u32, begun.duration());
                 self.observer.tell(&Event::PenaltyBegan { limit, level, span });
             }
-            if !outcome.is_enforced() && !outcome.is_allowed() {
+            if is_shadow && !outcome.is_allowed() {
                 self.observer.tell(&Event::ShadowDenied { limit, outcome });
             }
         }

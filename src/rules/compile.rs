@@ -173,6 +173,9 @@ impl Found<'_> {
         if descriptor.is_shadow() {
             limit = limit.shadow();
         }
+        if descriptor.quota_mode {
+            limit = limit.quota_mode();
+        }
         if policy.overridable {
             limit = limit.overridable();
         }

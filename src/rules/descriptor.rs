@@ -22,6 +22,8 @@ pub struct Descriptor {
     pub descriptors: Vec<Descriptor>,
     /// The limit is decided and reported, but not enforced.
     pub shadow_mode: bool,
+    /// The limit denies a request only if no other limit in quota mode that applies to it has room.
+    pub quota_mode: bool,
     /// All values that fit the pattern share a bucket.
     pub share_threshold: bool,
     /// Metrics tell all values apart.
@@ -96,13 +98,6 @@ impl Descriptor {
             let message = "only values with a `*` can share a threshold: add one to `value`, or leave this out";
             problems.push(Problem::new(node.at, message));
         }
-        if fields.flag("quota_mode", problems)
-            && let Some(node) = fields.get("quota_mode")
-        {
-            let message = "quota mode, which refuses a request only when all quotas are used up, is not supported: \
-                           leave it out, so that each limit refuses for itself";
-            problems.push(Problem::new(node.at, message));
-        }
         let rate_limit = fields.written("rate_limit").and_then(|node| {
             if node.is_null() {
                 let message = "`rate_limit` is empty: say how many requests are allowed, or leave it out for no limit";
@@ -112,13 +107,29 @@ impl Descriptor {
             Policy::read(node, problems)
         });
         let descriptors = Self::read_all(fields.list("descriptors", problems), problems);
+        let quota_mode = fields.flag("quota_mode", problems);
+        let shadow_mode = fields.flag("shadow_mode", problems);
+        if let Some(node) = fields.get("quota_mode").filter(|_| quota_mode) {
+            let is_shadow = shadow_mode || rate_limit.as_ref().is_some_and(|policy| policy.shadow_mode);
+            if is_shadow {
+                let message = "a limit in shadow mode denies nothing, and can't be one of the quotas that deny a \
+                               request together: leave out `quota_mode` or `shadow_mode`";
+                problems.push(Problem::new(node.at, message));
+            }
+            if rate_limit.as_ref().is_some_and(|policy| policy.penalty.is_some()) {
+                let message = "a limit in quota mode does not deny requests by itself, so it can't have a `penalty`: \
+                               leave one out";
+                problems.push(Problem::new(node.at, message));
+            }
+        }
         let (key, position) = key?;
         Some(Self {
             key: key.to_owned(),
             value: wanted,
             rate_limit,
             descriptors,
-            shadow_mode: fields.flag("shadow_mode", problems),
+            shadow_mode,
+            quota_mode,
             share_threshold,
             detailed_metric: fields.flag("detailed_metric", problems),
             value_to_metric: fields.flag("value_to_metric", problems),

@@ -63,8 +63,8 @@
 //! # What is refused
 //!
 //! Every error names the line, the column and what to do. Refused are fields that nobody knows or
-//! in a wrong place (there, a misplaced one is ignored), what is there twice, `quota_mode: true`,
-//! merge keys (`<<`), and more than one document.
+//! in a wrong place (there, a misplaced one is ignored), what is there twice, `quota_mode` with
+//! `shadow_mode`, merge keys (`<<`), and more than one document.
 
 mod allowance;
 mod calendar;

@@ -20,6 +20,7 @@ mod limits;
 mod load;
 mod many;
 mod plain;
+mod quotas;
 mod routes;
 
 use std::time::Duration;

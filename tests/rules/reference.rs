@@ -35,7 +35,7 @@ fn outcome(file: &Path) -> String {
     });
     match limits {
         Ok(limits) => {
-            limits.iter().map(|limit| format!("{}: {:?}{}\n", limit.name(), limit.algorithm(), shadow(limit))).collect()
+            limits.iter().map(|limit| format!("{}: {:?}{}\n", limit.name(), limit.algorithm(), mode(limit))).collect()
         }
         Err(error) => format!("{error}\n").replace(&format!("{}/", file.parent().unwrap().display()), ""),
     }
@@ -60,6 +60,10 @@ fn files_for_the_reference_load_or_are_refused_for_what_is_not_supported() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-fn shadow(limit: &Limit) -> &'static str {
-    if limit.is_shadow() { ", in the shadow" } else { "" }
+fn mode(limit: &Limit) -> &'static str {
+    match limit {
+        _ if limit.is_shadow() => ", in the shadow",
+        _ if limit.is_quota() => ", in quota mode",
+        _ => "",
+    }
 }

@@ -194,6 +194,8 @@ impl MemoryStore {
         let now = at.as_micros();
         let mut found: SmallVec<[(u128, Place, Room); 4]> = SmallVec::new();
         let (mut take, mut is_new, mut is_penal) = (asked, false, false);
+        // Whether one of the limits in quota mode has room, if there are any.
+        let mut quota_has_room = None;
         for charge in charges {
             let print = charge.terms.print(charge.key);
             let shard = self.shard_among(locked, charge.key);
@@ -203,9 +205,14 @@ impl MemoryStore {
                 is_penal = true;
             }
             found.push((print, place, room));
-            take &= room.is_now() || !charge.terms.is_enforced();
+            if charge.terms.is_quota() {
+                quota_has_room = Some(quota_has_room.unwrap_or(false) || room.is_now());
+            } else {
+                take &= room.is_now() || !charge.terms.is_enforced();
+            }
             is_new |= matches!(place, Place::Before(_));
         }
+        take &= quota_has_room.unwrap_or(true);
         let is_new = take && is_new;
         let own = if is_new || is_penal { own_prints(charges) } else { SmallVec::new() };
         if is_new {
@@ -226,6 +233,9 @@ impl MemoryStore {
                 None => outcome,
                 Some(by) => penalise::outcome(shard, charge, by, outcome, asked, &own, self.most, now),
             });
+        }
+        if quota_has_room.is_some() {
+            decision.enforce_quotas(charges.iter().map(|charge| charge.terms.is_quota()));
         }
         decision
     }

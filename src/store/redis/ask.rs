@@ -155,7 +155,12 @@ fn rule(terms: &Terms, cost: u64, now: u64) -> (u8, Numbers, Numbers) {
         Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
         Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
     };
-    (if terms.is_enforced() { letter } else { letter | script::SHADOW }, numbers, edges)
+    let letter = match terms {
+        _ if !terms.is_enforced() => letter | script::SHADOW,
+        _ if terms.is_quota() => letter - script::QUOTA,
+        _ => letter,
+    };
+    (letter, numbers, edges)
 }
 
 /// Has an override kept for a span of µs, or for good.

@@ -2,6 +2,8 @@
   -- that are all the same, of a limit that is alone and plain, are decided in one go, once the first is.
   local fresh = at > alike
   local room, name, part, owing = true, key, parts + 1
+  -- Whether one of the limits in quota mode has room, if there are any.
+  local quota_has_room
   if fresh then
     from, is_again, has_penalty, allowed = at + 5, false, false, false
     local keys, low, high
@@ -37,6 +39,8 @@
       end
       is_shadow = letter >= 128
       if is_shadow then letter = letter - 128 end
+      is_quota = letter < 64
+      if is_quota then letter = letter + 64 end
       local is_penalised, numbers = letter < 97, '<dddddddddd'
       if is_penalised then letter = letter + 32 end
       one, first = false, false
@@ -59,13 +63,13 @@
         if is_penalised or not letter then
           charge = {
             cost, a, b, c, d, e, f, g, grade, grain, 0, 0, false, false, 0, 0, letter, '', false, false, false,
-            is_shadow = is_shadow, rule = not letter and rule, penalty = false, key = '', free = true, moved = false,
+            is_shadow = is_shadow, is_quota = is_quota, rule = not letter and rule, penalty = false, key = '', free = true, moved = false,
             hi = 0, lo = 0, n = 0, count = 0, was_hi = false, was_lo = 0,
           }
         else
           charge = {
             cost, a, b, c, d, e, f, g, grade, grain, 0, 0, false, false, 0, 0, letter, '', false, false, false,
-            is_shadow = is_shadow,
+            is_shadow = is_shadow, is_quota = is_quota,
           }
         end
         charges[i] = charge

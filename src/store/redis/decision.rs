@@ -81,6 +81,7 @@ fn decide_each<'a>(
 ) -> Result<Decision, Fault> {
     let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
     let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
+    let mut quotas: SmallVec<[bool; 4]> = SmallVec::new();
     let mut keys = found.held();
     let mut next = || keys.next().and_then(State::all);
     let mut read = 0;
@@ -98,6 +99,10 @@ fn decide_each<'a>(
         }
         let Some(outcome) = tell(&charge, &held) else { return Err(IMPOSSIBLE) };
         decision.push(outcome);
+        quotas.push(charge.terms.is_quota() && charge.terms.is_enforced());
+    }
+    if quotas.contains(&true) {
+        decision.enforce_quotas(quotas.into_iter());
     }
     if read != found.keys() {
         return Err(Fault::Reply("another number of keys"));

@@ -225,6 +225,10 @@ impl Watch {
             return;
         }
         self.changes = false;
+        // A quota denies only if all do: what is remembered of each limit alone does not tell that.
+        if asked.len() > 1 && asked.iter().any(|asked| asked.charge().terms.is_quota()) {
+            return;
+        }
         if asked.len() > LIMITS || found.len() > BYTES {
             return;
         }

@@ -3,7 +3,7 @@
 -- ARGV[1] is empty, or a clock for tests: <instant hi, lo, ms for which keys are kept longer>.
 -- ARGV[2] is all requests: of each what is to be done, the numbers of its limits and of its keys, and its
 -- length in two bytes; then for each limit the letter of its rule (and 128, if it is not enforced) and the
--- numbers that it works with, the cost first; for a refund preceded by a mark. KEYS are those of all limits in
+-- numbers that it works with, the cost first (the letter of a limit in quota mode is less by 64); for a refund preceded by a mark. KEYS are those of all limits in
 -- the same order. A limit whose size may be another for its key begins with what the caller believes that to be,
 -- and has a second key that says what it is. The letter of a limit with a penalty is in upper case, what that
 -- works with is behind the rule's numbers, and its key behind the limit's. A request that is all the same as the
@@ -69,7 +69,7 @@ local charges, noted
 local is_again, has_penalty, from
 -- Of one limit: its letter, or its rule if that is functions and not written out below, and the numbers that it works
 -- with;
-local letter, rule, is_shadow, cost, a, b, c, d, e, f, g, grade, grain
+local letter, rule, is_shadow, is_quota, cost, a, b, c, d, e, f, g, grade, grain
 -- what its key held, and the instant of that, unless the expiry is another one;
 local raw, held_hi, held_lo
 -- and what is worked out once for all requests that are alike: also how the answer of several limits begins.

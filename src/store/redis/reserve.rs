@@ -63,7 +63,15 @@ impl Apart {
             Placed { place, terms, key, cost }
         };
         let slots = slot::group(charges.iter().copied(), |charge| charge.key);
-        let slots = slots.into_iter().map(|(_, slot)| slot.into_iter().map(place).collect()).collect();
+        let mut slots: Vec<Vec<Placed>> =
+            slots.into_iter().map(|(_, slot)| slot.into_iter().map(place).collect()).collect();
+        let has_quota = |slot: &&Vec<Placed>| slot.iter().any(|charge| charge.terms.is_quota());
+        if slots.iter().filter(has_quota).count() > 1 {
+            // No slot sees all quotas: they are enforced here.
+            for charge in slots.iter_mut().flatten().filter(|charge| charge.terms.is_quota()) {
+                charge.terms = Arc::new(charge.terms.quota_apart());
+            }
+        }
         Self { store, slots, watch, changes_a_rate: AtomicBool::new(false) }
     }
 
@@ -83,13 +91,14 @@ impl Apart {
                 |(index, part): (_, &Part)| Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.told()));
             let taken: Taken = parts.iter().enumerate().filter_map(charged).collect();
             let report = Report::of(&self.slots, parts);
+            let decision = report.map(|report| report.decision(&self.slots, false));
             tokio::spawn(async move { self.give_back(taken).await });
-            return Ok(report?.decision(false));
+            return decision;
         }
         if !parts.iter().flatten().any(Decision::is_charged) {
             self.took_nothing();
         }
-        Ok(Report::of(&self.slots, parts)?.decision(task == Task::Acquire))
+        Ok(Report::of(&self.slots, parts)?.decision(&self.slots, task == Task::Acquire))
     }
 
     async fn acquire(mut self) -> Part {
@@ -97,9 +106,9 @@ impl Apart {
         let task = if self.have_penalties() { Task::Try } else { Task::Peek };
         let parts = join_all(self.slots.iter().map(|slot| self.part(task, slot))).await;
         let report = Report::of(&self.slots, parts)?;
-        if !report.is_allowed() {
+        if !report.is_allowed(&self.slots) {
             self.took_nothing();
-            return Ok(report.decision(false));
+            return Ok(report.decision(&self.slots, false));
         }
         // By a task of its own, so that whoever gives up leaves nothing half taken.
         let (answer, decision) = oneshot::channel();
@@ -129,8 +138,8 @@ impl Apart {
                     self.give_back(taken).await;
                     report.note(slot, denial);
                     drop(watch);
-                    self.look_again(&mut report, index).await;
-                    let _ = answer.send(Ok(report.decision(false)));
+                    self.look_again(&mut report, Some(index)).await;
+                    let _ = answer.send(Ok(report.decision(&self.slots, false)));
                     return;
                 }
                 Err(fault) => {
@@ -139,7 +148,15 @@ impl Apart {
                 }
             }
         }
-        if answer.send(Ok(report.decision(true))).is_err() {
+        if !report.is_allowed(&self.slots) {
+            // No quota has room any more that had some when all slots were asked.
+            self.give_back(taken).await;
+            drop(watch);
+            self.look_again(&mut report, None).await;
+            let _ = answer.send(Ok(report.decision(&self.slots, false)));
+            return;
+        }
+        if answer.send(Ok(report.decision(&self.slots, true))).is_err() {
             self.give_back(taken).await;
         }
     }
@@ -161,9 +178,9 @@ impl Apart {
         }
     }
 
-    /// What the slots but the one that denied say once all was given back.
-    async fn look_again(&self, report: &mut Report, denied: usize) {
-        let others = self.slots.iter().enumerate().filter(|(index, _)| *index != denied);
+    /// What the slots but one that denied say once all was given back.
+    async fn look_again(&self, report: &mut Report, denied: Option<usize>) {
+        let others = self.slots.iter().enumerate().filter(|(index, _)| Some(*index) != denied);
         let parts = others.map(|(_, slot)| async move { (slot, self.part(Task::Peek, slot).await) });
         for (slot, part) in join_all(parts).await {
             // Who does not answer has said before what it has; the denial stands.
@@ -202,6 +219,12 @@ impl Apart {
     }
 }
 
+/// Whether the limit at a place of the request is in quota mode, and others that are have other slots.
+fn is_quota_apart(slots: &[Vec<Placed>], place: usize) -> bool {
+    let charge = slots.iter().flatten().find(|charge| charge.place == place);
+    charge.is_some_and(|charge| charge.terms.is_quota() && !charge.terms.is_enforced())
+}
+
 /// Whether a slot is charged anything.
 fn takes(slot: &[Placed]) -> bool {
     slot.iter().any(|charge| charge.cost > 0)
@@ -236,14 +259,21 @@ impl Report {
         }
     }
 
-    fn is_allowed(&self) -> bool {
-        !self.outcomes.iter().any(|(_, outcome)| outcome.denies())
+    fn is_allowed(&self, slots: &[Vec<Placed>]) -> bool {
+        let has_room = |(_, outcome): &&(usize, Outcome)| outcome.is_allowed();
+        let mut quotas = self.outcomes.iter().filter(|(place, _)| is_quota_apart(slots, *place)).peekable();
+        let quotas_allow = quotas.peek().is_none() || quotas.any(|outcome| has_room(&outcome));
+        quotas_allow && !self.outcomes.iter().any(|(_, outcome)| outcome.denies())
     }
 
-    fn decision(self, charge: bool) -> Decision {
+    fn decision(self, slots: &[Vec<Placed>], charge: bool) -> Decision {
         let mut decision = Decision::new(self.at, charge, self.outcomes.len());
+        let quotas: Vec<bool> = self.outcomes.iter().map(|(place, _)| is_quota_apart(slots, *place)).collect();
         for (_, outcome) in self.outcomes {
             decision.push(outcome);
+        }
+        if quotas.contains(&true) {
+            decision.enforce_quotas(quotas.into_iter());
         }
         decision.overridden(&self.overridden)
     }

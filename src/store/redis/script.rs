@@ -157,6 +157,8 @@ impl Request {
 
 /// What is added to the letter of a rule whose limit is not enforced.
 pub(super) const SHADOW: u8 = 128;
+/// What the letter of a limit in quota mode is less. It has no penalty.
+pub(super) const QUOTA: u8 = 64;
 /// What is taken off it if its limit has a penalty: the letter is then in upper case.
 pub(super) const PENALISED: u8 = 32;
 

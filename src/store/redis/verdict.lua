@@ -21,7 +21,11 @@
         free, part = guarded(seldom.is_free, charge, part), part + 2
         if wrong then break end
       end
-      if not (free or cost == 0 or charge.is_shadow) then room = false end
+      if charge.is_quota then
+        quota_has_room = quota_has_room or free or cost == 0 or false
+      elseif not (free or cost == 0 or charge.is_shadow) then
+        room = false
+      end
     elseif is_again then
       -- Nothing is told of it, but what is.
     elseif raw then
@@ -33,6 +37,7 @@
       if free or cost == 0 or is_shadow then reply[parts] = 'y\1\0' else reply[parts] = 'n\1\0' end
     end
   end
+  if quota_has_room == false then room = false end
   if noted and not (wrong or is_again) then
     local take = takes and room
     for i = 1, (take or owing) and decides or 0 do

@@ -93,6 +93,7 @@ impl<'a> Batches<'a> {
                 match random.below(6) {
                     0 => Arc::new(terms.shadow()),
                     1 => Arc::new(terms.penalised(random.penalty(), &hasher)),
+                    2 | 3 => Arc::new(terms.quota()),
                     _ => Arc::new(terms),
                 }
             };
