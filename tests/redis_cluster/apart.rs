@@ -221,3 +221,34 @@ async fn a_changed_rate_ends_denials_whatever_is_decided() {
         assert!(slow.acquire(&key, 1).await.expect("a decision").is_allowed(), "{other}");
     }
 }
+
+/// No slot sees the quota that another has: what one has used up is no denial while another has room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quotas_in_different_slots_deny_only_if_none_has_room() {
+    let cluster = RedisCluster::start(0);
+    let connect = async || RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
+    let stores = [connect().await, connect().await];
+    let limits = || [daily("own", 10).quota_mode(), daily("team", 25).quota_mode(), daily("all", 1_000)];
+    let mut tasks = JoinSet::new();
+    for task in 0..12_usize {
+        let limiter = Limiter::new(limits()).patient().store(stores[task % 2].clone());
+        tasks.spawn(async move {
+            let mut allowed = 0_u64;
+            for _ in 0..5 {
+                let decision = limiter.acquire_all(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+                allowed += u64::from(decision.is_allowed());
+            }
+            allowed
+        });
+    }
+    let allowed = tasks.join_all().await.into_iter().sum::<u64>();
+    assert_eq!(allowed, 25, "as many as the larger quota has, which every request is charged to");
+    let limiter = Limiter::new(limits()).patient().store(stores[0].clone());
+    let denied = limiter.acquire_all(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+    assert!(!denied.is_allowed() && denied.retry_after().is_some_and(|wait| wait <= DAY), "{denied:?}");
+    let left: Vec<u64> = denied.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+    assert_eq!(left, [0, 0, 975], "a denied request was charged nowhere");
+    // Another user's own quota still has room, though the team's has none.
+    let other = limiter.acquire_all(&[(&8, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+    assert!(other.is_allowed());
+}
