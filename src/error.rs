@@ -473,7 +473,7 @@ impl StoreError {
     }
 
     pub(crate) const fn charge_count(given: usize, limits: usize) -> Self {
-        Self { cause: Cause::ChargeCount { given, limits } }
+        Self::of(Cause::ChargeCount { given, limits })
     }
 
     /// What kept the store from deciding.
