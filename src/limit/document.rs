@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::following::Retired;
+use super::live::Retired;
 use super::{Limit, LiveRules};
 
 /// How often a document is read.

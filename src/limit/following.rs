@@ -1,20 +1,10 @@
 //! What a layer or a limiter derives from limits that can be replaced, prepared before each replacement.
 
-use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 
-use super::live::{LiveRules, Set};
-
-/// Prepares a follower for other limits. Returns how to put that in use, or `None` when the follower is gone.
-pub(super) type Prepare = dyn Fn(&Arc<Set>) -> Option<PutInUse> + Send + Sync;
-
-/// Puts in use what was prepared, and returns what was in use before.
-pub(super) type PutInUse = Box<dyn FnOnce() -> Option<Retired>>;
-
-/// What is no longer in use, except by requests in flight.
-pub(super) type Retired = Arc<dyn Any + Send + Sync>;
+use super::live::{LiveRules, Prepare, Retired, Set};
 
 /// Keeps what is derived from live limits up to date. Clones share it.
 pub(crate) struct Following<T> {

@@ -1,12 +1,11 @@
 //! Limits that can be replaced at runtime.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
-
-use super::following::{Prepare, Retired};
 
 use super::{Limit, Limits, are_plain};
 use crate::error::{ConfigError, or_panic};
@@ -71,6 +70,15 @@ struct State {
     /// Prepare the snapshots of those in use for other limits.
     followers: Vec<Arc<Prepare>>,
 }
+
+/// Prepares a follower for other limits. Returns how to put that in use, or `None` when the follower is gone.
+pub(super) type Prepare = dyn Fn(&Arc<Set>) -> Option<PutInUse> + Send + Sync;
+
+/// Puts in use what was prepared, and returns what was in use before.
+pub(super) type PutInUse = Box<dyn FnOnce() -> Option<Retired>>;
+
+/// What is no longer in use, except by requests in flight.
+pub(super) type Retired = Arc<dyn Any + Send + Sync>;
 
 /// Limits that were found to fit together.
 pub(crate) struct Set {
