@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The floors, from the ground up, by the modules at the crate's root.
 const FLOORS: &[(&str, &[&str])] = &[
-    ("the words", &["quota", "time", "record", "hash", "error", "cidrs"]),
+    ("the words", &["quota", "time", "record", "hash", "node", "error", "cidrs"]),
     ("what is decided", &["algorithm", "terms", "decision"]),
     ("who remembers", &["store"]),
     (
