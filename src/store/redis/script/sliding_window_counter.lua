@@ -1,4 +1,4 @@
--- The twin of sliding_window_counter.rs. A key holds the instant at which it means nothing any
+-- The twin of src/algorithm/sliding_window_counter.rs. A key holds the instant at which it means nothing any
 -- more, the count of the window before, and that of its own.
 rule = { numbers = '<dddd', peek = false, commit = false, refund = false }
 

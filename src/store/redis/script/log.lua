@@ -1,4 +1,4 @@
--- The twin of log.rs. A key holds a list, oldest first: for each bucket in which something was
+-- The twin of src/algorithm/log.rs. A key holds a list, oldest first: for each bucket in which something was
 -- taken, its start, all that was ever taken up to and in it, modulo 2^32, and what was taken in it.
 rule = { numbers = '<ddddd', peek = false, commit = false, refund = false }
 
