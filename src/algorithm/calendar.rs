@@ -71,7 +71,7 @@ impl Calendar {
     }
 
     /// The start and the end of the window that holds `at`.
-    pub(super) fn window(&self, at: i64) -> (i64, i64) {
+    pub(crate) fn window(&self, at: i64) -> (i64, i64) {
         let every = i64::from(self.every);
         let mut window = self.unit.number(self.zone.day(at)).div_euclid(every);
         let mut start = self.start(window);

@@ -1,8 +1,6 @@
 //! A counter for each window of a calendar.
 
 use super::calendar::{Calendar, Unit, Weekday};
-#[cfg(feature = "redis")]
-use super::twin::{self, Numbers, State, Twin};
 use super::windows::Windows;
 #[cfg(feature = "time-zones")]
 use super::zone::{Named, Zone};
@@ -66,8 +64,8 @@ use crate::record::Record;
 /// day and zone, by its name.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct CalendarWindow {
-    limit: u32,
-    calendar: Calendar,
+    pub(crate) limit: u32,
+    pub(crate) calendar: Calendar,
 }
 
 /// A constructor that panics, and one that doesn't.
@@ -225,33 +223,5 @@ impl Windows for CalendarWindow {
             return (record.until, record.detail);
         }
         (self.calendar.end(seconds(now)) as u64 * SECOND, 0)
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Twin<Record> for CalendarWindow {
-    fn letter(&self) -> u8 {
-        b'k'
-    }
-
-    fn numbers(&self, cost: u64, _: u64) -> Numbers {
-        [twin::within(cost, self.capacity()) as f64, self.limit.into()].into_iter().collect()
-    }
-
-    fn edges(&self, now: u64) -> Numbers {
-        let (start, end) = self.calendar.window(seconds(now));
-        let (before, _) = self.calendar.window(start - 1);
-        let (_, next) = self.calendar.window(end);
-        let (_, next_but_one) = self.calendar.window(next);
-        [before, start, end, next, next_but_one].map(|edge| edge as f64).into_iter().collect()
-    }
-
-    fn mark(&self, mark: &Record) -> State {
-        State { micros: mark.until.into(), counts: [mark.detail as u32, 0] }
-    }
-
-    fn recall(&self, held: &[State]) -> Option<Record> {
-        let Some(held) = held.first() else { return Some(Record::EMPTY) };
-        Some(Record { until: held.instant()?, detail: held.counts[0].into() })
     }
 }

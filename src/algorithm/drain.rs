@@ -14,26 +14,20 @@
 use std::ops::{Add, Mul, Sub};
 
 use super::full::Full;
-#[cfg(feature = "redis")]
-use super::grain::Grain;
-#[cfg(feature = "redis")]
-use super::ratio::mul_div;
 use super::ratio::{Divisor, div_ceil, mul_div_ceil};
 use super::shape::decided_by;
 use super::stamp::Stamps;
-#[cfg(feature = "redis")]
-use super::twin::{self, Numbers, State};
 use super::{Room, Standing};
 use crate::record::Record;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drain {
     /// The largest debt, in tokens.
-    capacity: u64,
+    pub(crate) capacity: u64,
     /// Tokens paid back per interval.
-    amount: u32,
+    pub(crate) amount: u32,
     /// In µs.
-    interval: u64,
+    pub(crate) interval: u64,
     /// What is worked out once: how to divide by the amount and by the interval,
     by_amount: Divisor,
     by_interval: Divisor,
@@ -369,55 +363,14 @@ impl Drain {
         record.until == other.until && (record.detail ^ other.detail) & !u64::from(ignored) == 0
     }
 
+    /// The stamp of a charge at an unknown instant.
+    #[allow(dead_code, reason = "for stores outside this process")]
+    pub(crate) fn unknown_stamp(&self) -> u32 {
+        self.stamps.unknown()
+    }
+
     fn give_back(&self, record: &mut Record, now: u64, debt: u128) {
         let stamp = if self.is_of_another_rate(record) { self.stamps.first(now) } else { self.stamp(record) };
         *record = self.record(self.debt::<u128>(record, now).saturating_sub(debt), now, stamp);
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Drain {
-    pub(super) fn letter(&self) -> u8 {
-        b'd'
-    }
-
-    /// The cost and the amount, then how long it takes to pay back all that leaves room for the cost,
-    /// and the cost: to the 1/amount of a µs, so that its twin only adds and compares. Last the grain.
-    pub(super) fn numbers(&self, cost: u64, _: u64) -> Numbers {
-        let cost = twin::within(cost, self.capacity);
-        let room = self.capacity.checked_sub(cost).map_or([-1.0, 0.0, 0.0], |tokens| self.parts(tokens));
-        let span = self.parts(cost);
-        // A sixteenth of the time that it takes to pay all back.
-        let grain = Grain::within(self.capacity as f64 * self.interval as f64 / f64::from(self.amount) / 16.0);
-        let mut numbers = Numbers::from_slice(&[cost as f64, self.amount.into()]);
-        numbers.extend(room.into_iter().chain(span).chain(grain.numbers()));
-        numbers
-    }
-
-    /// How long it takes to pay `tokens` back: 10^9 µs, µs, and 1/amount of a µs.
-    fn parts(&self, tokens: u64) -> [f64; 3] {
-        let amount = self.amount.into();
-        let span = mul_div(tokens, self.interval, amount);
-        let [high, low] = twin::limbs(span);
-        // Less than the amount, so the low bits of what it is the difference of are enough.
-        let part = tokens.wrapping_mul(self.interval).wrapping_sub((span as u64).wrapping_mul(amount));
-        [high, low, part as f64]
-    }
-
-    /// A mark or a record, as its twin writes it.
-    pub(super) fn mark(&self, mark: &Record) -> State {
-        let Full { micros, detail, amount } = Full::of(mark);
-        State { micros, counts: [detail, amount] }
-    }
-
-    pub(super) fn recall(&self, held: &[State]) -> Option<Record> {
-        let Some(&State { micros, counts: [detail, amount] }) = held.first() else { return Some(Record::EMPTY) };
-        let micros = if amount > 0 { Grain::taken_off(micros) } else { micros };
-        if !Full::is_near_at(micros) || amount > 0 {
-            return Some(Full { micros, detail, amount }.record());
-        }
-        // Before amounts were kept: it is the limit's own.
-        let detail = detail.min(self.amount - 1) | self.stamps.unknown();
-        Some(Full { micros, detail, amount: self.amount }.record())
     }
 }

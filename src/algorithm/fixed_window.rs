@@ -1,8 +1,6 @@
 //! A counter for each aligned window.
 
 use super::shape::window_constructors;
-#[cfg(feature = "redis")]
-use super::twin::{self, Numbers, State, Twin};
 use super::windows::Windows;
 use crate::record::Record;
 
@@ -25,8 +23,8 @@ use crate::record::Record;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FixedWindow {
-    limit: u32,
-    period: u64,
+    pub(crate) limit: u32,
+    pub(crate) period: u64,
 }
 
 window_constructors!(FixedWindow, "each aligned");
@@ -52,25 +50,5 @@ impl Windows for FixedWindow {
             // This window, or a later one after a clock stepped back.
             (record.until, record.detail)
         }
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Twin<Record> for FixedWindow {
-    fn letter(&self) -> u8 {
-        b'w'
-    }
-
-    fn numbers(&self, cost: u64, _: u64) -> Numbers {
-        [twin::within(cost, self.capacity()) as f64, self.limit.into(), self.period as f64].into_iter().collect()
-    }
-
-    fn mark(&self, mark: &Record) -> State {
-        State { micros: mark.until.into(), counts: [mark.detail as u32, 0] }
-    }
-
-    fn recall(&self, held: &[State]) -> Option<Record> {
-        let Some(held) = held.first() else { return Some(Record::EMPTY) };
-        Some(Record { until: held.instant()?, detail: held.counts[0].into() })
     }
 }

@@ -10,10 +10,10 @@ use crate::record::Record;
 /// year 292,277 or later to whoever only asks how long the record means something. The amount is then
 /// not known (0), and taken to be the limit's own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Full {
-    pub(super) micros: u128,
-    pub(super) detail: u32,
-    pub(super) amount: u32,
+pub(crate) struct Full {
+    pub(crate) micros: u128,
+    pub(crate) detail: u32,
+    pub(crate) amount: u32,
 }
 
 pub(super) const FAR: u64 = 1 << 63;
@@ -21,18 +21,18 @@ pub(super) const FAR: u64 = 1 << 63;
 impl Full {
     /// Whether an instant is near enough to leave room for an amount.
     #[inline]
-    pub(super) fn is_near_at(micros: u128) -> bool {
+    pub(crate) fn is_near_at(micros: u128) -> bool {
         micros < u128::from(FAR)
     }
 
     /// Whether the instant of `record` stands in `until`, as it is.
     #[inline]
-    pub(super) fn is_near(record: &Record) -> bool {
+    pub(crate) fn is_near(record: &Record) -> bool {
         record.until & FAR == 0
     }
 
     #[inline]
-    pub(super) fn of(record: &Record) -> Self {
+    pub(crate) fn of(record: &Record) -> Self {
         if Self::is_near(record) {
             let amount = (record.detail >> 32) as u32;
             return Self { micros: u128::from(record.until), detail: record.detail as u32, amount };
@@ -42,7 +42,7 @@ impl Full {
     }
 
     #[inline]
-    pub(super) fn record(self) -> Record {
+    pub(crate) fn record(self) -> Record {
         match u64::try_from(self.micros) {
             Ok(until) if until & FAR == 0 => {
                 Record { until, detail: u64::from(self.amount) << 32 | u64::from(self.detail) }

@@ -22,9 +22,9 @@ use super::shape::bucket_constructors;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LeakyBucket {
-    capacity: u32,
-    amount: u32,
-    interval: u64,
+    pub(crate) capacity: u32,
+    pub(crate) amount: u32,
+    pub(crate) interval: u64,
 }
 
 bucket_constructors!(LeakyBucket, burst, "in the bucket at most", "leak out");

@@ -2,8 +2,6 @@
 
 use super::drain::Drain;
 use super::shape::{bucket_constructors, decided_by};
-#[cfg(feature = "redis")]
-use super::twin::{Numbers, State};
 use super::{Room, Standing};
 use crate::record::Record;
 
@@ -35,9 +33,9 @@ use crate::record::Record;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct LeakyBucketQueue {
-    capacity: u32,
-    amount: u32,
-    interval: u64,
+    pub(crate) capacity: u32,
+    pub(crate) amount: u32,
+    pub(crate) interval: u64,
 }
 
 bucket_constructors!(LeakyBucketQueue, waiting, "waiting at most", "go on");
@@ -67,7 +65,7 @@ impl LeakyBucketQueue {
 
 /// A drain of which each request waits for all that came before it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue(Drain);
+pub(crate) struct Queue(pub(crate) Drain);
 
 decided_by!(Queue, itself over Record);
 
@@ -119,24 +117,5 @@ impl Queue {
         if self.0.is_same(record, &mark) {
             self.0.refund_last(record, now, cost);
         }
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Queue {
-    pub(super) fn letter(&self) -> u8 {
-        b'q'
-    }
-
-    pub(super) fn numbers(&self, cost: u64, told: u64) -> Numbers {
-        self.0.numbers(cost, told)
-    }
-
-    pub(super) fn mark(&self, mark: &Record) -> State {
-        self.0.mark(mark)
-    }
-
-    pub(super) fn recall(&self, held: &[State]) -> Option<Record> {
-        self.0.recall(held)
     }
 }

@@ -3,8 +3,6 @@
 //! Time is cut into buckets of `width` µs, and a token counts for a `period` of whole ones: its own and
 //! those that follow. A log of every request is that with buckets of 1 µs.
 
-#[cfg(feature = "redis")]
-use super::twin::{self, Numbers, State};
 use super::{Room, Standing};
 use crate::record::Record;
 
@@ -76,10 +74,10 @@ impl Log {
 
 /// The rule over a log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) limit: u64,
-    pub(super) width: u64,
-    pub(super) period: u64,
+pub(crate) struct Span {
+    pub(crate) limit: u64,
+    pub(crate) width: u64,
+    pub(crate) period: u64,
 }
 
 /// The part of a log that counts at an instant.
@@ -255,32 +253,14 @@ impl Span {
             log.until = last.start + self.period;
         }
     }
-}
 
-#[cfg(feature = "redis")]
-impl Span {
-    pub(super) fn letter(&self) -> u8 {
-        b'l'
-    }
-
-    pub(super) fn numbers(&self, cost: u64, told: u64) -> Numbers {
-        let cost = twin::within(cost, self.limit) as f64;
-        [cost, self.limit as f64, self.width as f64, self.period as f64, told as f64].into_iter().collect()
-    }
-
-    pub(super) fn mark(&self, mark: &Record) -> State {
-        State { micros: mark.until.into(), counts: [0, 0] }
-    }
-
-    /// The log whose oldest entry that counts is the first one `held`, and whose newest is the
-    /// last. Some between may be left out: it decides as if what was taken in them had been taken
-    /// in the next one.
-    pub(super) fn recall(&self, held: &[State]) -> Option<Log> {
+    /// The log of these entries, oldest first, each with an instant of its bucket, all that was taken up to and in that,
+    /// and what was taken in it; `None` if they are in no order. The first is the oldest that counts.
+    #[allow(dead_code, reason = "for stores outside this process")]
+    pub(crate) fn rebuild(&self, entries: &[(u64, [u32; 2])]) -> Option<Log> {
         let mut log = Log::default();
-        for (index, state) in held.iter().enumerate() {
-            let instant = state.instant()?;
+        for (index, &(instant, [total, taken])) in entries.iter().enumerate() {
             let start = instant - instant % self.width;
-            let [total, taken] = state.counts;
             let newest = self.newest(&log);
             if index == 0 {
                 (log.oldest, log.base) = (start, total.wrapping_sub(taken));

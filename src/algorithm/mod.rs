@@ -18,8 +18,6 @@ mod civil;
 mod drain;
 mod fixed_window;
 mod full;
-#[cfg(feature = "redis")]
-mod grain;
 mod leaky_bucket;
 mod leaky_bucket_queue;
 mod log;
@@ -34,8 +32,6 @@ mod sliding_window_counter;
 mod soft;
 mod stamp;
 mod token_bucket;
-#[cfg(feature = "redis")]
-mod twin;
 mod windows;
 mod zone;
 
@@ -45,13 +41,17 @@ use std::time::Duration;
 use calendar::Calendar;
 pub use calendar::Weekday;
 pub use calendar_window::CalendarWindow;
+#[allow(unused_imports, reason = "for stores outside this process")]
+pub(crate) use drain::Drain;
 pub use fixed_window::FixedWindow;
-#[cfg(all(test, feature = "redis"))]
-pub(crate) use grain::Grain;
+#[allow(unused_imports, reason = "for stores outside this process")]
+pub(crate) use full::Full;
 pub use leaky_bucket::LeakyBucket;
 pub use leaky_bucket_queue::LeakyBucketQueue;
-use leaky_bucket_queue::Queue;
+pub(crate) use leaky_bucket_queue::Queue;
 pub(crate) use log::Log;
+#[allow(unused_imports, reason = "for stores outside this process")]
+pub(crate) use log::Span;
 pub use penalty::Penalty;
 pub(crate) use penalty::Sentence;
 pub(crate) use rule::{ByState, Rule};
@@ -60,8 +60,6 @@ pub use sliding_window::SlidingWindow;
 pub use sliding_window_counter::{Rounding, SlidingWindowCounter};
 pub(crate) use soft::Soft;
 pub use token_bucket::{Refill, TokenBucket};
-#[cfg(feature = "redis")]
-pub(crate) use twin::{Numbers, State, Twins, limbs};
 
 pub(crate) use crate::decision::{Room, Standing};
 use crate::record::Record;

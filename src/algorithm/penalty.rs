@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-#[cfg(feature = "redis")]
-use super::twin::{Numbers, State};
 use super::{Room, Standing};
 use crate::error::{ConfigError, Fault};
 use crate::quota::{self, checked};
@@ -63,11 +61,11 @@ use crate::time;
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[must_use]
 pub struct Penalty {
-    denials: u16,
-    within: u64,
-    first: u64,
-    longest: Option<u64>,
-    kept: Option<u64>,
+    pub(crate) denials: u16,
+    pub(crate) within: u64,
+    pub(crate) first: u64,
+    pub(crate) longest: Option<u64>,
+    pub(crate) kept: Option<u64>,
 }
 
 /// A refusal that a strike has begun.
@@ -321,23 +319,5 @@ impl Sentence {
 
     pub(crate) fn duration(self) -> Duration {
         time::micros(self.span.into())
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Penalty {
-    /// The numbers that its twin counts strikes by, if `counts`.
-    pub(crate) fn numbers(&self, counts: bool) -> Numbers {
-        let denials = if counts { self.denials } else { 0 };
-        let [within, first] = [self.within, self.first];
-        let [longest, kept] = [self.longest.unwrap_or(first), self.kept.unwrap_or(0)];
-        [denials.into(), within as f64, first as f64, longest as f64, kept as f64].into_iter().collect()
-    }
-
-    /// What a key remembers that holds `held`, or nothing where that can't be.
-    pub(crate) fn recall(held: &[State]) -> Option<Record> {
-        let Some(held) = held.first() else { return Some(Record::EMPTY) };
-        let [low, high] = held.counts.map(u64::from);
-        Some(Record { until: held.instant()?, detail: high << 32 | low })
     }
 }

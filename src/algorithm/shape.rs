@@ -146,11 +146,6 @@ macro_rules! bucket_constructors {
                 self.interval
             }
 
-            #[cfg(feature = "redis")]
-            pub(super) const fn amount(&self) -> u32 {
-                self.amount
-            }
-
             pub(super) const fn size(&self) -> $crate::algorithm::Size {
                 [self.capacity, self.amount]
             }
@@ -229,25 +224,6 @@ macro_rules! decided_by {
 
             fn refund(&self, state: &mut $state, mark: $crate::record::Record, now: u64, cost: u64) {
                 self.$kernel().refund(state, mark, now, cost);
-            }
-        }
-
-        #[cfg(feature = "redis")]
-        impl $crate::algorithm::twin::Twin<$state> for $limit {
-            fn letter(&self) -> u8 {
-                self.$kernel().letter()
-            }
-
-            fn numbers(&self, cost: u64, told: u64) -> $crate::algorithm::twin::Numbers {
-                self.$kernel().numbers(cost, told)
-            }
-
-            fn mark(&self, mark: &$crate::record::Record) -> $crate::algorithm::twin::State {
-                self.$kernel().mark(mark)
-            }
-
-            fn recall(&self, held: &[$crate::algorithm::twin::State]) -> Option<$state> {
-                self.$kernel().recall(held)
             }
         }
     };

@@ -32,7 +32,7 @@ impl SlidingLog {
     }
 
     #[inline]
-    fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> Span {
         Span { limit: self.capacity(), width: 1, period: self.period }
     }
 }

@@ -76,7 +76,7 @@ impl SlidingWindow {
     }
 
     #[inline]
-    fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> Span {
         Span { limit: self.capacity(), width: self.period / u64::from(self.buckets), period: self.period }
     }
 }

@@ -2,8 +2,6 @@
 
 use super::ratio::{mul_div, mul_div_ceil};
 use super::shape::window_constructors;
-#[cfg(feature = "redis")]
-use super::twin::{self, Numbers, State, Twin};
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 
@@ -25,9 +23,9 @@ use crate::record::Record;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SlidingWindowCounter {
-    limit: u32,
-    period: u64,
-    rounding: Rounding,
+    pub(crate) limit: u32,
+    pub(crate) period: u64,
+    pub(crate) rounding: Rounding,
 }
 
 /// How a [`SlidingWindowCounter`] rounds the share of the window before.
@@ -170,28 +168,5 @@ impl Exact<Record> for SlidingWindowCounter {
             return;
         }
         *record = self.record(&windows);
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Twin<Record> for SlidingWindowCounter {
-    fn letter(&self) -> u8 {
-        b'c'
-    }
-
-    fn numbers(&self, cost: u64, _: u64) -> Numbers {
-        let cost = twin::within(cost, self.capacity()) as f64;
-        let rounds_up = f64::from(u8::from(self.rounding == Rounding::Up));
-        [cost, self.limit.into(), self.period as f64, rounds_up].into_iter().collect()
-    }
-
-    fn mark(&self, mark: &Record) -> State {
-        State { micros: mark.until.into(), counts: [(mark.detail >> 32) as u32, mark.detail as u32] }
-    }
-
-    fn recall(&self, held: &[State]) -> Option<Record> {
-        let Some(held) = held.first() else { return Some(Record::EMPTY) };
-        let [before, count] = held.counts.map(u64::from);
-        Some(Record { until: held.instant()?, detail: before << 32 | count })
     }
 }

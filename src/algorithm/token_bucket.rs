@@ -5,8 +5,6 @@ use super::full::FAR;
 use super::ratio::div_ceil;
 use super::shape::bucket_constructors;
 use super::share;
-#[cfg(feature = "redis")]
-use super::twin::{self, Numbers, State, Twin};
 use super::{Exact, Room, Standing};
 use crate::record::Record;
 
@@ -38,9 +36,9 @@ use crate::record::Record;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct TokenBucket {
-    capacity: u32,
-    amount: u32,
-    interval: u64,
+    pub(crate) capacity: u32,
+    pub(crate) amount: u32,
+    pub(crate) interval: u64,
     refill: Refill,
 }
 
@@ -155,7 +153,7 @@ impl TokenBucket {
     /// What a key holds of which, before an interval ends at `at`, so many tokens are missing, and `amount` come
     /// back each time.
     #[inline]
-    fn hold(&self, at: u64, missing: u32, amount: u32) -> Record {
+    pub(crate) fn hold(&self, at: u64, missing: u32, amount: u32) -> Record {
         if missing == 0 {
             return Record::EMPTY;
         }
@@ -246,31 +244,5 @@ impl Exact<Record> for TokenBucket {
         }
         let back = u128::from(cost).saturating_sub(u128::from(refills) * u128::from(self.amount));
         *record = self.remember(missing.saturating_sub(back), next, now);
-    }
-}
-
-#[cfg(feature = "redis")]
-impl Twin<Record> for TokenBucket {
-    fn letter(&self) -> u8 {
-        b'i'
-    }
-
-    fn numbers(&self, cost: u64, _: u64) -> Numbers {
-        let cost = twin::within(cost, self.capacity()) as f64;
-        [cost, self.capacity.into(), self.amount.into(), self.interval as f64].into_iter().collect()
-    }
-
-    fn mark(&self, mark: &Record) -> State {
-        State { micros: mark.until.into(), counts: [mark.detail as u32, (mark.detail >> 32) as u32] }
-    }
-
-    /// Of a bucket filled at intervals, the twin counts what is missing before the next interval,
-    /// and this what is missing before the last one: the same, seen from another interval.
-    fn recall(&self, held: &[State]) -> Option<Record> {
-        let Some(held) = held.first() else { return Some(Record::EMPTY) };
-        let [missing, amount] = held.counts;
-        // Before amounts were kept, it is the limit's own.
-        let amount = if amount == 0 { self.amount } else { amount };
-        held.instant().map(|at| self.hold(at, missing, amount))
     }
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::beliefs::{Belief, Beliefs};
+use super::codec::{self, Codec, ScriptArgs, StoredState, split_micros};
 use super::error::Fault;
 use super::key;
 use super::script::{self, Found, Request, Task};
-use crate::algorithm::{self, Algorithm, Numbers, Size, State, Twins};
+use crate::algorithm::{Algorithm, Size};
 use crate::hash::KeyHash;
 use crate::store::{Charge, Refund, Terms};
 use crate::terms::Penalised;
@@ -105,7 +106,7 @@ pub(super) fn correct(asked: &mut [Asked], found: &Found, beliefs: &Beliefs) -> 
 
 /// What the script says that an override is, if there is one.
 fn belief(held: &[u8]) -> Result<Option<Belief>, Fault> {
-    match State::all(held).as_deref() {
+    match StoredState::parse_all(held).as_deref() {
         Some([]) => Ok(None),
         Some([held]) => Belief::of(*held).map(Some).ok_or(NO_OVERRIDE),
         _ => Err(NO_OVERRIDE),
@@ -143,18 +144,16 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
         request.limit(key);
         request.rule(letter - script::PENALISED, None, &numbers);
         request.numbers(&edges);
-        request.numbers(&penalty.numbers(*counts));
+        request.numbers(&codec::penalty::args(penalty, *counts));
     }
     request
 }
 
 /// The letter of a limit's rule, the numbers that it decides by, and those that are worked out for an instant.
-fn rule(terms: &Terms, cost: u64, now: u64) -> (u8, Numbers, Numbers) {
+fn rule(terms: &Terms, cost: u64, now: u64) -> (u8, ScriptArgs, ScriptArgs) {
     let told = terms.algorithm().capacity();
-    let (letter, numbers, edges) = match terms.deciding().twin() {
-        Twins::Record(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
-        Twins::Log(twin) => (twin.letter(), twin.numbers(cost, told), twin.edges(now)),
-    };
+    let codec = Codec::of(terms.deciding());
+    let (letter, numbers, edges) = (codec.tag(), codec.args(cost, told), codec.args_at(now));
     let letter = match terms {
         _ if !terms.is_enforced() => letter | script::SHADOW,
         _ if terms.is_quota() => letter - script::QUOTA,
@@ -167,7 +166,7 @@ fn rule(terms: &Terms, cost: u64, now: u64) -> (u8, Numbers, Numbers) {
 pub(super) fn keep(prefix: &str, terms: &Terms, key: KeyHash, size: Size, span: Option<u64>) -> Request {
     let mut request = Request::new(Task::Keep, 1);
     request.limit(key::of_override(prefix, terms, key));
-    request.keep(span.map_or([-1.0, 0.0], |span| algorithm::limbs(span.into())), size);
+    request.keep(span.map_or([-1.0, 0.0], |span| split_micros(span.into())), size);
     request
 }
 
@@ -184,12 +183,9 @@ pub(super) fn look(prefix: &str, terms: &Terms, key: KeyHash, now: u64) -> Reque
     request.limit(key::name(prefix, terms, key));
     request.believe(key::of_override(prefix, terms, key), &[0]);
     let told = terms.algorithm().capacity();
-    let (letter, numbers, edges) = match terms.rule().twin() {
-        Twins::Record(twin) => (twin.letter(), twin.numbers(0, told), twin.edges(now)),
-        Twins::Log(twin) => (twin.letter(), twin.numbers(0, told), twin.edges(now)),
-    };
-    request.rule(letter, None, &numbers);
-    request.numbers(&edges);
+    let codec = Codec::of(terms.rule());
+    request.rule(codec.tag(), None, &codec.args(0, told));
+    request.numbers(&codec.args_at(now));
     request
 }
 
@@ -204,14 +200,10 @@ pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     for Refund { terms, key, cost, mark } in refunds {
         request.limit(key::name(prefix, terms, *key));
         let told = terms.algorithm().capacity();
-        match terms.deciding().twin() {
-            Twins::Record(twin) => {
-                request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told));
-                // What is over is not given back, whichever window counts now.
-                request.numbers(&twin.edges(0));
-            }
-            Twins::Log(twin) => request.rule(twin.letter(), Some(twin.mark(mark)), &twin.numbers(*cost, told)),
-        }
+        let codec = Codec::of(terms.deciding());
+        request.rule(codec.tag(), Some(codec.encode_mark(mark)), &codec.args(*cost, told));
+        // Nothing of a window that has ended is given back, so that it does not matter which one is current.
+        request.numbers(&codec.args_at(0));
     }
     request
 }

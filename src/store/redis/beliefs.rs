@@ -3,7 +3,8 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::algorithm::{Size, State};
+use super::codec::StoredState;
+use crate::algorithm::Size;
 
 /// How many sets there are, and how many beliefs in each. Of more overrides than that, some cost another round
 /// trip each time. Only what is set counts: no client can bring others' beliefs down by making keys up.
@@ -20,11 +21,11 @@ pub(super) struct Belief {
 
 impl Belief {
     /// What Redis holds of it.
-    pub(super) fn to_bytes(self) -> [u8; State::SIZE] {
-        State { micros: self.until.into(), counts: self.size }.to_bytes()
+    pub(super) fn to_bytes(self) -> [u8; StoredState::SIZE] {
+        StoredState { micros: self.until.into(), counts: self.size }.to_bytes()
     }
 
-    pub(super) fn of(held: State) -> Option<Self> {
+    pub(super) fn of(held: StoredState) -> Option<Self> {
         Some(Self { until: held.instant()?, size: held.counts })
     }
 
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn a_belief_is_what_a_key_holds() {
         let belief = Belief { until: 1_767_225_600_000_001, size: [u32::MAX, 7] };
-        let held = State::all(&belief.to_bytes()).unwrap();
+        let held = StoredState::parse_all(&belief.to_bytes()).unwrap();
         assert_eq!(Belief::of(held[0]), Some(belief));
         assert!(belief.holds(belief.until - 1) && !belief.holds(belief.until));
         assert!(Belief { until: 0, ..belief }.holds(u64::MAX));

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::ask::Asked;
+use super::codec::{self, Codec, StoredState};
 use super::error::Fault;
 use super::script::{Found, Task};
-use crate::algorithm::{Exact, Penalty, Room, Soft, Standing, State, Twins};
+use crate::algorithm::{Exact, Penalty, Room, Soft, Standing};
 use crate::decision::{Decision, Outcome};
 use crate::record::Record;
 use crate::store::{Charge, Terms};
@@ -67,7 +68,7 @@ pub(super) struct Glance {
 
 /// What a limit's key held, and what its penalty remembers, if it has one.
 struct Held<'a> {
-    states: &'a [State],
+    states: &'a [StoredState],
     penalty: Option<(&'a Penalised, Record)>,
 }
 
@@ -83,7 +84,7 @@ fn decide_each<'a>(
     let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
     let mut quotas: SmallVec<[bool; 4]> = SmallVec::new();
     let mut keys = found.held();
-    let mut next = || keys.next().and_then(State::all);
+    let mut next = || keys.next().and_then(StoredState::parse_all);
     let mut read = 0;
     for charge in charges {
         if charge.terms.is_override() {
@@ -93,7 +94,7 @@ fn decide_each<'a>(
         let mut held = Held { states: &states, penalty: None };
         read += 1;
         if let Some(by) = charge.terms.penalty() {
-            let Some(record) = Penalty::recall(&next().ok_or(NO_STATE)?) else { return Err(IMPOSSIBLE) };
+            let Some(record) = codec::penalty::decode(&next().ok_or(NO_STATE)?) else { return Err(IMPOSSIBLE) };
             held.penalty = Some((by, record));
             read += 1;
         }
@@ -112,12 +113,12 @@ fn decide_each<'a>(
 
 /// What a limit says of a charge at `now`; nothing, where what its key held can't be.
 fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: bool) -> Option<Outcome> {
-    let seen = match (charge.terms.deciding().twin(), charge.terms.rule().twin()) {
-        (Twins::Record(ceiling), Twins::Record(limit)) => {
-            settle(&Soft { limit, ceiling }, ceiling.recall(held.states)?, now, charge.cost, take)
+    let seen = match (Codec::of(charge.terms.deciding()), Codec::of(charge.terms.rule())) {
+        (Codec::Record(ceiling), Codec::Record(limit)) => {
+            settle(&Soft { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
         }
-        (Twins::Log(ceiling), Twins::Log(limit)) => {
-            settle(&Soft { limit, ceiling }, ceiling.recall(held.states)?, now, charge.cost, take)
+        (Codec::Log(ceiling), Codec::Log(limit)) => {
+            settle(&Soft { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
         }
         _ => unreachable!("overage does not change what is remembered"),
     };
@@ -129,10 +130,10 @@ fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: 
 
 /// Of an outcome, as much as that, which takes a third of the time.
 fn glance(charge: &Charge<'_>, held: &Held<'_>, now: u64) -> Option<Glance> {
-    let has_room = match charge.terms.deciding().twin() {
+    let has_room = match Codec::of(charge.terms.deciding()) {
         _ if charge.cost == 0 => true,
-        Twins::Record(rule) => rule.peek(&rule.recall(held.states)?, now, charge.cost).is_now(),
-        Twins::Log(rule) => rule.peek(&rule.recall(held.states)?, now, charge.cost).is_now(),
+        Codec::Record(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
+        Codec::Log(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
     };
     let is_penalty = held.penalty.is_some_and(|(_, record)| Penalty::left(&record, now) > 0);
     let is_refused = !has_room || (is_penalty && charge.cost > 0);
@@ -157,9 +158,9 @@ fn penalised(
 
 /// Whether what was `found` says that the script has changed a rate, whatever it decided.
 pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
-    let mut held = found.held().map(|held| State::all(held).unwrap_or_default());
+    let mut held = found.held().map(|held| StoredState::parse_all(held).unwrap_or_default());
     asked.iter().map(Asked::charge).any(|Charge { terms, cost, .. }| {
-        let changes = held.next().is_some_and(|held| cost > 0 && terms.ceiling().adopts(&held));
+        let changes = held.next().is_some_and(|held| cost > 0 && codec::converts_rate(terms.ceiling(), &held));
         terms.penalty().is_some().then(|| held.next());
         changes
     })

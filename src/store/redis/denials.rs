@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::ask::Asked;
+use super::codec::{self, Codec};
 use super::decision;
 use super::script::Found;
-use crate::algorithm::Twins;
 use crate::decision::{Decision, Outcome};
 use crate::store::Charge;
 
@@ -141,7 +141,7 @@ impl Denial {
     fn is_of(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(asked, charge): (&Asked, &Charge<'_>)| {
             let asked = asked.charge();
-            let is_record = || matches!(asked.terms.rule().twin(), Twins::Record(_));
+            let is_record = || matches!(Codec::of(asked.terms.rule()), Codec::Record(_));
             if Arc::ptr_eq(asked.terms, charge.terms) {
                 return asked.key == charge.key && (asked.cost == charge.cost || is_record());
             }
@@ -149,7 +149,7 @@ impl Denial {
             asked.terms.print(asked.key) == charge.terms.print(charge.key)
                 // What was found of a penalty stands behind what was found of its limit.
                 && asked.terms.penalty().is_some() == charge.terms.penalty().is_some()
-                && (one.0.code(), one.0.amount()) == (other.0.code(), other.0.amount())
+                && (one.0.code(), codec::amount(one.0)) == (other.0.code(), codec::amount(other.0))
                 // Of a log, only what the answer needed is known.
                 && (is_record() || (one == other && asked.cost == charge.cost))
         };
@@ -234,7 +234,7 @@ impl Watch {
         }
         let at = decision.at().as_micros();
         let logs = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| {
-            let is_log = matches!(asked.charge().terms.rule().twin(), Twins::Log(_));
+            let is_log = matches!(Codec::of(asked.charge().terms.rule()), Codec::Log(_));
             outcome.standing().more_after.filter(|_| is_log)
         });
         let overrides = asked.iter().filter_map(Asked::until).min().unwrap_or(u64::MAX);
@@ -296,7 +296,7 @@ mod tests {
     fn deny(watch: Watch, charges: &[Charge<'_>]) {
         let asked: SmallVec<[Asked; 2]> =
             charges.iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect();
-        let instant = crate::algorithm::State { micros: NOON.into(), counts: [0, 0] }.to_bytes();
+        let instant = codec::StoredState { micros: NOON.into(), counts: [0, 0] }.to_bytes();
         let mut reply = instant.to_vec();
         reply.extend([b'n', charges.len() as u8]);
         reply.extend(charges.iter().map(|_| 0));

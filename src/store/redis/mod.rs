@@ -3,6 +3,7 @@
 mod ask;
 mod beliefs;
 mod cluster;
+mod codec;
 mod config;
 mod connection;
 mod decision;

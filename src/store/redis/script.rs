@@ -5,9 +5,10 @@ use std::sync::Arc;
 use deadpool_redis::redis::{Cmd, Value};
 use smallvec::SmallVec;
 
+use super::codec::StoredState;
 use super::error::Fault;
 use super::slot;
-use crate::algorithm::{Size, State};
+use crate::algorithm::Size;
 
 /// All of it: fixed, so that a server keeps one script however many limits there are.
 pub(super) const TEXT: &str = concat!(
@@ -118,7 +119,7 @@ impl Request {
     }
 
     /// A limit's rule, the mark of what is to be given back if there is one, and its numbers.
-    pub(super) fn rule(&mut self, letter: u8, mark: Option<State>, numbers: &[f64]) {
+    pub(super) fn rule(&mut self, letter: u8, mark: Option<StoredState>, numbers: &[f64]) {
         self.text.push(letter);
         if let Some(mark) = mark {
             self.text.extend_from_slice(&mark.to_bytes());
@@ -226,7 +227,7 @@ pub(super) struct Found {
     verdict: Verdict,
     keys: u8,
     /// For each key how many states there are, and those. Two limits of one state each are usual.
-    held: SmallVec<[u8; 2 * (1 + State::SIZE)]>,
+    held: SmallVec<[u8; 2 * (1 + StoredState::SIZE)]>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -288,7 +289,7 @@ impl Found {
 /// The states at the start of `rest`, after their number, which are taken off.
 fn states<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let states = take(rest, 1)?[0];
-    take(rest, usize::from(states) * State::SIZE)
+    take(rest, usize::from(states) * StoredState::SIZE)
 }
 
 fn take<'a>(rest: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
@@ -320,8 +321,8 @@ pub(super) type Reply = Result<(u64, Found), Fault>;
 pub(super) fn replies(reply: Value, requests: usize) -> Result<Replies, Fault> {
     let Value::BulkString(reply) = reply else { return Err(Fault::Reply("no string")) };
     let mut rest = &reply[..];
-    let instant = take(&mut rest, State::SIZE).and_then(State::all);
-    let now = instant.as_deref().and_then(<[_]>::first).and_then(State::instant);
+    let instant = take(&mut rest, StoredState::SIZE).and_then(StoredState::parse_all);
+    let now = instant.as_deref().and_then(<[_]>::first).and_then(StoredState::instant);
     let now = now.filter(|now| *now <= crate::Timestamp::MAX.as_micros()).ok_or(Fault::Reply("no instant"))?;
     let found: Option<Vec<_>> = (0..requests).map(|_| Found::read(&mut rest)).collect();
     match found {

@@ -8,7 +8,7 @@ use deadpool_redis::redis;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 use smallvec::SmallVec;
 
-use crate::algorithm::State;
+use crate::store::redis::codec::StoredState;
 use crate::store::redis::script::{self, Request, TEXT};
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -19,9 +19,9 @@ pub(super) enum Held {
 
 impl Held {
     /// The states in it, where it is one text.
-    pub(super) fn states(&self) -> Option<SmallVec<[State; 4]>> {
+    pub(super) fn states(&self) -> Option<SmallVec<[StoredState; 4]>> {
         match self {
-            Self::Text(text) => State::all(text),
+            Self::Text(text) => StoredState::parse_all(text),
             Self::List(_) => None,
         }
     }

@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 
 use super::random::Random;
 use super::{Redis, variable};
-use crate::algorithm::{Algorithm, Grain, Log, Penalty, Room, Rule, Sentence, Standing, Twins};
+use crate::algorithm::{Algorithm, Log, Penalty, Room, Rule, Sentence, Standing};
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::record::Record;
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
+use crate::store::redis::codec::{self, Codec, TtlQuantum};
 use crate::store::redis::decision;
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
@@ -26,9 +27,9 @@ enum Memory {
 
 macro_rules! ruled {
     ($algorithm:expr, $memory:expr, ($rule:ident, $state:ident) => $call:expr) => {
-        match ($algorithm.rule().twin(), $memory) {
-            (Twins::Record($rule), Memory::Record($state)) => $call,
-            (Twins::Log($rule), Memory::Log($state)) => $call,
+        match (Codec::of(&$algorithm.rule()), $memory) {
+            (Codec::Record($rule), Memory::Record($state)) => $call,
+            (Codec::Log($rule), Memory::Log($state)) => $call,
             _ => unreachable!("a limit's state is of its algorithm"),
         }
     };
@@ -36,9 +37,9 @@ macro_rules! ruled {
 
 impl Memory {
     fn of(algorithm: &Algorithm) -> Self {
-        match algorithm.rule().twin() {
-            Twins::Record(_) => Self::Record(Record::EMPTY),
-            Twins::Log(_) => Self::Log(Log::default()),
+        match Codec::of(&algorithm.rule()) {
+            Codec::Record(_) => Self::Record(Record::EMPTY),
+            Codec::Log(_) => Self::Log(Log::default()),
         }
     }
 
@@ -257,9 +258,9 @@ impl<'a> Trace<'a> {
             let held = keys.get(name.as_bytes()).and_then(|(held, _)| held.states());
             let is_drained = matches!(terms.rule(), Rule::Drain(_) | Rule::Queue(_));
             let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
-            let step = graded.map_or(1, |held| Grain::micros_of(held.micros));
+            let step = graded.map_or(1, |held| TtlQuantum::recorded_in(held.micros));
             // It means as much as it did at the rate that has left it, until someone decides by another.
-            let is_left = held.is_some_and(|held| terms.ceiling().adopts(&held));
+            let is_left = held.is_some_and(|held| codec::converts_rate(terms.ceiling(), &held));
             (name, if is_left { 0 } else { memory.standing(terms.algorithm(), self.now).reset_after }, step)
         });
         let penalties = self.terms.iter().zip(&self.penalties).map(|(terms, record)| {

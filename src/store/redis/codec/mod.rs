@@ -1,0 +1,121 @@
+//! Translates between the algorithms and the scripts: the numbers that a script decides by, and the states that it
+//! stores.
+//!
+//! A script decides and stores. What it found is decoded here, so that the rules in [`algorithm`](crate::algorithm)
+//! report on it as they report on the memory store's states.
+
+mod gcra;
+mod interval_bucket;
+mod log;
+pub(super) mod penalty;
+mod sliding_window_counter;
+mod state;
+mod ttl_quantum;
+mod window;
+
+use smallvec::SmallVec;
+
+pub(super) use self::state::{StoredState, split_micros};
+#[cfg(test)]
+pub(super) use self::ttl_quantum::TtlQuantum;
+use crate::algorithm::{Algorithm, Exact, Log, Rule};
+use crate::record::Record;
+
+/// The numbers that a script decides by: whole, and under 2^53.
+pub(super) type ScriptArgs = SmallVec<[f64; 12]>;
+
+/// A rule that has a script. `S` is the state of a key.
+pub(super) trait RedisCodec<S>: Exact<S> {
+    /// The letter that selects the script.
+    fn tag(&self) -> u8;
+
+    /// The arguments for a charge of `cost`, which is the first of them. `remaining` will be reported of a limit of
+    /// `reported_capacity` tokens.
+    fn args(&self, cost: u64, reported_capacity: u64) -> ScriptArgs;
+
+    /// Further arguments, which depend on the time: computed for an instant near `now`, the sender's clock.
+    fn args_at(&self, now: u64) -> ScriptArgs {
+        let _ = now;
+        ScriptArgs::new()
+    }
+
+    /// The mark of a charge, as the script expects it for a refund.
+    fn encode_mark(&self, mark: &Record) -> StoredState;
+
+    /// The state of a key that holds `stored`, or `None` if no script can have stored that.
+    fn decode(&self, stored: &[StoredState]) -> Option<S>;
+}
+
+/// The codec of a rule, by the state that the rule keeps.
+pub(super) enum Codec<'a> {
+    Record(&'a dyn RedisCodec<Record>),
+    Log(&'a dyn RedisCodec<Log>),
+}
+
+impl<'a> Codec<'a> {
+    pub(super) fn of(rule: &'a Rule) -> Self {
+        match rule {
+            Rule::FixedWindow(rule) => Self::Record(rule),
+            Rule::CalendarWindow(rule) => Self::Record(rule),
+            Rule::SlidingLog(rule) => Self::Log(rule),
+            Rule::SlidingWindow(rule) => Self::Log(rule),
+            Rule::SlidingWindowCounter(rule) => Self::Record(rule),
+            Rule::Drain(rule) => Self::Record(rule),
+            Rule::AtIntervals(rule) => Self::Record(rule),
+            Rule::Queue(rule) => Self::Record(rule),
+        }
+    }
+
+    pub(super) fn tag(&self) -> u8 {
+        match self {
+            Self::Record(codec) => codec.tag(),
+            Self::Log(codec) => codec.tag(),
+        }
+    }
+
+    pub(super) fn args(&self, cost: u64, reported_capacity: u64) -> ScriptArgs {
+        match self {
+            Self::Record(codec) => codec.args(cost, reported_capacity),
+            Self::Log(codec) => codec.args(cost, reported_capacity),
+        }
+    }
+
+    pub(super) fn args_at(&self, now: u64) -> ScriptArgs {
+        match self {
+            Self::Record(codec) => codec.args_at(now),
+            Self::Log(codec) => codec.args_at(now),
+        }
+    }
+
+    pub(super) fn encode_mark(&self, mark: &Record) -> StoredState {
+        match self {
+            Self::Record(codec) => codec.encode_mark(mark),
+            Self::Log(codec) => codec.encode_mark(mark),
+        }
+    }
+}
+
+/// The tokens that a bucket refills or drains per interval; `None` for windows.
+pub(super) fn amount(algorithm: &Algorithm) -> Option<u32> {
+    match algorithm {
+        Algorithm::TokenBucket(limit) => Some(limit.amount),
+        Algorithm::LeakyBucket(limit) => Some(limit.amount),
+        Algorithm::LeakyBucketQueue(limit) => Some(limit.amount),
+        _ => None,
+    }
+}
+
+/// Whether a decision by `algorithm` converts what a key has `stored` from another rate to its own.
+pub(super) fn converts_rate(algorithm: &Algorithm, stored: &[StoredState]) -> bool {
+    let written = stored.first().map_or(0, |state| state.counts[1]);
+    amount(algorithm).is_some_and(|amount| written != 0 && written != amount)
+}
+
+/// The largest cost that a script is given: no limit holds that much, so that a refund never needs more, whatever the
+/// limit's capacity was at the time of the charge.
+const MAX_COST: u64 = 1 << 33;
+
+/// The cost, or a smaller one that is as far beyond `capacity`.
+fn bounded_cost(cost: u64, capacity: u64) -> u64 {
+    cost.min(MAX_COST.max(capacity + 1))
+}
