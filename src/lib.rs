@@ -68,7 +68,6 @@ mod node;
 mod observe;
 mod overrides;
 mod quota;
-mod record;
 mod request;
 mod resilience;
 mod response;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::sync::OnceLock;
 
-use crate::algorithm::{Algorithm, Penalty, Rule, Size};
+use crate::algorithm::{Algorithm, Penalty, PreparedAlgorithm, Size};
 use crate::hash::{KeyHash, KeyHasher};
 
 /// What a store needs to know of a limit.
@@ -13,9 +13,9 @@ use crate::hash::{KeyHash, KeyHasher};
 #[repr(C)]
 pub struct Terms {
     hash: KeyHash,
-    rule: Rule,
+    rule: PreparedAlgorithm,
     /// What decides where there is overage.
-    ceiling: Option<Box<(Algorithm, Rule)>>,
+    ceiling: Option<Box<(Algorithm, PreparedAlgorithm)>>,
     penalty: Option<Box<Penalised>>,
     capacity: u64,
     /// Of each token, how much it is of all: [`MOST_USED`] is all, in 2^-32.
@@ -78,13 +78,13 @@ impl Terms {
     /// `hasher`.
     pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
         // What is remembered under one algorithm, period or calendar means nothing under another.
-        let identity = format!("{} {} {name}", algorithm.code(), algorithm.cycle());
+        let identity = format!("{} {} {name}", algorithm.tag(), algorithm.state_period());
         Self {
             name,
             hash: hasher.hash(identity.as_bytes()),
             index,
             algorithm,
-            rule: algorithm.rule(),
+            rule: algorithm.prepare(),
             percent: 0,
             ceiling: None,
             capacity: algorithm.capacity(),
@@ -120,7 +120,7 @@ impl Terms {
     pub(crate) fn soft(self, percent: u32) -> Self {
         let ceiling = self.algorithm.raised(percent);
         let capacity = ceiling.capacity();
-        let ceiling = (ceiling != self.algorithm).then(|| Box::new((ceiling, ceiling.rule())));
+        let ceiling = (ceiling != self.algorithm).then(|| Box::new((ceiling, ceiling.prepare())));
         Self { percent, ceiling, capacity, share: share(capacity), ..self }.seen_through()
     }
 
@@ -159,7 +159,7 @@ impl Terms {
     pub(crate) fn overridden(&self, size: Size) -> Option<Self> {
         let algorithm = self.algorithm.sized(size)?.raised(self.raised_by);
         let capacity = algorithm.capacity();
-        let rule = algorithm.rule();
+        let rule = algorithm.prepare();
         let sized = Self { algorithm, rule, ceiling: None, capacity, overrides: Overrides::This, ..self.clone() };
         Some(sized.soft(self.percent))
     }
@@ -205,7 +205,7 @@ impl Terms {
 
     /// How a store in this process decides that.
     #[inline]
-    pub(crate) fn rule(&self) -> &Rule {
+    pub(crate) fn rule(&self) -> &PreparedAlgorithm {
         &self.rule
     }
 
@@ -250,20 +250,20 @@ impl Terms {
 
     /// By what it decides: the limit with its overage.
     #[cfg(feature = "redis")]
-    pub(crate) fn deciding(&self) -> &Rule {
+    pub(crate) fn deciding(&self) -> &PreparedAlgorithm {
         self.raised().unwrap_or(&self.rule)
     }
 
     /// What decides where it has overage.
     #[inline]
-    pub(crate) fn raised(&self) -> Option<&Rule> {
+    pub(crate) fn raised(&self) -> Option<&PreparedAlgorithm> {
         self.ceiling.as_deref().map(|(_, rule)| rule)
     }
 
     /// The same, which tells its overage as what is left of the limit.
     pub(crate) fn at_ceiling(&self) -> Self {
         let algorithm = self.ceiling.as_ref().map_or(self.algorithm, |ceiling| ceiling.0);
-        let rule = algorithm.rule();
+        let rule = algorithm.prepare();
         let raised = Self { algorithm, rule, percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() };
         raised.seen_through()
     }

@@ -1,23 +1,23 @@
-//! A counter for each window of a calendar.
+//! A counter per window of a calendar.
 
+use super::aligned_window::AlignedWindow;
 use super::calendar::{Calendar, Unit, Weekday};
-use super::windows::Windows;
 #[cfg(feature = "time-zones")]
-use super::zone::{Named, Zone};
-use super::{Size, share};
+use super::calendar::{NamedZone, Zone};
+use super::size::{self, Size};
+use super::state::CompactState;
 use crate::error::ConfigError;
 #[cfg(feature = "time-zones")]
 use crate::error::or_panic;
 use crate::quota::{self, checked};
-use crate::record::Record;
 
-/// At most `limit` tokens in each day, week, month or year of a calendar: in UTC, unless
-/// `in_zone` says where. For quotas that people are billed by.
+/// At most `limit` tokens in each day, week, month or year of a calendar: in UTC, or in another time zone (`in_zone`, with
+/// the feature `time-zones`).
 ///
-/// - **Admits at most**: `limit` in a window; twice that across the edge of two.
-/// - **Remembers**: 16 bytes a key: the window and its count.
-/// - **Choose it when** a window has to begin with a local day, a week, a month or a billing day. Where
-///   only the length matters, a [`FixedWindow`](crate::FixedWindow) does as well.
+/// - **Admits at most** `limit` tokens per window, and twice that across a boundary.
+/// - **Keeps** 16 bytes per key: the end of the window, and its count.
+/// - **Choose it** for quotas that people are billed by, which begin with a local day, a week, a month or a billing day. If
+///   only the length of the window matters, a [`FixedWindow`](crate::FixedWindow) is simpler.
 ///
 /// ```
 /// use tower_ratelimit::{CalendarWindow, Limit, Weekday};
@@ -32,94 +32,90 @@ use crate::record::Record;
 ///
 /// # Where windows begin
 ///
-/// A window holds all instants from its start, included, to the start of the next one, excluded. It starts at the
-/// first instant at which it is, by the clocks of the zone, one of these dates or a later one:
+/// A window begins at the first instant that is, by the clocks of the time zone, on one of these dates or later, and ends
+/// where the next window begins:
 ///
 /// - [`daily`](Self::daily): every day,
-/// - [`weekly`](Self::weekly): every day that is that weekday,
-/// - [`monthly`](Self::monthly): the first of every month, or with [`from_day`](Self::from_day) that day of it;
-///   the last day of months that have fewer,
+/// - [`weekly`](Self::weekly): every day that is the given weekday,
+/// - [`monthly`](Self::monthly): the first of every month, or the day set by [`from_day`](Self::from_day): in shorter
+///   months, their last day,
 /// - [`yearly`](Self::yearly): every 1 January.
 ///
-/// So a day has 23 hours if clocks are put forward in it, and 25 if they are put back. Where midnight itself is
-/// skipped, the day starts with the first instant after; where it comes twice, with the first one. A date that is
-/// skipped altogether (30 December 2011 in Samoa) has no window: one that would have started with it starts
-/// with the next date. Where clocks are put back over midnight, the new day has begun all the same, and the minutes
-/// that come again are part of it.
+/// A day in which clocks are set forward has 23 hours, one in which they are set back has 25. A day whose midnight is
+/// skipped begins with the first instant after the gap, and one with two midnights begins with the first. Once a new day
+/// has begun, it includes the minutes that are repeated when clocks are set back over midnight. A date that is skipped
+/// altogether (30 December 2011 in Samoa) has no window: one that would begin on it begins on the next date.
 ///
-/// Dates are those of the Gregorian calendar, zones have the rules of the IANA's database as it was when the
-/// zone was first named: the system's, or else the one that comes with this crate. From the end of
-/// the year 9999 on, zones keep the offset that they have then. A window that has counted something goes
-/// on until the end that it had when it began to, should another process have other rules. All else is as with
-/// a [`FixedWindow`](crate::FixedWindow).
+/// Dates are those of the Gregorian calendar. Time zones follow the IANA database as it was when the zone was first
+/// used: the system's, or else the one that is compiled in. After the year 9999, they keep their last offset. A window
+/// with a count keeps the end that it had when it began, even if another process has other rules.
 ///
 /// # On Redis
 ///
-/// It is Redis' clock that says which window counts. As no script knows calendars, a request brings the edges
-/// of four windows: the present one by this machine's clock, the one before, and the two after. If Redis' clock is in
-/// none of these, nothing is charged, and the request goes there again, with the edges around what that clock
-/// said: a second round trip, for machines whose clock is off by more than a window.
+/// Redis' clock decides which window is current. As scripts know no calendars, a request carries the boundaries of four
+/// windows: the current one by this machine's clock, the one before, and the two after. If Redis' clock is in none
+/// of them, nothing is charged, and the request is sent again with the boundaries around Redis' clock: a second round
+/// trip, for machines whose clock is off by more than a window.
 ///
-/// Limits of the same name and algorithm share what their keys have used if they have the same unit, first
-/// day and zone, by its name.
+/// Limits of the same name share their keys' counts if they have the same unit, first day and time zone (by name).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct CalendarWindow {
     pub(crate) limit: u32,
     pub(crate) calendar: Calendar,
 }
 
-/// A constructor that panics, and one that doesn't.
+/// A constructor that panics, and its fallible version.
 macro_rules! constructors {
     ($(#[doc = $doc:literal])* $name:ident, $try_name:ident, ($($first:ident: $type:ty)?), $unit:expr) => {
         $(#[doc = $doc])*
         ///
         /// # Panics
         ///
-        /// When `limit` is 0; at compile time in a constant.
+        /// If `limit` is 0: at compile time in a constant.
         #[doc = concat!("[`", stringify!($try_name), "`](Self::", stringify!($try_name), ") returns an error instead.")]
         #[must_use]
         #[track_caller]
         pub const fn $name(limit: u32 $(, $first: $type)?) -> Self {
-            Self { limit: checked!(quota::tokens("limit", limit)), calendar: Calendar::of($unit) }
+            Self { limit: checked!(quota::tokens("limit", limit)), calendar: Calendar::new($unit) }
         }
 
-        #[doc = concat!("Like [`", stringify!($name), "`](Self::", stringify!($name), "), for a limit that is not")]
-        /// known to be right.
+        #[doc = concat!("Fallible version of [`", stringify!($name), "`](Self::", stringify!($name), "), for limits from a")]
+        /// configuration.
         ///
         /// # Errors
         ///
-        /// When `limit` is 0.
+        /// If `limit` is 0.
         pub fn $try_name(limit: u32 $(, $first: $type)?) -> Result<Self, ConfigError> {
-            Ok(Self { limit: quota::tokens("limit", limit)?, calendar: Calendar::of($unit) })
+            Ok(Self { limit: quota::tokens("limit", limit)?, calendar: Calendar::new($unit) })
         }
     };
 }
 
 impl CalendarWindow {
     constructors!(
-        /// At most `limit` tokens, from 1, in each day.
+        /// Allows `limit` tokens, at least 1, per day.
         daily, try_daily, (), Unit::Day
     );
     constructors!(
-        /// At most `limit` tokens, from 1, in each week, which begins with the day `first`.
+        /// Allows `limit` tokens, at least 1, per week. Weeks begin on the day `first`.
         weekly, try_weekly, (first: Weekday), Unit::Week(first)
     );
     constructors!(
-        /// At most `limit` tokens, from 1, in each month: from its first day, unless
-        /// [`from_day`](Self::from_day) says otherwise.
+        /// Allows `limit` tokens, at least 1, per month. Months begin on their first day, or on the day set by
+        /// [`from_day`](Self::from_day).
         monthly, try_monthly, (), Unit::Month(1)
     );
     constructors!(
-        /// At most `limit` tokens, from 1, in each year, from 1 January.
+        /// Allows `limit` tokens, at least 1, per year. Years begin on 1 January.
         yearly, try_yearly, (), Unit::Year
     );
 
-    /// Months begin with this day of the month, from 1 to 31: a billing day. In months that have fewer, with
-    /// their last one: from the 31st, that is 28 February, 31 March, 30 April.
+    /// Sets the day of the month on which months begin, from 1 to 31: a billing day. Shorter months begin on their last
+    /// day: with 31, that is 28 February, 31 March, 30 April.
     ///
     /// # Panics
     ///
-    /// When there is no such day, or windows are not months; at compile time in a constant.
+    /// If there is no such day, or windows are not months: at compile time in a constant.
     /// [`try_from_day`](Self::try_from_day) returns an error instead.
     #[must_use]
     #[track_caller]
@@ -127,17 +123,17 @@ impl CalendarWindow {
         Self { calendar: checked!(self.calendar.starting(day)), ..self }
     }
 
-    /// Like [`from_day`](Self::from_day), for a day that is not known to be right.
+    /// Fallible version of [`from_day`](Self::from_day), for days from a configuration.
     ///
     /// # Errors
     ///
-    /// When there is no such day, or windows are not months.
+    /// If there is no such day, or windows are not months.
     pub fn try_from_day(self, day: u8) -> Result<Self, ConfigError> {
         Ok(Self { calendar: self.calendar.starting(day)?, ..self })
     }
 
-    /// Windows begin where it is midnight there: in a time zone of the IANA's database (`"Europe/Berlin"`, `"UTC"`),
-    /// in any case.
+    /// Sets the time zone in which windows begin, by its name in the IANA database (`"Europe/Berlin"`, `"UTC"`), in upper
+    /// or lower case. Defaults to UTC.
     ///
     /// ```
     /// use tower_ratelimit::CalendarWindow;
@@ -149,7 +145,7 @@ impl CalendarWindow {
     ///
     /// # Panics
     ///
-    /// When there is no such time zone. [`try_in_zone`](Self::try_in_zone) returns an error instead.
+    /// If there is no such time zone. [`try_in_zone`](Self::try_in_zone) returns an error instead.
     #[cfg(feature = "time-zones")]
     #[must_use]
     #[track_caller]
@@ -157,14 +153,14 @@ impl CalendarWindow {
         or_panic(self.try_in_zone(zone))
     }
 
-    /// Like [`in_zone`](Self::in_zone), for a name that is not known to be right.
+    /// Fallible version of [`in_zone`](Self::in_zone), for names from a configuration.
     ///
     /// # Errors
     ///
-    /// When there is no such time zone.
+    /// If there is no such time zone.
     #[cfg(feature = "time-zones")]
     pub fn try_in_zone(self, zone: &str) -> Result<Self, ConfigError> {
-        let zone = if zone.eq_ignore_ascii_case("UTC") { Zone::Utc } else { Zone::Named(Named::find(zone)?) };
+        let zone = if zone.eq_ignore_ascii_case("UTC") { Zone::Utc } else { Zone::Named(NamedZone::find(zone)?) };
         Ok(Self { calendar: self.calendar.in_zone(zone), ..self })
     }
 
@@ -176,15 +172,15 @@ impl CalendarWindow {
         self.calendar.longest() as u128 * SECOND as u128
     }
 
-    /// How long the window is, in µs, that holds `now`.
+    /// The length of the window that contains `now`, in µs.
     pub(super) fn window_at(&self, now: u64) -> u128 {
         let (start, end) = self.calendar.window(seconds(now));
         (end - start) as u128 * u128::from(SECOND)
     }
 
     pub(super) fn share(self, parts: u32) -> Self {
-        let (limit, every) = share::window(self.limit, self.calendar.every().into(), parts);
-        Self { limit, calendar: self.calendar.of_every(every) }
+        let (limit, every) = size::share_of_window(self.limit, self.calendar.every().into(), parts);
+        Self { limit, calendar: self.calendar.with_every(every) }
     }
 
     pub(super) const fn size(&self) -> Size {
@@ -196,11 +192,7 @@ impl CalendarWindow {
     }
 
     pub(super) const fn raised(self, percent: u32) -> Self {
-        Self { limit: share::raised(self.limit, percent), ..self }
-    }
-
-    pub(super) const fn calendar(&self) -> Calendar {
-        self.calendar
+        Self { limit: size::raised(self.limit, percent), ..self }
     }
 }
 
@@ -210,17 +202,15 @@ fn seconds(micros: u64) -> i64 {
     (micros / SECOND) as i64
 }
 
-impl Windows for CalendarWindow {
-    #[inline(always)]
-    fn most(&self) -> u64 {
+impl AlignedWindow for CalendarWindow {
+    fn limit(&self) -> u64 {
         self.capacity()
     }
 
-    #[inline(always)]
-    fn current(&self, record: &Record, now: u64) -> (u64, u64) {
-        // A window goes on until the end that it was begun with.
-        if record.until > now {
-            return (record.until, record.detail);
+    fn current(&self, state: &CompactState, now: u64) -> (u64, u64) {
+        // A window keeps the end that it began with.
+        if state.expires_at > now {
+            return (state.expires_at, state.detail);
         }
         (self.calendar.end(seconds(now)) as u64 * SECOND, 0)
     }

@@ -1,18 +1,18 @@
-//! A counter for each aligned window.
+//! A counter per aligned window.
 
-use super::shape::window_constructors;
-use super::windows::Windows;
-use crate::record::Record;
+use super::aligned_window::AlignedWindow;
+use super::macros::window_constructors;
+use super::state::CompactState;
 
-/// At most `limit` tokens in each window of `period`. Windows start at the multiples of `period`
-/// since the Unix epoch, so that a window of a day is a day of UTC. For months, or days elsewhere, there is
+/// At most `limit` tokens in each window of `period`. Windows are aligned to multiples of `period` since the Unix
+/// epoch, so that a window of a day is a day in UTC. For months, or for days in other time zones, use a
 /// [`CalendarWindow`](crate::CalendarWindow).
 ///
-/// - **Admits at most**: `limit` in a window; twice that across the edge of two, if a client
-///   spends one window's tokens at its end and the next one's at its start.
-/// - **Remembers**: 16 bytes a key: the window and its count.
-/// - **Choose it when** people think in windows ("10,000 a day"), or when cost matters most and a
-///   burst at the edge does no harm.
+/// - **Admits at most** `limit` tokens per window, and twice that across a boundary, if a client spends one window at its
+///   end and the next at its start.
+/// - **Keeps** 16 bytes per key: the end of the window, and its count.
+/// - **Choose it** for rules that are stated in windows ("10,000 a day"), or when cost matters most and a burst at a
+///   boundary does no harm.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,28 +27,21 @@ pub struct FixedWindow {
     pub(crate) period: u64,
 }
 
-window_constructors!(FixedWindow, "each aligned");
+window_constructors!(FixedWindow, "each aligned window of", "each");
 
 impl FixedWindow {
-    const fn of(limit: u32, period: u64) -> Self {
+    const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period }
     }
 }
 
-impl Windows for FixedWindow {
-    #[inline(always)]
-    fn most(&self) -> u64 {
+impl AlignedWindow for FixedWindow {
+    fn limit(&self) -> u64 {
         self.capacity()
     }
 
-    #[inline(always)]
-    fn current(&self, record: &Record, now: u64) -> (u64, u64) {
+    fn current(&self, state: &CompactState, now: u64) -> (u64, u64) {
         let end = now - now % self.period + self.period;
-        if record.until < end {
-            (end, 0)
-        } else {
-            // This window, or a later one after a clock stepped back.
-            (record.until, record.detail)
-        }
+        if state.expires_at < end { (end, 0) } else { (state.expires_at, state.detail) }
     }
 }

@@ -1,22 +1,22 @@
-//! A bucket that leaks: the meter.
+//! A leaky bucket as a meter.
 
-use super::drain::Drain;
-use super::shape::bucket_constructors;
+use super::gcra::Gcra;
+use super::macros::bucket_constructors;
 
-/// A bucket that holds `capacity` tokens, empty at first. A request pours its cost in, `amount`
-/// leak out evenly per `interval`, and what would spill over is denied.
+/// A bucket that holds up to `capacity` tokens, is empty at first, and leaks `amount` tokens per `interval`,
+/// continuously. A request adds its cost, and is denied if the bucket would overflow.
 ///
-/// - **Admits at most**: `capacity` + `amount` · span / interval in any span.
-/// - **Remembers**: 16 bytes a key: the instant at which the bucket is empty again.
-/// - **Choose it when** you think in levels rather than allowances: it is a
-///   [`TokenBucket`](crate::TokenBucket) seen from the other side, and decides alike. To smooth
-///   traffic instead of cutting it off, use a [`LeakyBucketQueue`](crate::LeakyBucketQueue).
+/// - **Admits at most** `capacity` + `amount` · span / `interval` tokens in any span.
+/// - **Keeps** 16 bytes per key: the instant at which the bucket is empty again, and the rate.
+/// - **Choose it** when you think in levels rather than allowances. It is the mirror image of a continuous
+///   [`TokenBucket`](crate::TokenBucket), and decides alike. To delay requests rather than deny them, use a
+///   [`LeakyBucketQueue`](crate::LeakyBucketQueue).
 ///
 /// ```
 /// use std::time::Duration;
 /// use tower_ratelimit::LeakyBucket;
 ///
-/// // Three at once; then one leaks every 20 seconds.
+/// // Holds three tokens, and leaks one every 20 seconds.
 /// let bucket = LeakyBucket::new(3, 1, Duration::from_secs(20));
 /// # let _ = bucket;
 /// ```
@@ -27,10 +27,10 @@ pub struct LeakyBucket {
     pub(crate) interval: u64,
 }
 
-bucket_constructors!(LeakyBucket, burst, "in the bucket at most", "leak out");
+bucket_constructors!(LeakyBucket, burst, "in the bucket", "leak");
 
 impl LeakyBucket {
-    const fn of(capacity: u32, amount: u32, interval: u64) -> Self {
+    const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {
         Self { capacity, amount, interval }
     }
 
@@ -39,14 +39,14 @@ impl LeakyBucket {
     }
 
     pub(super) fn window(&self) -> u128 {
-        self.drain().span()
+        self.gcra().window()
     }
 
     pub(super) fn share(self, parts: u32) -> Self {
-        self.even_share(parts)
+        self.continuous_share(parts)
     }
 
-    pub(super) fn drain(&self) -> Drain {
-        Drain::new(self.capacity(), self.amount, self.interval)
+    pub(super) fn gcra(&self) -> Gcra {
+        Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval }
     }
 }

@@ -1,59 +1,60 @@
-//! A log of what was taken and when: what both exact sliding windows share.
+//! A log of charges: what sliding logs and sliding windows have in common.
 //!
-//! Time is cut into buckets of `width` µs, and a token counts for a `period` of whole ones: its own and
-//! those that follow. A log of every request is that with buckets of 1 µs.
+//! Time is divided into buckets of `width` µs. A token counts in the bucket of its charge and in those that follow, for
+//! a `period` in all. A log of every request has buckets of 1 µs.
 
-use super::{Room, Standing};
-use crate::record::Record;
+use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
+use super::state::ChargeMark;
 
-/// What was taken in each bucket in which something was taken. Most decisions are about the oldest and the newest
-/// only, which are at hand; what lies between is on the heap.
+/// The charges of a key, summed up by bucket. Buckets without charges have no entry.
 ///
-/// Totals count modulo 2^32: all that counts at a time is less.
+/// Most decisions need the oldest and the newest entry only, which are stored inline; the others are on the heap.
+/// Entries hold running totals rather than counts, so that a sum is a difference, and a binary search finds the entry
+/// with which a given number of tokens has expired. Totals are modulo 2^32, as fewer tokens count at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
-    /// The instant, in µs, from which the log means nothing any more: a period after the start of its newest bucket.
-    pub(crate) until: u64,
-    /// The start of its oldest bucket.
+    /// The instant, in µs, from which nothing counts: a period after the start of the newest bucket.
+    pub(crate) expires_at: u64,
+    /// The start of the oldest bucket that counts, in µs.
     oldest: u64,
-    /// All that was ever taken before that one.
+    /// The total before that bucket.
     base: u32,
-    /// All that was ever taken.
+    /// The total.
     total: u32,
-    /// All entries but the newest, oldest first. Those before `oldest` are forgotten: they are there until their
-    /// room is needed.
+    /// All entries but the newest, oldest first. Those before `oldest` have expired, and stay until their room is
+    /// needed.
     older: Vec<Entry>,
 }
 
-// Packed, as padding would be a quarter of it.
+// Packed: padding would take a quarter of it.
 #[derive(Clone, Copy, Debug)]
 #[repr(Rust, packed(4))]
 struct Entry {
-    /// When its bucket began, in µs.
+    /// The start of the bucket, in µs.
     start: u64,
-    /// All that was ever taken up to and in this bucket: sums are differences, found by binary search.
+    /// The total up to and including this bucket.
     total: u32,
 }
 
 impl Log {
-    /// Bytes on the heap.
+    /// The bytes allocated on the heap.
     pub(crate) fn heap(&self) -> usize {
         self.older.capacity() * size_of::<Entry>()
     }
 
-    /// The total before the older entry at `index`, or before the newest one.
-    fn before(&self, index: usize) -> u32 {
+    /// The total before the entry at `index` of the older ones, or before the newest one.
+    fn total_before(&self, index: usize) -> u32 {
         index.checked_sub(1).map_or(self.base, |last| self.older[last].total)
     }
 
-    /// Notes that nothing before the bucket of `view` counts.
-    fn forget(&mut self, view: &View) {
+    /// Forgets what expired before `view`.
+    fn expire(&mut self, view: &View) {
         (self.oldest, self.base) = (view.oldest, view.base);
-        let left = self.older.len() - view.past;
-        // Small ones are left alone: they would only be allocated again.
+        let left = self.older.len() - view.expired;
+        // Small allocations are kept: they would only be made again.
         let is_wide = self.older.capacity() > 32 && left < self.older.capacity() / 4;
         if left == 0 || is_wide {
-            self.older.drain(..view.past);
+            self.older.drain(..view.expired);
         }
         if is_wide {
             self.older.shrink_to(left * 2);
@@ -62,184 +63,110 @@ impl Log {
 
     fn push(&mut self, entry: Entry) {
         if self.older.len() == self.older.capacity() {
-            // What is forgotten makes room, if it is enough for all that has to be moved.
-            let forgotten = self.older.partition_point(|entry| entry.start < self.oldest);
-            if forgotten * 16 >= self.older.len() {
-                self.older.drain(..forgotten);
+            // Expired entries make room, if there are enough of them to pay for moving the others.
+            let expired = self.older.partition_point(|entry| entry.start < self.oldest);
+            if expired * 16 >= self.older.len() {
+                self.older.drain(..expired);
             }
         }
         self.older.push(entry);
     }
 }
 
-/// The rule over a log.
+/// A limit on the tokens of a log.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct LogWindow {
     pub(crate) limit: u64,
+    /// The length of a bucket, in µs: a divisor of the period.
     pub(crate) width: u64,
+    /// In µs.
     pub(crate) period: u64,
 }
 
 /// The part of a log that counts at an instant.
 struct View {
-    /// The start of the bucket that counts as the present one.
-    present: u64,
+    /// The start of the current bucket.
+    current: u64,
     /// The start of the first bucket that counts.
     oldest: u64,
-    /// All that was taken before that one.
+    /// The total before that bucket.
     base: u32,
-    /// How many of the older entries are known not to count.
-    past: usize,
-    /// How many tokens count.
+    /// How many of the older entries have expired.
+    expired: usize,
+    /// The tokens that count.
     used: u64,
 }
 
-impl Span {
-    /// When the newest bucket of a log began.
+impl RateAlgorithm<Log> for LogWindow {
     #[inline]
-    fn newest(&self, log: &Log) -> u64 {
-        log.until.saturating_sub(self.period)
-    }
-
-    #[inline]
-    fn view(&self, log: &Log, now: u64) -> View {
-        // A newer entry than the clock's bucket was left before the clock stepped back: time stands
-        // still until then.
-        let present = (now - now % self.width).max(self.newest(log));
-        // The first one counts, mostly: there is nothing to search.
-        if log.oldest + self.period > present {
-            let used = log.total.wrapping_sub(log.base).into();
-            return View { present, oldest: log.oldest, base: log.base, past: 0, used };
-        }
-        self.view_behind(log, present)
-    }
-
-    /// The same of a log whose first entries don't count.
-    #[inline(never)]
-    fn view_behind(&self, log: &Log, present: u64) -> View {
-        if log.until <= present {
-            return View { present, oldest: present, base: log.total, past: log.older.len(), used: 0 };
-        }
-        let past = log.older.partition_point(|entry| entry.start + self.period <= present);
-        let oldest = log.older.get(past).map_or(self.newest(log), |entry| entry.start);
-        let base = log.before(past);
-        View { present, oldest, base, past, used: log.total.wrapping_sub(base).into() }
-    }
-
-    /// How long until `tokens` of those that count no longer do.
-    #[inline]
-    fn freed(&self, log: &Log, view: &View, tokens: u64, now: u64) -> u128 {
-        // Each entry holds some, so that the first to pass frees one, and all have passed with the last.
-        let bucket = match tokens {
-            0..=1 => view.oldest,
-            _ if tokens >= view.used => self.newest(log),
-            _ => self.search(log, view, tokens),
-        };
-        u128::from((bucket + self.period).saturating_sub(now))
-    }
-
-    /// The start of the bucket with which `tokens` of those that count no longer do.
-    #[inline(never)]
-    fn search(&self, log: &Log, view: &View, tokens: u64) -> u64 {
-        let freed = |entry: &Entry| u64::from(entry.total.wrapping_sub(view.base));
-        let index = log.older.partition_point(|entry| entry.start < view.oldest || freed(entry) < tokens);
-        log.older.get(index).map_or(self.newest(log), |entry| entry.start)
-    }
-
-    pub(super) fn peek(&self, log: &Log, now: u64, cost: u64) -> Room {
-        self.room(log, &self.view(log, now), now, cost)
-    }
-
-    fn room(&self, log: &Log, view: &View, now: u64, cost: u64) -> Room {
-        let Some(most) = self.limit.checked_sub(cost) else { return Room::Never };
-        match view.used.checked_sub(most) {
-            None | Some(0) => Room::NOW,
-            Some(over) => Room::After(self.freed(log, view, over, now)),
-        }
-    }
-
-    pub(super) fn commit(&self, log: &mut Log, now: u64, cost: u64) -> Record {
+    fn peek(&self, log: &Log, now: u64, cost: u64) -> Availability {
         let view = self.view(log, now);
-        self.append(log, &view, cost)
+        let Some(most) = self.limit.checked_sub(cost) else { return Availability::Never };
+        match view.used.checked_sub(most) {
+            None | Some(0) => Availability::NOW,
+            Some(excess) => Availability::After(self.time_until_expired(log, &view, excess, now)),
+        }
     }
 
-    /// Takes `cost` in the present bucket, and forgets what is before the first one that counts.
+    /// The mark is the start of the bucket.
     #[inline]
-    fn append(&self, log: &mut Log, view: &View, cost: u64) -> Record {
+    fn commit(&self, log: &mut Log, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
+        let view = self.view(log, now);
         let newest = self.newest(log);
-        if view.past > 0 || view.oldest != log.oldest {
-            log.forget(view);
+        if view.expired > 0 || view.oldest != log.oldest {
+            log.expire(&view);
         }
         if view.used == 0 {
-            log.oldest = view.present;
-        } else if newest != view.present {
+            log.oldest = view.current;
+        } else if newest != view.current {
             log.push(Entry { start: newest, total: log.total });
         }
         // No more than the limit, which fits.
         log.total = log.total.wrapping_add(cost as u32);
-        log.until = view.present + self.period;
-        Record { until: view.present, detail: 0 }
+        log.expires_at = view.current + self.period;
+        let snapshot = QuotaSnapshot {
+            remaining: self.limit - view.used - cost,
+            more_after: Some((log.oldest + self.period).saturating_sub(now).into()),
+            reset_after: log.expires_at.saturating_sub(now).into(),
+        };
+        (ChargeMark { at: view.current, detail: 0 }, snapshot)
     }
 
-    pub(super) fn take(&self, log: &mut Log, now: u64, cost: u64) -> (Record, Standing) {
-        let mark = self.commit(log, now, cost);
-        (mark, self.standing(log, now))
-    }
-
-    /// Takes `cost` if there is room, with one look at the log.
-    #[inline(always)]
-    pub(super) fn take_at_once(&self, log: &mut Log, now: u64, cost: u64) -> Option<(Room, Record, Standing)> {
+    #[inline]
+    fn snapshot(&self, log: &Log, now: u64) -> QuotaSnapshot {
         let view = self.view(log, now);
-        let remaining = self.limit.checked_sub(view.used)?.checked_sub(cost)?;
-        let mark = self.append(log, &view, cost);
-        // Each entry holds some, so that the first to pass makes room, and all have passed with the last.
-        let more_after = Some((log.oldest + self.period).saturating_sub(now).into());
-        let reset_after = log.until.saturating_sub(now).into();
-        Some((Room::NOW, mark, Standing { remaining, more_after, reset_after }))
-    }
-
-    pub(super) fn standing(&self, log: &Log, now: u64) -> Standing {
-        self.left(log, &self.view(log, now), now)
-    }
-
-    fn left(&self, log: &Log, view: &View, now: u64) -> Standing {
-        let used = view.used;
-        if used == 0 {
-            return Standing::untouched(self.limit);
+        if view.used == 0 {
+            return QuotaSnapshot::unused(self.limit);
         }
-        let over = used.saturating_sub(self.limit);
-        Standing {
-            remaining: self.limit.saturating_sub(used),
-            more_after: Some(self.freed(log, view, over + 1, now)),
-            reset_after: self.freed(log, view, used, now),
+        let excess = view.used.saturating_sub(self.limit);
+        QuotaSnapshot {
+            remaining: self.limit.saturating_sub(view.used),
+            more_after: Some(self.time_until_expired(log, &view, excess + 1, now)),
+            reset_after: log.expires_at.saturating_sub(now).into(),
         }
     }
 
-    /// It has no rate.
-    pub(super) fn adopt(&self, _: &mut Log, _: u64) {}
-
-    /// Takes `cost` out of the bucket that `mark` names. Later buckets are untouched, but for
-    /// their running totals: this takes as long as there are later ones.
-    pub(super) fn refund(&self, log: &mut Log, mark: Record, now: u64, cost: u64) {
+    /// Takes `cost` out of the bucket of the charge, which takes time in proportion to the number of later entries.
+    fn refund(&self, log: &mut Log, mark: ChargeMark, now: u64, cost: u64) {
         let View { oldest, used, .. } = self.view(log, now);
-        let bucket = mark.until;
+        let bucket = mark.at;
         if used == 0 || bucket < oldest {
             return;
         }
         let newest = self.newest(log);
         let index = log.older.partition_point(|entry| entry.start < bucket);
         let is_newest = index == log.older.len();
-        let (start, upto) = log.older.get(index).map_or((newest, log.total), |entry| (entry.start, entry.total));
+        let (start, total) = log.older.get(index).map_or((newest, log.total), |entry| (entry.start, entry.total));
         if start != bucket {
             return;
         }
-        let taken = upto.wrapping_sub(log.before(index));
-        let back = u64::from(taken).min(cost) as u32;
+        let charged = total.wrapping_sub(log.total_before(index));
+        let back = u64::from(charged).min(cost) as u32;
         for entry in &mut log.older[index..] {
             entry.total = entry.total.wrapping_sub(back);
         }
         log.total = log.total.wrapping_sub(back);
-        if back < taken {
+        if back < charged {
             return;
         }
         if !is_newest {
@@ -250,26 +177,78 @@ impl Span {
         } else if bucket == log.oldest {
             *log = Log::default();
         } else if let Some(last) = log.older.pop() {
-            log.until = last.start + self.period;
+            log.expires_at = last.start + self.period;
         }
     }
+}
 
-    /// The log of these entries, oldest first, each with an instant of its bucket, all that was taken up to and in that,
-    /// and what was taken in it; `None` if they are in no order. The first is the oldest that counts.
-    #[allow(dead_code, reason = "for stores outside this process")]
-    pub(crate) fn rebuild(&self, entries: &[(u64, [u32; 2])]) -> Option<Log> {
+impl LogWindow {
+    /// The start of the newest bucket of a log.
+    #[inline]
+    fn newest(&self, log: &Log) -> u64 {
+        log.expires_at.saturating_sub(self.period)
+    }
+
+    #[inline]
+    fn view(&self, log: &Log, now: u64) -> View {
+        // If the clock has stepped back behind the newest bucket, time stands still in that.
+        let current = (now - now % self.width).max(self.newest(log));
+        // Usually the oldest entry still counts.
+        if log.oldest + self.period > current {
+            let used = log.total.wrapping_sub(log.base).into();
+            return View { current, oldest: log.oldest, base: log.base, expired: 0, used };
+        }
+        self.view_past_expired(log, current)
+    }
+
+    /// The view of a log whose oldest entries have expired.
+    #[inline(never)]
+    fn view_past_expired(&self, log: &Log, current: u64) -> View {
+        if log.expires_at <= current {
+            return View { current, oldest: current, base: log.total, expired: log.older.len(), used: 0 };
+        }
+        let expired = log.older.partition_point(|entry| entry.start + self.period <= current);
+        let oldest = log.older.get(expired).map_or(self.newest(log), |entry| entry.start);
+        let base = log.total_before(expired);
+        View { current, oldest, base, expired, used: log.total.wrapping_sub(base).into() }
+    }
+
+    /// The time until `tokens` of those that count have expired, in µs.
+    #[inline]
+    fn time_until_expired(&self, log: &Log, view: &View, tokens: u64, now: u64) -> u128 {
+        // Every entry holds at least one token.
+        let bucket = match tokens {
+            0..=1 => view.oldest,
+            _ if tokens >= view.used => self.newest(log),
+            _ => self.last_of(log, view, tokens),
+        };
+        u128::from((bucket + self.period).saturating_sub(now))
+    }
+
+    /// The start of the bucket that holds the last of the first `tokens` that count.
+    #[inline(never)]
+    fn last_of(&self, log: &Log, view: &View, tokens: u64) -> u64 {
+        let upto = |entry: &Entry| u64::from(entry.total.wrapping_sub(view.base));
+        let index = log.older.partition_point(|entry| entry.start < view.oldest || upto(entry) < tokens);
+        log.older.get(index).map_or(self.newest(log), |entry| entry.start)
+    }
+
+    /// Rebuilds a log from entries, oldest first: an instant of the bucket, the total up to and including it, and the
+    /// tokens charged in it. The first one is the oldest that counts. Returns `None` if they are out of order.
+    #[allow(dead_code, reason = "only used by stores that keep logs elsewhere")]
+    pub(crate) fn rebuild(&self, entries: impl IntoIterator<Item = (u64, u32, u32)>) -> Option<Log> {
         let mut log = Log::default();
-        for (index, &(instant, [total, taken])) in entries.iter().enumerate() {
+        for (index, (instant, total, charged)) in entries.into_iter().enumerate() {
             let start = instant - instant % self.width;
             let newest = self.newest(&log);
             if index == 0 {
-                (log.oldest, log.base) = (start, total.wrapping_sub(taken));
+                (log.oldest, log.base) = (start, total.wrapping_sub(charged));
             } else if start < newest || total.wrapping_sub(log.base) < log.total.wrapping_sub(log.base) {
                 return None;
             } else if start > newest {
                 log.older.push(Entry { start: newest, total: log.total });
             }
-            (log.until, log.total) = (start + self.period, total);
+            (log.expires_at, log.total) = (start + self.period, total);
         }
         Some(log)
     }

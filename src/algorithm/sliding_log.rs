@@ -1,16 +1,15 @@
 //! Every request of the last period.
 
-use super::log::{Log, Span};
-use super::shape::{decided_by, window_constructors};
+use super::log::LogWindow;
+use super::macros::window_constructors;
 
-/// At most `limit` tokens in any `period`, exactly: every allowed request is remembered until it
-/// is `period` old.
+/// At most `limit` tokens in any `period`, exactly: every allowed request is kept until it is `period` old.
 ///
-/// - **Admits at most**: `limit` in any period.
-/// - **Remembers**: 48 bytes a key, 12 for each further request that was allowed in the last period, and up to
-///   as much as that again for room to grow; requests of the same microsecond share them.
-/// - **Choose it when** the limit is small and must be exact: five attempts to log in, a payment.
-///   For large limits a [`SlidingWindow`](crate::SlidingWindow) is as good and remembers less.
+/// - **Admits at most** `limit` tokens in any span of `period`.
+/// - **Keeps** 48 bytes per key, 12 for each further request that was allowed in the last period, and up to twice as
+///   much while it grows. Requests of the same microsecond share an entry.
+/// - **Choose it** for small limits that must be exact: five attempts to log in, a payment. For large limits, a
+///   [`SlidingWindow`](crate::SlidingWindow) is nearly as exact, and smaller.
 ///
 /// ```
 /// use tower_ratelimit::SlidingLog;
@@ -21,20 +20,18 @@ use super::shape::{decided_by, window_constructors};
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SlidingLog {
     limit: u32,
-    period: u64,
+    pub(super) period: u64,
 }
 
-window_constructors!(SlidingLog, "any");
+window_constructors!(SlidingLog, "any span of", "any");
 
 impl SlidingLog {
-    const fn of(limit: u32, period: u64) -> Self {
+    const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period }
     }
 
-    #[inline]
-    pub(crate) fn span(&self) -> Span {
-        Span { limit: self.capacity(), width: 1, period: self.period }
+    /// A log of every request is a log of buckets of 1 µs.
+    pub(super) fn log_window(&self) -> LogWindow {
+        LogWindow { limit: self.capacity(), width: 1, period: self.period }
     }
 }
-
-decided_by!(SlidingLog, span over Log);

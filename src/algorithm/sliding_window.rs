@@ -2,37 +2,37 @@
 
 use std::time::Duration;
 
-use super::log::{Log, Span};
-use super::shape::{decided_by, window_constructors};
+use super::log::LogWindow;
+use super::macros::window_constructors;
 use crate::error::{ConfigError, Fault};
 
-/// At most `limit` tokens in the last `period`, which is cut into buckets: the present one, begun
-/// but not ended, and those before it.
+/// At most `limit` tokens in a sliding window of `period`, which is divided into buckets: the current one, and those
+/// before it.
 ///
-/// - **Admits at most**: `limit` in any span of `period` less one bucket.
-/// - **Remembers**: 48 bytes a key, 12 for each further bucket in which something was allowed, and up to as
-///   much as that again for room to grow.
-/// - **Choose it when** a window's edges would hurt and a [`SlidingLog`](crate::SlidingLog) would
-///   remember too much: the more buckets, the closer to the log, and the more it remembers.
+/// - **Admits at most** `limit` tokens in any span of `period` less one bucket.
+/// - **Keeps** 48 bytes per key, 12 for each further bucket in which a request was allowed, and up to twice as much while
+///   it grows.
+/// - **Choose it** when the boundary of a [`FixedWindow`](crate::FixedWindow) would hurt, and a
+///   [`SlidingLog`](crate::SlidingLog) would grow too large. The more buckets, the closer to the log, and the larger.
 ///
 /// ```
 /// use tower_ratelimit::SlidingWindow;
 ///
-/// // 100 an hour, counted by the minute.
+/// // 100 per hour, counted by the minute.
 /// let hourly = SlidingWindow::per_hour(100).buckets(60);
 /// # let _ = hourly;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct SlidingWindow {
     limit: u32,
-    period: u64,
-    buckets: u32,
+    pub(super) period: u64,
+    pub(super) buckets: u32,
 }
 
-window_constructors!(SlidingWindow, "a sliding");
+window_constructors!(SlidingWindow, "a sliding window of", "a sliding");
 
 impl SlidingWindow {
-    const fn of(limit: u32, period: u64) -> Self {
+    const fn from_checked(limit: u32, period: u64) -> Self {
         let mut buckets = 10;
         while !period.is_multiple_of(buckets as u64) {
             buckets -= 1;
@@ -40,45 +40,38 @@ impl SlidingWindow {
         Self { limit, period, buckets }
     }
 
-    /// Into how many buckets the period is cut: 10 at first, or fewer where the period does not
-    /// divide into 10. One makes it a [`FixedWindow`](crate::FixedWindow).
+    /// Sets the number of buckets, from 1. Defaults to 10, or the largest smaller number that divides the period. With
+    /// one bucket, the limit decides as a [`FixedWindow`](crate::FixedWindow).
     ///
     /// # Panics
     ///
-    /// When the period does not divide into that many buckets of whole microseconds; at compile
-    /// time in a constant. [`try_buckets`](Self::try_buckets) returns an error instead.
+    /// If the period does not divide into that many buckets of whole microseconds: at compile time in a constant.
+    /// [`try_buckets`](Self::try_buckets) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn buckets(mut self, buckets: u32) -> Self {
-        self.buckets = crate::quota::checked!(self.divides(buckets));
+        self.buckets = crate::quota::checked!(self.checked_buckets(buckets));
         self
     }
 
-    /// Like [`buckets`](Self::buckets), for a number that is not known to be right.
+    /// Fallible version of [`buckets`](Self::buckets), for numbers from a configuration.
     ///
     /// # Errors
     ///
-    /// When the period does not divide into that many buckets of whole microseconds.
+    /// If the period does not divide into that many buckets of whole microseconds.
     pub fn try_buckets(mut self, buckets: u32) -> Result<Self, ConfigError> {
-        self.buckets = self.divides(buckets)?;
+        self.buckets = self.checked_buckets(buckets)?;
         Ok(self)
     }
 
-    const fn divides(&self, buckets: u32) -> Result<u32, Fault> {
+    const fn checked_buckets(&self, buckets: u32) -> Result<u32, Fault> {
         if buckets == 0 || !self.period.is_multiple_of(buckets as u64) {
             return Err(Fault::Buckets { period: Duration::from_micros(self.period), buckets });
         }
         Ok(buckets)
     }
 
-    pub(super) const fn parts(&self) -> u32 {
-        self.buckets
-    }
-
-    #[inline]
-    pub(crate) fn span(&self) -> Span {
-        Span { limit: self.capacity(), width: self.period / u64::from(self.buckets), period: self.period }
+    pub(super) fn log_window(&self) -> LogWindow {
+        LogWindow { limit: self.capacity(), width: self.period / u64::from(self.buckets), period: self.period }
     }
 }
-
-decided_by!(SlidingWindow, span over Log);

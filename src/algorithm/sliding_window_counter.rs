@@ -1,18 +1,18 @@
-//! A counter for this window and a weighted one for the window before.
+//! A counter for the current window, and a weighted one for the previous window.
 
-use super::ratio::{mul_div, mul_div_ceil};
-use super::shape::window_constructors;
-use super::{Exact, Room, Standing};
-use crate::record::Record;
+use super::macros::window_constructors;
+use super::mul_div::{mul_div, mul_div_ceil};
+use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
+use super::state::{ChargeMark, CompactState};
 
-/// At most `limit` tokens in a sliding `period`, estimated: what this aligned window counts, plus
-/// what the window before counted times the share of it that the sliding one still covers.
+/// At most `limit` tokens in a sliding window of `period`, estimated from two aligned ones: the count of the current
+/// window, plus the count of the previous window times the share of it that the sliding window still covers.
 ///
-/// - **Admits at most**: `limit` in any period, if the last window's requests were evenly spread,
-///   which they are taken to be; close to that in practice, and never over twice.
-/// - **Remembers**: 16 bytes a key: two counts and their window.
-/// - **Choose it when** a [`FixedWindow`](crate::FixedWindow)'s burst at the edge would hurt and a
-///   [`SlidingLog`](crate::SlidingLog) would remember too much.
+/// - **Admits at most** `limit` tokens in any period if the requests of the previous window were evenly spread, which the
+///   estimate assumes. In practice it is close to that, and never more than twice.
+/// - **Keeps** 16 bytes per key: two counts, and their window.
+/// - **Choose it** when the burst of a [`FixedWindow`](crate::FixedWindow) at its boundary would hurt, and a
+///   [`SlidingLog`](crate::SlidingLog) would grow too large.
 ///
 /// ```
 /// use tower_ratelimit::{Rounding, SlidingWindowCounter};
@@ -28,145 +28,143 @@ pub struct SlidingWindowCounter {
     pub(crate) rounding: Rounding,
 }
 
-/// How a [`SlidingWindowCounter`] rounds the share of the window before.
+/// How a [`SlidingWindowCounter`] rounds the weighted count of the previous window.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum Rounding {
-    /// A started token counts whole: never more than the estimate allows.
+    /// Counts a fraction of a token as a whole one: never admits more than the estimate.
     #[default]
     Up,
-    /// A started token does not count.
+    /// Drops a fraction of a token.
     Down,
 }
 
-window_constructors!(SlidingWindowCounter, "a sliding");
+window_constructors!(SlidingWindowCounter, "a sliding window of", "a sliding");
 
-/// The two windows that count at an instant.
+/// The counts of the current window, which begins at `start`, and of the previous one.
+///
+/// The state encodes them as the end of the window after the current one, and both counts of 32 bits. A window in which
+/// nothing was charged leaves no trace: the previous window is then encoded as the current one.
+#[derive(Clone, Copy)]
 struct Windows {
     start: u64,
-    before: u64,
-    count: u64,
+    previous: u64,
+    current: u64,
 }
 
 impl SlidingWindowCounter {
-    const fn of(limit: u32, period: u64) -> Self {
+    const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period, rounding: Rounding::Up }
     }
 
-    /// Another rounding.
+    /// Sets the rounding. Defaults to [`Rounding::Up`].
     #[must_use]
     pub const fn rounding(mut self, rounding: Rounding) -> Self {
         self.rounding = rounding;
         self
     }
 
-    /// The windows of a record at `now`, and the instant at which to look at them: `now`, or, when
-    /// a clock stepped back, their start, at which time stands still until then.
-    #[inline]
-    fn windows(&self, record: &Record, now: u64) -> (Windows, u64) {
+    /// Returns the windows that count at `now`, and the time elapsed in the current one. If the clock has stepped back
+    /// before the windows of the state, no time has elapsed in them.
+    fn windows(&self, state: &CompactState, now: u64) -> (Windows, u64) {
         let start = now - now % self.period;
-        // A record means something until the window after its own has passed.
-        let own = record.until.saturating_sub(2 * self.period);
-        let [before, count] = [record.detail >> 32, record.detail & u64::from(u32::MAX)];
-        if record.until <= start {
-            (Windows { start, before: 0, count: 0 }, now)
-        } else if record.until <= start + self.period {
-            (Windows { start, before: count, count: 0 }, now)
+        let [previous, current] = [state.detail >> 32, state.detail & u64::from(u32::MAX)];
+        if state.expires_at <= start {
+            (Windows { start, previous: 0, current: 0 }, now - start)
+        } else if state.expires_at <= start + self.period {
+            (Windows { start, previous: current, current: 0 }, now - start)
         } else {
-            let start = own.max(start);
-            (Windows { start, before, count }, now.max(start))
+            let start = start.max(state.expires_at.saturating_sub(2 * self.period));
+            (Windows { start, previous, current }, now.saturating_sub(start))
         }
     }
 
-    #[inline]
-    fn record(&self, windows: &Windows) -> Record {
-        match *windows {
-            Windows { before: 0, count: 0, .. } => Record::EMPTY,
-            // The window before, seen as its own.
-            Windows { start, before, count: 0 } => Record { until: start + self.period, detail: before },
-            Windows { start, before, count } => Record { until: start + 2 * self.period, detail: before << 32 | count },
+    fn encode(&self, windows: Windows) -> CompactState {
+        match windows {
+            Windows { previous: 0, current: 0, .. } => CompactState::UNUSED,
+            Windows { start, previous, current: 0 } => {
+                CompactState { expires_at: start + self.period, detail: previous }
+            }
+            Windows { start, previous, current } => {
+                CompactState { expires_at: start + 2 * self.period, detail: previous << 32 | current }
+            }
         }
     }
 
-    /// What the window before still counts, `elapsed` µs into this one.
-    #[inline]
-    fn weighted(&self, before: u64, elapsed: u64) -> u64 {
-        let share = match self.rounding {
-            Rounding::Up => mul_div_ceil(before, self.period - elapsed, self.period),
-            Rounding::Down => mul_div(before, self.period - elapsed, self.period),
+    /// The tokens that count when `elapsed` µs of the current window have passed.
+    fn used(&self, windows: Windows, elapsed: u64) -> u64 {
+        let covered = self.period - elapsed;
+        let weighted = match self.rounding {
+            Rounding::Up => mul_div_ceil(windows.previous, covered, self.period),
+            Rounding::Down => mul_div(windows.previous, covered, self.period),
         };
-        share as u64
+        weighted as u64 + windows.current
     }
 
-    /// How many µs into a window the one before counts `most` or less.
-    #[inline]
-    fn faded(&self, before: u64, most: u64) -> u64 {
-        if before == 0 {
+    /// The first instant at which at most `most` tokens count.
+    fn used_at_most(&self, most: u64, windows: Windows) -> u64 {
+        match most.checked_sub(windows.current) {
+            Some(most) => windows.start + self.faded_to(most, windows.previous),
+            None => windows.start + self.period + self.faded_to(most, windows.current),
+        }
+    }
+
+    /// How many µs into the next window a `count` is weighted as `most` or less.
+    fn faded_to(&self, most: u64, count: u64) -> u64 {
+        if count == 0 {
             return 0;
         }
         let covered = match self.rounding {
-            Rounding::Up => mul_div(most, self.period, before),
-            Rounding::Down => mul_div_ceil(most + 1, self.period, before) - 1,
+            Rounding::Up => mul_div(most, self.period, count),
+            Rounding::Down => mul_div_ceil(most + 1, self.period, count) - 1,
         };
-        self.period - covered.min(u128::from(self.period)) as u64
+        self.period - covered.min(self.period.into()) as u64
     }
 
-    #[inline]
-    fn used(&self, windows: &Windows, at: u64) -> u64 {
-        self.weighted(windows.before, at - windows.start) + windows.count
-    }
-
-    /// The first instant at which at most `most` tokens are used.
-    #[inline]
-    fn used_at_most(&self, most: u64, windows: &Windows) -> u64 {
-        match most.checked_sub(windows.count) {
-            Some(most) => windows.start + self.faded(windows.before, most),
-            None => windows.start + self.period + self.faded(windows.count, most),
-        }
+    fn snapshot_of(&self, windows: Windows, elapsed: u64, now: u64) -> QuotaSnapshot {
+        let used = self.used(windows, elapsed).min(self.capacity());
+        let more_after = used.checked_sub(1).map(|less| u128::from(self.used_at_most(less, windows) - now));
+        let unused_at = match windows {
+            Windows { previous: 0, current: 0, .. } => now,
+            Windows { start, current: 0, .. } => start + self.period,
+            Windows { start, .. } => start + 2 * self.period,
+        };
+        QuotaSnapshot { remaining: self.capacity() - used, more_after, reset_after: u128::from(unused_at - now) }
     }
 }
 
-impl Exact<Record> for SlidingWindowCounter {
-    #[inline(always)]
-    fn peek(&self, record: &Record, now: u64, cost: u64) -> Room {
-        let (windows, at) = self.windows(record, now);
+impl RateAlgorithm<CompactState> for SlidingWindowCounter {
+    fn peek(&self, state: &CompactState, now: u64, cost: u64) -> Availability {
+        let (windows, elapsed) = self.windows(state, now);
         match self.capacity().checked_sub(cost) {
-            None => Room::Never,
-            Some(most) if self.used(&windows, at) <= most => Room::NOW,
-            Some(most) => Room::After(u128::from(self.used_at_most(most, &windows) - now)),
+            None => Availability::Never,
+            Some(most) if self.used(windows, elapsed) <= most => Availability::NOW,
+            Some(most) => Availability::After(u128::from(self.used_at_most(most, windows) - now)),
         }
     }
 
-    #[inline(always)]
-    fn commit(&self, record: &mut Record, now: u64, cost: u64) -> Record {
-        let (mut windows, _) = self.windows(record, now);
-        windows.count += cost;
-        *record = self.record(&windows);
-        *record
+    /// The mark is the state that the charge leaves.
+    fn commit(&self, state: &mut CompactState, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
+        let (mut windows, elapsed) = self.windows(state, now);
+        windows.current += cost;
+        *state = self.encode(windows);
+        ((*state).into(), self.snapshot_of(windows, elapsed, now))
     }
 
-    #[inline(always)]
-    fn standing(&self, record: &Record, now: u64) -> Standing {
-        let (windows, at) = self.windows(record, now);
-        let used = self.used(&windows, at).min(self.capacity());
-        let grows = used.checked_sub(1).map(|less| u128::from(self.used_at_most(less, &windows) - now));
-        let until = match windows {
-            Windows { before: 0, count: 0, .. } => now,
-            Windows { start, count: 0, .. } => start + self.period,
-            Windows { start, .. } => start + 2 * self.period,
-        };
-        Standing { remaining: self.capacity() - used, more_after: grows, reset_after: u128::from(until - now) }
+    fn snapshot(&self, state: &CompactState, now: u64) -> QuotaSnapshot {
+        let (windows, elapsed) = self.windows(state, now);
+        self.snapshot_of(windows, elapsed, now)
     }
 
-    fn refund(&self, record: &mut Record, mark: Record, now: u64, cost: u64) {
-        let (mut windows, _) = self.windows(record, now);
-        let charged = mark.until.saturating_sub(2 * self.period);
+    fn refund(&self, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
+        let (mut windows, _) = self.windows(state, now);
+        let charged = mark.at.saturating_sub(2 * self.period);
         if charged == windows.start {
-            windows.count = windows.count.saturating_sub(cost);
+            windows.current = windows.current.saturating_sub(cost);
         } else if charged + self.period == windows.start {
-            windows.before = windows.before.saturating_sub(cost);
+            windows.previous = windows.previous.saturating_sub(cost);
         } else {
             return;
         }
-        *record = self.record(&windows);
+        *state = self.encode(windows);
     }
 }

@@ -16,7 +16,7 @@ use self::outcomes::Outcomes;
 pub(crate) use self::outcomes::Several;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;
-pub(crate) use self::verdict::{Room, Standing};
+use crate::algorithm::Availability;
 use crate::terms::Terms;
 use crate::time::Timestamp;
 
@@ -92,10 +92,10 @@ impl Decision {
         let outcomes = self.outcomes.as_mut_slice().iter_mut().zip(is_quota);
         let mut quotas: SmallVec<[&mut Outcome; 4]> =
             outcomes.filter_map(|(outcome, is_quota)| is_quota.then_some(outcome)).collect();
-        let wait = |outcome: &Outcome| match outcome.room() {
-            Room::Now { .. } => None,
-            Room::After(wait) => Some(wait),
-            Room::Never => Some(u128::MAX),
+        let wait = |outcome: &Outcome| match outcome.availability() {
+            Availability::Now { .. } => None,
+            Availability::After(wait) => Some(wait),
+            Availability::Never => Some(u128::MAX),
         };
         let Some(first) = quotas.iter().map(|outcome| wait(outcome)).min() else { return };
         let mut denies = false;

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::verdict::{Room, Standing, Verdict};
-use crate::algorithm::Sentence;
+use super::verdict::Verdict;
+use crate::algorithm::{Availability, ChargeMark, Lockout, QuotaSnapshot};
 use crate::hash::KeyHash;
-use crate::record::Record;
 use crate::time;
 
 /// What one limit says of a request.
@@ -16,7 +15,7 @@ use crate::time;
 pub struct Outcome {
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
-    pub(crate) mark: Record,
+    pub(crate) mark: ChargeMark,
     remaining: u64,
     /// The low 64 bits of each span, in µs.
     wait: u64,
@@ -97,7 +96,7 @@ impl Outcome {
     pub(super) const NONE: Self = Self {
         key: KeyHash::NONE,
         cost: 0,
-        mark: Record::EMPTY,
+        mark: ChargeMark::NONE,
         remaining: 0,
         wait: 0,
         more_after: 0,
@@ -110,13 +109,13 @@ impl Outcome {
     pub(crate) const LIMITS: usize = LIMIT as usize + 1;
 
     #[inline]
-    pub(crate) fn new(of: Subject, room: Room, mark: Record, standing: Standing) -> Self {
+    pub(crate) fn new(of: Subject, availability: Availability, mark: ChargeMark, snapshot: QuotaSnapshot) -> Self {
         let Subject { limit, identity, key, cost, is_enforced } = of;
-        let Standing { remaining, more_after, reset_after } = standing;
-        let (kind, wait, is_over) = match room {
-            Room::Now { delay, over } => (NOW, delay, over),
-            Room::After(after) => (AFTER, after, false),
-            Room::Never => (NEVER, 0, false),
+        let QuotaSnapshot { remaining, more_after, reset_after } = snapshot;
+        let (kind, wait, is_over) = match availability {
+            Availability::Now { delay, overage } => (NOW, delay, overage),
+            Availability::After(after) => (AFTER, after, false),
+            Availability::Never => (NEVER, 0, false),
         };
         let (grows, more_after) = (more_after.is_some(), more_after.unwrap_or_default());
         let high = [wait, more_after, reset_after].map(|span| (span >> 64) as u64 & HIGH);
@@ -135,10 +134,10 @@ impl Outcome {
 
     /// The same of a key that is under a penalty, which it may have `begun`.
     #[cold]
-    pub(crate) fn penalised(mut self, begun: Option<Sentence>) -> Self {
+    pub(crate) fn penalised(mut self, begun: Option<Lockout>) -> Self {
         self.rest |= PENALTY;
         // Nothing of it is taken that a mark could give back.
-        self.mark = begun.map_or(self.mark, Sentence::record);
+        self.mark = begun.map_or(self.mark, Lockout::to_mark);
         self
     }
 
@@ -148,8 +147,8 @@ impl Outcome {
     }
 
     /// The refusal that it begins, if it does.
-    pub(crate) fn begun(&self) -> Option<Sentence> {
-        if self.is_penalty() && !self.is_allowed() { Sentence::of(&self.mark) } else { None }
+    pub(crate) fn begun(&self) -> Option<Lockout> {
+        if self.is_penalty() && !self.is_allowed() { Lockout::from_mark(self.mark) } else { None }
     }
 
     /// Whether it alone has room.
@@ -166,20 +165,20 @@ impl Outcome {
     }
 
     #[inline]
-    pub(crate) fn room(&self) -> Room {
+    pub(crate) fn availability(&self) -> Availability {
         let Rest { kind, is_over, high: [high, ..], .. } = Rest::unpack(self.rest);
         let wait = whole(high, self.wait);
         match kind {
-            NOW => Room::Now { delay: wait, over: is_over },
-            AFTER => Room::After(wait),
-            _ => Room::Never,
+            NOW => Availability::Now { delay: wait, overage: is_over },
+            AFTER => Availability::After(wait),
+            _ => Availability::Never,
         }
     }
 
     #[inline]
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn snapshot(&self) -> QuotaSnapshot {
         let Rest { grows, high: [_, more, reset], .. } = Rest::unpack(self.rest);
-        Standing {
+        QuotaSnapshot {
             remaining: self.remaining,
             more_after: grows.then(|| whole(more, self.more_after)),
             reset_after: whole(reset, self.reset_after),
@@ -203,7 +202,7 @@ impl Outcome {
     #[must_use]
     #[inline]
     pub fn verdict(&self) -> Verdict {
-        self.room().into()
+        self.availability().into()
     }
 
     /// Whether the limit counts for the [decision](crate::Decision::verdict): one in the
@@ -241,14 +240,14 @@ impl Outcome {
     #[must_use]
     #[inline]
     pub fn more_after(&self) -> Option<Duration> {
-        self.standing().more_after.map(time::micros)
+        self.snapshot().more_after.map(time::micros)
     }
 
     /// How long until it is as if this limit had never been used, if nothing more comes.
     #[must_use]
     #[inline]
     pub fn reset_after(&self) -> Duration {
-        time::micros(self.standing().reset_after)
+        time::micros(self.snapshot().reset_after)
     }
 }
 

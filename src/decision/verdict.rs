@@ -1,7 +1,8 @@
-//! Whether there is room, and what is left.
+//! Whether there is room.
 
 use std::time::Duration;
 
+use crate::algorithm::Availability;
 use crate::time;
 
 /// Whether a limit has room for a cost.
@@ -46,50 +47,12 @@ impl Verdict {
     }
 }
 
-/// [`Verdict`] of one limit, in µs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Room {
-    /// `over`: it reaches into the limit's overage.
-    Now {
-        delay: u128,
-        over: bool,
-    },
-    After(u128),
-    Never,
-}
-
-impl Room {
-    pub(crate) const NOW: Self = Self::Now { delay: 0, over: false };
-
-    pub(crate) const fn is_now(&self) -> bool {
-        matches!(self, Self::Now { .. })
-    }
-
-    pub(crate) const fn is_after(&self) -> bool {
-        matches!(self, Self::After(_))
-    }
-}
-
-impl From<Room> for Verdict {
-    fn from(room: Room) -> Self {
-        match room {
-            Room::Now { delay, .. } => Self::Allow { delay: time::micros(delay) },
-            Room::After(after) => Self::Deny { retry_after: Some(time::micros(after)) },
-            Room::Never => Self::Deny { retry_after: None },
+impl From<Availability> for Verdict {
+    fn from(availability: Availability) -> Self {
+        match availability {
+            Availability::Now { delay, .. } => Self::Allow { delay: time::micros(delay) },
+            Availability::After(after) => Self::Deny { retry_after: Some(time::micros(after)) },
+            Availability::Never => Self::Deny { retry_after: None },
         }
-    }
-}
-
-/// What is left of a limit for one key, at one instant. In µs.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Standing {
-    pub(crate) remaining: u64,
-    pub(crate) more_after: Option<u128>,
-    pub(crate) reset_after: u128,
-}
-
-impl Standing {
-    pub(crate) const fn untouched(capacity: u64) -> Self {
-        Self { remaining: capacity, more_after: None, reset_after: 0 }
     }
 }

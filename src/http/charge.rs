@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 
 use super::headers::DraftHeaders;
 use super::shared::Shared;
-use crate::decision::{Decision, Outcome, Room};
+use crate::algorithm::Availability;
+use crate::decision::{Decision, Outcome};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Hashed, KeyBuf, Missing, Rest};
@@ -77,7 +78,7 @@ fn decided_later(pending: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> A
 /// Whether every limit lets the request go on at once. (Where one does not, it may go on all the same.)
 #[inline]
 pub(super) fn goes_on(decision: &Decision) -> bool {
-    let goes_on = |outcome: &Outcome| matches!(outcome.room(), Room::Now { delay: 0, .. });
+    let goes_on = |outcome: &Outcome| matches!(outcome.availability(), Availability::Now { delay: 0, .. });
     match decision.outcomes() {
         // Most have one.
         [outcome] => goes_on(outcome),

@@ -239,7 +239,7 @@ impl Limit {
     pub(crate) fn can_be(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
         let limit = || self.name.to_string();
         if self.algorithm.sized(algorithm.size()) != Some(*algorithm) {
-            let [is, given] = [&self.algorithm, algorithm].map(Algorithm::text);
+            let [is, given] = [&self.algorithm, algorithm].map(Algorithm::describe);
             return Err(ConfigErrorKind::AnotherKind { limit: limit(), is, given }.into());
         }
         let percent = self.overage.as_ref().map_or(0, |overage| overage.percent);

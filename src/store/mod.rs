@@ -17,12 +17,11 @@ pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore};
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, ChargeMark};
 use crate::decision::{Decision, Subject};
 use crate::error::StoreError;
 pub use crate::hash::{KeyHash, KeyHasher};
 pub use crate::node::Node;
-use crate::record::Record;
 pub use crate::terms::Terms;
 
 /// Remembers what keys have used, and decides by it.
@@ -203,5 +202,5 @@ pub struct Refund<'a> {
     /// Tokens.
     pub cost: u64,
     /// What the charge left behind.
-    pub(crate) mark: Record,
+    pub(crate) mark: ChargeMark,
 }

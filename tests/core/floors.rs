@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// The floors, from the ground up, by the modules at the crate's root.
 const FLOORS: &[(&str, &[&str])] = &[
-    ("the words", &["quota", "time", "record", "hash", "node", "error", "cidrs"]),
-    ("what is decided", &["algorithm", "terms", "decision"]),
+    ("foundation", &["quota", "time", "hash", "node", "error", "cidrs"]),
+    ("algorithms", &["algorithm"]),
+    ("decisions", &["terms", "decision"]),
     ("who remembers", &["store"]),
     (
         "what applies to a request",
@@ -31,10 +32,17 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("HTTP", &["http"]),
 ];
 
-/// What all algorithms may use of the files next to them: what is no algorithm.
-const SHARED_BY_ALGORITHMS: &[&str] = &[
-    "calendar", "civil", "drain", "full", "grain", "log", "ratio", "rule", "shape", "share", "stamp", "twin",
-    "windows", "zone",
+/// The files that hold the settings of an algorithm.
+const ALGORITHMS: &[&str] = &[
+    "calendar_window",
+    "fixed_window",
+    "leaky_bucket",
+    "leaky_bucket_queue",
+    "penalty",
+    "sliding_log",
+    "sliding_window",
+    "sliding_window_counter",
+    "token_bucket",
 ];
 
 /// A file of the crate, by its path of modules: `["store", "memory", "table"]`.
@@ -170,17 +178,58 @@ fn no_import_runs_up() {
     assert!(up.is_empty(), "imports that run up, or to no floor:\n{}", up.join("\n"));
 }
 
+/// The imports between the files of the folder `algorithm`, by their paths of modules.
+fn algorithm_imports(sources: &[Source]) -> Vec<(Vec<String>, Vec<String>)> {
+    let files: Vec<&Source> = sources.iter().filter(|source| source.module[0] == "algorithm").collect();
+    let is_folder = |module: &[String]| {
+        files.iter().any(|file| file.module.len() > module.len() && file.module.starts_with(module))
+    };
+    let mut imports = Vec::new();
+    for file in &files {
+        let code = code(&file.text);
+        let parent = &file.module[..file.module.len() - 1];
+        let mut roots = vec![("super::", parent.to_vec()), ("crate::algorithm::", vec!["algorithm".to_owned()])];
+        if is_folder(&file.module) {
+            roots.push(("self::", file.module.clone()));
+        }
+        for (marker, root) in roots {
+            for head in paths(&code, marker).flat_map(heads) {
+                let child: Vec<String> = root.iter().cloned().chain([head]).collect();
+                // What is no file is an item of the folder's own.
+                let is_file = files.iter().any(|other| other.module == child);
+                let to = if is_file { child } else { root.clone() };
+                if to != file.module && to.first().is_some_and(|first| first == "algorithm") {
+                    imports.push((file.module.clone(), to));
+                }
+            }
+        }
+    }
+    imports
+}
+
 /// Each algorithm can be read, and taken out, without the others.
 #[test]
 fn no_algorithm_imports_another() {
-    for source in sources().iter().filter(|source| source.module[0] == "algorithm" && source.module.len() == 2) {
-        let name = &source.module[1];
-        let code = code(&source.text);
-        for used in ["super::", "crate::algorithm::"].into_iter().flat_map(|way| paths(&code, way)).flat_map(heads) {
-            let is_a_file = used.starts_with(|c: char| c.is_lowercase()) && used != "super" && used != *name;
-            assert!(!is_a_file || SHARED_BY_ALGORITHMS.contains(&used.as_str()), "{name} imports {used}");
+    let imports = algorithm_imports(&sources());
+    let is_algorithm = |module: &[String]| ALGORITHMS.contains(&module[1..].join("/").as_str());
+    let between: Vec<_> = imports.iter().filter(|(from, to)| is_algorithm(from) && is_algorithm(to)).collect();
+    assert!(between.is_empty(), "{between:?}");
+}
+
+#[test]
+fn no_files_of_the_algorithms_import_each_other() {
+    let mut imports = algorithm_imports(&sources());
+    assert!(imports.len() > 50, "only {} imports were found: are they read right?", imports.len());
+    // Files that import nothing that is left are in no cycle.
+    loop {
+        let before = imports.len();
+        let importing: Vec<_> = imports.iter().map(|(from, _)| from.clone()).collect();
+        imports.retain(|(_, to)| importing.contains(to));
+        if imports.len() == before {
+            break;
         }
     }
+    assert!(imports.is_empty(), "cycles among {imports:?}");
 }
 
 #[test]

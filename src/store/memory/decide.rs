@@ -10,7 +10,7 @@ use super::settle::{look, settle};
 use super::shard::{Known, Shard, Tabled, of_charge, of_rule};
 use super::table::Place;
 use super::{Locked, MemoryStore, penalise};
-use crate::algorithm::{ByState, Exact, Room, Rule, Soft};
+use crate::algorithm::{Availability, ByState, PreparedAlgorithm, RateAlgorithm, SoftLimit};
 use crate::decision::{Decision, Several};
 use crate::hash::KeyHash;
 use crate::store::{Answer, Charge, Terms};
@@ -41,7 +41,7 @@ impl MemoryStore {
     // One copy for each algorithm, and all in that, so that what is written is written where it stays: to copy what was
     // written a moment ago stalls the processor.
     #[inline(never)]
-    fn take_one<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl Exact<S>) -> Answer<Decision> {
+    fn take_one<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl RateAlgorithm<S>) -> Answer<Decision> {
         let print = charge.terms.print(charge.key);
         let (mut shard, at) = self.enter(charge.key);
         let now = at.as_micros();
@@ -78,7 +78,7 @@ impl MemoryStore {
 
     /// What there is for a charge of one limit, of which nothing is taken.
     #[inline(never)]
-    fn look_at<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl Exact<S>) -> Answer<Decision> {
+    fn look_at<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl RateAlgorithm<S>) -> Answer<Decision> {
         let print = charge.terms.print(charge.key);
         let (mut shard, at) = self.enter(charge.key);
         let table = S::table(&mut shard);
@@ -192,7 +192,7 @@ impl MemoryStore {
 
     fn decide_sized(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], at: Timestamp, asked: bool) -> Decision {
         let now = at.as_micros();
-        let mut found: SmallVec<[(u128, Place, Room); 4]> = SmallVec::new();
+        let mut found: SmallVec<[(u128, Place, Availability); 4]> = SmallVec::new();
         let (mut take, mut is_new, mut is_penal) = (asked, false, false);
         // Whether one of the limits in quota mode has room, if there are any.
         let mut quota_has_room = None;

@@ -1,9 +1,8 @@
 //! What a limit does with the entry of a key, whichever limit and table it is.
 
 use super::table::{Place, Print, Rank, Slot, Table};
-use crate::algorithm::{Exact, Room};
+use crate::algorithm::{Availability, ChargeMark, CompactState, RateAlgorithm};
 use crate::decision::Outcome;
-use crate::record::Record;
 use crate::store::Charge;
 
 /// Takes a charge of a key that is known, if it has room, and has told what comes of it.
@@ -12,45 +11,44 @@ use crate::store::Charge;
 #[inline(always)]
 pub(super) fn settle<S: Slot, T>(
     table: &mut Table<S>,
-    rule: &impl Exact<S>,
+    rule: &impl RateAlgorithm<S>,
     place: usize,
     charge: &Charge<'_>,
     now: u64,
     tell: impl FnOnce(Outcome) -> T,
 ) -> T {
     let (state, rank) = table.entry_mut(place).parts();
-    let Some((room, mark, standing)) = rule.take_at_once(state, now, charge.cost) else {
-        return settle_slowly(rule, state, rank, charge, now, tell);
-    };
-    rank.set(Rank::of(standing.remaining, charge.terms));
-    tell(Outcome::new(charge.subject(), room, mark, standing))
+    let availability = rule.peek(state, now, charge.cost);
+    if !availability.is_now() {
+        return tell(deny(rule, state, rank, charge, availability, now));
+    }
+    let (mark, snapshot) = rule.commit(state, now, charge.cost);
+    rank.set(Rank::of(snapshot.remaining, charge.terms));
+    tell(Outcome::new(charge.subject(), availability, mark, snapshot))
 }
 
-/// The same for what is no everyday matter, and where there is no room.
+/// Denies a charge of a key that is known.
 #[inline(never)]
-fn settle_slowly<S, T>(
-    rule: &impl Exact<S>,
+fn deny<S>(
+    rule: &impl RateAlgorithm<S>,
     state: &mut S,
     rank: &mut Print,
     charge: &Charge<'_>,
+    availability: Availability,
     now: u64,
-    tell: impl FnOnce(Outcome) -> T,
-) -> T {
-    let (room, mark, standing) = rule.settle(state, now, charge.cost);
-    if room.is_now() {
-        rank.set(Rank::of(standing.remaining, charge.terms));
-    } else if room.is_after() {
-        // What a wait can't help was never kept from it by what it had used.
+) -> Outcome {
+    // A cost beyond the capacity says nothing about how much the key has used.
+    if availability.is_after() {
         rank.set(Rank::DENIED);
     }
-    tell(Outcome::new(charge.subject(), room, mark, standing))
+    report(rule, state, charge, availability, now)
 }
 
 /// Takes one of several charges, which has room, of a key that is known.
 #[inline(never)]
 pub(super) fn take_at<S: Slot>(
     table: &mut Table<S>,
-    rule: &impl Exact<S>,
+    rule: &impl RateAlgorithm<S>,
     place: usize,
     charge: &Charge<'_>,
     now: u64,
@@ -61,8 +59,8 @@ pub(super) fn take_at<S: Slot>(
 /// Takes one of several charges of a key that is there, if it has room, and writes what comes of it where it stays.
 #[inline(never)]
 pub(super) fn take_known(
-    table: &mut Table<Record>,
-    rule: &impl Exact<Record>,
+    table: &mut Table<CompactState>,
+    rule: &impl RateAlgorithm<CompactState>,
     place: usize,
     charge: &Charge<'_>,
     now: u64,
@@ -78,14 +76,14 @@ pub(super) fn take_known(
 #[cold]
 pub(super) fn add<S: Slot>(
     table: &mut Table<S>,
-    rule: &impl Exact<S>,
+    rule: &impl RateAlgorithm<S>,
     print: u128,
     charge: &Charge<'_>,
     remember: bool,
     now: u64,
 ) -> Outcome {
     let mut new = S::default();
-    let (room, mark, standing) = rule.settle(&mut new, now, charge.cost);
+    let (room, mark, standing) = rule.decide(&mut new, now, charge.cost);
     let outcome = Outcome::new(charge.subject(), room, mark, standing);
     if remember && new.until() > 0 {
         table.insert(print, new).parts().1.set(Rank::of(outcome.remaining(), charge.terms));
@@ -97,7 +95,7 @@ pub(super) fn add<S: Slot>(
 #[inline(never)]
 pub(super) fn look<S: Slot>(
     table: &mut Table<S>,
-    rule: &impl Exact<S>,
+    rule: &impl RateAlgorithm<S>,
     place: Place,
     charge: &Charge<'_>,
     now: u64,
@@ -111,14 +109,20 @@ pub(super) fn look<S: Slot>(
 }
 
 #[inline(always)]
-pub(super) fn room<S>(rule: &impl Exact<S>, state: &S, charge: &Charge<'_>, now: u64) -> Room {
-    if charge.cost == 0 { Room::NOW } else { rule.peek(state, now, charge.cost) }
+pub(super) fn room<S>(rule: &impl RateAlgorithm<S>, state: &S, charge: &Charge<'_>, now: u64) -> Availability {
+    if charge.cost == 0 { Availability::NOW } else { rule.peek(state, now, charge.cost) }
 }
 
-pub(super) fn report<S>(rule: &impl Exact<S>, state: &mut S, charge: &Charge<'_>, room: Room, now: u64) -> Outcome {
+pub(super) fn report<S>(
+    rule: &impl RateAlgorithm<S>,
+    state: &mut S,
+    charge: &Charge<'_>,
+    room: Availability,
+    now: u64,
+) -> Outcome {
     // Who asks for nothing changes nothing.
     if charge.cost > 0 {
-        rule.adopt(state, now);
+        rule.convert_rate(state, now);
     }
-    Outcome::new(charge.subject(), room, Record::EMPTY, rule.standing(state, now))
+    Outcome::new(charge.subject(), room, ChargeMark::NONE, rule.snapshot(state, now))
 }

@@ -6,16 +6,17 @@ use std::mem;
 use super::overrides::Overrides;
 use super::settle::{add, look, report, room, take_at, take_known};
 use super::table::{Candidate, HalfLine, Line, Place, Rank, Slot, Table};
-use crate::algorithm::{ByState, Exact, Log, Room, Rule, Soft};
+use crate::algorithm::{
+    Availability, ByState, ChargeMark, CompactState, Log, PreparedAlgorithm, RateAlgorithm, SoftLimit,
+};
 use crate::decision::Outcome;
-use crate::record::Record;
 use crate::store::Charge;
 
-impl Slot for Record {
+impl Slot for CompactState {
     type Aligned = HalfLine;
 
     fn until(&self) -> u64 {
-        self.until
+        self.expires_at
     }
 }
 
@@ -23,7 +24,7 @@ impl Slot for Log {
     type Aligned = Line;
 
     fn until(&self) -> u64 {
-        self.until
+        self.expires_at
     }
 }
 
@@ -32,7 +33,7 @@ pub(super) trait Tabled: Slot + Sized {
     fn table(shard: &mut Shard) -> &mut Table<Self>;
 }
 
-impl Tabled for Record {
+impl Tabled for CompactState {
     #[inline]
     fn table(shard: &mut Shard) -> &mut Table<Self> {
         &mut shard.records
@@ -55,7 +56,7 @@ pub(super) struct Shard {
     due: u32,
     /// How many are added to them by a request.
     pace: u32,
-    records: Table<Record>,
+    records: Table<CompactState>,
     logs: Table<Log>,
     pub(super) overrides: Overrides,
 }
@@ -76,7 +77,7 @@ const FOR_NEW: u32 = 16;
 #[derive(Clone, Copy, Default)]
 pub(super) struct Known {
     place: usize,
-    state: Record,
+    state: CompactState,
     rank: Rank,
 }
 
@@ -101,14 +102,13 @@ macro_rules! of_rule {
     };
     ($of:expr, $rule:ident, $record:block, $log:block) => {
         match $of {
-            Rule::Drain($rule) => $record,
-            Rule::Queue($rule) => $record,
-            Rule::AtIntervals($rule) => $record,
-            Rule::FixedWindow($rule) => $record,
-            Rule::CalendarWindow($rule) => $record,
-            Rule::SlidingWindowCounter($rule) => $record,
-            Rule::SlidingWindow($rule) => $log,
-            Rule::SlidingLog($rule) => $log,
+            PreparedAlgorithm::Gcra($rule) => $record,
+            PreparedAlgorithm::GcraQueue($rule) => $record,
+            PreparedAlgorithm::IntervalBucket($rule) => $record,
+            PreparedAlgorithm::FixedWindow($rule) => $record,
+            PreparedAlgorithm::CalendarWindow($rule) => $record,
+            PreparedAlgorithm::SlidingWindowCounter($rule) => $record,
+            PreparedAlgorithm::LogWindow($rule) => $log,
         }
     };
 }
@@ -132,13 +132,13 @@ macro_rules! of_charge {
     (@ $charge:expr, $rule:ident, $record:block, $log:block) => {
         match $charge.terms.raised() {
             None => of_rule!($charge.terms.rule(), $rule, $record, $log),
-            Some(ceiling) => match (ceiling.exact(), $charge.terms.rule().exact()) {
-                (ByState::Record(ceiling), ByState::Record(limit)) => {
-                    let $rule = &Soft { limit, ceiling };
+            Some(ceiling) => match (ceiling.by_state(), $charge.terms.rule().by_state()) {
+                (ByState::Compact(ceiling), ByState::Compact(limit)) => {
+                    let $rule = &SoftLimit { limit, ceiling };
                     $record
                 }
                 (ByState::Log(ceiling), ByState::Log(limit)) => {
-                    let $rule = &Soft { limit, ceiling };
+                    let $rule = &SoftLimit { limit, ceiling };
                     $log
                 }
                 _ => unreachable!("overage does not change what is remembered"),
@@ -215,13 +215,15 @@ impl Shard {
         outcome: &mut Outcome,
     ) -> bool {
         match charge.terms.rule() {
-            Rule::Drain(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            Rule::Queue(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            Rule::AtIntervals(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            Rule::FixedWindow(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            Rule::CalendarWindow(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            Rule::SlidingWindowCounter(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            Rule::SlidingWindow(_) | Rule::SlidingLog(_) => false,
+            PreparedAlgorithm::Gcra(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            PreparedAlgorithm::GcraQueue(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            PreparedAlgorithm::IntervalBucket(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            PreparedAlgorithm::FixedWindow(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            PreparedAlgorithm::CalendarWindow(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
+            PreparedAlgorithm::SlidingWindowCounter(rule) => {
+                take_known(&mut self.records, rule, place, charge, now, outcome)
+            }
+            PreparedAlgorithm::LogWindow(_) => false,
         }
     }
 
@@ -233,7 +235,7 @@ impl Shard {
     }
 
     /// Where the charge's key is, and whether it has room, of which nothing is taken yet.
-    pub(super) fn peek(&self, print: u128, charge: &Charge<'_>, now: u64) -> (Place, Room) {
+    pub(super) fn peek(&self, print: u128, charge: &Charge<'_>, now: u64) -> (Place, Availability) {
         of_charge!(self, charge, (table, rule) => {
             let place = table.find(print);
             match place {
@@ -270,7 +272,14 @@ impl Shard {
     /// Reports a charge that is not taken, of a key that is found there now: because there was no `room`,
     /// where it was `asked` for, because others had none, or because it is only asked about.
     #[cold]
-    pub(super) fn report(&mut self, place: Place, charge: &Charge<'_>, room: Room, now: u64, asked: bool) -> Outcome {
+    pub(super) fn report(
+        &mut self,
+        place: Place,
+        charge: &Charge<'_>,
+        room: Availability,
+        now: u64,
+        asked: bool,
+    ) -> Outcome {
         of_charge!(mut self, charge, (table, rule) => match place {
             Place::At(at) => {
                 let (state, rank) = table.entry_mut(at).parts();
@@ -284,14 +293,14 @@ impl Shard {
     }
 
     /// Gives back what still counts of a `charge` that left `mark`.
-    pub(super) fn refund(&mut self, print: u128, charge: &Charge<'_>, mark: Record, now: u64) {
+    pub(super) fn refund(&mut self, print: u128, charge: &Charge<'_>, mark: ChargeMark, now: u64) {
         of_charge!(mut self, charge, (table, rule) => if let Place::At(at) = table.find(print) {
             let entry = table.entry_mut(at);
             rule.refund(&mut entry.state, mark, now, charge.cost);
             if entry.state.until() == 0 {
                 table.remove(at);
             } else {
-                let remaining = rule.standing(&entry.state, now).remaining;
+                let remaining = rule.snapshot(&entry.state, now).remaining;
                 entry.parts().1.set(Rank::of(remaining, charge.terms));
             }
         });
@@ -307,10 +316,10 @@ impl Shard {
     }
 
     /// What a key is known for besides what it has used.
-    pub(super) fn record(&self, print: u128) -> Record {
+    pub(super) fn record(&self, print: u128) -> CompactState {
         match self.records.find(print) {
             Place::At(at) => self.records.entry(at).state,
-            Place::Before(_) => Record::EMPTY,
+            Place::Before(_) => CompactState::UNUSED,
         }
     }
 
@@ -321,7 +330,7 @@ impl Shard {
     pub(super) fn keep(
         &mut self,
         print: u128,
-        record: Record,
+        record: CompactState,
         rank: Rank,
         spared: &[u128],
         most: usize,

@@ -8,9 +8,8 @@ use super::ask::Asked;
 use super::codec::{self, Codec, StoredState};
 use super::error::Fault;
 use super::script::{Found, Task};
-use crate::algorithm::{Exact, Penalty, Room, Soft, Standing};
+use crate::algorithm::{Availability, ChargeMark, CompactState, Penalty, QuotaSnapshot, RateAlgorithm, SoftLimit};
 use crate::decision::{Decision, Outcome};
-use crate::record::Record;
 use crate::store::{Charge, Terms};
 use crate::terms::Penalised;
 use crate::time::Timestamp;
@@ -69,7 +68,7 @@ pub(super) struct Glance {
 /// What a limit's key held, and what its penalty remembers, if it has one.
 struct Held<'a> {
     states: &'a [StoredState],
-    penalty: Option<(&'a Penalised, Record)>,
+    penalty: Option<(&'a Penalised, CompactState)>,
 }
 
 /// A decision, where `tell` makes an outcome of each charge and of what was `found` of it.
@@ -114,11 +113,11 @@ fn decide_each<'a>(
 /// What a limit says of a charge at `now`; nothing, where what its key held can't be.
 fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: bool) -> Option<Outcome> {
     let seen = match (Codec::of(charge.terms.deciding()), Codec::of(charge.terms.rule())) {
-        (Codec::Record(ceiling), Codec::Record(limit)) => {
-            settle(&Soft { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
+        (Codec::Compact(ceiling), Codec::Compact(limit)) => {
+            settle(&SoftLimit { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
         }
         (Codec::Log(ceiling), Codec::Log(limit)) => {
-            settle(&Soft { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
+            settle(&SoftLimit { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
         }
         _ => unreachable!("overage does not change what is remembered"),
     };
@@ -132,10 +131,10 @@ fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: 
 fn glance(charge: &Charge<'_>, held: &Held<'_>, now: u64) -> Option<Glance> {
     let has_room = match Codec::of(charge.terms.deciding()) {
         _ if charge.cost == 0 => true,
-        Codec::Record(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
+        Codec::Compact(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
         Codec::Log(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
     };
-    let is_penalty = held.penalty.is_some_and(|(_, record)| Penalty::left(&record, now) > 0);
+    let is_penalty = held.penalty.is_some_and(|(_, record)| Penalty::locked_for(&record, now) > 0);
     let is_refused = !has_room || (is_penalty && charge.cost > 0);
     Some(Glance { denies: is_refused && charge.terms.is_enforced(), is_penalty })
 }
@@ -144,16 +143,16 @@ fn glance(charge: &Charge<'_>, held: &Held<'_>, now: u64) -> Option<Glance> {
 fn penalised(
     charge: &Charge<'_>,
     by: &Penalised,
-    (room, mark, standing): (Room, Record, Standing),
-    mut record: Record,
+    (room, mark, standing): (Availability, ChargeMark, QuotaSnapshot),
+    mut record: CompactState,
     now: u64,
     counted: bool,
 ) -> Outcome {
-    let is_struck = counted && by.counts && !room.is_now() && Penalty::left(&record, now) == 0;
+    let is_struck = counted && by.counts && !room.is_now() && Penalty::locked_for(&record, now) == 0;
     let begun = if is_struck { by.penalty.strike(&mut record, now) } else { None };
-    let room = if charge.cost == 0 { room } else { Penalty::room(&record, now, room) };
-    let outcome = Outcome::new(charge.subject(), room, mark, Penalty::standing(&record, now, standing));
-    if Penalty::left(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
+    let room = if charge.cost == 0 { room } else { Penalty::restrict(&record, now, room) };
+    let outcome = Outcome::new(charge.subject(), room, mark, Penalty::restrict_snapshot(&record, now, standing));
+    if Penalty::locked_for(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
 }
 
 /// Whether what was `found` says that the script has changed a rate, whatever it decided.
@@ -166,15 +165,20 @@ pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
     })
 }
 
-fn settle<S>(rule: &Soft<'_, S>, mut state: S, now: u64, cost: u64, take: bool) -> (Room, Record, Standing) {
+fn settle<S>(
+    rule: &SoftLimit<'_, S>,
+    mut state: S,
+    now: u64,
+    cost: u64,
+    take: bool,
+) -> (Availability, ChargeMark, QuotaSnapshot) {
     if cost == 0 {
-        return (Room::NOW, Record::EMPTY, rule.standing(&state, now));
+        return (Availability::NOW, ChargeMark::NONE, rule.snapshot(&state, now));
     }
-    let room = rule.peek(&state, now, cost);
-    if take && room.is_now() {
-        let (mark, standing) = rule.take(&mut state, now, cost);
-        return (room, mark, standing);
+    if take {
+        return rule.decide(&mut state, now, cost);
     }
-    rule.adopt(&mut state, now);
-    (room, Record::EMPTY, rule.standing(&state, now))
+    let availability = rule.peek(&state, now, cost);
+    rule.convert_rate(&mut state, now);
+    (availability, ChargeMark::NONE, rule.snapshot(&state, now))
 }

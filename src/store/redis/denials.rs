@@ -141,7 +141,7 @@ impl Denial {
     fn is_of(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(asked, charge): (&Asked, &Charge<'_>)| {
             let asked = asked.charge();
-            let is_record = || matches!(Codec::of(asked.terms.rule()), Codec::Record(_));
+            let is_record = || matches!(Codec::of(asked.terms.rule()), Codec::Compact(_));
             if Arc::ptr_eq(asked.terms, charge.terms) {
                 return asked.key == charge.key && (asked.cost == charge.cost || is_record());
             }
@@ -149,7 +149,7 @@ impl Denial {
             asked.terms.print(asked.key) == charge.terms.print(charge.key)
                 // What was found of a penalty stands behind what was found of its limit.
                 && asked.terms.penalty().is_some() == charge.terms.penalty().is_some()
-                && (one.0.code(), codec::amount(one.0)) == (other.0.code(), codec::amount(other.0))
+                && (one.0.tag(), codec::amount(one.0)) == (other.0.tag(), codec::amount(other.0))
                 // Of a log, only what the answer needed is known.
                 && (is_record() || (one == other && asked.cost == charge.cost))
         };
@@ -235,7 +235,7 @@ impl Watch {
         let at = decision.at().as_micros();
         let logs = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| {
             let is_log = matches!(Codec::of(asked.charge().terms.rule()), Codec::Log(_));
-            outcome.standing().more_after.filter(|_| is_log)
+            outcome.snapshot().more_after.filter(|_| is_log)
         });
         let overrides = asked.iter().filter_map(Asked::until).min().unwrap_or(u64::MAX);
         let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after as u64)).min(overrides);

@@ -31,7 +31,7 @@ fn label(terms: &Terms) -> String {
     let mut label = String::from("}:");
     escape(terms.name(), &mut label);
     // Writing to a string can't fail.
-    let _ = write!(label, ":{}{}", terms.algorithm().code(), terms.algorithm().cycle());
+    let _ = write!(label, ":{}{}", terms.algorithm().tag(), terms.algorithm().state_period());
     label
 }
 

@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_reply_of_another_length_than_its_requests_need_is_an_error() {
-        let mut reply = State { micros: 1, counts: [0, 0] }.to_bytes().to_vec();
+        let mut reply = StoredState { micros: 1, counts: [0, 0] }.to_bytes().to_vec();
         // Two requests were allowed, of one limit each that held nothing.
         reply.extend(*b"y\x01\0y\x01\0");
         let read = |reply: &[u8], requests| replies(Value::BulkString(reply.to_vec()), requests);

@@ -2,14 +2,17 @@
 
 use super::ttl_quantum::TtlQuantum;
 use super::{RedisCodec, ScriptArgs, StoredState, bounded_cost, split_micros};
-use crate::algorithm::{Drain, Full, Queue};
-use crate::record::Record;
+use crate::algorithm::gcra::Gcra;
+use crate::algorithm::gcra_queue::GcraQueue;
+use crate::algorithm::last_charge::LastChargeTick;
+use crate::algorithm::tat::Tat;
+use crate::algorithm::{ChargeMark, CompactState};
 
-/// A script keeps the debt as a span: the time it takes to drain, to the 1/amount of a µs. It then only adds and
-/// compares, as Rust has converted the cost and the free capacity to spans.
-fn args(rule: &Drain, cost: u64) -> ScriptArgs {
+/// A script counts the backlog as the time in which it drains, to the 1/amount of a µs. Costs and capacities are converted
+/// to such times here, so that it only adds and compares.
+fn args(rule: &Gcra, cost: u64) -> ScriptArgs {
     let cost = bounded_cost(cost, rule.capacity);
-    // The largest debt that still leaves room for the cost. A negative span for a cost that never fits.
+    // The largest backlog with which the cost is available: negative if it never is.
     let room = rule.capacity.checked_sub(cost).map_or([-1.0, 0.0, 0.0], |tokens| span(rule, tokens));
     // A sixteenth of the time that a full bucket takes to drain.
     let quantum = rule.capacity as f64 * rule.interval as f64 / f64::from(rule.amount) / 16.0;
@@ -19,31 +22,37 @@ fn args(rule: &Drain, cost: u64) -> ScriptArgs {
 }
 
 /// How long `tokens` take to drain: multiples of 10^9 µs, µs, and 1/amount of a µs.
-fn span(rule: &Drain, tokens: u64) -> [f64; 3] {
+fn span(rule: &Gcra, tokens: u64) -> [f64; 3] {
     let (units, amount) = (u128::from(tokens) * u128::from(rule.interval), u128::from(rule.amount));
     let [high, low] = split_micros(units / amount);
     [high, low, (units % amount) as f64]
 }
 
-fn encode(state: &Record) -> StoredState {
-    let Full { micros, detail, amount } = Full::of(state);
-    StoredState { micros, counts: [detail, amount] }
+/// The mark of a queue is a state. That of a meter is encoded likewise, and has no rounding.
+fn encode_mark(rule: &Gcra, mark: &ChargeMark) -> StoredState {
+    let tat = Tat::decode(&(*mark).into(), rule.amount);
+    let Tat { micros, rounding, amount, last_charge } = tat;
+    let counts = if tat.is_far() { [rounding, 0] } else { [last_charge.bits() | rounding, amount] };
+    StoredState { micros, counts }
 }
 
-fn decode(rule: &Drain, stored: &[StoredState]) -> Option<Record> {
-    let Some(&StoredState { micros, counts: [detail, amount] }) = stored.first() else { return Some(Record::EMPTY) };
-    let micros = if amount > 0 { TtlQuantum::strip(micros) } else { micros };
-    Some(match amount {
-        // Written before amounts were stored: the amount is the limit's own.
-        0 if Full::is_near_at(micros) => {
-            let detail = detail.min(rule.amount - 1) | rule.unknown_stamp();
-            Full { micros, detail, amount: rule.amount }.record()
-        }
-        _ => Full { micros, detail, amount }.record(),
-    })
+fn decode(rule: &Gcra, stored: &[StoredState]) -> Option<CompactState> {
+    let Some(&StoredState { micros, counts: [detail, amount] }) = stored.first() else {
+        return Some(CompactState::UNUSED);
+    };
+    if amount > 0 {
+        return Some(Tat::near(TtlQuantum::strip(micros), detail, amount).encode());
+    }
+    // The amount does not fit, or the state was written before amounts were stored: it is the limit's own.
+    let last_charge = LastChargeTick::unknown(rule.amount);
+    let mut tat = Tat { micros, rounding: detail, amount: rule.amount, last_charge };
+    if !tat.is_far() {
+        tat.rounding = detail.min(rule.amount - 1);
+    }
+    Some(tat.encode())
 }
 
-impl RedisCodec<Record> for Drain {
+impl RedisCodec<CompactState> for Gcra {
     fn tag(&self) -> u8 {
         b'd'
     }
@@ -52,16 +61,16 @@ impl RedisCodec<Record> for Drain {
         args(self, cost)
     }
 
-    fn encode_mark(&self, mark: &Record) -> StoredState {
-        encode(mark)
+    fn encode_mark(&self, mark: &ChargeMark) -> StoredState {
+        encode_mark(self, mark)
     }
 
-    fn decode(&self, stored: &[StoredState]) -> Option<Record> {
+    fn decode(&self, stored: &[StoredState]) -> Option<CompactState> {
         decode(self, stored)
     }
 }
 
-impl RedisCodec<Record> for Queue {
+impl RedisCodec<CompactState> for GcraQueue {
     fn tag(&self) -> u8 {
         b'q'
     }
@@ -70,11 +79,11 @@ impl RedisCodec<Record> for Queue {
         args(&self.0, cost)
     }
 
-    fn encode_mark(&self, mark: &Record) -> StoredState {
-        encode(mark)
+    fn encode_mark(&self, mark: &ChargeMark) -> StoredState {
+        encode_mark(&self.0, mark)
     }
 
-    fn decode(&self, stored: &[StoredState]) -> Option<Record> {
+    fn decode(&self, stored: &[StoredState]) -> Option<CompactState> {
         decode(&self.0, stored)
     }
 }

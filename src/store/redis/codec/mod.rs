@@ -18,14 +18,13 @@ use smallvec::SmallVec;
 pub(super) use self::state::{StoredState, split_micros};
 #[cfg(test)]
 pub(super) use self::ttl_quantum::TtlQuantum;
-use crate::algorithm::{Algorithm, Exact, Log, Rule};
-use crate::record::Record;
+use crate::algorithm::{Algorithm, ChargeMark, CompactState, Log, PreparedAlgorithm, RateAlgorithm};
 
 /// The numbers that a script decides by: whole, and under 2^53.
 pub(super) type ScriptArgs = SmallVec<[f64; 12]>;
 
 /// A rule that has a script. `S` is the state of a key.
-pub(super) trait RedisCodec<S>: Exact<S> {
+pub(super) trait RedisCodec<S>: RateAlgorithm<S> {
     /// The letter that selects the script.
     fn tag(&self) -> u8;
 
@@ -40,7 +39,7 @@ pub(super) trait RedisCodec<S>: Exact<S> {
     }
 
     /// The mark of a charge, as the script expects it for a refund.
-    fn encode_mark(&self, mark: &Record) -> StoredState;
+    fn encode_mark(&self, mark: &ChargeMark) -> StoredState;
 
     /// The state of a key that holds `stored`, or `None` if no script can have stored that.
     fn decode(&self, stored: &[StoredState]) -> Option<S>;
@@ -48,48 +47,47 @@ pub(super) trait RedisCodec<S>: Exact<S> {
 
 /// The codec of a rule, by the state that the rule keeps.
 pub(super) enum Codec<'a> {
-    Record(&'a dyn RedisCodec<Record>),
+    Compact(&'a dyn RedisCodec<CompactState>),
     Log(&'a dyn RedisCodec<Log>),
 }
 
 impl<'a> Codec<'a> {
-    pub(super) fn of(rule: &'a Rule) -> Self {
+    pub(super) fn of(rule: &'a PreparedAlgorithm) -> Self {
         match rule {
-            Rule::FixedWindow(rule) => Self::Record(rule),
-            Rule::CalendarWindow(rule) => Self::Record(rule),
-            Rule::SlidingLog(rule) => Self::Log(rule),
-            Rule::SlidingWindow(rule) => Self::Log(rule),
-            Rule::SlidingWindowCounter(rule) => Self::Record(rule),
-            Rule::Drain(rule) => Self::Record(rule),
-            Rule::AtIntervals(rule) => Self::Record(rule),
-            Rule::Queue(rule) => Self::Record(rule),
+            PreparedAlgorithm::Gcra(rule) => Self::Compact(rule),
+            PreparedAlgorithm::GcraQueue(rule) => Self::Compact(rule),
+            PreparedAlgorithm::IntervalBucket(rule) => Self::Compact(rule),
+            PreparedAlgorithm::FixedWindow(rule) => Self::Compact(rule),
+            PreparedAlgorithm::CalendarWindow(rule) => Self::Compact(rule),
+            PreparedAlgorithm::SlidingWindowCounter(rule) => Self::Compact(rule),
+            PreparedAlgorithm::LogWindow(rule) => Self::Log(rule),
         }
     }
 
     pub(super) fn tag(&self) -> u8 {
         match self {
-            Self::Record(codec) => codec.tag(),
+            Self::Compact(codec) => codec.tag(),
             Self::Log(codec) => codec.tag(),
         }
     }
 
     pub(super) fn args(&self, cost: u64, reported_capacity: u64) -> ScriptArgs {
         match self {
-            Self::Record(codec) => codec.args(cost, reported_capacity),
+            Self::Compact(codec) => codec.args(cost, reported_capacity),
             Self::Log(codec) => codec.args(cost, reported_capacity),
         }
     }
 
     pub(super) fn args_at(&self, now: u64) -> ScriptArgs {
         match self {
-            Self::Record(codec) => codec.args_at(now),
+            Self::Compact(codec) => codec.args_at(now),
             Self::Log(codec) => codec.args_at(now),
         }
     }
 
-    pub(super) fn encode_mark(&self, mark: &Record) -> StoredState {
+    pub(super) fn encode_mark(&self, mark: &ChargeMark) -> StoredState {
         match self {
-            Self::Record(codec) => codec.encode_mark(mark),
+            Self::Compact(codec) => codec.encode_mark(mark),
             Self::Log(codec) => codec.encode_mark(mark),
         }
     }

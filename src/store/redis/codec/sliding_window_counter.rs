@@ -1,10 +1,9 @@
 //! The codec of the sliding window counter.
 
 use super::{RedisCodec, ScriptArgs, StoredState, bounded_cost};
-use crate::algorithm::{Rounding, SlidingWindowCounter};
-use crate::record::Record;
+use crate::algorithm::{ChargeMark, CompactState, Rounding, SlidingWindowCounter};
 
-impl RedisCodec<Record> for SlidingWindowCounter {
+impl RedisCodec<CompactState> for SlidingWindowCounter {
     fn tag(&self) -> u8 {
         b'c'
     }
@@ -15,13 +14,13 @@ impl RedisCodec<Record> for SlidingWindowCounter {
         [cost, self.limit.into(), self.period as f64, rounds_up].into_iter().collect()
     }
 
-    fn encode_mark(&self, mark: &Record) -> StoredState {
-        StoredState { micros: mark.until.into(), counts: [(mark.detail >> 32) as u32, mark.detail as u32] }
+    fn encode_mark(&self, mark: &ChargeMark) -> StoredState {
+        StoredState { micros: mark.at.into(), counts: [(mark.detail >> 32) as u32, mark.detail as u32] }
     }
 
-    fn decode(&self, stored: &[StoredState]) -> Option<Record> {
-        let Some(stored) = stored.first() else { return Some(Record::EMPTY) };
+    fn decode(&self, stored: &[StoredState]) -> Option<CompactState> {
+        let Some(stored) = stored.first() else { return Some(CompactState::UNUSED) };
         let [previous, current] = stored.counts.map(u64::from);
-        Some(Record { until: stored.instant()?, detail: previous << 32 | current })
+        Some(CompactState { expires_at: stored.instant()?, detail: previous << 32 | current })
     }
 }

@@ -1,19 +1,18 @@
 //! The codecs of aligned windows, by the clock and by the calendar.
 
 use super::{RedisCodec, ScriptArgs, StoredState, bounded_cost};
-use crate::algorithm::{CalendarWindow, FixedWindow};
-use crate::record::Record;
+use crate::algorithm::{CalendarWindow, ChargeMark, CompactState, FixedWindow};
 
-fn encode(mark: &Record) -> StoredState {
-    StoredState { micros: mark.until.into(), counts: [mark.detail as u32, 0] }
+fn encode(mark: &ChargeMark) -> StoredState {
+    StoredState { micros: mark.at.into(), counts: [mark.detail as u32, 0] }
 }
 
-fn decode(stored: &[StoredState]) -> Option<Record> {
-    let Some(stored) = stored.first() else { return Some(Record::EMPTY) };
-    Some(Record { until: stored.instant()?, detail: stored.counts[0].into() })
+fn decode(stored: &[StoredState]) -> Option<CompactState> {
+    let Some(stored) = stored.first() else { return Some(CompactState::UNUSED) };
+    Some(CompactState { expires_at: stored.instant()?, detail: stored.counts[0].into() })
 }
 
-impl RedisCodec<Record> for FixedWindow {
+impl RedisCodec<CompactState> for FixedWindow {
     fn tag(&self) -> u8 {
         b'w'
     }
@@ -23,16 +22,16 @@ impl RedisCodec<Record> for FixedWindow {
         [cost, self.limit.into(), self.period as f64].into_iter().collect()
     }
 
-    fn encode_mark(&self, mark: &Record) -> StoredState {
+    fn encode_mark(&self, mark: &ChargeMark) -> StoredState {
         encode(mark)
     }
 
-    fn decode(&self, stored: &[StoredState]) -> Option<Record> {
+    fn decode(&self, stored: &[StoredState]) -> Option<CompactState> {
         decode(stored)
     }
 }
 
-impl RedisCodec<Record> for CalendarWindow {
+impl RedisCodec<CompactState> for CalendarWindow {
     fn tag(&self) -> u8 {
         b'k'
     }
@@ -51,11 +50,11 @@ impl RedisCodec<Record> for CalendarWindow {
         [before, start, end, next, next_but_one].map(|edge| edge as f64).into_iter().collect()
     }
 
-    fn encode_mark(&self, mark: &Record) -> StoredState {
+    fn encode_mark(&self, mark: &ChargeMark) -> StoredState {
         encode(mark)
     }
 
-    fn decode(&self, stored: &[StoredState]) -> Option<Record> {
+    fn decode(&self, stored: &[StoredState]) -> Option<CompactState> {
         decode(stored)
     }
 }

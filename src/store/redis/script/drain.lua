@@ -1,11 +1,11 @@
--- The twin of src/algorithm/drain.rs. A key holds the instant at which its debt is paid, in whole µs, by how many
+-- The twin of src/algorithm/gcra.rs. A key holds the instant at which its debt is paid, in whole µs, by how many
 -- 1/amount of a µs that is too late, with the stamp of the last charge above it, and the amount.
 --
 -- Debts are counted in the time that it takes to pay them, to the 1/amount of a µs. So what a cost
 -- adds and what leaves room for it are spans that the caller has worked out: `a` is the amount, (b, c, d) what may
 -- be owed, (e, f, g) what the cost adds.
 --
--- src/algorithm/stamp.rs says of a stamp what its numbers are: ticks of 131072 µs, of which 2^29 / one make a round (2^46 µs for
+-- src/algorithm/last_charge.rs says what the numbers of a stamp are: ticks of 131072 µs, of which 2^29 / one make a round (2^46 µs for
 -- one token), and at most 7 charges more, in units of `one`, what the bits above those count that the amount
 -- takes. Above 2^25 there is no room for one.
 if not one then

@@ -57,7 +57,7 @@ local function at_rate(hi, lo, n, written, amount)
   high = digit(high)
   low = digit(low)
   hi = whole * 1e9 + high
-  -- 2^47: src/algorithm/drain.rs says why.
+  -- 2^47: src/algorithm/gcra.rs says why.
   if hi >= 140737488355328 then return 140737488355328, 0, 0 end
   return hi, low, rest
 end
@@ -121,7 +121,7 @@ local function last_charge(stamp, mark, amount, then_hi, then_lo, since_hi, sinc
 end
 
 -- The mark is the instant of the charge, its stamp and its amount. What time has paid until the last
--- charge, it has paid of this one before all others: src/algorithm/drain.rs says why.
+-- charge, it has paid of this one before all others: src/algorithm/gcra.rs says why.
 local function refund(charge, mark_hi, mark_lo, mark_stamp, mark_amount)
   local raw, hi, lo, rest, stamp, written = recall(charge)
   if raw == '' then return end

@@ -1,4 +1,4 @@
--- The twin of src/algorithm/penalty.rs. A key holds the instant at which it is forgotten, and in its two counts how far
+-- The twin of src/algorithm/lockout.rs. A key holds the instant at which it is forgotten, and in its two counts how far
 -- before that (in µs, 47 bits) the other of its two instants is, whether the level is known longer than
 -- strikes count (1), the level (6) and the strikes (10). A denial is a strike if there is a number of them.
 local penalties = { numbers = '<ddddd' }

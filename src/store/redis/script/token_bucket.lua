@@ -1,4 +1,4 @@
--- The twin of src/algorithm/token_bucket.rs, of what is filled at intervals; filled evenly it is a drain. A key
+-- The twin of src/algorithm/interval_bucket.rs, of what is filled at intervals; filled evenly it is for drain.lua. A key
 -- holds the instant at which an interval ends, how many tokens are missing until then, and the amount that
 -- each interval brings.
 rule = { numbers = '<dddd', peek = false, commit = false, adopt = false, refund = false }
@@ -68,7 +68,7 @@ function rule.adopt(charge)
 end
 
 -- The mark is the first instant at which tokens came back after the charge: for it before all
--- others, as src/algorithm/token_bucket.rs says why.
+-- others, as src/algorithm/interval_bucket.rs says why.
 function rule.refund(charge, mark_hi, mark_lo, _, mark_amount)
   local raw, hi, lo, count, written = recall(charge)
   if raw == '' then return end

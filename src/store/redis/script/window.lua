@@ -1,4 +1,4 @@
--- The twin of src/algorithm/windows.rs, fixed_window.rs and calendar_window.rs. A key holds the end of its window, and its
+-- The twin of src/algorithm/aligned_window.rs, fixed_window.rs and calendar_window.rs. A key holds the end of its window, and its
 -- count: (hi, lo) is the end of the one that counts now, and n what it counts; `a` is the limit.
 local n = 0
 hi = 0

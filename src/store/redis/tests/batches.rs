@@ -9,9 +9,9 @@ use super::Redis;
 use super::fake::Held;
 use super::random::Random;
 use super::trace::Done;
+use crate::algorithm::ChargeMark;
 use crate::decision::Decision;
 use crate::hash::{KeyHash, KeyHasher};
-use crate::record::Record;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
@@ -47,7 +47,7 @@ impl Ask {
 struct Receipt {
     limiter: usize,
     key: KeyHash,
-    taken: Vec<(usize, u64, Record)>,
+    taken: Vec<(usize, u64, ChargeMark)>,
 }
 
 /// A limiter's key that nobody can read of one limit, and what that held.
@@ -274,8 +274,12 @@ impl<'a> Batches<'a> {
 
     fn refunds(&self, receipt: &Receipt) -> Vec<Refund<'_>> {
         let terms = &self.limiters[receipt.limiter];
-        let refund =
-            |&(limit, cost, mark): &(usize, u64, Record)| Refund { terms: &terms[limit], key: receipt.key, cost, mark };
+        let refund = |&(limit, cost, mark): &(usize, u64, ChargeMark)| Refund {
+            terms: &terms[limit],
+            key: receipt.key,
+            cost,
+            mark,
+        };
         receipt.taken.iter().map(refund).collect()
     }
 
@@ -293,7 +297,7 @@ impl<'a> Batches<'a> {
             let outcomes = decision.outcomes().iter().map(|outcome| {
                 let of_penalty = (outcome.is_penalty(), outcome.begun());
                 let mark = outcome.begun().is_none().then_some(outcome.mark);
-                (outcome.verdict(), outcome.uses_overage(), outcome.standing(), of_penalty, mark)
+                (outcome.verdict(), outcome.uses_overage(), outcome.snapshot(), of_penalty, mark)
             });
             (decision.is_allowed(), decision.retry_after(), outcomes.collect::<Vec<_>>())
         };

@@ -171,7 +171,7 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
         let found = script::replies(reply, 1).unwrap().found.remove(0).unwrap();
         let decision = decision::of(Task::Peek, now, &asked(key, 1), &found).unwrap();
         assert_eq!(
-            [0, 1].map(|limit: usize| decision.outcomes()[limit].standing().remaining),
+            [0, 1].map(|limit: usize| decision.outcomes()[limit].snapshot().remaining),
             [50 - taken; 2],
             "{key}"
         );
@@ -308,7 +308,7 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
             let asked = [Asked::new(&Charge { terms: &terms, key, cost }, &Beliefs::default())];
             let request = ask::charges("t", task, now, &asked);
             let found = script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0).unwrap();
-            decision::of(task, now, &asked, &found).unwrap().outcomes()[0].standing()
+            decision::of(task, now, &asked, &found).unwrap().outcomes()[0].snapshot()
         };
         assert!(ask(Task::Acquire, 33, now).remaining < 20);
         now += 1_234_567;

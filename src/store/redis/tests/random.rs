@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use crate::algorithm::kind::StatePeriod;
 use crate::algorithm::{
-    Algorithm, CalendarWindow, Cycle, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
@@ -92,10 +93,10 @@ impl Random {
 
     /// The same bucket, of another capacity and rate.
     pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
-        let Cycle::Micros(span) = algorithm.cycle() else { return *algorithm };
+        let StatePeriod::Micros(span) = algorithm.state_period() else { return *algorithm };
         let span = Duration::from_micros(span);
         let [one, other] = [self.tokens(), self.tokens()];
-        match algorithm.code() {
+        match algorithm.tag() {
             "tb" => TokenBucket::new(one, other, span).into(),
             "ti" => TokenBucket::new(one, other, span).at_intervals().into(),
             "lb" => LeakyBucket::new(one, other, span).into(),

@@ -6,10 +6,11 @@ use smallvec::SmallVec;
 
 use super::random::Random;
 use super::{Redis, variable};
-use crate::algorithm::{Algorithm, Log, Penalty, Room, Rule, Sentence, Standing};
+use crate::algorithm::{
+    Algorithm, Availability, ChargeMark, CompactState, Lockout, Log, Penalty, PreparedAlgorithm, QuotaSnapshot,
+};
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
-use crate::record::Record;
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
 use crate::store::redis::codec::{self, Codec, TtlQuantum};
@@ -21,14 +22,14 @@ use crate::store::{Charge, Refund, Terms};
 /// What a key remembers.
 #[derive(Clone, Debug)]
 enum Memory {
-    Record(Record),
+    Record(CompactState),
     Log(Log),
 }
 
 macro_rules! ruled {
     ($algorithm:expr, $memory:expr, ($rule:ident, $state:ident) => $call:expr) => {
-        match (Codec::of(&$algorithm.rule()), $memory) {
-            (Codec::Record($rule), Memory::Record($state)) => $call,
+        match (Codec::of(&$algorithm.prepare()), $memory) {
+            (Codec::Compact($rule), Memory::Record($state)) => $call,
             (Codec::Log($rule), Memory::Log($state)) => $call,
             _ => unreachable!("a limit's state is of its algorithm"),
         }
@@ -37,32 +38,32 @@ macro_rules! ruled {
 
 impl Memory {
     fn of(algorithm: &Algorithm) -> Self {
-        match Codec::of(&algorithm.rule()) {
-            Codec::Record(_) => Self::Record(Record::EMPTY),
+        match Codec::of(&algorithm.prepare()) {
+            Codec::Compact(_) => Self::Record(CompactState::UNUSED),
             Codec::Log(_) => Self::Log(Log::default()),
         }
     }
 
-    fn peek(&self, algorithm: &Algorithm, now: u64, cost: u64) -> Room {
+    fn peek(&self, algorithm: &Algorithm, now: u64, cost: u64) -> Availability {
         match cost {
-            0 => Room::NOW,
+            0 => Availability::NOW,
             _ => ruled!(algorithm, self, (rule, state) => rule.peek(state, now, cost)),
         }
     }
 
-    fn commit(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> Record {
-        ruled!(algorithm, self, (rule, state) => rule.commit(state, now, cost))
+    fn commit(&mut self, algorithm: &Algorithm, now: u64, cost: u64) -> ChargeMark {
+        ruled!(algorithm, self, (rule, state) => rule.commit(state, now, cost).0)
     }
 
     fn adopt(&mut self, algorithm: &Algorithm, now: u64) {
-        ruled!(algorithm, self, (rule, state) => rule.adopt(state, now));
+        ruled!(algorithm, self, (rule, state) => rule.convert_rate(state, now));
     }
 
-    fn standing(&self, algorithm: &Algorithm, now: u64) -> Standing {
-        ruled!(algorithm, self, (rule, state) => rule.standing(state, now))
+    fn standing(&self, algorithm: &Algorithm, now: u64) -> QuotaSnapshot {
+        ruled!(algorithm, self, (rule, state) => rule.snapshot(state, now))
     }
 
-    fn refund(&mut self, algorithm: &Algorithm, mark: Record, now: u64, cost: u64) {
+    fn refund(&mut self, algorithm: &Algorithm, mark: ChargeMark, now: u64, cost: u64) {
         ruled!(algorithm, self, (rule, state) => rule.refund(state, mark, now, cost));
     }
 }
@@ -78,10 +79,10 @@ enum Step {
 struct Expected {
     verdict: Verdict,
     is_over: bool,
-    mark: Record,
-    standing: Standing,
+    mark: ChargeMark,
+    standing: QuotaSnapshot,
     is_penalty: bool,
-    begun: Option<Sentence>,
+    begun: Option<Lockout>,
 }
 
 /// A trace: limits, what they remember, and a clock.
@@ -96,8 +97,8 @@ pub(super) struct Trace<'a> {
     key: KeyHash,
     memories: Vec<Memory>,
     /// What is remembered by the limits' penalties.
-    penalties: Vec<Record>,
-    receipts: Vec<Vec<(usize, u64, Record)>>,
+    penalties: Vec<CompactState>,
+    receipts: Vec<Vec<(usize, u64, ChargeMark)>>,
     now: u64,
     /// Spans that led to an edge before.
     edges: Vec<u64>,
@@ -159,7 +160,7 @@ impl<'a> Trace<'a> {
             terms,
             key: hasher.hash(&seed.to_le_bytes()),
             memories: algorithms.iter().map(Memory::of).collect(),
-            penalties: vec![Record::EMPTY; algorithms.len()],
+            penalties: vec![CompactState::UNUSED; algorithms.len()],
             receipts: Vec::new(),
             now,
             edges: Vec::new(),
@@ -233,7 +234,7 @@ impl<'a> Trace<'a> {
             decision.outcomes().iter().zip(expected)
         {
             assert_eq!((outcome.verdict(), outcome.uses_overage()), (verdict, is_over), "{:?}", self.terms);
-            assert_eq!(outcome.standing(), standing, "{:?}", self.terms);
+            assert_eq!(outcome.snapshot(), standing, "{:?}", self.terms);
             assert_eq!((outcome.is_penalty(), outcome.begun()), (is_penalty, begun), "{:?}", self.terms);
             self.done.begun += u64::from(begun.is_some());
             if begun.is_none() {
@@ -256,7 +257,7 @@ impl<'a> Trace<'a> {
         let limits = self.terms.iter().zip(&self.memories).map(|(terms, memory)| {
             let name = key::name("t", terms, self.key);
             let held = keys.get(name.as_bytes()).and_then(|(held, _)| held.states());
-            let is_drained = matches!(terms.rule(), Rule::Drain(_) | Rule::Queue(_));
+            let is_drained = matches!(terms.rule(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
             let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
             let step = graded.map_or(1, |held| TtlQuantum::recorded_in(held.micros));
             // It means as much as it did at the rate that has left it, until someone decides by another.
@@ -264,7 +265,7 @@ impl<'a> Trace<'a> {
             (name, if is_left { 0 } else { memory.standing(terms.algorithm(), self.now).reset_after }, step)
         });
         let penalties = self.terms.iter().zip(&self.penalties).map(|(terms, record)| {
-            let left = record.until.saturating_sub(self.now);
+            let left = record.expires_at.saturating_sub(self.now);
             (key::of_penalty(key::name("t", terms, self.key)), left.into(), 1)
         });
         for (name, left, step) in limits.chain(penalties) {
@@ -300,7 +301,7 @@ impl<'a> Trace<'a> {
                 let keys: Vec<_> = self.terms.iter().map(|terms| (terms, self.key)).collect();
                 let request = ask::resets("t", &keys);
                 self.memories = self.terms.iter().map(|terms| Memory::of(terms.algorithm())).collect();
-                self.penalties.fill(Record::EMPTY);
+                self.penalties.fill(CompactState::UNUSED);
                 (request, Step::Change)
             }
             4 => self.decide(Task::Peek),
@@ -336,7 +337,7 @@ impl<'a> Trace<'a> {
         self.resize();
         let thought = self.thought();
         let costs: Vec<u64> = self.terms.iter().map(|terms| self.random.cost(terms.capacity())).collect();
-        let rooms: Vec<Room> = self
+        let rooms: Vec<Availability> = self
             .terms
             .iter()
             .zip(&self.memories)
@@ -344,19 +345,19 @@ impl<'a> Trace<'a> {
             .map(|((terms, memory), &cost)| memory.peek(terms.ceiling(), self.now, cost))
             .collect();
         let own = rooms.clone();
-        let penalised = |(((room, terms), record), &cost): (((Room, &Arc<Terms>), &Record), &u64)| {
-            if cost == 0 || terms.penalty().is_none() { room } else { Penalty::room(record, self.now, room) }
+        let penalised = |(((room, terms), record), &cost): (((Availability, &Arc<Terms>), &CompactState), &u64)| {
+            if cost == 0 || terms.penalty().is_none() { room } else { Penalty::restrict(record, self.now, room) }
         };
-        let rooms: Vec<Room> =
+        let rooms: Vec<Availability> =
             rooms.into_iter().zip(&self.terms).zip(&self.penalties).zip(&costs).map(penalised).collect();
-        let has_room = |(terms, room): (&Arc<Terms>, &Room)| room.is_now() || !terms.is_enforced();
+        let has_room = |(terms, room): (&Arc<Terms>, &Availability)| room.is_now() || !terms.is_enforced();
         let take = task == Task::Acquire && self.terms.iter().zip(&rooms).all(has_room);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
         for (limit, terms) in self.terms.iter().enumerate() {
             let (memory, algorithm) = (&mut self.memories[limit], terms.algorithm());
             let is_over = rooms[limit].is_now() && !memory.peek(algorithm, self.now, costs[limit]).is_now();
-            let mut mark = Record::EMPTY;
+            let mut mark = ChargeMark::NONE;
             if take && rooms[limit].is_now() && costs[limit] > 0 {
                 mark = memory.commit(terms.ceiling(), self.now, costs[limit]);
                 receipt.push((limit, costs[limit], mark));
@@ -367,13 +368,13 @@ impl<'a> Trace<'a> {
             let (mut room, mut is_penalty, mut begun) = (rooms[limit], false, None);
             if let Some(by) = terms.penalty() {
                 let record = &mut self.penalties[limit];
-                let is_refused = Penalty::left(record, self.now) > 0;
+                let is_refused = Penalty::locked_for(record, self.now) > 0;
                 if task != Task::Peek && by.counts && !own[limit].is_now() && !is_refused {
                     begun = by.penalty.strike(record, self.now);
-                    room = Penalty::room(record, self.now, room);
+                    room = Penalty::restrict(record, self.now, room);
                 }
-                standing = Penalty::standing(record, self.now, standing);
-                is_penalty = Penalty::left(record, self.now) > 0;
+                standing = Penalty::restrict_snapshot(record, self.now, standing);
+                is_penalty = Penalty::locked_for(record, self.now) > 0;
             }
             expected.push(Expected { verdict: room.into(), is_over, mark, standing, is_penalty, begun });
         }

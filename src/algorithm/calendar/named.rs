@@ -1,4 +1,4 @@
-//! Time zones of the IANA's database.
+//! Time zones of the IANA database.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -9,38 +9,38 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::{AmbiguousOffset, TimeZone};
 
-use crate::algorithm::calendar::{DAY, Unit};
-use crate::algorithm::civil::{self, Day};
+use super::civil::{self, Day};
+use super::unit::{DAY, Unit};
 use crate::error::{ConfigError, ConfigErrorKind};
 
-/// A zone that is known for as long as the process lives.
+/// A time zone, whose rules stay loaded for as long as the process runs.
 #[derive(Clone, Copy)]
-pub(in crate::algorithm) struct Named(&'static Known);
+pub(in crate::algorithm) struct NamedZone(&'static LoadedZone);
 
-struct Known {
+struct LoadedZone {
     name: String,
     rules: TimeZone,
-    /// The present window of each unit.
-    current: [Current; Unit::UNITS],
+    /// The current window of each unit.
+    windows: [CachedWindow; Unit::COUNT],
 }
 
-/// All zones that were asked for: no more than there are in the database, as no other has a name.
-static KNOWN: Mutex<Vec<&'static Known>> = Mutex::new(Vec::new());
+/// All zones in use: at most as many as the database has.
+static LOADED: Mutex<Vec<&'static LoadedZone>> = Mutex::new(Vec::new());
 
-impl Named {
-    /// The zone of this name, in any case.
+impl NamedZone {
+    /// Returns the zone of this name, in upper or lower case.
     pub(in crate::algorithm) fn find(name: &str) -> Result<Self, ConfigError> {
         let rules = TimeZone::get(name).ok().filter(|rules| !rules.is_unknown());
         let unknown = || ConfigErrorKind::TimeZone { zone: name.to_owned() };
         let rules = rules.ok_or_else(unknown)?;
         let name = rules.iana_name().ok_or_else(unknown)?.to_owned();
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(zone) = known.iter().find(|zone| zone.name == name) {
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(zone) = loaded.iter().find(|zone| zone.name == name) {
             return Ok(Self(zone));
         }
-        let current = [const { Current::new() }; Unit::UNITS];
-        let zone = Box::leak(Box::new(Known { name, rules, current }));
-        known.push(zone);
+        let windows = [const { CachedWindow::new() }; Unit::COUNT];
+        let zone = Box::leak(Box::new(LoadedZone { name, rules, windows }));
+        loaded.push(zone);
         Ok(Self(zone))
     }
 
@@ -48,9 +48,9 @@ impl Named {
         &self.0.name
     }
 
-    /// How many seconds local time is ahead of UTC at the instant `at`.
+    /// Returns the seconds by which local time is ahead of UTC at the instant `at`.
     pub(super) fn offset(self, at: i64) -> i64 {
-        // From the last day on that jiff knows, in the year 9999, nothing changes any more.
+        // After the last day that jiff supports, in the year 9999, the offset no longer changes.
         let at = Timestamp::from_second(at).unwrap_or(Timestamp::MAX);
         self.0.rules.to_offset(at).seconds().into()
     }
@@ -65,10 +65,10 @@ impl Named {
         let Some(date) = date else { return midnight - self.offset(i64::MAX) };
         match self.0.rules.to_ambiguous_timestamp(date.at(0, 0, 0, 0)).offset() {
             AmbiguousOffset::Unambiguous { offset } => midnight - i64::from(offset.seconds()),
-            // Of a midnight that comes twice, the first.
+            // The first of two midnights.
             AmbiguousOffset::Fold { before, .. } => midnight - i64::from(before.seconds()),
             AmbiguousOffset::Gap { before, after } => {
-                // It is skipped no later than it would have been.
+                // The clock change is no later than midnight would have been.
                 let skipped = midnight - i64::from(before.seconds());
                 let before = Timestamp::from_second(skipped + 1).unwrap_or(Timestamp::MAX);
                 let gap = self.0.rules.preceding(before).find(|transition| transition.offset() == after);
@@ -77,50 +77,48 @@ impl Named {
         }
     }
 
-    pub(super) fn current(self, unit: Unit) -> &'static Current {
-        &self.0.current[unit.place()]
+    pub(super) fn cached_window(self, unit: Unit) -> &'static CachedWindow {
+        &self.0.windows[unit.index()]
     }
 }
 
-/// The last day that jiff knows everywhere.
+/// The last day that jiff supports in every zone.
 const LAST: Day = civil::day(9999, 12, 30);
 
-impl PartialEq for Named {
+impl PartialEq for NamedZone {
     fn eq(&self, other: &Self) -> bool {
         self.0.name == other.0.name
     }
 }
 
-impl Eq for Named {}
+impl Eq for NamedZone {}
 
-impl Hash for Named {
+impl Hash for NamedZone {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.name.hash(state);
     }
 }
 
-impl fmt::Debug for Named {
+impl fmt::Debug for NamedZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.name)
     }
 }
 
-/// A window, or as much of its end as fits into one word, so that whoever reads it reads all of it: its end in
-/// seconds (44 bits), and how many minutes before it surely are of it.
-pub(in crate::algorithm) struct Current(AtomicU64);
+/// The window that was last looked up, in one word, so that it is read and written without a lock: its end in seconds
+/// (44 bits), and how many whole minutes before that are certainly in it (20 bits).
+pub(super) struct CachedWindow(AtomicU64);
 
 const MINUTES: u32 = 20;
 const MOST: u64 = (1 << MINUTES) - 1;
 
-impl Current {
-    /// None is known.
+impl CachedWindow {
     const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// The end of the window that holds `at`, which `find` finds, from its start to its end.
-    #[inline]
-    pub(in crate::algorithm) fn end(&self, at: i64, find: impl FnOnce() -> (i64, i64)) -> i64 {
+    /// Returns the end of the window that contains `at`, whose start and end `find` returns if it is not cached.
+    pub(super) fn end(&self, at: i64, find: impl FnOnce() -> (i64, i64)) -> i64 {
         let packed = self.0.load(Ordering::Relaxed);
         let (end, minutes) = ((packed >> MINUTES) as i64, (packed & MOST) as i64);
         if (end - 60 * minutes..end).contains(&at) {
@@ -138,9 +136,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_found_once() {
-        let current = Current::new();
-        let none = || unreachable!("it is known");
+    fn a_window_is_looked_up_once() {
+        let current = CachedWindow::new();
+        let none = || unreachable!("it is cached");
         for (start, end) in [(0, 86_400), (1_000_000, 32_622_400), (1 << 42, (1 << 42) + 82_830)] {
             assert_eq!(current.end(start, || (start, end)), end);
             assert_eq!(current.end(end - 1, none), end);
@@ -151,26 +149,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_still_right() {
-        let current = Current::new();
+    fn a_window_of_more_minutes_than_fit_is_right() {
+        let current = CachedWindow::new();
         let (start, end) = (1_000, 3_155_760_000_000);
         assert_eq!(current.end(start, || (start, end)), end);
         assert_eq!(current.end(start + 60, || (start, end)), end);
-        assert_eq!(current.end(end - 60, || unreachable!("it is near")), end);
+        assert_eq!(current.end(end - 60, || unreachable!("it is cached")), end);
     }
 
     /// In Toronto, 1919, clocks went from 23:30 to 0:30. Nothing like it has happened since 1970.
     #[test]
-    fn a_midnight_in_the_middle_of_what_is_skipped_is_its_end() {
-        let toronto = Named::find("America/Toronto").unwrap();
+    fn a_day_whose_midnight_is_skipped_begins_after_the_gap() {
+        let toronto = NamedZone::find("America/Toronto").unwrap();
         let began: Timestamp = "1919-03-31T04:30:00Z".parse().unwrap();
         assert_eq!(toronto.start_of(civil::day(1919, 3, 31)), began.as_second());
     }
 
     #[test]
-    fn a_zone_is_known_once() {
-        let zones = ["Europe/Berlin", "europe/berlin"].map(|name| Named::find(name).unwrap());
+    fn a_zone_is_loaded_once() {
+        let zones = ["Europe/Berlin", "europe/berlin"].map(|name| NamedZone::find(name).unwrap());
         assert!(std::ptr::eq(zones[0].0, zones[1].0));
-        assert_ne!(zones[0], Named::find("Europe/Paris").unwrap());
+        assert_ne!(zones[0], NamedZone::find("Europe/Paris").unwrap());
     }
 }

@@ -3,12 +3,12 @@
 /// The number of a day: 0 is 1 January 1970.
 pub(super) type Day = i64;
 
-/// 400 years, after which the calendar repeats.
+/// The days of 400 years, after which the calendar repeats.
 const ERA: i64 = 146_097;
-/// From 1 March of the year 0, with which years begin here so that a leap day is their last, to 1970.
+/// The days from 1 March of the year 0 to 1970. Years begin in March here, so that a leap day is their last.
 const SHIFT: i64 = 719_468;
 
-/// The day of a date; `month` from 1, `day` from 1.
+/// Returns the day of a date. Months and days of the month count from 1.
 pub(super) const fn day(year: i64, month: i64, day: i64) -> Day {
     let year = if month > 2 { year } else { year - 1 };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -16,7 +16,7 @@ pub(super) const fn day(year: i64, month: i64, day: i64) -> Day {
     era * ERA + of_era * 365 + of_era / 4 - of_era / 100 + of_year - SHIFT
 }
 
-/// The year, month and day of the month of a day.
+/// Returns the year, the month and the day of the month.
 pub(super) const fn date(day: Day) -> (i64, i64, i64) {
     let shifted = day + SHIFT;
     let (era, of_era) = (shifted.div_euclid(ERA), shifted.rem_euclid(ERA));
@@ -29,7 +29,7 @@ pub(super) const fn date(day: Day) -> (i64, i64, i64) {
     (if month > 2 { year } else { year + 1 }, month, of_month)
 }
 
-/// How many days a month has.
+/// Returns the number of days of a month.
 pub(super) const fn days_of(year: i64, month: i64) -> i64 {
     match month {
         2 if year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0) => 29,
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_follow_each_other() {
+    fn consecutive_days_have_consecutive_dates() {
         let (mut year, mut month, mut of_month) = (1968, 1, 1);
         for number in day(1968, 1, 1)..day(2405, 1, 1) {
             assert_eq!((day(year, month, of_month), date(number)), (number, (year, month, of_month)));
@@ -59,11 +59,11 @@ mod tests {
     }
 
     #[test]
-    fn days_are_those_of_the_epoch() {
+    fn known_dates_convert() {
         assert_eq!(day(1970, 1, 1), 0);
         assert_eq!(day(2000, 2, 29), 11_016);
         assert_eq!(day(2026, 1, 1), 20_454);
-        // A thousand repetitions on, and before the epoch.
+        // After a thousand repetitions of the calendar, and before the epoch.
         assert_eq!(date(11_016 + 1_000 * ERA), (402_000, 2, 29));
         assert_eq!(date(-1), (1969, 12, 31));
     }

@@ -1,0 +1,112 @@
+//! Windows of days, weeks, months and years, in a time zone.
+
+mod civil;
+#[cfg(feature = "time-zones")]
+mod named;
+mod unit;
+mod zone;
+
+use std::fmt;
+
+#[cfg(feature = "time-zones")]
+pub(super) use self::named::NamedZone;
+use self::unit::DAY;
+pub(super) use self::unit::Unit;
+pub use self::unit::Weekday;
+pub(super) use self::zone::Zone;
+use crate::error::Fault;
+
+/// Where windows begin and end, in whole seconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Calendar {
+    unit: Unit,
+    /// The units in a window: more than one only in the share of a node.
+    every: u32,
+    zone: Zone,
+}
+
+/// The most units in a window. So many years are less than 2^62 µs.
+const MAX_EVERY: u32 = 100_000;
+
+impl Calendar {
+    pub(super) const fn new(unit: Unit) -> Self {
+        Self { unit, every: 1, zone: Zone::Utc }
+    }
+
+    pub(super) const fn starting(self, day: u8) -> Result<Self, Fault> {
+        match (self.unit, day) {
+            (Unit::Month(_), 1..=31) => Ok(Self { unit: Unit::Month(day), ..self }),
+            (Unit::Month(_), _) => Err(Fault::DayOfMonth { day: day as u32 }),
+            _ => Err(Fault::NoMonth),
+        }
+    }
+
+    #[cfg(feature = "time-zones")]
+    pub(super) const fn in_zone(self, zone: Zone) -> Self {
+        Self { zone, ..self }
+    }
+
+    pub(super) const fn every(&self) -> u32 {
+        self.every
+    }
+
+    pub(super) fn with_every(self, every: u64) -> Self {
+        Self { every: every.min(MAX_EVERY.into()) as u32, ..self }
+    }
+
+    /// Returns the start and the end of the window that contains `at`.
+    pub(crate) fn window(&self, at: i64) -> (i64, i64) {
+        let every = i64::from(self.every);
+        let mut window = self.unit.number(self.zone.day(at)).div_euclid(every);
+        let mut start = self.start(window);
+        loop {
+            let end = self.start(window + 1);
+            if at < end {
+                return (start, end);
+            }
+            // Where clocks are set back over midnight, the next day has begun although it is the day before again. A
+            // day that is skipped has no window.
+            (window, start) = (window + 1, end);
+        }
+    }
+
+    fn start(&self, window: i64) -> i64 {
+        self.zone.start_of(self.unit.first_day(window * i64::from(self.every)))
+    }
+
+    /// Returns the end of the window that contains `at`.
+    pub(super) fn end(&self, at: i64) -> i64 {
+        #[cfg(feature = "time-zones")]
+        if let (Zone::Named(zone), 1) = (self.zone, self.every) {
+            return zone.cached_window(self.unit).end(at, || self.window(at));
+        }
+        self.window(at).1
+    }
+
+    /// The length of the longest window in a zone without clock changes, in seconds.
+    pub(super) const fn longest(&self) -> i64 {
+        let days = match self.unit {
+            Unit::Day => 1,
+            Unit::Week(_) => 7,
+            Unit::Month(_) => 31,
+            Unit::Year => 366,
+        };
+        days * DAY * self.every as i64
+    }
+}
+
+/// As it appears in storage keys, such as `m15.Europe/Berlin`. No two calendars have the same text.
+impl fmt::Display for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.every > 1 {
+            write!(f, "{}", self.every)?;
+        }
+        match self.unit {
+            Unit::Day => write!(f, "d"),
+            Unit::Week(first) => write!(f, "w{}", first as u8 + 1),
+            Unit::Month(day) => write!(f, "m{day}"),
+            Unit::Year => write!(f, "y"),
+        }?;
+        write!(f, ".{}", self.zone.name())
+    }
+}

@@ -1,0 +1,140 @@
+//! The strikes and lockouts of a key under a [`Penalty`].
+
+use std::time::Duration;
+
+use super::penalty::Penalty;
+use super::rate_algorithm::{Availability, QuotaSnapshot};
+use super::state::{ChargeMark, CompactState};
+use crate::time;
+
+/// A lockout that a strike has begun.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Lockout {
+    /// From 1 for the first one that is remembered.
+    pub(crate) level: u64,
+    /// In µs.
+    pub(crate) span: u64,
+}
+
+impl Lockout {
+    pub(crate) fn duration(self) -> Duration {
+        time::micros(self.span.into())
+    }
+
+    /// The form in which an outcome carries a lockout: a denied request has no charge to mark.
+    pub(crate) fn to_mark(self) -> ChargeMark {
+        ChargeMark { at: self.span, detail: self.level }
+    }
+
+    pub(crate) fn from_mark(mark: ChargeMark) -> Option<Self> {
+        (mark.detail > 0).then_some(Self { level: mark.detail, span: mark.at })
+    }
+}
+
+impl Penalty {
+    /// Returns how long a key is still locked out, in µs, or 0.
+    pub(crate) fn locked_for(state: &CompactState, now: u64) -> u64 {
+        History::decode(state).locked_until.saturating_sub(now)
+    }
+
+    /// Counts a denial of a key that is not locked out. Returns the lockout that this begins, if it does.
+    pub(crate) fn strike(&self, state: &mut CompactState, now: u64) -> Option<Lockout> {
+        let history = History::decode(state);
+        let strikes = if now < history.strikes_until { history.strikes + 1 } else { 1 };
+        let strikes_until = if strikes > 1 { history.strikes_until } else { now + self.within };
+        let level = if now < history.level_until { history.level } else { 0 };
+        if strikes < self.denials.into() {
+            *state =
+                History { strikes, strikes_until, level, level_until: history.level_until, locked_until: 0 }.encode();
+            return None;
+        }
+        let level = (level + 1).min(MAX_LEVEL);
+        let span = self.lockout_span(level);
+        let locked_until = now + span;
+        let level_until = locked_until + self.remembered.unwrap_or(span);
+        *state = History { strikes: 0, strikes_until: 0, level, level_until, locked_until }.encode();
+        Some(Lockout { level, span })
+    }
+
+    /// Restricts what a limit has available for a cost of at least 1 to what a lockout permits.
+    pub(crate) fn restrict(state: &CompactState, now: u64, availability: Availability) -> Availability {
+        match (u128::from(Self::locked_for(state, now)), availability) {
+            (0, availability) | (_, availability @ Availability::Never) => availability,
+            (left, Availability::After(wait)) => Availability::After(wait.max(left)),
+            (left, Availability::Now { .. }) => Availability::After(left),
+        }
+    }
+
+    /// Restricts what is left of a limit to what a lockout permits. The key is unused again once its strikes and its
+    /// level are forgotten, too.
+    pub(crate) fn restrict_snapshot(state: &CompactState, now: u64, limit: QuotaSnapshot) -> QuotaSnapshot {
+        let reset_after = limit.reset_after.max(state.expires_at.saturating_sub(now).into());
+        match u128::from(Self::locked_for(state, now)) {
+            0 => QuotaSnapshot { reset_after, ..limit },
+            left => {
+                let more_after = if limit.remaining > 0 { Some(0) } else { limit.more_after };
+                QuotaSnapshot { remaining: 0, more_after: more_after.map(|after| after.max(left)), reset_after }
+            }
+        }
+    }
+
+    /// The length of a lockout of `level`, from 1, in µs.
+    fn lockout_span(&self, level: u64) -> u64 {
+        let doubled = u128::from(self.first) << (level - 1).min(MAX_DOUBLINGS);
+        doubled.min(self.longest.unwrap_or(self.first).into()) as u64
+    }
+}
+
+/// A span doubled so often exceeds 366 days, even from 1 µs.
+const MAX_DOUBLINGS: u64 = 45;
+
+/// What a state says of a key's denials.
+///
+/// A key has strikes or a lockout, and in both cases may have a level. The state is the later one of two instants, and in
+/// `detail` the strikes (10 bits), the level (6), which instant is the later one (1), and how far apart they are (47). The
+/// instants are `level_until`, and the end of the strikes or of the lockout.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    strikes: u64,
+    /// When the strikes are forgotten, if there are any.
+    strikes_until: u64,
+    /// The level of the last lockout, or 0.
+    level: u64,
+    /// When the level is forgotten.
+    level_until: u64,
+    locked_until: u64,
+}
+
+const MAX_LEVEL: u64 = (1 << 6) - 1;
+/// Only reached if the clock steps back by years. Strikes then count for longer.
+const MAX_APART: u64 = (1 << 47) - 1;
+const LEVEL_IS_LATER: u64 = 1 << 47;
+
+impl History {
+    fn decode(state: &CompactState) -> Self {
+        let CompactState { expires_at: later, detail } = *state;
+        let (strikes, level) = (detail >> 54, detail >> 48 & MAX_LEVEL);
+        let earlier = later.saturating_sub(detail & MAX_APART);
+        match (strikes, level) {
+            (0, 0) => Self::default(),
+            (0, _) => Self { level, level_until: later, locked_until: earlier, ..Self::default() },
+            _ if detail & LEVEL_IS_LATER == 0 => {
+                Self { strikes, strikes_until: later, level, level_until: earlier, locked_until: 0 }
+            }
+            _ => Self { strikes, strikes_until: earlier, level, level_until: later, locked_until: 0 },
+        }
+    }
+
+    fn encode(self) -> CompactState {
+        let Self { strikes, strikes_until, level, level_until, locked_until } = self;
+        let (expires_at, apart) = match (strikes, level) {
+            (0, _) => (level_until, level_until - locked_until),
+            (_, 0) => (strikes_until, 0),
+            _ if level_until > strikes_until => {
+                (level_until, (level_until - strikes_until).min(MAX_APART) | LEVEL_IS_LATER)
+            }
+            _ => (strikes_until, (strikes_until - level_until).min(MAX_APART)),
+        };
+        CompactState { expires_at, detail: strikes << 54 | level << 48 | apart }
+    }
+}

@@ -1,0 +1,176 @@
+//! Constructors and settings that windows, or buckets, have in common.
+
+/// The constructors of a limit with a `limit` per `period`, from its `from_checked`. `$new` and `$per` are the words
+/// before the period in their documentation.
+macro_rules! window_constructors {
+    ($name:ident, $new:literal, $per:literal) => {
+        impl $name {
+            #[doc = concat!("Allows `limit` tokens, at least 1, in ", $new, " `period`: 1 µs to 366 days.")]
+            ///
+            /// # Panics
+            ///
+            /// If an argument is out of its range, or `period` is not in whole microseconds: at compile time in a
+            /// constant. [`try_new`](Self::try_new) returns an error instead.
+            #[must_use]
+            #[track_caller]
+            pub const fn new(limit: u32, period: std::time::Duration) -> Self {
+                Self::from_checked(
+                    $crate::quota::checked!($crate::quota::tokens("limit", limit)),
+                    $crate::quota::checked!($crate::quota::span("period", period)),
+                )
+            }
+
+            /// Fallible version of [`new`](Self::new), for values from a configuration.
+            ///
+            /// # Errors
+            ///
+            /// If `limit` is 0, or `period` is 0, longer than 366 days, or not in whole microseconds.
+            pub fn try_new(limit: u32, period: std::time::Duration) -> Result<Self, $crate::error::ConfigError> {
+                Ok(Self::from_checked(
+                    $crate::quota::tokens("limit", limit)?,
+                    $crate::quota::span("period", period)?,
+                ))
+            }
+
+            $crate::algorithm::macros::window_constructors!(@unit per_second, SECOND, "second", $per);
+            $crate::algorithm::macros::window_constructors!(@unit per_minute, MINUTE, "minute", $per);
+            $crate::algorithm::macros::window_constructors!(@unit per_hour, HOUR, "hour", $per);
+            $crate::algorithm::macros::window_constructors!(@unit per_day, DAY, "day", $per);
+
+            pub(super) const fn capacity(&self) -> u64 {
+                self.limit as u64
+            }
+
+            pub(super) const fn window(&self) -> u128 {
+                self.period as u128
+            }
+
+            pub(super) const fn share(mut self, parts: u32) -> Self {
+                (self.limit, self.period) = $crate::algorithm::size::share_of_window(self.limit, self.period, parts);
+                self
+            }
+
+            pub(super) const fn raised(mut self, percent: u32) -> Self {
+                self.limit = $crate::algorithm::size::raised(self.limit, percent);
+                self
+            }
+
+            pub(super) const fn size(&self) -> $crate::algorithm::size::Size {
+                [self.limit, 0]
+            }
+
+            pub(super) fn sized(mut self, [limit, _]: $crate::algorithm::size::Size) -> Option<Self> {
+                self.limit = limit;
+                (limit > 0).then_some(self)
+            }
+        }
+    };
+    (@unit $name:ident, $span:ident, $unit:literal, $per:literal) => {
+        #[doc = concat!("Allows `limit` tokens, at least 1, in ", $per, " ", $unit, ".")]
+        ///
+        /// # Panics
+        ///
+        /// If `limit` is 0: at compile time in a constant.
+        #[must_use]
+        #[track_caller]
+        pub const fn $name(limit: u32) -> Self {
+            Self::new(limit, $crate::quota::$span)
+        }
+    };
+}
+pub(super) use window_constructors;
+
+/// The constructors of a limit with a `capacity` and an `amount` per `interval`, from its `from_checked`, and the setter
+/// of the capacity. `$held` and `$moved` say in their documentation what becomes of tokens.
+macro_rules! bucket_constructors {
+    ($name:ident, $set:ident, $held:literal, $moved:literal) => {
+        impl $name {
+            #[doc = concat!("Allows `capacity` tokens ", $held, ", of which `amount` ", $moved, " per `interval`.")]
+            ///
+            /// Tokens are at least 1, and an interval is 1 µs to 366 days.
+            ///
+            /// # Panics
+            ///
+            /// If an argument is out of its range, or `interval` is not in whole microseconds: at compile time in a
+            /// constant. [`try_new`](Self::try_new) returns an error instead.
+            #[must_use]
+            #[track_caller]
+            pub const fn new(capacity: u32, amount: u32, interval: std::time::Duration) -> Self {
+                Self::from_checked(
+                    $crate::quota::checked!($crate::quota::tokens("capacity", capacity)),
+                    $crate::quota::checked!($crate::quota::tokens("amount", amount)),
+                    $crate::quota::checked!($crate::quota::span("interval", interval)),
+                )
+            }
+
+            /// Fallible version of [`new`](Self::new), for values from a configuration.
+            ///
+            /// # Errors
+            ///
+            /// If `capacity` or `amount` is 0, or `interval` is 0, longer than 366 days, or not in whole microseconds.
+            pub fn try_new(
+                capacity: u32,
+                amount: u32,
+                interval: std::time::Duration,
+            ) -> Result<Self, $crate::error::ConfigError> {
+                Ok(Self::from_checked(
+                    $crate::quota::tokens("capacity", capacity)?,
+                    $crate::quota::tokens("amount", amount)?,
+                    $crate::quota::span("interval", interval)?,
+                ))
+            }
+
+            $crate::algorithm::macros::bucket_constructors!(@unit per_second, SECOND, "second", $held, $moved);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_minute, MINUTE, "minute", $held, $moved);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_hour, HOUR, "hour", $held, $moved);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_day, DAY, "day", $held, $moved);
+
+            #[doc = concat!("Sets the capacity, at least 1: the tokens ", $held, ". It may be less than the amount.")]
+            ///
+            /// # Panics
+            ///
+            /// If `capacity` is 0: at compile time in a constant.
+            #[must_use]
+            #[track_caller]
+            pub const fn $set(mut self, capacity: u32) -> Self {
+                self.capacity = $crate::quota::checked!($crate::quota::tokens(stringify!($set), capacity));
+                self
+            }
+
+            pub(super) const fn raised(mut self, percent: u32) -> Self {
+                self.capacity = $crate::algorithm::size::raised(self.capacity, percent);
+                self
+            }
+
+            pub(super) const fn size(&self) -> $crate::algorithm::size::Size {
+                [self.capacity, self.amount]
+            }
+
+            pub(super) fn sized(mut self, [capacity, amount]: $crate::algorithm::size::Size) -> Option<Self> {
+                (self.capacity, self.amount) = (capacity, amount);
+                (capacity > 0 && amount > 0).then_some(self)
+            }
+
+            /// The share of a limit whose tokens move continuously.
+            fn continuous_share(mut self, parts: u32) -> Self {
+                self.capacity = $crate::algorithm::size::share_of_tokens(self.capacity, parts);
+                (self.amount, self.interval) =
+                    $crate::algorithm::size::share_of_rate(self.amount, self.interval, parts);
+                self
+            }
+        }
+    };
+    (@unit $name:ident, $span:ident, $unit:literal, $held:literal, $moved:literal) => {
+        #[doc = concat!("Allows `tokens` tokens, at least 1, ", $held, ", of which as many ", $moved, " per ", $unit, ".")]
+        ///
+        /// # Panics
+        ///
+        /// If `tokens` is 0: at compile time in a constant.
+        #[must_use]
+        #[track_caller]
+        pub const fn $name(tokens: u32) -> Self {
+            Self::new(tokens, tokens, $crate::quota::$span)
+        }
+    };
+}
+pub(super) use bucket_constructors;

@@ -1,0 +1,24 @@
+//! Exact multiplication and division, of products that may exceed 64 bits.
+
+/// ⌈a / b⌉
+#[inline]
+pub(super) fn div_ceil(a: u128, b: u64) -> u128 {
+    // Nearly all dividends fit into 64 bits, whose division is one instruction.
+    u64::try_from(a).map_or_else(|_| div_ceil_wide(a, b), |a| a.div_ceil(b).into())
+}
+
+#[cold]
+fn div_ceil_wide(a: u128, b: u64) -> u128 {
+    a.div_ceil(b.into())
+}
+
+/// ⌊a · b / c⌋
+pub(super) fn mul_div(a: u64, b: u64, c: u64) -> u128 {
+    let product = u128::from(a) * u128::from(b);
+    u64::try_from(product).map_or_else(|_| product / u128::from(c), |product| (product / c).into())
+}
+
+/// ⌈a · b / c⌉
+pub(super) fn mul_div_ceil(a: u64, b: u64, c: u64) -> u128 {
+    div_ceil(u128::from(a) * u128::from(b), c)
+}

@@ -1,0 +1,83 @@
+//! What every algorithm can do with the state of a key, and how it answers.
+
+use super::state::ChargeMark;
+
+/// A limit's decisions on the state of one key, `S`, whose default is an unused key.
+///
+/// Instants and spans are µs, and all arithmetic is exact. No method panics on a state that `commit`, `refund` and
+/// `convert_rate` have produced, at any instant up to [`Timestamp::MAX`](crate::Timestamp::MAX). Clocks may step back:
+/// time then stands still for a key until the clock has caught up.
+pub(crate) trait RateAlgorithm<S> {
+    /// Returns whether `cost`, which is at least 1, can be charged.
+    fn peek(&self, state: &S, now: u64, cost: u64) -> Availability;
+
+    /// Charges `cost`, which [`peek`](Self::peek) has found to be available. Returns what a refund needs, and what is
+    /// left.
+    fn commit(&self, state: &mut S, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot);
+
+    /// Returns what is left.
+    fn snapshot(&self, state: &S, now: u64) -> QuotaSnapshot;
+
+    /// Gives back as much of a charge of `cost` as still counts.
+    fn refund(&self, state: &mut S, mark: ChargeMark, now: u64, cost: u64);
+
+    /// Converts a state that a limit of another rate has written, if the algorithm has a rate. A decision that charges
+    /// nothing calls this; `commit` converts by itself.
+    fn convert_rate(&self, _state: &mut S, _now: u64) {}
+
+    /// Charges `cost`, which is at least 1, if it is available.
+    fn decide(&self, state: &mut S, now: u64, cost: u64) -> (Availability, ChargeMark, QuotaSnapshot) {
+        let availability = self.peek(state, now, cost);
+        if availability.is_now() {
+            let (mark, snapshot) = self.commit(state, now, cost);
+            return (availability, mark, snapshot);
+        }
+        self.convert_rate(state, now);
+        (availability, ChargeMark::NONE, self.snapshot(state, now))
+    }
+}
+
+/// Whether a cost can be charged, and if not, when. Spans are in µs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Availability {
+    /// It is available. The request proceeds after `delay`.
+    Now {
+        delay: u128,
+        /// Part of the cost exceeds the limit, and is taken from its overage.
+        overage: bool,
+    },
+    /// It is available after this span, if nothing else is charged until then.
+    After(u128),
+    /// The cost exceeds the capacity.
+    Never,
+}
+
+impl Availability {
+    pub(crate) const NOW: Self = Self::Now { delay: 0, overage: false };
+
+    pub(crate) const fn is_now(&self) -> bool {
+        matches!(self, Self::Now { .. })
+    }
+
+    pub(crate) const fn is_after(&self) -> bool {
+        matches!(self, Self::After(_))
+    }
+}
+
+/// What is left of a limit for one key, at one instant. Spans are in µs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct QuotaSnapshot {
+    /// The largest cost that is available, in tokens.
+    pub(crate) remaining: u64,
+    /// How long until `remaining` grows, or `None` if it never does.
+    pub(crate) more_after: Option<u128>,
+    /// How long until the key is unused again.
+    pub(crate) reset_after: u128,
+}
+
+impl QuotaSnapshot {
+    /// The snapshot of an unused key.
+    pub(crate) const fn unused(capacity: u64) -> Self {
+        Self { remaining: capacity, more_after: None, reset_after: 0 }
+    }
+}
