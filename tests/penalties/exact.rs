@@ -391,7 +391,7 @@ fn what_can_not_be_meant_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "a penalty comes after no denials or too many: use 1 to 1,000")]
+#[should_panic(expected = "a penalty comes after 0 denials: use 1 to 1,000")]
 fn a_penalty_after_nothing_panics() {
     let _ = Penalty::after(0, MINUTE);
 }
