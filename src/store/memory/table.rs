@@ -498,7 +498,7 @@ mod tests {
         }
         let mut parts = [0; PARTS as usize];
         for entry in table.slots.iter().filter(|entry| !entry.is_empty()) {
-            parts[(u128::from(entry.print.high) * PARTS >> 64) as usize] += 1;
+            parts[((u128::from(entry.print.high) * PARTS) >> 64) as usize] += 1;
         }
         let even = KEYS / PARTS;
         assert!(parts.iter().all(|&part| (even / 2..even * 2).contains(&part)), "{parts:?}, not {even} each");
