@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::attempt::{Attempt, Keys, Probe, keys_of, nodes_of};
 use super::breakers::{Changes, Pass, Turns};
 use super::guard::Guard;
-use crate::error::StoreError;
+use crate::error::{StoreError, StoreErrorKind};
 use crate::observe::Event;
 use crate::store::Charge;
 
@@ -73,6 +73,10 @@ impl Guard {
     }
 
     fn end_probe<T>(&self, probe: Probe, answer: Result<T, StoreError>) {
+        if matches!(&answer, Err(error) if error.kind() == StoreErrorKind::QueueFull) {
+            // The probe was not sent: a burst of requests says nothing about the node.
+            return probe.withdraw();
+        }
         let failure = answer.err().filter(|error| !error.is_of_one_request());
         self.tell_changes(probe.end(failure.is_none()));
         #[cfg(feature = "tracing")]

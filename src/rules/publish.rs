@@ -1,9 +1,11 @@
 //! Rules that a fleet keeps in Redis.
 
 use std::fmt;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
 use super::Rules;
 use super::extractors::Extractors;
@@ -82,7 +84,7 @@ impl RedisStore {
         otherwise: impl IntoIterator<Item = Limit>,
     ) -> Result<LiveRules, ConfigError> {
         let rules = LiveRules::try_new(otherwise)?;
-        let mut followed = Followed { store: self.clone(), extractors, seen: None, is_lost: false };
+        let mut followed = Followed { store: self.clone(), extractors, seen: None, outages: Outages::default() };
         if let Some(parse) = followed.look().await {
             let replaced = rules.clone();
             let take_up = move || parse().is_ok_and(|limits| replaced.replace(limits).is_ok());
@@ -112,8 +114,7 @@ struct Followed {
     extractors: Extractors,
     /// Its version.
     seen: Option<Vec<u8>>,
-    /// Redis did not answer.
-    is_lost: bool,
+    outages: Outages,
 }
 
 impl Followed {
@@ -135,20 +136,50 @@ impl Followed {
 
 impl Document for Followed {
     async fn look(&mut self) -> Option<Parse> {
-        let asked = self.ask().await;
-        let was_lost = std::mem::replace(&mut self.is_lost, asked.is_err());
-        match asked {
-            Ok(parse) => parse,
+        match self.ask().await {
+            Ok(parse) => {
+                self.outages.end();
+                parse
+            }
             Err(error) => {
-                #[cfg(feature = "tracing")]
-                if !was_lost {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, "Redis does not say which rate limits there are: the old ones stay");
+                if self.outages.is_to_be_logged() {
+                    #[cfg(feature = "tracing")]
+                    {
+                        let error: &dyn std::error::Error = &error;
+                        tracing::warn!(error, "the rules in Redis could not be read: the previous ones stay in force");
+                    }
                 }
-                let _ = (was_lost, error);
+                drop(error);
                 None
             }
         }
+    }
+}
+
+/// How far apart the log lines of two outages are.
+const APART: Duration = Duration::from_secs(60);
+
+/// Which outages of Redis are logged: each once, and at most one in a minute, however often Redis comes and goes.
+#[derive(Debug, Default)]
+struct Outages {
+    /// When one was last logged.
+    last: Option<Instant>,
+    /// Whether the present one was.
+    is_logged: bool,
+}
+
+impl Outages {
+    /// Returns whether a failure is to be logged now.
+    fn is_to_be_logged(&mut self) -> bool {
+        if self.is_logged || self.last.is_some_and(|last| last.elapsed() < APART) {
+            return false;
+        }
+        (self.last, self.is_logged) = (Some(Instant::now()), true);
+        true
+    }
+
+    fn end(&mut self) {
+        self.is_logged = false;
     }
 }
 
@@ -177,5 +208,34 @@ impl std::error::Error for PublishError {
             Self::Refused(_) => None,
             Self::Store(error) => Some(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_redis_that_comes_and_goes_is_logged_once_a_minute() {
+        let mut outages = Outages::default();
+        let mut lines = 0;
+        for _ in 0..300 {
+            lines += u32::from(outages.is_to_be_logged());
+            tokio::time::advance(Duration::from_secs(1)).await;
+            outages.end();
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(lines, 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_outage_is_logged_once() {
+        let mut outages = Outages::default();
+        let mut lines = 0;
+        for _ in 0..300 {
+            lines += u32::from(outages.is_to_be_logged());
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(lines, 1);
     }
 }
