@@ -1,14 +1,14 @@
-//! Rate limiting for every Tower service: exact, several limits decided all or nothing, a cost for
-//! each endpoint, memory that stays bounded.
+//! Rate limiting for Tower services: microsecond-accurate, atomic across several limits, with a cost per endpoint and
+//! bounded memory.
 //!
 //! ```
 //! use axum::{Router, routing::get};
 //! use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
 //!
 //! let limits = RateLimitLayer::new([
-//!     // 10 a second from each address, 20 at once,
+//!     // 10 requests per second from each address, 20 at once,
 //!     Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(key::peer_ip()),
-//!     // and 10,000 a day. Both, or the request is refused, and neither is charged.
+//!     // and 10,000 per day. A request that either limit denies is charged to neither.
 //!     Limit::new("daily", FixedWindow::per_day(10_000)).by(key::peer_ip()),
 //! ]);
 //!
@@ -18,36 +18,33 @@
 //!     .layer(limits);
 //! ```
 //!
-//! - [`RateLimitLayer`] limits a service, [`Limiter`] anything else.
-//! - [`algorithm`] has a table of the limits to choose from.
-//! - [`key`] says whose bucket is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
-//! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] say what a limit does where it has no room,
-//!   [`Limit::penalty`] what becomes of those whom it denies too often, [`Limit::instead`] for whom it is
-//!   another.
-//! - [`Overrides`] give single keys another size of a limit, at run time.
-//! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_refuse`] take lists: [`AddressList`],
-//!   [`KeyList`].
-//! - [`Limit::count_if`] and [`Limit::settle_by`] look at the response, and a handler's [`Permit`] charges
-//!   more, settles, gives back or forgets.
-//! - [`LiveRules`] are limits that are replaced while requests go by them.
-//! - [`HeaderStyle`] is what clients are told, [`RateLimitLayer::on_reject`] what the refused ones
-//!   are.
-//! - [`MemoryStore`] remembers what keys have used.
-//! - [`OnStoreError`] says what happens when a store is slow or fails, [`CircuitBreaker`] when it is left
-//!   alone; [`RateLimitLayer::observe`] tells you.
+//! - [`RateLimitLayer`] limits a service. [`Limiter`] limits anything else.
+//! - [`algorithm`] compares the algorithms to choose from.
+//! - [`key`] chooses the bucket that is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
+//! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
+//!   are denied too often, and [`Limit::instead`] gives some requests another size.
+//! - [`Overrides`] change a limit's size for single keys at runtime.
+//! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_refuse`] take lists: [`AddressList`] and [`KeyList`].
+//! - [`Limit::count_if`] and [`Limit::settle_by`] charge by the response. A handler's [`Permit`] charges more, settles,
+//!   refunds or resets.
+//! - [`LiveRules`] are limits that can be replaced at runtime.
+//! - [`HeaderStyle`] selects the response headers, [`RateLimitLayer::on_reject`] customizes rejections.
+//! - [`MemoryStore`] keeps the state in this process.
+//! - [`OnStoreError`] is the policy for a store that is slow or fails, [`CircuitBreaker`] stops asking it for a while,
+//!   and [`RateLimitLayer::observe`] reports both.
 //!
 //! # Features
 //!
-//! | feature | | what it adds |
+//! | feature | | adds |
 //! |---|---|---|
-//! | `axum` | default | peer addresses and matched routes from where Axum puts them |
-//! | `tracing` | default | reports of what an operator must mend |
-//! | `tonic` | | peer addresses from where Tonic's server puts them |
-//! | `redis` | | `RedisStore`, by which a fleet shares its limits |
-//! | `redis-tls` | | `rediss://` URLs, by rustls |
-//! | `time-zones` | | limits by the time of day, and quotas by the calendar, anywhere |
-//! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system's clock |
-//! | `rules` | | `rules::Rules`, by which a file (or Redis) says which limits apply, and changes them |
+//! | `axum` | default | peer addresses and matched routes from Axum's request extensions |
+//! | `tracing` | default | logs of misconfiguration and store outages |
+//! | `tonic` | | peer addresses from Tonic's request extensions |
+//! | `redis` | | `RedisStore`, which shares limits across a fleet |
+//! | `redis-tls` | | `rediss://` URLs, through rustls |
+//! | `time-zones` | | conditions by time of day and calendar quotas in any time zone |
+//! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system clock |
+//! | `rules` | | `rules::Rules`: limits from a file or from Redis, reloaded at runtime |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
