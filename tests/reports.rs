@@ -340,6 +340,31 @@ fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
     assert!(last.starts_with("INFO"), "{last}");
 }
 
+/// A second outage soon after the first: nobody reads that the breaker has opened, but that requests still fail.
+#[test]
+fn the_end_of_an_outage_is_reported_whichever_line_showed_it() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        runtime.block_on(async {
+            let works = Arc::new(AtomicBool::new(false));
+            let store = Later { memory: MemoryStore::new(), works: works.clone() };
+            let limiter = Limiter::new([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store);
+            for (state, seconds) in [(false, 3), (true, 3), (false, 68), (true, 3)] {
+                works.store(state, Ordering::Relaxed);
+                let begun = Instant::now();
+                while begun.elapsed() < Duration::from_secs(seconds) {
+                    let _ = limiter.acquire("key", 1).await;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        });
+    });
+    let reports = std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"));
+    let last = reports.last().expect("reports");
+    assert!(last.starts_with("INFO message=the store works"), "{reports:#?}");
+}
+
 /// How many others a line stands for.
 fn suppressed(report: &str) -> u64 {
     report.split("suppressed=").nth(1).map_or(0, |number| number.parse().expect("a number"))

@@ -35,7 +35,7 @@ pub(super) struct Reports {
 struct Outage {
     node: Option<Node>,
     is_open: bool,
-    /// There was a line when it opened, and there has to be one when it closes.
+    /// Whether a line showed that it fails. If so, another shows its end.
     is_reported: bool,
     /// When the last line of either kind was written.
     last: Instant,
@@ -64,14 +64,19 @@ impl Reports {
             && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
             let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
+            // This line shows the outage of a node whose opened breaker was not reported, so its end is reported.
+            let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+            let outage = outages.iter_mut().find(|outage| outage.is_open && outage.node.as_ref() == error.node());
+            outage.into_iter().for_each(|outage| outage.is_reported = true);
+            drop(outages);
             tracing::warn!(error = error as &dyn std::error::Error, suppressed, "the store could not decide a request");
         } else {
             self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Reports that a breaker opened, unless its last line was a short time ago; and that it closed, if it was reported
-    /// to have opened.
+    /// Reports that a breaker opened, unless its last line was a short time ago; and that it closed, if a
+    /// line showed the outage.
     pub(super) fn changed(&self, node: Option<&Node>, state: BreakerState) {
         let now = Instant::now();
         let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
