@@ -244,7 +244,7 @@ impl fmt::Display for ConfigError {
             ConfigErrorKind::CostOverCapacity { limit, cost, capacity } => write!(
                 f,
                 "a cost of {cost} can never pass the limit {limit:?}, which holds {capacity}: \
-                 lower the cost or raise the limit"
+                 lower the cost, raise the limit, or give the limit a cost of its own with `Limit::cost`"
             ),
             ConfigErrorKind::SoftZero { limit } => {
                 write!(f, "the limit {limit:?} is soft by 0 %: use at least 1, or leave it hard")

@@ -52,8 +52,7 @@
 //!   unlimited, in shadow mode, or replaced by another.
 //!
 //! Differences: values are compared key by key (the service can't tell `a` = `b_c` from `a_b` =
-//! `c`), and `unit: month` is 30 days from the Unix epoch on, as it is there, until there are
-//! calendars.
+//! `c`). `unit: month` is 30 days from the Unix epoch on, as it is there; `calendar: month` is a month of the calendar.
 //!
 //! # While it runs
 //!

@@ -254,7 +254,8 @@ async fn a_cost_over_the_capacity_is_denied_for_good() {
 
 #[test]
 fn a_constant_cost_over_the_capacity_is_refused_when_it_is_built() {
-    let text = "a cost of 11 can never pass the limit \"ten\", which holds 10: lower the cost or raise the limit";
+    let text = "a cost of 11 can never pass the limit \"ten\", which holds 10: lower the cost, raise the limit, or \
+                give the limit a cost of its own with `Limit::cost`";
     let limits = of_ten(still());
     assert!(limits.try_cost(10).is_ok());
     assert_eq!(limits.try_cost(11).unwrap_err().to_string(), text);

@@ -91,7 +91,8 @@ async fn a_route_overrides_the_table() {
 
 #[test]
 fn every_cost_in_the_table_fits_the_limits() {
-    let text = "a cost of 101 can never pass the limit \"hundred\", which holds 100: lower the cost or raise the limit";
+    let text = "a cost of 101 can never pass the limit \"hundred\", which holds 100: lower the cost, raise the limit, or \
+                give the limit a cost of its own with `Limit::cost`";
     let refused = |costs| hundred().try_costs(costs).unwrap_err().to_string();
     assert_eq!(refused(costs().path("/a", 101)), text);
     assert_eq!(refused(costs().route(Method::GET, "/a", 101)), text);

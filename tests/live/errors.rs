@@ -26,7 +26,8 @@ async fn rules_that_are_refused_change_nothing(shop: Shop) {
     assert_eq!(refused(many), "65 limits for one request are too many: use at most 64");
     assert_eq!(
         refused(vec![daily("b", 9)]),
-        "a cost of 10 can never pass the limit \"b\", which holds 9: lower the cost or raise the limit"
+        "a cost of 10 can never pass the limit \"b\", which holds 9: lower the cost, raise the limit, or \
+                give the limit a cost of its own with `Limit::cost`"
     );
     assert!(rules.replace([daily("a", 9).cost(1), daily("b", 10)]).is_ok());
     rules.replace([daily("a", 20)]).unwrap();
