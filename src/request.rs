@@ -1,5 +1,7 @@
 //! What keys and costs are taken from.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use http::header::{AsHeaderName, HeaderValue};
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
@@ -26,6 +28,8 @@ pub struct RequestHead<'a> {
     pub headers: &'a HeaderMap,
     /// What the server and the layers further out say of it.
     pub extensions: &'a Extensions,
+    /// Set when a repeated header is read by [`header`](Self::header).
+    ambiguity: Option<&'a AtomicBool>,
 }
 
 impl<'a> RequestHead<'a> {
@@ -38,16 +42,34 @@ impl<'a> RequestHead<'a> {
             version: request.version(),
             headers: request.headers(),
             extensions: request.extensions(),
+            ambiguity: None,
         }
+    }
+
+    /// Calls `read` with this head. Also returns whether `read` asked [`header`](Self::header) for a repeated header.
+    pub(crate) fn read_with<T>(&self, read: impl FnOnce(&RequestHead<'_>) -> T) -> (T, bool) {
+        let ambiguity = AtomicBool::new(false);
+        let value = read(&RequestHead { ambiguity: Some(&ambiguity), ..*self });
+        (value, ambiguity.into_inner())
     }
 
     /// The value of the header called `name`, if the request has exactly one and it is visible ASCII.
     ///
-    /// `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the
-    /// request may take another line. All lines are in [`headers`](Self::headers).
+    /// `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request may take
+    /// another line. A closure that reads it here and is a key or a condition then counts as ambiguous, whatever it
+    /// returns, so that a client gains nothing by repeating a header. All lines are in [`headers`](Self::headers); a
+    /// closure that reads them there has to treat repeated headers itself.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
-        self.single_header(name).ok()??.to_str().ok()
+        match self.single_header(name) {
+            Ok(value) => value?.to_str().ok(),
+            Err(Repeated) => {
+                if let Some(ambiguity) = self.ambiguity {
+                    ambiguity.store(true, Ordering::Relaxed);
+                }
+                None
+            }
+        }
     }
 
     /// The value of a header that may occur once.
@@ -96,6 +118,6 @@ impl OwnHead {
 
     pub(crate) fn head(&self) -> RequestHead<'_> {
         let Self { method, uri, version, headers, extensions } = self;
-        RequestHead { method, uri, version: *version, headers, extensions }
+        RequestHead { method, uri, version: *version, headers, extensions, ambiguity: None }
     }
 }

@@ -112,10 +112,12 @@ pub(super) fn applies<'a>(
     let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
     let key = match hashed {
         Hashed::Now(key) => key,
-        Hashed::Missing(missing) => match instead(limit.name(), limit.missing_key(), missing, shared)? {
-            Instead::Skip => return Ok(Applies::Not),
-            Instead::Share => KeyBuf::default().hash(hasher),
-        },
+        Hashed::Missing(missing) => {
+            match instead(limit.name(), limit.missing_key(), missing, terms.is_enforced(), shared)? {
+                Instead::Skip => return Ok(Applies::Not),
+                Instead::Share => KeyBuf::default().hash(hasher),
+            }
+        }
         Hashed::Later(so_far, rest) => {
             let (terms, policy) = (terms.clone(), limit.missing_key());
             return Ok(Applies::Later(Box::new(KeyToCome { terms, cost, policy, so_far, rest })));
@@ -141,7 +143,7 @@ pub(super) fn found<'a>(
     let hasher = shared.guard.hasher();
     let key = match key {
         Ok(key) => key.hash(hasher),
-        Err(missing) => match instead(limit.name(), limit.missing_key(), missing, shared)? {
+        Err(missing) => match instead(limit.name(), limit.missing_key(), missing, terms.is_enforced(), shared)? {
             Instead::Skip => return Ok(None),
             Instead::Share => KeyBuf::default().hash(hasher),
         },
@@ -163,11 +165,19 @@ enum Instead {
     Share,
 }
 
-fn instead(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) -> Result<Instead, Failure> {
+fn instead(
+    limit: &str,
+    policy: MissingKey,
+    missing: Missing,
+    is_enforced: bool,
+    shared: &Shared,
+) -> Result<Instead, Failure> {
     report(limit, policy, missing, shared);
     match policy {
         _ if missing == Missing::NotApplicable => Ok(Instead::Skip),
-        _ if missing == Missing::Ambiguous => Err(Failure::MissingKey(missing)),
+        _ if missing == Missing::Ambiguous && is_enforced => Err(Failure::MissingKey(missing)),
+        // A shadow limit rejects nothing.
+        _ if missing == Missing::Ambiguous => Ok(Instead::Skip),
         MissingKey::Skip => Ok(Instead::Skip),
         MissingKey::Share => Ok(Instead::Share),
         MissingKey::Deny => Err(Failure::MissingKey(missing)),
@@ -246,7 +256,7 @@ async fn complete(
     for KeyToCome { terms, cost, policy, mut so_far, rest } in later {
         match rest.await {
             Ok(rest) => so_far.append(&rest),
-            Err(missing) => match instead(terms.name(), policy, missing, &shared)? {
+            Err(missing) => match instead(terms.name(), policy, missing, terms.is_enforced(), &shared)? {
                 Instead::Skip => continue,
                 Instead::Share => so_far.clear(),
             },

@@ -94,9 +94,10 @@ where
     F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match (self.0)(head) {
-            Some(taken) => done(&taken, key),
-            None => Extracted::Missing(Missing::FromRequest),
+        match head.read_with(&self.0) {
+            (_, true) => Extracted::Missing(Missing::Ambiguous),
+            (Some(taken), false) => done(&taken, key),
+            (None, false) => Extracted::Missing(Missing::FromRequest),
         }
     }
 }
@@ -145,7 +146,10 @@ where
     F: Fn(&RequestHead<'_>) -> T + Send + Sync + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>, _: &mut KeyBuf) -> Extracted {
-        let found = (self.0)(head);
+        let (found, is_ambiguous) = head.read_with(&self.0);
+        if is_ambiguous {
+            return Extracted::Missing(Missing::Ambiguous);
+        }
         Extracted::Later(Box::pin(async move {
             let mut key = KeyBuf::default();
             found.await.ok_or(Missing::FromRequest)?.write(&mut key);

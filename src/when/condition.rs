@@ -11,7 +11,9 @@ pub trait Condition: Send + Sync + 'static {
     fn holds(&self, head: &RequestHead<'_>) -> bool;
 
     /// Whether it holds of at least one reading of a request that can be read in several ways, because a
-    /// header is [repeated](crate::key#repeated-headers). Defaults to [`holds`](Self::holds).
+    /// header is [repeated](crate::key#repeated-headers). Defaults to [`holds`](Self::holds): override it if the condition
+    /// reads a header, or a client can evade the condition by repeating that header. Closures that use
+    /// [`RequestHead::header`] need not.
     ///
     /// [`Limit::when`](crate::Limit::when) and
     /// [`always_refuse`](crate::RateLimitLayer::always_refuse) ask this. What is in the client's favour,
@@ -39,6 +41,12 @@ pub trait Condition: Send + Sync + 'static {
 
 impl<F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static> Condition for F {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self(head)
+        let (holds, is_ambiguous) = head.read_with(self);
+        holds && !is_ambiguous
+    }
+
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        let (holds, is_ambiguous) = head.read_with(self);
+        holds || is_ambiguous
     }
 }

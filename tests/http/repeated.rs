@@ -181,3 +181,41 @@ fn a_closure_sees_no_header_that_is_repeated() {
     let head = RequestHead::of(&request);
     assert_eq!((head.header("x-one"), head.header("x-two")), (Some("a"), None));
 }
+
+/// Closures read headers by `RequestHead::header`, which has no value where a header is repeated.
+#[tokio::test]
+async fn closures_are_not_evaded_by_repeating_a_header() {
+    let any = || RateLimitLayer::new([one().by(key::peer_ip())]).store(still());
+    let leaked = |head: &RequestHead<'_>| head.header(KEY) == Some("leaked");
+    let refused = any().always_refuse(leaked);
+    assert_eq!(statuses(refused, &[&["leaked"], &["leaked", "zzz"], &["ann"]]).await, [403, 403, 200]);
+    let exempt = any().never_limit(leaked);
+    assert_eq!(statuses(exempt, &[&["leaked"], &["ann"], &["leaked", "ann"]]).await, [200, 200, 429]);
+    // Nobody is exempt by a condition that a repeated header makes true, either.
+    let exempt = any().never_limit(|head: &RequestHead<'_>| head.header(KEY).is_none());
+    assert_eq!(statuses(exempt, &[&["ann"], &["ann", "bob"], &[]]).await, [200, 429, 200]);
+    let free = one().when(|head: &RequestHead<'_>| head.header(KEY) == Some("free"));
+    let limits = RateLimitLayer::new([free]).store(still());
+    assert_eq!(statuses(limits, &[&["free"], &["free", "zzz"], &["paid"]]).await, [200, 429, 200]);
+    for policy in [MissingKey::Skip, MissingKey::Share, MissingKey::Deny] {
+        let by = key::from_fn(|head| head.header(KEY).map(str::to_owned)).or(key::peer_ip());
+        let limits = RateLimitLayer::new([one().by(by).on_missing_key(policy)]).store(still());
+        assert_eq!(statuses(limits, &[&["ann"], &["ann", "bob"], &["ann"]]).await, [200, 400, 429], "{policy:?}");
+    }
+    let later = key::from_async_fn(|head| {
+        let key = head.header(KEY).map(str::to_owned);
+        async move { key }
+    });
+    let limits = RateLimitLayer::new([one().by(later).on_missing_key(MissingKey::Skip)]).store(still());
+    assert_eq!(statuses(limits, &[&["ann"], &["ann", "bob"], &["ann"]]).await, [200, 400, 429]);
+}
+
+#[tokio::test]
+async fn a_shadow_limit_rejects_no_repeated_header() {
+    let limit = || one().by(key::header(KEY));
+    let requests: [&[&str]; 3] = [&["ann"], &["ann", "bob"], &[]];
+    let limits = RateLimitLayer::new([limit().on_missing_key(MissingKey::Skip).shadow()]).store(still());
+    assert_eq!(statuses(limits, &requests).await, [200; 3]);
+    let limits = RateLimitLayer::new([limit().on_missing_key(MissingKey::Skip)]).store(still()).shadow();
+    assert_eq!(statuses(limits, &requests).await, [200; 3]);
+}
