@@ -65,15 +65,14 @@ impl Local {
     /// is refused.
     pub(super) fn fall_back(&self, task: Task, charges: &[Charge<'_>]) -> (Fallback, Option<Decision>) {
         let mut decides = false;
+        let quotas = self.quotas(charges);
         for charge in charges {
             match self.policy(charge.terms) {
                 Policy::Refuse => return (Fallback::Refused, None),
                 Policy::Allow => {}
                 Policy::Decide { .. } => {
-                    // More than the share can ever hold, of what the limit could.
-                    let holds = |terms: &Terms| charge.cost <= terms.capacity();
-                    let share_holds = self.share(charge.terms).is_some_and(|share| holds(&share));
-                    if charge.terms.is_enforced() && holds(charge.terms) && !share_holds {
+                    let may_pass = charge.terms.is_quota() && quotas != Quotas::TooSmall;
+                    if charge.terms.is_enforced() && !may_pass && self.is_share_too_small(charge) {
                         return (Fallback::Refused, None);
                     }
                     decides = true;
@@ -81,15 +80,37 @@ impl Local {
             }
         }
         if decides {
-            let decision = self.decide(task, charges);
+            let decision = self.decide(task, charges, quotas);
             (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
         } else {
             (Fallback::Allowed, Some(Decision::by_nobody(SystemClock::new().now())))
         }
     }
 
-    fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Decision {
-        let counting = charges.iter().filter_map(|charge| Some((charge, self.share(charge.terms)?)));
+    /// Returns whether the limit could allow the cost, and this process' share of it never can.
+    fn is_share_too_small(&self, charge: &Charge<'_>) -> bool {
+        let holds = |terms: &Terms| charge.cost <= terms.capacity();
+        holds(charge.terms) && !self.share(charge.terms).is_some_and(|share| holds(&share))
+    }
+
+    /// Returns what is known of the limits in quota mode before this process decides.
+    fn quotas(&self, charges: &[Charge<'_>]) -> Quotas {
+        let quotas = || charges.iter().filter(|charge| charge.terms.is_quota());
+        if quotas().any(|charge| matches!(self.policy(charge.terms), Policy::Allow)) {
+            Quotas::Allowed
+        } else if quotas().all(|charge| self.is_share_too_small(charge)) {
+            Quotas::TooSmall
+        } else {
+            Quotas::Decide
+        }
+    }
+
+    fn decide(&self, task: Task, charges: &[Charge<'_>], quotas: Quotas) -> Decision {
+        let share = |terms: &Arc<Terms>| match self.share(terms)? {
+            share if share.is_quota() && quotas == Quotas::Allowed => Some(Arc::new(Terms::clone(&share).shadow())),
+            share => Some(share),
+        };
+        let counting = charges.iter().filter_map(|charge| Some((charge, share(charge.terms)?)));
         let counting: SmallVec<[(&Charge<'_>, Arc<Terms>); 4]> = counting.collect();
         let own =
             counting.iter().map(|(charge, terms)| Charge { terms, key: self.rehash(charge.key), cost: charge.cost });
@@ -178,6 +199,17 @@ impl fmt::Debug for Local {
     }
 }
 
+/// The limits of a request in quota mode: one of them needs to have room.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Quotas {
+    /// The policy of one allows the request.
+    Allowed,
+    /// One of their shares may have room.
+    Decide,
+    /// None of their shares can ever hold the cost.
+    TooSmall,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,6 +282,28 @@ mod tests {
             (Fallback::DecidedLocally { allowed: false }, Some(false)),
             "the other one denies"
         );
+    }
+
+    #[test]
+    fn quotas_deny_locally_only_if_none_has_room() {
+        let quota = |name, tokens| Limit::new(name, FixedWindow::per_day(tokens)).quota_mode();
+        let key = KeyHasher::random().hash(b"key");
+        let decide = |limits: Vec<Limit>, costs: &[u64]| -> Vec<bool> {
+            let (limits, mut local) = local(limits);
+            local.plan(&limits, OnStoreError::DecideLocally(Share::one_of(4)));
+            let decided = costs.iter().map(|&cost| {
+                let charges: Vec<_> = limits.iter().map(|(_, terms)| Charge { terms, key, cost }).collect();
+                local.fall_back(Task::Acquire, &charges).1.is_some_and(|decision| decision.is_allowed())
+            });
+            decided.collect()
+        };
+        // A cost that no share of the first can hold fits the second, until that is used up.
+        assert_eq!(decide(vec![quota("own", 4), quota("team", 16)], &[2, 2, 2]), [true, true, false]);
+        // A cost that no share can hold is refused.
+        assert_eq!(decide(vec![quota("own", 4), quota("team", 4)], &[2]), [false]);
+        // A quota that allows what the store does not decide has room for everything.
+        let team = quota("team", 16).on_store_error(OnStoreError::Allow);
+        assert_eq!(decide(vec![quota("own", 4), team], &[1, 1, 2]), [true; 3]);
     }
 
     /// A cost that fits the limit but not the share is refused: not so by a limit that is not enforced.
