@@ -93,18 +93,22 @@ impl Queue {
     /// Like [`ask`](Self::ask), for a request whose slot another master of a Cluster is moving to this one: in a call
     /// of its own.
     pub(super) async fn ask_importing(self: &Arc<Self>, clock: Option<[u8; 24]>, request: &Request) -> Reply {
-        let _direct = self.state().begin_direct(self)?;
+        let _direct = {
+            let mut state = self.state();
+            state.check_room(self, request)?;
+            state.begin_direct(self)
+        };
         self.server.call_asking(clock.as_ref().map_or(&[], |clock| clock), request).await
     }
 
     /// Lets a request make a call of its own, or wait.
     fn enter(self: &Arc<Self>, needs_own_call: bool, request: Request) -> Result<Entered<'_>, Fault> {
         let mut state = self.state();
+        state.check_room(self, &request)?;
         let runtime = Handle::try_current();
         if needs_own_call || state.direct + state.senders < CALLS || runtime.is_err() {
-            return Ok(Entered::Directly(state.begin_direct(self)?, request));
+            return Ok(Entered::Directly(state.begin_direct(self), request));
         }
-        state.check_room(self)?;
         let (sender, reply) = oneshot::channel();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
@@ -130,15 +134,16 @@ impl Queue {
 }
 
 impl State {
-    fn check_room(&self, queue: &Queue) -> Result<(), Fault> {
+    /// Checks that the queue has room for a request. There always is for a refund: each returns what a request that
+    /// had room was charged, which would otherwise stay charged under overload.
+    fn check_room(&self, queue: &Queue, request: &Request) -> Result<(), Fault> {
         let waiting = self.direct + self.waiting.len();
-        if waiting < queue.capacity { Ok(()) } else { Err(Fault::QueueFull { waiting }) }
+        if waiting < queue.capacity || request.is_refund() { Ok(()) } else { Err(Fault::QueueFull { waiting }) }
     }
 
-    fn begin_direct<'a>(&mut self, queue: &'a Arc<Queue>) -> Result<DirectCall<'a>, Fault> {
-        self.check_room(queue)?;
+    fn begin_direct<'a>(&mut self, queue: &'a Arc<Queue>) -> DirectCall<'a> {
         self.direct += 1;
-        Ok(DirectCall { queue })
+        DirectCall { queue }
     }
 
     /// How many of the waiting requests the next call takes, as far as its size allows: all, or while another call is
@@ -429,6 +434,19 @@ mod tests {
         assert_eq!(queue.state().waiting.len(), 100);
         drop(waiting);
         assert!(queue.ask(None, request(1, 64)).now_or_never().is_none(), "it waits");
+    }
+
+    /// Otherwise requests that were denied elsewhere would stay charged whenever Redis is overloaded.
+    #[tokio::test]
+    async fn a_refund_enters_a_full_queue() {
+        let queue = busy_queue(100);
+        let waiting: Vec<_> = usual(100).map(|request| queue.ask(None, request)).collect();
+        let refund = Request::new(Task::Refund, 1);
+        assert!(queue.ask(None, refund.clone()).now_or_never().is_none(), "it waits");
+        let refund = queue.ask(None, refund);
+        assert_eq!(queue.state().waiting.len(), 101);
+        drop((waiting, refund));
+        assert_eq!(queue.state().waiting.len(), 0);
     }
 
     /// Those that are never sent together: by a test's clock, with a slot that is moved, or without a runtime.

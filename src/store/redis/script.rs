@@ -75,6 +75,11 @@ impl Request {
         Self { keys: SmallVec::new(), text, usual: None }
     }
 
+    /// Returns whether it gives back what earlier requests were charged.
+    pub(super) fn is_refund(&self) -> bool {
+        self.text().first() == Some(&(Task::Refund as u8))
+    }
+
     /// One that tells of its key what another one's text says.
     pub(super) fn usual(text: Arc<[u8]>, key: String) -> Self {
         Self { keys: SmallVec::from_iter([key]), text: Vec::new(), usual: Some(text) }
