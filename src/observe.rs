@@ -83,7 +83,7 @@ pub enum Event<'a> {
     /// The [circuit breaker](crate::CircuitBreaker) of a store, or of one of its nodes, is in another state.
     #[non_exhaustive]
     BreakerChanged {
-        /// Its state from now on. A node that has left the store closes its breaker a minute later.
+        /// Its state from now on. The breaker of a node that no request has concerned for a minute closes, as when the node has left the store.
         state: BreakerState,
         /// The node, where a store [has several](crate::Store::node): a master of a Redis Cluster. `None` is the whole
         /// store.

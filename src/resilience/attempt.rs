@@ -1,4 +1,4 @@
-//! A request, or a probe, on its way to the store, and what its end says of the nodes.
+//! A request or probe in progress, and the evidence that its result gives about the nodes.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ pub(super) fn nodes_of(store: &dyn Store, keys: &[KeyHash]) -> Nodes {
     nodes
 }
 
-/// A request on its way to the store. Dropped before it is judged, it says nothing of the nodes, and makes way for
-/// another trial; unless a panic ends it, which fails the trial.
+/// A request on its way to the store. Dropping it without a result lets another trial start. If a panic drops it, the
+/// trial fails.
 #[derive(Debug)]
 #[must_use = "what it says of the nodes is noted by `judge`"]
 pub(crate) struct Attempt {

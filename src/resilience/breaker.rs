@@ -57,7 +57,7 @@ impl Breaker {
         Self { phase: Phase::Closed, failures: 0, counted: 0, pause: settings.first_pause() }
     }
 
-    /// Whether it is as if there never had been a failure.
+    /// Returns whether the breaker is closed and has counted no failure.
     pub(super) fn is_well(&self) -> bool {
         self.failures == 0 && self.is_closed()
     }

@@ -213,7 +213,7 @@ impl Guard {
         self.unsettled(task, None, answer, charges)
     }
 
-    /// The same while a node fails.
+    /// Decides while at least one breaker exists.
     #[cold]
     fn try_to_decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
         if let Some(decision) = self.store.remembered(charges) {
@@ -357,7 +357,7 @@ impl Guard {
         self.observer.tell(event);
     }
 
-    /// Has the store do something to `keys` that no policy can make up for.
+    /// Runs a store operation on `keys` that has no fallback.
     pub(crate) fn tell_store<T: Send + Unpin + 'static>(
         self: &Arc<Self>,
         keys: Keys,

@@ -1,4 +1,4 @@
-//! What operators read in the log, through `tracing`, about a store that fails: at most one line a minute of each kind.
+//! Logs store failures and breaker changes through `tracing`, at most one line a minute of each kind.
 //!
 //! The kinds are a request that could not be decided, a breaker that opened, and a breaker that closed; the latter two
 //! for each node. A line says how many others were `suppressed` since the last of its kind.
@@ -14,10 +14,10 @@ use crate::node::Node;
 use crate::observe::BreakerState;
 
 /// How far apart two lines of one kind are.
-const APART: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long an outage is remembered that is over.
-const KEPT: Duration = Duration::from_secs(3_600);
+const OUTAGE_RETENTION: Duration = Duration::from_secs(3_600);
 
 /// What was reported of a limiter's store. Clones of the limiter share it.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Reports {
     pub(super) fn failed(&self, error: &StoreError) {
         let now = self.since.elapsed();
         let next = self.next.load(Ordering::Relaxed);
-        let after = (now + APART).as_micros() as u64;
+        let after = (now + LOG_INTERVAL).as_micros() as u64;
         let is_due = error.kind() != StoreErrorKind::BreakerOpen
             && now.as_micros() as u64 >= next
             && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -80,7 +80,7 @@ impl Reports {
     pub(super) fn changed(&self, node: Option<&Node>, state: BreakerState) {
         let now = Instant::now();
         let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
-        outages.retain(|outage| outage.is_open || now < outage.last + KEPT);
+        outages.retain(|outage| outage.is_open || now < outage.last + OUTAGE_RETENTION);
         let known = outages.iter_mut().find(|outage| outage.node.as_ref() == node);
         let name = node.map(Node::name);
         match (state, known) {
@@ -92,7 +92,7 @@ impl Reports {
             }
             (BreakerState::Open, Some(outage)) if !outage.is_open => {
                 outage.is_open = true;
-                if now < outage.last + APART {
+                if now < outage.last + LOG_INTERVAL {
                     outage.suppressed += 1;
                     return;
                 }
@@ -107,7 +107,11 @@ impl Reports {
                     outage.last = now;
                     drop(outages);
                     let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
-                    tracing::info!(node = name, suppressed, "the store works again: the circuit breaker is closed");
+                    tracing::info!(
+                        node = name,
+                        suppressed,
+                        "the circuit breaker is closed: requests use the store again"
+                    );
                 }
             }
             // Open again after a trial that failed, or half open.

@@ -1,4 +1,4 @@
-//! Asking a store that may not answer: whether to, for how long, and what its answer says of its nodes.
+//! Admits calls to the store, bounds them by the deadline, and records their results per node.
 
 use std::future::Future;
 use std::sync::Arc;

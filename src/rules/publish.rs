@@ -157,7 +157,7 @@ impl Document for Followed {
 }
 
 /// How far apart the log lines of two outages are.
-const APART: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Which outages of Redis are logged: each once, and at most one in a minute, however often Redis comes and goes.
 #[derive(Debug, Default)]
@@ -171,7 +171,7 @@ struct Outages {
 impl Outages {
     /// Returns whether a failure is to be logged now.
     fn is_to_be_logged(&mut self) -> bool {
-        if self.is_logged || self.last.is_some_and(|last| last.elapsed() < APART) {
+        if self.is_logged || self.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
             return false;
         }
         (self.last, self.is_logged) = (Some(Instant::now()), true);
