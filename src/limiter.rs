@@ -194,8 +194,8 @@ impl Limiter {
     ///
     /// Any [`Key`] will do; text and numbers, and numbers of different widths, are different keys.
     ///
-    /// To `await` the answer is always right, and a task that does so in a loop leaves other tasks their turns, also
-    /// where every answer is there at once. A store in memory has charged and answered when this returns, with or
+    /// Awaiting the answer is always correct. It consumes Tokio's cooperative budget, so that a loop yields to other
+    /// tasks. A store in memory has charged and answered when this returns, with or
     /// without a runtime: [`as_ready`](crate::store::Answer::as_ready) looks at the decision, and
     /// [`into_ready`](crate::store::Answer::into_ready) takes it, as a refund needs it. To drop it gives nothing back.
     ///

@@ -86,8 +86,8 @@ impl Decision {
         self.outcomes.push(outcome);
     }
 
-    /// Has one limit in quota mode deny the request if none of them has room: the one that will have room first, so
-    /// that [`retry_after`](Self::retry_after) is exact. `is_quota` says of each outcome whether it is of such a limit.
+    /// Enforces quota mode: if no quota has room, only the one that will have room first denies, so that
+    /// [`retry_after`](Self::retry_after) is exact. `is_quota` says of each outcome whether it is of such a limit.
     pub(crate) fn enforce_quotas(&mut self, is_quota: impl Iterator<Item = bool>) {
         let outcomes = self.outcomes.as_mut_slice().iter_mut().zip(is_quota);
         let mut quotas: SmallVec<[&mut Outcome; 4]> =

@@ -21,6 +21,9 @@ use http::HeaderValue;
 /// The most violations in one status. Clients accept 8 KiB of headers in all, and a limit's name has up to 64 characters.
 const MAX_VIOLATIONS: usize = 16;
 
+/// The longest span that a protobuf `Duration` holds, in seconds.
+const MAX_SECONDS: u64 = 315_576_000_000;
+
 /// Returns the value of `grpc-status-details-bin`, or `None` where there is neither a wait nor a limit to name.
 ///
 /// Violations name limits, as the `RateLimit` header does, and never keys.
@@ -35,7 +38,8 @@ pub(super) fn header(
     }
     let mut status = Message::default().integer(1, code).bytes(2, message.as_bytes());
     if let Some(delay) = retry_delay {
-        let delay = Message::default().integer(1, delay.as_secs()).integer(2, delay.subsec_nanos().into());
+        let delay =
+            Message::default().integer(1, delay.as_secs().min(MAX_SECONDS)).integer(2, delay.subsec_nanos().into());
         status = status.bytes(3, &any("RetryInfo", &Message::default().bytes(1, &delay.0)));
     }
     if !violated.is_empty() {

@@ -82,8 +82,8 @@ pub struct RateLimitLayer {
 
 impl RateLimitLayer {
     /// Limits that are decided together, all or nothing: in memory, each request at a cost of 1,
-    /// told by [`HeaderStyle::IETF`], unless the methods below say otherwise. Without any, as from a file that has
-    /// none, nothing is limited.
+    /// told by [`HeaderStyle::IETF`], unless the methods below say otherwise. With no limits, as from a file that has
+    /// none, every request is allowed.
     ///
     /// # Panics
     ///

@@ -49,8 +49,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The node that keeps `key`, where a store spreads its keys over several: each has a
-    /// [circuit breaker](crate::CircuitBreaker) of its own. `None`, the default, makes the store a single node. A store
-    /// that wraps another asks that.
+    /// [circuit breaker](crate::CircuitBreaker) of its own. `None`, the default, makes the store a single node. A
+    /// store that wraps another must forward this method: otherwise all nodes share one breaker.
     ///
     /// Called only while a node fails. It answers by what it knows, without waiting.
     fn node(&self, key: KeyHash) -> Option<Node> {
