@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::breaker::Tick;
-use super::breakers::{Breakers, Changes, Nodes, Turn, Turns};
+use super::breakers::{Breakers, Changes, HealthCheck, HealthChecks, Nodes};
 use crate::error::{StoreError, StoreErrorKind};
 use crate::hash::KeyHash;
 use crate::node::Node;
@@ -17,7 +17,7 @@ pub(super) fn keys_of(charges: &[Charge<'_>]) -> Keys {
     charges.iter().map(|charge| charge.key).collect()
 }
 
-/// The nodes that keep `keys`.
+/// Returns the nodes that keep `keys`.
 pub(super) fn nodes_of(store: &dyn Store, keys: &[KeyHash]) -> Nodes {
     let mut nodes = Nodes::new();
     for key in keys {
@@ -35,23 +35,23 @@ pub(super) fn nodes_of(store: &dyn Store, keys: &[KeyHash]) -> Nodes {
 /// A request on its way to the store. Dropping it without a result lets another trial start. If a panic drops it, the
 /// trial fails.
 #[derive(Debug)]
-#[must_use = "what it says of the nodes is noted by `judge`"]
+#[must_use = "its result is recorded by `record`"]
 pub(crate) struct Attempt {
     breakers: Arc<Breakers>,
     began: Tick,
     keys: Keys,
     /// The nodes whose breakers were half open: it tries whether they work.
-    trials: Turns,
+    trials: HealthChecks,
 }
 
 impl Attempt {
-    pub(super) fn new(breakers: &Arc<Breakers>, keys: Keys, trials: Turns) -> Self {
+    pub(super) fn new(breakers: &Arc<Breakers>, keys: Keys, trials: HealthChecks) -> Self {
         Self { breakers: breakers.clone(), began: breakers.now(), keys, trials }
     }
 
-    /// Notes what the answer of `store` says of the nodes. An error that does not name its node gets the name if
-    /// there is but one.
-    pub(super) fn judge<T>(
+    /// Records what the answer of `store` shows about the nodes. Names the node in an error that names none, if only one
+    /// is concerned.
+    pub(super) fn record<T>(
         mut self,
         store: &dyn Store,
         answer: Result<T, StoreError>,
@@ -65,14 +65,14 @@ impl Attempt {
         let error = match answer {
             Err(error) if !error.is_of_one_request() => error,
             answer if trials.is_empty() && self.breakers.are_closed() => return (answer, Changes::new()),
-            answer => return (answer, self.breakers.note(began, &trials, &nodes_of(store, &self.keys), &none)),
+            answer => return (answer, self.breakers.record(began, &trials, &nodes_of(store, &self.keys), &none)),
         };
         let mut nodes = nodes_of(store, &self.keys);
         // A store that wraps another may hide the nodes that errors name: it is one node.
         if let Some(node) = error.node().filter(|_| nodes.iter().any(Option::is_some)) {
             nodes = Nodes::from_elem(Some(node.clone()), 1);
         }
-        let changes = self.breakers.note(began, &trials, &none, &nodes);
+        let changes = self.breakers.record(began, &trials, &none, &nodes);
         let error = match &nodes[..] {
             [Some(node)] => error.at(node.clone()),
             _ => error,
@@ -80,7 +80,7 @@ impl Attempt {
         (Err(error), changes)
     }
 
-    /// Whether it tries if a node works.
+    /// Returns whether it is the trial of a node.
     pub(super) fn is_trial(&self) -> bool {
         !self.trials.is_empty()
     }
@@ -91,51 +91,54 @@ impl Drop for Attempt {
         if self.trials.is_empty() {
             return;
         }
-        let tried = self.trials.iter().map(|turn| turn.node.clone());
+        let tried = self.trials.iter().map(|check| check.node.clone());
         let failed = if std::thread::panicking() { tried.collect() } else { Nodes::new() };
-        self.breakers.note(self.began, &self.trials, &Nodes::new(), &failed);
+        // There is no observer to tell here. It sees the breaker close, whichever state it saw last.
+        let _ = self.breakers.record(self.began, &self.trials, &Nodes::new(), &failed);
     }
 }
 
-/// A look at one node in the background, which nobody waits for. Dropped, as by a panic, it has failed.
+/// A request to one node in the background, which no caller awaits. Dropping it without a result, as by a panic, records
+/// a failure.
 #[derive(Debug)]
 pub(super) struct Probe {
     breakers: Arc<Breakers>,
     /// `None` once it is over.
-    turn: Option<Turn>,
+    check: Option<HealthCheck>,
 }
 
 impl Probe {
-    pub(super) fn new(breakers: &Arc<Breakers>, turn: Turn) -> Self {
-        Self { breakers: breakers.clone(), turn: Some(turn) }
+    pub(super) fn new(breakers: &Arc<Breakers>, check: HealthCheck) -> Self {
+        Self { breakers: breakers.clone(), check: Some(check) }
     }
 
     pub(super) fn node(&self) -> Option<&Node> {
-        self.turn.as_ref()?.node.as_ref()
+        self.check.as_ref()?.node.as_ref()
     }
 
     pub(super) fn end(mut self, worked: bool) -> Changes {
-        self.turn.take().map(|turn| self.breakers.note_probe(&turn, worked)).unwrap_or_default()
+        self.check.take().map(|check| self.breakers.record_probe(&check, worked)).unwrap_or_default()
     }
 
-    /// Has another request probe the node, as nothing became known of it.
+    /// Ends the probe without a result, so that the next request probes again.
     pub(super) fn withdraw(mut self) {
-        if let Some(turn) = self.turn.take() {
-            self.breakers.withdraw_probe(&turn);
+        if let Some(check) = self.check.take() {
+            self.breakers.withdraw_probe(&check);
         }
     }
 
-    /// Has the request with these keys try the node itself, where nothing can be done in the background.
+    /// Turns the probe into a trial by the request with these keys, for use without a runtime.
     pub(super) fn into_trial(mut self, keys: Keys) -> Attempt {
-        let trials = self.turn.take().into_iter().inspect(|turn| self.breakers.try_instead(turn)).collect();
+        let trials = self.check.take().into_iter().inspect(|check| self.breakers.turn_into_trial(check)).collect();
         Attempt::new(&self.breakers, keys, trials)
     }
 }
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        if let Some(turn) = &self.turn {
-            self.breakers.note_probe(turn, false);
+        if let Some(check) = &self.check {
+            // A failed probe changes no state.
+            let _ = self.breakers.record_probe(check, false);
         }
     }
 }

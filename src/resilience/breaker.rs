@@ -41,15 +41,15 @@ enum Phase {
     },
 }
 
-/// Whether a request may ask the node.
+/// Whether a request may ask a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Admission {
-    Yes,
-    /// Yes, and it is the one that tries whether the node works.
+pub(super) enum NodeAdmission {
+    Proceed,
+    /// The request may ask, and is the trial that shows whether the node works.
     Trial,
-    /// No, but the node is due to be probed.
+    /// The request may not ask, and the node is due to be probed.
     Probe,
-    No,
+    Reject,
 }
 
 impl Breaker {
@@ -58,7 +58,7 @@ impl Breaker {
     }
 
     /// Returns whether the breaker is closed and has counted no failure.
-    pub(super) fn is_well(&self) -> bool {
+    pub(super) fn has_no_failures(&self) -> bool {
         self.failures == 0 && self.is_closed()
     }
 
@@ -66,13 +66,13 @@ impl Breaker {
         matches!(self.phase, Phase::Closed)
     }
 
-    pub(super) fn admission(&self, now: Instant) -> Admission {
+    pub(super) fn admission(&self, now: Instant) -> NodeAdmission {
         match self.phase {
-            Phase::Closed => Admission::Yes,
-            Phase::Trying { until, .. } if now < until => Admission::No,
-            Phase::HalfOpen | Phase::Trying { .. } => Admission::Trial,
-            Phase::Open { until } | Phase::Probing { until, .. } if now < until => Admission::No,
-            Phase::Open { .. } | Phase::Probing { .. } => Admission::Probe,
+            Phase::Closed => NodeAdmission::Proceed,
+            Phase::Trying { until, .. } if now < until => NodeAdmission::Reject,
+            Phase::HalfOpen | Phase::Trying { .. } => NodeAdmission::Trial,
+            Phase::Open { until } | Phase::Probing { until, .. } if now < until => NodeAdmission::Reject,
+            Phase::Open { .. } | Phase::Probing { .. } => NodeAdmission::Probe,
         }
     }
 
@@ -127,7 +127,7 @@ impl Breaker {
         Some(BreakerState::Open)
     }
 
-    /// Makes way for another trial: the one that `began` then says nothing of the node.
+    /// Ends the trial that `began` then without a result.
     pub(super) fn withdraw_trial(&mut self, began: Tick) {
         if self.is_trial(began) {
             self.phase = Phase::HalfOpen;
@@ -148,15 +148,15 @@ impl Breaker {
         None
     }
 
-    /// Makes way for another probe: the one that `began` then says nothing of the node.
+    /// Ends the probe that `began` then without a result.
     pub(super) fn withdraw_probe(&mut self, began: Tick) {
         if self.is_probe(began) {
             self.phase = Phase::Open { until: Instant::now() };
         }
     }
 
-    /// Has the request that was to begin a probe try the node itself.
-    pub(super) fn try_instead(&mut self, probe: Tick) {
+    /// Turns a probe into a trial by the request itself.
+    pub(super) fn turn_into_trial(&mut self, probe: Tick) {
         if let Phase::Probing { began, until } = self.phase
             && began == probe
         {

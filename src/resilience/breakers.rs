@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::breaker::{Admission, Breaker, Tick, after};
+use super::breaker::{Breaker, NodeAdmission, Tick, after};
 use super::settings::CircuitBreaker;
 use crate::node::Node;
 use crate::observe::BreakerState;
@@ -32,7 +32,7 @@ pub(super) struct Breakers {
 struct NodeBreaker {
     node: Option<Node>,
     breaker: Breaker,
-    /// When a request last concerned it.
+    /// When a request last concerned the node.
     used: Instant,
 }
 
@@ -40,24 +40,24 @@ struct NodeBreaker {
 /// a key.
 pub(super) type Nodes = SmallVec<[Option<Node>; 1]>;
 
-/// A trial or probe of a node.
+/// A trial of a node by a request, or a probe of it in the background.
 #[derive(Clone, Debug)]
-pub(super) struct Turn {
+pub(super) struct HealthCheck {
     pub(super) node: Option<Node>,
     pub(super) began: Tick,
 }
 
-pub(super) type Turns = SmallVec<[Turn; 1]>;
+pub(super) type HealthChecks = SmallVec<[HealthCheck; 1]>;
 
 /// Whether a request may ask the store.
 #[derive(Debug)]
-pub(super) enum Pass {
-    /// Yes. It tries whether some of its nodes work.
-    Ask(Turns),
-    /// No, but a node is to be probed.
-    Probe(Turn),
-    /// No: the breaker of this node is open.
-    No(Option<Node>),
+pub(super) enum Admission {
+    /// The request may ask. It is the trial of these nodes.
+    Proceed(HealthChecks),
+    /// The request may not ask, and a node is due to be probed.
+    Probe(HealthCheck),
+    /// The request may not ask: the breaker of this node is open.
+    Reject(Option<Node>),
 }
 
 /// The breakers that changed, and their new states.
@@ -72,7 +72,7 @@ impl Breakers {
         self.settings
     }
 
-    /// Whether no node has failed since it last worked.
+    /// Returns whether every node has worked since it last failed.
     #[inline]
     pub(super) fn are_closed(&self) -> bool {
         !self.has_any.load(Ordering::Relaxed)
@@ -86,63 +86,76 @@ impl Breakers {
         self.tick.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Whether a request may ask `nodes`, within `deadline`: if none of their breakers is open. If one is, and its
-    /// pause is over, a request that `can_probe` is used to probe that node.
-    pub(super) fn pass(&self, nodes: &Nodes, can_probe: bool, deadline: Duration) -> (Pass, Changes) {
+    /// Returns whether a request may ask `nodes`, within `deadline`: only if none of their breakers is open. If one is
+    /// and its pause is over, a request that `can_probe` is used to probe that node.
+    ///
+    /// Forgets the breakers of nodes that no request has concerned for a while. Observers see them close.
+    pub(super) fn admit(&self, nodes: &Nodes, can_probe: bool, deadline: Duration) -> (Admission, Changes) {
         let now = Instant::now();
         // Later than a trial or probe that is about to reach its deadline.
         let until = after(now, deadline.saturating_mul(2));
-        self.update(now, |breakers, _| {
-            let mut admissions: SmallVec<[(&mut NodeBreaker, Admission); 1]> = SmallVec::new();
-            for it in breakers.iter_mut().filter(|it| nodes.contains(&it.node)) {
-                it.used = now;
-                let admission = it.breaker.admission(now);
-                admissions.push((it, admission));
+        self.update(|breakers, changes| {
+            let mut admissions: SmallVec<[(&mut NodeBreaker, NodeAdmission); 1]> = SmallVec::new();
+            for entry in breakers.iter_mut().filter(|entry| nodes.contains(&entry.node)) {
+                entry.used = now;
+                let admission = entry.breaker.admission(now);
+                admissions.push((entry, admission));
             }
-            let due = admissions.iter_mut().find(|(_, admission)| can_probe && *admission == Admission::Probe);
-            if let Some((it, _)) = due {
-                let turn = Turn { node: it.node.clone(), began: self.next_tick() };
-                it.breaker.begin_probe(turn.began, until);
-                return Pass::Probe(turn);
-            }
-            let is_open = |admission| matches!(admission, Admission::No | Admission::Probe);
-            if let Some((it, _)) = admissions.iter().find(|(_, admission)| is_open(*admission)) {
-                return Pass::No(it.node.clone());
-            }
-            let mut turns = Turns::new();
-            for (it, _) in admissions.into_iter().filter(|(_, admission)| *admission == Admission::Trial) {
-                let turn = Turn { node: it.node.clone(), began: self.next_tick() };
-                it.breaker.begin_trial(turn.began, until);
-                turns.push(turn);
-            }
-            Pass::Ask(turns)
+            let admission = self.admit_to(admissions, can_probe, until);
+            forget(breakers, changes, |entry| entry.node.is_some() && now.duration_since(entry.used) > FORGOTTEN_AFTER);
+            admission
         })
     }
 
-    /// Notes which nodes worked and which failed for a request that `began` at a tick, and that was a trial of some.
-    /// Nothing is known of the others.
-    pub(super) fn note(&self, began: Tick, trials: &[Turn], worked: &Nodes, failed: &Nodes) -> Changes {
-        let now = Instant::now();
-        let ((), changes) = self.update(now, |breakers, changes| {
-            for turn in trials {
-                let Some(it) = breakers.iter_mut().find(|it| it.node == turn.node) else { continue };
-                let has_failed = failed.contains(&turn.node);
-                if has_failed || worked.contains(&turn.node) {
-                    let changed = it.breaker.end_trial(turn.began, !has_failed, self.settings);
-                    changes.extend(changed.map(|state| (turn.node.clone(), state)));
+    fn admit_to(
+        &self,
+        mut admissions: SmallVec<[(&mut NodeBreaker, NodeAdmission); 1]>,
+        can_probe: bool,
+        until: Instant,
+    ) -> Admission {
+        let due = admissions.iter_mut().find(|(_, admission)| can_probe && *admission == NodeAdmission::Probe);
+        if let Some((entry, _)) = due {
+            let probe = HealthCheck { node: entry.node.clone(), began: self.next_tick() };
+            entry.breaker.begin_probe(probe.began, until);
+            return Admission::Probe(probe);
+        }
+        let is_open = |admission| matches!(admission, NodeAdmission::Reject | NodeAdmission::Probe);
+        if let Some((entry, _)) = admissions.iter().find(|(_, admission)| is_open(*admission)) {
+            return Admission::Reject(entry.node.clone());
+        }
+        let mut trials = HealthChecks::new();
+        for (entry, _) in admissions.into_iter().filter(|(_, admission)| *admission == NodeAdmission::Trial) {
+            let trial = HealthCheck { node: entry.node.clone(), began: self.next_tick() };
+            entry.breaker.begin_trial(trial.began, until);
+            trials.push(trial);
+        }
+        Admission::Proceed(trials)
+    }
+
+    /// Records which nodes worked and which failed for a request that `began` at a tick and was the trial of some.
+    /// Nothing is known of the other nodes.
+    pub(super) fn record(&self, began: Tick, trials: &[HealthCheck], worked: &Nodes, failed: &Nodes) -> Changes {
+        let ((), changes) = self.update(|breakers, changes| {
+            for trial in trials {
+                let Some(entry) = breakers.iter_mut().find(|entry| entry.node == trial.node) else { continue };
+                let has_failed = failed.contains(&trial.node);
+                if has_failed || worked.contains(&trial.node) {
+                    let changed = entry.breaker.end_trial(trial.began, !has_failed, self.settings);
+                    changes.extend(changed.map(|state| (trial.node.clone(), state)));
                 } else {
-                    it.breaker.withdraw_trial(turn.began);
+                    entry.breaker.withdraw_trial(trial.began);
                 }
             }
-            let is_tried = |node: &&Option<Node>| trials.iter().any(|turn| turn.node == **node);
+            let is_tried = |node: &&Option<Node>| trials.iter().any(|trial| trial.node == **node);
             for node in worked.iter().filter(|node| !is_tried(node)) {
-                if let Some(it) = breakers.iter_mut().find(|it| it.node == *node) {
-                    it.breaker.succeed();
+                if let Some(entry) = breakers.iter_mut().find(|entry| entry.node == *node) {
+                    entry.breaker.succeed();
                 }
             }
             for node in failed.iter().filter(|node| !is_tried(node) && self.settings.failures > 0) {
-                let index = breakers.iter().position(|it| it.node == *node).unwrap_or_else(|| {
-                    breakers.push(NodeBreaker { node: node.clone(), breaker: Breaker::new(self.settings), used: now });
+                let index = breakers.iter().position(|entry| entry.node == *node).unwrap_or_else(|| {
+                    let breaker = Breaker::new(self.settings);
+                    breakers.push(NodeBreaker { node: node.clone(), breaker, used: Instant::now() });
                     breakers.len() - 1
                 });
                 let changed = breakers[index].breaker.fail(began, || self.next_tick(), self.settings);
@@ -150,59 +163,56 @@ impl Breakers {
             }
             if worked.iter().any(Option::is_some) {
                 // The store knows its nodes again: failures from before it did concern none of them.
-                forget(breakers, changes, |it| it.node.is_none() && !failed.contains(&None));
+                forget(breakers, changes, |entry| entry.node.is_none() && !failed.contains(&None));
             }
         });
         changes
     }
 
-    /// Notes whether a probe worked.
-    pub(super) fn note_probe(&self, turn: &Turn, worked: bool) -> Changes {
-        self.change(turn, |breaker| breaker.end_probe(turn.began, worked, self.settings))
-    }
-
-    /// Has another request probe the node: nothing became known of it.
-    pub(super) fn withdraw_probe(&self, turn: &Turn) {
-        self.change(turn, |breaker| {
-            breaker.withdraw_probe(turn.began);
-            None
-        });
-    }
-
-    /// Has the request that was to probe the node try it itself.
-    pub(super) fn try_instead(&self, turn: &Turn) {
-        self.change(turn, |breaker| {
-            breaker.try_instead(turn.began);
-            None
-        });
-    }
-
-    fn change(&self, turn: &Turn, change: impl FnOnce(&mut Breaker) -> Option<BreakerState>) -> Changes {
-        let ((), changes) = self.update(Instant::now(), |breakers, changes| {
-            let it = breakers.iter_mut().find(|it| it.node == turn.node);
-            changes.extend(it.and_then(|it| change(&mut it.breaker)).map(|state| (turn.node.clone(), state)));
+    /// Records whether a probe worked.
+    pub(super) fn record_probe(&self, probe: &HealthCheck, worked: bool) -> Changes {
+        let ((), changes) = self.update(|breakers, changes| {
+            let entry = breakers.iter_mut().find(|entry| entry.node == probe.node);
+            let changed = entry.and_then(|entry| entry.breaker.end_probe(probe.began, worked, self.settings));
+            changes.extend(changed.map(|state| (probe.node.clone(), state)));
         });
         changes
     }
 
-    /// Changes the breakers, and drops those that are no longer needed.
-    fn update<T>(&self, now: Instant, update: impl FnOnce(&mut Vec<NodeBreaker>, &mut Changes) -> T) -> (T, Changes) {
+    /// Ends a probe without a result, so that the next request probes again.
+    pub(super) fn withdraw_probe(&self, probe: &HealthCheck) {
+        self.change(probe, |breaker| breaker.withdraw_probe(probe.began));
+    }
+
+    /// Turns a probe into a trial by the request itself.
+    pub(super) fn turn_into_trial(&self, probe: &HealthCheck) {
+        self.change(probe, |breaker| breaker.turn_into_trial(probe.began));
+    }
+
+    /// Changes the breaker of a node without changing its state for observers.
+    fn change(&self, check: &HealthCheck, change: impl FnOnce(&mut Breaker)) {
+        self.update(|breakers, _| {
+            breakers.iter_mut().find(|entry| entry.node == check.node).map(|entry| change(&mut entry.breaker))
+        });
+    }
+
+    /// Changes the breakers, and drops those of nodes that work again.
+    fn update<T>(&self, update: impl FnOnce(&mut Vec<NodeBreaker>, &mut Changes) -> T) -> (T, Changes) {
         let mut breakers = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = Changes::new();
         let updated = update(&mut breakers, &mut changes);
-        breakers.retain(|it| !it.breaker.is_well());
-        forget(&mut breakers, &mut changes, |it| it.node.is_some() && now.duration_since(it.used) > FORGOTTEN_AFTER);
+        breakers.retain(|entry| !entry.breaker.has_no_failures());
         self.has_any.store(!breakers.is_empty(), Ordering::Relaxed);
         (updated, changes)
     }
 }
 
-/// Drops some breakers, whatever their state: observers see them close.
+/// Drops some breakers, whatever their state. Observers see them close.
 fn forget(breakers: &mut Vec<NodeBreaker>, changes: &mut Changes, which: impl Fn(&NodeBreaker) -> bool) {
-    breakers.retain(|it| {
-        let is_forgotten = which(it);
-        if is_forgotten && !it.breaker.is_closed() {
-            changes.push((it.node.clone(), BreakerState::Closed));
+    breakers.retain(|entry| {
+        let is_forgotten = which(entry);
+        if is_forgotten && !entry.breaker.is_closed() {
+            changes.push((entry.node.clone(), BreakerState::Closed));
         }
         !is_forgotten
     });

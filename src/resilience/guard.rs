@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::attempt::{Attempt, Keys, keys_of};
-use super::breakers::{Breakers, Turns};
+use super::breakers::{Breakers, HealthChecks};
 use super::local::Local;
 use super::policy::OnStoreError;
 #[cfg(feature = "tracing")]
@@ -245,13 +245,13 @@ impl Guard {
     ) -> Answer<Decision> {
         let pending = match answer.into_pending() {
             Ok(answer) => {
-                let result = self.judge_at_once(attempt, answer);
+                let result = self.record_ready(attempt, answer);
                 let result = result.or_else(|error| self.fall_back(task, error, charges));
                 return Answer::ready(result.inspect(|decision| self.tell(task, decision)));
             }
             Err(pending) => pending,
         };
-        let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.breakers, keys_of(charges), Turns::new()));
+        let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.breakers, keys_of(charges), HealthChecks::new()));
         let guard = self.clone();
         let asked: SmallVec<[(Arc<Terms>, KeyHash, u64); 2]> =
             charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
@@ -363,12 +363,12 @@ impl Guard {
         keys: Keys,
         tell: impl FnOnce(&dyn Store) -> Answer<T>,
     ) -> Answer<T> {
-        let attempt = match self.pass(keys, &[]) {
+        let attempt = match self.admit_keys(keys, &[]) {
             Ok(attempt) => attempt,
             Err(error) => return Answer::ready(Err(error)),
         };
         match tell(&*self.store).into_pending() {
-            Ok(answer) => Answer::ready(self.judge_at_once(Some(attempt), answer)),
+            Ok(answer) => Answer::ready(self.record_ready(Some(attempt), answer)),
             Err(pending) => {
                 let guard = self.clone();
                 Answer::pending(async move { guard.watch(attempt, pending).await })

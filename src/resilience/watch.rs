@@ -8,39 +8,43 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::attempt::{Attempt, Keys, Probe, keys_of, nodes_of};
-use super::breakers::{Changes, Pass, Turns};
+use super::breakers::{Admission, Changes, HealthChecks};
 use super::guard::Guard;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::observe::Event;
 use crate::store::Charge;
 
 impl Guard {
-    /// Whether the store may be asked about these charges. If not, a node whose breaker is open may be probed with
-    /// them.
+    /// Admits a request with these charges to the store. If it is rejected, a node whose breaker is open may be probed
+    /// with them.
+    ///
+    /// # Errors
+    ///
+    /// When the breaker of a node is open.
     pub(crate) fn admit(self: &Arc<Self>, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
-        self.pass(keys_of(charges), charges)
+        self.admit_keys(keys_of(charges), charges)
     }
 
-    /// Whether the store may be asked about `keys`. If not, a node may be probed with the `charges`.
-    pub(super) fn pass(self: &Arc<Self>, keys: Keys, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
+    /// Admits a request about `keys`. If it is rejected, a node may be probed with the `charges`.
+    pub(super) fn admit_keys(self: &Arc<Self>, keys: Keys, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
         if self.breakers.are_closed() {
-            return Ok(Attempt::new(&self.breakers, keys, Turns::new()));
+            return Ok(Attempt::new(&self.breakers, keys, HealthChecks::new()));
         }
         let nodes = nodes_of(&*self.store, &keys);
-        let (pass, changes) = self.breakers.pass(&nodes, !charges.is_empty(), self.deadline);
+        let (admission, changes) = self.breakers.admit(&nodes, !charges.is_empty(), self.deadline);
         self.tell_changes(changes);
-        let node = match pass {
-            Pass::Ask(trials) => return Ok(Attempt::new(&self.breakers, keys, trials)),
-            Pass::Probe(turn) => {
-                let (node, probe) = (turn.node.clone(), Probe::new(&self.breakers, turn));
+        let node = match admission {
+            Admission::Proceed(trials) => return Ok(Attempt::new(&self.breakers, keys, trials)),
+            Admission::Probe(check) => {
+                let (node, probe) = (check.node.clone(), Probe::new(&self.breakers, check));
                 match Handle::try_current() {
                     Ok(runtime) => self.probe(&runtime, probe, charges),
-                    // Nobody else will: the request finds out itself.
+                    // Nothing can run in the background: the request is the trial.
                     Err(_) => return Ok(probe.into_trial(keys)),
                 }
                 node
             }
-            Pass::No(node) => node,
+            Admission::Reject(node) => node,
         };
         let error = StoreError::breaker_open();
         let error = if let Some(node) = node { error.at(node) } else { error };
@@ -48,7 +52,7 @@ impl Guard {
         Err(error)
     }
 
-    /// Asks a node in the background what it would decide about its share of the charges. Nobody waits for the answer.
+    /// Probes a node in the background with a peek at its share of the charges.
     fn probe(self: &Arc<Self>, runtime: &Handle, probe: Probe, charges: &[Charge<'_>]) {
         let own = charges.iter().copied().filter(|charge| self.store.node(charge.key).as_ref() == probe.node());
         let own: SmallVec<[Charge<'_>; 4]> = own.collect();
@@ -93,18 +97,18 @@ impl Guard {
     ) -> Result<T, StoreError> {
         let answer = timeout(self.deadline, asked).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::timed_out(self.deadline)));
-        self.report(attempt.judge(&*self.store, answer))
+        self.report(attempt.record(&*self.store, answer))
     }
 
-    /// What an answer that was there at once says of the store: as it has cost nobody any time, nothing, unless the
-    /// attempt is a trial.
-    pub(super) fn judge_at_once<T>(
+    /// Records an answer that was ready at once, if the attempt is a trial. Otherwise it is no evidence, as no one had to
+    /// wait for it.
+    pub(super) fn record_ready<T>(
         &self,
         attempt: Option<Attempt>,
         answer: Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         self.report(match attempt.filter(Attempt::is_trial) {
-            Some(attempt) => attempt.judge(&*self.store, answer),
+            Some(attempt) => attempt.record(&*self.store, answer),
             None => (answer, Changes::new()),
         })
     }
