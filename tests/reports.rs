@@ -271,46 +271,10 @@ impl Store for Later {
     }
 }
 
-#[test]
-fn an_outage_is_reported_in_a_few_lines() {
+/// What is reported, and when, while requests come at an interval, for some time, to a store that works or does not.
+fn reports_over(time: Duration, interval: Duration, is_up: impl Fn(Duration) -> bool) -> Vec<(Duration, String)> {
     let reports = Reports::default();
-    tracing::subscriber::with_default(reports.clone(), || {
-        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-        runtime.block_on(async {
-            let works = Arc::new(AtomicBool::new(false));
-            let store = Later { memory: MemoryStore::new(), works: works.clone() };
-            let limiter = Limiter::new([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store);
-            // For 150 seconds, and 90 more in which it works.
-            for request in 0..4_000 {
-                works.store(request > 2_500, Ordering::Relaxed);
-                let _ = limiter.acquire("key", 1).await;
-                tokio::time::sleep(Duration::from_millis(60)).await;
-            }
-        });
-    });
-    let reports = reports.0.lock().expect("nobody has panicked").clone();
-    let count = |start: &str| reports.iter().filter(|report| report.starts_with(start)).count();
-    assert!(reports[0].starts_with("WARN message=the store could not decide a request error="), "{reports:#?}");
-    assert!(reports[1].starts_with("WARN message=the store fails: the circuit breaker is open"), "{reports:#?}");
-    assert!(
-        reports.last().is_some_and(|last| last.starts_with("INFO message=the circuit breaker is closed")),
-        "{reports:#?}"
-    );
-    assert!((2..=3).contains(&count("WARN message=the store could not decide")), "{reports:#?}");
-    assert_eq!((count("WARN message=the store fails"), count("INFO")), (1, 1), "{reports:#?}");
-    let suppressed =
-        |report: &String| report.split("suppressed=").nth(1).map_or(0, |number| number.parse().expect("a number"));
-    let told = count("WARN message=the store could not decide") as u64;
-    let all = told + reports.iter().map(suppressed).sum::<u64>();
-    assert!((2_500..=3_700).contains(&all), "{all} failures: {reports:#?}");
-}
-
-/// Each change of the breaker, however often there is one: at most one line of a kind in any minute.
-#[test]
-fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
-    const MINUTE: Duration = Duration::from_secs(60);
-    let reports = Reports::default();
-    let mut told: Vec<(Duration, String)> = Vec::new();
+    let mut times = Vec::new();
     tracing::subscriber::with_default(reports.clone(), || {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
         runtime.block_on(async {
@@ -318,56 +282,63 @@ fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
             let store = Later { memory: MemoryStore::new(), works: works.clone() };
             let limiter = Limiter::new([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store);
             let begun = Instant::now();
-            // Ten minutes, of which the store fails every other second.
-            while begun.elapsed() < 10 * MINUTE {
-                works.store(begun.elapsed().as_secs() % 2 == 1, Ordering::Relaxed);
+            while begun.elapsed() < time {
+                works.store(is_up(begun.elapsed()), Ordering::Relaxed);
                 let _ = limiter.acquire("key", 1).await;
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                tokio::time::sleep(interval).await;
                 let new = std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"));
-                told.extend(new.into_iter().map(|report| (begun.elapsed(), report)));
+                times.extend(new.into_iter().map(|report| (begun.elapsed(), report)));
             }
         });
     });
-    for kind in [
-        "WARN message=the store could not decide",
-        "WARN message=the store fails",
-        "INFO message=the circuit breaker is closed",
-    ] {
-        let times: Vec<Duration> = told.iter().filter(|told| told.1.starts_with(kind)).map(|told| told.0).collect();
-        assert!((9..=10).contains(&times.len()), "{kind:?} {} times: {told:#?}", times.len());
-        assert!(times.is_sorted_by(|one, next| *next >= *one + MINUTE), "{kind:?} at {times:?}");
-    }
-    // What was not told is counted in the next line, and what was told to be open is told to be closed.
-    let suppressed = told.iter().filter(|told| told.1.contains("the store fails")).map(|told| suppressed(&told.1));
-    let suppressed: Vec<u64> = suppressed.collect();
-    assert!(suppressed[0] == 0 && suppressed[1..].iter().all(|count| *count >= 25), "{suppressed:?}");
-    let (_, last) = told.iter().rfind(|told| told.1.contains("circuit breaker")).expect("reports");
-    assert!(last.starts_with("INFO"), "{last}");
+    times
 }
 
-/// A second outage soon after the first: nobody reads that the breaker has opened, but that requests still fail.
+const COULD_NOT_DECIDE: &str = "WARN message=the store could not decide a request error=";
+const OPENED: &str = "WARN message=the store fails: the circuit breaker is open";
+const CLOSED: &str = "INFO message=the circuit breaker is closed";
+
+#[test]
+fn an_outage_is_reported_in_a_few_lines() {
+    let (down, up) = (Duration::from_secs(150), Duration::from_secs(90));
+    let reports = reports_over(down + up, Duration::from_millis(60), |since| since >= down);
+    let reports: Vec<String> = reports.into_iter().map(|(_, report)| report).collect();
+    let count = |start: &str| reports.iter().filter(|report| report.starts_with(start)).count();
+    assert!(reports[0].starts_with(COULD_NOT_DECIDE), "{reports:#?}");
+    assert!(reports[1].starts_with(OPENED), "{reports:#?}");
+    assert!(reports.last().is_some_and(|last| last.starts_with(CLOSED)), "{reports:#?}");
+    assert!((2..=3).contains(&count(COULD_NOT_DECIDE)), "{reports:#?}");
+    assert_eq!((count(OPENED), count("INFO")), (1, 1), "{reports:#?}");
+    let all = count(COULD_NOT_DECIDE) as u64 + reports.iter().map(|report| suppressed(report)).sum::<u64>();
+    assert!((2_500..=3_700).contains(&all), "{all} failures: {reports:#?}");
+}
+
+/// However often the store comes and goes, at most one line of a kind is written in any minute.
+#[test]
+fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let reports = reports_over(10 * MINUTE, Duration::from_millis(20), |since| since.as_secs() % 2 == 1);
+    for kind in [COULD_NOT_DECIDE, OPENED, CLOSED] {
+        let times: Vec<Duration> =
+            reports.iter().filter(|(_, report)| report.starts_with(kind)).map(|(time, _)| *time).collect();
+        assert!((9..=10).contains(&times.len()), "{kind:?} {} times: {reports:#?}", times.len());
+        assert!(times.is_sorted_by(|one, next| *next >= *one + MINUTE), "{kind:?} at {times:?}");
+    }
+    // A line counts those that were suppressed before it, and an outage that a line showed has its end reported.
+    let opened = reports.iter().filter(|(_, report)| report.starts_with(OPENED));
+    let suppressed: Vec<u64> = opened.map(|(_, report)| suppressed(report)).collect();
+    assert!(suppressed[0] == 0 && suppressed[1..].iter().all(|count| *count >= 25), "{suppressed:?}");
+    let (_, last) = reports.iter().rfind(|(_, report)| report.contains("circuit breaker")).expect("reports");
+    assert!(last.starts_with(CLOSED), "{last}");
+}
+
+/// No line says that the breaker opened in a second outage soon after the first, but one says that requests fail.
 #[test]
 fn the_end_of_an_outage_is_reported_whichever_line_showed_it() {
-    let reports = Reports::default();
-    tracing::subscriber::with_default(reports.clone(), || {
-        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
-        runtime.block_on(async {
-            let works = Arc::new(AtomicBool::new(false));
-            let store = Later { memory: MemoryStore::new(), works: works.clone() };
-            let limiter = Limiter::new([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store);
-            for (state, seconds) in [(false, 3), (true, 3), (false, 68), (true, 3)] {
-                works.store(state, Ordering::Relaxed);
-                let begun = Instant::now();
-                while begun.elapsed() < Duration::from_secs(seconds) {
-                    let _ = limiter.acquire("key", 1).await;
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-            }
-        });
-    });
-    let reports = std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"));
-    let last = reports.last().expect("reports");
-    assert!(last.starts_with("INFO message=the circuit breaker is closed"), "{reports:#?}");
+    let is_up = |since: Duration| matches!(since.as_secs(), 3..6 | 74..);
+    let reports = reports_over(Duration::from_secs(77), Duration::from_millis(20), is_up);
+    let (_, last) = reports.last().expect("reports");
+    assert!(last.starts_with(CLOSED), "{reports:#?}");
 }
 
 /// How many others a line stands for.
