@@ -7,7 +7,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderVal
 
 use super::effective_window::Pace;
 use super::header_style::{HeaderStyle, Reset};
-use super::merge::{merge, merge_names};
+use super::merge::{RATE_LIMIT, RATE_LIMIT_POLICY, merge, merge_names};
 use super::text::{Number, Text, joined, number, numbers};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Outcome, Verdict};
@@ -18,8 +18,6 @@ use crate::time::{Timestamp, ceil_seconds};
 /// RFC 6585 forbids caches to keep a 429; not all know.
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
 const X_RATE_LIMIT: Names = Names {

@@ -1,11 +1,12 @@
-//! Merges the headers of layers around each other, so that clients are told of each limit's name once.
+//! Merges the headers of nested layers, so that each limit's name is listed once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::headers::{RATE_LIMIT, RATE_LIMIT_POLICY};
+pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Leaves one item for each name in `RateLimit` and `RateLimit-Policy`, after a layer has appended a line of its
 /// own to both. Of several limits of one name, that with the least remaining stays, in both fields. Lines that
@@ -15,12 +16,12 @@ pub(super) fn merge(headers: &mut HeaderMap) {
     if !repeats_a_name(headers) {
         return;
     }
-    let (standings, policies) = (lines(headers, &RATE_LIMIT), lines(headers, &RATE_LIMIT_POLICY));
-    let (Some(standings), Some(policies)) = (items(&standings), items(&policies)) else { return };
+    let (quota_items, policies) = (lines(headers, &RATE_LIMIT), lines(headers, &RATE_LIMIT_POLICY));
+    let (Some(quota_items), Some(policies)) = (items(&quota_items), items(&policies)) else { return };
     // For each name, the remaining tokens and the position of the item to keep, counted among those of the name.
     let mut tightest: HashMap<&[u8], (u64, usize)> = HashMap::new();
     let mut counts: HashMap<&[u8], usize> = HashMap::new();
-    for item in &standings {
+    for item in &quota_items {
         let count = counts.entry(item.name).or_default();
         let tightest = tightest.entry(item.name).or_insert((u64::MAX, 0));
         *tightest = (*tightest).min((item.remaining(), *count));
@@ -30,11 +31,11 @@ pub(super) fn merge(headers: &mut HeaderMap) {
         report(name);
     }
     let kept = |name: &[u8]| tightest.get(name).map(|(_, position)| *position);
-    headers.insert(RATE_LIMIT, keep(&standings, kept));
+    headers.insert(RATE_LIMIT, keep(&quota_items, kept));
     headers.insert(RATE_LIMIT_POLICY, keep(&policies, kept));
 }
 
-/// Drops what is in a list of names for the second time.
+/// Removes repeated names from a list of names.
 #[cold]
 pub(super) fn merge_names(field: &HeaderName, headers: &mut HeaderMap) {
     let lines = lines(headers, field);
@@ -43,17 +44,17 @@ pub(super) fn merge_names(field: &HeaderName, headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a name of the last line is in one of those before it. It allocates nothing: layers whose limits have
-/// different names may well be around each other.
+/// Returns whether an earlier line lists a name of the last line. Allocates nothing, as nested layers usually have limits of
+/// different names.
 fn repeats_a_name(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(RATE_LIMIT).iter();
     let Some(last) = lines.next_back() else { return false };
     let before = lines.count();
-    let is_told = |name| {
+    let is_listed = |name| {
         let lines = headers.get_all(RATE_LIMIT).iter().take(before);
         lines.flat_map(split).filter_map(Item::of).any(|item| item.name == name)
     };
-    split(last).filter_map(Item::of).any(|item| is_told(item.name))
+    split(last).filter_map(Item::of).any(|item| is_listed(item.name))
 }
 
 fn lines(headers: &HeaderMap, field: &HeaderName) -> Vec<HeaderValue> {
@@ -64,8 +65,8 @@ fn items(lines: &[HeaderValue]) -> Option<Vec<Item<'_>>> {
     lines.iter().flat_map(split).map(Item::of).collect()
 }
 
-/// The items at these positions among those of their names, or the last of a name that has fewer; all of a name
-/// without a position.
+/// Joins one item of each name: the one at `position` among the items of its name, or the last if there are fewer. Keeps
+/// all items of a name without a position.
 fn keep(items: &[Item<'_>], position: impl Fn(&[u8]) -> Option<usize>) -> HeaderValue {
     let mut counts: HashMap<&[u8], usize> = HashMap::new();
     items.iter().for_each(|item| *counts.entry(item.name).or_default() += 1);
@@ -82,15 +83,20 @@ fn keep(items: &[Item<'_>], position: impl Fn(&[u8]) -> Option<usize>) -> Header
     HeaderValue::from_maybe_shared(bytes::Bytes::from(text)).expect("parts of valid values are valid")
 }
 
-/// The members of a structured field's list (RFC 9651), which commas separate but for those in quotes.
+/// Returns the members of a structured field's list (RFC 9651), which commas separate.
 fn split(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    split_unquoted(line.as_bytes(), b',')
+}
+
+/// Splits at each `separator` that is not in a quoted string, and trims the parts.
+fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let (mut is_quoted, mut is_escaped) = (false, false);
-    let members = line.as_bytes().split(move |&byte| {
+    let parts = text.split(move |&byte| {
         is_quoted ^= byte == b'"' && !is_escaped;
         is_escaped = is_quoted && byte == b'\\' && !is_escaped;
-        byte == b',' && !is_quoted
+        byte == separator && !is_quoted
     });
-    members.map(<[u8]>::trim_ascii)
+    parts.map(<[u8]>::trim_ascii)
 }
 
 /// A member of a list: a name in quotes, and its parameters.
@@ -111,33 +117,48 @@ impl<'a> Item<'a> {
         Some(Self { text, name: &text[..end + 2] })
     }
 
-    /// The parameter `r`. A limit that does not tell it is the last to be told.
+    /// Returns the parameter `r`. Items without it sort last.
     fn remaining(&self) -> u64 {
-        let mut parameters = self.text[self.name.len()..].split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
+        let mut parameters = split_unquoted(&self.text[self.name.len()..], b';');
         let remaining = parameters.find_map(|parameter| parameter.strip_prefix(b"r="));
         remaining.and_then(|text| str::from_utf8(text).ok()?.parse().ok()).unwrap_or(u64::MAX)
     }
 }
 
-/// Logs once for each name that layers around each other have limits of that name.
+/// Logs, once for each name, that nested layers have limits of the same name.
 fn report(name: &[u8]) {
-    if is_news(name) {
+    if is_first_report(name) {
         #[cfg(feature = "tracing")]
         tracing::warn!(
             limit = %String::from_utf8_lossy(name),
-            "two layers around each other have a limit of this name, of which clients are told the one with less \
-             remaining: give each limit a name of its own. If one layer was applied twice, it charges requests \
-             twice: apply it once",
+            "two nested layers have a limit of this name, and headers list only the one with less remaining: give each \
+             limit a name of its own. If one layer was applied twice, it charges requests twice: apply it once",
         );
     }
 }
 
-/// Whether nothing was reported of the limit called `name`, in its quotes, so far.
-pub(super) fn is_news(name: &[u8]) -> bool {
+/// Returns whether the limit called `name`, in its quotes, was not reported before, and marks it as reported.
+pub(super) fn is_first_report(name: &[u8]) -> bool {
     static REPORTED: Mutex<BTreeSet<Box<[u8]>>> = Mutex::new(BTreeSet::new());
-    /// The most names that are remembered, as the service within may make them up.
+    /// The most names that are kept, as the inner service may invent them.
     const MOST: usize = 64;
 
     let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
     reported.len() < MOST && reported.insert(name.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_in_quotes_is_not_what_remains() {
+        let mut headers = HeaderMap::new();
+        for line in [r#""a";pk="x;r=0";r=9"#, r#""a";r=5"#] {
+            headers.append(RATE_LIMIT, HeaderValue::from_static(line));
+            headers.append(RATE_LIMIT_POLICY, HeaderValue::from_static(r#""a";q=10"#));
+        }
+        merge(&mut headers);
+        assert_eq!(headers.get_all(RATE_LIMIT).iter().collect::<Vec<_>>(), [r#""a";r=5"#]);
+    }
 }

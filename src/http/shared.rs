@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::headers::Headers;
 use super::lists::Lists;
-use super::merge::is_news;
+use super::merge::is_first_report;
 use super::wording::Wording;
 use crate::cost::Cost;
 #[cfg(feature = "tracing")]
@@ -131,7 +131,7 @@ impl Shared {
         } else if !self.identity.has_reported_twice.swap(true, Ordering::Relaxed) {
             let present = self.present();
             // Not once more when its headers are merged.
-            present.headers.limit_names().for_each(|name| _ = is_news(name));
+            present.headers.limit_names().for_each(|name| _ = is_first_report(name));
             #[cfg(feature = "tracing")]
             tracing::warn!(
                 limit = present.guard.limits().as_slice().first().map_or("", Limit::name),
