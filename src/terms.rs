@@ -129,14 +129,14 @@ impl Terms {
         Self { is_enforced: false, is_quota: false, penalty: None, ..self }.seen_through()
     }
 
-    /// The same in quota mode: one of such limits needs to have room.
+    /// Puts the terms in quota mode: a request needs room in one of its limits in quota mode.
     pub(crate) fn quota(self) -> Self {
         Self { is_quota: true, ..self }.seen_through()
     }
 
-    /// The same in quota mode, whose part of the store can't see all quotas, and leaves it to the caller to enforce them.
+    /// Leaves it to the caller to enforce quota mode, because the limits of a request lie in several slots.
     #[cfg(feature = "redis")]
-    pub(crate) fn quota_apart(&self) -> Self {
+    pub(crate) fn quota_cross_slot(&self) -> Self {
         Self { is_enforced: false, ..self.clone() }.seen_through()
     }
 

@@ -69,7 +69,7 @@ impl Apart {
         if slots.iter().filter(has_quota).count() > 1 {
             // No slot sees all quotas: they are enforced here.
             for charge in slots.iter_mut().flatten().filter(|charge| charge.terms.is_quota()) {
-                charge.terms = Arc::new(charge.terms.quota_apart());
+                charge.terms = Arc::new(charge.terms.quota_cross_slot());
             }
         }
         Self { store, slots, watch, changes_a_rate: AtomicBool::new(false) }
@@ -220,7 +220,7 @@ impl Apart {
 }
 
 /// Whether the limit at a place of the request is in quota mode, and others that are have other slots.
-fn is_quota_apart(slots: &[Vec<Placed>], place: usize) -> bool {
+fn is_quota_cross_slot(slots: &[Vec<Placed>], place: usize) -> bool {
     let charge = slots.iter().flatten().find(|charge| charge.place == place);
     charge.is_some_and(|charge| charge.terms.is_quota() && !charge.terms.is_enforced())
 }
@@ -261,14 +261,14 @@ impl Report {
 
     fn is_allowed(&self, slots: &[Vec<Placed>]) -> bool {
         let has_room = |(_, outcome): &&(usize, Outcome)| outcome.is_allowed();
-        let mut quotas = self.outcomes.iter().filter(|(place, _)| is_quota_apart(slots, *place)).peekable();
+        let mut quotas = self.outcomes.iter().filter(|(place, _)| is_quota_cross_slot(slots, *place)).peekable();
         let quotas_allow = quotas.peek().is_none() || quotas.any(|outcome| has_room(&outcome));
         quotas_allow && !self.outcomes.iter().any(|(_, outcome)| outcome.denies())
     }
 
     fn decision(self, slots: &[Vec<Placed>], charge: bool) -> Decision {
         let mut decision = Decision::new(self.at, charge, self.outcomes.len());
-        let quotas: Vec<bool> = self.outcomes.iter().map(|(place, _)| is_quota_apart(slots, *place)).collect();
+        let quotas: Vec<bool> = self.outcomes.iter().map(|(place, _)| is_quota_cross_slot(slots, *place)).collect();
         for (_, outcome) in self.outcomes {
             decision.push(outcome);
         }
