@@ -217,3 +217,26 @@ fn forget(breakers: &mut Vec<NodeBreaker>, changes: &mut Changes, which: impl Fn
         !is_forgotten
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever has no observer to tell leaves it to the next request.
+    #[tokio::test(start_paused = true)]
+    async fn a_breaker_that_is_forgotten_is_reported_to_close() {
+        let [one, two] = ["one", "two"].map(|name| Some(Node::new(name)));
+        let breakers = Breakers::new(CircuitBreaker::new().failures(1));
+        let deadline = Duration::from_millis(50);
+        for node in [&one, &two] {
+            let _ = breakers.record(breakers.now(), &[], &Nodes::new(), &Nodes::from_elem(node.clone(), 1));
+        }
+        tokio::time::advance(FORGOTTEN_AFTER / 2).await;
+        let (admission, _) = breakers.admit(&Nodes::from_elem(two.clone(), 1), true, deadline);
+        let Admission::Probe(probe) = admission else { panic!("{admission:?}") };
+        tokio::time::advance(FORGOTTEN_AFTER / 2 + Duration::from_secs(1)).await;
+        breakers.withdraw_probe(&probe);
+        let (_, changes) = breakers.admit(&Nodes::from_elem(two, 1), true, deadline);
+        assert_eq!(changes.to_vec(), [(one, BreakerState::Closed)]);
+    }
+}
