@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_parameter_in_quotes_is_not_what_remains() {
         let mut headers = HeaderMap::new();
-        for line in [r#""a";pk="x;r=0";r=9"#, r#""a";r=5"#] {
+        for line in [r#""a";pk="x;r=0;y";r=9"#, r#""a";r=5"#] {
             headers.append(RATE_LIMIT, HeaderValue::from_static(line));
             headers.append(RATE_LIMIT_POLICY, HeaderValue::from_static(r#""a";q=10"#));
         }
