@@ -543,7 +543,7 @@ impl fmt::Display for StoreError {
             Cause::ChargeCount { given, limits } => write!(
                 f,
                 "there are {given} charges for {limits} limits: give one for each limit, with a cost of 0 where it \
-                 takes nothing; if the limits were replaced at run time, ask `LiveRules::limits` which there are now"
+                 takes nothing; if the limits were replaced at run time, ask `LiveLimits::limits` which there are now"
             ),
         }
     }

@@ -24,10 +24,10 @@
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
 //!   are denied too often, and [`Limit::instead`] gives some requests another size.
 //! - [`Overrides`] change a limit's size for single keys at runtime.
-//! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_refuse`] take lists: [`AddressList`] and [`KeyList`].
+//! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_reject`] take lists: [`AddressList`] and [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] charge by the response. A handler's [`Permit`] charges more, settles,
 //!   refunds or resets.
-//! - [`LiveRules`] are limits that can be replaced at runtime.
+//! - [`LiveLimits`] are limits that can be replaced at runtime.
 //! - [`HeaderStyle`] selects the response headers, [`RateLimitLayer::on_reject`] customizes rejections.
 //! - [`MemoryStore`] keeps the state in this process.
 //! - [`OnStoreError`] is the policy for a store that is slow or fails, [`CircuitBreaker`] stops asking it for a while,
@@ -59,6 +59,7 @@ mod hash;
 mod http;
 pub mod key;
 mod limit;
+mod limit_spec;
 mod limiter;
 mod list;
 mod node;
@@ -72,7 +73,6 @@ mod response;
 pub mod rules;
 mod signal;
 pub mod store;
-mod terms;
 mod time;
 pub mod when;
 
@@ -84,18 +84,18 @@ pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
-    CountInFlight, HeaderStyle, InFlightFuture, KeepBody, KeepBodyFuture, KeepBodyLayer, MissingPermit, Permit,
+    CountInFlight, HeaderStyle, InFlightFuture, KeepBody, KeepBodyFuture, KeepBodyLayer, Permit, PermitRejection,
     RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture, Settled,
 };
-pub use limit::{Limit, LiveRules, MissingKey};
+pub use limit::{Limit, LiveLimits, OnMissingKey};
 pub use limiter::{Limiter, WaitError};
-pub use list::{AddressList, KeyList, Refusal};
+pub use list::{AddressList, KeyList, ListAction};
 pub use observe::{BreakerState, Event, Fallback};
 pub use overrides::{OverrideError, Overrides};
 pub use request::RequestHead;
 pub use resilience::{CircuitBreaker, OnStoreError, Share};
 pub use response::ResponseHead;
-pub use signal::{Flight, InFlight, Signal};
+pub use signal::{InFlight, InFlightGuard, Signal};
 pub use store::{MemoryStore, Override, Store};
 #[cfg(feature = "redis")]
 pub use store::{RedisConfig, RedisStore};

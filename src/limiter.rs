@@ -13,11 +13,11 @@ use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::StoreErrorKind;
 use crate::error::{ConfigError, StoreError, or_panic};
 use crate::key::{self, Key};
-use crate::limit::{Following, Limit, LiveRules, are_plain};
+use crate::limit::{Following, Limit, LiveLimits, are_plain};
 use crate::observe::{Event, Observer};
 use crate::overrides::Overrides;
-use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
-use crate::store::{Answer, Charge, Store};
+use crate::resilience::{CircuitBreaker, OnStoreError, StoreClient};
+use crate::store::{Charge, Store, StoreFuture};
 use crate::time::{Clock, SystemClock};
 
 /// Limits for whatever is not an HTTP request. Its clones share what keys have used.
@@ -42,9 +42,9 @@ use crate::time::{Clock, SystemClock};
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    guard: Arc<Guard>,
+    client: Arc<StoreClient>,
     /// Its rules, if they can be replaced: what is decided goes by what is made of both.
-    following: Option<Following<Guard>>,
+    following: Option<Following<StoreClient>>,
 }
 
 impl Limiter {
@@ -71,18 +71,18 @@ impl Limiter {
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
         are_plain(&limits)?;
-        Ok(Self { guard: Arc::new(Guard::new(limits)?), following: None })
+        Ok(Self { client: Arc::new(StoreClient::new(limits)?), following: None })
     }
 
-    /// Limits that can be replaced while they are gone by: see [`LiveRules`]. What was charged before is given
+    /// Limits that can be replaced while they are gone by: see [`LiveLimits`]. What was charged before is given
     /// back to the limits that there still are.
     ///
     /// ```
-    /// use tower_ratelimit::{FixedWindow, Limit, Limiter, LiveRules};
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter, LiveLimits};
     ///
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-    /// let rules = LiveRules::new([Limit::new("mails", FixedWindow::per_day(20))]);
-    /// let mails = Limiter::by_rules(&rules);
+    /// let rules = LiveLimits::new([Limit::new("mails", FixedWindow::per_day(20))]);
+    /// let mails = Limiter::with_live_limits(&rules);
     /// assert!(mails.acquire("ann", 15).await.unwrap().is_allowed());
     ///
     /// rules.replace([Limit::new("mails", FixedWindow::per_day(40))]).unwrap();
@@ -93,36 +93,36 @@ impl Limiter {
     /// # Panics
     ///
     /// When one of the limits takes its key, cost, condition or size from a request or looks at responses: then, and
-    /// not later, as the rules refuse to be replaced by such. [`try_by_rules`](Self::try_by_rules) returns an error
+    /// not later, as the rules refuse to be replaced by such. [`try_with_live_limits`](Self::try_with_live_limits) returns an error
     /// instead.
     #[must_use]
     #[track_caller]
-    pub fn by_rules(rules: &LiveRules) -> Self {
-        or_panic(Self::try_by_rules(rules))
+    pub fn with_live_limits(rules: &LiveLimits) -> Self {
+        or_panic(Self::try_with_live_limits(rules))
     }
 
-    /// Like [`by_rules`](Self::by_rules), for limits that are not known to be right.
+    /// Like [`with_live_limits`](Self::with_live_limits), for limits that are not known to be right.
     ///
     /// # Errors
     ///
     /// When one of the limits takes its key, cost, condition or size from a request or looks at responses.
-    pub fn try_by_rules(rules: &LiveRules) -> Result<Self, ConfigError> {
+    pub fn try_with_live_limits(rules: &LiveLimits) -> Result<Self, ConfigError> {
         rules.stay_plain()?;
-        let guard = Guard::following(&rules.set());
-        Ok(Self { guard: Arc::new(guard), following: Some(Following::new(rules.clone())) })
+        let client = StoreClient::following(&rules.set());
+        Ok(Self { client: Arc::new(client), following: Some(Following::new(rules.clone())) })
     }
 
     /// Enforces none of the limits: all are in the [shadow](Limit::shadow).
     #[must_use]
     pub fn shadow(mut self) -> Self {
-        self.guard().shadow();
+        self.client().shadow();
         self
     }
 
     /// Another store.
     #[must_use]
     pub fn store(mut self, store: impl Store) -> Self {
-        self.guard().set_store(store);
+        self.client().set_store(store);
         self
     }
 
@@ -147,14 +147,14 @@ impl Limiter {
     ///
     /// When it is 0.
     pub fn try_deadline(mut self, deadline: Duration) -> Result<Self, ConfigError> {
-        self.guard().set_deadline(deadline)?;
+        self.client().set_deadline(deadline)?;
         Ok(self)
     }
 
     /// When the store is no longer asked, and for how long. Clones that were made before keep theirs.
     #[must_use]
     pub fn circuit_breaker(mut self, breaker: CircuitBreaker) -> Self {
-        self.guard().set_breaker(breaker);
+        self.client().set_breaker(breaker);
         self
     }
 
@@ -170,7 +170,7 @@ impl Limiter {
     /// ```
     #[must_use]
     pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
-        self.guard().set_policy(policy);
+        self.client().set_policy(policy);
         self
     }
 
@@ -178,14 +178,14 @@ impl Limiter {
     /// dawdle. Said twice, the last counts.
     #[must_use]
     pub fn observe(mut self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.guard().set_observer(Observer::new(tell));
+        self.client().set_observer(Observer::new(tell));
         self
     }
 
     /// The limits, in the order in which they were given: of rules that can be replaced, those that there were
     /// when this limiter was made.
     pub fn limits(&self) -> &[Limit] {
-        self.guard.limits().as_slice()
+        self.client.limits().as_slice()
     }
 
     /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so. Whoever a
@@ -196,22 +196,22 @@ impl Limiter {
     ///
     /// Awaiting the answer is always correct. It consumes Tokio's cooperative budget, so that a loop yields to other
     /// tasks. A store in memory has charged and answered when this returns, with or
-    /// without a runtime: [`as_ready`](crate::store::Answer::as_ready) looks at the decision, and
-    /// [`into_ready`](crate::store::Answer::into_ready) takes it, as a refund needs it. To drop it gives nothing back.
+    /// without a runtime: [`as_ready`](crate::store::StoreFuture::as_ready) looks at the decision, and
+    /// [`into_ready`](crate::store::StoreFuture::into_ready) takes it, as a refund needs it. To drop it gives nothing back.
     ///
     /// # Errors
     ///
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
-    pub fn acquire(&self, key: impl Key, cost: u64) -> Answer<Decision> {
+    pub fn acquire(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         if let Some(following) = &self.following {
-            return acquire_from_all(&following.present(&self.guard, Guard::by), &key, cost);
+            return acquire_from_all(&following.present(&self.client, StoreClient::by), &key, cost);
         }
         // Most have one limit.
-        if let [terms] = self.guard.limits().all_terms() {
-            let terms = self.guard.limits().present(terms);
-            return self.guard.acquire(&[Charge { terms, key: key::hash(&key, self.guard.hasher()), cost }]);
+        if let [spec] = self.client.limits().all_specs() {
+            let spec = self.client.limits().present(spec);
+            return self.client.acquire(&[Charge { spec, key: key::hash(&key, self.client.hasher()), cost }]);
         }
-        acquire_from_all(&self.guard, &key, cost)
+        acquire_from_all(&self.client, &key, cost)
     }
 
     /// Like [`acquire`](Self::acquire), with a cost of its own for each limit, in the order in
@@ -221,14 +221,14 @@ impl Limiter {
     ///
     /// When there are not as many costs as limits ([`StoreErrorKind::ChargeCount`]): limits that can be replaced may
     /// come to be more or fewer. When the store can't decide, and a policy is to refuse.
-    pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> Answer<Decision> {
-        let guard = self.present();
-        if let Err(error) = expect_each(&guard, costs.len()) {
-            return Answer::ready(Err(error));
+    pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> StoreFuture<Decision> {
+        let client = self.present();
+        if let Err(error) = expect_each(&client, costs.len()) {
+            return StoreFuture::ready(Err(error));
         }
         let mut charges = Charges::new();
-        charge_each(&guard, &key, |limit| costs[limit], &mut charges);
-        acquire(&guard, &charges)
+        charge_each(&client, &key, |limit| costs[limit], &mut charges);
+        acquire(&client, &charges)
     }
 
     /// Like [`acquire`](Self::acquire), with a key and a cost of its own for each limit, in the
@@ -253,17 +253,17 @@ impl Limiter {
     ///
     /// When there are not as many charges as limits ([`StoreErrorKind::ChargeCount`]): limits that can be replaced may
     /// come to be more or fewer. When the store can't decide, and a policy is to refuse.
-    pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> Answer<Decision> {
-        let guard = self.present();
-        if let Err(error) = expect_each(&guard, charges.len()) {
-            return Answer::ready(Err(error));
+    pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
+        let client = self.present();
+        if let Err(error) = expect_each(&client, charges.len()) {
+            return StoreFuture::ready(Err(error));
         }
-        let charge = |(terms, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
-            let (terms, key) = (guard.limits().present(terms), key::hash(key, guard.hasher()));
-            Charge { terms, key, cost: *cost }
+        let charge = |(spec, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
+            let (spec, key) = (client.limits().present(spec), key::hash(key, client.hasher()));
+            Charge { spec, key, cost: *cost }
         };
-        let charges: SmallVec<[Charge<'_>; 4]> = guard.limits().all_terms().iter().zip(charges).map(charge).collect();
-        acquire(&guard, &charges)
+        let charges: SmallVec<[Charge<'_>; 4]> = client.limits().all_specs().iter().zip(charges).map(charge).collect();
+        acquire(&client, &charges)
     }
 
     /// Decides as [`acquire`](Self::acquire) would now, and takes nothing.
@@ -271,11 +271,11 @@ impl Limiter {
     /// # Errors
     ///
     /// When the store can't decide, and a policy is to refuse.
-    pub fn peek(&self, key: impl Key, cost: u64) -> Answer<Decision> {
-        let guard = self.present();
+    pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
+        let client = self.present();
         let mut charges = Charges::new();
-        charge_each(&guard, &key, |_| cost, &mut charges);
-        if charges.is_empty() { Answer::ready(Ok(uncounted())) } else { guard.peek(&charges) }
+        charge_each(&client, &key, |_| cost, &mut charges);
+        if charges.is_empty() { StoreFuture::ready(Ok(uncounted())) } else { client.peek(&charges) }
     }
 
     /// Waits until `key` has been allowed `cost` tokens and may go on, however long that takes. It
@@ -298,23 +298,23 @@ impl Limiter {
     /// When no wait can help, or it would be a longer one, which is said at once and not after
     /// `longest`; or the store can't decide and a policy is to refuse.
     pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, WaitError> {
-        let guard = self.present();
+        let client = self.present();
         let mut charges = Charges::new();
-        charge_each(&guard, &key, |_| cost, &mut charges);
+        charge_each(&client, &key, |_| cost, &mut charges);
         // Who waits is not denied.
-        let forbearing: SmallVec<[_; 4]> = charges.iter().map(|charge| charge.terms.forbearing()).collect();
-        let charges = forbearing.iter().zip(&charges).map(|(terms, charge)| Charge { terms, ..*charge });
+        let without_strikes: SmallVec<[_; 4]> = charges.iter().map(|charge| charge.spec.without_strikes()).collect();
+        let charges = without_strikes.iter().zip(&charges).map(|(spec, charge)| Charge { spec, ..*charge });
         let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
         let deadline = Instant::now().checked_add(longest);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         loop {
-            let decision = acquire(&guard, &charges).await.map_err(WaitError::Store)?;
+            let decision = acquire(&client, &charges).await.map_err(WaitError::Store)?;
             let wait = match decision.verdict() {
                 Verdict::Allow { delay } if delay <= left() => {
-                    return Ok(Waiting { guard: &guard, decision: Some(decision) }.go_on(delay).await);
+                    return Ok(Waiting { client: &client, decision: Some(decision) }.go_on(delay).await);
                 }
                 Verdict::Allow { delay } => {
-                    guard.refund(&decision.into_receipt()).await.map_err(WaitError::Store)?;
+                    client.refund(&decision.into_receipt()).await.map_err(WaitError::Store)?;
                     return Err(WaitError::TooLong { retry_after: Some(delay) });
                 }
                 Verdict::Deny { retry_after: Some(wait) } if wait <= left() => wait,
@@ -332,7 +332,7 @@ impl Limiter {
     /// # Errors
     ///
     /// When the store can't.
-    pub fn refund(&self, receipt: Receipt) -> Answer<()> {
+    pub fn refund(&self, receipt: Receipt) -> StoreFuture<()> {
         self.present().refund(&receipt)
     }
 
@@ -341,9 +341,9 @@ impl Limiter {
     /// # Errors
     ///
     /// When the store can't.
-    pub fn reset(&self, key: impl Key) -> Answer<()> {
-        let guard = self.present();
-        guard.reset(key::hash(&key, guard.hasher()))
+    pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
+        let client = self.present();
+        client.reset(key::hash(&key, client.hasher()))
     }
 
     /// The overrides of a limit: other sizes of it for single keys. They are in the store that the limiter has
@@ -360,22 +360,22 @@ impl Limiter {
 
     /// What is gone by now.
     #[inline]
-    fn present(&self) -> Cow<'_, Arc<Guard>> {
+    fn present(&self) -> Cow<'_, Arc<StoreClient>> {
         match &self.following {
-            None => Cow::Borrowed(&self.guard),
-            Some(following) => Cow::Owned(following.present(&self.guard, Guard::by)),
+            None => Cow::Borrowed(&self.client),
+            Some(following) => Cow::Owned(following.present(&self.client, StoreClient::by)),
         }
     }
 
     /// What is shared, to change it: a copy, once there are other users of it.
-    fn guard(&mut self) -> &mut Guard {
+    fn client(&mut self) -> &mut StoreClient {
         self.following.iter_mut().for_each(Following::reset);
-        Arc::make_mut(&mut self.guard)
+        Arc::make_mut(&mut self.client)
     }
 }
 
-fn expect_each(guard: &Guard, given: usize) -> Result<(), StoreError> {
-    let limits = guard.limits().as_slice().len();
+fn expect_each(client: &StoreClient, given: usize) -> Result<(), StoreError> {
+    let limits = client.limits().as_slice().len();
     if given == limits { Ok(()) } else { Err(StoreError::charge_count(given, limits)) }
 }
 
@@ -383,24 +383,24 @@ type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 
 /// Adds what each limit charges one key. (It is added where it stays, rather than moved there.)
 #[inline]
-fn charge_each<'a>(guard: &'a Guard, key: &impl Key, cost: impl Fn(usize) -> u64, charges: &mut Charges<'a>) {
-    let key = key::hash(key, guard.hasher());
-    for (index, terms) in guard.limits().all_terms().iter().enumerate() {
-        charges.push(Charge { terms: guard.limits().present(terms), key, cost: cost(index) });
+fn charge_each<'a>(client: &'a StoreClient, key: &impl Key, cost: impl Fn(usize) -> u64, charges: &mut Charges<'a>) {
+    let key = key::hash(key, client.hasher());
+    for (index, spec) in client.limits().all_specs().iter().enumerate() {
+        charges.push(Charge { spec: client.limits().present(spec), key, cost: cost(index) });
     }
 }
 
 // Not inlined, so that where there is one limit, little else is in the way.
 #[inline(never)]
-fn acquire_from_all(guard: &Arc<Guard>, key: &impl Key, cost: u64) -> Answer<Decision> {
+fn acquire_from_all(client: &Arc<StoreClient>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
     let mut charges = Charges::new();
-    charge_each(guard, key, |_| cost, &mut charges);
-    acquire(guard, &charges)
+    charge_each(client, key, |_| cost, &mut charges);
+    acquire(client, &charges)
 }
 
 #[inline]
-fn acquire(guard: &Arc<Guard>, charges: &[Charge<'_>]) -> Answer<Decision> {
-    if charges.is_empty() { Answer::ready(Ok(uncounted())) } else { guard.acquire(charges) }
+fn acquire(client: &Arc<StoreClient>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    if charges.is_empty() { StoreFuture::ready(Ok(uncounted())) } else { client.acquire(charges) }
 }
 
 /// Where there are no limits.
@@ -410,13 +410,13 @@ fn uncounted() -> Decision {
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Limiter").field(&self.guard).finish()
+        f.debug_tuple("Limiter").field(&self.client).finish()
     }
 }
 
 /// A charge whose time has not come: given back if it is given up.
 struct Waiting<'a> {
-    guard: &'a Arc<Guard>,
+    client: &'a Arc<StoreClient>,
     decision: Option<Decision>,
 }
 
@@ -432,7 +432,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
-            self.guard.give_back(&decision.into_receipt());
+            self.client.give_back(&decision.into_receipt());
         }
     }
 }

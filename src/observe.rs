@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::decision::Outcome;
 use crate::error::StoreError;
-use crate::list::Refusal;
+use crate::list::ListAction;
 use crate::node::Node;
 
 /// What a limiter tells its observer. More will come: end a `match` with `_ => {}`.
@@ -74,11 +74,11 @@ pub enum Event<'a> {
         span: Duration,
     },
     /// A request was refused by a list: see
-    /// [`always_refuse`](crate::RateLimitLayer::always_refuse).
+    /// [`always_reject`](crate::RateLimitLayer::always_reject).
     #[non_exhaustive]
-    ListRefused {
+    ListMatched {
         /// How it was answered, if it was.
-        refusal: Refusal,
+        refusal: ListAction,
     },
     /// The [circuit breaker](crate::CircuitBreaker) of a store, or of one of its nodes, is in another state.
     #[non_exhaustive]
@@ -92,23 +92,23 @@ pub enum Event<'a> {
     /// A request has cost more than a limit had room for, once it was known: see
     /// [`Limit::settle_by`](crate::Limit::settle_by).
     #[non_exhaustive]
-    Unpaid {
+    Shortfall {
         /// The limit's name.
         limit: &'a str,
         /// What there was no room for.
         tokens: u64,
     },
-    /// [`LiveRules`](crate::LiveRules) were replaced: told to those who
-    /// [observe](crate::LiveRules::observe) them.
+    /// [`LiveLimits`](crate::LiveLimits) were replaced: told to those who
+    /// [observe](crate::LiveLimits::observe) them.
     #[non_exhaustive]
     RulesReplaced {
         /// How many limits there are now.
         limits: usize,
     },
-    /// A document that [`LiveRules`](crate::LiveRules) follow can't be read or is wrong: the old limits stay.
+    /// A document that [`LiveLimits`](crate::LiveLimits) follow can't be read or is wrong: the old limits stay.
     /// Once, until it says something else.
     #[non_exhaustive]
-    RulesRefused {
+    RulesRejected {
         /// Why.
         error: &'a (dyn std::error::Error + 'static),
     },
@@ -119,7 +119,7 @@ pub enum Event<'a> {
 #[non_exhaustive]
 pub enum Fallback {
     /// It was refused.
-    Refused,
+    Rejected,
     /// It went on, uncounted.
     Allowed,
     /// This process has decided by itself.

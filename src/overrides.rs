@@ -9,8 +9,8 @@ use crate::error::{ConfigError, ConfigErrorKind, StoreError};
 use crate::hash::KeyHash;
 use crate::key::{self, Key};
 use crate::limit::Limit;
-use crate::resilience::Guard;
-use crate::store::{Answer, LONGEST_OVERRIDE, Override, Store, Terms};
+use crate::resilience::StoreClient;
+use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, Store, StoreFuture};
 
 /// Other sizes of one limit for single keys: "customer 42 has 10,000 a day". They are set at run time, kept in the
 /// store, and shared by all who share it.
@@ -81,7 +81,7 @@ use crate::store::{Answer, LONGEST_OVERRIDE, Override, Store, Terms};
 /// | [`peer_ip()`](key::peer_ip), [`client_ip(…)`](key::client_ip) | [`peer_ip().network(address)`](key::PeerIp::network): an IPv4 address, or the first of its IPv6 network |
 /// | a tuple of them | the tuple of their keys |
 /// | [`one.or(other)`](key::KeyExtractor::or) | [`key::first(…)`](key::first) or [`key::second(…)`](key::second) |
-/// | none, or a missing one that [shares](crate::MissingKey::Share) a bucket | [`key::Shared`] |
+/// | none, or a missing one that [shares](crate::OnMissingKey::Share) a bucket | [`key::Shared`] |
 ///
 /// ```
 /// use tower_ratelimit::key::KeyExtractor;
@@ -105,13 +105,13 @@ use crate::store::{Answer, LONGEST_OVERRIDE, Override, Store, Terms};
 #[derive(Clone)]
 pub struct Overrides {
     /// What is gone by at present: rules may be replaced.
-    present: Arc<dyn Fn() -> Arc<Guard> + Send + Sync>,
+    present: Arc<dyn Fn() -> Arc<StoreClient> + Send + Sync>,
     limit: Arc<str>,
 }
 
 impl Overrides {
     pub(crate) fn of(
-        present: impl Fn() -> Arc<Guard> + Send + Sync + 'static,
+        present: impl Fn() -> Arc<StoreClient> + Send + Sync + 'static,
         limit: &str,
     ) -> Result<Self, ConfigError> {
         let overrides = Self { present: Arc::new(present), limit: limit.into() };
@@ -136,13 +136,13 @@ impl Overrides {
         expires_after: Option<Duration>,
     ) -> Result<(), OverrideError> {
         let algorithm = size.into();
-        let guard = (self.present)();
-        let (limit, _) = self.find(&guard).map_err(OverrideError::Refused)?;
+        let client = (self.present)();
+        let (limit, _) = self.find(&client).map_err(OverrideError::Refused)?;
         limit.can_be(&algorithm).map_err(OverrideError::Refused)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(OverrideError::Refused(ConfigErrorKind::Expiry { after }.into()));
         }
-        let answer = self.ask(&key, |store, terms, key| store.set_override(terms, key, &algorithm, expires_after));
+        let answer = self.ask(&key, |store, spec, key| store.set_override(spec, key, &algorithm, expires_after));
         drop(key);
         answer.await.map_err(OverrideError::Store)
     }
@@ -152,8 +152,8 @@ impl Overrides {
     /// # Errors
     ///
     /// When the store can't say, or the limit is not there any more.
-    pub fn get(&self, key: impl Key) -> Answer<Option<Override>> {
-        self.ask(&key, |store, terms, key| store.get_override(terms, key))
+    pub fn get(&self, key: impl Key) -> StoreFuture<Option<Override>> {
+        self.ask(&key, |store, spec, key| store.get_override(spec, key))
     }
 
     /// Gives `key` the limit's own size again.
@@ -161,31 +161,31 @@ impl Overrides {
     /// # Errors
     ///
     /// When the store can't, or the limit is not there any more. A store that does not answer may have done it.
-    pub fn remove(&self, key: impl Key) -> Answer<()> {
-        self.ask(&key, |store, terms, key| store.remove_override(terms, key))
+    pub fn remove(&self, key: impl Key) -> StoreFuture<()> {
+        self.ask(&key, |store, spec, key| store.remove_override(spec, key))
     }
 
     /// The limit, as it is at present.
-    fn find<'a>(&self, guard: &'a Guard) -> Result<(&'a Limit, &'a Arc<Terms>), ConfigError> {
+    fn find<'a>(&self, client: &'a StoreClient) -> Result<(&'a Limit, &'a Arc<LimitSpec>), ConfigError> {
         let name = || self.limit.to_string();
-        let limit = guard.limits().iter().find(|(limit, _)| limit.name() == &*self.limit);
-        let (limit, terms) = limit.ok_or_else(|| ConfigErrorKind::NoSuchLimit { name: name() })?;
+        let limit = client.limits().iter().find(|(limit, _)| limit.name() == &*self.limit);
+        let (limit, spec) = limit.ok_or_else(|| ConfigErrorKind::NoSuchLimit { name: name() })?;
         if !limit.is_overridable() {
             return Err(ConfigErrorKind::NotOverridable { limit: name() }.into());
         }
-        Ok((limit, terms))
+        Ok((limit, spec))
     }
 
     fn ask<T: Send + Unpin + 'static>(
         &self,
         key: &impl Key,
-        ask: impl FnOnce(&dyn Store, &Arc<Terms>, KeyHash) -> Answer<T>,
-    ) -> Answer<T> {
-        let guard = (self.present)();
-        let key = key::hash(key, guard.hasher());
-        match self.find(&guard) {
-            Ok((_, terms)) => guard.tell_store([key].into_iter().collect(), |store| ask(store, terms, key)),
-            Err(gone) => Answer::ready(Err(StoreError::of_one_request(gone))),
+        ask: impl FnOnce(&dyn Store, &Arc<LimitSpec>, KeyHash) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        let client = (self.present)();
+        let key = key::hash(key, client.hasher());
+        match self.find(&client) {
+            Ok((_, spec)) => client.tell_store([key].into_iter().collect(), |store| ask(store, spec, key)),
+            Err(gone) => StoreFuture::ready(Err(StoreError::of_one_request(gone))),
         }
     }
 }

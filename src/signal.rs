@@ -59,9 +59,9 @@ impl InFlight {
 
     /// Counts one more, until what this returns is dropped: for what no layer sees.
     #[must_use = "it counts until it is dropped"]
-    pub fn enter(&self) -> Flight {
+    pub fn enter(&self) -> InFlightGuard {
         self.count.fetch_add(1, Ordering::Relaxed);
-        Flight(self.count.clone())
+        InFlightGuard(self.count.clone())
     }
 }
 
@@ -79,9 +79,9 @@ impl fmt::Debug for InFlight {
 
 /// What an [`InFlight`] counts until it is dropped.
 #[derive(Debug)]
-pub struct Flight(Arc<AtomicUsize>);
+pub struct InFlightGuard(Arc<AtomicUsize>);
 
-impl Drop for Flight {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

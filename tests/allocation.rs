@@ -21,7 +21,7 @@ use tower::util::MapRequestLayer;
 use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
 use tower_ratelimit::{
-    AddressList, CostTable, FixedWindow, HeaderStyle, KeyList, Limit, LiveRules, Penalty, RateLimitLayer, Reset,
+    AddressList, CostTable, FixedWindow, HeaderStyle, KeyList, Limit, LiveLimits, Penalty, RateLimitLayer, Reset,
     TokenBucket, key,
 };
 
@@ -199,8 +199,8 @@ fn nothing_where_nothing_is_told() {
 /// What was made of rules is made once for each switch.
 #[test]
 fn nothing_where_limits_can_be_replaced() {
-    let rules = LiveRules::new([limit("a").by(key::peer_ip()), bucket("b")]);
-    let live = RateLimitLayer::by_rules(&rules).headers([]);
+    let rules = LiveLimits::new([limit("a").by(key::peer_ip()), bucket("b")]);
+    let live = RateLimitLayer::with_live_limits(&rules).headers([]);
     allocates("live rules", &live, ALLOWED, 0);
     rules.replace([limit("a").by(key::header("x-api-key")), bucket("c")]).unwrap();
     allocates("live rules, replaced", &live, ALLOWED, 0);
@@ -209,7 +209,7 @@ fn nothing_where_limits_can_be_replaced() {
 #[test]
 fn nothing_where_lists_are_asked() {
     let other = AddressList::new(TrustedProxies::hops(1).x_forwarded_for(), ["198.51.100.9"]);
-    let layer = layer([limit("a").by(key::peer_ip())]).headers([]).always_refuse(other);
+    let layer = layer([limit("a").by(key::peer_ip())]).headers([]).always_reject(other);
     let listed = KeyList::new(key::header("x-api-key"), ["a-key-of-32-characters-0123456789"]);
     allocates("on no list", &layer.clone().never_limit(AddressList::new(key::peer_ip(), ["10.0.0.0/8"])), ALLOWED, 0);
     allocates("never limited", &layer.never_limit(listed), ALLOWED, 0);

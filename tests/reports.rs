@@ -13,10 +13,10 @@ use http::{Request, Response};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{
-    CostTable, Decision, FixedWindow, HeaderStyle, Limit, Limiter, LiveRules, MemoryStore, MissingKey, RateLimitLayer,
-    Reset, Store, StoreError, key,
+    CostTable, Decision, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey,
+    RateLimitLayer, Reset, Store, StoreError, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -94,7 +94,7 @@ fn a_server_that_does_not_say_who_the_peer_is_is_reported_once() {
     assert!(report.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{report}");
     assert!(report.ends_with("limit=\"per-peer\""), "{report}");
     // A limit that is skipped for all requests is off, which nobody may have meant.
-    assert_eq!(reports_of(&RateLimitLayer::new([by_peer().on_missing_key(MissingKey::Skip)])), reports);
+    assert_eq!(reports_of(&RateLimitLayer::new([by_peer().on_missing_key(OnMissingKey::Skip)])), reports);
     // A client that sends no key is no news.
     let by_user = Limit::new("per-user", FixedWindow::per_minute(1)).by(key::header("x-user"));
     assert_eq!(reports_of(&RateLimitLayer::new([by_user])), [] as [&str; 0]);
@@ -137,8 +137,8 @@ fn a_layer_that_is_applied_twice_is_reported_once_with_the_remedy() {
         let reports = reports_of_nested(&limits, &limits, 3);
         is_one_warning(&reports, &["charged twice", "apply the layer once", ".cost(", &format!("limit=\"{name}\"")]);
         // With permits, and rules that can be replaced.
-        let rules = LiveRules::new([minutely(&format!("live-{name}"))]);
-        let limits = RateLimitLayer::by_rules(&rules).headers(styles).permits();
+        let rules = LiveLimits::new([minutely(&format!("live-{name}"))]);
+        let limits = RateLimitLayer::with_live_limits(&rules).headers(styles).permits();
         is_one_warning(&reports_of_nested(&limits, &limits, 3), &["charged twice"]);
     }
 }
@@ -188,10 +188,10 @@ fn a_missing_extension_is_reported_once_with_the_remedy() {
     assert!(report.contains("reports::Account"), "{report}");
     assert!(report.contains("limit=\"per-account\""), "{report}");
     // Both kinds of missing keys are reported, whichever comes first.
-    let both = RateLimitLayer::new([by_peer().on_missing_key(MissingKey::Skip), limit()]);
+    let both = RateLimitLayer::new([by_peer().on_missing_key(OnMissingKey::Skip), limit()]);
     assert_eq!(reports_of(&both).len(), 2);
     // What to do without the extension was chosen: some requests are meant to have none.
-    for policy in [MissingKey::Skip, MissingKey::Share] {
+    for policy in [OnMissingKey::Skip, OnMissingKey::Share] {
         assert_eq!(reports_of(&RateLimitLayer::new([limit().on_missing_key(policy)])), [] as [&str; 0]);
     }
 }
@@ -199,8 +199,8 @@ fn a_missing_extension_is_reported_once_with_the_remedy() {
 #[derive(Debug)]
 struct Broken;
 
-fn failure<T>() -> Answer<T> {
-    Answer::ready(Err(StoreError::new("the cable is out")))
+fn failure<T>() -> StoreFuture<T> {
+    StoreFuture::ready(Err(StoreError::new("the cable is out")))
 }
 
 impl Store for Broken {
@@ -208,19 +208,19 @@ impl Store for Broken {
         KeyHasher::random()
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         failure()
     }
 
-    fn peek(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         failure()
     }
 
-    fn refund(&self, _: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
         failure()
     }
 
-    fn reset(&self, _: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, _: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         failure()
     }
 }
@@ -243,9 +243,9 @@ struct Later {
 }
 
 impl Later {
-    fn answer<T: Send + Unpin + 'static>(&self, memory: Answer<T>) -> Answer<T> {
+    fn answer<T: Send + Unpin + 'static>(&self, memory: StoreFuture<T>) -> StoreFuture<T> {
         let answer = if self.works.load(Ordering::Relaxed) { memory } else { failure() };
-        Answer::pending(answer)
+        StoreFuture::pending(answer)
     }
 }
 
@@ -254,19 +254,19 @@ impl Store for Later {
         self.memory.hasher()
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.answer(self.memory.acquire(charges))
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.answer(self.memory.peek(charges))
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
         self.answer(self.memory.refund(refunds))
     }
 
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         self.answer(self.memory.reset(keys))
     }
 }

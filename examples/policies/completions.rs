@@ -21,8 +21,8 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
 async fn complete(permit: Permit, prompt: String) -> Result<String, StatusCode> {
     let (text, tokens) = ask_the_model(&prompt).await;
     let settled = permit.settle(tokens).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-    if settled.unpaid > 0 {
-        eprintln!("{} tokens were over the limit", settled.unpaid);
+    if settled.shortfall > 0 {
+        eprintln!("{} tokens were over the limit", settled.shortfall);
     }
     Ok(text)
 }

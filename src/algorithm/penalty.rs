@@ -14,7 +14,7 @@ use crate::quota::{self, checked};
 ///
 /// // Five denials within a minute lock a client out for a minute, then for two, and so on up to a day.
 /// let penalty = Penalty::after(5, Duration::from_secs(60))
-///     .refused_for(Duration::from_secs(60))
+///     .locked_out_for(Duration::from_secs(60))
 ///     .doubling_up_to(Duration::from_secs(86_400));
 /// let logins = Limit::new("logins", SlidingLog::per_minute(10)).by(key::peer_ip()).penalty(penalty);
 /// # let _ = logins;
@@ -70,7 +70,7 @@ const MAX_DENIALS: u32 = 1_000;
 
 impl Penalty {
     /// Locks a key out after so many denials, 1 to 1,000, within a span of 1 µs to 366 days. Lockouts last as long as the
-    /// span, unless set by [`refused_for`](Self::refused_for).
+    /// span, unless set by [`locked_out_for`](Self::locked_out_for).
     ///
     /// # Panics
     ///
@@ -107,11 +107,11 @@ impl Penalty {
     /// If the span is out of its range, or longer than the [longest lockout](Self::doubling_up_to): at compile time in a
     /// constant. [`try_refused_for`](Self::try_refused_for) returns an error instead.
     #[track_caller]
-    pub const fn refused_for(self, span: Duration) -> Self {
+    pub const fn locked_out_for(self, span: Duration) -> Self {
         checked!(self.checked_refused_for(span))
     }
 
-    /// Fallible version of [`refused_for`](Self::refused_for), for spans from a configuration.
+    /// Fallible version of [`locked_out_for`](Self::locked_out_for), for spans from a configuration.
     ///
     /// # Errors
     ///

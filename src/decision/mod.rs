@@ -17,7 +17,7 @@ pub(crate) use self::outcomes::Several;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;
 use crate::algorithm::Availability;
-use crate::terms::Terms;
+use crate::limit_spec::LimitSpec;
 use crate::time::Timestamp;
 
 /// What was decided about one request by all the limits that apply to it, at one instant.
@@ -219,15 +219,15 @@ impl Decision {
     }
 
     /// Notes which limits were of another size for this request, if any.
-    pub(crate) fn overridden(self, overridden: &[Arc<Terms>]) -> Self {
+    pub(crate) fn overridden(self, overridden: &[Arc<LimitSpec>]) -> Self {
         if overridden.is_empty() {
             return self;
         }
         Self { outcomes: self.outcomes.overridden(overridden), ..self }
     }
 
-    /// The terms of all limits that were of another size for this request.
-    pub(crate) fn all_overridden(&self) -> &[Arc<Terms>] {
+    /// The spec of all limits that were of another size for this request.
+    pub(crate) fn all_overridden(&self) -> &[Arc<LimitSpec>] {
         self.outcomes.all_overridden()
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::{fmt, slice};
 
 use super::outcome::Outcome;
-use crate::terms::Terms;
+use crate::limit_spec::LimitSpec;
 
 /// The outcomes of a request: one, mostly, which lies here; several in a vector that an earlier
 /// request on this thread has left, so that they take no allocation either.
@@ -24,7 +24,7 @@ pub(super) enum Outcomes {
 #[derive(Clone, Debug)]
 pub(super) struct Overridden {
     outcomes: Several,
-    terms: Box<[Arc<Terms>]>,
+    spec: Box<[Arc<LimitSpec>]>,
 }
 
 impl Outcomes {
@@ -58,15 +58,15 @@ impl Outcomes {
         }
     }
 
-    /// Adds terms to those that were noted before, which come first.
+    /// Adds spec to those that were noted before, which come first.
     #[cold]
-    pub(super) fn overridden(self, terms: &[Arc<Terms>]) -> Self {
-        let terms = [self.all_overridden(), terms].concat().into();
-        Self::Overridden(Box::new(Overridden { outcomes: self.into_several(), terms }))
+    pub(super) fn overridden(self, spec: &[Arc<LimitSpec>]) -> Self {
+        let spec = [self.all_overridden(), spec].concat().into();
+        Self::Overridden(Box::new(Overridden { outcomes: self.into_several(), spec }))
     }
 
-    pub(super) fn all_overridden(&self) -> &[Arc<Terms>] {
-        if let Self::Overridden(overridden) = self { &overridden.terms } else { &[] }
+    pub(super) fn all_overridden(&self) -> &[Arc<LimitSpec>] {
+        if let Self::Overridden(overridden) = self { &overridden.spec } else { &[] }
     }
 
     #[inline]

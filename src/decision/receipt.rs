@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::DecidedBy;
 use super::outcome::Outcome;
 use super::outcomes::Outcomes;
-use crate::terms::Terms;
+use crate::limit_spec::LimitSpec;
 
 /// Proof of what a request was charged, and when: what can be given back, exactly and once.
 ///
@@ -30,7 +30,7 @@ impl Receipt {
     }
 
     /// Notes which limits were of another size for this request, if any.
-    pub(crate) fn overridden(self, overridden: &[Arc<Terms>]) -> Self {
+    pub(crate) fn overridden(self, overridden: &[Arc<LimitSpec>]) -> Self {
         if overridden.is_empty() {
             return self;
         }
@@ -42,8 +42,8 @@ impl Receipt {
         self.charged.as_slice()
     }
 
-    /// The terms of all limits that were of another size for this request.
-    pub(crate) fn all_overridden(&self) -> &[Arc<Terms>] {
+    /// The spec of all limits that were of another size for this request.
+    pub(crate) fn all_overridden(&self) -> &[Arc<LimitSpec>] {
         self.charged.all_overridden()
     }
 

@@ -5,38 +5,38 @@ use std::sync::Arc;
 use super::ledger::Due;
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
-use crate::store::{Charge, Terms};
+use crate::store::{Charge, LimitSpec};
 
 /// What a limit was paid for a request, and what it is due.
 pub(super) struct Bill {
     /// Of its size for the request.
-    pub(super) terms: Arc<Terms>,
+    pub(super) spec: Arc<LimitSpec>,
     pub(super) key: KeyHash,
     pub(super) paid: u64,
     pub(super) due: u64,
 }
 
 impl Bill {
-    pub(super) fn new(terms: &Arc<Terms>, key: KeyHash, decisions: &[Decision], due: &Due<'_>) -> Self {
-        let limit = usize::from(terms.index());
+    pub(super) fn new(spec: &Arc<LimitSpec>, key: KeyHash, decisions: &[Decision], due: &Due<'_>) -> Self {
+        let limit = usize::from(spec.index());
         let charged = decisions.iter().filter(|decision| decision.is_charged()).flat_map(Decision::outcomes);
         let paid = charged.filter(|outcome| is_paid_to(outcome, limit)).map(Outcome::cost).sum();
-        Self { terms: terms.clone(), key, paid, due: due(limit, paid) }
+        Self { spec: spec.clone(), key, paid, due: due(limit, paid) }
     }
 
     /// The same, of the limit with all its overage.
     pub(super) fn at_ceiling(&self) -> Self {
-        Self { terms: Arc::new(self.terms.at_ceiling()), ..*self }
+        Self { spec: Arc::new(self.spec.at_ceiling()), ..*self }
     }
 
     /// The same, of the limit whose denials count for no penalty.
-    pub(super) fn forbearing(&self) -> Self {
-        Self { terms: self.terms.forbearing(), ..*self }
+    pub(super) fn without_strikes(&self) -> Self {
+        Self { spec: self.spec.without_strikes(), ..*self }
     }
 
     /// The position of its limit.
     pub(super) fn limit(&self) -> usize {
-        self.terms.index().into()
+        self.spec.index().into()
     }
 
     /// What is missing.
@@ -61,7 +61,7 @@ impl Bill {
     }
 
     pub(super) fn charges(bills: &[Self], cost: impl Fn(&Self) -> u64) -> Vec<Charge<'_>> {
-        bills.iter().map(|bill| Charge { terms: &bill.terms, key: bill.key, cost: cost(bill) }).collect()
+        bills.iter().map(|bill| Charge { spec: &bill.spec, key: bill.key, cost: cost(bill) }).collect()
     }
 }
 

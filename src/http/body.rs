@@ -24,7 +24,7 @@ pin_project! {
     #[project = KindProjection]
     enum Kind<B> {
         Inner { #[pin] body: B },
-        Refusal { text: Bytes },
+        ListAction { text: Bytes },
     }
 }
 
@@ -34,7 +34,7 @@ impl<B> ResponseBody<B> {
     }
 
     pub(super) fn refusal(text: Bytes) -> Self {
-        Self { kind: Kind::Refusal { text } }
+        Self { kind: Kind::ListAction { text } }
     }
 }
 
@@ -59,22 +59,22 @@ where
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match self.project().kind.project() {
             KindProjection::Inner { body } => body.poll_frame(context),
-            KindProjection::Refusal { text } if text.is_empty() => Poll::Ready(None),
-            KindProjection::Refusal { text } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text).into())))),
+            KindProjection::ListAction { text } if text.is_empty() => Poll::Ready(None),
+            KindProjection::ListAction { text } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text).into())))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body } => body.is_end_stream(),
-            Kind::Refusal { text } => text.is_empty(),
+            Kind::ListAction { text } => text.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } => body.size_hint(),
-            Kind::Refusal { text } => SizeHint::with_exact(text.len() as u64),
+            Kind::ListAction { text } => SizeHint::with_exact(text.len() as u64),
         }
     }
 }

@@ -16,12 +16,12 @@ use crate::algorithm::Availability;
 use crate::decision::{Decision, Outcome};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
-use crate::key::{Hashed, KeyBuf, Missing, Rest};
-use crate::limit::{Limit, MissingKey, Searching};
-use crate::list::Refusal;
+use crate::key::{Hashed, KeyBuf, KeyError, Rest};
+use crate::limit::{Limit, OnMissingKey, Searching};
+use crate::limit_spec;
+use crate::list::ListAction;
 use crate::request::{OwnHead, RequestHead};
-use crate::store::{Answer, Charge, Terms};
-use crate::terms;
+use crate::store::{Charge, LimitSpec, StoreFuture};
 
 /// What came of asking for a decision. `None`: no limit applies.
 pub(super) type Asked = Result<Option<Decision>, Failure>;
@@ -29,9 +29,9 @@ pub(super) type Asked = Result<Option<Decision>, Failure>;
 /// Why there is no decision.
 #[derive(Debug)]
 pub(super) enum Failure {
-    MissingKey(Missing),
+    MissingKey(KeyError),
     /// A list.
-    Listed(Refusal),
+    Listed(ListAction),
     /// The store, or the policy for when it fails, which was told why.
     Store,
 }
@@ -63,7 +63,7 @@ impl fmt::Debug for Asking {
 
 /// `other_sizes`, which the store does not know of, are noted on the decision.
 #[inline(never)]
-pub(super) fn decided(answer: Answer<Decision>, other_sizes: &[Arc<Terms>]) -> Asking {
+pub(super) fn decided(answer: StoreFuture<Decision>, other_sizes: &[Arc<LimitSpec>]) -> Asking {
     match answer.into_ready() {
         Ok(decision) => Asking::Now(asked(decision, other_sizes)),
         Err(pending) => decided_later(pending, other_sizes.into()),
@@ -71,7 +71,7 @@ pub(super) fn decided(answer: Answer<Decision>, other_sizes: &[Arc<Terms>]) -> A
 }
 
 #[cold]
-fn decided_later(pending: Answer<Decision>, other_sizes: Box<[Arc<Terms>]>) -> Asking {
+fn decided_later(pending: StoreFuture<Decision>, other_sizes: Box<[Arc<LimitSpec>]>) -> Asking {
     Asking::Later(Box::pin(async move { asked(pending.await, &other_sizes) }))
 }
 
@@ -96,63 +96,63 @@ pub(super) enum Applies<'a> {
 #[inline]
 pub(super) fn applies<'a>(
     shared: &'a Shared,
-    other_sizes: &'a [Arc<Terms>],
+    other_sizes: &'a [Arc<LimitSpec>],
     limit: &'a Limit,
-    terms: &'a Arc<Terms>,
+    spec: &'a Arc<LimitSpec>,
     head: &RequestHead<'_>,
 ) -> Result<Applies<'a>, Failure> {
     if limit.condition().is_some_and(|condition| !condition.may_hold(head)) {
         return Ok(Applies::Not);
     }
-    let limits = shared.guard.limits();
-    let terms = terms::of(terms.index().into(), other_sizes).unwrap_or_else(|| limits.present(terms));
-    let hasher = shared.guard.hasher();
+    let limits = shared.client.limits();
+    let spec = limit_spec::find(spec.index().into(), other_sizes).unwrap_or_else(|| limits.present(spec));
+    let hasher = shared.client.hasher();
     let of_all = || Hashed::Now(KeyBuf::default().hash(hasher));
     let hashed = limit.extractor().map_or_else(of_all, |extractor| extractor.hashed(head, hasher));
     let cost = limit.own_cost().unwrap_or(&shared.cost).of(head);
     let key = match hashed {
         Hashed::Now(key) => key,
         Hashed::Missing(missing) => {
-            match instead(limit.name(), limit.missing_key(), missing, terms.is_enforced(), shared)? {
+            match instead(limit.name(), limit.missing_key(), missing, spec.is_enforced(), shared)? {
                 Instead::Skip => return Ok(Applies::Not),
                 Instead::Share => KeyBuf::default().hash(hasher),
             }
         }
         Hashed::Later(so_far, rest) => {
-            let (terms, policy) = (terms.clone(), limit.missing_key());
-            return Ok(Applies::Later(Box::new(KeyToCome { terms, cost, policy, so_far, rest })));
+            let (spec, policy) = (spec.clone(), limit.missing_key());
+            return Ok(Applies::Later(Box::new(KeyToCome { spec, cost, policy, so_far, rest })));
         }
     };
-    Ok(Applies::Now(Charge { terms, key, cost }))
+    Ok(Applies::Now(Charge { spec, key, cost }))
 }
 
 /// What a limit is to take that was found with others, unless it does not apply after all.
 pub(super) fn found<'a>(
     shared: &'a Shared,
-    other_sizes: &'a [Arc<Terms>],
+    other_sizes: &'a [Arc<LimitSpec>],
     limit: usize,
-    key: Result<&KeyBuf, Missing>,
+    key: Result<&KeyBuf, KeyError>,
     head: &RequestHead<'_>,
 ) -> Result<Option<Charge<'a>>, Failure> {
-    let limits = shared.guard.limits();
-    let (limit, terms) = limits.at(limit);
+    let limits = shared.client.limits();
+    let (limit, spec) = limits.at(limit);
     if limit.condition().is_some_and(|condition| !condition.may_hold(head)) {
         return Ok(None);
     }
-    let terms = terms::of(terms.index().into(), other_sizes).unwrap_or_else(|| limits.present(terms));
-    let hasher = shared.guard.hasher();
+    let spec = limit_spec::find(spec.index().into(), other_sizes).unwrap_or_else(|| limits.present(spec));
+    let hasher = shared.client.hasher();
     let key = match key {
         Ok(key) => key.hash(hasher),
-        Err(missing) => match instead(limit.name(), limit.missing_key(), missing, terms.is_enforced(), shared)? {
+        Err(missing) => match instead(limit.name(), limit.missing_key(), missing, spec.is_enforced(), shared)? {
             Instead::Skip => return Ok(None),
             Instead::Share => KeyBuf::default().hash(hasher),
         },
     };
-    Ok(Some(Charge { terms, key, cost: limit.own_cost().unwrap_or(&shared.cost).of(head) }))
+    Ok(Some(Charge { spec, key, cost: limit.own_cost().unwrap_or(&shared.cost).of(head) }))
 }
 
 #[inline]
-fn asked(decision: Result<Decision, StoreError>, other_sizes: &[Arc<Terms>]) -> Asked {
+fn asked(decision: Result<Decision, StoreError>, other_sizes: &[Arc<LimitSpec>]) -> Asked {
     match decision {
         Ok(decision) => Ok(Some(decision.overridden(other_sizes))),
         Err(_) => Err(Failure::Store),
@@ -167,28 +167,28 @@ enum Instead {
 
 fn instead(
     limit: &str,
-    policy: MissingKey,
-    missing: Missing,
+    policy: OnMissingKey,
+    missing: KeyError,
     is_enforced: bool,
     shared: &Shared,
 ) -> Result<Instead, Failure> {
     report(limit, policy, missing, shared);
     match policy {
-        _ if missing == Missing::NotApplicable => Ok(Instead::Skip),
-        _ if missing == Missing::Ambiguous && is_enforced => Err(Failure::MissingKey(missing)),
+        _ if missing == KeyError::NotApplicable => Ok(Instead::Skip),
+        _ if missing == KeyError::Ambiguous && is_enforced => Err(Failure::MissingKey(missing)),
         // A shadow limit rejects nothing.
-        _ if missing == Missing::Ambiguous => Ok(Instead::Skip),
-        MissingKey::Skip => Ok(Instead::Skip),
-        MissingKey::Share => Ok(Instead::Share),
-        MissingKey::Deny => Err(Failure::MissingKey(missing)),
+        _ if missing == KeyError::Ambiguous => Ok(Instead::Skip),
+        OnMissingKey::Skip => Ok(Instead::Skip),
+        OnMissingKey::Share => Ok(Instead::Share),
+        OnMissingKey::Reject => Err(Failure::MissingKey(missing)),
     }
 }
 
 /// Logs once per limiter what only the operator can correct.
-fn report(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) {
+fn report(limit: &str, policy: OnMissingKey, missing: KeyError, shared: &Shared) {
     let is_first = |has_reported: &AtomicBool| !has_reported.swap(true, Ordering::Relaxed);
     match missing {
-        Missing::FromServer if is_first(&shared.identity.has_reported) => {
+        KeyError::FromServer if is_first(&shared.identity.has_reported) => {
             #[cfg(feature = "tracing")]
             tracing::error!(
                 limit,
@@ -198,8 +198,8 @@ fn report(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) {
             );
         }
         // With another policy, requests without the extension are expected.
-        Missing::Extension(extension)
-            if policy == MissingKey::Deny && is_first(&shared.identity.has_reported_extension) =>
+        KeyError::Extension(extension)
+            if policy == OnMissingKey::Reject && is_first(&shared.identity.has_reported_extension) =>
         {
             #[cfg(feature = "tracing")]
             tracing::error!(
@@ -221,9 +221,9 @@ fn report(limit: &str, policy: MissingKey, missing: Missing, shared: &Shared) {
 
 /// A charge whose key has yet to be found out.
 pub(super) struct KeyToCome {
-    terms: Arc<Terms>,
+    spec: Arc<LimitSpec>,
     cost: u64,
-    policy: MissingKey,
+    policy: OnMissingKey,
     so_far: KeyBuf,
     rest: Rest,
 }
@@ -238,49 +238,49 @@ pub(super) struct Searched {
 #[cold]
 pub(super) fn ask_later(
     shared: &Arc<Shared>,
-    known: Vec<(Arc<Terms>, KeyHash, u64)>,
+    known: Vec<(Arc<LimitSpec>, KeyHash, u64)>,
     later: Vec<KeyToCome>,
     searching: Vec<Searched>,
-    other_sizes: Box<[Arc<Terms>]>,
+    other_sizes: Box<[Arc<LimitSpec>]>,
 ) -> Asking {
     Asking::Later(Box::pin(complete(shared.clone(), known, later, searching, other_sizes)))
 }
 
 async fn complete(
     shared: Arc<Shared>,
-    mut known: Vec<(Arc<Terms>, KeyHash, u64)>,
+    mut known: Vec<(Arc<LimitSpec>, KeyHash, u64)>,
     later: Vec<KeyToCome>,
     searching: Vec<Searched>,
-    other_sizes: Box<[Arc<Terms>]>,
+    other_sizes: Box<[Arc<LimitSpec>]>,
 ) -> Asked {
-    for KeyToCome { terms, cost, policy, mut so_far, rest } in later {
+    for KeyToCome { spec, cost, policy, mut so_far, rest } in later {
         match rest.await {
             Ok(rest) => so_far.append(&rest),
-            Err(missing) => match instead(terms.name(), policy, missing, terms.is_enforced(), &shared)? {
+            Err(missing) => match instead(spec.name(), policy, missing, spec.is_enforced(), &shared)? {
                 Instead::Skip => continue,
                 Instead::Share => so_far.clear(),
             },
         }
-        known.push((terms, so_far.hash(shared.guard.hasher()), cost));
+        known.push((spec, so_far.hash(shared.client.hasher()), cost));
     }
     for Searched { index, rest, head } in searching {
-        let together = &shared.guard.limits().together()[index];
+        let together = &shared.client.limits().together()[index];
         for (place, key) in rest.await {
             let Some(limit) = together.at(place) else { continue };
             let key = key.as_ref().map_err(|missing| *missing);
             if let Some(charge) = found(&shared, &other_sizes, limit, key, &head.head())? {
-                known.push((charge.terms.clone(), charge.key, charge.cost));
+                known.push((charge.spec.clone(), charge.key, charge.cost));
             }
         }
     }
     // Decisions list limits in the order in which they were given.
-    known.sort_by_key(|(terms, ..)| terms.index());
+    known.sort_by_key(|(spec, ..)| spec.index());
     let charges: SmallVec<[Charge<'_>; 4]> =
-        known.iter().map(|(terms, key, cost)| Charge { terms, key: *key, cost: *cost }).collect();
+        known.iter().map(|(spec, key, cost)| Charge { spec, key: *key, cost: *cost }).collect();
     if charges.is_empty() {
         return Ok(None);
     }
-    let answer = shared.guard.acquire(&charges);
+    let answer = shared.client.acquire(&charges);
     drop(charges);
     asked(answer.await, &other_sizes)
 }

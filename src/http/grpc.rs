@@ -13,8 +13,8 @@ use super::grpc_details;
 use super::headers::NO_STORE;
 use super::rejection::{Reason, Rejection};
 use super::text::number;
-use crate::key::Missing;
-use crate::list::Refusal;
+use crate::key::KeyError;
+use crate::list::ListAction;
 use crate::request::RequestHead;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -98,10 +98,10 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, mo
     let status = match rejection.reason() {
         Reason::Limited { .. } => RESOURCE_EXHAUSTED,
         Reason::MissingKey(
-            Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable | Missing::Ambiguous,
+            KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
         ) => INVALID_ARGUMENT,
-        Reason::MissingKey(Missing::FromServer) => INTERNAL,
-        Reason::Listed(Refusal::TooManyRequests) => RESOURCE_EXHAUSTED,
+        Reason::MissingKey(KeyError::FromServer) => INTERNAL,
+        Reason::Listed(ListAction::TooManyRequests) => RESOURCE_EXHAUSTED,
         Reason::Listed(_) => PERMISSION_DENIED,
         Reason::StoreFailed => UNAVAILABLE,
     };

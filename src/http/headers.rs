@@ -12,7 +12,7 @@ use super::text::{Number, Text, joined, number, numbers};
 use crate::algorithm::Algorithm;
 use crate::decision::{Decision, Outcome, Verdict};
 use crate::limit::Limit;
-use crate::terms;
+use crate::limit_spec;
 use crate::time::{Timestamp, ceil_seconds};
 
 /// RFC 6585 forbids caches to keep a 429; not all know.
@@ -240,8 +240,8 @@ impl Headers {
 
     /// What is said of the limit as it was for this request.
     fn texts(&self, decision: &Decision, outcome: &Outcome) -> Cow<'_, Texts> {
-        match terms::of(outcome.limit(), decision.all_overridden()) {
-            Some(terms) => Cow::Owned(Texts::of(terms.name(), terms.algorithm())),
+        match limit_spec::find(outcome.limit(), decision.all_overridden()) {
+            Some(spec) => Cow::Owned(Texts::of(spec.name(), spec.algorithm())),
             None => Cow::Borrowed(&self.limits[outcome.limit()]),
         }
     }
@@ -283,8 +283,8 @@ impl Headers {
         if style == HeaderStyle::IetfDraft10 {
             return outcome.more_after().map(ceil_seconds);
         }
-        Some(match terms::of(outcome.limit(), decision.all_overridden()) {
-            Some(terms) => Pace::of(terms.algorithm()).effective_window(outcome, decision.at()),
+        Some(match limit_spec::find(outcome.limit(), decision.all_overridden()) {
+            Some(spec) => Pace::of(spec.algorithm()).effective_window(outcome, decision.at()),
             None => self.limits[outcome.limit()].pace.effective_window(outcome, decision.at()),
         })
     }

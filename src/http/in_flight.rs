@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::signal::{Flight, InFlight};
+use crate::signal::{InFlight, InFlightGuard};
 
 impl<S> Layer<S> for InFlight {
     type Service = CountInFlight<S>;
@@ -47,7 +47,7 @@ pin_project! {
     pub struct InFlightFuture<F> {
         #[pin]
         response: F,
-        flight: Option<Flight>,
+        flight: Option<InFlightGuard>,
     }
 }
 

@@ -18,12 +18,12 @@ use super::shared::{Shared, Variant};
 use super::wording::{Body, Wording};
 use crate::cost::{Cost, CostTable};
 use crate::error::{ConfigError, or_panic};
-use crate::limit::{Following, Limit, LiveRules};
-use crate::list::Refusal;
+use crate::limit::{Following, Limit, LiveLimits};
+use crate::list::ListAction;
 use crate::observe::{Event, Observer};
 use crate::overrides::Overrides;
 use crate::request::RequestHead;
-use crate::resilience::{CircuitBreaker, Guard, OnStoreError};
+use crate::resilience::{CircuitBreaker, OnStoreError, StoreClient};
 use crate::store::Store;
 use crate::when::Condition;
 
@@ -101,29 +101,29 @@ impl RateLimitLayer {
     /// When more than 64 may apply to one request, two have one name, or one has a constant
     /// cost over its capacity.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
-        Ok(Self::over(Guard::new(limits.into_iter().collect())?, None))
+        Ok(Self::over(StoreClient::new(limits.into_iter().collect())?, None))
     }
 
     /// Limits that can be replaced while they are gone by, and otherwise as with [`new`](Self::new): there may be
-    /// none, or thousands, of which at most 64 apply to one request. See [`LiveRules`].
+    /// none, or thousands, of which at most 64 apply to one request. See [`LiveLimits`].
     ///
     /// ```
-    /// use tower_ratelimit::{FixedWindow, Limit, LiveRules, RateLimitLayer};
+    /// use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer};
     ///
-    /// let rules = LiveRules::new([Limit::new("all", FixedWindow::per_minute(100))]);
-    /// let limits = RateLimitLayer::by_rules(&rules);
+    /// let rules = LiveLimits::new([Limit::new("all", FixedWindow::per_minute(100))]);
+    /// let limits = RateLimitLayer::with_live_limits(&rules);
     /// rules.replace([Limit::new("all", FixedWindow::per_minute(200))])?;
     /// # let _ = limits;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    pub fn by_rules(rules: &LiveRules) -> Self {
-        Self::over(Guard::following(&rules.set()), Some(Following::new(rules.clone())))
+    pub fn with_live_limits(rules: &LiveLimits) -> Self {
+        Self::over(StoreClient::following(&rules.set()), Some(Following::new(rules.clone())))
     }
 
-    fn over(guard: Guard, following: Option<Following<Shared>>) -> Self {
+    fn over(client: StoreClient, following: Option<Following<Shared>>) -> Self {
         let shared = Shared {
-            headers: Headers::new([HeaderStyle::IETF], guard.limits().as_slice()),
-            guard: Arc::new(guard),
+            headers: Headers::new([HeaderStyle::IETF], client.limits().as_slice()),
+            client: Arc::new(client),
             lists: Lists::default(),
             cost: Cost::Constant(1),
             wording: Wording::default(),
@@ -150,9 +150,9 @@ impl RateLimitLayer {
     /// # let _ = limits;
     /// ```
     ///
-    /// Whoever is [always refused](Self::always_refuse) is so even if this holds of them too: to be exempt
+    /// Whoever is [always refused](Self::always_reject) is so even if this holds of them too: to be exempt
     /// from limits is no way in. For an exception to that, say it there:
-    /// `always_refuse(blocked.and(when::not(offices)))`.
+    /// `always_reject(blocked.and(when::not(offices)))`.
     ///
     /// Say so before [`cost`](Self::cost), as of a store.
     pub fn never_limit(mut self, list: impl Condition) -> Self {
@@ -163,7 +163,7 @@ impl RateLimitLayer {
     /// Who is always refused, with 403: requests of which a condition holds, such as an
     /// [`AddressList`](crate::AddressList) or a [`KeyList`](crate::KeyList). They end here before any key is
     /// looked for or any store asked, with [`Reason::Listed`](crate::Reason::Listed) and no header that tells
-    /// of limits; [`Event::ListRefused`] tells an observer. So they do while the limits are in the
+    /// of limits; [`Event::ListMatched`] tells an observer. So they do while the limits are in the
     /// [shadow](Self::shadow): no limit refuses them. gRPC requests get `PERMISSION_DENIED`. Said again, it
     /// adds to what was said before; of several that hold, the first counts.
     ///
@@ -172,26 +172,26 @@ impl RateLimitLayer {
     ///
     /// let blocked = AddressList::new(key::peer_ip(), ["198.51.100.0/24"]);
     /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
-    ///     .always_refuse(blocked.clone());
+    ///     .always_reject(blocked.clone());
     /// # let _ = limits;
     /// ```
     ///
     /// Say so before [`cost`](Self::cost), as of a store.
-    pub fn always_refuse(self, list: impl Condition) -> Self {
-        self.always_refuse_with(Refusal::Forbidden, list)
+    pub fn always_reject(self, list: impl Condition) -> Self {
+        self.always_reject_with(ListAction::Forbidden, list)
     }
 
-    /// Like [`always_refuse`](Self::always_refuse), with another answer; or with none, to try a list out.
+    /// Like [`always_reject`](Self::always_reject), with another answer; or with none, to try a list out.
     ///
     /// ```
-    /// use tower_ratelimit::{FixedWindow, KeyList, Limit, RateLimitLayer, Refusal, key};
+    /// use tower_ratelimit::{FixedWindow, KeyList, Limit, RateLimitLayer, ListAction, key};
     ///
-    /// let unpaid = KeyList::new(key::header("x-api-key"), ["3f6c0a"]);
+    /// let overdue = KeyList::new(key::header("x-api-key"), ["3f6c0a"]);
     /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
-    ///     .always_refuse_with(Refusal::TooManyRequests, unpaid);
+    ///     .always_reject_with(ListAction::TooManyRequests, overdue);
     /// # let _ = limits;
     /// ```
-    pub fn always_refuse_with(mut self, refusal: Refusal, list: impl Condition) -> Self {
+    pub fn always_reject_with(mut self, refusal: ListAction, list: impl Condition) -> Self {
         self.shared().lists.refuse(list, refusal);
         self
     }
@@ -200,10 +200,10 @@ impl RateLimitLayer {
     ///
     /// Say so before [`cost`](Self::cost), as of a store.
     pub fn shadow(mut self) -> Self {
-        self.guard().shadow();
+        self.client().shadow();
         let shared = self.shared();
         shared.identity = Arc::default();
-        shared.headers.set_limits(shared.guard.limits().as_slice());
+        shared.headers.set_limits(shared.client.limits().as_slice());
         self
     }
 
@@ -218,7 +218,7 @@ impl RateLimitLayer {
         let shared = self.shared();
         // What one store was charged, another can't give back: it is another limiter from here on.
         shared.identity = Arc::default();
-        Arc::make_mut(&mut shared.guard).set_store(store);
+        Arc::make_mut(&mut shared.client).set_store(store);
         self
     }
 
@@ -244,14 +244,14 @@ impl RateLimitLayer {
     ///
     /// When it is 0.
     pub fn try_deadline(mut self, deadline: Duration) -> Result<Self, ConfigError> {
-        self.guard().set_deadline(deadline)?;
+        self.client().set_deadline(deadline)?;
         Ok(self)
     }
 
     /// When the store is no longer asked, and for how long. Say so before [`cost`](Self::cost): what was
     /// made of this limiter before keeps its breaker.
     pub fn circuit_breaker(mut self, breaker: CircuitBreaker) -> Self {
-        self.guard().set_breaker(breaker);
+        self.client().set_breaker(breaker);
         self
     }
 
@@ -416,14 +416,14 @@ impl RateLimitLayer {
     /// What becomes of requests when the store can't decide: refused, unless this says otherwise.
     /// [`Limit::on_store_error`] says so for a limit.
     pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
-        self.guard().set_policy(policy);
+        self.client().set_policy(policy);
         self
     }
 
     /// Tells a closure what happens, for metrics and logs. It is called where it happens, and should not
     /// dawdle. Said twice, the last counts.
     pub fn observe(mut self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.guard().set_observer(Observer::new(tell));
+        self.client().set_observer(Observer::new(tell));
         self
     }
 
@@ -448,7 +448,7 @@ impl RateLimitLayer {
     /// The limits, in the order in which they were given: of rules that can be replaced, those that there
     /// were when this layer was made.
     pub fn limits(&self) -> &[Limit] {
-        self.shared.guard.limits().as_slice()
+        self.shared.client.limits().as_slice()
     }
 
     /// The overrides of a limit: other sizes of it for single keys. They are in the store that the layer has now:
@@ -459,7 +459,7 @@ impl RateLimitLayer {
     /// When no limit has that name, or it is not [overridable](Limit::overridable).
     pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
         let shared = self.shared.clone();
-        Overrides::of(move || shared.present().guard.clone(), limit)
+        Overrides::of(move || shared.present().client.clone(), limit)
     }
 
     fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {
@@ -467,7 +467,7 @@ impl RateLimitLayer {
         if let Some(largest) = cost.largest() {
             match &self.shared.following {
                 Some(following) => following.rules().hold(largest)?,
-                None => self.shared.guard.limits().can_hold(largest)?,
+                None => self.shared.client.limits().can_hold(largest)?,
             }
         }
         let mut layer = self.clone();
@@ -482,8 +482,8 @@ impl RateLimitLayer {
         shared
     }
 
-    fn guard(&mut self) -> &mut Guard {
-        Arc::make_mut(&mut self.shared().guard)
+    fn client(&mut self) -> &mut StoreClient {
+        Arc::make_mut(&mut self.shared().client)
     }
 }
 

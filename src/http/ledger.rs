@@ -12,8 +12,8 @@ use super::shared::Shared;
 use crate::decision::{DecidedBy, Decision, Outcome, Receipt};
 use crate::error::StoreError;
 use crate::limit::Limits;
-use crate::resilience::Guard;
-use crate::store::{Charge, Terms};
+use crate::resilience::StoreClient;
+use crate::store::{Charge, LimitSpec};
 
 /// A note among a request's extensions: the limiter's decisions about it so far.
 #[derive(Debug)]
@@ -104,33 +104,34 @@ impl Ledger {
     /// back yet of a request that ends here is given back later, if it can be.
     pub(super) async fn adjust(self: Arc<Self>, shared: Arc<Shared>, cost: u64) -> Asked {
         let other_sizes = self.other_sizes();
-        let decision = self.reconsider(&shared.guard, cost).await;
+        let decision = self.reconsider(&shared.client, cost).await;
         let decision = decision.map(|decision| decision.overridden(&other_sizes));
         if let Ok(decision) = &decision {
-            shared.guard.tell_decision(decision);
+            shared.client.tell_decision(decision);
         }
         if !decision.as_ref().is_ok_and(Decision::is_allowed) {
             while let Some(charged) = self.take_last() {
-                shared.guard.give_back(&charged.into_receipt());
+                shared.client.give_back(&charged.into_receipt());
             }
         }
         decision.map(Some).map_err(|_| Failure::Store)
     }
 
-    async fn reconsider(&self, guard: &Arc<Guard>, cost: u64) -> Result<Decision, StoreError> {
-        let limits = guard.limits();
+    async fn reconsider(&self, client: &Arc<StoreClient>, cost: u64) -> Result<Decision, StoreError> {
+        let limits = client.limits();
         let has_own_cost = |limit: usize| limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
         let (by, bills) = self.bills(limits, &|limit, paid| if has_own_cost(limit) { paid } else { cost });
         // If that is denied, the whole is asked for, and that is what counts.
-        let forbearing = limits.have_penalties().then(|| bills.iter().map(Bill::forbearing).collect::<Vec<_>>());
-        let more = Bill::charges(forbearing.as_deref().unwrap_or(&bills), Bill::more);
+        let without_strikes =
+            limits.have_penalties().then(|| bills.iter().map(Bill::without_strikes).collect::<Vec<_>>());
+        let more = Bill::charges(without_strikes.as_deref().unwrap_or(&bills), Bill::more);
         let mut denied = None;
-        let asked = self.ask(guard, by, &bills, &more, &mut denied);
+        let asked = self.ask(client, by, &bills, &more, &mut denied);
         if by != DecidedBy::Store {
             return asked.await;
         }
-        let failure = match guard.admit(&more) {
-            Ok(attempt) => match guard.watch(attempt, asked).await {
+        let failure = match client.admit(&more) {
+            Ok(attempt) => match client.watch(attempt, asked).await {
                 Ok(decision) => return Ok(decision),
                 Err(failure) => failure,
             },
@@ -140,22 +141,22 @@ impl Ledger {
             }
         };
         // It has decided, before it failed.
-        denied.map_or_else(|| guard.acquire_otherwise(failure, &more), Ok)
+        denied.map_or_else(|| client.acquire_otherwise(failure, &more), Ok)
     }
 
     /// Asks whoever has charged the request first.
     async fn ask(
         &self,
-        guard: &Guard,
+        client: &StoreClient,
         by: DecidedBy,
         bills: &[Bill],
         more: &[Charge<'_>],
         denied: &mut Option<Decision>,
     ) -> Result<Decision, StoreError> {
         for receipt in self.too_much(bills) {
-            guard.keeper(receipt.by).refund(&guard.refunds(&receipt)).await?;
+            client.keeper(receipt.by).refund(&client.refunds(&receipt)).await?;
         }
-        let decision = guard.keeper(by).acquire(more).await?;
+        let decision = client.keeper(by).acquire(more).await?;
         if decision.is_allowed() {
             return Ok(decision);
         }
@@ -164,13 +165,13 @@ impl Ledger {
         while let Some(charged) = self.take_last() {
             let by = charged.decided_by();
             let receipt = charged.into_receipt();
-            guard.keeper(by).refund(&guard.refunds(&receipt)).await?;
+            client.keeper(by).refund(&client.refunds(&receipt)).await?;
         }
-        guard.keeper(by).acquire(&Bill::charges(bills, |bill| bill.due)).await
+        client.keeper(by).acquire(&Bill::charges(bills, |bill| bill.due)).await
     }
 
-    /// The terms of all limits that have another size for the request.
-    pub(super) fn other_sizes(&self) -> Box<[Arc<Terms>]> {
+    /// The spec of all limits that have another size for the request.
+    pub(super) fn other_sizes(&self) -> Box<[Arc<LimitSpec>]> {
         self.pages().decisions.first().into_iter().flat_map(other_sizes).cloned().collect()
     }
 
@@ -183,10 +184,10 @@ impl Ledger {
     pub(super) fn bills(&self, limits: &Limits, due: &Due<'_>) -> (DecidedBy, Vec<Bill>) {
         let pages = self.pages();
         let Some(first) = pages.decisions.first() else { return (DecidedBy::Store, Vec::new()) };
-        let present = |limit| limits.terms(limit).map(|terms| limits.present(terms));
-        let other_size = |limit| other_sizes(first).find(|terms| usize::from(terms.index()) == limit);
-        let terms = |limit| other_size(limit).or_else(|| present(limit));
-        let bill = |subject: &Outcome| Some(Bill::new(terms(subject.limit())?, subject.key, &pages.decisions, due));
+        let present = |limit| limits.spec(limit).map(|spec| limits.present(spec));
+        let other_size = |limit| other_sizes(first).find(|spec| usize::from(spec.index()) == limit);
+        let spec = |limit| other_size(limit).or_else(|| present(limit));
+        let bill = |subject: &Outcome| Some(Bill::new(spec(subject.limit())?, subject.key, &pages.decisions, due));
         (first.decided_by(), first.outcomes().iter().filter_map(bill).collect())
     }
 
@@ -199,7 +200,7 @@ impl Ledger {
         for decision in charged {
             let by = decision.decided_by();
             // By the sizes by which it was charged.
-            let sizes: Box<[Arc<Terms>]> = decision.all_overridden().into();
+            let sizes: Box<[Arc<LimitSpec>]> = decision.all_overridden().into();
             let bills = bills.iter().zip(&mut left);
             let taken = bills.filter_map(|(bill, left)| bill.take(decision.outcomes_mut(), left));
             for taken in taken {
@@ -220,14 +221,14 @@ impl Ledger {
     }
 }
 
-/// The terms of all limits that have another size for the request, whatever is charged later: not those that the
+/// The spec of all limits that have another size for the request, whatever is charged later: not those that the
 /// store has found for their keys, and finds again, if it has decided.
-fn other_sizes(first: &Decision) -> impl Iterator<Item = &Arc<Terms>> {
+fn other_sizes(first: &Decision) -> impl Iterator<Item = &Arc<LimitSpec>> {
     let by_store = first.decided_by() == DecidedBy::Store;
-    first.all_overridden().iter().filter(move |terms| !(by_store && terms.is_override()))
+    first.all_overridden().iter().filter(move |spec| !(by_store && spec.is_override()))
 }
 
-fn is_same(some: &[Arc<Terms>], others: &[Arc<Terms>]) -> bool {
+fn is_same(some: &[Arc<LimitSpec>], others: &[Arc<LimitSpec>]) -> bool {
     some.len() == others.len() && some.iter().zip(others).all(|(one, other)| Arc::ptr_eq(one, other))
 }
 

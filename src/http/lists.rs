@@ -3,26 +3,26 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::list::Refusal;
+use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::when::Condition;
 
 /// What is asked before anything else.
 #[derive(Clone, Default)]
 pub(super) struct Lists {
-    refused: Vec<(Arc<dyn Condition>, Refusal)>,
+    refused: Vec<(Arc<dyn Condition>, ListAction)>,
     exempt: Vec<Arc<dyn Condition>>,
 }
 
 /// What they say of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Listed {
-    Refused(Refusal),
+    Refused(ListAction),
     Exempt,
 }
 
 impl Lists {
-    pub(super) fn refuse(&mut self, list: impl Condition, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, list: impl Condition, refusal: ListAction) {
         self.refused.push((Arc::new(list), refusal));
     }
 
@@ -37,11 +37,11 @@ impl Lists {
 
     /// What they say of a request, if anything. Whoever is on lists of both kinds is refused; `tell` is
     /// told of each list that refuses, until one does so in earnest.
-    pub(super) fn find(&self, head: &RequestHead<'_>, tell: impl Fn(Refusal)) -> Option<Listed> {
+    pub(super) fn find(&self, head: &RequestHead<'_>, tell: impl Fn(ListAction)) -> Option<Listed> {
         for (list, refusal) in &self.refused {
             if list.may_hold(head) {
                 tell(*refusal);
-                if *refusal != Refusal::Shadow {
+                if *refusal != ListAction::Shadow {
                     return Some(Listed::Refused(*refusal));
                 }
             }

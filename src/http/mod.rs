@@ -37,6 +37,6 @@ pub use header_style::{HeaderStyle, Reset};
 pub use in_flight::{CountInFlight, InFlightFuture};
 pub use keep_body::{KeepBody, KeepBodyFuture, KeepBodyLayer};
 pub use layer::RateLimitLayer;
-pub use permit::{MissingPermit, Permit, Settled};
+pub use permit::{Permit, PermitRejection, Settled};
 pub use rejection::{Reason, Rejection};
 pub use service::RateLimit;

@@ -68,7 +68,7 @@ pub struct Settled {
     /// What limits say after it.
     pub decision: Decision,
     /// What there was no room for, in tokens: of the limit that lacked most. 0 where all is paid.
-    pub unpaid: u64,
+    pub shortfall: u64,
 }
 
 impl Permit {
@@ -80,7 +80,7 @@ impl Permit {
 
     /// The limits of the limiter, whether or not they apply, by [`Outcome::limit`](crate::Outcome::limit).
     pub fn limits(&self) -> &[Limit] {
-        self.ledger.shared.guard.limits().as_slice()
+        self.ledger.shared.client.limits().as_slice()
     }
 
     /// The permit for one limit alone, if it applies to the request.
@@ -98,7 +98,7 @@ impl Permit {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Self> {
         let index = self.limits().iter().position(|limit| limit.name() == name)?;
-        let (_, bills) = self.ledger.bills(self.ledger.shared.guard.limits(), &|_, paid| paid);
+        let (_, bills) = self.ledger.bills(self.ledger.shared.client.limits(), &|_, paid| paid);
         let applies = bills.iter().any(|bill| bill.limit() == index) && self.only.is_none_or(|only| only == index);
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
@@ -129,7 +129,7 @@ impl Permit {
     /// Makes what the request is charged `actual` tokens: gives back what was too much, or charges what
     /// was too little, as far as each limit has room for it. Said again, the last counts. Overage is room
     /// too; a limit in the [shadow](Limit::shadow) is charged all that is missing or nothing, and leaves
-    /// nothing unpaid.
+    /// nothing shortfall.
     ///
     /// ```
     /// use axum::http::StatusCode;
@@ -140,8 +140,8 @@ impl Permit {
     /// async fn complete(permit: Permit) -> Result<String, StatusCode> {
     ///     let answer = generate().await;
     ///     let settled = permit.settle(answer.tokens).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-    ///     if settled.unpaid > 0 {
-    ///         println!("{} tokens were over the limit", settled.unpaid);
+    ///     if settled.shortfall > 0 {
+    ///         println!("{} tokens were over the limit", settled.shortfall);
     ///     }
     ///     Ok(answer.text)
     /// }
@@ -153,7 +153,7 @@ impl Permit {
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
         let settling = self.ledger.settle(&|limit, paid| if self.means(limit) { actual } else { paid }).await?;
         let decision = if settling.gave_back { self.look().await } else { settling.decision };
-        Ok(Settled { decision: self.told(decision), unpaid: settling.unpaid })
+        Ok(Settled { decision: self.told(decision), shortfall: settling.shortfall })
     }
 
     /// Gives back what the request was charged, under limits that have a cost of their own too.
@@ -222,15 +222,15 @@ impl fmt::Debug for Permit {
 /// A request has no [`Permit`]: no limiter that gives any has let it in.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub struct MissingPermit;
+pub struct PermitRejection;
 
-impl fmt::Display for MissingPermit {
+impl fmt::Display for PermitRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the request has no `Permit`: put a `RateLimitLayer` with `.permits()` around the route")
     }
 }
 
-impl std::error::Error for MissingPermit {}
+impl std::error::Error for PermitRejection {}
 
 #[cfg(feature = "axum")]
 mod extractor {
@@ -239,20 +239,20 @@ mod extractor {
     use http::StatusCode;
     use http::request::Parts;
 
-    use super::{MissingPermit, Permit};
+    use super::{Permit, PermitRejection};
 
     #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
     impl<S: Sync> FromRequestParts<S> for Permit {
-        type Rejection = MissingPermit;
+        type Rejection = PermitRejection;
 
-        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, MissingPermit> {
-            Self::of(&parts.extensions).ok_or(MissingPermit)
+        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, PermitRejection> {
+            Self::of(&parts.extensions).ok_or(PermitRejection)
         }
     }
 
     /// 500: only the operator can mend it.
     #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-    impl IntoResponse for MissingPermit {
+    impl IntoResponse for PermitRejection {
         fn into_response(self) -> Response {
             (StatusCode::INTERNAL_SERVER_ERROR, format!("{self}\n")).into_response()
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::wait::WaitText;
-use crate::key::Missing;
-use crate::list::Refusal;
+use crate::key::KeyError;
+use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::time::ceil_seconds;
 
@@ -29,9 +29,9 @@ pub enum Reason {
         retry_after: Option<Duration>,
     },
     /// It has no key for a limit.
-    MissingKey(Missing),
+    MissingKey(KeyError),
     /// It is on a list of those that are always refused.
-    Listed(Refusal),
+    Listed(ListAction),
     /// The store could not decide.
     StoreFailed,
 }
@@ -49,9 +49,9 @@ impl<'a> Rejection<'a> {
         match self.reason {
             Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Reason::MissingKey(
-                Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable | Missing::Ambiguous,
+                KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
             ) => StatusCode::BAD_REQUEST,
-            Reason::MissingKey(Missing::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
+            Reason::MissingKey(KeyError::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::Listed(refusal) => refusal.status().unwrap_or(StatusCode::FORBIDDEN),
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -95,12 +95,12 @@ impl<'a> Rejection<'a> {
                 return ["Too many requests: try again in ", number, unit, smaller_number, smaller_unit, "."];
             }
             (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.",
-            (Reason::MissingKey(Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable), _) => {
+            (Reason::MissingKey(KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable), _) => {
                 "Missing client identifier."
             }
-            (Reason::MissingKey(Missing::Ambiguous), _) => "Ambiguous client identifier: send it once.",
-            (Reason::MissingKey(Missing::FromServer), _) => "Client address unavailable.",
-            (Reason::Listed(Refusal::TooManyRequests), _) => "Too many requests.",
+            (Reason::MissingKey(KeyError::Ambiguous), _) => "Ambiguous client identifier: send it once.",
+            (Reason::MissingKey(KeyError::FromServer), _) => "Client address unavailable.",
+            (Reason::Listed(ListAction::TooManyRequests), _) => "Too many requests.",
             (Reason::Listed(_), _) => "The request is refused.",
             (Reason::StoreFailed, _) => "Too busy to take the request: try again in a moment.",
         };

@@ -12,7 +12,7 @@ use crate::decision::{DecidedBy, Decision};
 use crate::error::StoreError;
 use crate::observe::Event;
 use crate::response::ResponseHead;
-use crate::store::{Answer, Charge};
+use crate::store::{Charge, StoreFuture};
 
 /// How often room is looked for that others may take meanwhile.
 const TRIES: usize = 8;
@@ -24,13 +24,13 @@ pub(super) struct Settling {
     /// Whether that was not the last of it.
     pub(super) gave_back: bool,
     /// The most that a limit had no room for.
-    pub(super) unpaid: u64,
+    pub(super) shortfall: u64,
 }
 
 impl Ledger {
     /// Charges what is due and was not paid, all or nothing.
     pub(super) async fn charge(&self, due: &Due<'_>) -> Result<Option<Decision>, StoreError> {
-        let (by, bills) = self.bills(self.shared.guard.limits(), due);
+        let (by, bills) = self.bills(self.shared.client.limits(), due);
         if bills.is_empty() {
             return Ok(None);
         }
@@ -42,12 +42,12 @@ impl Ledger {
     /// Gives back what was paid too much, and charges what is missing as far as there is room, each
     /// limit for itself.
     pub(super) async fn settle(&self, due: &Due<'_>) -> Result<Settling, StoreError> {
-        let (by, mut bills) = self.bills(self.shared.guard.limits(), due);
+        let (by, mut bills) = self.bills(self.shared.client.limits(), due);
         let gave_back = self.give_back(&bills).await?;
         // What there is no room for is nobody's fault.
-        bills.iter_mut().for_each(|bill| *bill = bill.forbearing());
+        bills.iter_mut().for_each(|bill| *bill = bill.without_strikes());
         if bills.iter().all(|bill| bill.more() == 0) {
-            return Ok(Settling { decision: None, gave_back, unpaid: 0 });
+            return Ok(Settling { decision: None, gave_back, shortfall: 0 });
         }
         let owed: Vec<u64> = bills.iter().map(|bill| bill.due).collect();
         let mut tries = 1..=TRIES;
@@ -66,33 +66,33 @@ impl Ledger {
                 bill.due = bill.due.min(bill.paid.saturating_add(room));
             }
         };
-        let mut unpaid = 0;
-        let is_unpaid = |(bill, owed): &(&Bill, u64)| *owed > bill.due && bill.terms.is_enforced();
+        let mut shortfall = 0;
+        let is_unpaid = |(bill, owed): &(&Bill, u64)| *owed > bill.due && bill.spec.is_enforced();
         for (bill, owed) in bills.iter().zip(owed).filter(is_unpaid) {
             let tokens = owed - bill.due.max(bill.paid);
-            self.shared.guard.tell_event(&Event::Unpaid { limit: bill.terms.name(), tokens });
-            unpaid = unpaid.max(tokens);
+            self.shared.client.tell_event(&Event::Shortfall { limit: bill.spec.name(), tokens });
+            shortfall = shortfall.max(tokens);
         }
         let decision = Some(self.note(decision));
         // Others may have settled meanwhile.
-        let (_, bills) = self.bills(self.shared.guard.limits(), due);
+        let (_, bills) = self.bills(self.shared.client.limits(), due);
         let gave_back = self.give_back(&bills).await?;
-        Ok(Settling { decision, gave_back, unpaid })
+        Ok(Settling { decision, gave_back, shortfall })
     }
 
     /// Forgets the keys of all limits, or of `only` one, and what they were paid.
     pub(super) async fn reset(&self, only: Option<usize>) -> Result<(), StoreError> {
-        let (_, mut bills) = self.bills(self.shared.guard.limits(), &|_, _| 0);
+        let (_, mut bills) = self.bills(self.shared.client.limits(), &|_, _| 0);
         bills.retain(|bill| only.is_none_or(|only| only == bill.limit()));
         // What is forgotten can't be given back: that would be taken from what comes after it.
         drop(self.too_much(&bills));
-        let keys: Vec<_> = bills.iter().map(|bill| (&bill.terms, bill.key)).collect();
-        self.shared.guard.forget(&keys).await
+        let keys: Vec<_> = bills.iter().map(|bill| (&bill.spec, bill.key)).collect();
+        self.shared.client.forget(&keys).await
     }
 
     /// What is left of all limits now.
-    pub(super) fn look(&self) -> Option<Answer<Decision>> {
-        let (by, bills) = self.bills(self.shared.guard.limits(), &|_, paid| paid);
+    pub(super) fn look(&self) -> Option<StoreFuture<Decision>> {
+        let (by, bills) = self.bills(self.shared.client.limits(), &|_, paid| paid);
         if bills.is_empty() {
             return None;
         }
@@ -113,7 +113,7 @@ impl Ledger {
     /// Does as the limits say of the response: at once, if the store answers at once, and later
     /// otherwise.
     pub(super) fn close(self: &Arc<Self>, head: &ResponseHead<'_>) {
-        let limits = self.shared.guard.limits();
+        let limits = self.shared.client.limits();
         if !limits.look_at_responses() {
             return;
         }
@@ -131,7 +131,7 @@ impl Ledger {
         let mut settle = Box::pin(async move { ledger.settle(&due).await });
         match settle.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Ok(settling)) if settling.gave_back && !self.shared.headers.is_empty() => {
-                if let Some(Ok(Ok(decision))) = self.look().map(Answer::into_ready) {
+                if let Some(Ok(Ok(decision))) = self.look().map(StoreFuture::into_ready) {
                     self.add(decision.overridden(&self.other_sizes()));
                 }
             }
@@ -144,7 +144,7 @@ impl Ledger {
     /// What of the missing each limit may have room for, after a denial.
     async fn rooms(&self, by: DecidedBy, bills: &[Bill], denied: Decision) -> Result<Vec<u64>, StoreError> {
         // No decision tells how much room is left in overage.
-        let seen = if bills.iter().any(|bill| bill.terms.raised().is_some()) {
+        let seen = if bills.iter().any(|bill| bill.spec.raised().is_some()) {
             let ceilings: Vec<Bill> = bills.iter().map(Bill::at_ceiling).collect();
             self.peek(by, &Bill::charges(&ceilings, Bill::more)).await?
         } else {
@@ -159,18 +159,18 @@ impl Ledger {
         Ok(bills.iter().map(room).collect())
     }
 
-    fn peek(&self, by: DecidedBy, charges: &[Charge<'_>]) -> Answer<Decision> {
-        let guard = &self.shared.guard;
-        if by == DecidedBy::Store { guard.peek(charges) } else { guard.keeper(by).peek(charges) }
+    fn peek(&self, by: DecidedBy, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        let client = &self.shared.client;
+        if by == DecidedBy::Store { client.peek(charges) } else { client.keeper(by).peek(charges) }
     }
 
     async fn acquire(&self, by: DecidedBy, charges: &[Charge<'_>]) -> Result<Decision, StoreError> {
-        let guard = &self.shared.guard;
+        let client = &self.shared.client;
         if by == DecidedBy::Store {
-            return guard.acquire(charges).await;
+            return client.acquire(charges).await;
         }
-        let decision = guard.keeper(by).acquire(charges).await?;
-        guard.tell_decision(&decision);
+        let decision = client.keeper(by).acquire(charges).await?;
+        client.tell_decision(&decision);
         Ok(decision)
     }
 
@@ -179,7 +179,7 @@ impl Ledger {
         let receipts = self.too_much(bills);
         let gave_back = !receipts.is_empty();
         for receipt in receipts {
-            self.shared.guard.refund(&receipt).await?;
+            self.shared.client.refund(&receipt).await?;
         }
         Ok(gave_back)
     }

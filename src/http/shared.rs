@@ -16,12 +16,12 @@ use crate::cost::Cost;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
 use crate::limit::{Following, Set};
-use crate::resilience::Guard;
+use crate::resilience::StoreClient;
 
 /// All that a limiter's services share.
 #[derive(Clone)]
 pub(super) struct Shared {
-    pub(super) guard: Arc<Guard>,
+    pub(super) client: Arc<StoreClient>,
     pub(super) lists: Lists,
     pub(super) cost: Cost,
     pub(super) headers: Headers,
@@ -99,9 +99,9 @@ impl Shared {
     }
 
     fn by(&self, set: &Arc<Set>) -> Self {
-        let guard = self.guard.by(set);
-        let mut shared = Self { guard: Arc::new(guard), following: None, set: Some(set.clone()), ..self.clone() };
-        shared.headers.set_limits(shared.guard.limits().as_slice());
+        let client = self.client.by(set);
+        let mut shared = Self { client: Arc::new(client), following: None, set: Some(set.clone()), ..self.clone() };
+        shared.headers.set_limits(shared.client.limits().as_slice());
         // It charges in the same way.
         shared.variant = Variant(self.variant.0.clone());
         shared
@@ -134,7 +134,7 @@ impl Shared {
             present.headers.limit_names().for_each(|name| _ = is_first_report(name));
             #[cfg(feature = "tracing")]
             tracing::warn!(
-                limit = present.guard.limits().as_slice().first().map_or("", Limit::name),
+                limit = present.client.limits().as_slice().first().map_or("", Limit::name),
                 "a request passed the same layer twice, and was charged twice: apply the layer once, to a router or \
                  to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
                  requests to its own service, it must not copy the extensions of the request it handles",
@@ -146,7 +146,7 @@ impl Shared {
     /// what it was charged.
     #[inline]
     pub(super) fn keeps_a_ledger(&self) -> bool {
-        self.permits || self.has_variants() || self.guard.limits().look_at_responses()
+        self.permits || self.has_variants() || self.client.limits().look_at_responses()
     }
 
     /// Whether a request may meet this limiter more than once, at different costs.
@@ -159,7 +159,7 @@ impl Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer")
-            .field("guard", &self.guard)
+            .field("client", &self.client)
             .field("lists", &self.lists)
             .field("cost", &self.cost)
             .field("wording", &self.wording)

@@ -20,7 +20,7 @@ use crate::decision::{DecidedBy, Decision};
 use crate::observe::Event;
 use crate::request::{OwnHead, RequestHead};
 use crate::response::ResponseHead;
-use crate::store::{Answer, Charge, Terms};
+use crate::store::{Charge, LimitSpec, StoreFuture};
 use crate::time::{Clock, SystemClock};
 
 /// One request at the limiter.
@@ -82,9 +82,9 @@ impl<'a> Visit<'a> {
     #[inline]
     fn charge(&self, head: &RequestHead<'_>) -> Asking {
         let shared = &*self.shared;
-        let Some((limit, terms)) = shared.guard.limits().only() else { return self.charge_several(head) };
-        match applies(shared, &[], limit, terms, head) {
-            Ok(Applies::Now(charge)) => self.charged(shared.guard.acquire(&[charge]), &[], head),
+        let Some((limit, spec)) = shared.client.limits().only() else { return self.charge_several(head) };
+        match applies(shared, &[], limit, spec, head) {
+            Ok(Applies::Now(charge)) => self.charged(shared.client.acquire(&[charge]), &[], head),
             Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
             Ok(Applies::Not) => Asking::Now(Ok(None)),
             Err(failure) => Asking::Now(Err(failure)),
@@ -94,13 +94,13 @@ impl<'a> Visit<'a> {
     #[inline(never)]
     fn charge_several(&self, head: &RequestHead<'_>) -> Asking {
         let shared = &*self.shared;
-        let limits = shared.guard.limits();
+        let limits = shared.client.limits();
         let other_sizes = limits.other_sizes(head);
         let mut charges: SmallVec<[Charge<'_>; 8]> = SmallVec::new();
         let mut later: Vec<KeyToCome> = Vec::new();
         let mut searching: Vec<Searched> = Vec::new();
-        for (limit, terms) in limits.alone() {
-            match applies(shared, &other_sizes, limit, terms, head) {
+        for (limit, spec) in limits.alone() {
+            match applies(shared, &other_sizes, limit, spec, head) {
                 Ok(Applies::Now(charge)) => charges.push(charge),
                 Ok(Applies::Later(key)) => later.push(*key),
                 Ok(Applies::Not) => {}
@@ -123,7 +123,7 @@ impl<'a> Visit<'a> {
             searching.extend(rest.map(|rest| Searched { index, rest, head: OwnHead::of(head) }));
         }
         if !later.is_empty() || !searching.is_empty() {
-            let known = charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
+            let known = charges.iter().map(|charge| (charge.spec.clone(), charge.key, charge.cost)).collect();
             drop(charges);
             return ask_later(shared, known, later, searching, other_sizes);
         }
@@ -131,9 +131,9 @@ impl<'a> Visit<'a> {
             return Asking::Now(Ok(None));
         }
         if limits.are_mixed() {
-            charges.sort_unstable_by_key(|charge| charge.terms.index());
+            charges.sort_unstable_by_key(|charge| charge.spec.index());
         }
-        let answer = shared.guard.acquire(&charges);
+        let answer = shared.client.acquire(&charges);
         drop(charges);
         self.charged(answer, &other_sizes, head)
     }
@@ -141,7 +141,7 @@ impl<'a> Visit<'a> {
     /// What becomes of a request that was charged, if that is known. Decisions are looked at where they lie: they take
     /// longer to move about than to make.
     #[inline(always)]
-    fn charged(&self, answer: Answer<Decision>, other_sizes: &[Arc<Terms>], head: &RequestHead<'_>) -> Asking {
+    fn charged(&self, answer: StoreFuture<Decision>, other_sizes: &[Arc<LimitSpec>], head: &RequestHead<'_>) -> Asking {
         let Shared { headers, .. } = &**self.shared;
         let Some(decision) = answer.settled().filter(|_| other_sizes.is_empty()) else {
             return decided(answer, other_sizes);
@@ -167,8 +167,8 @@ impl<'a> Visit<'a> {
     }
 
     fn listed(&self, head: &RequestHead<'_>) -> Option<Listed> {
-        let Shared { lists, guard, .. } = &**self.shared;
-        lists.find(head, |refusal| guard.tell_event(&Event::ListRefused { refusal }))
+        let Shared { lists, client, .. } = &**self.shared;
+        lists.find(head, |refusal| client.tell_event(&Event::ListMatched { refusal }))
     }
 
     /// What becomes of the request.
@@ -233,14 +233,14 @@ impl<'a> Visit<'a> {
     }
 
     fn refusal(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) -> Response<Bytes> {
-        let Shared { guard, headers, wording, .. } = &**self.shared;
+        let Shared { client, headers, wording, .. } = &**self.shared;
         let grpc_content_type = wording.grpc_content_type(head);
         let mut violated: SmallVec<[&str; 4]> = SmallVec::new();
         if let Some(decision) = denied
             && (wording.names_limits() || grpc_content_type.is_some())
         {
             let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
-            violated.extend(denies.map(|outcome| guard.limits().as_slice()[outcome.limit()].name()));
+            violated.extend(denies.map(|outcome| client.limits().as_slice()[outcome.limit()].name()));
         }
         let rejection = Rejection { reason, violated: &violated, head: *head };
         // Whoever has opened a ledger tells the last decision.
@@ -277,7 +277,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
-            self.shared.guard.give_back(&decision.into_receipt());
+            self.shared.client.give_back(&decision.into_receipt());
         }
     }
 }

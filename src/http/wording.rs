@@ -14,8 +14,8 @@ use super::rejection::{Reason, Rejection};
 use super::text::{concat, number};
 use super::wait::WaitText;
 use crate::decision::Decision;
-use crate::key::Missing;
-use crate::list::Refusal;
+use crate::key::KeyError;
+use crate::list::ListAction;
 use crate::request::RequestHead;
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -126,11 +126,11 @@ fn problem(rejection: &Rejection<'_>) -> Bytes {
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
         Reason::MissingKey(
-            Missing::FromRequest | Missing::Extension(_) | Missing::NotApplicable | Missing::Ambiguous,
+            KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
         ) => ("about:blank", "Bad Request"),
-        Reason::Listed(Refusal::TooManyRequests) => ("about:blank", "Too Many Requests"),
+        Reason::Listed(ListAction::TooManyRequests) => ("about:blank", "Too Many Requests"),
         Reason::Listed(_) => ("about:blank", "Forbidden"),
-        Reason::MissingKey(Missing::FromServer) => ("about:blank", "Internal Server Error"),
+        Reason::MissingKey(KeyError::FromServer) => ("about:blank", "Internal Server Error"),
     };
     let status = rejection.status();
     let mut wait = WaitText::new();

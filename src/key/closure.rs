@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 
-use super::extractor::{Extracted, KeyExtractor, Missing, done};
+use super::extractor::{Extracted, KeyError, KeyExtractor, done};
 use super::part::{Key, KeyBuf};
 use crate::request::RequestHead;
 
@@ -57,7 +57,7 @@ where
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         match head.extensions.get() {
             Some(extension) => done(&(self.key)(extension), key),
-            None => Extracted::Missing(Missing::Extension(std::any::type_name::<T>())),
+            None => Extracted::Missing(KeyError::Extension(std::any::type_name::<T>())),
         }
     }
 }
@@ -95,9 +95,9 @@ where
 {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         match head.read_with(&self.0) {
-            (_, true) => Extracted::Missing(Missing::Ambiguous),
+            (_, true) => Extracted::Missing(KeyError::Ambiguous),
             (Some(taken), false) => done(&taken, key),
-            (None, false) => Extracted::Missing(Missing::FromRequest),
+            (None, false) => Extracted::Missing(KeyError::FromRequest),
         }
     }
 }
@@ -148,11 +148,11 @@ where
     fn extract(&self, head: &RequestHead<'_>, _: &mut KeyBuf) -> Extracted {
         let (found, is_ambiguous) = head.read_with(&self.0);
         if is_ambiguous {
-            return Extracted::Missing(Missing::Ambiguous);
+            return Extracted::Missing(KeyError::Ambiguous);
         }
         Extracted::Later(Box::pin(async move {
             let mut key = KeyBuf::default();
-            found.await.ok_or(Missing::FromRequest)?.write(&mut key);
+            found.await.ok_or(KeyError::FromRequest)?.write(&mut key);
             Ok(key)
         }))
     }

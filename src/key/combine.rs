@@ -1,6 +1,6 @@
 //! Keys made of keys.
 
-use super::extractor::{Extracted, KeyExtractor, Missing};
+use super::extractor::{Extracted, KeyError, KeyExtractor};
 use super::part::{Key, KeyBuf};
 use crate::request::RequestHead;
 
@@ -51,7 +51,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         key.push(FIRST);
         match self.first.extract(head, key) {
             Extracted::Done => Extracted::Done,
-            Extracted::Missing(Missing::Ambiguous) => Extracted::Missing(Missing::Ambiguous),
+            Extracted::Missing(KeyError::Ambiguous) => Extracted::Missing(KeyError::Ambiguous),
             Extracted::Missing(_) => {
                 key.truncate(before);
                 key.push(SECOND);
@@ -65,7 +65,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                 Extracted::Later(Box::pin(async move {
                     match complete(parts, Extracted::Later(first)).await {
                         Ok(key) => Ok(key),
-                        Err(Missing::Ambiguous) => Err(Missing::Ambiguous),
+                        Err(KeyError::Ambiguous) => Err(KeyError::Ambiguous),
                         Err(_) => complete(others, second).await,
                     }
                 }))
@@ -79,7 +79,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 }
 
 /// The parts so far, and those that have yet to come.
-async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, Missing> {
+async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, KeyError> {
     match rest {
         Extracted::Done => Ok(parts),
         Extracted::Missing(missing) => Err(missing),

@@ -43,7 +43,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Takes `other` where this key is missing. The two never name the same bucket.
     ///
-    /// A key that is [ambiguous](Missing::Ambiguous) is not replaced by `other`: the request is rejected.
+    /// A key that is [ambiguous](KeyError::Ambiguous) is not replaced by `other`: the request is rejected.
     fn or<E: KeyExtractor>(self, other: E) -> Or<Self, E>
     where
         Self: Sized,
@@ -58,19 +58,19 @@ pub enum Extracted {
     /// Its parts were added.
     Done,
     /// It is not there.
-    Missing(Missing),
+    Missing(KeyError),
     /// Its parts have yet to come, behind those that were added.
-    Later(Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>),
+    Later(Pin<Box<dyn Future<Output = Result<KeyBuf, KeyError>> + Send>>),
 }
 
 /// What has yet to come of a key.
-pub(crate) type Rest = Pin<Box<dyn Future<Output = Result<KeyBuf, Missing>> + Send>>;
+pub(crate) type Rest = Pin<Box<dyn Future<Output = Result<KeyBuf, KeyError>> + Send>>;
 
 /// What became of taking a key from a request, for whoever needs no more than its hash.
 #[allow(missing_debug_implementations, reason = "nobody else can name it")]
 pub enum Hashed {
     Now(KeyHash),
-    Missing(Missing),
+    Missing(KeyError),
     /// The rest has yet to come.
     Later(KeyBuf, Rest),
 }
@@ -88,7 +88,7 @@ impl fmt::Debug for Extracted {
 /// Whose fault it is that a key is missing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum Missing {
+pub enum KeyError {
     /// The client has not sent it: answered with 400, if the limit denies such requests.
     FromRequest,
     /// The server does not provide it, for any request: answered with 500, and reported.
@@ -100,7 +100,7 @@ pub enum Missing {
     NotApplicable,
     /// The client has sent several keys, for example in a header that is [repeated](super#repeated-headers).
     /// Always answered with 400: neither [`or`](KeyExtractor::or) nor
-    /// [`MissingKey`](crate::MissingKey) applies, because the client would choose its bucket by them.
+    /// [`OnMissingKey`](crate::OnMissingKey) applies, because the client would choose its bucket by them.
     Ambiguous,
 }
 
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(hashes.len(), 10);
         let request = Request::get("/path").body(()).unwrap();
         let head = RequestHead::of(&request);
-        assert_eq!(hashed(&key::peer_ip(), &head), Err(Missing::FromServer));
+        assert_eq!(hashed(&key::peer_ip(), &head), Err(KeyError::FromServer));
         for extractor in extractors {
             assert_eq!(hashed(extractor, &head), written(extractor, &head));
         }

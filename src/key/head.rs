@@ -3,7 +3,7 @@
 use http::Method;
 use http::header::{GetAll, HeaderName, HeaderValue};
 
-use super::extractor::{Extracted, Hashed, KeyExtractor, Missing, done};
+use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, done};
 use super::part::KeyBuf;
 use crate::hash::KeyHasher;
 use crate::request::{Repeated, RequestHead};
@@ -27,11 +27,11 @@ pub fn header(name: &str) -> Header {
 pub struct Header(HeaderName);
 
 impl Header {
-    fn value<'a>(&self, head: &RequestHead<'a>) -> Result<&'a HeaderValue, Missing> {
+    fn value<'a>(&self, head: &RequestHead<'a>) -> Result<&'a HeaderValue, KeyError> {
         match head.single_header(&self.0) {
             Ok(Some(value)) if !value.is_empty() => Ok(value),
-            Ok(_) => Err(Missing::FromRequest),
-            Err(Repeated) => Err(Missing::Ambiguous),
+            Ok(_) => Err(KeyError::FromRequest),
+            Err(Repeated) => Err(KeyError::Ambiguous),
         }
     }
 }

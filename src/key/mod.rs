@@ -34,10 +34,10 @@
 //!
 //! | reader | of a header with several lines |
 //! |---|---|
-//! | [`header`], [`client_ip`] by a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::Overrides) of these | [ambiguous](Missing::Ambiguous): the request is rejected with 400, whatever [`MissingKey`](crate::MissingKey) or [`or`](KeyExtractor::or) say, even if all lines are equal |
-//! | [`always_refuse`](crate::RateLimitLayer::always_refuse) and [`Limit::when`](crate::Limit::when) | the condition counts if it holds of any line: [`Condition::may_hold`](crate::when::Condition::may_hold) |
+//! | [`header`], [`client_ip`] by a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::Overrides) of these | [ambiguous](KeyError::Ambiguous): the request is rejected with 400, whatever [`OnMissingKey`](crate::OnMissingKey) or [`or`](KeyExtractor::or) say, even if all lines are equal |
+//! | [`always_reject`](crate::RateLimitLayer::always_reject) and [`Limit::when`](crate::Limit::when) | the condition counts if it holds of any line: [`Condition::may_hold`](crate::when::Condition::may_hold) |
 //! | [`never_limit`](crate::RateLimitLayer::never_limit) and [`Limit::instead`](crate::Limit::instead) | the condition counts if it holds of all lines ([`when::header`](crate::when::header)), or not at all ([`KeyList`](crate::KeyList), [`AddressList`](crate::AddressList)) |
-//! | closures that use [`RequestHead::header`](crate::RequestHead::header) | as a key: ambiguous; as a condition: it counts for `always_refuse` and `when`, and not for `never_limit` and `instead` |
+//! | closures that use [`RequestHead::header`](crate::RequestHead::header) | as a key: ambiguous; as a condition: it counts for `always_reject` and `when`, and not for `never_limit` and `instead` |
 //! | `X-Forwarded-For` and `Forwarded` | these are lists, whose lines are read as one, from the right |
 //!
 //! So don't key by a header that may be a list, such as `Accept`, or `Cookie`, which HTTP/2 splits: pick the part
@@ -56,7 +56,7 @@ mod source;
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
 pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
 pub use combine::{Or, first, second};
-pub use extractor::{Extracted, KeyExtractor, Missing};
+pub use extractor::{Extracted, KeyError, KeyExtractor};
 pub(crate) use extractor::{Hashed, Rest};
 pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
 #[cfg(feature = "rules")]

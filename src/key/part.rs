@@ -253,7 +253,7 @@ impl Key for () {
 }
 
 /// The key of requests that have none: of a limit without an extractor, and where
-/// [`MissingKey::Share`](crate::MissingKey::Share) has those without a key share a bucket. (For
+/// [`OnMissingKey::Share`](crate::OnMissingKey::Share) has those without a key share a bucket. (For
 /// [`Limiter::acquire`](crate::Limiter::acquire), any key of one's choice will do.)
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Shared;

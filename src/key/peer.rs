@@ -7,7 +7,7 @@ use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
 
-use super::extractor::{Extracted, Hashed, KeyExtractor, Missing};
+use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::part::KeyBuf;
 use super::prefix::Prefixes;
 use crate::hash::KeyHasher;
@@ -24,7 +24,7 @@ use crate::request::RequestHead;
 ///
 /// Without it no request has a key: each is refused with 500, and the first is reported through
 /// `tracing`, so that a first `curl` shows it. They don't share a bucket unless
-/// [`MissingKey::Share`](crate::MissingKey::Share) was chosen, and nothing panics.
+/// [`OnMissingKey::Share`](crate::OnMissingKey::Share) was chosen, and nothing panics.
 ///
 /// # Deployment
 ///
@@ -85,14 +85,14 @@ impl KeyExtractor for PeerIp {
                 self.prefixes.write(address, key);
                 Extracted::Done
             }
-            None => Extracted::Missing(Missing::FromServer),
+            None => Extracted::Missing(KeyError::FromServer),
         }
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         match address(head) {
             Some(address) => Hashed::Now(self.prefixes.hash(address, hasher)),
-            None => Hashed::Missing(Missing::FromServer),
+            None => Hashed::Missing(KeyError::FromServer),
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::live::Retired;
-use super::{Limit, LiveRules};
+use super::{Limit, LiveLimits};
 
 /// How often a document is read.
 const EVERY: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub(crate) trait Document: Send + 'static {
     fn look(&mut self) -> impl Future<Output = Option<Parse>> + Send;
 }
 
-impl LiveRules {
+impl LiveLimits {
     /// Keeps the limits as a document says, by a task that reads it every second and ends when nobody uses the limits
     /// any more.
     pub(crate) fn keep_up(&self, runtime: &Handle, mut document: impl Document) {
@@ -115,7 +115,7 @@ mod tests {
     /// On a runtime of one thread, nothing else would run if that thread parsed.
     #[tokio::test]
     async fn other_tasks_run_while_a_document_is_parsed() {
-        let rules = LiveRules::new([]);
+        let rules = LiveLimits::new([]);
         let (begun, has_begun) = tokio::sync::oneshot::channel();
         let (proceed, may_proceed) = mpsc::channel();
         let (done, is_done) = tokio::sync::oneshot::channel();
@@ -135,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_retired_snapshot_is_dropped_off_the_runtime_even_if_a_request_used_it_last() {
-        let rules = LiveRules::new([]);
+        let rules = LiveLimits::new([]);
         let (tell, told) = mpsc::channel();
         let base = Arc::new(tell);
         let following = Following::new(rules.clone());

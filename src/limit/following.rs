@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 
-use super::live::{LiveRules, Prepare, Retired, Set};
+use super::live::{LiveLimits, Prepare, Retired, Set};
 
 /// Keeps what is derived from live limits up to date. Clones share it.
 pub(crate) struct Following<T> {
-    rules: LiveRules,
+    rules: LiveLimits,
     snapshots: Arc<Snapshots<T>>,
 }
 
@@ -30,12 +30,12 @@ struct Next<T> {
 }
 
 impl<T: Send + Sync + 'static> Following<T> {
-    pub(crate) fn new(rules: LiveRules) -> Self {
+    pub(crate) fn new(rules: LiveLimits) -> Self {
         let next = Mutex::new(Next { prepared: None, is_followed: false });
         Self { rules, snapshots: Arc::new(Snapshots { present: ArcSwapOption::empty(), next }) }
     }
 
-    pub(crate) fn rules(&self) -> &LiveRules {
+    pub(crate) fn rules(&self) -> &LiveLimits {
         &self.rules
     }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn whoever_replaces_limits_prepares_them_for_those_in_use() {
-        let rules = LiveRules::new([]);
+        let rules = LiveLimits::new([]);
         let base = Arc::new(());
         let following = Following::new(rules.clone());
         assert_eq!(*following.present(&base, maker), thread::current().id());
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn nothing_is_prepared_for_those_that_are_gone() {
-        let rules = LiveRules::new([]);
+        let rules = LiveLimits::new([]);
         let following = Following::new(rules.clone());
         let base = Arc::new(());
         let made = Arc::downgrade(&following.present(&base, |(), _| ()));

@@ -12,16 +12,16 @@ use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
 use crate::request::RequestHead;
 use crate::signal::Signal;
-use crate::store::Terms;
+use crate::store::LimitSpec;
 
-/// Limits that are decided together, each with its terms for one store.
+/// Limits that are decided together, each with its spec for one store.
 #[derive(Clone)]
 pub(crate) struct Limits {
     limits: Box<[Limit]>,
     /// Of each limit, with all the overage that it can have.
-    terms: Box<[Arc<Terms>]>,
+    spec: Box<[Arc<LimitSpec>]>,
     /// Of each elastic limit, without. Empty, if none is.
-    tight: Box<[Option<Arc<Terms>>]>,
+    tight: Box<[Option<Arc<LimitSpec>>]>,
     /// Those that are asked whether they apply,
     alone: Box<[u16]>,
     /// and those that are looked for together.
@@ -86,35 +86,35 @@ impl Limits {
             other_sizes: other_sizes.collect(),
             look_at_responses: limits.iter().any(|limit| limit.actual_cost.is_some()),
             limits: limits.into(),
-            terms: Box::default(),
+            spec: Box::default(),
             tight: Box::default(),
             hasher: *hasher,
         };
-        limits.hash_by(hasher);
+        limits.set_hasher(hasher);
         Ok(limits)
     }
 
-    /// Fits the terms to a store that hashes by `hasher`.
-    pub(crate) fn hash_by(&mut self, hasher: &KeyHasher) {
+    /// Fits the spec to a store that hashes by `hasher`.
+    pub(crate) fn set_hasher(&mut self, hasher: &KeyHasher) {
         self.hasher = *hasher;
         let limits = || self.limits.iter().enumerate();
         let tight = |(index, limit): (usize, &Limit)| {
-            let terms = Terms::new(limit.name.clone(), index as u16, limit.algorithm, hasher);
-            let terms = if limit.is_overridable { terms.overridable() } else { terms };
+            let spec = LimitSpec::new(limit.name.clone(), index as u16, limit.algorithm, hasher);
+            let spec = if limit.is_overridable { spec.overridable() } else { spec };
             match limit.penalty {
-                _ if limit.is_shadow => terms.shadow(),
-                _ if limit.is_quota => terms.quota(),
-                Some(penalty) => terms.penalised(penalty, hasher),
-                None => terms,
+                _ if limit.is_shadow => spec.shadow(),
+                _ if limit.is_quota => spec.quota(),
+                Some(penalty) => spec.penalised(penalty, hasher),
+                None => spec,
             }
         };
         let soft = |(index, limit): (usize, &Limit)| {
-            let terms = tight((index, limit));
-            Arc::new(limit.overage.iter().fold(terms, |terms, overage| terms.soft(overage.percent)))
+            let spec = tight((index, limit));
+            Arc::new(limit.overage.iter().fold(spec, |spec, overage| spec.soft(overage.percent)))
         };
         let is_elastic = |limit: &Limit| limit.overage.as_ref().is_some_and(|overage| overage.signal.is_some());
         let if_elastic = |each: (usize, &Limit)| is_elastic(each.1).then(|| Arc::new(tight(each)));
-        self.terms = limits().map(soft).collect();
+        self.spec = limits().map(soft).collect();
         self.tight = limits().map(if_elastic).collect();
         if self.tight.iter().all(Option::is_none) {
             self.tight = Box::default();
@@ -124,30 +124,30 @@ impl Limits {
     /// Enforces none of them.
     pub(crate) fn shadow(&mut self) {
         self.limits.iter_mut().for_each(|limit| limit.is_shadow = true);
-        self.hash_by(&self.hasher.clone());
+        self.set_hasher(&self.hasher.clone());
     }
 
-    /// What applies at present of a limit's `terms`: with its overage or without.
+    /// What applies at present of a limit's `spec`: with its overage or without.
     #[inline]
-    pub(crate) fn present<'a>(&'a self, terms: &'a Arc<Terms>) -> &'a Arc<Terms> {
-        if self.tight.is_empty() { terms } else { self.elastic(terms) }
+    pub(crate) fn present<'a>(&'a self, spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
+        if self.tight.is_empty() { spec } else { self.elastic(spec) }
     }
 
-    fn elastic<'a>(&'a self, terms: &'a Arc<Terms>) -> &'a Arc<Terms> {
-        let index = usize::from(terms.index());
-        let Some(tight) = self.tight.get(index).and_then(Option::as_ref) else { return terms };
+    fn elastic<'a>(&'a self, spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
+        let index = usize::from(spec.index());
+        let Some(tight) = self.tight.get(index).and_then(Option::as_ref) else { return spec };
         let signal = self.limits[index].overage.as_ref().and_then(|overage| overage.signal.as_deref());
-        if signal.is_none_or(Signal::has_spare) { terms } else { tight }
+        if signal.is_none_or(Signal::has_spare) { spec } else { tight }
     }
 
-    /// The terms of all limits that have another size for a request.
-    pub(crate) fn other_sizes(&self, head: &RequestHead<'_>) -> Box<[Arc<Terms>]> {
+    /// The spec of all limits that have another size for a request.
+    pub(crate) fn other_sizes(&self, head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
         if self.other_sizes.is_empty() {
             return Box::default();
         }
         let other = |index: &u16| {
-            let (limit, terms) = self.at((*index).into());
-            let sized = self.present(terms).sized(limit.size_for(head)?, &self.hasher);
+            let (limit, spec) = self.at((*index).into());
+            let sized = self.present(spec).sized(limit.size_for(head)?, &self.hasher);
             Some(Arc::new(if limit.is_overridable { sized.overridable() } else { sized }))
         };
         self.other_sizes.iter().filter_map(other).collect()
@@ -160,7 +160,7 @@ impl Limits {
 
     /// Whether a denial may have consequences.
     pub(crate) fn have_penalties(&self) -> bool {
-        self.terms.iter().any(|terms| terms.penalty().is_some())
+        self.spec.iter().any(|spec| spec.penalty().is_some())
     }
 
     /// Refuses a cost that could never pass.
@@ -174,22 +174,22 @@ impl Limits {
         self.look_at_responses
     }
 
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Limit, &Arc<Terms>)> {
-        self.limits.iter().zip(&self.terms)
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Limit, &Arc<LimitSpec>)> {
+        self.limits.iter().zip(&self.spec)
     }
 
     /// The only one, if it has one size for all requests.
     #[inline]
-    pub(crate) fn only(&self) -> Option<(&Limit, &Arc<Terms>)> {
-        match (&*self.limits, &*self.terms, &*self.together, &*self.other_sizes) {
-            ([limit], [terms], [], []) => Some((limit, terms)),
+    pub(crate) fn only(&self) -> Option<(&Limit, &Arc<LimitSpec>)> {
+        match (&*self.limits, &*self.spec, &*self.together, &*self.other_sizes) {
+            ([limit], [spec], [], []) => Some((limit, spec)),
             _ => None,
         }
     }
 
     /// Those that are asked whether they apply.
     #[inline]
-    pub(crate) fn alone(&self) -> impl Iterator<Item = (&Limit, &Arc<Terms>)> {
+    pub(crate) fn alone(&self) -> impl Iterator<Item = (&Limit, &Arc<LimitSpec>)> {
         self.alone.iter().map(|index| self.at((*index).into()))
     }
 
@@ -205,23 +205,23 @@ impl Limits {
     }
 
     #[inline]
-    pub(crate) fn at(&self, index: usize) -> (&Limit, &Arc<Terms>) {
-        (&self.limits[index], &self.terms[index])
+    pub(crate) fn at(&self, index: usize) -> (&Limit, &Arc<LimitSpec>) {
+        (&self.limits[index], &self.spec[index])
     }
 
-    pub(crate) fn terms(&self, index: usize) -> Option<&Arc<Terms>> {
-        self.terms.get(index)
+    pub(crate) fn spec(&self, index: usize) -> Option<&Arc<LimitSpec>> {
+        self.spec.get(index)
     }
 
     /// Those of a store's `identity`, wherever they are.
-    pub(crate) fn known_as(&self, identity: u64) -> Option<&Arc<Terms>> {
-        self.terms.iter().find(|terms| terms.identity() == identity)
+    pub(crate) fn known_as(&self, identity: u64) -> Option<&Arc<LimitSpec>> {
+        self.spec.iter().find(|spec| spec.identity() == identity)
     }
 
     /// What a store needs to know of each.
     #[inline]
-    pub(crate) fn all_terms(&self) -> &[Arc<Terms>] {
-        &self.terms
+    pub(crate) fn all_specs(&self) -> &[Arc<LimitSpec>] {
+        &self.spec
     }
 
     pub(crate) fn as_slice(&self) -> &[Limit] {

@@ -17,11 +17,11 @@ use crate::observe::{Event, Observer};
 ///
 /// ```
 /// use axum::Router;
-/// use tower_ratelimit::{FixedWindow, Limit, LiveRules, RateLimitLayer, key};
+/// use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, key};
 ///
 /// let hourly = |requests| [Limit::new("hourly", FixedWindow::per_hour(requests)).by(key::peer_ip())];
-/// let rules = LiveRules::new(hourly(100));
-/// let app: Router = Router::new().layer(RateLimitLayer::by_rules(&rules));
+/// let rules = LiveLimits::new(hourly(100));
+/// let app: Router = Router::new().layer(RateLimitLayer::with_live_limits(&rules));
 ///
 /// // Later, from an admin's request, say: who has used 80 of 100 has 120 left.
 /// rules.replace(hourly(200))?;
@@ -46,7 +46,7 @@ use crate::observe::{Event, Observer};
 /// The limits may be none at all: then everything goes on, uncounted.
 #[derive(Clone)]
 #[must_use]
-pub struct LiveRules {
+pub struct LiveLimits {
     inner: Arc<Inner>,
 }
 
@@ -83,11 +83,11 @@ pub(super) type Retired = Arc<dyn Any + Send + Sync>;
 /// Limits that were found to fit together.
 pub(crate) struct Set {
     version: u64,
-    /// With terms for no store in particular.
+    /// With spec for no store in particular.
     limits: Limits,
 }
 
-impl LiveRules {
+impl LiveLimits {
     /// These limits, until they are replaced.
     ///
     /// # Panics
@@ -175,7 +175,7 @@ impl LiveRules {
     }
 
     /// Tells a closure when they are replaced ([`Event::RulesReplaced`]) and when a document that they follow
-    /// is refused ([`Event::RulesRefused`]), once, however many layers go by them. Said twice, the last counts.
+    /// is refused ([`Event::RulesRejected`]), once, however many layers go by them. Said twice, the last counts.
     pub fn observe(self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.state().observer = Observer::new(tell);
         self
@@ -239,7 +239,7 @@ impl LiveRules {
         #[cfg(feature = "tracing")]
         tracing::error!(error, "new rate limits are refused: the old ones stay");
         let observer = self.state().observer.clone();
-        observer.tell(&Event::RulesRefused { error });
+        observer.tell(&Event::RulesRejected { error });
     }
 
     fn replacing(&self) -> MutexGuard<'_, ()> {
@@ -251,7 +251,7 @@ impl LiveRules {
     }
 }
 
-/// The terms are made anew by whoever goes by them, for its own store.
+/// The spec are made anew by whoever goes by them, for its own store.
 fn some(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
     Limits::new(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
 }
@@ -261,10 +261,10 @@ impl Set {
         self.version
     }
 
-    /// Its limits, with terms for a store that hashes by `hasher`.
+    /// Its limits, with spec for a store that hashes by `hasher`.
     pub(crate) fn limits(&self, hasher: &KeyHasher) -> Limits {
         let mut limits = self.limits.clone();
-        limits.hash_by(hasher);
+        limits.set_hasher(hasher);
         limits
     }
 }
@@ -276,8 +276,8 @@ impl Drop for Inner {
     }
 }
 
-impl fmt::Debug for LiveRules {
+impl fmt::Debug for LiveLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LiveRules").field(&self.set().limits).finish()
+        f.debug_tuple("LiveLimits").field(&self.set().limits).finish()
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) use self::document::{Document, Parse};
 pub(crate) use self::following::Following;
 pub(crate) use self::limits::{Limits, are_plain};
-pub use self::live::LiveRules;
+pub use self::live::LiveLimits;
 pub(crate) use self::live::Set;
 use self::search::Place;
 pub(crate) use self::search::Searching;
@@ -47,7 +47,7 @@ pub struct Limit {
     key: Option<Arc<dyn KeyExtractor>>,
     /// Where it is looked for with others, which also finds its key.
     place: Option<Place>,
-    missing: MissingKey,
+    missing: OnMissingKey,
     cost: Option<Cost>,
     when: Option<Arc<dyn Condition>>,
     on_store_error: Option<OnStoreError>,
@@ -66,10 +66,10 @@ type ActualCost = dyn Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync;
 /// What becomes of a request that has no key for a limit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
-pub enum MissingKey {
+pub enum OnMissingKey {
     /// It is refused.
     #[default]
-    Deny,
+    Reject,
     /// This limit does not apply to it.
     Skip,
     /// It shares one bucket with all others that have none.
@@ -116,7 +116,7 @@ impl Limit {
             algorithm,
             key: None,
             place: None,
-            missing: MissingKey::Deny,
+            missing: OnMissingKey::Reject,
             cost: None,
             when: None,
             on_store_error: None,
@@ -145,7 +145,7 @@ impl Limit {
     }
 
     /// What becomes of a request that has no key: refused, unless this says otherwise.
-    pub fn on_missing_key(mut self, missing: MissingKey) -> Self {
+    pub fn on_missing_key(mut self, missing: OnMissingKey) -> Self {
         self.missing = missing;
         self
     }
@@ -203,9 +203,9 @@ impl Limit {
     /// // While the store fails, bursts go on uncounted, but nobody pays.
     /// let limits = RateLimitLayer::new([
     ///     Limit::new("burst", TokenBucket::per_second(100)).by(key::peer_ip()).on_store_error(OnStoreError::Allow),
-    ///     Limit::new("payments", FixedWindow::per_day(5)).by(key::header("x-user")).on_missing_key(MissingKey::Skip),
+    ///     Limit::new("payments", FixedWindow::per_day(5)).by(key::header("x-user")).on_missing_key(OnMissingKey::Skip),
     /// ]);
-    /// # use tower_ratelimit::MissingKey;
+    /// # use tower_ratelimit::OnMissingKey;
     /// # let _ = limits;
     /// ```
     pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
@@ -246,7 +246,7 @@ impl Limit {
 
     /// What a request has cost after all, in tokens, by its response: `None` is what it was charged.
     /// Less is given back, as far as it still counts; more is charged as far as there is room, and
-    /// [`Event::Unpaid`](crate::Event::Unpaid) tells an observer what there was no room for. Neither
+    /// [`Event::Shortfall`](crate::Event::Shortfall) tells an observer what there was no room for. Neither
     /// changes the response. When, and what headers say of it, is as with [`count_if`](Self::count_if);
     /// what becomes known later still, with the last of a body, a [`Permit`](crate::Permit) can settle.
     ///
@@ -298,9 +298,9 @@ impl Limit {
         }
     }
 
-    pub(crate) fn missing_key(&self) -> MissingKey {
+    pub(crate) fn missing_key(&self) -> OnMissingKey {
         // What is not enforced refuses nothing.
-        if self.is_shadow && self.missing == MissingKey::Deny { MissingKey::Skip } else { self.missing }
+        if self.is_shadow && self.missing == OnMissingKey::Reject { OnMissingKey::Skip } else { self.missing }
     }
 
     pub(crate) fn condition(&self) -> Option<&dyn Condition> {

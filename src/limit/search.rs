@@ -5,8 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::MissingKey;
-use crate::key::{KeyBuf, Missing};
+use super::OnMissingKey;
+use crate::key::{KeyBuf, KeyError};
 use crate::request::RequestHead;
 
 /// Finds which of some limits a request meets.
@@ -18,14 +18,14 @@ pub(crate) trait Search: Send + Sync + 'static {
 
     /// The most that one request can meet, of the limits at the places for which `limit` says what becomes
     /// of requests without a key.
-    fn most(&self, limit: &dyn Fn(usize) -> Option<MissingKey>) -> usize;
+    fn most(&self, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize;
 }
 
 /// Whoever is handed what a request meets.
-pub(crate) type Meet<'a> = dyn FnMut(usize, Result<&KeyBuf, Missing>) + 'a;
+pub(crate) type Meet<'a> = dyn FnMut(usize, Result<&KeyBuf, KeyError>) + 'a;
 
 /// What a request meets, once it is known.
-pub(crate) type Searching = Pin<Box<dyn Future<Output = Vec<(usize, Result<KeyBuf, Missing>)>> + Send>>;
+pub(crate) type Searching = Pin<Box<dyn Future<Output = Vec<(usize, Result<KeyBuf, KeyError>)>> + Send>>;
 
 /// Where a limit is among those that are looked for together.
 #[derive(Clone)]

@@ -157,7 +157,7 @@ impl Limit {
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
     /// let hour = Duration::from_secs(3_600);
     /// let codes = Limiter::new([
-    ///     Limit::new("codes", FixedWindow::per_minute(3)).penalty(Penalty::after(2, hour).refused_for(hour)),
+    ///     Limit::new("codes", FixedWindow::per_minute(3)).penalty(Penalty::after(2, hour).locked_out_for(hour)),
     /// ]);
     /// for _ in 0..3 {
     ///     assert!(codes.acquire("ann", 1).await.unwrap().is_allowed());

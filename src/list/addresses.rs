@@ -12,7 +12,7 @@ use crate::request::RequestHead;
 use crate::when::Condition;
 
 /// Networks and addresses, for [`never_limit`](crate::RateLimitLayer::never_limit) and
-/// [`always_refuse`](crate::RateLimitLayer::always_refuse): a [`Condition`], which holds of requests that
+/// [`always_reject`](crate::RateLimitLayer::always_reject): a [`Condition`], which holds of requests that
 /// come from one of them. Its clones are one list.
 ///
 /// ```
@@ -22,7 +22,7 @@ use crate::when::Condition;
 /// let blocked = AddressList::new(key::peer_ip(), [] as [&str; 0]);
 /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
 ///     .never_limit(offices)
-///     .always_refuse(blocked.clone());
+///     .always_reject(blocked.clone());
 ///
 /// // Later, while requests are served:
 /// blocked.replace(["198.51.100.0/24"]);
@@ -35,7 +35,7 @@ use crate::when::Condition;
 /// canonical: `::ffff:192.0.2.1` is `192.0.2.1`, in entries too.
 ///
 /// A request that shows no address is on no list: over a Unix socket, where the server does not say who
-/// the peer is, or where [`ClientAddress`](crate::key::ClientAddress) finds none. But `always_refuse` refuses
+/// the peer is, or where [`ClientAddress`](crate::key::ClientAddress) finds none. But `always_reject` refuses
 /// a request that [repeats](crate::key#repeated-headers) a
 /// [`single_valued`](crate::key::TrustedProxies::single_valued) header.
 ///

@@ -9,12 +9,12 @@ use http::HeaderValue;
 
 use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::hash::{KeyHash, KeyHasher};
-use crate::key::{Extracted, Key, KeyBuf, KeyExtractor, Missing};
+use crate::key::{Extracted, Key, KeyBuf, KeyError, KeyExtractor};
 use crate::request::RequestHead;
 use crate::when::Condition;
 
 /// Keys, for [`never_limit`](crate::RateLimitLayer::never_limit) and
-/// [`always_refuse`](crate::RateLimitLayer::always_refuse): a [`Condition`], which holds of requests that
+/// [`always_reject`](crate::RateLimitLayer::always_reject): a [`Condition`], which holds of requests that
 /// have one of them. Its clones are one list.
 ///
 /// ```
@@ -41,7 +41,7 @@ use crate::when::Condition;
 /// [`AddressList`](crate::AddressList). A request without the key is on no list.
 ///
 /// A client can neither leave a list nor enter one by [repeating](crate::key#repeated-headers) a header:
-/// `always_refuse` refuses a request if any line of the header is an entry (for several extractors together, as soon
+/// `always_reject` refuses a request if any line of the header is an entry (for several extractors together, as soon
 /// as one of their headers is repeated), and `never_limit` exempts no request that repeats the header.
 ///
 /// A client that can choose its key can put itself on a list: by a header, only by one that the list was
@@ -108,7 +108,7 @@ impl Condition for KeyList {
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         let mut key = KeyBuf::default();
-        if !matches!(self.extractor.extract(head, &mut key), Extracted::Missing(Missing::Ambiguous)) {
+        if !matches!(self.extractor.extract(head, &mut key), Extracted::Missing(KeyError::Ambiguous)) {
             return self.holds(head);
         }
         let hashes = self.hashes.load();

@@ -5,14 +5,14 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
-use super::guard::Task;
+use super::client::Task;
 use super::policy::OnStoreError;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit::Limits;
 use crate::observe::Fallback;
-use crate::store::{Answer, Charge, MemoryStore, Refund, Store, Terms};
+use crate::store::{Charge, LimitSpec, MemoryStore, Refund, Store, StoreFuture};
 use crate::time::{Clock, SystemClock};
 
 /// The most keys that it remembers: a few MB.
@@ -32,10 +32,10 @@ pub(super) struct Local {
 enum Policy {
     Refuse,
     Allow,
-    /// By the terms of a `share` of the limit: of its usual size, `of`, and of others alike.
+    /// By the spec of a `share` of the limit: of its usual size, `of`, and of others alike.
     Decide {
-        of: Arc<Terms>,
-        share: Arc<Terms>,
+        of: Arc<LimitSpec>,
+        share: Arc<LimitSpec>,
         parts: u32,
     },
 }
@@ -48,14 +48,14 @@ impl Local {
     /// Takes up the policies of `limits`, of which some have none of their own.
     pub(super) fn plan(&mut self, limits: &Limits, otherwise: OnStoreError) {
         let policy =
-            |(limit, terms): (&crate::Limit, &Arc<Terms>)| match limit.store_error_policy().unwrap_or(otherwise) {
+            |(limit, spec): (&crate::Limit, &Arc<LimitSpec>)| match limit.store_error_policy().unwrap_or(otherwise) {
                 // What is not enforced refuses nothing.
-                OnStoreError::Refuse if limit.is_shadow() => Policy::Allow,
-                OnStoreError::Refuse => Policy::Refuse,
+                OnStoreError::Reject if limit.is_shadow() => Policy::Allow,
+                OnStoreError::Reject => Policy::Refuse,
                 OnStoreError::Allow => Policy::Allow,
                 OnStoreError::DecideLocally(share) => {
                     let parts = share.parts();
-                    Policy::Decide { of: terms.clone(), share: Arc::new(self.part(terms, parts)), parts }
+                    Policy::Decide { of: spec.clone(), share: Arc::new(self.part(spec, parts)), parts }
                 }
             };
         self.policies = limits.iter().map(policy).collect();
@@ -67,13 +67,13 @@ impl Local {
         let mut decides = false;
         let quotas = self.quotas(charges);
         for charge in charges {
-            match self.policy(charge.terms) {
-                Policy::Refuse => return (Fallback::Refused, None),
+            match self.policy(charge.spec) {
+                Policy::Refuse => return (Fallback::Rejected, None),
                 Policy::Allow => {}
                 Policy::Decide { .. } => {
-                    let may_pass = charge.terms.is_quota() && quotas != Quotas::TooSmall;
-                    if charge.terms.is_enforced() && !may_pass && self.is_share_too_small(charge) {
-                        return (Fallback::Refused, None);
+                    let may_pass = charge.spec.is_quota() && quotas != Quotas::TooSmall;
+                    if charge.spec.is_enforced() && !may_pass && self.is_share_too_small(charge) {
+                        return (Fallback::Rejected, None);
                     }
                     decides = true;
                 }
@@ -89,14 +89,14 @@ impl Local {
 
     /// Returns whether the limit could allow the cost, and this process' share of it never can.
     fn is_share_too_small(&self, charge: &Charge<'_>) -> bool {
-        let holds = |terms: &Terms| charge.cost <= terms.capacity();
-        holds(charge.terms) && !self.share(charge.terms).is_some_and(|share| holds(&share))
+        let holds = |spec: &LimitSpec| charge.cost <= spec.capacity();
+        holds(charge.spec) && !self.share(charge.spec).is_some_and(|share| holds(&share))
     }
 
     /// Returns what is known of the limits in quota mode before this process decides.
     fn quotas(&self, charges: &[Charge<'_>]) -> Quotas {
-        let quotas = || charges.iter().filter(|charge| charge.terms.is_quota());
-        if quotas().any(|charge| matches!(self.policy(charge.terms), Policy::Allow)) {
+        let quotas = || charges.iter().filter(|charge| charge.spec.is_quota());
+        if quotas().any(|charge| matches!(self.policy(charge.spec), Policy::Allow)) {
             Quotas::Allowed
         } else if quotas().all(|charge| self.is_share_too_small(charge)) {
             Quotas::TooSmall
@@ -106,14 +106,14 @@ impl Local {
     }
 
     fn decide(&self, task: Task, charges: &[Charge<'_>], quotas: Quotas) -> Decision {
-        let share = |terms: &Arc<Terms>| match self.share(terms)? {
-            share if share.is_quota() && quotas == Quotas::Allowed => Some(Arc::new(Terms::clone(&share).shadow())),
+        let share = |spec: &Arc<LimitSpec>| match self.share(spec)? {
+            share if share.is_quota() && quotas == Quotas::Allowed => Some(Arc::new(LimitSpec::clone(&share).shadow())),
             share => Some(share),
         };
-        let counting = charges.iter().filter_map(|charge| Some((charge, share(charge.terms)?)));
-        let counting: SmallVec<[(&Charge<'_>, Arc<Terms>); 4]> = counting.collect();
+        let counting = charges.iter().filter_map(|charge| Some((charge, share(charge.spec)?)));
+        let counting: SmallVec<[(&Charge<'_>, Arc<LimitSpec>); 4]> = counting.collect();
         let own =
-            counting.iter().map(|(charge, terms)| Charge { terms, key: self.rehash(charge.key), cost: charge.cost });
+            counting.iter().map(|(charge, spec)| Charge { spec, key: self.rehash(charge.key), cost: charge.cost });
         let own: SmallVec<[Charge<'_>; 4]> = own.collect();
         let mut decision = now(task.ask(self.memory(), &own)).locally();
         for (outcome, (charge, _)) in decision.outcomes_mut().iter_mut().zip(&counting) {
@@ -123,22 +123,22 @@ impl Local {
         decision
     }
 
-    /// The terms of this store for a limit that it decides about.
-    pub(super) fn share(&self, terms: &Arc<Terms>) -> Option<Arc<Terms>> {
-        match self.policy(terms) {
-            Policy::Decide { of, share, .. } if Arc::ptr_eq(of, terms) => Some(share.clone()),
-            Policy::Decide { parts, .. } => Some(Arc::new(self.part(terms, *parts))),
+    /// The spec of this store for a limit that it decides about.
+    pub(super) fn share(&self, spec: &Arc<LimitSpec>) -> Option<Arc<LimitSpec>> {
+        match self.policy(spec) {
+            Policy::Decide { of, share, .. } if Arc::ptr_eq(of, spec) => Some(share.clone()),
+            Policy::Decide { parts, .. } => Some(Arc::new(self.part(spec, *parts))),
             Policy::Refuse | Policy::Allow => None,
         }
     }
 
     /// A part of a limit.
-    fn part(&self, terms: &Terms, parts: u32) -> Terms {
-        terms.sized(terms.algorithm().share(parts), &self.hasher)
+    fn part(&self, spec: &LimitSpec, parts: u32) -> LimitSpec {
+        spec.sized(spec.algorithm().share(parts), &self.hasher)
     }
 
-    fn policy(&self, terms: &Terms) -> &Policy {
-        self.policies.get(usize::from(terms.index())).unwrap_or(&Policy::Refuse)
+    fn policy(&self, spec: &LimitSpec) -> &Policy {
+        self.policies.get(usize::from(spec.index())).unwrap_or(&Policy::Refuse)
     }
 
     fn rehash(&self, key: KeyHash) -> KeyHash {
@@ -151,7 +151,7 @@ impl Local {
 }
 
 /// The answer of a store in memory.
-fn now<T>(answer: Answer<T>) -> T {
+fn now<T>(answer: StoreFuture<T>) -> T {
     match answer.into_ready() {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) | Err(_) => unreachable!("memory answers at once, and never fails"),
@@ -164,32 +164,32 @@ impl Store for Local {
         self.hasher
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(self.fall_back(Task::Acquire, charges).1.ok_or(StoreError::breaker_open()))
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(self.fall_back(Task::Acquire, charges).1.ok_or(StoreError::breaker_open()))
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(self.fall_back(Task::Peek, charges).1.ok_or(StoreError::breaker_open()))
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(self.fall_back(Task::Peek, charges).1.ok_or(StoreError::breaker_open()))
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
-        let Some(memory) = self.memory.get() else { return Answer::ready(Ok(())) };
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
+        let Some(memory) = self.memory.get() else { return StoreFuture::ready(Ok(())) };
         for refund in refunds {
-            if let Some(share) = self.share(refund.terms) {
-                now(memory.refund(&[Refund { terms: &share, key: self.rehash(refund.key), ..*refund }]));
+            if let Some(share) = self.share(refund.spec) {
+                now(memory.refund(&[Refund { spec: &share, key: self.rehash(refund.key), ..*refund }]));
             }
         }
-        Answer::ready(Ok(()))
+        StoreFuture::ready(Ok(()))
     }
 
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
-        let Some(memory) = self.memory.get() else { return Answer::ready(Ok(())) };
-        for (terms, key) in keys {
-            if let Some(share) = self.share(terms) {
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        let Some(memory) = self.memory.get() else { return StoreFuture::ready(Ok(())) };
+        for (spec, key) in keys {
+            if let Some(share) = self.share(spec) {
                 now(memory.reset(&[(&share, self.rehash(*key))]));
             }
         }
-        Answer::ready(Ok(()))
+        StoreFuture::ready(Ok(()))
     }
 }
 
@@ -232,7 +232,7 @@ mod tests {
         let mut most = 0;
         for number in 0..120_000_u64 {
             let key = KeyHasher::with_secret([0; 16]).hash(&number.to_le_bytes());
-            let charge = |(_, terms)| Charge { terms, key, cost: 1 };
+            let charge = |(_, spec)| Charge { spec, key, cost: 1 };
             let charges: Vec<Charge<'_>> = limits.iter().map(charge).collect();
             let (to, decision) = local.fall_back(Task::Acquire, &charges);
             assert_eq!(to, Fallback::DecidedLocally { allowed: true });
@@ -249,12 +249,12 @@ mod tests {
     #[test]
     fn it_takes_nothing_until_it_is_needed() {
         let (limits, local) = local(vec![Limit::new("window", FixedWindow::per_day(10))]);
-        let (_, terms) = limits.iter().next().unwrap();
+        let (_, spec) = limits.iter().next().unwrap();
         let key = KeyHasher::random().hash(b"key");
-        drop(local.reset(&[(terms, key)]));
+        drop(local.reset(&[(spec, key)]));
         drop(local.refund(&[]));
         assert!(local.memory.get().is_none());
-        local.fall_back(Task::Peek, &[Charge { terms, key, cost: 1 }]);
+        local.fall_back(Task::Peek, &[Charge { spec, key, cost: 1 }]);
         assert!(local.memory.get().is_some());
     }
 
@@ -268,7 +268,7 @@ mod tests {
         let key = KeyHasher::random().hash(b"key");
         let mut decide = |policy, cost| {
             local.plan(&limits, policy);
-            let charge = |(_, terms)| Charge { terms, key, cost };
+            let charge = |(_, spec)| Charge { spec, key, cost };
             let (to, decision) = local.fall_back(Task::Acquire, &limits.iter().map(charge).collect::<Vec<_>>());
             (to, decision.map(|decision| decision.is_allowed()))
         };
@@ -292,7 +292,7 @@ mod tests {
             let (limits, mut local) = local(limits);
             local.plan(&limits, OnStoreError::DecideLocally(Share::one_of(4)));
             let decided = costs.iter().map(|&cost| {
-                let charges: Vec<_> = limits.iter().map(|(_, terms)| Charge { terms, key, cost }).collect();
+                let charges: Vec<_> = limits.iter().map(|(_, spec)| Charge { spec, key, cost }).collect();
                 local.fall_back(Task::Acquire, &charges).1.is_some_and(|decision| decision.is_allowed())
             });
             decided.collect()
@@ -311,10 +311,10 @@ mod tests {
     fn a_shadow_limit_refuses_nothing_whatever_the_policy() {
         let shadow = || Limit::new("shadow", FixedWindow::per_day(2)).shadow();
         let (limits, mut local) = local(vec![shadow()]);
-        let (_, terms) = limits.iter().next().unwrap();
-        let charge = [Charge { terms, key: KeyHasher::random().hash(b"key"), cost: 2 }];
+        let (_, spec) = limits.iter().next().unwrap();
+        let charge = [Charge { spec, key: KeyHasher::random().hash(b"key"), cost: 2 }];
         for (policy, expected) in [
-            (OnStoreError::Refuse, Fallback::Allowed),
+            (OnStoreError::Reject, Fallback::Allowed),
             (OnStoreError::Allow, Fallback::Allowed),
             (OnStoreError::DecideLocally(Share::one_of(2)), Fallback::DecidedLocally { allowed: true }),
         ] {

@@ -8,7 +8,7 @@ use crate::quota::checked;
 /// What becomes of requests when the store can't decide, as it failed, did not answer in time, or was
 /// not asked (see [`CircuitBreaker`](crate::CircuitBreaker)).
 ///
-/// Of a request with several limits: where one of them says `Refuse`, it is refused, and nothing is
+/// Of a request with several limits: where one of them says `Reject`, it is refused, and nothing is
 /// charged in this process. Otherwise those that decide locally do so together, all or nothing, and
 /// those that say `Allow` don't count.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -16,7 +16,7 @@ use crate::quota::checked;
 pub enum OnStoreError {
     /// They are refused: 503, with `Retry-After`.
     #[default]
-    Refuse,
+    Reject,
     /// They go on, uncounted.
     Allow,
     /// This process decides by itself, with its share of the limit, in memory: of 100,000 keys at
@@ -24,7 +24,7 @@ pub enum OnStoreError {
     /// in use when the store last failed goes on from there.
     ///
     /// Who is denied is answered as ever. A cost that fits the limit, but not the share of it, is
-    /// refused as by `Refuse`: to wait here would not help, and what helps is that the store comes
+    /// refused as by `Reject`: to wait here would not help, and what helps is that the store comes
     /// back. `RateLimit-Policy` and the like tell the whole limit; what is left is of the share. What it
     /// allows is not charged to the store later.
     DecideLocally(Share),

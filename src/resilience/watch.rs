@@ -9,12 +9,12 @@ use tokio::time::timeout;
 
 use super::attempt::{Attempt, Keys, Probe, keys_of, nodes_of};
 use super::breakers::{Admission, Changes, HealthChecks};
-use super::guard::Guard;
+use super::client::StoreClient;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::observe::Event;
 use crate::store::Charge;
 
-impl Guard {
+impl StoreClient {
     /// Admits a request with these charges to the store. If it is rejected, a node whose breaker is open may be probed
     /// with them.
     ///
@@ -67,10 +67,10 @@ impl Guard {
         match answer.into_pending() {
             Ok(answer) => self.end_probe(probe, answer),
             Err(pending) => {
-                let guard = self.clone();
+                let client = self.clone();
                 runtime.spawn(async move {
-                    let answer = timeout(guard.deadline, pending).await;
-                    guard.end_probe(probe, answer.unwrap_or_else(|_| Err(StoreError::timed_out(guard.deadline))));
+                    let answer = timeout(client.deadline, pending).await;
+                    client.end_probe(probe, answer.unwrap_or_else(|_| Err(StoreError::timed_out(client.deadline))));
                 });
             }
         }

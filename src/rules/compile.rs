@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::tree::{Finder, Group, Node, Rule, Tree};
 use super::value::{Form, Value};
 use crate::algorithm::FixedWindow;
-use crate::limit::{Limit, MissingKey, Search};
+use crate::limit::{Limit, OnMissingKey, Search};
 
 /// A descriptor with a limit, and its way there.
 struct Found<'a> {
@@ -184,7 +184,7 @@ impl Found<'_> {
         }
         // A proxy sends no descriptor that lacks a value, and no limit applies; but who names what
         // is charged means everyone.
-        let missing = if policy.key.is_empty() { MissingKey::Skip } else { MissingKey::Deny };
+        let missing = if policy.key.is_empty() { OnMissingKey::Skip } else { OnMissingKey::Reject };
         Ok(Some(limit.on_missing_key(policy.on_missing_key.unwrap_or(missing))))
     }
 }

@@ -8,7 +8,7 @@ use http::HeaderName;
 
 use super::fields::{closest, one_of};
 use super::value::Form;
-use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, Missing};
+use crate::key::{self, Extracted, Key, KeyBuf, KeyError, KeyExtractor};
 use crate::request::RequestHead;
 
 /// What the keys of descriptors name: extractors.
@@ -149,7 +149,7 @@ impl KeyExtractor for Query {
                 value.write(key);
                 Extracted::Done
             }
-            _ => Extracted::Missing(Missing::FromRequest),
+            _ => Extracted::Missing(KeyError::FromRequest),
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use super::extractors::Extractors;
 use super::problem::RulesError;
 use super::{Rules, yaml};
-use crate::limit::{Document, LiveRules, Parse};
+use crate::limit::{Document, LiveLimits, Parse};
 
 /// For how long a file has to stay as it is: whoever writes into it writes one part after the other.
 const SETTLED: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ impl Rules {
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let rules = Rules::watch("limits.yaml", Extractors::new())?;
-    /// let limits = RateLimitLayer::by_rules(&rules);
+    /// let limits = RateLimitLayer::with_live_limits(&rules);
     /// # let _ = limits;
     /// # Ok(())
     /// # }
@@ -69,15 +69,15 @@ impl Rules {
     /// written, replaced by another of its name, or behind symbolic links of which one is
     /// switched (as Kubernetes does), and needs nothing of the file system.
     ///
-    /// A file that is wrong, or gone, changes nothing: [`Event::RulesRefused`](crate::Event::RulesRefused) tells
-    /// those who [observe](LiveRules::observe) the rules, and with the feature `tracing` it is an error in the
+    /// A file that is wrong, or gone, changes nothing: [`Event::RulesRejected`](crate::Event::RulesRejected) tells
+    /// those who [observe](LiveLimits::observe) the rules, and with the feature `tracing` it is an error in the
     /// log; once, until it says something else.
     ///
     /// # Errors
     ///
     /// With all that is wrong with the file, and where it can't be read or is no regular file; when more than 64 limits may apply to one
     /// request; and outside a Tokio runtime.
-    pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveRules, RulesError> {
+    pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimits, RulesError> {
         let file: Arc<Path> = path.as_ref().into();
         let runtime = Handle::try_current().map_err(|_| {
             let message = "there is no Tokio runtime to watch the file in: call this from within one";

@@ -57,7 +57,7 @@
 //! # While it runs
 //!
 //! [`Rules::watch`] has layers go by a file that changes, and `RedisStore::follow_rules` (feature `redis`) by
-//! rules that a fleet keeps in Redis: see [`LiveRules`].
+//! rules that a fleet keeps in Redis: see [`LiveLimits`].
 //!
 //! # What is refused
 //!
@@ -96,7 +96,7 @@ pub use problem::{Position, Problem, RulesError};
 #[cfg(feature = "redis")]
 pub use publish::PublishError;
 
-use crate::limit::{Limit, LiveRules};
+use crate::limit::{Limit, LiveLimits};
 use fields::Fields;
 
 /// What a file says.
@@ -132,7 +132,7 @@ impl Rules {
         Self::read(&file::read(&file)?, Some(file))
     }
 
-    /// The limits, in the order of the file, for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveRules`],
+    /// The limits, in the order of the file, for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`],
     /// of which at most 64 may apply to one request. Those that are unlimited are left out.
     ///
     /// Given to one limiter, they are looked for together, however many there are: a request walks the
@@ -152,9 +152,9 @@ impl Rules {
     }
 
     /// The same, to be replaced by others.
-    fn live(&self, extractors: &Extractors) -> Result<LiveRules, RulesError> {
+    fn live(&self, extractors: &Extractors) -> Result<LiveLimits, RulesError> {
         let limits = self.limits(extractors)?;
-        LiveRules::try_new(limits).map_err(|error| RulesError::of_all(self.file.clone(), error))
+        LiveLimits::try_new(limits).map_err(|error| RulesError::of_all(self.file.clone(), error))
     }
 
     fn read(text: &str, file: Option<Arc<Path>>) -> Result<Self, RulesError> {

@@ -8,15 +8,15 @@ use super::problem::{Position, Problem};
 use crate::algorithm::Penalty;
 use crate::error::ConfigError;
 
-const FIELDS: &[&str] = &["denials", "within", "refused_for", "up_to", "remembered_for"];
+const FIELDS: &[&str] = &["denials", "within", "locked_out_for", "up_to", "remembered_for"];
 
 /// The penalty of a limit, if it has one.
 pub(super) fn read(limit: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Penalty> {
     let fields = Fields::of(limit.get("penalty")?, "`penalty`", FIELDS, advise, problems)?;
     let before = problems.len();
     let denials = fields.integer("denials", problems);
-    let [within, refused_for, up_to, remembered_for] =
-        ["within", "refused_for", "up_to", "remembered_for"].map(|name| span(&fields, name, problems));
+    let [within, locked_out_for, up_to, remembered_for] =
+        ["within", "locked_out_for", "up_to", "remembered_for"].map(|name| span(&fields, name, problems));
     for (name, example) in [("denials", "5"), ("within", "1m")] {
         if fields.lacks(name) {
             let message = format!("`{name}` is missing: write `{name}: {example}`, for example");
@@ -29,7 +29,7 @@ pub(super) fn read(limit: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Pe
     let ((denials, denials_at), (within, within_at)) = (denials?, within?);
     let at = if Penalty::try_after(denials, Duration::from_secs(1)).is_err() { denials_at } else { within_at };
     let mut penalty = noted(Penalty::try_after(denials, within), at, problems)?;
-    if let Some((span, at)) = refused_for {
+    if let Some((span, at)) = locked_out_for {
         penalty = noted(penalty.try_refused_for(span), at, problems)?;
     }
     if let Some((span, at)) = up_to {
@@ -45,7 +45,7 @@ fn advise(name: &str) -> Option<String> {
     let advice = match name {
         "after" | "strikes" | "count" => "did you mean `denials`?",
         "period" | "unit" | "span" => "did you mean `within`?",
-        "ban" | "for" | "block" | "block_for" | "duration" => "did you mean `refused_for`?",
+        "ban" | "for" | "block" | "block_for" | "duration" => "did you mean `locked_out_for`?",
         "max" | "longest" | "doubling_up_to" => "did you mean `up_to`?",
         _ => return None,
     };

@@ -8,7 +8,7 @@ use super::penalty;
 use super::problem::{Position, Problem};
 use super::yaml::{Node, Value};
 use crate::algorithm::Penalty;
-use crate::limit::MissingKey;
+use crate::limit::OnMissingKey;
 use crate::resilience::{OnStoreError, Share};
 
 /// What a `rate_limit` block says.
@@ -30,7 +30,7 @@ pub struct Policy {
     /// `key`: the extractors that say whose bucket is charged. Empty: the descriptors' values do.
     pub key: Vec<(String, Position)>,
     /// `on_missing_key`: what becomes of requests that lack what is charged.
-    pub on_missing_key: Option<MissingKey>,
+    pub on_missing_key: Option<OnMissingKey>,
     /// `on_store_error`, with `nodes`: what becomes of requests that the store does not decide.
     pub on_store_error: Option<OnStoreError>,
     /// `overridable`: whether single keys can be given another size at run time.
@@ -69,11 +69,11 @@ const FIELDS: &[&str] = &[
     "overridable",
 ];
 
-const MISSING: &[(&str, MissingKey)] =
-    &[("deny", MissingKey::Deny), ("skip", MissingKey::Skip), ("share", MissingKey::Share)];
+const MISSING: &[(&str, OnMissingKey)] =
+    &[("reject", OnMissingKey::Reject), ("skip", OnMissingKey::Skip), ("share", OnMissingKey::Share)];
 
 const STORE_ERROR: &[(&str, OnStoreError)] = &[
-    ("refuse", OnStoreError::Refuse),
+    ("reject", OnStoreError::Reject),
     ("allow", OnStoreError::Allow),
     ("decide_locally", OnStoreError::DecideLocally(Share::whole())),
 ];

@@ -11,7 +11,7 @@ use super::Rules;
 use super::extractors::Extractors;
 use super::problem::RulesError;
 use crate::error::{ConfigError, StoreError};
-use crate::limit::{Document, Limit, LiveRules, Parse};
+use crate::limit::{Document, Limit, LiveLimits, Parse};
 use crate::store::RedisStore;
 
 /// What it is called, behind the store's prefix.
@@ -58,7 +58,7 @@ impl RedisStore {
     /// let extractors = Extractors::new();
     /// let shipped = Rules::from_file("limits.yaml")?.limits(&extractors)?;
     /// let rules = store.follow_rules(extractors, shipped).await?;
-    /// let limits = RateLimitLayer::by_rules(&rules).store(store);
+    /// let limits = RateLimitLayer::with_live_limits(&rules).store(store);
     /// # let _ = limits;
     /// # Ok(())
     /// # }
@@ -67,12 +67,12 @@ impl RedisStore {
     /// Redis is asked now, and then every second in the background whether they are still the same, for as long
     /// as anyone goes by them. While it does not answer, the old rules stay: those that applied `otherwise`, if
     /// it never has. So they do where the text is wrong, which someone else may have put there, or gone:
-    /// [`Event::RulesRefused`](crate::Event::RulesRefused) tells those who [observe](LiveRules::observe) the
+    /// [`Event::RulesRejected`](crate::Event::RulesRejected) tells those who [observe](LiveLimits::observe) the
     /// rules, and with the feature `tracing` it is an error in the log; once, until it says something else.
     ///
     /// # Errors
     ///
-    /// When the limits that apply `otherwise` are refused, as by [`LiveRules::try_new`].
+    /// When the limits that apply `otherwise` are refused, as by [`LiveLimits::try_new`].
     ///
     /// # Panics
     ///
@@ -82,8 +82,8 @@ impl RedisStore {
         &self,
         extractors: Extractors,
         otherwise: impl IntoIterator<Item = Limit>,
-    ) -> Result<LiveRules, ConfigError> {
-        let rules = LiveRules::try_new(otherwise)?;
+    ) -> Result<LiveLimits, ConfigError> {
+        let rules = LiveLimits::try_new(otherwise)?;
         let mut followed = Followed { store: self.clone(), extractors, seen: None, outages: Outages::default() };
         if let Some(parse) = followed.look().await {
             let replaced = rules.clone();

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::pattern::Pattern;
 use super::value::{Form, Value};
 use super::values::{HasToWait, Values};
-use crate::key::{KeyBuf, KeyExtractor, Missing, only_part};
-use crate::limit::{Meet, MissingKey, Search, Searching};
+use crate::key::{KeyBuf, KeyError, KeyExtractor, only_part};
+use crate::limit::{Meet, OnMissingKey, Search, Searching};
 use crate::request::RequestHead;
 
 /// All descriptors of a file.
@@ -49,7 +49,7 @@ pub(super) struct Rule {
 }
 
 /// A rule that a request has met, though perhaps without a value that is charged.
-type Met = (usize, Result<(), Missing>);
+type Met = (usize, Result<(), KeyError>);
 type AllMet = SmallVec<[Met; 8]>;
 
 impl Group {
@@ -79,9 +79,9 @@ impl Group {
 }
 
 /// That a rule is not for a request weighs more than that its key is missing.
-fn heavier(so_far: Result<(), Missing>, next: Result<(), Missing>) -> Result<(), Missing> {
+fn heavier(so_far: Result<(), KeyError>, next: Result<(), KeyError>) -> Result<(), KeyError> {
     match (so_far, next) {
-        (_, Err(Missing::NotApplicable)) => next,
+        (_, Err(KeyError::NotApplicable)) => next,
         (Ok(()), _) => next,
         (Err(_), _) => so_far,
     }
@@ -99,14 +99,14 @@ impl Tree {
                 *met = heavier(*met, values.of(*extractor, self, head)?.map(drop));
             }
         }
-        met.retain(|(_, met)| *met != Err(Missing::NotApplicable));
+        met.retain(|(_, met)| *met != Err(KeyError::NotApplicable));
         Ok(met)
     }
 
     fn walk(
         &self,
         descriptors: &[Group],
-        so_far: Result<(), Missing>,
+        so_far: Result<(), KeyError>,
         values: &mut Values,
         head: Option<&RequestHead<'_>>,
         met: &mut AllMet,
@@ -118,10 +118,10 @@ impl Tree {
             };
             match values.of(group.extractor, self, head)? {
                 Ok(parts) => group.choose(parts).map_or(Ok(()), |node| enter(node, so_far, values))?,
-                Err(Missing::NotApplicable) => {}
+                Err(KeyError::NotApplicable) => {}
                 // Without its address, no request has the address that is wanted. It is reported. A request
                 // with several values may have any: it is rejected for every limit that depends on them.
-                Err(missing @ (Missing::FromServer | Missing::Ambiguous)) => {
+                Err(missing @ (KeyError::FromServer | KeyError::Ambiguous)) => {
                     group.nodes().try_for_each(|node| enter(node, heavier(so_far, Err(missing)), values))?;
                 }
                 Err(missing) => {
@@ -141,7 +141,7 @@ impl Tree {
         }
     }
 
-    fn hand(&self, all: &AllMet, values: &Values, mut meet: impl FnMut(usize, Result<&KeyBuf, Missing>)) {
+    fn hand(&self, all: &AllMet, values: &Values, mut meet: impl FnMut(usize, Result<&KeyBuf, KeyError>)) {
         let mut key = KeyBuf::default();
         for (rule, met) in all {
             key.clear();
@@ -183,20 +183,20 @@ impl Search for Finder {
         }))
     }
 
-    fn most(&self, limit: &dyn Fn(usize) -> Option<MissingKey>) -> usize {
+    fn most(&self, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
         most(&self.0.descriptors, limit)
     }
 }
 
 /// The most limits that one request can meet among these.
-fn most(descriptors: &[Group], limit: &dyn Fn(usize) -> Option<MissingKey>) -> usize {
+fn most(descriptors: &[Group], limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
     let of_one = |node: &Node| usize::from(node.rule.and_then(limit).is_some()) + most(&node.within, limit);
     // Where the server tells no value, all share a bucket that say so.
     let together = |group: &Group| group.nodes().map(|node| shared(node, limit)).sum::<usize>();
     descriptors.iter().map(|group| group.nodes().map(of_one).max().unwrap_or(0).max(together(group))).sum()
 }
 
-fn shared(node: &Node, limit: &dyn Fn(usize) -> Option<MissingKey>) -> usize {
+fn shared(node: &Node, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
     let within = node.within.iter().flat_map(Group::nodes).map(|node| shared(node, limit)).sum::<usize>();
-    within + usize::from(node.rule.and_then(limit) == Some(MissingKey::Share))
+    within + usize::from(node.rule.and_then(limit) == Some(OnMissingKey::Share))
 }

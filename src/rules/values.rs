@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::tree::Tree;
-use crate::key::{Extracted, KeyBuf, Missing, Rest};
+use crate::key::{Extracted, KeyBuf, KeyError, Rest};
 use crate::request::RequestHead;
 
 /// What the extractors of a tree have found in a request, each asked at most once, and only if it
@@ -21,7 +21,7 @@ enum State {
     Unasked,
     /// From here to there.
     Parts(usize, usize),
-    Missing(Missing),
+    Missing(KeyError),
     ToCome,
 }
 
@@ -51,7 +51,7 @@ impl Values {
         extractor: usize,
         tree: &Tree,
         head: Option<&RequestHead<'_>>,
-    ) -> Result<Result<&[u8], Missing>, HasToWait> {
+    ) -> Result<Result<&[u8], KeyError>, HasToWait> {
         if let (State::Unasked, Some(head)) = (self.states[extractor], head) {
             self.ask(extractor, tree, head);
         }

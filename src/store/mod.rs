@@ -3,7 +3,7 @@
 //! A store is handed the charges of one request: which limits apply, under which keys, at what
 //! cost. It decides them together, at one instant: all are taken or none.
 
-mod answer;
+mod future;
 mod memory;
 #[cfg(feature = "redis")]
 mod redis;
@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use answer::Answer;
+pub use future::StoreFuture;
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore};
@@ -21,8 +21,8 @@ use crate::algorithm::{Algorithm, ChargeMark};
 use crate::decision::{Decision, Subject};
 use crate::error::StoreError;
 pub use crate::hash::{KeyHash, KeyHasher};
+pub use crate::limit_spec::LimitSpec;
 pub use crate::node::Node;
-pub use crate::terms::Terms;
 
 /// Remembers what keys have used, and decides by it.
 ///
@@ -33,12 +33,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn hasher(&self) -> KeyHasher;
 
     /// Decides a request, and takes its charges from all its limits or from none. No two of the
-    /// charges name one limit. A limit that is not [enforced](Terms::is_enforced) is charged if it has
+    /// charges name one limit. A limit that is not [enforced](LimitSpec::is_enforced) is charged if it has
     /// room, and denies nothing.
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision>;
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
     /// Decides a request as [`acquire`](Self::acquire) would now, and takes nothing.
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision>;
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
     /// What [`acquire`](Self::acquire) and [`peek`](Self::peek) would decide without asking anyone: a
     /// denial that is remembered. It is told even while a [circuit breaker](crate::CircuitBreaker) is
@@ -59,45 +59,45 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Gives back what still counts of earlier charges.
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()>;
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()>;
 
     /// Forgets keys: it is as if they had never been seen.
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()>;
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()>;
 
     /// Gives a key another size of a limit, until it is removed or has expired: `algorithm`, of the limit's kind
-    /// and period. [`Overrides`](crate::Overrides) checks that; a store decides by it wherever terms are
-    /// [overridable](Terms::is_overridable).
+    /// and period. [`Overrides`](crate::Overrides) checks that; a store decides by it wherever spec are
+    /// [overridable](LimitSpec::is_overridable).
     ///
     /// A store keeps none unless it says otherwise, which is an error of
     /// [its own kind](crate::StoreErrorKind::NotSupported): one that wraps another passes this on, and the three
     /// methods that follow.
     fn set_override(
         &self,
-        terms: &Arc<Terms>,
+        spec: &Arc<LimitSpec>,
         key: KeyHash,
         algorithm: &Algorithm,
         expires_after: Option<Duration>,
-    ) -> Answer<()> {
-        let _ = (terms, key, algorithm, expires_after);
-        Answer::ready(Err(StoreError::not_supported()))
+    ) -> StoreFuture<()> {
+        let _ = (spec, key, algorithm, expires_after);
+        StoreFuture::ready(Err(StoreError::not_supported()))
     }
 
     /// What [`set_override`](Self::set_override) has set, if it holds.
-    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
-        let _ = (terms, key);
-        Answer::ready(Err(StoreError::not_supported()))
+    fn get_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
+        let _ = (spec, key);
+        StoreFuture::ready(Err(StoreError::not_supported()))
     }
 
     /// Gives a key the limit's own size again.
-    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
-        let _ = (terms, key);
-        Answer::ready(Err(StoreError::not_supported()))
+    fn remove_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
+        let _ = (spec, key);
+        StoreFuture::ready(Err(StoreError::not_supported()))
     }
 
     /// What is known here of a key's override without asking, for when the store can't be asked. None, unless a
     /// store says otherwise.
-    fn last_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Option<Algorithm> {
-        let _ = (terms, key);
+    fn last_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
+        let _ = (spec, key);
         None
     }
 }
@@ -107,11 +107,11 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).hasher()
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         (**self).acquire(charges)
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         (**self).peek(charges)
     }
 
@@ -123,34 +123,34 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).node(key)
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
         (**self).refund(refunds)
     }
 
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         (**self).reset(keys)
     }
 
     fn set_override(
         &self,
-        terms: &Arc<Terms>,
+        spec: &Arc<LimitSpec>,
         key: KeyHash,
         algorithm: &Algorithm,
         expires_after: Option<Duration>,
-    ) -> Answer<()> {
-        (**self).set_override(terms, key, algorithm, expires_after)
+    ) -> StoreFuture<()> {
+        (**self).set_override(spec, key, algorithm, expires_after)
     }
 
-    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
-        (**self).get_override(terms, key)
+    fn get_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
+        (**self).get_override(spec, key)
     }
 
-    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
-        (**self).remove_override(terms, key)
+    fn remove_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
+        (**self).remove_override(spec, key)
     }
 
-    fn last_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Option<Algorithm> {
-        (**self).last_override(terms, key)
+    fn last_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
+        (**self).last_override(spec, key)
     }
 }
 
@@ -177,7 +177,7 @@ fn span(expires_after: Duration) -> u64 {
 #[non_exhaustive]
 pub struct Charge<'a> {
     /// The limit.
-    pub terms: &'a Arc<Terms>,
+    pub spec: &'a Arc<LimitSpec>,
     /// Whose bucket.
     pub key: KeyHash,
     /// Tokens. Zero takes nothing, is always allowed, and reports.
@@ -186,8 +186,8 @@ pub struct Charge<'a> {
 
 impl Charge<'_> {
     fn subject(&self) -> Subject {
-        let Charge { terms, key, cost } = *self;
-        Subject { limit: terms.index(), identity: terms.identity(), key, cost, is_enforced: terms.is_enforced() }
+        let Charge { spec, key, cost } = *self;
+        Subject { limit: spec.index(), identity: spec.identity(), key, cost, is_enforced: spec.is_enforced() }
     }
 }
 
@@ -196,7 +196,7 @@ impl Charge<'_> {
 #[non_exhaustive]
 pub struct Refund<'a> {
     /// The limit.
-    pub terms: &'a Arc<Terms>,
+    pub spec: &'a Arc<LimitSpec>,
     /// Whose bucket.
     pub key: KeyHash,
     /// Tokens.

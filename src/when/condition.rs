@@ -16,7 +16,7 @@ pub trait Condition: Send + Sync + 'static {
     /// [`RequestHead::header`] need not.
     ///
     /// [`Limit::when`](crate::Limit::when) and
-    /// [`always_refuse`](crate::RateLimitLayer::always_refuse) ask this. What is in the client's favour,
+    /// [`always_reject`](crate::RateLimitLayer::always_reject) ask this. What is in the client's favour,
     /// such as [`never_limit`](crate::RateLimitLayer::never_limit), asks `holds`.
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         self.holds(head)

@@ -1,6 +1,6 @@
 //! What becomes of charges: given back, over time, and where clocks step back; overage, and shares.
 
-use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{CalendarWindow, Limit, OnStoreError, Share, Store, StoreError};
 
 use crate::{at, everywhere, limiter, remaining, reset_after};
@@ -109,8 +109,8 @@ async fn several_limits_are_decided_together() {
 #[derive(Debug)]
 struct Down;
 
-fn down<T>() -> Answer<T> {
-    Answer::ready(Err(StoreError::new("it is down")))
+fn down<T>() -> StoreFuture<T> {
+    StoreFuture::ready(Err(StoreError::new("it is down")))
 }
 
 impl Store for Down {
@@ -118,19 +118,19 @@ impl Store for Down {
         KeyHasher::with_secret([0; 16])
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> Answer<tower_ratelimit::Decision> {
+    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<tower_ratelimit::Decision> {
         down()
     }
 
-    fn peek(&self, _: &[Charge<'_>]) -> Answer<tower_ratelimit::Decision> {
+    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<tower_ratelimit::Decision> {
         down()
     }
 
-    fn refund(&self, _: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
         down()
     }
 
-    fn reset(&self, _: &[(&std::sync::Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, _: &[(&std::sync::Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         down()
     }
 }

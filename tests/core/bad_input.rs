@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use tower_ratelimit::{
-    AddressList, CalendarWindow, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveRules,
+    AddressList, CalendarWindow, ConfigError, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, LiveLimits,
     MemoryStore, Penalty, RateLimitLayer, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, key,
 };
 
@@ -200,7 +200,7 @@ fn panics_name_the_line_of_whoever_called() {
         ("Limit::new", || drop(Limit::new("", FixedWindow::per_day(1)))),
         ("Limiter::new", || drop(Limiter::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),
         ("RateLimitLayer::new", || drop(RateLimitLayer::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),
-        ("LiveRules::new", || drop(LiveRules::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),
+        ("LiveLimits::new", || drop(LiveLimits::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),
         ("AddressList::new", || drop(AddressList::new(key::peer_ip(), ["nowhere"]))),
         ("TokenBucket::per_second", || drop(Limit::new("a", TokenBucket::per_second(0)))),
     ];

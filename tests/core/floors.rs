@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const FLOORS: &[(&str, &[&str])] = &[
     ("foundation", &["quota", "time", "hash", "node", "error", "cidrs"]),
     ("algorithms", &["algorithm"]),
-    ("decisions", &["terms", "decision"]),
+    ("decisions", &["limit_spec", "decision"]),
     ("who remembers", &["store"]),
     (
         "what applies to a request",

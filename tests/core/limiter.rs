@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
     Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, StoreErrorKind, TokenBucket, Verdict,
-    WaitError, store::Answer,
+    WaitError, store::StoreFuture,
 };
 
 use crate::bounds::{Admitted, keeps_to};
@@ -227,7 +227,7 @@ async fn each_limit_can_have_its_own_key_and_cost_all_or_nothing() {
 #[test]
 fn as_many_charges_as_limits_have_to_be_given() {
     let limiter = bucket(1, 1);
-    let refused = |answer: Answer<Decision>, given| {
+    let refused = |answer: StoreFuture<Decision>, given| {
         let error = answer.into_ready().expect("at once").expect_err("no decision");
         assert_eq!(error.kind(), StoreErrorKind::ChargeCount { given, limits: 1 });
         let told = format!("there are {given} charges for 1 limits: give one for each limit, with a cost of 0 where");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
-use tower_ratelimit::store::Answer;
+use tower_ratelimit::store::StoreFuture;
 use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter};
 
 /// As many answers as a task asks for that is never interrupted.
@@ -16,7 +16,7 @@ fn limiter(limit: u32) -> Limiter {
 }
 
 /// How many answers a task awaits before another task of the same thread has its first turn.
-async fn awaited_in_a_row(ask: impl Fn() -> Answer<Decision> + Send + 'static) -> u32 {
+async fn awaited_in_a_row(ask: impl Fn() -> StoreFuture<Decision> + Send + 'static) -> u32 {
     let had_a_turn = Arc::new(AtomicBool::new(false));
     let seen = had_a_turn.clone();
     let looping = tokio::spawn(async move {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::task::{JoinSet, block_in_place};
-use tower_ratelimit::store::{Answer, Node};
+use tower_ratelimit::store::{Node, StoreFuture};
 use tower_ratelimit::{
     CircuitBreaker, DecidedBy, Decision, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreErrorKind,
 };
@@ -102,7 +102,7 @@ async fn a_lost_master_fails_only_the_requests_of_its_slots() {
 async fn share_decided(
     requests: u64,
     lost: &str,
-    ask: impl Fn(u64) -> Answer<Decision> + Clone + Send + 'static,
+    ask: impl Fn(u64) -> StoreFuture<Decision> + Clone + Send + 'static,
 ) -> f64 {
     let next = Arc::new(AtomicU64::new(1));
     let mut tasks = JoinSet::new();

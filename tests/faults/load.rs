@@ -66,7 +66,7 @@ pub(crate) fn limit() -> Limit {
 
 impl Load {
     pub(crate) fn start(store: &RedisStore) -> Self {
-        let policies = [OnStoreError::Refuse, OnStoreError::Allow, OnStoreError::DecideLocally(Share::one_of(2))];
+        let policies = [OnStoreError::Reject, OnStoreError::Allow, OnStoreError::DecideLocally(Share::one_of(2))];
         let errors = Arc::new(AtomicU64::new(0));
         let limiters = policies.map(|policy| {
             let count = errors.clone();

@@ -184,7 +184,7 @@ async fn more_requests_than_may_wait_are_answered_by_policy_at_once() {
     let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 300 - 100 - 2 * 64;
     block_in_place(|| wait_until("those that may not wait are answered", is_over));
     for (policy, by) in [
-        (OnStoreError::Refuse, None),
+        (OnStoreError::Reject, None),
         (OnStoreError::Allow, Some(DecidedBy::Nobody)),
         (OnStoreError::DecideLocally(Share::whole()), Some(DecidedBy::Local)),
     ] {

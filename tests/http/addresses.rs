@@ -8,7 +8,7 @@ use axum::routing::get;
 use http::StatusCode;
 use tower::Layer;
 use tower_ratelimit::key::{KeyExtractor, PeerAddr, PeerIp};
-use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimit, RateLimitLayer, key};
+use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimit, RateLimitLayer, key};
 
 use crate::answer::ask;
 use crate::server::Server;
@@ -120,8 +120,8 @@ async fn a_server_that_does_not_tell_gets_what_was_chosen_for_it() {
         let service = layer.layer(Hello::default());
         [ask(&service, service::get("/")).await.is_refused(), ask(&service, service::get("/")).await.is_refused()]
     };
-    assert_eq!(asked(MissingKey::Skip).await, [false, false]);
-    assert_eq!(asked(MissingKey::Share).await, [false, true]);
+    assert_eq!(asked(OnMissingKey::Skip).await, [false, false]);
+    assert_eq!(asked(OnMissingKey::Share).await, [false, true]);
 }
 
 /// In-process tests have no connection: Axum lets them make one up.

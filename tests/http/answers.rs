@@ -10,7 +10,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tower::Layer;
 use tower_http::cors::{Any, CorsLayer};
-use tower_ratelimit::key::Missing;
+use tower_ratelimit::key::KeyError;
 use tower_ratelimit::{
     Algorithm, FixedWindow, HeaderStyle, LeakyBucket, Limit, RateLimitLayer, Reason, Reset, SlidingLog,
     SlidingWindowCounter, TokenBucket, key,
@@ -178,9 +178,9 @@ async fn a_closure_words_every_refusal() {
     };
     assert_eq!(
         body(limit.clone().by(key::header("x-user"))).await,
-        format!("{:?}", Reason::MissingKey(Missing::FromRequest))
+        format!("{:?}", Reason::MissingKey(KeyError::FromRequest))
     );
-    assert_eq!(body(limit.clone().by(key::peer_ip())).await, format!("{:?}", Reason::MissingKey(Missing::FromServer)));
+    assert_eq!(body(limit.clone().by(key::peer_ip())).await, format!("{:?}", Reason::MissingKey(KeyError::FromServer)));
     let never = Reason::Limited { retry_after: None };
     assert_eq!(body(limit.cost_by(|_| 2)).await, format!("{never:?}"));
 }

@@ -8,7 +8,7 @@ use http::{Request, StatusCode};
 use http_body_util::Full;
 use tower::Layer;
 use tower_ratelimit::key::{ClientAddress, ClientIp, KeyExtractor, TrustedProxies};
-use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimitLayer, key};
+use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer, key};
 
 use crate::answer::{Answer, ask};
 use crate::server::Server;
@@ -88,7 +88,7 @@ async fn a_request_past_the_proxies_gets_what_was_chosen_for_it() {
     // The peer's bucket is not that of a client who calls itself so.
     assert!(!is_refused(&server, &[(XFF, "127.0.0.1")]).await);
 
-    let server = Server::axum(app(one_each(by()).on_missing_key(MissingKey::Skip))).await;
+    let server = Server::axum(app(one_each(by()).on_missing_key(OnMissingKey::Skip))).await;
     assert!(!is_refused(&server, &[]).await);
     assert!(!is_refused(&server, &[]).await);
 }

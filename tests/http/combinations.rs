@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{Request, StatusCode};
 use tower::Layer;
 use tower_ratelimit::key::{FromAsyncFn, Header, KeyExtractor};
-use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimitLayer, RequestHead, key};
+use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer, RequestHead, key};
 
 use crate::answer::ask;
 use crate::service::{Hello, from, with};
@@ -161,7 +161,7 @@ async fn no_parts_look_like_the_first_of_an_alternative() {
 async fn half_a_key_is_none() {
     let halves = [parts("a", "", ""), parts("x", "", ""), parts("a", "b", "")];
     let asked = async |by: Arc<dyn KeyExtractor>| {
-        let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by).on_missing_key(MissingKey::Share);
+        let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by).on_missing_key(OnMissingKey::Share);
         let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
         let mut statuses = Vec::new();
         for request in halves.clone() {
@@ -214,8 +214,8 @@ async fn limits_keep_their_order_and_their_policy() {
     let limits = [
         limit("later", 5).by(later("x-one")),
         limit("now", 4).by(now("x-two")),
-        limit("skipped", 3).by(later("x-three")).on_missing_key(MissingKey::Skip),
-        limit("shared", 2).by(later("x-three")).on_missing_key(MissingKey::Share),
+        limit("skipped", 3).by(later("x-three")).on_missing_key(OnMissingKey::Skip),
+        limit("shared", 2).by(later("x-three")).on_missing_key(OnMissingKey::Share),
         limit("all", 9),
     ];
     let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());

@@ -8,8 +8,8 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceBuilder};
 use tower_ratelimit::{
-    FixedWindow, LeakyBucket, Limit, MissingKey, RateLimitLayer, SlidingLog, SlidingWindowCounter, Store, TokenBucket,
-    key,
+    FixedWindow, LeakyBucket, Limit, OnMissingKey, RateLimitLayer, SlidingLog, SlidingWindowCounter, Store,
+    TokenBucket, key,
 };
 
 use crate::answer::{Answer, ask};
@@ -192,7 +192,7 @@ async fn costs_within_costs() {
 #[tokio::test]
 async fn what_the_router_has_not_charged_the_route_charges_whole() {
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
-    let limit = limit.by(key::header("x-user")).on_missing_key(MissingKey::Skip);
+    let limit = limit.by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
     let limits = RateLimitLayer::new([limit]).store(still());
     let authenticate = tower::util::MapRequestLayer::new(|mut request: Request<()>| {
         request.headers_mut().insert("x-user", http::HeaderValue::from_static("ann"));

@@ -95,7 +95,7 @@ async fn a_request_without_a_key_learns_nothing_either() {
 /// Routes with costs of their own, on stores that fail.
 #[tokio::test]
 async fn a_cost_on_a_route_fails_as_the_router_does() {
-    for (policy, status) in [(OnStoreError::Refuse, 503), (OnStoreError::Allow, 200)] {
+    for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200)] {
         let limits = secret(Broken::Later).on_store_error(policy);
         let service = ServiceBuilder::new().layer(limits.clone()).layer(limits.cost(2)).service(Hello::default());
         let answer = ask(&service, keyed()).await;

@@ -131,7 +131,7 @@ async fn only_genuine_grpc_requests_are_rejected_with_200() {
     let limits = RateLimitLayer::new([Limit::new("none", FixedWindow::per_minute(1)).cost_by(|_| 2)]).store(still());
     let refused = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1))])
         .store(still())
-        .always_refuse(tower_ratelimit::when::path_prefix("/package.Service"));
+        .always_reject(tower_ratelimit::when::path_prefix("/package.Service"));
     for (layer, rejected) in [(limits, StatusCode::TOO_MANY_REQUESTS), (refused, StatusCode::FORBIDDEN)] {
         let service = layer.layer(Hello::default());
         for (method, version, content_type, expected) in [

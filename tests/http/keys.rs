@@ -9,7 +9,7 @@ use axum::routing::{any, get as route};
 use http::{HeaderValue, Method, Request, StatusCode};
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::key::KeyExtractor;
-use tower_ratelimit::{CostTable, FixedWindow, Limit, MissingKey, RateLimit, RateLimitLayer, key, when};
+use tower_ratelimit::{CostTable, FixedWindow, Limit, OnMissingKey, RateLimit, RateLimitLayer, key, when};
 
 use crate::answer::ask;
 use crate::service::{Hello, get, with};
@@ -179,15 +179,15 @@ async fn a_missing_key_does_what_was_chosen() {
         }
         statuses
     };
-    assert_eq!(asked(MissingKey::Deny).await, [400, 400, 400, 200]);
-    assert_eq!(asked(MissingKey::default()).await, [400, 400, 400, 200]);
-    assert_eq!(asked(MissingKey::Skip).await, [200, 200, 200, 200]);
-    assert_eq!(asked(MissingKey::Share).await, [200, 429, 429, 200]);
+    assert_eq!(asked(OnMissingKey::Reject).await, [400, 400, 400, 200]);
+    assert_eq!(asked(OnMissingKey::default()).await, [400, 400, 400, 200]);
+    assert_eq!(asked(OnMissingKey::Skip).await, [200, 200, 200, 200]);
+    assert_eq!(asked(OnMissingKey::Share).await, [200, 429, 429, 200]);
 }
 
 #[tokio::test]
 async fn a_limit_that_is_skipped_is_not_told_and_the_others_hold() {
-    let skipped = one().by(key::header("x-user")).on_missing_key(MissingKey::Skip);
+    let skipped = one().by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
     let limits = [skipped, Limit::new("two", FixedWindow::per_minute(2))];
     let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
     let answer = ask(&service, get("/")).await;

@@ -15,8 +15,8 @@ use tower::Layer;
 use tower_ratelimit::key::{self, PeerAddr, TrustedProxies, UnixPeer};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{
-    AddressList, Event, FixedWindow, KeyList, Limit, MissingKey, Permit, RateLimit, RateLimitLayer, Reason, Refusal,
-    RequestHead,
+    AddressList, Event, FixedWindow, KeyList, Limit, ListAction, OnMissingKey, Permit, RateLimit, RateLimitLayer,
+    Reason, RequestHead,
 };
 
 use crate::answer::{Answer, ask};
@@ -58,7 +58,7 @@ async fn nobody_is_asked_about_whom_a_list_knows() {
     let service = RateLimitLayer::new([Limit::new("one", FixedWindow::per_day(1)).by(by)])
         .store(store.clone())
         .never_limit(peers(["192.0.2.1"]))
-        .always_refuse(peers(["192.0.2.2"]))
+        .always_reject(peers(["192.0.2.2"]))
         .layer(inner.clone());
     for _ in 0..3 {
         let exempt = ask(&service, from("192.0.2.1")).await;
@@ -80,7 +80,7 @@ async fn a_store_that_fails_is_no_matter() {
     let service = RateLimitLayer::new([Limit::new("one", FixedWindow::per_day(1))])
         .store(Broken::AtOnce)
         .never_limit(peers(["192.0.2.1"]))
-        .always_refuse(peers(["192.0.2.2"]))
+        .always_reject(peers(["192.0.2.2"]))
         .layer(Hello::default());
     assert_eq!(ask(&service, from("192.0.2.1")).await.status, StatusCode::OK);
     assert_eq!(ask(&service, from("192.0.2.2")).await.status, StatusCode::FORBIDDEN);
@@ -90,12 +90,12 @@ async fn a_store_that_fails_is_no_matter() {
 #[tokio::test]
 async fn refused_wins_and_exceptions_are_said_where_it_is() {
     let service =
-        one().never_limit(peers(["10.0.0.0/8"])).always_refuse(peers(["10.1.0.0/16"])).layer(Hello::default());
+        one().never_limit(peers(["10.0.0.0/8"])).always_reject(peers(["10.1.0.0/16"])).layer(Hello::default());
     assert_eq!(ask(&service, from("10.1.2.3")).await.status, StatusCode::FORBIDDEN);
     assert_eq!(ask(&service, from("10.2.2.3")).await.status, StatusCode::OK);
 
     let blocked = peers(["10.1.0.0/16"]).and(when::not(peers(["10.1.2.3"])));
-    let service = one().always_refuse(blocked).layer(Hello::default());
+    let service = one().always_reject(blocked).layer(Hello::default());
     assert_eq!(ask(&service, from("10.1.2.3")).await.remaining(), 0);
     assert_eq!(ask(&service, from("10.1.2.4")).await.status, StatusCode::FORBIDDEN);
 }
@@ -105,23 +105,26 @@ async fn observers_are_told_and_a_list_can_be_tried_out() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let noted = told.clone();
     let layer = one().observe(move |event| {
-        if let Event::ListRefused { refusal, .. } = event {
+        if let Event::ListMatched { refusal, .. } = event {
             noted.lock().unwrap().push(*refusal);
         }
     });
     let service = layer
-        .always_refuse_with(Refusal::Shadow, peers(["192.0.2.0/24"]))
-        .always_refuse_with(Refusal::TooManyRequests, peers(["192.0.2.2"]))
-        .always_refuse(peers(["192.0.2.2", "192.0.2.3"]))
+        .always_reject_with(ListAction::Shadow, peers(["192.0.2.0/24"]))
+        .always_reject_with(ListAction::TooManyRequests, peers(["192.0.2.2"]))
+        .always_reject(peers(["192.0.2.2", "192.0.2.3"]))
         .layer(Hello::default());
     assert_eq!(ask(&service, from("192.0.2.1")).await.remaining(), 0);
-    assert_eq!(std::mem::take(&mut *told.lock().unwrap()), [Refusal::Shadow]);
+    assert_eq!(std::mem::take(&mut *told.lock().unwrap()), [ListAction::Shadow]);
     let refused = ask(&service, from("192.0.2.2")).await;
     assert_eq!((refused.status, refused.body.as_str()), (StatusCode::TOO_MANY_REQUESTS, "Too many requests.\n"));
     assert_eq!(refused.header("cache-control"), Some("no-store"));
     is_untold(&refused);
     assert_eq!(ask(&service, from("192.0.2.3")).await.status, StatusCode::FORBIDDEN);
-    assert_eq!(*told.lock().unwrap(), [Refusal::Shadow, Refusal::TooManyRequests, Refusal::Shadow, Refusal::Forbidden]);
+    assert_eq!(
+        *told.lock().unwrap(),
+        [ListAction::Shadow, ListAction::TooManyRequests, ListAction::Shadow, ListAction::Forbidden]
+    );
     assert!(ask(&service, from("198.51.100.1")).await.is_refused(), "who was let in was charged");
     assert_eq!(told.lock().unwrap().len(), 4, "a limit is no list");
 }
@@ -130,7 +133,7 @@ async fn observers_are_told_and_a_list_can_be_tried_out() {
 #[tokio::test]
 async fn a_list_refuses_while_limits_are_in_the_shadow() {
     for layer in
-        [one().always_refuse(peers(["192.0.2.2"])).shadow(), one().shadow().always_refuse(peers(["192.0.2.2"]))]
+        [one().always_reject(peers(["192.0.2.2"])).shadow(), one().shadow().always_reject(peers(["192.0.2.2"]))]
     {
         let service = layer.layer(Hello::default());
         for _ in 0..2 {
@@ -143,8 +146,8 @@ async fn a_list_refuses_while_limits_are_in_the_shadow() {
 #[tokio::test]
 async fn every_wording_knows_lists() {
     let layer = one()
-        .always_refuse(when::header("x-plan", "blocked"))
-        .always_refuse_with(Refusal::TooManyRequests, when::header("x-plan", "late"));
+        .always_reject(when::header("x-plan", "blocked"))
+        .always_reject_with(ListAction::TooManyRequests, when::header("x-plan", "late"));
     let service = layer.clone().problem_json().layer(Hello::default());
     let problem = ask(&service, with(&[("x-plan", "blocked")])).await;
     assert_eq!(problem.header("content-type"), Some("application/problem+json"));
@@ -164,7 +167,7 @@ async fn every_wording_knows_lists() {
         Response::new(format!("{:?} {:?}", rejection.reason(), rejection.retry_after_seconds()))
     });
     let answer = ask(&worded.layer(Hello::default()), with(&[("x-plan", "late")])).await;
-    assert_eq!(answer.body, format!("{:?} None", Reason::Listed(Refusal::TooManyRequests)));
+    assert_eq!(answer.body, format!("{:?} None", Reason::Listed(ListAction::TooManyRequests)));
     assert_eq!(answer.header("cache-control"), Some("no-store"));
 
     let service = layer.layer(Hello::default());
@@ -254,7 +257,7 @@ async fn no_header_puts_a_client_on_a_list_or_takes_it_off() {
         ]
     };
     for (exempt, blocked) in lists("192.0.2.1").into_iter().zip(lists("198.51.100.7")) {
-        let service = one().never_limit(exempt).always_refuse(blocked).layer(Hello::default());
+        let service = one().never_limit(exempt).always_reject(blocked).layer(Hello::default());
         assert_eq!(ask(&service, spoofing("198.51.100.7", "192.0.2.1")).await.status, StatusCode::FORBIDDEN);
         assert!(!ask(&service, spoofing("198.51.100.8", "192.0.2.1")).await.is_refused());
         assert!(ask(&service, spoofing("198.51.100.8", "192.0.2.1")).await.is_refused(), "it is limited");
@@ -295,17 +298,17 @@ async fn a_request_without_an_address_is_on_no_list() {
     }
     // What the limit says of it is another matter.
     let limit = |missing| Limit::new("one", FixedWindow::per_day(1)).by(key::peer_ip()).on_missing_key(missing);
-    let layer = |missing| RateLimitLayer::new([limit(missing)]).store(still()).always_refuse(peers(everyone));
-    let service = layer(MissingKey::Skip).layer(Hello::default());
+    let layer = |missing| RateLimitLayer::new([limit(missing)]).store(still()).always_reject(peers(everyone));
+    let service = layer(OnMissingKey::Skip).layer(Hello::default());
     assert_eq!(ask(&service, service::get("/")).await.status, StatusCode::OK);
-    let service = layer(MissingKey::Deny).layer(Hello::default());
+    let service = layer(OnMissingKey::Reject).layer(Hello::default());
     assert_eq!(ask(&service, service::get("/")).await.status, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 #[tokio::test]
 async fn lists_are_replaced_while_requests_are_served() {
     let (exempt, blocked) = (peers([]), KeyList::new(key::header("x-api-key"), ["leaked"]));
-    let service = one().never_limit(exempt.clone()).always_refuse(blocked.clone()).layer(Hello::default());
+    let service = one().never_limit(exempt.clone()).always_reject(blocked.clone()).layer(Hello::default());
     assert!(!ask(&service, from("192.0.2.1")).await.is_refused());
     assert!(ask(&service, from("192.0.2.1")).await.is_refused());
     exempt.replace(["192.0.2.1"]);
@@ -390,7 +393,7 @@ async fn routes_that_cost_something_else_keep_to_the_lists() {
         .store(still())
         .permits()
         .never_limit(peers(["192.0.2.1"]))
-        .always_refuse(peers(["192.0.2.2"]));
+        .always_reject(peers(["192.0.2.2"]));
     let app = Router::new()
         .route("/report", get(async |permit: Permit| permit.limits().len().to_string()).route_layer(limits.cost(5)))
         .layer(limits);

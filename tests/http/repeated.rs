@@ -4,7 +4,7 @@ use http::{Request, StatusCode};
 use tower::Layer;
 use tower_ratelimit::key::{self, KeyExtractor, TrustedProxies};
 use tower_ratelimit::when::{self, Condition};
-use tower_ratelimit::{AddressList, FixedWindow, KeyList, Limit, MissingKey, RateLimitLayer, RequestHead};
+use tower_ratelimit::{AddressList, FixedWindow, KeyList, Limit, OnMissingKey, RateLimitLayer, RequestHead};
 
 use crate::answer::ask;
 use crate::service::{Hello, from, with};
@@ -42,7 +42,7 @@ async fn a_repeated_key_header_is_a_bad_request() {
     assert_eq!(statuses(RateLimitLayer::new([limits()]).store(still()), &requests).await, expected);
     assert_eq!(statuses(RateLimitLayer::new([limits()]).store(Slow::new(still())), &requests).await, expected);
     // A limit that lets requests without a key pass is not escaped by two keys either.
-    for policy in [MissingKey::Skip, MissingKey::Share, MissingKey::Deny] {
+    for policy in [OnMissingKey::Skip, OnMissingKey::Share, OnMissingKey::Reject] {
         let limits = RateLimitLayer::new([limits().on_missing_key(policy)]).store(still());
         assert_eq!(statuses(limits, &requests).await, expected, "{policy:?}");
     }
@@ -77,15 +77,15 @@ async fn a_list_refuses_what_any_line_names() {
         [&["leaked"], &["zzz", "leaked"], &["leaked", "zzz"], &["", "leaked"], &["zzz", "yyy"], &["zzz"], &[]];
     let limits = || RateLimitLayer::new([Limit::new("all", FixedWindow::per_day(100))]).store(still());
     let expected = [403, 403, 403, 403, 200, 200, 200];
-    assert_eq!(statuses(limits().always_refuse(leaked()), &refused).await, expected);
+    assert_eq!(statuses(limits().always_reject(leaked()), &refused).await, expected);
     // Exceptions hold for certain, or not at all.
     let ours = KeyList::new(key::header(KEY), ["ours"]);
     let refuse = leaked().or(when::path_prefix("/")).and(when::not(ours));
     let requests: [&[&str]; 4] = [&["ours"], &["ours", "leaked"], &["zzz", "ours"], &["zzz"]];
-    assert_eq!(statuses(limits().always_refuse(refuse), &requests).await, [200, 403, 403, 403]);
+    assert_eq!(statuses(limits().always_reject(refuse), &requests).await, [200, 403, 403, 403]);
     // Which of several keys together a client has is not tried out: it is refused.
     let both = KeyList::new((key::header("x-tenant"), key::header(KEY)), [("shop", "leaked")]);
-    let service = limits().always_refuse(both).layer(Hello::default());
+    let service = limits().always_reject(both).layer(Hello::default());
     let request = |keys: [&str; 2]| with(&[("x-tenant", "shop"), (KEY, keys[0]), (KEY, keys[1])]);
     assert_eq!(ask(&service, request(["zzz", "leaked"])).await.status, StatusCode::FORBIDDEN);
     let single = with(&[("x-tenant", "shop"), (KEY, "zzz")]);
@@ -143,7 +143,7 @@ async fn a_list_of_addresses_refuses_and_does_not_exempt_one_that_is_given_twice
     let list = || AddressList::new(TrustedProxies::hops(1).single_valued("x-real-ip"), ["198.51.100.1"]);
     let limits = || RateLimitLayer::new([one()]).store(still());
     let request = |values: &[&str]| lines("x-real-ip", values);
-    let service = limits().always_refuse(list()).layer(Hello::default());
+    let service = limits().always_reject(list()).layer(Hello::default());
     for values in [["198.51.100.1", "192.0.2.9"], ["192.0.2.9", "198.51.100.1"]] {
         assert_eq!(ask(&service, request(&values)).await.status, StatusCode::FORBIDDEN);
     }
@@ -187,7 +187,7 @@ fn a_closure_sees_no_header_that_is_repeated() {
 async fn closures_are_not_evaded_by_repeating_a_header() {
     let any = || RateLimitLayer::new([one().by(key::peer_ip())]).store(still());
     let leaked = |head: &RequestHead<'_>| head.header(KEY) == Some("leaked");
-    let refused = any().always_refuse(leaked);
+    let refused = any().always_reject(leaked);
     assert_eq!(statuses(refused, &[&["leaked"], &["leaked", "zzz"], &["ann"]]).await, [403, 403, 200]);
     let exempt = any().never_limit(leaked);
     assert_eq!(statuses(exempt, &[&["leaked"], &["ann"], &["leaked", "ann"]]).await, [200, 200, 429]);
@@ -197,7 +197,7 @@ async fn closures_are_not_evaded_by_repeating_a_header() {
     let free = one().when(|head: &RequestHead<'_>| head.header(KEY) == Some("free"));
     let limits = RateLimitLayer::new([free]).store(still());
     assert_eq!(statuses(limits, &[&["free"], &["free", "zzz"], &["paid"]]).await, [200, 429, 200]);
-    for policy in [MissingKey::Skip, MissingKey::Share, MissingKey::Deny] {
+    for policy in [OnMissingKey::Skip, OnMissingKey::Share, OnMissingKey::Reject] {
         let by = key::from_fn(|head| head.header(KEY).map(str::to_owned)).or(key::peer_ip());
         let limits = RateLimitLayer::new([one().by(by).on_missing_key(policy)]).store(still());
         assert_eq!(statuses(limits, &[&["ann"], &["ann", "bob"], &["ann"]]).await, [200, 400, 429], "{policy:?}");
@@ -206,7 +206,7 @@ async fn closures_are_not_evaded_by_repeating_a_header() {
         let key = head.header(KEY).map(str::to_owned);
         async move { key }
     });
-    let limits = RateLimitLayer::new([one().by(later).on_missing_key(MissingKey::Skip)]).store(still());
+    let limits = RateLimitLayer::new([one().by(later).on_missing_key(OnMissingKey::Skip)]).store(still());
     assert_eq!(statuses(limits, &[&["ann"], &["ann", "bob"], &["ann"]]).await, [200, 400, 429]);
 }
 
@@ -214,8 +214,8 @@ async fn closures_are_not_evaded_by_repeating_a_header() {
 async fn a_shadow_limit_rejects_no_repeated_header() {
     let limit = || one().by(key::header(KEY));
     let requests: [&[&str]; 3] = [&["ann"], &["ann", "bob"], &[]];
-    let limits = RateLimitLayer::new([limit().on_missing_key(MissingKey::Skip).shadow()]).store(still());
+    let limits = RateLimitLayer::new([limit().on_missing_key(OnMissingKey::Skip).shadow()]).store(still());
     assert_eq!(statuses(limits, &requests).await, [200; 3]);
-    let limits = RateLimitLayer::new([limit().on_missing_key(MissingKey::Skip)]).store(still()).shadow();
+    let limits = RateLimitLayer::new([limit().on_missing_key(OnMissingKey::Skip)]).store(still()).shadow();
     assert_eq!(statuses(limits, &requests).await, [200; 3]);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{Decision, ManualClock, MemoryStore, Store, StoreError, Timestamp};
 
 /// Midnight of the first of January 2026: all windows up to a day start here.
@@ -37,7 +37,7 @@ impl Slow {
     }
 }
 
-async fn later<T: Unpin>(answer: Answer<T>) -> Result<T, StoreError> {
+async fn later<T: Unpin>(answer: StoreFuture<T>) -> Result<T, StoreError> {
     tokio::task::yield_now().await;
     answer.await
 }
@@ -47,21 +47,21 @@ impl Store for Slow {
         self.memory.hasher()
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        Answer::pending(later(self.memory.acquire(charges)))
+        StoreFuture::pending(later(self.memory.acquire(charges)))
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::pending(later(self.memory.peek(charges)))
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::pending(later(self.memory.peek(charges)))
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
-        Answer::pending(later(self.memory.refund(refunds)))
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
+        StoreFuture::pending(later(self.memory.refund(refunds)))
     }
 
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
-        Answer::pending(later(self.memory.reset(keys)))
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        StoreFuture::pending(later(self.memory.reset(keys)))
     }
 }
 
@@ -73,11 +73,11 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    fn answer<T: Send + Unpin + 'static>(self) -> Answer<T> {
-        let failed = Answer::ready(Err(StoreError::new("redis://secret@10.0.0.7 refused the connection")));
+    fn answer<T: Send + Unpin + 'static>(self) -> StoreFuture<T> {
+        let failed = StoreFuture::ready(Err(StoreError::new("redis://secret@10.0.0.7 refused the connection")));
         match self {
             Self::AtOnce => failed,
-            Self::Later => Answer::pending(later(failed)),
+            Self::Later => StoreFuture::pending(later(failed)),
         }
     }
 }
@@ -87,19 +87,19 @@ impl Store for Broken {
         KeyHasher::random()
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.answer()
     }
 
-    fn peek(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.answer()
     }
 
-    fn refund(&self, _: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
         self.answer()
     }
 
-    fn reset(&self, _: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, _: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         self.answer()
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use http::StatusCode;
 use tower_ratelimit::{
-    BreakerState, CircuitBreaker, Event, FixedWindow, Limit, Limiter, LiveRules, OnStoreError, RateLimitLayer,
+    BreakerState, CircuitBreaker, Event, FixedWindow, Limit, Limiter, LiveLimits, OnStoreError, RateLimitLayer,
     RedisConfig, Share, key,
 };
 
@@ -17,7 +17,7 @@ fn daily(name: &str, tokens: u32) -> Limit {
 }
 
 async fn rules_that_are_refused_change_nothing(shop: Shop) {
-    let rules = LiveRules::new([daily("a", 20)]);
+    let rules = LiveLimits::new([daily("a", 20)]);
     let limits = by(&rules, &shop);
     let (app, big) = (app(limits.clone()), app(limits.cost(10)));
     let refused = |limits: Vec<Limit>| rules.replace(limits).unwrap_err().to_string();
@@ -43,12 +43,12 @@ on_both!(rules_that_are_refused_change_nothing);
 
 #[test]
 fn a_limiter_without_requests_keeps_out_what_needs_one() {
-    let rules = LiveRules::new([Limit::new("a", FixedWindow::per_day(1))]);
-    let _limiter = Limiter::by_rules(&rules);
+    let rules = LiveLimits::new([Limit::new("a", FixedWindow::per_day(1))]);
+    let _limiter = Limiter::with_live_limits(&rules);
     let error = rules.replace([Limit::new("a", FixedWindow::per_day(1)).by(key::peer_ip())]).unwrap_err();
     assert!(error.to_string().contains("\"a\""), "{error}");
-    let keyed = LiveRules::new([Limit::new("a", FixedWindow::per_day(1)).by(key::peer_ip())]);
-    assert!(Limiter::try_by_rules(&keyed).is_err());
+    let keyed = LiveLimits::new([Limit::new("a", FixedWindow::per_day(1)).by(key::peer_ip())]);
+    assert!(Limiter::try_with_live_limits(&keyed).is_err());
 }
 
 /// The breaker stays open, and what was decided locally counts on.
@@ -58,8 +58,8 @@ async fn a_store_that_fails_is_still_known_to_after_a_switch() {
     let store = RedisConfig::node(server.url()).connect_lazily().unwrap();
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = events.clone();
-    let rules = LiveRules::new([daily("a", 3)]);
-    let limits = RateLimitLayer::by_rules(&rules)
+    let rules = LiveLimits::new([daily("a", 3)]);
+    let limits = RateLimitLayer::with_live_limits(&rules)
         .store(store)
         .on_store_error(OnStoreError::DecideLocally(Share::whole()))
         .circuit_breaker(CircuitBreaker::new().failures(2))
@@ -86,8 +86,9 @@ async fn a_store_that_fails_is_still_known_to_after_a_switch() {
 #[tokio::test]
 async fn a_denial_that_is_remembered_is_so_after_a_switch() {
     let mut shop = Shop::on_redis().await;
-    let rules = LiveRules::new([daily("a", 1), daily("b", 9)]);
-    let app = app(RateLimitLayer::by_rules(&rules).store(shop.store.clone()).circuit_breaker(CircuitBreaker::off()));
+    let rules = LiveLimits::new([daily("a", 1), daily("b", 9)]);
+    let app =
+        app(RateLimitLayer::with_live_limits(&rules).store(shop.store.clone()).circuit_breaker(CircuitBreaker::off()));
     assert!(!visit(&app, "/", "ann").await.is_refused());
     assert!(visit(&app, "/", "ann").await.is_refused());
     shop.server.as_mut().unwrap().stop();
@@ -105,7 +106,7 @@ async fn a_denial_that_is_remembered_is_so_after_a_switch() {
 fn who_observes_the_rules_is_told_when_they_are_replaced() {
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = events.clone();
-    let rules = LiveRules::new([]).observe(move |event| told.lock().unwrap().push(format!("{event:?}")));
+    let rules = LiveLimits::new([]).observe(move |event| told.lock().unwrap().push(format!("{event:?}")));
     rules.replace([daily("a", 1), daily("b", 1)]).unwrap();
     assert!(rules.replace([daily("a", 1), daily("a", 1)]).is_err());
     rules.replace([]).unwrap();

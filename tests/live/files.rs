@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use tokio::runtime::Handle;
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{Event, LiveRules, RateLimitLayer};
+use tower_ratelimit::{Event, LiveLimits, RateLimitLayer};
 
 use crate::redis_server::Folder;
 use crate::shop::visit;
@@ -17,7 +17,7 @@ use crate::{app, left};
 struct Watched {
     folder: Folder,
     path: String,
-    rules: LiveRules,
+    rules: LiveLimits,
     app: Router,
     told: Arc<Mutex<Vec<String>>>,
 }
@@ -39,11 +39,11 @@ impl Watched {
         let (tell, within) = (told.clone(), format!("{}/", folder.path().display()));
         let rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
             tell.lock().unwrap().push(match event {
-                Event::RulesRefused { error, .. } => format!("refused: {}", error.to_string().replace(&within, "")),
+                Event::RulesRejected { error, .. } => format!("refused: {}", error.to_string().replace(&within, "")),
                 other => format!("{other:?}"),
             });
         });
-        let app = app(RateLimitLayer::by_rules(&rules));
+        let app = app(RateLimitLayer::with_live_limits(&rules));
         Self { folder, path, rules, app, told }
     }
 
@@ -225,7 +225,7 @@ fn a_watched_file_that_becomes_a_pipe_is_refused_and_blocks_nothing() {
             let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
             let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
                 let _ = tell.send(match event {
-                    Event::RulesRefused { error, .. } => error.to_string(),
+                    Event::RulesRejected { error, .. } => error.to_string(),
                     other => format!("{other:?}"),
                 });
             });

@@ -8,7 +8,7 @@ use axum::Router;
 use deadpool_redis::redis::cmd;
 use tokio::runtime::Handle;
 use tower_ratelimit::rules::{Extractors, PublishError};
-use tower_ratelimit::{Event, FixedWindow, Limit, LiveRules, RateLimitLayer, RedisConfig, RedisStore};
+use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RateLimitLayer, RedisConfig, RedisStore};
 
 use crate::redis_cluster::RedisCluster;
 use crate::redis_server::RedisServer;
@@ -22,7 +22,7 @@ fn yaml(name: &str) -> String {
 
 /// A machine of the fleet. Its limits are counted in memory, so that they can be seen without Redis.
 struct Machine {
-    _rules: LiveRules,
+    _rules: LiveLimits,
     app: Router,
     told: Arc<Mutex<Vec<String>>>,
 }
@@ -35,11 +35,11 @@ impl Machine {
         let tell = told.clone();
         let rules = rules.observe(move |event| {
             tell.lock().unwrap().push(match event {
-                Event::RulesRefused { error, .. } => format!("refused: {error}"),
+                Event::RulesRejected { error, .. } => format!("refused: {error}"),
                 other => format!("{other:?}"),
             });
         });
-        let app = app(RateLimitLayer::by_rules(&rules));
+        let app = app(RateLimitLayer::with_live_limits(&rules));
         Self { _rules: rules, app, told }
     }
 

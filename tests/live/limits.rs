@@ -8,7 +8,7 @@ use axum::routing::get;
 use tokio::sync::Notify;
 use tower::Layer;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, Limit, LiveRules, Penalty, Permit, RateLimitLayer, SlidingLog, SlidingWindow,
+    Algorithm, FixedWindow, LeakyBucket, Limit, LiveLimits, Penalty, Permit, RateLimitLayer, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
 
@@ -38,7 +38,7 @@ async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
             [Limit::new(name, algorithm).by(user_key())]
         };
         let name = windows(1)[index].0;
-        let rules = LiveRules::new(of(100));
+        let rules = LiveLimits::new(of(100));
         let limits = by(&rules, &shop);
         let app = app(limits.clone());
         let eighty = crate::app(limits.cost_by(|_| 80));
@@ -60,7 +60,7 @@ async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
 /// Whoever gives single keys another size has no need to look out for switches.
 async fn overrides_are_of_the_limit_that_there_is(shop: Shop) {
     let hourly = || Limit::new("limit", FixedWindow::per_hour(3)).by(user_key());
-    let rules = LiveRules::new([hourly().overridable()]);
+    let rules = LiveLimits::new([hourly().overridable()]);
     let limits = by(&rules, &shop);
     let app = app(limits.clone());
     let overrides = limits.overrides("limit").unwrap();
@@ -82,7 +82,7 @@ async fn overrides_are_of_the_limit_that_there_is(shop: Shop) {
 }
 
 async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop) {
-    let rules = LiveRules::new([daily("a", 3), daily("b", 9)]);
+    let rules = LiveLimits::new([daily("a", 3), daily("b", 9)]);
     let app = app(by(&rules, &shop));
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2), ("b", 8)]));
     rules.replace([daily("b", 9)]).unwrap();
@@ -99,7 +99,7 @@ async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop)
 }
 
 async fn another_algorithm_or_period_begins_anew(shop: Shop) {
-    let rules = LiveRules::new([daily("a", 3)]);
+    let rules = LiveLimits::new([daily("a", 3)]);
     let app = app(by(&rules, &shop));
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
     rules.replace([Limit::new("a", FixedWindow::per_hour(3)).by(user_key())]).unwrap();
@@ -123,7 +123,7 @@ async fn another_way_to_count_begins_anew(shop: Shop) {
     for (index, (one, other)) in pairs.into_iter().enumerate() {
         let of = |algorithm: Algorithm| [Limit::new(format!("a{index}"), algorithm).by(user_key())];
         let name = format!("a{index}");
-        let rules = LiveRules::new(of(one));
+        let rules = LiveLimits::new(of(one));
         let app = app(by(&rules, &shop));
         assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
         rules.replace(of(other)).unwrap();
@@ -137,8 +137,8 @@ async fn another_way_to_count_begins_anew(shop: Shop) {
 async fn a_penalty_moves_to_another_limit(shop: Shop) {
     let a = || Limit::new("a", FixedWindow::per_day(1_000)).by(user_key());
     let b = || Limit::new("b", LeakyBucket::new(1, 1, Duration::from_millis(50))).by(user_key());
-    let penalty = Penalty::after(1, DAY).refused_for(DAY);
-    let rules = LiveRules::new([a(), b().penalty(penalty)]);
+    let penalty = Penalty::after(1, DAY).locked_out_for(DAY);
+    let rules = LiveLimits::new([a(), b().penalty(penalty)]);
     let app = app(by(&rules, &shop));
     assert!(!visit(&app, "/", "ann").await.is_refused());
     for _ in 0..2 {
@@ -153,7 +153,7 @@ async fn a_penalty_moves_to_another_limit(shop: Shop) {
 async fn a_late_refund_changes_no_rate(shop: Shop) {
     let hour = Duration::from_secs(3_600);
     let of = |amount| [Limit::new("a", TokenBucket::new(10, amount, hour).at_intervals()).by(user_key())];
-    let rules = LiveRules::new(of(10));
+    let rules = LiveLimits::new(of(10));
     let limits = by(&rules, &shop);
     let (inside, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (told, goes) = (inside.clone(), go.clone());
@@ -183,7 +183,7 @@ async fn a_late_refund_changes_no_rate(shop: Shop) {
 }
 
 async fn there_may_be_no_limits_for_a_while(shop: Shop) {
-    let rules = LiveRules::new([]);
+    let rules = LiveLimits::new([]);
     let app = app(by(&rules, &shop));
     for _ in 0..3 {
         let answer = visit(&app, "/", "ann").await;
@@ -200,7 +200,7 @@ async fn there_may_be_no_limits_for_a_while(shop: Shop) {
 async fn the_layers_settings_stay(shop: Shop) {
     use tower_ratelimit::{HeaderStyle, Reset};
 
-    let rules = LiveRules::new([daily("a", 9)]);
+    let rules = LiveLimits::new([daily("a", 9)]);
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds)];
     let told = app(by(&rules, &shop).headers(styles).cost_by(|_| 2).problem_json());
     let shadow = app(by(&rules, &shop).shadow());
@@ -220,7 +220,7 @@ async fn the_layers_settings_stay(shop: Shop) {
 }
 
 async fn a_layer_that_was_used_can_still_be_told_otherwise(shop: Shop) {
-    let rules = LiveRules::new([daily("a", 9)]);
+    let rules = LiveLimits::new([daily("a", 9)]);
     let mut limits = by(&rules, &shop);
     let served = |limits: &RateLimitLayer| limits.layer(Router::new().route("/", get(|| async {})));
     let service = served(&limits);

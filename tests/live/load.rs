@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tower_ratelimit::{Event, FixedWindow, Limit, LiveRules, RedisConfig, RequestHead, key};
+use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RedisConfig, RequestHead, key};
 
 use crate::shop::{Shop, get, on_both, user_key};
 use crate::{app, by};
@@ -34,7 +34,7 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
         shop.store = Arc::new(patient.connect().await.expect("a connection").clock(shop.clock.clone()));
     }
     let first = Arc::new(());
-    let rules = LiveRules::new(set(0, &first));
+    let rules = LiveLimits::new(set(0, &first));
     let mut tokens: Vec<Weak<()>> = vec![Arc::downgrade(&first)];
     drop(first);
     let limits = by(&rules, &shop).observe(|event| {

@@ -29,11 +29,11 @@ use answer::Answer;
 use axum::Router;
 use axum::routing::get;
 use shop::Shop;
-use tower_ratelimit::{CircuitBreaker, LiveRules, RateLimitLayer};
+use tower_ratelimit::{CircuitBreaker, LiveLimits, RateLimitLayer};
 
 /// A layer by these rules on the shop's store, for which it waits however long it takes.
-fn by(rules: &LiveRules, shop: &Shop) -> RateLimitLayer {
-    RateLimitLayer::by_rules(rules)
+fn by(rules: &LiveLimits, shop: &Shop) -> RateLimitLayer {
+    RateLimitLayer::with_live_limits(rules)
         .store(shop.store.clone())
         .deadline(Duration::from_secs(30))
         .circuit_breaker(CircuitBreaker::off())

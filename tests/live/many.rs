@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderValue, StatusCode};
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{FixedWindow, Limit, LiveRules, RateLimitLayer, key};
+use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, key};
 
 use crate::answer::ask;
 use crate::shop::{Shop, get, on_both, visit};
@@ -41,7 +41,7 @@ fn counting() -> (Extractors, Arc<AtomicUsize>) {
 async fn a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one(shop: Shop) {
     let (extractors, count) = counting();
     let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
-    let rules = LiveRules::new(limits(700));
+    let rules = LiveLimits::new(limits(700));
     let live = app(by(&rules, &shop));
     // Those of a layer that does not change are found in the same way.
     let fixed = app(shop.limits(limits(700)));
@@ -77,7 +77,7 @@ async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(shop: Shop) {
                 limit
             }
         });
-        let rules = LiveRules::new(limits);
+        let rules = LiveLimits::new(limits);
         let app = app(by(&rules, &shop));
         let mut request = get("/", "u3");
         request.headers_mut().insert("x-other", HeaderValue::from_static("o"));
@@ -128,10 +128,10 @@ fn at_most_64_may_apply_to_one_request() {
         Rules::from_yaml(&(yaml + more)).unwrap().limits(&Extractors::new()).unwrap()
     };
     assert_eq!(keys(64, "").len(), 128);
-    assert!(LiveRules::try_new(keys(64, "")).is_ok());
+    assert!(LiveLimits::try_new(keys(64, "")).is_ok());
     assert!(RateLimitLayer::try_new(keys(64, "")).is_ok());
     let refused = "65 limits for one request are too many: use at most 64";
-    assert_eq!(LiveRules::try_new(keys(65, "")).unwrap_err().to_string(), refused);
+    assert_eq!(LiveLimits::try_new(keys(65, "")).unwrap_err().to_string(), refused);
     assert_eq!(RateLimitLayer::try_new(keys(65, "")).unwrap_err().to_string(), refused);
     let within = "- key: header.h0
   value: y
@@ -139,11 +139,11 @@ fn at_most_64_may_apply_to_one_request() {
   - { key: header.a, rate_limit: { unit: day, requests_per_unit: 9 } }
   - { key: header.b, rate_limit: { unit: day, requests_per_unit: 9 } }
 ";
-    assert_eq!(LiveRules::try_new(keys(64, within)).unwrap_err().to_string(), refused);
+    assert_eq!(LiveLimits::try_new(keys(64, within)).unwrap_err().to_string(), refused);
     // What is left out does not count.
-    assert!(LiveRules::try_new(keys(64, within).into_iter().take(129)).is_ok());
+    assert!(LiveLimits::try_new(keys(64, within).into_iter().take(129)).is_ok());
     // Nor does it count twice what only one of them can be.
-    assert!(LiveRules::try_new(keys(63, within)).is_ok());
+    assert!(LiveLimits::try_new(keys(63, within)).is_ok());
 }
 
 /// Where the server does not say whose request it is, all that share a bucket then would.
@@ -155,7 +155,7 @@ fn limits_that_share_a_bucket_without_a_value_count_together() {
         let yaml = (0..65).map(of).collect::<String>();
         Rules::from_yaml(&format!("domain: d\ndescriptors:\n{yaml}")).unwrap().limits(&Extractors::new()).unwrap()
     };
-    assert!(LiveRules::try_new(yaml("skip")).is_ok());
-    assert!(LiveRules::try_new(yaml("deny")).is_ok());
-    assert!(LiveRules::try_new(yaml("share")).is_err());
+    assert!(LiveLimits::try_new(yaml("skip")).is_ok());
+    assert!(LiveLimits::try_new(yaml("reject")).is_ok());
+    assert!(LiveLimits::try_new(yaml("share")).is_err());
 }

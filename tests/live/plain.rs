@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tower_ratelimit::{CircuitBreaker, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveRules, StoreErrorKind};
+use tower_ratelimit::{CircuitBreaker, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, StoreErrorKind};
 
 use crate::shop::{Shop, on_both};
 
-fn limiter(rules: &LiveRules, shop: &Shop) -> Limiter {
-    Limiter::by_rules(rules)
+fn limiter(rules: &LiveLimits, shop: &Shop) -> Limiter {
+    Limiter::with_live_limits(rules)
         .store(shop.store.clone())
         .deadline(std::time::Duration::from_secs(30))
         .circuit_breaker(CircuitBreaker::off())
@@ -18,7 +18,7 @@ fn daily(name: &str, tokens: u32) -> Limit {
 }
 
 async fn a_limiter_goes_by_the_rules_that_there_are(shop: Shop) {
-    let rules = LiveRules::new([daily("a", 10)]);
+    let rules = LiveLimits::new([daily("a", 10)]);
     let limiter = limiter(&rules, &shop);
     assert!(limiter.acquire("ann", 8).await.unwrap().is_allowed());
     assert!(!limiter.acquire("ann", 3).await.unwrap().is_allowed());
@@ -35,7 +35,7 @@ async fn a_limiter_goes_by_the_rules_that_there_are(shop: Shop) {
 }
 
 async fn charges_for_limits_that_were_replaced_by_more_are_an_error(shop: Shop) {
-    let rules = LiveRules::new([daily("a", 10)]);
+    let rules = LiveLimits::new([daily("a", 10)]);
     let limiter = limiter(&rules, &shop);
     assert!(limiter.acquire_each("ann", &[1]).await.unwrap().is_allowed());
     rules.replace([daily("a", 10), daily("b", 10)]).unwrap();
@@ -47,7 +47,7 @@ async fn charges_for_limits_that_were_replaced_by_more_are_an_error(shop: Shop) 
 }
 
 async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(shop: Shop) {
-    let rules = LiveRules::new([daily("a", 10), daily("b", 10)]);
+    let rules = LiveLimits::new([daily("a", 10), daily("b", 10)]);
     let limiter = limiter(&rules, &shop);
     let receipt = limiter.acquire("ann", 4).await.unwrap().into_receipt();
     // Elsewhere, of another size, and without the other.
@@ -64,7 +64,7 @@ async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(shop: Sh
 /// Whoever waits does so by the rules that there were when it came.
 async fn who_waits_gives_back_by_the_rules_that_it_came_with(shop: Shop) {
     let queue = || Limit::new("queue", LeakyBucketQueue::per_day(1).waiting(9));
-    let rules = LiveRules::new([queue()]);
+    let rules = LiveLimits::new([queue()]);
     let limiter = Arc::new(limiter(&rules, &shop));
     assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     let left = async || limiter.peek("ann", 0).await.unwrap().outcomes()[0].remaining();

@@ -6,7 +6,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
-use tower_ratelimit::{FixedWindow, Limit, LiveRules, Permit, key};
+use tower_ratelimit::{FixedWindow, Limit, LiveLimits, Permit, key};
 
 use crate::shop::{Shop, on_both, user_key, visit};
 use crate::{are, by, left};
@@ -20,13 +20,13 @@ fn new() -> Vec<Limit> {
     vec![Limit::new("new", FixedWindow::per_day(50)).by(key::header("x-user")), old().shadow()]
 }
 
-async fn replace(State(rules): State<LiveRules>, request: Request, next: Next) -> Response {
+async fn replace(State(rules): State<LiveLimits>, request: Request, next: Next) -> Response {
     rules.replace(new()).expect("they fit");
     next.run(request).await
 }
 
 async fn a_route_charges_the_rest_by_the_rules_that_the_router_went_by(shop: Shop) {
-    let rules = LiveRules::new([old()]);
+    let rules = LiveLimits::new([old()]);
     let limits = by(&rules, &shop);
     let app = Router::new()
         .route("/", get(|| async {}))
@@ -42,14 +42,14 @@ async fn a_route_charges_the_rest_by_the_rules_that_the_router_went_by(shop: Sho
 }
 
 async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(shop: Shop) {
-    let rules = LiveRules::new([old()]);
+    let rules = LiveLimits::new([old()]);
     let limits = by(&rules, &shop);
     let app = Router::new()
         .route("/big", get(|| async {}).route_layer(limits.cost(50)))
         .route("/", get(|| async {}).route_layer(limits.cost(60)))
         .layer(from_fn_with_state(
             rules.clone(),
-            async |State(rules): State<LiveRules>, request: Request, next: Next| {
+            async |State(rules): State<LiveLimits>, request: Request, next: Next| {
                 // Under the new rules there is room.
                 rules.replace([Limit::new("old", FixedWindow::per_day(1_000)).by(user_key())]).expect("they fit");
                 next.run(request).await
@@ -67,7 +67,7 @@ async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(sho
 
 /// As without switches: the same limiter, passed twice at the same cost, charges twice.
 async fn a_limiter_that_is_passed_twice_charges_twice(shop: Shop) {
-    let rules = LiveRules::new([old()]);
+    let rules = LiveLimits::new([old()]);
     let limits = by(&rules, &shop);
     let other = limits.cost(3);
     let app = Router::new()
@@ -85,7 +85,7 @@ async fn a_limiter_that_is_passed_twice_charges_twice(shop: Shop) {
 
 /// The handler has the rules replaced before it does what it does with its permit.
 async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(shop: Shop) {
-    async fn settle(State(rules): State<LiveRules>, permit: Permit) -> Result<String, StatusCode> {
+    async fn settle(State(rules): State<LiveLimits>, permit: Permit) -> Result<String, StatusCode> {
         let fails = |_| StatusCode::SERVICE_UNAVAILABLE;
         rules.replace(new()).expect("they fit");
         assert!(permit.charge(7).await.map_err(fails)?.is_allowed());
@@ -95,11 +95,11 @@ async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(shop: Shop)
         assert!(permit.limit("new").is_none());
         Ok(names.join(" "))
     }
-    async fn refund(State(rules): State<LiveRules>, permit: Permit) -> Result<(), StatusCode> {
+    async fn refund(State(rules): State<LiveLimits>, permit: Permit) -> Result<(), StatusCode> {
         rules.replace(new()).expect("they fit");
         permit.refund().await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
     }
-    let rules = LiveRules::new([old()]);
+    let rules = LiveLimits::new([old()]);
     let app = Router::new().route("/settle", get(settle)).route("/refund", get(refund)).with_state(rules.clone());
     let app = app.layer(by(&rules, &shop).permits());
     let answer = visit(&app, "/settle", "ann").await;
@@ -114,7 +114,7 @@ async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(shop: Shop)
 
 async fn a_response_counts_by_the_rules_that_its_request_was_let_in_with(shop: Shop) {
     let counted = old().count_if(|response| response.status == StatusCode::UNAUTHORIZED);
-    let rules = LiveRules::new([counted]);
+    let rules = LiveLimits::new([counted]);
     let app = Router::new().route("/", get(|| async {}));
     let app = app.layer(from_fn_with_state(rules.clone(), replace)).layer(by(&rules, &shop));
     visit(&app, "/", "ann").await;

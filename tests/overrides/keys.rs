@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::routing::get;
 use http::{Method, Request};
 use tower_ratelimit::key::{self, Key, KeyExtractor, PeerAddr, TrustedProxies};
-use tower_ratelimit::{FixedWindow, Limit, MissingKey, RateLimitLayer};
+use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer};
 
 use crate::answer::ask;
 use crate::place::{Place, everywhere};
@@ -146,7 +146,7 @@ async fn what_has_no_key_is_named_too() {
     })
     .await;
     everywhere(async |place| {
-        let shared = daily().by(key::header("x-api-key")).on_missing_key(MissingKey::Share);
+        let shared = daily().by(key::header("x-api-key")).on_missing_key(OnMissingKey::Share);
         is_of(place, "shared", shared, key::Shared, &[&(), &""]).await;
     })
     .await;

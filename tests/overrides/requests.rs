@@ -180,7 +180,7 @@ async fn settling_finds_the_room_that_there_is() {
         let daily = layer.overrides("daily").unwrap();
         let work = async |permit: Permit, body: String| {
             let settled = permit.settle(body.parse().unwrap()).await.unwrap();
-            format!("{} {}", settled.unpaid, settled.decision.outcomes()[0].remaining())
+            format!("{} {}", settled.shortfall, settled.decision.outcomes()[0].remaining())
         };
         let app = Router::new().route("/", put(work)).layer(layer);
         let settle = async |actual: &str| {

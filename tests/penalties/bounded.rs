@@ -16,7 +16,7 @@ fn store(keys: usize) -> (std::sync::Arc<MemoryStore>, ManualClock) {
 fn a_flood_lifts_no_refusal() {
     let (store, clock) = store(1_000);
     let limit = Limit::new("bucket", TokenBucket::new(10, 10, Duration::from_secs(1)));
-    let limiter = Limiter::new([limit.penalty(Penalty::after(2, MINUTE).refused_for(DAY))]).store(store.clone());
+    let limiter = Limiter::new([limit.penalty(Penalty::after(2, MINUTE).locked_out_for(DAY))]).store(store.clone());
     let ask = |key: &str, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
     let refused: Vec<String> = (0..100).map(|n| format!("refused {n}")).collect();
     for key in &refused {
@@ -39,7 +39,7 @@ fn a_flood_lifts_no_refusal() {
 #[test]
 fn a_flood_of_denials_stays_bounded() {
     let (store, _) = store(1_000);
-    let limit = Limit::new("window", FixedWindow::new(2, DAY)).penalty(Penalty::after(100, DAY).refused_for(DAY));
+    let limit = Limit::new("window", FixedWindow::new(2, DAY)).penalty(Penalty::after(100, DAY).locked_out_for(DAY));
     let limiter = Limiter::new([limit]).store(store.clone());
     let ask = |key: &str, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
     for _ in 0..100 {
@@ -60,7 +60,7 @@ fn a_flood_of_denials_stays_bounded() {
 fn a_strike_does_not_displace_what_denies() {
     for keys in [1, 2] {
         let (store, _) = store(keys);
-        let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(2, DAY).refused_for(DAY));
+        let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(2, DAY).locked_out_for(DAY));
         let limiter = Limiter::new([limit]).store(store.clone());
         let ask = || limiter.acquire("key", 1).into_ready().unwrap().unwrap();
         assert!(ask().is_allowed());
@@ -76,7 +76,7 @@ fn a_strike_does_not_displace_what_denies() {
 #[test]
 fn what_is_not_kept_is_not_told() {
     let (store, clock) = store(1);
-    let limit = Limit::new("one", FixedWindow::new(1, MINUTE)).penalty(Penalty::after(1, DAY).refused_for(DAY));
+    let limit = Limit::new("one", FixedWindow::new(1, MINUTE)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
     let limiter = Limiter::new([limit]).store(store);
     let ask = || limiter.acquire("key", 1).into_ready().unwrap().unwrap();
     assert!(ask().is_allowed());
@@ -96,7 +96,7 @@ fn strikes_count_while_the_store_is_full_of_denied_keys() {
     (0..2 * KEYS).for_each(deny);
     assert_eq!(store.keys(), KEYS as usize);
     let limit = Limit::new("second", FixedWindow::new(1, Duration::from_secs(1)));
-    let limiter = Limiter::new([limit.penalty(Penalty::after(3, MINUTE).refused_for(DAY))]).store(store.clone());
+    let limiter = Limiter::new([limit.penalty(Penalty::after(3, MINUTE).locked_out_for(DAY))]).store(store.clone());
     let mut admitted = 0;
     for request in 0..60 {
         admitted += u32::from(limiter.acquire("client", 1).into_ready().unwrap().unwrap().is_allowed());
@@ -121,7 +121,7 @@ fn what_means_nothing_any_more_is_gone() {
         }
     }
     assert_eq!(store.keys(), 200);
-    let penalised = limiter(limit().penalty(Penalty::after(2, MINUTE).refused_for(MINUTE)));
+    let penalised = limiter(limit().penalty(Penalty::after(2, MINUTE).locked_out_for(MINUTE)));
     for n in 0..200 {
         let _ = penalised.acquire(n, 1).into_ready().unwrap().unwrap();
     }
@@ -137,7 +137,7 @@ fn what_means_nothing_any_more_is_gone() {
 /// What can never pass leaves nothing behind that keeps its place before others.
 #[tokio::test]
 async fn a_flood_of_hopeless_requests_displaces_nobody() {
-    let limit = Limit::new("limit", FixedWindow::per_day(10)).penalty(Penalty::after(1, DAY).refused_for(DAY));
+    let limit = Limit::new("limit", FixedWindow::per_day(10)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
     let limiter = Limiter::new([limit]).store(MemoryStore::new().max_keys(1_000));
     for victim in 0..100 {
         assert!(limiter.acquire(("victim", victim), 9).await.unwrap().is_allowed());

@@ -10,7 +10,7 @@ use crate::place::{DAY, MICRO, MINUTE, One, SECOND, everywhere, teller};
 async fn the_nth_strike_begins_a_refusal_of_exactly_that_long() {
     everywhere(async |place| {
         // One token a second: for most of a refusal there would be room.
-        let penalty = Penalty::after(3, MINUTE).refused_for(10 * SECOND);
+        let penalty = Penalty::after(3, MINUTE).locked_out_for(10 * SECOND);
         let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]);
         let ask = async || limiter.acquire("key", 1).await.unwrap();
         assert!(ask().await.is_allowed());
@@ -45,7 +45,7 @@ async fn the_nth_strike_begins_a_refusal_of_exactly_that_long() {
 #[tokio::test]
 async fn strikes_count_together_within_a_span_that_begins_with_the_first() {
     everywhere(async |place| {
-        let one = One::spent(place, Penalty::after(3, MINUTE).refused_for(SECOND)).await;
+        let one = One::spent(place, Penalty::after(3, MINUTE).locked_out_for(SECOND)).await;
         one.strike().await;
         place.advance(30 * SECOND);
         one.strike().await;
@@ -67,7 +67,7 @@ async fn strikes_count_together_within_a_span_that_begins_with_the_first() {
 async fn each_refusal_is_twice_as_long_up_to_the_longest() {
     everywhere(async |place| {
         let (told, tell) = teller();
-        let penalty = Penalty::after(1, MINUTE).refused_for(SECOND).doubling_up_to(5 * SECOND);
+        let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(5 * SECOND);
         let mut one = One::spent(place, penalty).await;
         one.limiter = one.limiter.observe(tell);
         for seconds in [1, 2, 4, 5, 5, 5] {
@@ -81,7 +81,7 @@ async fn each_refusal_is_twice_as_long_up_to_the_longest() {
 #[tokio::test]
 async fn a_level_is_remembered_for_as_long_as_the_refusal_was() {
     everywhere(async |place| {
-        let penalty = Penalty::after(1, MINUTE).refused_for(SECOND).doubling_up_to(MINUTE);
+        let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE);
         let one = One::spent(place, penalty).await;
         one.begin(SECOND).await;
         place.advance(SECOND - MICRO);
@@ -97,7 +97,8 @@ async fn a_level_is_remembered_for_as_long_as_the_refusal_was() {
 #[tokio::test]
 async fn how_long_it_is_remembered_is_for_choice() {
     everywhere(async |place| {
-        let penalty = Penalty::after(2, MINUTE).refused_for(SECOND).doubling_up_to(MINUTE).remembered_for(10 * SECOND);
+        let penalty =
+            Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE).remembered_for(10 * SECOND);
         let one = One::spent(place, penalty).await;
         one.strike().await;
         one.begin(SECOND).await;
@@ -128,7 +129,7 @@ async fn strikes_and_level_are_forgotten_each_at_its_time() {
             (10, 10, 10 * SECOND - MICRO, Some(2)),
             (10, 10, 10 * SECOND, None),
         ] {
-            let penalty = Penalty::after(2, within * SECOND).refused_for(SECOND).doubling_up_to(MINUTE);
+            let penalty = Penalty::after(2, within * SECOND).locked_out_for(SECOND).doubling_up_to(MINUTE);
             let one = One::spent(place, penalty.remembered_for(kept * SECOND)).await;
             one.strike().await;
             one.begin(SECOND).await;
@@ -147,7 +148,7 @@ async fn strikes_and_level_are_forgotten_each_at_its_time() {
 #[tokio::test]
 async fn what_is_told_of_a_reset_is_when_all_is_forgotten() {
     everywhere(async |place| {
-        let penalty = Penalty::after(2, 10 * MINUTE).refused_for(SECOND).remembered_for(MINUTE);
+        let penalty = Penalty::after(2, 10 * MINUTE).locked_out_for(SECOND).remembered_for(MINUTE);
         let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]);
         let reset_after = async || limiter.peek("key", 0).await.unwrap().outcomes()[0].reset_after();
         assert_eq!(reset_after().await, Duration::ZERO);
@@ -169,7 +170,7 @@ async fn what_is_told_of_a_reset_is_when_all_is_forgotten() {
 async fn only_what_this_limit_denies_is_a_strike() {
     everywhere(async |place| {
         let (told, tell) = teller();
-        let penalty = Penalty::after(2, MINUTE).refused_for(MINUTE);
+        let penalty = Penalty::after(2, MINUTE).locked_out_for(MINUTE);
         let limiter = place.limiter([
             Limit::new("small", FixedWindow::new(1, DAY)),
             Limit::new("large", FixedWindow::new(5, DAY)).penalty(penalty),
@@ -199,7 +200,7 @@ async fn only_what_this_limit_denies_is_a_strike() {
 #[tokio::test]
 async fn who_is_refused_takes_nothing_from_other_limits() {
     everywhere(async |place| {
-        let penalty = Penalty::after(1, MINUTE).refused_for(MINUTE);
+        let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
         let limiter = place.limiter([
             Limit::new("large", FixedWindow::new(100, DAY)),
             Limit::new("strict", TokenBucket::new(1, 1, SECOND)).penalty(penalty),
@@ -251,7 +252,7 @@ async fn it_is_of_one_key_under_one_limit() {
 #[tokio::test]
 async fn the_longer_wait_counts_where_the_limit_says_one() {
     everywhere(async |place| {
-        let one = One::spent(place, Penalty::after(1, MINUTE).refused_for(MINUTE)).await;
+        let one = One::spent(place, Penalty::after(1, MINUTE).locked_out_for(MINUTE)).await;
         let begun = one.ask().await;
         assert!(begun.is_penalty());
         assert_eq!((begun.retry_after(), begun.outcomes()[0].more_after()), (Some(DAY), Some(DAY)));
@@ -271,7 +272,7 @@ async fn the_longer_wait_counts_where_the_limit_says_one() {
 async fn a_reset_forgets_it_and_a_refund_does_not() {
     everywhere(async |place| {
         let limiter = place.limiter([Limit::new("one", FixedWindow::new(1, DAY))
-            .penalty(Penalty::after(2, MINUTE).refused_for(SECOND).doubling_up_to(MINUTE))]);
+            .penalty(Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE))]);
         let ask = async || limiter.acquire("key", 1).await.unwrap();
         let receipt = ask().await.into_receipt();
         assert!(!ask().await.is_penalty());
@@ -313,7 +314,7 @@ async fn a_limit_in_the_shadow_has_none() {
 #[tokio::test]
 async fn soft_limits_and_queues_have_them_too() {
     everywhere(async |place| {
-        let penalty = Penalty::after(1, MINUTE).refused_for(MINUTE);
+        let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
         let soft = place.limiter([Limit::new("soft", FixedWindow::new(2, DAY)).soft(50).penalty(penalty)]);
         for _ in 0..3 {
             assert!(soft.acquire("key", 1).await.unwrap().is_allowed(), "overage is room");
@@ -334,7 +335,7 @@ async fn soft_limits_and_queues_have_them_too() {
 #[tokio::test]
 async fn a_clock_that_steps_back_shortens_nothing() {
     everywhere(async |place| {
-        let one = One::spent(place, Penalty::after(2, MINUTE).refused_for(MINUTE)).await;
+        let one = One::spent(place, Penalty::after(2, MINUTE).locked_out_for(MINUTE)).await;
         place.advance(10 * MINUTE);
         let at = place.now();
         one.strike().await;
@@ -397,4 +398,4 @@ fn a_penalty_after_nothing_panics() {
 }
 
 /// In a constant, too.
-const _: Penalty = Penalty::after(5, MINUTE).refused_for(SECOND).doubling_up_to(DAY).remembered_for(DAY);
+const _: Penalty = Penalty::after(5, MINUTE).locked_out_for(SECOND).doubling_up_to(DAY).remembered_for(DAY);

@@ -1,7 +1,7 @@
 //! While a store fails, this process keeps penalties of its own.
 
 use tokio::time::advance;
-use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, OnStoreError, Penalty, Share, Store, StoreError};
 
 use crate::place::{DAY, MICRO, MINUTE, SECOND, teller};
@@ -15,27 +15,27 @@ impl Store for Broken {
         KeyHasher::with_secret([0; 16])
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(Err(StoreError::new("broken")))
+    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Err(StoreError::new("broken")))
     }
 
-    fn peek(&self, _: &[Charge<'_>]) -> Answer<Decision> {
-        Answer::ready(Err(StoreError::new("broken")))
+    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Err(StoreError::new("broken")))
     }
 
-    fn refund(&self, _: &[Refund<'_>]) -> Answer<()> {
-        Answer::ready(Err(StoreError::new("broken")))
+    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
+        StoreFuture::ready(Err(StoreError::new("broken")))
     }
 
-    fn reset(&self, _: &[(&std::sync::Arc<Terms>, KeyHash)]) -> Answer<()> {
-        Answer::ready(Err(StoreError::new("broken")))
+    fn reset(&self, _: &[(&std::sync::Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        StoreFuture::ready(Err(StoreError::new("broken")))
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn penalties_are_kept_locally() {
     let (told, tell) = teller();
-    let limit = Limit::new("one", FixedWindow::new(4, DAY)).penalty(Penalty::after(2, MINUTE).refused_for(MINUTE));
+    let limit = Limit::new("one", FixedWindow::new(4, DAY)).penalty(Penalty::after(2, MINUTE).locked_out_for(MINUTE));
     let limiter =
         Limiter::new([limit]).store(Broken).observe(tell).on_store_error(OnStoreError::DecideLocally(Share::one_of(4)));
     let ask = async || limiter.acquire("key", 1).await.unwrap();

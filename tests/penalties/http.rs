@@ -29,7 +29,7 @@ fn told(told: &Told) -> Vec<String> {
 #[tokio::test]
 async fn clients_are_told_how_long_they_are_refused() {
     everywhere(async |place| {
-        let penalty = Penalty::after(2, MINUTE).refused_for(90 * SECOND).doubling_up_to(DAY);
+        let penalty = Penalty::after(2, MINUTE).locked_out_for(90 * SECOND).doubling_up_to(DAY);
         let limit = Limit::new("burst", TokenBucket::new(1, 1, SECOND)).by(key::header("x-user")).penalty(penalty);
         let (limits, events) = layer(place, [limit]);
         let limits = limits.headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)]);
@@ -86,11 +86,11 @@ async fn a_handlers_charges_count_settling_does_not_and_a_reset_forgets() {
         let limit = Limit::new("tokens", FixedWindow::new(10, DAY)).by(key::header("x-user"));
         let (limits, events) = layer(place, [limit.penalty(Penalty::after(2, DAY))]);
         let settle = get(async |permit: Permit| {
-            let mut unpaid = 0;
+            let mut shortfall = 0;
             for _ in 0..4 {
-                unpaid = permit.settle(100).await.unwrap().unpaid;
+                shortfall = permit.settle(100).await.unwrap().shortfall;
             }
-            unpaid.to_string()
+            shortfall.to_string()
         });
         let charge = get(async |permit: Permit| permit.charge(100).await.unwrap().is_penalty().to_string());
         let reset = get(async |permit: Permit| permit.reset().await.unwrap());

@@ -100,7 +100,7 @@ pub(crate) struct Oracle {
     models: Vec<Model>,
 }
 
-fn now_of(answer: tower_ratelimit::store::Answer<Decision>) -> Decision {
+fn now_of(answer: tower_ratelimit::store::StoreFuture<Decision>) -> Decision {
     answer.into_ready().expect("memory answers at once").unwrap()
 }
 

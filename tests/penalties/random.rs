@@ -60,7 +60,7 @@ impl Setting {
         let limit = |index: usize| match self.limits[index].penalty {
             None => self.bare(index),
             Some(Spans { denials, within, first, longest, kept }) => {
-                let penalty = Penalty::after(denials, within).refused_for(first).doubling_up_to(longest);
+                let penalty = Penalty::after(denials, within).locked_out_for(first).doubling_up_to(longest);
                 self.bare(index).penalty(kept.map_or(penalty, |kept| penalty.remembered_for(kept)))
             }
         };

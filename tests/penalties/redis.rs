@@ -32,7 +32,7 @@ fn one(penalty: Penalty) -> Limit {
 async fn denials_are_counted_until_the_refusal_which_is_remembered() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
-    let limiter = limiter(store, one(Penalty::after(5, DAY).refused_for(DAY)));
+    let limiter = limiter(store, one(Penalty::after(5, DAY).locked_out_for(DAY)));
     let ask = async || limiter.acquire("key", 1).await.unwrap();
     let before = calls(&server, "evalsha");
     assert!(ask().await.is_allowed());
@@ -56,7 +56,7 @@ async fn a_remembered_refusal_ends_when_it_ends() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
     let limit = Limit::new("bucket", TokenBucket::new(1, 1, Duration::from_millis(10)));
-    let limiter = limiter(store, limit.penalty(Penalty::after(1, SECOND).refused_for(Duration::from_secs(3))));
+    let limiter = limiter(store, limit.penalty(Penalty::after(1, SECOND).locked_out_for(Duration::from_secs(3))));
     let ask = async || limiter.acquire("key", 1).await.unwrap();
     while !ask().await.is_penalty() {}
     let mut told = 0;
@@ -77,7 +77,7 @@ async fn a_remembered_refusal_ends_when_it_ends() {
 #[tokio::test]
 async fn processes_count_together() {
     let server = RedisServer::start();
-    let limit = one(Penalty::after(4, DAY).refused_for(DAY));
+    let limit = one(Penalty::after(4, DAY).locked_out_for(DAY));
     let limiters = [limiter(store(&server).await, limit.clone()), limiter(store(&server).await, limit)];
     assert!(limiters[0].acquire("key", 1).await.unwrap().is_allowed());
     for n in 0..3 {
@@ -95,7 +95,7 @@ async fn of_many_at_once_one_begins_it() {
     let server = RedisServer::start();
     let began = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let noted = began.clone();
-    let limiter = limiter(store(&server).await, one(Penalty::after(20, DAY).refused_for(DAY)));
+    let limiter = limiter(store(&server).await, one(Penalty::after(20, DAY).locked_out_for(DAY)));
     let limiter = limiter.observe(move |event| {
         if let tower_ratelimit::Event::PenaltyBegan { .. } = event {
             noted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -121,7 +121,7 @@ async fn a_limit_without_a_penalty_costs_nothing_more() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::ZERO);
     let plain = limiter(store.clone(), Limit::new("plain", FixedWindow::new(1, 366 * DAY)));
-    let penalised = limiter(store, one(Penalty::after(5, MINUTE).refused_for(MINUTE)));
+    let penalised = limiter(store, one(Penalty::after(5, MINUTE).locked_out_for(MINUTE)));
     let keys = || server.ask::<Vec<String>>(cmd("KEYS").arg("*"));
     let spent = async |limiter: &Limiter| {
         let before = (calls(&server, "get"), calls(&server, "set"), calls(&server, "evalsha"));
@@ -177,7 +177,7 @@ async fn another_limits_denials_are_remembered_and_hide_no_strike() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
     let small = Limit::new("small", FixedWindow::new(1, 366 * DAY));
-    let large = Limit::new("large", FixedWindow::new(5, 366 * DAY)).penalty(Penalty::after(1, DAY).refused_for(DAY));
+    let large = Limit::new("large", FixedWindow::new(5, 366 * DAY)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
     let alone = limiter(store.clone(), large.clone());
     let limiter = Limiter::new([small, large]).store(store).deadline(Duration::from_secs(30));
     let limiter = limiter.circuit_breaker(CircuitBreaker::off());

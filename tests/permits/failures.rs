@@ -21,7 +21,7 @@ fn app(limits: RateLimitLayer) -> Router {
     let handler = async |permit: Permit, Path(actual): Path<u64>| {
         let by = permit.decision().decided_by();
         let Ok(settled) = permit.settle(actual).await else { return Err(StatusCode::BAD_GATEWAY) };
-        Ok(format!("{by:?} {}", settled.unpaid))
+        Ok(format!("{by:?} {}", settled.shortfall))
     };
     Router::new().route("/{actual}", get(handler)).layer(limits.permits())
 }

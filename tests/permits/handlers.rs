@@ -7,7 +7,7 @@ use axum::routing::get;
 use http::{Request, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
-    DecidedBy, FixedWindow, Limit, MissingKey, Permit, RateLimitLayer, SlidingLog, SlidingWindowCounter, TokenBucket,
+    DecidedBy, FixedWindow, Limit, OnMissingKey, Permit, RateLimitLayer, SlidingLog, SlidingWindowCounter, TokenBucket,
 };
 
 use crate::answer::ask;
@@ -89,12 +89,12 @@ async fn tokens_are_settled(shop: Shop) {
     let app = app(&limits, async |permit, actual| {
         let settled = permit.settle(actual).await.expect("it is settled");
         assert!(settled.decision.is_allowed());
-        settled.unpaid.to_string()
+        settled.shortfall.to_string()
     });
     let left = [("/30", "0", 970), ("/470", "0", 500), ("/100", "0", 400), ("/0", "0", 400), ("/950", "550", 0)];
-    for (requests_left, (path, unpaid, tokens_left)) in (95..100).rev().zip(left) {
+    for (requests_left, (path, shortfall, tokens_left)) in (95..100).rev().zip(left) {
         let answer = visit(&app, path, "ann").await;
-        assert_eq!(answer.body, unpaid, "{path}");
+        assert_eq!(answer.body, shortfall, "{path}");
         assert_eq!(answer.remaining_of("tokens"), tokens_left, "{path}");
         assert_eq!(answer.remaining_of("requests"), requests_left, "{path}");
         assert_eq!(shop.left(&tokens(), "ann").await, tokens_left, "{path}");
@@ -120,7 +120,7 @@ async fn settled_by_many_it_is_settled_once(shop: Shop) {
         let many =
             [(); 20].map(|()| permit.clone()).map(|permit| tokio::spawn(async move { permit.settle(actual).await }));
         for one in many {
-            assert_eq!(one.await.expect("it is done").expect("it is settled").unpaid, 0);
+            assert_eq!(one.await.expect("it is done").expect("it is settled").shortfall, 0);
         }
     });
     for (path, left) in [("/20", 980), ("/3", 977), ("/40", 937)] {
@@ -233,7 +233,7 @@ async fn a_window_that_is_over_gets_nothing_back(shop: Shop) {
 async fn a_route_with_a_cost_is_settled(shop: Shop) {
     let limits = shop.limits([hundred()]).permits();
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
-        permit.settle(actual).await.expect("it is settled").unpaid.to_string()
+        permit.settle(actual).await.expect("it is settled").shortfall.to_string()
     };
     let app = Router::new().route("/{actual}", get(settle).route_layer(limits.cost(10))).layer(limits);
     // The router charges 1, the route 9 more.
@@ -253,7 +253,7 @@ async fn each_limit_has_a_permit_of_its_own(shop: Shop) {
         assert!(requests.limit("tokens").is_none());
         assert_eq!(permit.decision().outcomes().len(), 2);
         assert!(requests.charge(9).await.expect("a decision").is_allowed());
-        assert_eq!(tokens.settle(more).await.expect("it is settled").unpaid, 0);
+        assert_eq!(tokens.settle(more).await.expect("it is settled").shortfall, 0);
         assert_eq!(tokens.decision().outcomes()[0].remaining(), 1_000 - more);
         tokens.refund().await.expect("a refund");
     });
@@ -296,12 +296,12 @@ async fn a_handler_and_its_response_give_back_once(shop: Shop) {
 
 async fn who_is_not_counted_has_a_permit(shop: Shop) {
     let limit = Limit::new("ten", FixedWindow::per_day(10)).by(tower_ratelimit::key::header("x-plan"));
-    let limits = shop.limits([limit.on_missing_key(MissingKey::Skip)]);
+    let limits = shop.limits([limit.on_missing_key(OnMissingKey::Skip)]);
     let app = app(&limits, async |permit: Permit, more| {
         assert!(permit.limit("ten").is_none());
         assert_eq!(permit.decision().decided_by(), DecidedBy::Nobody);
         assert!(permit.charge(more).await.expect("a decision").is_allowed());
-        assert_eq!(permit.settle(more).await.expect("it is settled").unpaid, 0);
+        assert_eq!(permit.settle(more).await.expect("it is settled").shortfall, 0);
         permit.refund().await.expect("a refund");
         permit.reset().await.expect("a reset");
     });

@@ -165,13 +165,13 @@ impl Run {
             Act::Settle(which, actual) => {
                 let Some((by, permit)) = one(which, &self.permits) else { return Ok(()) };
                 let paid = self.oracle.paid(by);
-                let unpaid = permit.settle(actual).await.unwrap().unpaid;
+                let shortfall = permit.settle(actual).await.unwrap().shortfall;
                 if actual <= paid {
-                    prop_assert_eq!(unpaid, 0);
+                    prop_assert_eq!(shortfall, 0);
                     self.oracle.give_back(by, paid - actual);
                 } else {
-                    prop_assert!(actual - unpaid - paid <= left, "{actual} but {unpaid} of {left} after {paid}");
-                    self.oracle.take(by, actual - unpaid - paid);
+                    prop_assert!(actual - shortfall - paid <= left, "{actual} but {shortfall} of {left} after {paid}");
+                    self.oracle.take(by, actual - shortfall - paid);
                 }
             }
             Act::Refund(which) => {

@@ -125,10 +125,10 @@ async fn only_limits_that_ask_are_given_back(shop: Shop) {
 async fn what_a_response_has_cost_is_settled(shop: Shop) {
     let tokens = Limit::new("tokens", LeakyBucket::per_day(1_000)).by(user_key());
     let settled = tokens.clone().cost(100).settle_by(|response| response.header("x-used")?.parse().ok());
-    let unpaid = Arc::new(Mutex::new(Vec::new()));
-    let noted = unpaid.clone();
+    let shortfall = Arc::new(Mutex::new(Vec::new()));
+    let noted = shortfall.clone();
     let limits = shop.limits([settled]).observe(move |event| {
-        if let Event::Unpaid { limit, tokens, .. } = event {
+        if let Event::Shortfall { limit, tokens, .. } = event {
             noted.lock().expect("nobody has panicked").push((limit.to_string(), *tokens));
         }
     });
@@ -139,7 +139,7 @@ async fn what_a_response_has_cost_is_settled(shop: Shop) {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK, "{path}");
         shop.comes_back(&tokens, "ann", left).await;
     }
-    let told = || unpaid.lock().expect("nobody has panicked").clone();
+    let told = || shortfall.lock().expect("nobody has panicked").clone();
     for _ in 0..2_000 {
         if told().is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;

@@ -19,10 +19,10 @@ on_both!(
     a_shadow_leaves_nothing_unpaid,
 );
 
-/// `/{n}` settles n tokens, and says what is unpaid.
+/// `/{n}` settles n tokens, and says what is shortfall.
 fn app(limits: &RateLimitLayer) -> Router {
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
-        permit.settle(actual).await.expect("it is settled").unpaid.to_string()
+        permit.settle(actual).await.expect("it is settled").shortfall.to_string()
     };
     Router::new().route("/{actual}", get(settle)).layer(limits.clone().permits())
 }
@@ -39,16 +39,16 @@ fn tokens_of_pro() -> Limit {
 
 async fn another_size_is_settled(shop: Shop) {
     let app = app(&shop.limits([tokens()]).cost(10));
-    for (path, unpaid, left) in [("/500", "0", 500), ("/4", "0", 496), ("/0", "0", 496), ("/1000", "504", 0)] {
+    for (path, shortfall, left) in [("/500", "0", 500), ("/4", "0", 496), ("/0", "0", 496), ("/1000", "504", 0)] {
         let answer = visit(&app, path, "pro").await;
-        assert_eq!((answer.body.as_str(), answer.remaining()), (unpaid, left), "{path}");
+        assert_eq!((answer.body.as_str(), answer.remaining()), (shortfall, left), "{path}");
         assert_eq!(answer.header("ratelimit-policy"), Some("\"tokens\";q=1000;w=86400"), "{path}");
         assert_eq!(shop.left(&tokens_of_pro(), "pro").await, left, "{path}");
     }
     assert!(visit(&app, "/0", "pro").await.is_refused());
-    for (path, unpaid, left) in [("/4", "0", 96), ("/500", "404", 0)] {
+    for (path, shortfall, left) in [("/4", "0", 96), ("/500", "404", 0)] {
         let answer = visit(&app, path, "ann").await;
-        assert_eq!((answer.body.as_str(), answer.remaining()), (unpaid, left), "{path}");
+        assert_eq!((answer.body.as_str(), answer.remaining()), (shortfall, left), "{path}");
     }
 }
 
@@ -84,14 +84,14 @@ async fn overage_is_room(shop: Shop) {
     let soft = Limit::new("soft", FixedWindow::per_day(100)).by(user_key()).soft(20);
     let all = Limit::new("soft", FixedWindow::per_day(120)).by(user_key());
     let app = app(&shop.limits([soft]).cost(10));
-    for (user, path, unpaid, left) in [
+    for (user, path, shortfall, left) in [
         ("ann", "/95", "0", 25),
         ("ann", "/15", "0", 10),
         ("ann", "/30", "20", 0),
         ("bob", "/130", "10", 0),
         ("eve", "/120", "0", 0),
     ] {
-        assert_eq!(visit(&app, path, user).await.body, unpaid, "{user} {path}");
+        assert_eq!(visit(&app, path, user).await.body, shortfall, "{user} {path}");
         assert_eq!(shop.left(&all, user).await, left, "{user} {path}");
     }
 }
@@ -115,10 +115,10 @@ async fn what_a_shadow_has_not_taken_is_not_given_back(shop: Shop) {
 }
 
 async fn a_shadow_leaves_nothing_unpaid(shop: Shop) {
-    let unpaid = Arc::new(AtomicU64::new(0));
-    let told = unpaid.clone();
+    let shortfall = Arc::new(AtomicU64::new(0));
+    let told = shortfall.clone();
     let limits = shop.limits([hundred(), shadow().shadow()]).cost(10).observe(move |event: &Event<'_>| {
-        if let Event::Unpaid { limit, tokens, .. } = event {
+        if let Event::Shortfall { limit, tokens, .. } = event {
             assert_eq!(*limit, "hundred");
             told.fetch_add(*tokens, Ordering::Relaxed);
         }
@@ -129,5 +129,5 @@ async fn a_shadow_leaves_nothing_unpaid(shop: Shop) {
         assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
         assert_eq!(shop.left(&shadow(), "ann").await, 2, "{path}");
     }
-    assert_eq!(unpaid.load(Ordering::Relaxed), 30);
+    assert_eq!(shortfall.load(Ordering::Relaxed), 30);
 }

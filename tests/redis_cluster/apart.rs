@@ -179,7 +179,7 @@ async fn denials_in_another_slot_count_for_its_penalty() {
     let cluster = RedisCluster::start(0);
     let began = Arc::new(AtomicUsize::new(0));
     let noted = began.clone();
-    let tenant = daily("tenant", 1).penalty(Penalty::after(3, DAY).refused_for(DAY));
+    let tenant = daily("tenant", 1).penalty(Penalty::after(3, DAY).locked_out_for(DAY));
     let limiter = Limiter::new([daily("user", 100), tenant]).patient().store(store(&cluster).await);
     let limiter = limiter.observe(move |event| {
         if let Event::PenaltyBegan { .. } = event {

@@ -42,7 +42,7 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
         LeakyBucketQueue::new(9, 10, HOUR).into(),
     ];
     for (n, algorithm) in algorithms.into_iter().enumerate() {
-        let limit = Limit::new(format!("limit-{n}"), algorithm).penalty(Penalty::after(2, HOUR).refused_for(HOUR));
+        let limit = Limit::new(format!("limit-{n}"), algorithm).penalty(Penalty::after(2, HOUR).locked_out_for(HOUR));
         let limiter = Limiter::new([limit]).patient().store(store.clone());
         // The second of two refunds leaves something, the last one nothing.
         let mut receipts = Vec::new();

@@ -100,7 +100,7 @@ fn acquire_in_background(limiter: &Limiter) -> Option<StoreErrorKind> {
 #[tokio::test(start_paused = true)]
 async fn while_it_is_open_policies_answer_at_once() {
     let store = Faulty::new(Mode::Hangs);
-    for (policy, status) in [(OnStoreError::Refuse, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
+    for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
         let layer = RateLimitLayer::new([ten()]).store(store.clone()).on_store_error(policy);
         for _ in 0..5 {
             assert_eq!(visit(&layer).await.status, status);

@@ -12,7 +12,7 @@ use crate::limited::{LOCALLY, acquire, limiter, ms, ten, visit};
 /// aisix#1147: no time-out on a response, and a server that was stopped held requests for 180 s.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_is_stopped_holds_no_request_beyond_the_deadline() {
-    for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+    for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let store = Faulty::new(Mode::Works);
         let layer = RateLimitLayer::new([ten()]).store(store.clone()).on_store_error(policy);
         assert_eq!(visit(&layer).await.status, 200);

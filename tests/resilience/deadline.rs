@@ -19,7 +19,7 @@ fn at(expected: Duration, is: Duration) {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_is_left_at_the_deadline_whatever_the_policy() {
-    for (policy, status) in [(OnStoreError::Refuse, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
+    for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
         for deadline in [None, Some(ms(7)), Some(ms(900))] {
             let mut layer = RateLimitLayer::new([ten()]).store(Faulty::new(Mode::Hangs)).on_store_error(policy);
             if let Some(deadline) = deadline {
@@ -56,7 +56,7 @@ async fn a_limiter_says_that_it_was_too_late() {
 #[tokio::test(start_paused = true)]
 async fn who_is_in_time_decides() {
     let store = Faulty::new(Mode::Dawdles(ms(49)));
-    for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+    for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let (decided, after) = acquire(&limiter(&store).on_store_error(policy)).await;
         assert_eq!(decided, Ok(DecidedBy::Store));
         at(ms(49), after);

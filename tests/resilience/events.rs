@@ -11,7 +11,7 @@ use crate::limited::{Events, LOCALLY, acquire, limiter, ms, stubborn, ten, visit
 
 #[tokio::test(start_paused = true)]
 async fn each_request_that_the_store_does_not_decide_is_one_failure() {
-    for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+    for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let (store, events) = (Faulty::new(Mode::Works), Events::default());
         // Requests that fail together count as one failure.
         let breaker = CircuitBreaker::new().failures(1);
@@ -34,7 +34,7 @@ async fn each_request_that_the_store_does_not_decide_is_one_failure() {
         assert_eq!(events.count("failed"), undecided, "{policy:?}");
         let fallbacks = ["Refused", "Allowed", "DecidedLocally"].map(|fallback| events.count(fallback));
         let expected = match policy {
-            OnStoreError::Refuse => [undecided, 0, 0],
+            OnStoreError::Reject => [undecided, 0, 0],
             OnStoreError::Allow => [0, undecided, 0],
             _ => [0, 0, undecided],
         };

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{Decision, MemoryStore, Store, StoreError};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -90,7 +90,11 @@ impl Faulty {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn answer<T: Send + Unpin + 'static>(&self, op: Op, memory: impl FnOnce(&MemoryStore) -> Answer<T>) -> Answer<T> {
+    fn answer<T: Send + Unpin + 'static>(
+        &self,
+        op: Op,
+        memory: impl FnOnce(&MemoryStore) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
         let mode = {
             let mut state = self.state();
             let index = op as usize;
@@ -102,13 +106,15 @@ impl Faulty {
         let under_way = UnderWay(self.clone(), op);
         let failure = || Err(StoreError::new("redis://secret@10.0.0.7 is gone"));
         if mode == Mode::FailsAtOnce {
-            return Answer::ready(failure());
+            return StoreFuture::ready(failure());
         }
         if mode == Mode::Remembers {
-            return Answer::remembered(memory(&self.memory).into_ready().expect("it is there").expect("a decision"));
+            return StoreFuture::remembered(
+                memory(&self.memory).into_ready().expect("it is there").expect("a decision"),
+            );
         }
         let answer = matches!(mode, Mode::Works | Mode::Dawdles(_)).then(|| memory(&self.memory));
-        Answer::pending(async move {
+        StoreFuture::pending(async move {
             let under_way = under_way;
             match mode {
                 Mode::Dawdles(time) => tokio::time::sleep(time).await,
@@ -130,19 +136,19 @@ impl Store for Faulty {
         self.memory.hasher()
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.answer(Op::Acquire, |memory| memory.acquire(charges))
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.answer(Op::Peek, |memory| memory.peek(charges))
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
         self.answer(Op::Refund, |memory| memory.refund(refunds))
     }
 
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         self.answer(Op::Reset, |memory| memory.reset(keys))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::sleep;
-use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Node, Refund, Terms};
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Node, Refund, StoreFuture};
 use tower_ratelimit::{Decision, Event, FixedWindow, Limit, Limiter, Store, StoreErrorKind};
 
 use crate::faulty::{Faulty, Mode, Op};
@@ -49,8 +49,8 @@ impl TwoNodes {
     fn decide(
         &self,
         charges: &[Charge<'_>],
-        decide: impl Fn(&Faulty, &[Charge<'_>]) -> Answer<Decision>,
-    ) -> Answer<Decision> {
+        decide: impl Fn(&Faulty, &[Charge<'_>]) -> StoreFuture<Decision>,
+    ) -> StoreFuture<Decision> {
         let mut answers = Vec::new();
         for place in 0..2 {
             let own: Vec<_> = charges.iter().copied().filter(|charge| self.place(charge.key) == place).collect();
@@ -58,7 +58,7 @@ impl TwoNodes {
                 answers.push((self.name(place), decide(&self.nodes[place], &own)));
             }
         }
-        Answer::pending(async move {
+        StoreFuture::pending(async move {
             let mut decision = None;
             for (name, answer) in answers {
                 decision = Some(answer.await.map_err(|error| error.at(name))?);
@@ -77,19 +77,19 @@ impl Store for TwoNodes {
         (!self.hides_nodes.load(Ordering::Relaxed)).then(|| self.name(self.place(key)))
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.decide(charges, Faulty::acquire)
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.decide(charges, Faulty::peek)
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
         self.nodes[self.place(refunds[0].key)].refund(refunds)
     }
 
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         self.nodes[self.place(keys[0].1)].reset(keys)
     }
 }

@@ -3,7 +3,7 @@
 use http::{Request, StatusCode, Version};
 use tower::Layer;
 use tower_ratelimit::{
-    DecidedBy, FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, Limiter, MissingKey, OnStoreError, RateLimitLayer,
+    DecidedBy, FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, Limiter, OnMissingKey, OnStoreError, RateLimitLayer,
     Reset, Share, StoreErrorKind, TokenBucket, WaitError, key,
 };
 
@@ -15,7 +15,7 @@ const FAILING: [Mode; 3] = [Mode::FailsAtOnce, Mode::Fails, Mode::Hangs];
 /// Two a day for whoever sends the header `name`.
 fn two(name: &str, policy: OnStoreError) -> Limit {
     let limit = Limit::new(name, FixedWindow::per_day(2)).by(key::header(name));
-    limit.on_missing_key(MissingKey::Skip).on_store_error(policy)
+    limit.on_missing_key(OnMissingKey::Skip).on_store_error(policy)
 }
 
 /// Asks a layer of these limits on a store that fails, with these headers.
@@ -31,7 +31,7 @@ async fn told(layer: &RateLimitLayer, names: &[&str]) -> Told {
 #[tokio::test(start_paused = true)]
 async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_here() {
     for mode in FAILING {
-        let limits = [two("a", OnStoreError::Refuse), two("b", LOCALLY), two("c", OnStoreError::Allow)];
+        let limits = [two("a", OnStoreError::Reject), two("b", LOCALLY), two("c", OnStoreError::Allow)];
         let layer = RateLimitLayer::new(limits).store(Faulty::new(mode));
         for names in [&["a", "b", "c"][..], &["a", "b"], &["b", "a"], &["a", "c"], &["a"]] {
             for _ in 0..3 {
@@ -83,10 +83,10 @@ async fn those_that_decide_here_do_so_all_or_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_limits_own_wins_over_the_layers() {
     for (layers, own, expected) in [
-        (OnStoreError::Refuse, OnStoreError::Allow, 200),
-        (OnStoreError::Allow, OnStoreError::Refuse, 503),
-        (LOCALLY, OnStoreError::Refuse, 503),
-        (OnStoreError::Refuse, LOCALLY, 200),
+        (OnStoreError::Reject, OnStoreError::Allow, 200),
+        (OnStoreError::Allow, OnStoreError::Reject, 503),
+        (LOCALLY, OnStoreError::Reject, 503),
+        (OnStoreError::Reject, LOCALLY, 200),
     ] {
         let store = Faulty::new(Mode::Fails);
         let layer = RateLimitLayer::new([two("a", own)]).store(store.clone()).on_store_error(layers);
@@ -155,7 +155,7 @@ async fn grpc_is_answered_in_its_own_words() {
 #[tokio::test(start_paused = true)]
 async fn clients_learn_nothing_of_the_store() {
     for mode in FAILING {
-        for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+        for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
             let layer = RateLimitLayer::new([two("a", policy)]).store(Faulty::new(mode)).problem_json();
             for _ in 0..8 {
                 let told = told(&layer, &["a"]).await;

@@ -3,7 +3,7 @@
 use http::Request;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
-use tower_ratelimit::{DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveRules, RateLimitLayer};
+use tower_ratelimit::{DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, RateLimitLayer};
 
 use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{LOCALLY, ask, hello, ms, stubborn};
@@ -153,8 +153,8 @@ fn whoever_gives_up_outside_of_a_runtime_is_charged() {
 #[tokio::test(start_paused = true)]
 async fn a_local_one_is_given_back_to_a_limit_that_has_moved() {
     let [a, b] = ["a", "b"].map(|name| move || Limit::new(name, FixedWindow::per_day(10)));
-    let rules = LiveRules::new([a()]);
-    let limiter = Limiter::by_rules(&rules).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY);
+    let rules = LiveLimits::new([a()]);
+    let limiter = Limiter::with_live_limits(&rules).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY);
     let receipt = limiter.acquire("key", 4).await.expect("a decision").into_receipt();
     rules.replace([b(), a()]).expect("they fit");
     limiter.refund(receipt).await.expect("a refund");

@@ -40,7 +40,7 @@ async fn route(
 /// What is left in the store itself, once it works.
 async fn left(store: &Faulty) -> u64 {
     store.set(Mode::Works);
-    let told = ask(&layer(store, OnStoreError::Refuse).cost(0).layer(hello()), Request::new(())).await;
+    let told = ask(&layer(store, OnStoreError::Reject).cost(0).layer(hello()), Request::new(())).await;
     told.header("x-ratelimit-remaining").expect("it is told").parse().expect("a number")
 }
 
@@ -49,7 +49,7 @@ const FAILING: [Mode; 3] = [Mode::Fails, Mode::FailsAtOnce, Mode::Hangs];
 #[tokio::test(start_paused = true)]
 async fn all_is_well_while_the_store_works() {
     let store = Faulty::new(Mode::Works);
-    let layer = layer(&store, OnStoreError::Refuse);
+    let layer = layer(&store, OnStoreError::Reject);
     assert_eq!(route(&layer, 1, 4, || ()).await.header("x-ratelimit-remaining"), Some("6"));
     assert_eq!(route(&layer, 4, 1, || ()).await.header("x-ratelimit-remaining"), Some("5"));
     assert_eq!(route(&layer, 1, 6, || ()).await.status, 429);
@@ -60,7 +60,7 @@ async fn all_is_well_while_the_store_works() {
 async fn a_difference_that_can_not_be_charged_is_refused_and_the_routers_charge_given_back() {
     for mode in FAILING {
         let (store, events) = (Faulty::new(Mode::Works), Events::default());
-        let layer = layer(&store, OnStoreError::Refuse).observe(events.observer());
+        let layer = layer(&store, OnStoreError::Reject).observe(events.observer());
         let breaking = store.clone();
         let told = route(&layer, 1, 4, move || breaking.set_for(Op::Acquire, mode)).await;
         assert_eq!(told.status, 503);
@@ -101,14 +101,14 @@ async fn a_difference_that_can_not_be_charged_is_charged_here() {
 #[tokio::test(start_paused = true)]
 async fn a_refund_that_fails_is_not_tried_twice() {
     for mode in FAILING {
-        for (policy, status, kept) in [(OnStoreError::Refuse, 503, 9), (OnStoreError::Allow, 200, 6)] {
+        for (policy, status, kept) in [(OnStoreError::Reject, 503, 9), (OnStoreError::Allow, 200, 6)] {
             let store = Faulty::new(Mode::Works);
             let layer = layer(&store, policy);
             let breaking = store.clone();
             let told = route(&layer, 4, 1, move || breaking.set_for(Op::Refund, mode)).await;
             assert_eq!(told.status, status);
             // 3 of 4 were asked back, which failed: what came of that nobody knows. The last was not yet.
-            let asked = if policy == OnStoreError::Refuse { 2 } else { 1 };
+            let asked = if policy == OnStoreError::Reject { 2 } else { 1 };
             assert_eq!(store.asked(Op::Refund), asked);
             assert!(left(&store).await <= kept, "{mode:?} {policy:?}");
         }
@@ -119,7 +119,7 @@ async fn a_refund_that_fails_is_not_tried_twice() {
 #[tokio::test(start_paused = true)]
 async fn a_denial_stands_if_its_refund_fails() {
     for mode in FAILING {
-        for policy in [OnStoreError::Refuse, OnStoreError::Allow, LOCALLY] {
+        for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
             let (store, events) = (Faulty::new(Mode::Works), Events::default());
             let layer = layer(&store, policy).observe(events.observer());
             assert_eq!(route(&layer, 1, 6, || ()).await.status, 200);
@@ -174,7 +174,7 @@ async fn what_nobody_charged_the_route_charges_whole() {
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_keeps_routes_from_the_store() {
     let store = Faulty::new(Mode::Works);
-    let layer = layer(&store, OnStoreError::Refuse).circuit_breaker(CircuitBreaker::new().failures(1));
+    let layer = layer(&store, OnStoreError::Reject).circuit_breaker(CircuitBreaker::new().failures(1));
     let breaking = store.clone();
     // The router's charge is the store's last: the route's fails, and opens the breaker.
     let told = route(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
@@ -190,7 +190,7 @@ async fn an_open_breaker_keeps_routes_from_the_store() {
 async fn what_was_given_back_is_given_back_once() {
     for mode in FAILING {
         let store = Faulty::new(Mode::Works);
-        let layer = layer(&store, OnStoreError::Refuse);
+        let layer = layer(&store, OnStoreError::Reject);
         assert_eq!(route(&layer, 1, 5, || ()).await.status, 200);
         let breaking = store.clone();
         let told = route(&layer, 4, 1, move || breaking.set_for(Op::Acquire, mode)).await;

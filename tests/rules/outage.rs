@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::{Request, StatusCode};
-use tower_ratelimit::store::{Answer, Charge, KeyHash, KeyHasher, Refund, Terms};
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{Decision, Store, StoreError};
 
 use crate::service::Limited;
@@ -12,8 +12,8 @@ use crate::service::Limited;
 #[derive(Debug)]
 struct Gone;
 
-fn gone<T>() -> Answer<T> {
-    Answer::ready(Err(StoreError::new("it is gone")))
+fn gone<T>() -> StoreFuture<T> {
+    StoreFuture::ready(Err(StoreError::new("it is gone")))
 }
 
 impl Store for Gone {
@@ -21,19 +21,19 @@ impl Store for Gone {
         KeyHasher::with_secret([0; 16])
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         gone()
     }
 
-    fn peek(&self, _: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         gone()
     }
 
-    fn refund(&self, _: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
         gone()
     }
 
-    fn reset(&self, _: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, _: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         gone()
     }
 }
@@ -49,7 +49,7 @@ fn answers(fields: &str) -> Vec<u16> {
 #[test]
 fn a_limit_says_what_happens_when_the_store_fails() {
     assert_eq!(answers(""), [503; 10]);
-    assert_eq!(answers("on_store_error: refuse"), [503; 10]);
+    assert_eq!(answers("on_store_error: reject"), [503; 10]);
     assert_eq!(answers("on_store_error: allow"), [200; 10]);
     let first = |allowed: usize| -> Vec<u16> { (0..10).map(|at| if at < allowed { 200 } else { 429 }).collect() };
     assert_eq!(answers("on_store_error: decide_locally"), first(8));

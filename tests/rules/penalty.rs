@@ -45,10 +45,13 @@ descriptors:
 #[test]
 fn refusals_are_as_long_as_the_file_says() {
     assert_eq!(refusals("{ denials: 2, within: 7s }"), [7; 4]);
-    assert_eq!(refusals("{ denials: 2, within: 7s, refused_for: 3s }"), [3; 4]);
-    assert_eq!(refusals("{ denials: 2, within: 7s, refused_for: 3s, up_to: 10s }"), [3, 6, 10, 10]);
-    assert_eq!(refusals("{ denials: 2, within: 7s, refused_for: 3s, up_to: 10s, remembered_for: 1s }"), [3; 4]);
-    assert_eq!(refusals("{ denials: 2, within: 1s, refused_for: 3s, up_to: 10s, remembered_for: 1m }"), [3, 6, 10, 10]);
+    assert_eq!(refusals("{ denials: 2, within: 7s, locked_out_for: 3s }"), [3; 4]);
+    assert_eq!(refusals("{ denials: 2, within: 7s, locked_out_for: 3s, up_to: 10s }"), [3, 6, 10, 10]);
+    assert_eq!(refusals("{ denials: 2, within: 7s, locked_out_for: 3s, up_to: 10s, remembered_for: 1s }"), [3; 4]);
+    assert_eq!(
+        refusals("{ denials: 2, within: 1s, locked_out_for: 3s, up_to: 10s, remembered_for: 1m }"),
+        [3, 6, 10, 10]
+    );
     // JSON is YAML.
-    assert_eq!(refusals(r#"{ "denials": 2, "within": "7s", "refused_for": "3s" }"#), [3; 4]);
+    assert_eq!(refusals(r#"{ "denials": 2, "within": "7s", "locked_out_for": "3s" }"#), [3; 4]);
 }

@@ -216,7 +216,7 @@ descriptors:
     };
     assert_eq!(send(""), [200, 200]);
     assert_eq!(send(", on_missing_key: skip"), [200, 200]);
-    assert_eq!(send(", on_missing_key: deny"), [400, 400]);
+    assert_eq!(send(", on_missing_key: reject"), [400, 400]);
     assert_eq!(send(", on_missing_key: share"), [200, 429]);
 }
 
@@ -226,7 +226,7 @@ fn an_address_that_the_server_does_not_tell_is_its_own_fault() {
         "
 domain: shop
 descriptors:
-- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: deny } }
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: reject } }
 ",
     );
     assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -235,7 +235,7 @@ descriptors:
         "
 domain: shop
 descriptors:
-- { key: remote_address, value: 192.0.2.1, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: deny } }
+- { key: remote_address, value: 192.0.2.1, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: reject } }
 ",
     );
     assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);

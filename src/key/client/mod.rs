@@ -10,7 +10,7 @@ pub use proxies::TrustedProxies;
 
 use std::net::IpAddr;
 
-use super::extractor::{Extracted, KeyExtractor, Missing};
+use super::extractor::{Extracted, KeyError, KeyExtractor};
 use super::part::KeyBuf;
 use super::prefix::Prefixes;
 use crate::request::RequestHead;
@@ -118,9 +118,9 @@ impl KeyExtractor for ClientIp {
                 self.prefixes.write(address, key);
                 Extracted::Done
             }
-            Err(AddressError::NoPeer) => Extracted::Missing(Missing::FromServer),
-            Err(AddressError::NotSingle) => Extracted::Missing(Missing::Ambiguous),
-            Err(_) => Extracted::Missing(Missing::FromRequest),
+            Err(AddressError::NoPeer) => Extracted::Missing(KeyError::FromServer),
+            Err(AddressError::NotSingle) => Extracted::Missing(KeyError::Ambiguous),
+            Err(_) => Extracted::Missing(KeyError::FromRequest),
         }
     }
 }

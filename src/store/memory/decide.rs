@@ -13,8 +13,8 @@ use super::{Locked, MemoryStore, penalise};
 use crate::algorithm::{Availability, ByState, PreparedAlgorithm, RateAlgorithm, SoftLimit};
 use crate::decision::{Decision, Several};
 use crate::hash::KeyHash;
-use crate::store::{Answer, Charge, Terms};
-use crate::terms;
+use crate::limit_spec;
+use crate::store::{Charge, LimitSpec, StoreFuture};
 use crate::time::Timestamp;
 
 /// How many charges are taken at the price of one look-up each. More are decided all the same.
@@ -23,17 +23,17 @@ const MOST: usize = 8;
 impl MemoryStore {
     /// Decides a request, and takes its charges from all its limits or from none.
     #[inline]
-    pub(super) fn take(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    pub(super) fn take(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match charges {
-            [charge] if charge.terms.is_plain() => of_rule!(charge.terms.rule(), rule => self.take_one(charge, rule)),
-            [charge] if charge.terms.penalty().is_none() && !charge.terms.is_overridable() => self.take_soft(charge),
+            [charge] if charge.spec.is_plain() => of_rule!(charge.spec.rule(), rule => self.take_one(charge, rule)),
+            [charge] if charge.spec.penalty().is_none() && !charge.spec.is_overridable() => self.take_soft(charge),
             charges => self.decide_all(charges, true),
         }
     }
 
     /// What one limit decides that has overage.
     #[inline(never)]
-    fn take_soft(&self, charge: &Charge<'_>) -> Answer<Decision> {
+    fn take_soft(&self, charge: &Charge<'_>) -> StoreFuture<Decision> {
         of_charge!(charge, rule => self.take_one(charge, rule))
     }
 
@@ -41,12 +41,12 @@ impl MemoryStore {
     // One copy for each algorithm, and all in that, so that what is written is written where it stays: to copy what was
     // written a moment ago stalls the processor.
     #[inline(never)]
-    fn take_one<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl RateAlgorithm<S>) -> Answer<Decision> {
-        let print = charge.terms.print(charge.key);
+    fn take_one<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl RateAlgorithm<S>) -> StoreFuture<Decision> {
+        let print = charge.spec.print(charge.key);
         let (mut shard, at) = self.enter(charge.key);
         let now = at.as_micros();
         let table = S::table(&mut shard);
-        let told = |outcome| Answer::ready(Ok(Decision::of(at, true, outcome)));
+        let told = |outcome| StoreFuture::ready(Ok(Decision::of(at, true, outcome)));
         match table.find(print) {
             Place::At(place) if charge.cost > 0 => settle(table, rule, place, charge, now, told),
             place => self.take_otherwise(&mut shard, print, place, charge, at),
@@ -63,27 +63,27 @@ impl MemoryStore {
         place: Place,
         charge: &Charge<'_>,
         at: Timestamp,
-    ) -> Answer<Decision> {
+    ) -> StoreFuture<Decision> {
         let outcome = shard.settle_otherwise(print, place, charge, self.most, at.as_micros());
-        Answer::ready(Ok(Decision::of(at, true, outcome)))
+        StoreFuture::ready(Ok(Decision::of(at, true, outcome)))
     }
 
     /// Decides a request, and takes nothing.
-    pub(super) fn look(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    pub(super) fn look(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match charges {
-            [charge] if charge.terms.is_plain() => of_rule!(charge.terms.rule(), rule => self.look_at(charge, rule)),
+            [charge] if charge.spec.is_plain() => of_rule!(charge.spec.rule(), rule => self.look_at(charge, rule)),
             charges => self.decide_all(charges, false),
         }
     }
 
     /// What there is for a charge of one limit, of which nothing is taken.
     #[inline(never)]
-    fn look_at<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl RateAlgorithm<S>) -> Answer<Decision> {
-        let print = charge.terms.print(charge.key);
+    fn look_at<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl RateAlgorithm<S>) -> StoreFuture<Decision> {
+        let print = charge.spec.print(charge.key);
         let (mut shard, at) = self.enter(charge.key);
         let table = S::table(&mut shard);
         let outcome = look(table, rule, table.find(print), charge, at.as_micros());
-        Answer::ready(Ok(Decision::of(at, false, outcome)))
+        StoreFuture::ready(Ok(Decision::of(at, false, outcome)))
     }
 
     /// The part of the store that has a key, locked, and the time.
@@ -103,7 +103,7 @@ impl MemoryStore {
 
     /// Decides any request.
     #[inline(never)]
-    fn decide_all(&self, charges: &[Charge<'_>], asked: bool) -> Answer<Decision> {
+    fn decide_all(&self, charges: &[Charge<'_>], asked: bool) -> StoreFuture<Decision> {
         if let [first, others @ ..] = charges
             && others.iter().all(|charge| charge.key == first.key)
         {
@@ -115,7 +115,7 @@ impl MemoryStore {
 
     /// The same of keys that are in several parts of the store.
     #[inline(never)]
-    fn decide_apart(&self, charges: &[Charge<'_>], asked: bool) -> Answer<Decision> {
+    fn decide_apart(&self, charges: &[Charge<'_>], asked: bool) -> StoreFuture<Decision> {
         let mut shards: SmallVec<[usize; 8]> = charges.iter().map(|charge| self.shard_of(charge.key)).collect();
         shards.sort_unstable();
         shards.dedup();
@@ -125,7 +125,7 @@ impl MemoryStore {
 
     // Inlined, so that in the copy for one part of the store nothing looks for that of a key.
     #[inline(always)]
-    fn decide_in(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], asked: bool) -> Answer<Decision> {
+    fn decide_in(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], asked: bool) -> StoreFuture<Decision> {
         let at = self.clock.now();
         let now = at.as_micros();
         let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
@@ -136,9 +136,9 @@ impl MemoryStore {
             locked.iter_mut().for_each(|(_, shard)| shard.keep_pace(dropped));
         }
         if asked && let Some(outcomes) = self.take_all(locked, charges, now) {
-            return Answer::ready(Ok(Decision::of_several(at, outcomes)));
+            return StoreFuture::ready(Ok(Decision::of_several(at, outcomes)));
         }
-        Answer::ready(Ok(self.decide_each(locked, charges, at, asked)))
+        StoreFuture::ready(Ok(self.decide_each(locked, charges, at, asked)))
     }
 
     /// Takes all charges, each at the price of one look-up, if all have room and are of keys that are known: as most
@@ -173,19 +173,19 @@ impl MemoryStore {
         if overridden.is_empty() {
             return self.decide_sized(locked, charges, at, asked);
         }
-        let size = |charge: &Charge<'_>| terms::of(charge.terms.index().into(), &overridden);
-        let sized = charges.iter().map(|&charge| Charge { terms: size(&charge).unwrap_or(charge.terms), ..charge });
+        let size = |charge: &Charge<'_>| limit_spec::find(charge.spec.index().into(), &overridden);
+        let sized = charges.iter().map(|&charge| Charge { spec: size(&charge).unwrap_or(charge.spec), ..charge });
         let sized: SmallVec<[Charge<'_>; 4]> = sized.collect();
         self.decide_sized(locked, &sized, at, asked).overridden(&overridden)
     }
 
-    /// The terms of all limits that have another size for their keys.
-    fn overridden(&self, charges: &[Charge<'_>], locked: Locked<'_, '_>, now: u64) -> SmallVec<[Arc<Terms>; 1]> {
+    /// The spec of all limits that have another size for their keys.
+    fn overridden(&self, charges: &[Charge<'_>], locked: Locked<'_, '_>, now: u64) -> SmallVec<[Arc<LimitSpec>; 1]> {
         let mut overridden = SmallVec::new();
-        for charge in charges.iter().filter(|charge| charge.terms.is_overridable()) {
-            let print = charge.terms.print(charge.key);
+        for charge in charges.iter().filter(|charge| charge.spec.is_overridable()) {
+            let print = charge.spec.print(charge.key);
             let kept = self.shard_among(locked, charge.key).overrides.get(print, now, &self.overrides);
-            overridden.extend(kept.and_then(|kept| charge.terms.overridden(kept.size)).map(Arc::new));
+            overridden.extend(kept.and_then(|kept| charge.spec.overridden(kept.size)).map(Arc::new));
         }
         overridden
     }
@@ -197,18 +197,18 @@ impl MemoryStore {
         // Whether one of the limits in quota mode has room, if there are any.
         let mut quota_has_room = None;
         for charge in charges {
-            let print = charge.terms.print(charge.key);
+            let print = charge.spec.print(charge.key);
             let shard = self.shard_among(locked, charge.key);
             let (place, mut room) = shard.peek(print, charge, now);
-            if let Some(by) = charge.terms.penalty() {
+            if let Some(by) = charge.spec.penalty() {
                 room = penalise::room(shard, charge, by, room, now);
                 is_penal = true;
             }
             found.push((print, place, room));
-            if charge.terms.is_quota() {
+            if charge.spec.is_quota() {
                 quota_has_room = Some(quota_has_room.unwrap_or(false) || room.is_now());
             } else {
-                take &= room.is_now() || !charge.terms.is_enforced();
+                take &= room.is_now() || !charge.spec.is_enforced();
             }
             is_new |= matches!(place, Place::Before(_));
         }
@@ -229,13 +229,13 @@ impl MemoryStore {
             } else {
                 shard.report(place, charge, room, now, asked)
             };
-            decision.push(match charge.terms.penalty() {
+            decision.push(match charge.spec.penalty() {
                 None => outcome,
                 Some(by) => penalise::outcome(shard, charge, by, outcome, asked, &own, self.most, now),
             });
         }
         if quota_has_room.is_some() {
-            decision.enforce_quotas(charges.iter().map(|charge| charge.terms.is_quota()));
+            decision.enforce_quotas(charges.iter().map(|charge| charge.spec.is_quota()));
         }
         decision
     }
@@ -259,11 +259,11 @@ impl MemoryStore {
 
 /// Whether a charge of a new key is taken, and kept: one that is not enforced may never have room.
 fn leaves_something(charge: &Charge<'_>) -> bool {
-    (1..=charge.terms.capacity()).contains(&charge.cost)
+    (1..=charge.spec.capacity()).contains(&charge.cost)
 }
 
 /// The prints of everything that the store may remember of a request's keys.
 fn own_prints(charges: &[Charge<'_>]) -> SmallVec<[u128; 8]> {
-    let strikes = |charge: &Charge<'_>| charge.terms.penalty().map(|by| penalise::print(charge, by));
-    charges.iter().flat_map(|charge| iter::once(charge.terms.print(charge.key)).chain(strikes(charge))).collect()
+    let strikes = |charge: &Charge<'_>| charge.spec.penalty().map(|by| penalise::print(charge, by));
+    charges.iter().flat_map(|charge| iter::once(charge.spec.print(charge.key)).chain(strikes(charge))).collect()
 }

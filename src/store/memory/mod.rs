@@ -14,7 +14,7 @@ use std::{fmt, hint};
 
 use self::overrides::{Count, Kept};
 use self::shard::Shard;
-use super::{Answer, Charge, Override, Refund, Store, Terms, span};
+use super::{Charge, LimitSpec, Override, Refund, Store, StoreFuture, span};
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::error::{ConfigError, Fault, StoreError};
@@ -134,11 +134,11 @@ impl MemoryStore {
     /// use tower_ratelimit::MemoryStore;
     /// use tower_ratelimit::store::KeyHasher;
     ///
-    /// let careful = MemoryStore::new().hash_by(KeyHasher::random());
+    /// let careful = MemoryStore::new().set_hasher(KeyHasher::random());
     /// # let _ = careful;
     /// ```
     #[must_use]
-    pub fn hash_by(self, hasher: KeyHasher) -> Self {
+    pub fn set_hasher(self, hasher: KeyHasher) -> Self {
         Self { hasher, ..self }
     }
 
@@ -195,7 +195,7 @@ impl MemoryStore {
     /// Keeps an override, if there is room once what has expired is gone.
     fn keep(
         &self,
-        terms: &Terms,
+        spec: &LimitSpec,
         key: KeyHash,
         algorithm: &Algorithm,
         expires_after: Option<Duration>,
@@ -204,7 +204,7 @@ impl MemoryStore {
             let mut shard = self.lock(self.shard_of(key));
             let now = self.clock.now().as_micros();
             let until = expires_after.map(|after| now + span(after));
-            shard.overrides.set(terms.print(key), Kept { size: algorithm.size(), until }, &self.overrides)
+            shard.overrides.set(spec.print(key), Kept { size: algorithm.size(), until }, &self.overrides)
         };
         if keep() {
             return Ok(());
@@ -269,59 +269,59 @@ impl Store for MemoryStore {
         self.hasher
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.take(charges)
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.look(charges)
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
         let now = self.clock.now().as_micros();
-        for &Refund { terms, key, cost, mark } in refunds {
-            let print = terms.print(key);
-            let charge = Charge { terms, key, cost };
+        for &Refund { spec, key, cost, mark } in refunds {
+            let print = spec.print(key);
+            let charge = Charge { spec, key, cost };
             self.lock(self.shard_of(key)).refund(print, &charge, mark, now);
         }
-        Answer::ready(Ok(()))
+        StoreFuture::ready(Ok(()))
     }
 
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
-        for &(terms, key) in keys {
-            let print = terms.print(key);
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        for &(spec, key) in keys {
+            let print = spec.print(key);
             let mut shard = self.lock(self.shard_of(key));
             shard.forget(print);
-            if let Some(penalised) = terms.penalty() {
+            if let Some(penalised) = spec.penalty() {
                 shard.forget(print ^ penalised.mask);
             }
         }
-        Answer::ready(Ok(()))
+        StoreFuture::ready(Ok(()))
     }
 
     fn set_override(
         &self,
-        terms: &Arc<Terms>,
+        spec: &Arc<LimitSpec>,
         key: KeyHash,
         algorithm: &Algorithm,
         expires_after: Option<Duration>,
-    ) -> Answer<()> {
-        Answer::ready(self.keep(terms, key, algorithm, expires_after))
+    ) -> StoreFuture<()> {
+        StoreFuture::ready(self.keep(spec, key, algorithm, expires_after))
     }
 
-    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
+    fn get_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
         let mut shard = self.lock(self.shard_of(key));
         let now = self.clock.now().as_micros();
-        let kept = shard.overrides.get(terms.print(key), now, &self.overrides);
+        let kept = shard.overrides.get(spec.print(key), now, &self.overrides);
         let is = kept.and_then(|Kept { size, until }| {
             let expires_after = until.map(|until| micros((until - now).into()));
-            Some(Override { algorithm: terms.algorithm().sized(size)?, expires_after })
+            Some(Override { algorithm: spec.algorithm().sized(size)?, expires_after })
         });
-        Answer::ready(Ok(is))
+        StoreFuture::ready(Ok(is))
     }
 
-    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
-        self.lock(self.shard_of(key)).overrides.remove(terms.print(key), &self.overrides);
-        Answer::ready(Ok(()))
+    fn remove_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
+        self.lock(self.shard_of(key)).overrides.remove(spec.print(key), &self.overrides);
+        StoreFuture::ready(Ok(()))
     }
 }

@@ -4,8 +4,8 @@ use super::shard::Shard;
 use super::table::Rank;
 use crate::algorithm::{Availability, Penalty};
 use crate::decision::Outcome;
+use crate::limit_spec::Penalised;
 use crate::store::Charge;
-use crate::terms::Penalised;
 
 /// What room there is for a charge where its limit has `room`.
 pub(super) fn room(shard: &Shard, charge: &Charge<'_>, by: &Penalised, room: Availability, now: u64) -> Availability {
@@ -53,5 +53,5 @@ pub(super) fn outcome(
 
 /// Where the strikes of a charge's key are kept.
 pub(super) fn print(charge: &Charge<'_>, by: &Penalised) -> u128 {
-    charge.terms.print(charge.key) ^ by.mask
+    charge.spec.print(charge.key) ^ by.mask
 }

@@ -23,7 +23,7 @@ pub(super) fn settle<S: Slot, T>(
         return tell(deny(rule, state, rank, charge, availability, now));
     }
     let (mark, snapshot) = rule.commit(state, now, charge.cost);
-    rank.set(Rank::of(snapshot.remaining, charge.terms));
+    rank.set(Rank::of(snapshot.remaining, charge.spec));
     tell(Outcome::new(charge.subject(), availability, mark, snapshot))
 }
 
@@ -86,7 +86,7 @@ pub(super) fn add<S: Slot>(
     let (room, mark, standing) = rule.decide(&mut new, now, charge.cost);
     let outcome = Outcome::new(charge.subject(), room, mark, standing);
     if remember && new.until() > 0 {
-        table.insert(print, new).parts().1.set(Rank::of(outcome.remaining(), charge.terms));
+        table.insert(print, new).parts().1.set(Rank::of(outcome.remaining(), charge.spec));
     }
     outcome
 }

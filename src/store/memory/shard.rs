@@ -130,9 +130,9 @@ macro_rules! of_charge {
         )
     };
     (@ $charge:expr, $rule:ident, $record:block, $log:block) => {
-        match $charge.terms.raised() {
-            None => of_rule!($charge.terms.rule(), $rule, $record, $log),
-            Some(ceiling) => match (ceiling.by_state(), $charge.terms.rule().by_state()) {
+        match $charge.spec.raised() {
+            None => of_rule!($charge.spec.rule(), $rule, $record, $log),
+            Some(ceiling) => match (ceiling.by_state(), $charge.spec.rule().by_state()) {
                 (ByState::Compact(ceiling), ByState::Compact(limit)) => {
                     let $rule = &SoftLimit { limit, ceiling };
                     $record
@@ -177,7 +177,7 @@ impl Shard {
     ) -> Outcome {
         if charge.cost > 0 && matches!(place, Place::Before(_)) {
             // Otherwise the charge has no room, and nothing is kept of a new key.
-            if charge.cost <= charge.terms.capacity() {
+            if charge.cost <= charge.spec.capacity() {
                 self.make_room(1, &[], most, now);
             }
             return self.add(print, charge, most, now);
@@ -188,7 +188,7 @@ impl Shard {
     /// Reads where the search for the key of a charge begins.
     #[inline]
     pub(super) fn touch(&self, charge: &Charge<'_>) -> u64 {
-        self.records.touch(charge.terms.print(charge.key))
+        self.records.touch(charge.spec.print(charge.key))
     }
 
     /// The key of one of several charges, if it is known and the charge is likely to have room: it had when it was last
@@ -196,11 +196,11 @@ impl Shard {
     /// were.
     #[inline]
     pub(super) fn likely(&self, charge: &Charge<'_>) -> Option<Known> {
-        let terms = charge.terms;
-        if charge.cost == 0 || !terms.is_plain() {
+        let spec = charge.spec;
+        if charge.cost == 0 || !spec.is_plain() {
             return None;
         }
-        let Place::At(place) = self.records.find(terms.print(charge.key)) else { return None };
+        let Place::At(place) = self.records.find(spec.print(charge.key)) else { return None };
         let (state, rank) = self.records.entry(place).seen();
         (rank != Rank::DENIED).then_some(Known { place, state, rank })
     }
@@ -214,7 +214,7 @@ impl Shard {
         now: u64,
         outcome: &mut Outcome,
     ) -> bool {
-        match charge.terms.rule() {
+        match charge.spec.rule() {
             PreparedAlgorithm::Gcra(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
             PreparedAlgorithm::GcraQueue(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
             PreparedAlgorithm::IntervalBucket(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
@@ -301,7 +301,7 @@ impl Shard {
                 table.remove(at);
             } else {
                 let remaining = rule.snapshot(&entry.state, now).remaining;
-                entry.parts().1.set(Rank::of(remaining, charge.terms));
+                entry.parts().1.set(Rank::of(remaining, charge.spec));
             }
         });
     }
@@ -376,7 +376,7 @@ impl Shard {
     }
 
     pub(super) fn holds(&self, charge: &Charge<'_>) -> bool {
-        matches!(self.find(charge.terms.print(charge.key), charge), Place::At(_))
+        matches!(self.find(charge.spec.print(charge.key), charge), Place::At(_))
     }
 
     pub(super) fn find(&self, print: u128, charge: &Charge<'_>) -> Place {

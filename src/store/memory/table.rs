@@ -8,7 +8,7 @@
 
 use std::fmt::Debug;
 
-use crate::store::Terms;
+use crate::store::LimitSpec;
 
 /// What a table can hold.
 pub(super) trait Slot: Default {
@@ -58,8 +58,8 @@ impl Rank {
 
     /// Of a key to which so much of its limit is left.
     #[inline]
-    pub(super) fn of(remaining: u64, terms: &Terms) -> Self {
-        Self(terms.used(remaining))
+    pub(super) fn of(remaining: u64, spec: &LimitSpec) -> Self {
+        Self(spec.used(remaining))
     }
 }
 

@@ -9,14 +9,14 @@ use super::key;
 use super::script::{self, Found, Request, Task};
 use crate::algorithm::{Algorithm, Size};
 use crate::hash::KeyHash;
-use crate::store::{Charge, Refund, Terms};
-use crate::terms::Penalised;
+use crate::limit_spec::Penalised;
+use crate::store::{Charge, LimitSpec, Refund};
 
 /// A [`Charge`] that waits for its answer.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     /// Of the limit's size for the key.
-    terms: Arc<Terms>,
+    spec: Arc<LimitSpec>,
     key: KeyHash,
     cost: u64,
     /// Where the store may hold another size.
@@ -26,18 +26,18 @@ pub(super) struct Asked {
 /// A limit whose size for a key is a matter of belief.
 #[derive(Clone, Debug)]
 struct Open {
-    /// Its own terms.
-    terms: Arc<Terms>,
+    /// Its own spec.
+    spec: Arc<LimitSpec>,
     believed: Option<Belief>,
 }
 
 impl Asked {
     pub(super) fn new(charge: &Charge<'_>, beliefs: &Beliefs) -> Self {
-        let &Charge { terms, key, cost } = charge;
-        let mut asked = Self { terms: terms.clone(), key, cost, open: None };
-        if terms.is_overridable() {
-            let believed = beliefs.of(terms.print(key));
-            asked.open = Some(Box::new(Open { terms: terms.clone(), believed: None }));
+        let &Charge { spec, key, cost } = charge;
+        let mut asked = Self { spec: spec.clone(), key, cost, open: None };
+        if spec.is_overridable() {
+            let believed = beliefs.of(spec.print(key));
+            asked.open = Some(Box::new(Open { spec: spec.clone(), believed: None }));
             // What can't be is for the script to say.
             let _ = asked.believe(believed);
         }
@@ -45,11 +45,11 @@ impl Asked {
     }
 
     pub(super) fn charge(&self) -> Charge<'_> {
-        Charge { terms: &self.terms, key: self.key, cost: self.cost }
+        Charge { spec: &self.spec, key: self.key, cost: self.cost }
     }
 
     pub(super) fn is_of_a_calendar(&self) -> bool {
-        matches!(self.terms.algorithm(), Algorithm::CalendarWindow(_))
+        matches!(self.spec.algorithm(), Algorithm::CalendarWindow(_))
     }
 
     /// The instant from which it would be of another size, where there is one.
@@ -60,16 +60,16 @@ impl Asked {
 
     /// What is told of it, if it is a charge as most are: of one token, and of what is always told the same.
     fn usual(&self) -> Option<&Arc<[u8]>> {
-        let terms = &self.terms;
+        let spec = &self.spec;
         if self.cost != 1 || self.open.is_some() {
             return None;
         }
-        terms.usual(|| {
-            let is_usual = terms.penalty().is_none() && !self.is_of_a_calendar();
+        spec.usual(|| {
+            let is_usual = spec.penalty().is_none() && !self.is_of_a_calendar();
             is_usual.then(|| {
                 let mut request = Request::new(Task::Acquire, 1);
                 request.limit(String::new());
-                let (letter, numbers, _) = rule(terms, self.cost, 0);
+                let (letter, numbers, _) = rule(spec, self.cost, 0);
                 request.rule(letter, None, &numbers);
                 request.into_usual()
             })
@@ -78,9 +78,9 @@ impl Asked {
 
     fn believe(&mut self, believed: Option<Belief>) -> Result<(), Fault> {
         let Some(open) = &mut self.open else { return Ok(()) };
-        self.terms = match believed {
-            None => open.terms.clone(),
-            Some(belief) => Arc::new(open.terms.overridden(belief.size).ok_or(NO_OVERRIDE)?),
+        self.spec = match believed {
+            None => open.spec.clone(),
+            Some(belief) => Arc::new(open.spec.overridden(belief.size).ok_or(NO_OVERRIDE)?),
         };
         open.believed = believed;
         Ok(())
@@ -98,7 +98,7 @@ pub(super) fn correct(asked: &mut [Asked], found: &Found, beliefs: &Beliefs) -> 
         if asked.open.is_some() {
             let is = belief(held)?;
             asked.believe(is)?;
-            beliefs.learn(asked.terms.print(asked.key), is);
+            beliefs.learn(asked.spec.print(asked.key), is);
         }
     }
     Ok(())
@@ -118,24 +118,24 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
     if let ([asked], Task::Acquire) = (charges, task)
         && let Some(text) = asked.usual()
     {
-        return Request::usual(text.clone(), key::name(prefix, &asked.terms, asked.key));
+        return Request::usual(text.clone(), key::name(prefix, &asked.spec, asked.key));
     }
     let mut request = Request::new(task, charges.len());
     for asked in charges {
-        let &Asked { ref terms, key, cost, ref open } = asked;
-        let name = key::name(prefix, terms, key);
+        let &Asked { ref spec, key, cost, ref open } = asked;
+        let name = key::name(prefix, spec, key);
         if let Some(text) = asked.usual() {
             request.limit(name);
             request.rule_of(text);
             continue;
         }
-        let penalty = terms.penalty().map(|by| (by, key::of_penalty(name.clone())));
+        let penalty = spec.penalty().map(|by| (by, key::of_penalty(name.clone())));
         request.limit(name);
         if let Some(open) = open {
             let believed = open.believed.map(Belief::to_bytes);
-            request.believe(key::of_override(prefix, terms, key), believed.as_ref().map_or(&[], |bytes| bytes));
+            request.believe(key::of_override(prefix, spec, key), believed.as_ref().map_or(&[], |bytes| bytes));
         }
-        let (letter, numbers, edges) = rule(terms, cost, now);
+        let (letter, numbers, edges) = rule(spec, cost, now);
         let Some((Penalised { penalty, counts, .. }, key)) = penalty else {
             request.rule(letter, None, &numbers);
             request.numbers(&edges);
@@ -150,40 +150,40 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
 }
 
 /// The letter of a limit's rule, the numbers that it decides by, and those that are worked out for an instant.
-fn rule(terms: &Terms, cost: u64, now: u64) -> (u8, ScriptArgs, ScriptArgs) {
-    let told = terms.algorithm().capacity();
-    let codec = Codec::of(terms.deciding());
+fn rule(spec: &LimitSpec, cost: u64, now: u64) -> (u8, ScriptArgs, ScriptArgs) {
+    let told = spec.algorithm().capacity();
+    let codec = Codec::of(spec.deciding());
     let (letter, numbers, edges) = (codec.tag(), codec.args(cost, told), codec.args_at(now));
-    let letter = match terms {
-        _ if !terms.is_enforced() => letter | script::SHADOW,
-        _ if terms.is_quota() => letter - script::QUOTA,
+    let letter = match spec {
+        _ if !spec.is_enforced() => letter | script::SHADOW,
+        _ if spec.is_quota() => letter - script::QUOTA,
         _ => letter,
     };
     (letter, numbers, edges)
 }
 
 /// Has an override kept for a span of µs, or for good.
-pub(super) fn keep(prefix: &str, terms: &Terms, key: KeyHash, size: Size, span: Option<u64>) -> Request {
+pub(super) fn keep(prefix: &str, spec: &LimitSpec, key: KeyHash, size: Size, span: Option<u64>) -> Request {
     let mut request = Request::new(Task::Keep, 1);
-    request.limit(key::of_override(prefix, terms, key));
+    request.limit(key::of_override(prefix, spec, key));
     request.keep(span.map_or([-1.0, 0.0], |span| split_micros(span.into())), size);
     request
 }
 
 /// Has an override removed.
-pub(super) fn removal(prefix: &str, terms: &Terms, key: KeyHash) -> Request {
+pub(super) fn removal(prefix: &str, spec: &LimitSpec, key: KeyHash) -> Request {
     let mut request = Request::new(Task::Reset, 1);
-    request.limit(key::of_override(prefix, terms, key));
+    request.limit(key::of_override(prefix, spec, key));
     request
 }
 
 /// Asks what the override is, by a belief that no key ever bears out.
-pub(super) fn look(prefix: &str, terms: &Terms, key: KeyHash, now: u64) -> Request {
+pub(super) fn look(prefix: &str, spec: &LimitSpec, key: KeyHash, now: u64) -> Request {
     let mut request = Request::new(Task::Peek, 1);
-    request.limit(key::name(prefix, terms, key));
-    request.believe(key::of_override(prefix, terms, key), &[0]);
-    let told = terms.algorithm().capacity();
-    let codec = Codec::of(terms.rule());
+    request.limit(key::name(prefix, spec, key));
+    request.believe(key::of_override(prefix, spec, key), &[0]);
+    let told = spec.algorithm().capacity();
+    let codec = Codec::of(spec.rule());
     request.rule(codec.tag(), None, &codec.args(0, told));
     request.numbers(&codec.args_at(now));
     request
@@ -197,10 +197,10 @@ pub(super) fn seen(found: &Found) -> Result<Option<Belief>, Fault> {
 
 pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     let mut request = Request::new(Task::Refund, refunds.len());
-    for Refund { terms, key, cost, mark } in refunds {
-        request.limit(key::name(prefix, terms, *key));
-        let told = terms.algorithm().capacity();
-        let codec = Codec::of(terms.deciding());
+    for Refund { spec, key, cost, mark } in refunds {
+        request.limit(key::name(prefix, spec, *key));
+        let told = spec.algorithm().capacity();
+        let codec = Codec::of(spec.deciding());
         request.rule(codec.tag(), Some(codec.encode_mark(mark)), &codec.args(*cost, told));
         // Nothing of a window that has ended is given back, so that it does not matter which one is current.
         request.numbers(&codec.args_at(0));
@@ -208,12 +208,12 @@ pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     request
 }
 
-pub(super) fn resets(prefix: &str, keys: &[(&Arc<Terms>, KeyHash)]) -> Request {
-    let penalties = keys.iter().filter(|(terms, _)| terms.penalty().is_some()).count();
+pub(super) fn resets(prefix: &str, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> Request {
+    let penalties = keys.iter().filter(|(spec, _)| spec.penalty().is_some()).count();
     let mut request = Request::new(Task::Reset, keys.len() + penalties);
-    for &(terms, key) in keys {
-        let name = key::name(prefix, terms, key);
-        if terms.penalty().is_some() {
+    for &(spec, key) in keys {
+        let name = key::name(prefix, spec, key);
+        if spec.penalty().is_some() {
             request.limit(key::of_penalty(name.clone()));
         }
         request.limit(name);

@@ -10,8 +10,8 @@ use super::error::Fault;
 use super::script::{Found, Task};
 use crate::algorithm::{Availability, ChargeMark, CompactState, Penalty, QuotaSnapshot, RateAlgorithm, SoftLimit};
 use crate::decision::{Decision, Outcome};
-use crate::store::{Charge, Terms};
-use crate::terms::Penalised;
+use crate::limit_spec::Penalised;
+use crate::store::{Charge, LimitSpec};
 use crate::time::Timestamp;
 
 const NO_STATE: Fault = Fault::Reply("no state");
@@ -80,26 +80,26 @@ fn decide_each<'a>(
     mut tell: impl FnMut(&Charge<'a>, &Held<'_>) -> Option<Outcome>,
 ) -> Result<Decision, Fault> {
     let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
-    let mut overridden: SmallVec<[Arc<Terms>; 1]> = SmallVec::new();
+    let mut overridden: SmallVec<[Arc<LimitSpec>; 1]> = SmallVec::new();
     let mut quotas: SmallVec<[bool; 4]> = SmallVec::new();
     let mut keys = found.held();
     let mut next = || keys.next().and_then(StoredState::parse_all);
     let mut read = 0;
     for charge in charges {
-        if charge.terms.is_override() {
-            overridden.push(charge.terms.clone());
+        if charge.spec.is_override() {
+            overridden.push(charge.spec.clone());
         }
         let Some(states) = next() else { return Err(NO_STATE) };
         let mut held = Held { states: &states, penalty: None };
         read += 1;
-        if let Some(by) = charge.terms.penalty() {
+        if let Some(by) = charge.spec.penalty() {
             let Some(record) = codec::penalty::decode(&next().ok_or(NO_STATE)?) else { return Err(IMPOSSIBLE) };
             held.penalty = Some((by, record));
             read += 1;
         }
         let Some(outcome) = tell(&charge, &held) else { return Err(IMPOSSIBLE) };
         decision.push(outcome);
-        quotas.push(charge.terms.is_quota() && charge.terms.is_enforced());
+        quotas.push(charge.spec.is_quota() && charge.spec.is_enforced());
     }
     if quotas.contains(&true) {
         decision.enforce_quotas(quotas.into_iter());
@@ -112,7 +112,7 @@ fn decide_each<'a>(
 
 /// What a limit says of a charge at `now`; nothing, where what its key held can't be.
 fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: bool) -> Option<Outcome> {
-    let seen = match (Codec::of(charge.terms.deciding()), Codec::of(charge.terms.rule())) {
+    let seen = match (Codec::of(charge.spec.deciding()), Codec::of(charge.spec.rule())) {
         (Codec::Compact(ceiling), Codec::Compact(limit)) => {
             settle(&SoftLimit { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
         }
@@ -129,14 +129,14 @@ fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: 
 
 /// Of an outcome, as much as that, which takes a third of the time.
 fn glance(charge: &Charge<'_>, held: &Held<'_>, now: u64) -> Option<Glance> {
-    let has_room = match Codec::of(charge.terms.deciding()) {
+    let has_room = match Codec::of(charge.spec.deciding()) {
         _ if charge.cost == 0 => true,
         Codec::Compact(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
         Codec::Log(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
     };
     let is_penalty = held.penalty.is_some_and(|(_, record)| Penalty::locked_for(&record, now) > 0);
     let is_refused = !has_room || (is_penalty && charge.cost > 0);
-    Some(Glance { denies: is_refused && charge.terms.is_enforced(), is_penalty })
+    Some(Glance { denies: is_refused && charge.spec.is_enforced(), is_penalty })
 }
 
 /// What a limit says of a charge, and its penalty of that, which remembers `record`.
@@ -158,9 +158,9 @@ fn penalised(
 /// Whether what was `found` says that the script has changed a rate, whatever it decided.
 pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
     let mut held = found.held().map(|held| StoredState::parse_all(held).unwrap_or_default());
-    asked.iter().map(Asked::charge).any(|Charge { terms, cost, .. }| {
-        let changes = held.next().is_some_and(|held| cost > 0 && codec::converts_rate(terms.ceiling(), &held));
-        terms.penalty().is_some().then(|| held.next());
+    asked.iter().map(Asked::charge).any(|Charge { spec, cost, .. }| {
+        let changes = held.next().is_some_and(|held| cost > 0 && codec::converts_rate(spec.ceiling(), &held));
+        spec.penalty().is_some().then(|| held.next());
         changes
     })
 }

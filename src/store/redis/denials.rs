@@ -129,7 +129,7 @@ fn set(sets: &[RwLock<Set>], print: u128) -> &RwLock<Set> {
 
 /// One hash of all that is charged, in its order.
 fn print<'a>(charges: impl Iterator<Item = Charge<'a>>) -> u128 {
-    charges.fold(0, |print: u128, charge| print.rotate_left(1) ^ charge.terms.print(charge.key))
+    charges.fold(0, |print: u128, charge| print.rotate_left(1) ^ charge.spec.print(charge.key))
 }
 
 fn epoch(print: u128) -> usize {
@@ -141,14 +141,14 @@ impl Denial {
     fn is_of(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(asked, charge): (&Asked, &Charge<'_>)| {
             let asked = asked.charge();
-            let is_record = || matches!(Codec::of(asked.terms.rule()), Codec::Compact(_));
-            if Arc::ptr_eq(asked.terms, charge.terms) {
+            let is_record = || matches!(Codec::of(asked.spec.rule()), Codec::Compact(_));
+            if Arc::ptr_eq(asked.spec, charge.spec) {
                 return asked.key == charge.key && (asked.cost == charge.cost || is_record());
             }
-            let [one, other] = [asked.terms, charge.terms].map(|terms| (terms.algorithm(), terms.ceiling()));
-            asked.terms.print(asked.key) == charge.terms.print(charge.key)
+            let [one, other] = [asked.spec, charge.spec].map(|spec| (spec.algorithm(), spec.ceiling()));
+            asked.spec.print(asked.key) == charge.spec.print(charge.key)
                 // What was found of a penalty stands behind what was found of its limit.
-                && asked.terms.penalty().is_some() == charge.terms.penalty().is_some()
+                && asked.spec.penalty().is_some() == charge.spec.penalty().is_some()
                 && (one.0.tag(), codec::amount(one.0)) == (other.0.tag(), codec::amount(other.0))
                 // Of a log, only what the answer needed is known.
                 && (is_record() || (one == other && asked.cost == charge.cost))
@@ -179,8 +179,8 @@ impl Denial {
         let mut is_known = true;
         let mut epochs = self.epochs.iter();
         let denial = decision::denial(earliest, latest, charges.iter().copied(), &self.found, |charge, seen| {
-            let is_penalised = charge.terms.penalty().is_some();
-            let epoch = epochs.next().is_some_and(|epoch| *epoch == denials.epoch(charge.terms.print(charge.key)));
+            let is_penalised = charge.spec.penalty().is_some();
+            let epoch = epochs.next().is_some_and(|epoch| *epoch == denials.epoch(charge.spec.print(charge.key)));
             // What a limit with room has left may be told a little late, or else whoever shares it would
             // end the denials of all others.
             is_known &= epoch || !(seen.denies || is_penalised);
@@ -215,7 +215,7 @@ impl Watch {
             return;
         }
         let is_struck = |(asked, outcome): (&Asked, &Outcome)| {
-            let counts = asked.charge().terms.penalty().is_some_and(|by| by.counts);
+            let counts = asked.charge().spec.penalty().is_some_and(|by| by.counts);
             counts && outcome.denies() && (!outcome.is_penalty() || outcome.begun().is_some())
         };
         let struck: SmallVec<[bool; 4]> = asked.iter().zip(decision.outcomes()).map(is_struck).collect();
@@ -226,7 +226,7 @@ impl Watch {
         }
         self.changes = false;
         // A quota denies only if all do: what is remembered of each limit alone does not tell that.
-        if asked.len() > 1 && asked.iter().any(|asked| asked.charge().terms.is_quota()) {
+        if asked.len() > 1 && asked.iter().any(|asked| asked.charge().spec.is_quota()) {
             return;
         }
         if asked.len() > LIMITS || found.len() > BYTES {
@@ -234,7 +234,7 @@ impl Watch {
         }
         let at = decision.at().as_micros();
         let logs = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| {
-            let is_log = matches!(Codec::of(asked.charge().terms.rule()), Codec::Log(_));
+            let is_log = matches!(Codec::of(asked.charge().spec.rule()), Codec::Log(_));
             outcome.snapshot().more_after.filter(|_| is_log)
         });
         let overrides = asked.iter().filter_map(Asked::until).min().unwrap_or(u64::MAX);
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::hash::{KeyHash, KeyHasher};
-    use crate::store::Terms;
+    use crate::store::LimitSpec;
     use crate::store::redis::beliefs::Beliefs;
     use crate::store::redis::script::{self, Task};
 
@@ -280,8 +280,8 @@ mod tests {
         KeyHasher::with_secret([0; 16])
     }
 
-    fn terms(name: &str) -> Arc<Terms> {
-        Arc::new(Terms::new(name.into(), 0, FixedWindow::per_day(1).into(), &hasher()))
+    fn spec(name: &str) -> Arc<LimitSpec> {
+        Arc::new(LimitSpec::new(name.into(), 0, FixedWindow::per_day(1).into(), &hasher()))
     }
 
     fn key(n: u64) -> KeyHash {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     fn watch(denials: &Arc<Denials>, charges: &[Charge<'_>], changes: bool) -> Watch {
-        denials.watch(charges.iter().map(|charge| charge.terms.print(charge.key)), changes)
+        denials.watch(charges.iter().map(|charge| charge.spec.print(charge.key)), changes)
     }
 
     /// Redis denies what `watch` has seen leave: at noon, all keys hold nothing, and 2 of 1 is asked for.
@@ -312,9 +312,9 @@ mod tests {
     #[test]
     fn many_keys_take_no_more_than_there_is_room_for() {
         let denials = Denials::new(Duration::from_secs(600)).unwrap();
-        let terms = terms("limit");
+        let spec = spec("limit");
         for n in 0..100_000 {
-            let charge = [Charge { terms: &terms, key: key(n), cost: 2 }];
+            let charge = [Charge { spec: &spec, key: key(n), cost: 2 }];
             deny(watch(&denials, &charge, true), &charge);
             assert!(is_denied(&denials, &charge), "the latest is told");
         }
@@ -329,8 +329,8 @@ mod tests {
     #[test]
     fn a_denial_that_a_change_overtook_is_not_told() {
         let denials = Denials::new(Duration::from_secs(600)).unwrap();
-        let terms = terms("limit");
-        let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
+        let spec = spec("limit");
+        let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
         let asking = watch(&denials, &charge, true);
         drop(watch(&denials, &charge, true));
         deny(asking, &charge);
@@ -347,8 +347,8 @@ mod tests {
     #[test]
     fn what_others_take_of_a_shared_limit_with_room_leaves_a_denial_alone() {
         let denials = Denials::new(Duration::from_secs(600)).unwrap();
-        let [shared, own] = [terms("shared"), terms("own")];
-        let charges = [Charge { terms: &shared, key: key(0), cost: 1 }, Charge { terms: &own, key: key(1), cost: 2 }];
+        let [shared, own] = [spec("shared"), spec("own")];
+        let charges = [Charge { spec: &shared, key: key(0), cost: 1 }, Charge { spec: &own, key: key(1), cost: 2 }];
         deny(watch(&denials, &charges, true), &charges);
         drop(watch(&denials, &charges[..1], true));
         assert!(is_denied(&denials, &charges));
@@ -360,8 +360,8 @@ mod tests {
     #[test]
     fn a_clock_that_stepped_back_asks_redis() {
         let denials = Denials::new(Duration::from_secs(600)).unwrap();
-        let terms = terms("limit");
-        let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
+        let spec = spec("limit");
+        let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
         deny(watch(&denials, &charge, true), &charge);
         assert!(denials.answer(&charge, Some(NOON - 1), u64::MAX).is_none());
         assert!(denials.answer(&charge, Some(NOON), u64::MAX).is_some());
@@ -374,8 +374,8 @@ mod tests {
         let denials = Denials::new(Duration::from_secs(600)).unwrap();
         let bucket = TokenBucket::per_day(1);
         let [one, other] = [bucket, bucket.at_intervals()]
-            .map(|bucket| Arc::new(Terms::new("limit".into(), 0, bucket.into(), &hasher())));
-        let [one, other] = [&one, &other].map(|terms| [Charge { terms, key: key(1), cost: 2 }]);
+            .map(|bucket| Arc::new(LimitSpec::new("limit".into(), 0, bucket.into(), &hasher())));
+        let [one, other] = [&one, &other].map(|spec| [Charge { spec, key: key(1), cost: 2 }]);
         deny(watch(&denials, &one, true), &one);
         assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));
     }
@@ -386,8 +386,8 @@ mod tests {
         const SLOW: Duration = Duration::from_secs(5);
         let deny = |life| {
             let denials = Denials::new(life).unwrap();
-            let terms = terms("limit");
-            let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
+            let spec = spec("limit");
+            let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
             let mut watch = watch(&denials, &charge, true);
             watch.sent = watch.sent.checked_sub(SLOW).unwrap();
             deny(watch, &charge);
@@ -401,8 +401,8 @@ mod tests {
     fn none_outlives_its_span() {
         assert!(Denials::new(Duration::ZERO).is_none());
         let denials = Denials::new(Duration::from_nanos(1)).unwrap();
-        let terms = terms("limit");
-        let charge = [Charge { terms: &terms, key: key(1), cost: 2 }];
+        let spec = spec("limit");
+        let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
         deny(watch(&denials, &charge, true), &charge);
         std::thread::sleep(Duration::from_millis(1));
         assert!(!is_denied(&denials, &charge));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::hash::KeyHash;
-use crate::store::Terms;
+use crate::store::LimitSpec;
 
 /// What starts every key's name, unless the store is told otherwise.
 pub(super) const PREFIX: &str = "ratelimit";
@@ -12,8 +12,8 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 
 /// `prefix:{hash}:limit:rule`: the limits of one subject share a slot of a Cluster, by the hash in
 /// braces, and no two algorithms, periods or calendars a key, as what one remembers means nothing to another.
-pub(super) fn name(prefix: &str, terms: &Terms, key: KeyHash) -> String {
-    let label = terms.label(|| label(terms).into());
+pub(super) fn name(prefix: &str, spec: &LimitSpec, key: KeyHash) -> String {
+    let label = spec.label(|| label(spec).into());
     let mut digits = [0; 32];
     for (two, byte) in digits.as_chunks_mut().0.iter_mut().zip(key.as_u128().to_be_bytes()) {
         *two = [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]);
@@ -27,11 +27,11 @@ pub(super) fn name(prefix: &str, terms: &Terms, key: KeyHash) -> String {
 }
 
 /// What follows the hash in names of a limit's keys.
-fn label(terms: &Terms) -> String {
+fn label(spec: &LimitSpec) -> String {
     let mut label = String::from("}:");
-    escape(terms.name(), &mut label);
+    escape(spec.name(), &mut label);
     // Writing to a string can't fail.
-    let _ = write!(label, ":{}{}", terms.algorithm().tag(), terms.algorithm().state_period());
+    let _ = write!(label, ":{}{}", spec.algorithm().tag(), spec.algorithm().state_period());
     label
 }
 
@@ -42,8 +42,8 @@ pub(super) fn of_penalty(mut name: String) -> String {
 }
 
 /// The key beside that one, which says of what size the limit is for its subject.
-pub(super) fn of_override(prefix: &str, terms: &Terms, key: KeyHash) -> String {
-    name(prefix, terms, key) + ":override"
+pub(super) fn of_override(prefix: &str, spec: &LimitSpec, key: KeyHash) -> String {
+    name(prefix, spec, key) + ":override"
 }
 
 /// Percent-encodes what could end a component, be a pattern, or break a line.
@@ -67,8 +67,8 @@ mod tests {
 
     fn named(limit: &str) -> String {
         let hasher = KeyHasher::with_secret([0; 16]);
-        let terms = Terms::new(limit.into(), 0, FixedWindow::per_day(1).into(), &hasher);
-        name(PREFIX, &terms, hasher.hash(b"ann@example.org"))
+        let spec = LimitSpec::new(limit.into(), 0, FixedWindow::per_day(1).into(), &hasher);
+        name(PREFIX, &spec, hasher.hash(b"ann@example.org"))
     }
 
     #[test]
@@ -83,8 +83,8 @@ mod tests {
     fn no_two_periods_share_a_key() {
         let hasher = KeyHasher::with_secret([0; 16]);
         let end = |period| {
-            let terms = Terms::new("limit".into(), 0, FixedWindow::new(1, period).into(), &hasher);
-            name(PREFIX, &terms, hasher.hash(b"key")).split_off("ratelimit:{}:limit:".len() + 32)
+            let spec = LimitSpec::new("limit".into(), 0, FixedWindow::new(1, period).into(), &hasher);
+            name(PREFIX, &spec, hasher.hash(b"key")).split_off("ratelimit:{}:limit:".len() + 32)
         };
         assert_eq!(end(Duration::from_secs(60)), "fw60s");
         assert_eq!(end(Duration::from_millis(1_500)), "fw1500000u");

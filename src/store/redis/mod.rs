@@ -40,7 +40,7 @@ use self::deployment::Deployment;
 use self::error::Fault;
 use self::reserve::Apart;
 use self::script::{Reply, Request, Task};
-use super::{Answer, Charge, Node, Override, Refund, Store, Terms, span};
+use super::{Charge, LimitSpec, Node, Override, Refund, Store, StoreFuture, span};
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -198,19 +198,19 @@ impl RedisStore {
         Self { denials, beliefs: Arc::default(), ..self }
     }
 
-    fn decide(&self, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(&self, task: Task, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let clock = self.now();
         if let Some(decision) = self.remembered_at(clock, charges) {
-            return Answer::remembered(decision);
+            return StoreFuture::remembered(decision);
         }
-        let watch = self.watch(charges.iter().map(|charge| (charge.terms, charge.key)), task == Task::Acquire);
+        let watch = self.watch(charges.iter().map(|charge| (charge.spec, charge.key)), task == Task::Acquire);
         if self.are_apart(charges) {
             let apart = Apart::new(self.clone(), charges, watch);
-            return Answer::pending(async move { Ok(apart.decide(task).await?) });
+            return StoreFuture::pending(async move { Ok(apart.decide(task).await?) });
         }
         let store = self.clone();
         let mut asked = self.asked(charges);
-        Answer::pending(async move {
+        StoreFuture::pending(async move {
             let (now, found) = store.find(task, clock, &mut asked).await?;
             let decision = decision::of(task, now, &asked, &found)?;
             if let Some(watch) = watch {
@@ -247,7 +247,7 @@ impl RedisStore {
 
     fn remembered_at(&self, clock: Option<u64>, charges: &[Charge<'_>]) -> Option<Decision> {
         let denials = self.denials.as_ref()?;
-        if !charges.iter().any(|charge| charge.terms.is_overridable()) {
+        if !charges.iter().any(|charge| charge.spec.is_overridable()) {
             return denials.answer(charges, clock, u64::MAX);
         }
         let asked = self.asked(charges);
@@ -257,11 +257,15 @@ impl RedisStore {
     }
 
     /// Has the script change what `keys` hold, by a request for each slot, all at the same time.
-    fn change<'a>(&self, requests: Vec<Request>, keys: impl Iterator<Item = (&'a Arc<Terms>, KeyHash)>) -> Answer<()> {
+    fn change<'a>(
+        &self,
+        requests: Vec<Request>,
+        keys: impl Iterator<Item = (&'a Arc<LimitSpec>, KeyHash)>,
+    ) -> StoreFuture<()> {
         let watch = self.watch(keys, true);
         let deployment = self.deployment.clone();
         let clock = self.now().map(script::clock);
-        Answer::pending(async move {
+        StoreFuture::pending(async move {
             let replies = join_all(requests.into_iter().map(|request| deployment.ask(clock, request))).await;
             drop(watch);
             Ok(replies.into_iter().try_for_each(|reply| reply.map(drop))?)
@@ -294,9 +298,9 @@ impl RedisStore {
         clock.unwrap_or_else(|| SystemClock::new().now().as_micros())
     }
 
-    fn watch<'a>(&self, keys: impl Iterator<Item = (&'a Arc<Terms>, KeyHash)>, changes: bool) -> Option<Watch> {
+    fn watch<'a>(&self, keys: impl Iterator<Item = (&'a Arc<LimitSpec>, KeyHash)>, changes: bool) -> Option<Watch> {
         let denials = self.denials.as_ref()?;
-        Some(denials.watch(keys.map(|(terms, key)| terms.print(key)), changes))
+        Some(denials.watch(keys.map(|(spec, key)| spec.print(key)), changes))
     }
 }
 
@@ -305,11 +309,11 @@ impl Store for RedisStore {
         self.hasher
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.decide(Task::Acquire, charges)
     }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.decide(Task::Peek, charges)
     }
 
@@ -321,16 +325,16 @@ impl Store for RedisStore {
         self.deployment.node(key)
     }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> Answer<()> {
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
         if refunds.is_empty() {
-            return Answer::ready(Ok(()));
+            return StoreFuture::ready(Ok(()));
         }
         let requests = self.by_slot(refunds, |refund| refund.key);
         let requests = requests.iter().map(|refunds| ask::refunds(&self.prefix, refunds)).collect();
-        self.change(requests, refunds.iter().map(|refund| (refund.terms, refund.key)))
+        self.change(requests, refunds.iter().map(|refund| (refund.spec, refund.key)))
     }
 
-    fn reset(&self, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         let requests = self.by_slot(keys, |(_, key)| *key);
         let requests = requests.iter().map(|keys| ask::resets(&self.prefix, keys)).collect();
         self.change(requests, keys.iter().copied())
@@ -338,24 +342,24 @@ impl Store for RedisStore {
 
     fn set_override(
         &self,
-        terms: &Arc<Terms>,
+        spec: &Arc<LimitSpec>,
         key: KeyHash,
         algorithm: &Algorithm,
         expires_after: Option<Duration>,
-    ) -> Answer<()> {
-        self.keep(terms, key, algorithm.size(), expires_after.map(span))
+    ) -> StoreFuture<()> {
+        self.keep(spec, key, algorithm.size(), expires_after.map(span))
     }
 
-    fn get_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
-        self.look(terms, key)
+    fn get_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
+        self.look(spec, key)
     }
 
-    fn remove_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
-        self.remove(terms, key)
+    fn remove_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
+        self.remove(spec, key)
     }
 
-    fn last_override(&self, terms: &Arc<Terms>, key: KeyHash) -> Option<Algorithm> {
-        self.last_known(terms, key)
+    fn last_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
+        self.last_known(spec, key)
     }
 }
 

@@ -8,14 +8,14 @@ use super::error::Fault;
 use super::{RedisStore, ask, script};
 use crate::algorithm::{Algorithm, Size};
 use crate::hash::KeyHash;
-use crate::store::{Answer, Override, Terms};
+use crate::store::{LimitSpec, Override, StoreFuture};
 use crate::time::{Clock, SystemClock, micros};
 
 impl RedisStore {
-    pub(super) fn keep(&self, terms: &Arc<Terms>, key: KeyHash, size: Size, span: Option<u64>) -> Answer<()> {
-        let request = ask::keep(&self.prefix, terms, key, size, span);
-        let (store, print, clock) = (self.clone(), terms.print(key), self.now().map(script::clock));
-        Answer::pending(async move {
+    pub(super) fn keep(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Size, span: Option<u64>) -> StoreFuture<()> {
+        let request = ask::keep(&self.prefix, spec, key, size, span);
+        let (store, print, clock) = (self.clone(), spec.print(key), self.now().map(script::clock));
+        StoreFuture::pending(async move {
             let (now, _) = store.deployment.ask(clock, request).await?;
             let until = span.map_or(0, |span| now.saturating_add(span));
             store.beliefs.learn(print, Some(Belief { until, size }));
@@ -23,24 +23,24 @@ impl RedisStore {
         })
     }
 
-    pub(super) fn look(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<Option<Override>> {
-        let request = ask::look(&self.prefix, terms, key, self.present(self.now()));
-        let (store, terms, clock) = (self.clone(), terms.clone(), self.now().map(script::clock));
-        Answer::pending(async move {
+    pub(super) fn look(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
+        let request = ask::look(&self.prefix, spec, key, self.present(self.now()));
+        let (store, spec, clock) = (self.clone(), spec.clone(), self.now().map(script::clock));
+        StoreFuture::pending(async move {
             let (now, found) = store.deployment.ask(clock, request).await?;
             let is = ask::seen(&found)?;
-            store.beliefs.learn(terms.print(key), is);
+            store.beliefs.learn(spec.print(key), is);
             let Some(Belief { until, size }) = is else { return Ok(None) };
-            let algorithm = terms.algorithm().sized(size).ok_or(Fault::Reply("an override that can't be"))?;
+            let algorithm = spec.algorithm().sized(size).ok_or(Fault::Reply("an override that can't be"))?;
             let expires_after = (until > 0).then(|| micros(until.saturating_sub(now).into()));
             Ok(Some(Override { algorithm, expires_after }))
         })
     }
 
-    pub(super) fn remove(&self, terms: &Arc<Terms>, key: KeyHash) -> Answer<()> {
-        let request = ask::removal(&self.prefix, terms, key);
-        let (store, print, clock) = (self.clone(), terms.print(key), self.now().map(script::clock));
-        Answer::pending(async move {
+    pub(super) fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
+        let request = ask::removal(&self.prefix, spec, key);
+        let (store, print, clock) = (self.clone(), spec.print(key), self.now().map(script::clock));
+        StoreFuture::pending(async move {
             store.deployment.ask(clock, request).await?;
             store.beliefs.learn(print, None);
             Ok(())
@@ -49,9 +49,9 @@ impl RedisStore {
 
     /// What an override was when Redis was last asked about its key, unless it has expired since: by this
     /// machine's clock, as Redis' is not at hand.
-    pub(super) fn last_known(&self, terms: &Terms, key: KeyHash) -> Option<Algorithm> {
-        let belief = self.beliefs.of(terms.print(key))?;
+    pub(super) fn last_known(&self, spec: &LimitSpec, key: KeyHash) -> Option<Algorithm> {
+        let belief = self.beliefs.of(spec.print(key))?;
         let now = self.now().unwrap_or_else(|| SystemClock::new().now().as_micros());
-        belief.holds(now).then(|| terms.algorithm().sized(belief.size))?
+        belief.holds(now).then(|| spec.algorithm().sized(belief.size))?
     }
 }

@@ -19,8 +19,8 @@ use super::script::Task;
 use super::{RedisStore, ask, decision, script, slot};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
-use crate::store::{Charge, Refund, Terms};
-use crate::terms;
+use crate::limit_spec;
+use crate::store::{Charge, LimitSpec, Refund};
 use crate::time::Timestamp;
 
 /// A request's charges by slot.
@@ -37,7 +37,7 @@ pub(super) struct Apart {
 /// A [`Charge`], and which of the request's it is.
 struct Placed {
     place: usize,
-    terms: Arc<Terms>,
+    spec: Arc<LimitSpec>,
     key: KeyHash,
     cost: u64,
 }
@@ -48,7 +48,7 @@ struct Report {
     at: Timestamp,
     outcomes: Vec<(usize, Outcome)>,
     /// The limits that were of another size.
-    overridden: Vec<Arc<Terms>>,
+    overridden: Vec<Arc<LimitSpec>>,
 }
 
 type Part = Result<Decision, Fault>;
@@ -58,18 +58,18 @@ type Taken = Vec<(usize, Decision)>;
 
 impl Apart {
     pub(super) fn new(store: RedisStore, charges: &[Charge<'_>], watch: Option<Watch>) -> Self {
-        let place = |(place, Charge { terms, key, cost }): (_, Charge<'_>)| {
-            let terms = terms.clone();
-            Placed { place, terms, key, cost }
+        let place = |(place, Charge { spec, key, cost }): (_, Charge<'_>)| {
+            let spec = spec.clone();
+            Placed { place, spec, key, cost }
         };
         let slots = slot::group(charges.iter().copied(), |charge| charge.key);
         let mut slots: Vec<Vec<Placed>> =
             slots.into_iter().map(|(_, slot)| slot.into_iter().map(place).collect()).collect();
-        let has_quota = |slot: &&Vec<Placed>| slot.iter().any(|charge| charge.terms.is_quota());
+        let has_quota = |slot: &&Vec<Placed>| slot.iter().any(|charge| charge.spec.is_quota());
         if slots.iter().filter(has_quota).count() > 1 {
             // No slot sees all quotas: they are enforced here.
-            for charge in slots.iter_mut().flatten().filter(|charge| charge.terms.is_quota()) {
-                charge.terms = Arc::new(charge.terms.quota_cross_slot());
+            for charge in slots.iter_mut().flatten().filter(|charge| charge.spec.is_quota()) {
+                charge.spec = Arc::new(charge.spec.quota_cross_slot());
             }
         }
         Self { store, slots, watch, changes_a_rate: AtomicBool::new(false) }
@@ -162,7 +162,7 @@ impl Apart {
     }
 
     fn have_penalties(&self) -> bool {
-        self.slots.iter().flatten().any(|charge| charge.terms.penalty().is_some())
+        self.slots.iter().flatten().any(|charge| charge.spec.penalty().is_some())
     }
 
     /// Whether a slot may have changed something besides what it took: by a strike, or by a rate.
@@ -206,8 +206,8 @@ impl Apart {
         let refunds = taken.iter().map(|(index, decision)| {
             let taken = self.slots[*index].iter().zip(decision.outcomes());
             let taken = taken.filter(|(charge, outcome)| charge.cost > 0 && outcome.is_allowed());
-            let refunds = taken.map(|(Placed { terms, key, cost, .. }, outcome)| Refund {
-                terms: terms::of(outcome.limit(), decision.all_overridden()).unwrap_or(terms),
+            let refunds = taken.map(|(Placed { spec, key, cost, .. }, outcome)| Refund {
+                spec: limit_spec::find(outcome.limit(), decision.all_overridden()).unwrap_or(spec),
                 key: *key,
                 cost: *cost,
                 mark: outcome.mark,
@@ -222,7 +222,7 @@ impl Apart {
 /// Whether the limit at a place of the request is in quota mode, and others that are have other slots.
 fn is_quota_cross_slot(slots: &[Vec<Placed>], place: usize) -> bool {
     let charge = slots.iter().flatten().find(|charge| charge.place == place);
-    charge.is_some_and(|charge| charge.terms.is_quota() && !charge.terms.is_enforced())
+    charge.is_some_and(|charge| charge.spec.is_quota() && !charge.spec.is_enforced())
 }
 
 /// Whether a slot is charged anything.
@@ -232,7 +232,7 @@ fn takes(slot: &[Placed]) -> bool {
 
 impl Placed {
     fn charge(&self) -> Charge<'_> {
-        Charge { terms: &self.terms, key: self.key, cost: self.cost }
+        Charge { spec: &self.spec, key: self.key, cost: self.cost }
     }
 }
 
@@ -249,7 +249,7 @@ impl Report {
     /// Notes what a slot says, for what it has said before.
     fn note(&mut self, slot: &[Placed], decision: Decision) {
         self.at = self.at.max(decision.at());
-        self.overridden.retain(|terms| !slot.iter().any(|charge| charge.terms.index() == terms.index()));
+        self.overridden.retain(|spec| !slot.iter().any(|charge| charge.spec.index() == spec.index()));
         self.overridden.extend_from_slice(decision.all_overridden());
         for (charge, outcome) in slot.iter().zip(decision.outcomes()) {
             match self.outcomes.iter_mut().find(|(place, _)| *place == charge.place) {

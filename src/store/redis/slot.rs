@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::hash::KeyHasher;
-    use crate::store::Terms;
+    use crate::store::LimitSpec;
     use crate::store::redis::key;
 
     #[test]
@@ -61,11 +61,11 @@ mod tests {
             let subject = hasher.hash(&[subject]);
             let [(slot, _)] = group([()], |()| subject)[..] else { panic!("one slot") };
             for limit in ["a", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "{00000000000000000000000000000000}"] {
-                let terms = Terms::new(limit.into(), 0, FixedWindow::per_day(1).into(), &hasher);
+                let spec = LimitSpec::new(limit.into(), 0, FixedWindow::per_day(1).into(), &hasher);
                 for prefix in ["ratelimit", "{p}", "{}"] {
                     let mut escaped = String::new();
                     key::escape(prefix, &mut escaped);
-                    assert_eq!(of(&key::name(&escaped, &terms, subject)), slot, "{prefix:?} {limit:?}");
+                    assert_eq!(of(&key::name(&escaped, &spec, subject)), slot, "{prefix:?} {limit:?}");
                 }
             }
         }

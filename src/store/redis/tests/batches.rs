@@ -18,7 +18,7 @@ use crate::store::redis::beliefs::Beliefs;
 use crate::store::redis::decision;
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
-use crate::store::{Charge, Refund, Store, Terms};
+use crate::store::{Charge, LimitSpec, Refund, Store};
 use crate::time::{ManualClock, Timestamp};
 
 const PREFIX: &str = "b";
@@ -65,7 +65,7 @@ pub(super) struct Batches<'a> {
     memory: MemoryStore,
     clock: ManualClock,
     hasher: KeyHasher,
-    limiters: Vec<Vec<Arc<Terms>>>,
+    limiters: Vec<Vec<Arc<LimitSpec>>>,
     keys: Vec<KeyHash>,
     receipts: Vec<Receipt>,
     /// Spans that led to an edge before.
@@ -88,13 +88,13 @@ impl<'a> Batches<'a> {
             let limit = |limit: u64| {
                 let kind = random.below(9);
                 let name = format!("limit {limiter}.{limit}");
-                let terms = Terms::new(name.into(), limit as u16, random.algorithm(kind), &hasher);
-                let terms = if random.one_in(3) { terms.soft(random.up_to(200) as u32) } else { terms };
+                let spec = LimitSpec::new(name.into(), limit as u16, random.algorithm(kind), &hasher);
+                let spec = if random.one_in(3) { spec.soft(random.up_to(200) as u32) } else { spec };
                 match random.below(6) {
-                    0 => Arc::new(terms.shadow()),
-                    1 => Arc::new(terms.penalised(random.penalty(), &hasher)),
-                    2 | 3 => Arc::new(terms.quota()),
-                    _ => Arc::new(terms),
+                    0 => Arc::new(spec.shadow()),
+                    1 => Arc::new(spec.penalised(random.penalty(), &hasher)),
+                    2 | 3 => Arc::new(spec.quota()),
+                    _ => Arc::new(spec),
                 }
             };
             (0..[1, 1, 2, 3][limiter as usize]).map(limit).collect()
@@ -102,7 +102,7 @@ impl<'a> Batches<'a> {
         Self {
             limiters: (0..4).map(&mut limiter).collect(),
             keys: (0..KEYS).map(|key| hasher.hash(format!("{seed}:{key}").as_bytes())).collect(),
-            memory: MemoryStore::new().max_keys(1_000).clock(clock.clone()).hash_by(hasher),
+            memory: MemoryStore::new().max_keys(1_000).clock(clock.clone()).set_hasher(hasher),
             receipts: Vec::new(),
             edges: Vec::new(),
             done: Done::default(),
@@ -148,8 +148,8 @@ impl<'a> Batches<'a> {
             return;
         }
         let (limiter, limit) = self.limit();
-        let terms = &mut self.limiters[limiter][limit];
-        *terms = Arc::new(terms.sized(self.random.resized(terms.algorithm()), &self.hasher));
+        let spec = &mut self.limiters[limiter][limit];
+        *spec = Arc::new(spec.sized(self.random.resized(spec.algorithm()), &self.hasher));
     }
 
     fn limit(&mut self) -> (usize, usize) {
@@ -212,7 +212,7 @@ impl<'a> Batches<'a> {
                     refunded.into_ready().unwrap().unwrap();
                 }
                 Ask::Reset { limiter, key } => {
-                    let keys: Vec<_> = self.limiters[*limiter].iter().map(|terms| (terms, *key)).collect();
+                    let keys: Vec<_> = self.limiters[*limiter].iter().map(|spec| (spec, *key)).collect();
                     self.memory.reset(&keys).into_ready().unwrap().unwrap();
                 }
             }
@@ -246,7 +246,7 @@ impl<'a> Batches<'a> {
             _ => Task::Acquire,
         };
         let ones = random.one_in(2);
-        let cost = |terms: &Arc<Terms>| if ones { 1 } else { random.cost(terms.capacity()) };
+        let cost = |spec: &Arc<LimitSpec>| if ones { 1 } else { random.cost(spec.capacity()) };
         let costs = self.limiters[limiter].iter().map(cost).collect();
         Ask::Decide { task, limiter, key, costs }
     }
@@ -256,7 +256,7 @@ impl<'a> Batches<'a> {
             Ask::Decide { task, .. } => ask::charges(PREFIX, *task, self.now(), &self.asked(ask)),
             Ask::Refund(receipt) => ask::refunds(PREFIX, &self.refunds(receipt)),
             Ask::Reset { limiter, key } => {
-                let keys: Vec<_> = self.limiters[*limiter].iter().map(|terms| (terms, *key)).collect();
+                let keys: Vec<_> = self.limiters[*limiter].iter().map(|spec| (spec, *key)).collect();
                 ask::resets(PREFIX, &keys)
             }
         }
@@ -264,7 +264,7 @@ impl<'a> Batches<'a> {
 
     fn charges(&self, ask: &Ask) -> Vec<Charge<'_>> {
         let Ask::Decide { limiter, key, costs, .. } = ask else { unreachable!("only decisions have charges") };
-        let charge = |(terms, &cost)| Charge { terms, key: *key, cost };
+        let charge = |(spec, &cost)| Charge { spec, key: *key, cost };
         self.limiters[*limiter].iter().zip(costs).map(charge).collect()
     }
 
@@ -273,9 +273,9 @@ impl<'a> Batches<'a> {
     }
 
     fn refunds(&self, receipt: &Receipt) -> Vec<Refund<'_>> {
-        let terms = &self.limiters[receipt.limiter];
+        let spec = &self.limiters[receipt.limiter];
         let refund = |&(limit, cost, mark): &(usize, u64, ChargeMark)| Refund {
-            terms: &terms[limit],
+            spec: &spec[limit],
             key: receipt.key,
             cost,
             mark,

@@ -29,7 +29,7 @@ use super::decision;
 use super::script::{self, Replies, Request, Task};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::hash::KeyHasher;
-use crate::store::{Charge, Terms};
+use crate::store::{Charge, LimitSpec};
 
 /// Environment variables for who looks closer: `TWIN_STEPS`, how many to compare, and `TWIN_SEED`,
 /// the trace to begin with, which is then printed.
@@ -149,14 +149,14 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let minute = Duration::from_secs(60);
     let algorithms = [TokenBucket::new(50, 1, minute).into(), FixedWindow::new(50, minute).into()];
-    let terms = [0, 1].map(|limit: u16| {
+    let spec = [0, 1].map(|limit: u16| {
         let name = format!("limit {limit}");
-        Arc::new(Terms::new(name.into(), limit, algorithms[usize::from(limit)], &hasher))
+        Arc::new(LimitSpec::new(name.into(), limit, algorithms[usize::from(limit)], &hasher))
     });
     let now = 1_767_225_600_000_000;
     let asked = |key: &str, cost| {
         let key = hasher.hash(key.as_bytes());
-        [0, 1].map(|limit: usize| Asked::new(&Charge { terms: &terms[limit], key, cost }, &Beliefs::default()))
+        [0, 1].map(|limit: usize| Asked::new(&Charge { spec: &spec[limit], key, cost }, &Beliefs::default()))
     };
     let ask = |task, key, cost| ask::charges("t", task, now, &asked(key, cost));
     let requests = [("ann", 1), ("bob", 1), ("bob", 1), ("cleo", 1), ("ann", 7), ("cleo", 7), ("bob", 1)]
@@ -183,18 +183,20 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
 fn a_limit_that_is_made_of_another_one_is_told_anew() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let algorithm = TokenBucket::new(50, 1, Duration::from_secs(60)).into();
-    let limit = Arc::new(Terms::new("limit".into(), 0, algorithm, &hasher));
-    let told = |terms: &Arc<Terms>, cost| {
-        let charge = Charge { terms, key: hasher.hash(b"key"), cost };
+    let limit = Arc::new(LimitSpec::new("limit".into(), 0, algorithm, &hasher));
+    let told = |spec: &Arc<LimitSpec>, cost| {
+        let charge = Charge { spec, key: hasher.hash(b"key"), cost };
         script::text(&[ask::charges("t", Task::Acquire, 0, &[Asked::new(&charge, &Beliefs::default())])])
     };
     let usual = told(&limit, 1);
     assert_eq!(usual, told(&limit, 1));
-    for other in [Terms::clone(&limit).shadow(), Terms::clone(&limit).soft(10), limit.overridden([7, 1]).unwrap()] {
+    for other in
+        [LimitSpec::clone(&limit).shadow(), LimitSpec::clone(&limit).soft(10), limit.overridden([7, 1]).unwrap()]
+    {
         assert_ne!(told(&Arc::new(other), 1), usual);
     }
     assert_ne!(told(&limit, 2), usual);
-    assert_eq!(told(&Arc::new(Terms::clone(&limit)), 1), usual);
+    assert_eq!(told(&Arc::new(LimitSpec::clone(&limit)), 1), usual);
     // Nor where nothing was copied.
     let limit = Arc::try_unwrap(limit).unwrap();
     assert_ne!(told(&Arc::new(limit.shadow()), 1), usual);
@@ -212,19 +214,19 @@ fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
     {
         for broken in 0..3 {
             let fake = Fake::new();
-            let terms: Vec<_> = limits
+            let spec: Vec<_> = limits
                 .iter()
                 .zip(0..)
                 .map(|(&algorithm, limit)| {
-                    Arc::new(Terms::new(format!("limit {limit}").into(), limit, algorithm, &hasher))
+                    Arc::new(LimitSpec::new(format!("limit {limit}").into(), limit, algorithm, &hasher))
                 })
                 .collect();
             // The third of each key has no room.
             let keys = [0, 1, 2, 0, 1, 2, 0, 1, 2].map(|key: usize| hasher.hash(&[key as u8]));
-            let name = super::key::name("t", &terms[0], keys[broken]).into_bytes();
+            let name = super::key::name("t", &spec[0], keys[broken]).into_bytes();
             fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
             let requests = keys.map(|key| {
-                let asked = terms.iter().map(|terms| Asked::new(&Charge { terms, key, cost: 1 }, &Beliefs::default()));
+                let asked = spec.iter().map(|spec| Asked::new(&Charge { spec, key, cost: 1 }, &Beliefs::default()));
                 ask::charges("t", Task::Acquire, now, &asked.collect::<Vec<_>>())
             });
             let replies = script::replies(fake.run(&script::clock(now), &requests), requests.len()).unwrap();
@@ -246,21 +248,22 @@ fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let key = hasher.hash(b"key");
     let window = FixedWindow::new(50, Duration::from_secs(60)).into();
-    let terms = [0, 1]
-        .map(|limit: u16| Arc::new(Terms::new(format!("limit {limit}").into(), limit, window, &hasher).overridable()));
+    let spec = [0, 1].map(|limit: u16| {
+        Arc::new(LimitSpec::new(format!("limit {limit}").into(), limit, window, &hasher).overridable())
+    });
     let changed = Held::Text([[0; 10].as_slice(), &7_u32.to_le_bytes(), &[0; 4]].concat());
-    for (terms, held) in terms.iter().zip([changed, Held::List([b"broken".to_vec()].into())]) {
-        let name = super::key::of_override("t", terms, key);
+    for (spec, held) in spec.iter().zip([changed, Held::List([b"broken".to_vec()].into())]) {
+        let name = super::key::of_override("t", spec, key);
         fake.keys.borrow_mut().insert(name.into_bytes(), (held, Some(u64::MAX)));
     }
     let now = 1_767_225_600_000_000;
-    let ask = |limits: &[Arc<Terms>]| {
-        let asked = limits.iter().map(|terms| Asked::new(&Charge { terms, key, cost: 1 }, &Beliefs::default()));
+    let ask = |limits: &[Arc<LimitSpec>]| {
+        let asked = limits.iter().map(|spec| Asked::new(&Charge { spec, key, cost: 1 }, &Beliefs::default()));
         let request = ask::charges("t", Task::Acquire, now, &asked.collect::<Vec<_>>());
         script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0)
     };
-    assert!(ask(&terms[..1]).unwrap().is_to_ask_again());
-    for broken in [&terms[1..], &terms] {
+    assert!(ask(&spec[..1]).unwrap().is_to_ask_again());
+    for broken in [&spec[1..], &spec] {
         assert!(ask(broken).unwrap_err().to_string().contains("WRONGTYPE"));
         assert_eq!(fake.keys.borrow().len(), 2);
     }
@@ -277,8 +280,8 @@ fn a_server_that_is_centuries_ahead_decides() {
     for (limit, algorithm) in
         [TokenBucket::new(2, 1, minute).into(), FixedWindow::new(2, minute).into()].iter().enumerate()
     {
-        let terms = Arc::new(Terms::new("limit".into(), limit as u16, *algorithm, &hasher));
-        let asked = [Asked::new(&Charge { terms: &terms, key: hasher.hash(b"key"), cost: 1 }, &Beliefs::default())];
+        let spec = Arc::new(LimitSpec::new("limit".into(), limit as u16, *algorithm, &hasher));
+        let asked = [Asked::new(&Charge { spec: &spec, key: hasher.hash(b"key"), cost: 1 }, &Beliefs::default())];
         let allowed = [(); 3].map(|()| {
             let request = ask::charges("t", Task::Acquire, now, &asked);
             let mut replies = script::replies(fake.run(&[], &[request]), 1).unwrap();
@@ -303,9 +306,9 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
         LeakyBucket::new(50, 7, span).into(),
         LeakyBucketQueue::new(50, 7, span).into(),
     ] {
-        let terms: Arc<Terms> = Arc::new(Terms::new("limit".into(), 0, algorithm, &hasher));
+        let spec: Arc<LimitSpec> = Arc::new(LimitSpec::new("limit".into(), 0, algorithm, &hasher));
         let ask = |task, cost, now| {
-            let asked = [Asked::new(&Charge { terms: &terms, key, cost }, &Beliefs::default())];
+            let asked = [Asked::new(&Charge { spec: &spec, key, cost }, &Beliefs::default())];
             let request = ask::charges("t", task, now, &asked);
             let found = script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0).unwrap();
             decision::of(task, now, &asked, &found).unwrap().outcomes()[0].snapshot()
@@ -313,7 +316,7 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
         assert!(ask(Task::Acquire, 33, now).remaining < 20);
         now += 1_234_567;
         let kept = ask(Task::Peek, 1, now);
-        let name = super::key::name("t", &terms, key).into_bytes();
+        let name = super::key::name("t", &spec, key).into_bytes();
         if let Some((Held::Text(text), _)) = fake.keys.borrow_mut().get_mut(&name) {
             assert_eq!(text[14..], 7_u32.to_le_bytes());
             text[14..].fill(0);
@@ -343,8 +346,8 @@ fn whatever_a_key_holds_nothing_panics() {
         let changes = random.one_in(2);
         let mut now = 1_767_225_600_000_000;
         for _ in 0..20 {
-            let terms = Terms::new("limit".into(), 0, random.algorithm(kind), &hasher);
-            let terms = Arc::new(terms.penalised(random.penalty(), &hasher));
+            let spec = LimitSpec::new("limit".into(), 0, random.algorithm(kind), &hasher);
+            let spec = Arc::new(spec.penalised(random.penalty(), &hasher));
             if !changes {
                 let bytes = |random: &mut Random| {
                     let bytes: Vec<u8> =
@@ -356,19 +359,19 @@ fn whatever_a_key_holds_nothing_panics() {
                     0 => Held::Text(bytes(&mut random)),
                     _ => Held::List((0..random.up_to(5)).map(|_| bytes(&mut random)).collect()),
                 };
-                let name = super::key::name("t", &terms, key);
+                let name = super::key::name("t", &spec, key);
                 fake.keys.borrow_mut().insert(name.clone().into_bytes(), (held, Some(u64::MAX)));
                 let held = Held::Text(if random.one_in(4) { bytes(&mut random) } else { all_bytes(&mut random) });
                 fake.keys.borrow_mut().insert(super::key::of_penalty(name).into_bytes(), (held, Some(u64::MAX)));
             }
             now += random.up_to(1 << 40);
-            let charge = Charge { terms: &terms, key, cost: random.cost(terms.algorithm().capacity()) };
+            let charge = Charge { spec: &spec, key, cost: random.cost(spec.algorithm().capacity()) };
             let asked = [Asked::new(&charge, &Beliefs::default())];
             let request = ask::charges("t", Task::Acquire, now, &asked);
             let reply = fake.run(&script::clock(now), &[request]);
             let found = script::replies(reply, 1).unwrap().found.remove(0);
             let decision = found.and_then(|found| decision::of(Task::Acquire, now, &asked, &found));
-            assert!(!changes || decision.is_ok(), "{:?} {:?}", terms, decision);
+            assert!(!changes || decision.is_ok(), "{:?} {:?}", spec, decision);
         }
     }
 }

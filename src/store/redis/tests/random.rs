@@ -70,7 +70,7 @@ impl Random {
         let denials = self.up_to(most) as u32;
         let mut spans = [self.micros(), self.micros(), self.micros(), self.micros()].map(Duration::from_micros);
         spans[1..3].sort();
-        let penalty = Penalty::after(denials, spans[0]).refused_for(spans[1]);
+        let penalty = Penalty::after(denials, spans[0]).locked_out_for(spans[1]);
         let penalty = if self.one_in(4) { penalty } else { penalty.doubling_up_to(spans[2]) };
         if self.one_in(2) { penalty } else { penalty.remembered_for(spans[3]) }
     }

@@ -17,7 +17,7 @@ use crate::store::redis::codec::{self, Codec, TtlQuantum};
 use crate::store::redis::decision;
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
-use crate::store::{Charge, Refund, Terms};
+use crate::store::{Charge, LimitSpec, Refund};
 
 /// What a key remembers.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ pub(super) struct Trace<'a> {
     /// What changes the sizes of buckets, in every third trace.
     sizes: Option<Random>,
     redis: &'a Redis,
-    terms: Vec<Arc<Terms>>,
+    spec: Vec<Arc<LimitSpec>>,
     key: KeyHash,
     memories: Vec<Memory>,
     /// What is remembered by the limits' penalties.
@@ -135,19 +135,19 @@ impl<'a> Trace<'a> {
         }
         let mut thresholds = Random(!seed);
         let mut penalties = Random(seed << 32);
-        let mut terms = |(index, algorithm): (usize, &Algorithm)| {
-            let terms = Terms::new(format!("limit {index}").into(), index as u16, *algorithm, &hasher);
+        let mut spec = |(index, algorithm): (usize, &Algorithm)| {
+            let spec = LimitSpec::new(format!("limit {index}").into(), index as u16, *algorithm, &hasher);
             // Every other trace, so that a seed of before is the same trace.
             let has = |random: &mut Random| seed % 2 == 1 && random.one_in(2);
-            let terms = if has(&mut thresholds) { terms.soft(thresholds.up_to(200) as u32) } else { terms };
-            let terms = if has(&mut thresholds) { terms.shadow() } else { terms };
-            if seed % 4 < 2 || !terms.is_enforced() || penalties.one_in(3) {
-                return Arc::new(terms);
+            let spec = if has(&mut thresholds) { spec.soft(thresholds.up_to(200) as u32) } else { spec };
+            let spec = if has(&mut thresholds) { spec.shadow() } else { spec };
+            if seed % 4 < 2 || !spec.is_enforced() || penalties.one_in(3) {
+                return Arc::new(spec);
             }
-            let terms = Arc::new(terms.penalised(penalties.penalty(), &hasher));
-            if penalties.one_in(8) { terms.forbearing() } else { terms }
+            let spec = Arc::new(spec.penalised(penalties.penalty(), &hasher));
+            if penalties.one_in(8) { spec.without_strikes() } else { spec }
         };
-        let terms = algorithms.iter().enumerate().map(&mut terms).collect();
+        let spec = algorithms.iter().enumerate().map(&mut spec).collect();
         let own_clock = redis.fake().is_some() && random.one_in(3);
         let now = match random.below(6) {
             0 => random.below(1_000),
@@ -157,7 +157,7 @@ impl<'a> Trace<'a> {
         Self {
             sizes: seed.is_multiple_of(3).then_some(Random(seed ^ (1 << 63))),
             redis,
-            terms,
+            spec,
             key: hasher.hash(&seed.to_le_bytes()),
             memories: algorithms.iter().map(Memory::of).collect(),
             penalties: vec![CompactState::UNUSED; algorithms.len()],
@@ -233,12 +233,12 @@ impl<'a> Trace<'a> {
         for (outcome, &Expected { verdict, is_over, mark, standing, is_penalty, begun }) in
             decision.outcomes().iter().zip(expected)
         {
-            assert_eq!((outcome.verdict(), outcome.uses_overage()), (verdict, is_over), "{:?}", self.terms);
-            assert_eq!(outcome.snapshot(), standing, "{:?}", self.terms);
-            assert_eq!((outcome.is_penalty(), outcome.begun()), (is_penalty, begun), "{:?}", self.terms);
+            assert_eq!((outcome.verdict(), outcome.uses_overage()), (verdict, is_over), "{:?}", self.spec);
+            assert_eq!(outcome.snapshot(), standing, "{:?}", self.spec);
+            assert_eq!((outcome.is_penalty(), outcome.begun()), (is_penalty, begun), "{:?}", self.spec);
             self.done.begun += u64::from(begun.is_some());
             if begun.is_none() {
-                assert_eq!(outcome.mark, mark, "{:?}", self.terms);
+                assert_eq!(outcome.mark, mark, "{:?}", self.spec);
             }
         }
         let spans =
@@ -254,19 +254,19 @@ impl<'a> Trace<'a> {
             fake.expire();
         }
         let keys = fake.keys.borrow();
-        let limits = self.terms.iter().zip(&self.memories).map(|(terms, memory)| {
-            let name = key::name("t", terms, self.key);
+        let limits = self.spec.iter().zip(&self.memories).map(|(spec, memory)| {
+            let name = key::name("t", spec, self.key);
             let held = keys.get(name.as_bytes()).and_then(|(held, _)| held.states());
-            let is_drained = matches!(terms.rule(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
+            let is_drained = matches!(spec.rule(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
             let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
             let step = graded.map_or(1, |held| TtlQuantum::recorded_in(held.micros));
             // It means as much as it did at the rate that has left it, until someone decides by another.
-            let is_left = held.is_some_and(|held| codec::converts_rate(terms.ceiling(), &held));
-            (name, if is_left { 0 } else { memory.standing(terms.algorithm(), self.now).reset_after }, step)
+            let is_left = held.is_some_and(|held| codec::converts_rate(spec.ceiling(), &held));
+            (name, if is_left { 0 } else { memory.standing(spec.algorithm(), self.now).reset_after }, step)
         });
-        let penalties = self.terms.iter().zip(&self.penalties).map(|(terms, record)| {
+        let penalties = self.spec.iter().zip(&self.penalties).map(|(spec, record)| {
             let left = record.expires_at.saturating_sub(self.now);
-            (key::of_penalty(key::name("t", terms, self.key)), left.into(), 1)
+            (key::of_penalty(key::name("t", spec, self.key)), left.into(), 1)
         });
         for (name, left, step) in limits.chain(penalties) {
             let Some((_, last)) = keys.get(name.as_bytes()) else { continue };
@@ -278,7 +278,7 @@ impl<'a> Trace<'a> {
                 let off = u128::from(last).abs_diff(expected);
                 // Beyond 2^53 µs the ms is rounded, too.
                 let rounded = if until < 1 << 53 { 0 } else { 1 };
-                assert!(off <= rounded, "{last} for {expected}: {:?}", self.terms);
+                assert!(off <= rounded, "{last} for {expected}: {:?}", self.spec);
             }
         }
     }
@@ -289,18 +289,18 @@ impl<'a> Trace<'a> {
             return;
         }
         let hasher = KeyHasher::with_secret([0; 16]);
-        let terms = sizes.below(self.terms.len() as u64) as usize;
-        let terms = &mut self.terms[terms];
-        *terms = Arc::new(terms.sized(sizes.resized(terms.algorithm()), &hasher));
+        let spec = sizes.below(self.spec.len() as u64) as usize;
+        let spec = &mut self.spec[spec];
+        *spec = Arc::new(spec.sized(sizes.resized(spec.algorithm()), &hasher));
     }
 
     fn step(&mut self) -> (Request, Step) {
         match self.random.below(12) {
             0..3 if !self.receipts.is_empty() => self.refund(),
             3 if self.random.one_in(4) => {
-                let keys: Vec<_> = self.terms.iter().map(|terms| (terms, self.key)).collect();
+                let keys: Vec<_> = self.spec.iter().map(|spec| (spec, self.key)).collect();
                 let request = ask::resets("t", &keys);
-                self.memories = self.terms.iter().map(|terms| Memory::of(terms.algorithm())).collect();
+                self.memories = self.spec.iter().map(|spec| Memory::of(spec.algorithm())).collect();
                 self.penalties.fill(CompactState::UNUSED);
                 (request, Step::Change)
             }
@@ -315,10 +315,10 @@ impl<'a> Trace<'a> {
         let receipt = self.receipts.swap_remove(which);
         let mut refunds = Vec::new();
         for &(limit, cost, mark) in &receipt {
-            let terms = &self.terms[limit];
+            let spec = &self.spec[limit];
             let part = if self.random.one_in(3) { self.random.up_to(cost) } else { cost };
-            self.memories[limit].refund(terms.ceiling(), mark, self.now, part);
-            refunds.push(Refund { terms, key: self.key, cost: part, mark });
+            self.memories[limit].refund(spec.ceiling(), mark, self.now, part);
+            refunds.push(Refund { spec, key: self.key, cost: part, mark });
         }
         (ask::refunds("t", &refunds), Step::Change)
     }
@@ -336,37 +336,37 @@ impl<'a> Trace<'a> {
     fn decide(&mut self, task: Task) -> (Request, Step) {
         self.resize();
         let thought = self.thought();
-        let costs: Vec<u64> = self.terms.iter().map(|terms| self.random.cost(terms.capacity())).collect();
+        let costs: Vec<u64> = self.spec.iter().map(|spec| self.random.cost(spec.capacity())).collect();
         let rooms: Vec<Availability> = self
-            .terms
+            .spec
             .iter()
             .zip(&self.memories)
             .zip(&costs)
-            .map(|((terms, memory), &cost)| memory.peek(terms.ceiling(), self.now, cost))
+            .map(|((spec, memory), &cost)| memory.peek(spec.ceiling(), self.now, cost))
             .collect();
         let own = rooms.clone();
-        let penalised = |(((room, terms), record), &cost): (((Availability, &Arc<Terms>), &CompactState), &u64)| {
-            if cost == 0 || terms.penalty().is_none() { room } else { Penalty::restrict(record, self.now, room) }
+        let penalised = |(((room, spec), record), &cost): (((Availability, &Arc<LimitSpec>), &CompactState), &u64)| {
+            if cost == 0 || spec.penalty().is_none() { room } else { Penalty::restrict(record, self.now, room) }
         };
         let rooms: Vec<Availability> =
-            rooms.into_iter().zip(&self.terms).zip(&self.penalties).zip(&costs).map(penalised).collect();
-        let has_room = |(terms, room): (&Arc<Terms>, &Availability)| room.is_now() || !terms.is_enforced();
-        let take = task == Task::Acquire && self.terms.iter().zip(&rooms).all(has_room);
+            rooms.into_iter().zip(&self.spec).zip(&self.penalties).zip(&costs).map(penalised).collect();
+        let has_room = |(spec, room): (&Arc<LimitSpec>, &Availability)| room.is_now() || !spec.is_enforced();
+        let take = task == Task::Acquire && self.spec.iter().zip(&rooms).all(has_room);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
-        for (limit, terms) in self.terms.iter().enumerate() {
-            let (memory, algorithm) = (&mut self.memories[limit], terms.algorithm());
+        for (limit, spec) in self.spec.iter().enumerate() {
+            let (memory, algorithm) = (&mut self.memories[limit], spec.algorithm());
             let is_over = rooms[limit].is_now() && !memory.peek(algorithm, self.now, costs[limit]).is_now();
             let mut mark = ChargeMark::NONE;
             if take && rooms[limit].is_now() && costs[limit] > 0 {
-                mark = memory.commit(terms.ceiling(), self.now, costs[limit]);
+                mark = memory.commit(spec.ceiling(), self.now, costs[limit]);
                 receipt.push((limit, costs[limit], mark));
             } else if costs[limit] > 0 {
-                memory.adopt(terms.ceiling(), self.now);
+                memory.adopt(spec.ceiling(), self.now);
             }
             let mut standing = memory.standing(algorithm, self.now);
             let (mut room, mut is_penalty, mut begun) = (rooms[limit], false, None);
-            if let Some(by) = terms.penalty() {
+            if let Some(by) = spec.penalty() {
                 let record = &mut self.penalties[limit];
                 let is_refused = Penalty::locked_for(record, self.now) > 0;
                 if task != Task::Peek && by.counts && !own[limit].is_now() && !is_refused {
@@ -378,8 +378,8 @@ impl<'a> Trace<'a> {
             }
             expected.push(Expected { verdict: room.into(), is_over, mark, standing, is_penalty, begun });
         }
-        let charge = |(terms, &cost)| Charge { terms, key: self.key, cost };
-        let charges: Vec<Charge<'_>> = self.terms.iter().zip(&costs).map(charge).collect();
+        let charge = |(spec, &cost)| Charge { spec, key: self.key, cost };
+        let charges: Vec<Charge<'_>> = self.spec.iter().zip(&costs).map(charge).collect();
         let asked: SmallVec<[Asked; 2]> =
             charges.iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect();
         let request = ask::charges("t", task, thought, &asked);

@@ -2,21 +2,21 @@
 
 use http::StatusCode;
 
-/// How requests are answered that a list [always refuses](crate::RateLimitLayer::always_refuse_with).
+/// How requests are answered that a list [always refuses](crate::RateLimitLayer::always_reject_with).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum ListAction {
     /// With 403; gRPC requests with `PERMISSION_DENIED`.
     #[default]
     Forbidden,
     /// With 429, and no hint when to try again; gRPC requests with `RESOURCE_EXHAUSTED`.
     TooManyRequests,
-    /// They are not, to try a list out: [`Event::ListRefused`](crate::Event::ListRefused) is told, and they
+    /// They are not, to try a list out: [`Event::ListMatched`](crate::Event::ListMatched) is told, and they
     /// go on.
     Shadow,
 }
 
-impl Refusal {
+impl ListAction {
     /// The status, unless there is no refusal.
     #[must_use]
     pub const fn status(self) -> Option<StatusCode> {

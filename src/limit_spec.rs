@@ -11,7 +11,7 @@ use crate::hash::{KeyHash, KeyHasher};
 #[derive(Clone, Debug)]
 // In this order, what nearly every decision looks at lies in as few cache lines as it can.
 #[repr(C)]
-pub struct Terms {
+pub struct LimitSpec {
     hash: KeyHash,
     rule: PreparedAlgorithm,
     /// What decides where there is overage.
@@ -59,7 +59,7 @@ enum Overrides {
     This,
 }
 
-/// What [`Terms::used`] says when nothing is left.
+/// What [`LimitSpec::used`] says when nothing is left.
 const MOST_USED: u64 = 254;
 
 /// Instead of dividing by it for each decision.
@@ -67,14 +67,14 @@ fn share(capacity: u64) -> u64 {
     (MOST_USED << 32) / capacity
 }
 
-/// Those of the limit at `index`, among the terms of some.
+/// Those of the limit at `index`, among the spec of some.
 #[inline]
-pub(crate) fn of(index: usize, some: &[Arc<Terms>]) -> Option<&Arc<Terms>> {
-    some.iter().find(|terms| usize::from(terms.index) == index)
+pub(crate) fn find(index: usize, specs: &[Arc<LimitSpec>]) -> Option<&Arc<LimitSpec>> {
+    specs.iter().find(|spec| usize::from(spec.index) == index)
 }
 
-impl Terms {
-    /// The terms of the limit `name`, the `index`th of its limiter, on a store that hashes keys by
+impl LimitSpec {
+    /// The spec of the limit `name`, the `index`th of its limiter, on a store that hashes keys by
     /// `hasher`.
     pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
         // What is remembered under one algorithm, period or calendar means nothing under another.
@@ -110,7 +110,7 @@ impl Terms {
     }
 
     /// The same, whose denials count for no penalty, if there is one.
-    pub(crate) fn forbearing(self: &Arc<Self>) -> Arc<Self> {
+    pub(crate) fn without_strikes(self: &Arc<Self>) -> Arc<Self> {
         let Some(penalised) = self.penalty() else { return self.clone() };
         let penalty = Some(Box::new(Penalised { counts: false, ..*penalised }));
         Arc::new(Self { penalty, ..Self::clone(self) }.seen_through())
@@ -129,7 +129,7 @@ impl Terms {
         Self { is_enforced: false, is_quota: false, penalty: None, ..self }.seen_through()
     }
 
-    /// Puts the terms in quota mode: a request needs room in one of its limits in quota mode.
+    /// Puts the spec in quota mode: a request needs room in one of its limits in quota mode.
     pub(crate) fn quota(self) -> Self {
         Self { is_quota: true, ..self }.seen_through()
     }

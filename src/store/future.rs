@@ -14,16 +14,16 @@ use crate::error::StoreError;
 /// allocates nothing for it.
 ///
 /// ```
-/// use tower_ratelimit::store::Answer;
+/// use tower_ratelimit::store::StoreFuture;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let ready = Answer::ready(Ok(1));
-/// let pending = Answer::pending(async { Ok(2) });
+/// let ready = StoreFuture::ready(Ok(1));
+/// let pending = StoreFuture::pending(async { Ok(2) });
 /// assert_eq!(ready.await.unwrap() + pending.await.unwrap(), 3);
 /// # });
 /// ```
 #[must_use = "an answer that is not awaited may never be worked out"]
-pub struct Answer<T>(State<T>);
+pub struct StoreFuture<T>(State<T>);
 
 enum State<T> {
     There(T, Source),
@@ -43,7 +43,7 @@ enum Source {
 /// An answer that has yet to come.
 pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
-impl<T> Answer<T> {
+impl<T> StoreFuture<T> {
     /// An answer that is there.
     #[inline]
     pub fn ready(answer: Result<T, StoreError>) -> Self {
@@ -138,7 +138,7 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T: Unpin> Future for Answer<T> {
+impl<T: Unpin> Future for StoreFuture<T> {
     type Output = Result<T, StoreError>;
 
     /// Takes the answer. One that is there already costs a unit of the task's [cooperative budget](tokio::task::coop),
@@ -161,7 +161,7 @@ impl<T: Unpin> Future for Answer<T> {
     }
 }
 
-impl<T> fmt::Debug for Answer<T> {
+impl<T> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.0 {
             State::There(_, Source::Store) | State::Failed(_) => "ready",
@@ -169,6 +169,6 @@ impl<T> fmt::Debug for Answer<T> {
             State::Taken => "taken",
             State::Pending(_) => "pending",
         };
-        f.debug_tuple("Answer").field(&state).finish()
+        f.debug_tuple("StoreFuture").field(&state).finish()
     }
 }

@@ -18,14 +18,14 @@ use crate::decision::{DecidedBy, Decision, Receipt};
 use crate::error::{ConfigError, Fault, StoreError};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit::{Limit, Limits, Set};
+use crate::limit_spec;
 use crate::observe::{Event, Fallback, Observer};
-use crate::store::{Answer, Charge, MemoryStore, Refund, Store, Terms};
-use crate::terms;
+use crate::store::{Charge, LimitSpec, MemoryStore, Refund, Store, StoreFuture};
 
 /// Limits and the store that remembers what is used of them, with what happens when it does not
 /// answer. Copies share all but the settings.
 #[derive(Clone)]
-pub(crate) struct Guard {
+pub(crate) struct StoreClient {
     limits: Limits,
     pub(super) store: Arc<dyn Store>,
     hasher: KeyHasher,
@@ -56,7 +56,7 @@ pub(super) enum Task {
 
 impl Task {
     #[inline]
-    pub(super) fn ask(self, store: &dyn Store, charges: &[Charge<'_>]) -> Answer<Decision> {
+    pub(super) fn ask(self, store: &dyn Store, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match self {
             Self::Acquire => store.acquire(charges),
             Self::Peek => store.peek(charges),
@@ -64,7 +64,7 @@ impl Task {
     }
 }
 
-impl Guard {
+impl StoreClient {
     pub(crate) fn new(limits: Vec<Limit>) -> Result<Self, ConfigError> {
         let store = MemoryStore::new();
         Ok(Self::over(Limits::new(limits, &store.hasher())?, store))
@@ -77,7 +77,7 @@ impl Guard {
     }
 
     fn over(limits: Limits, store: MemoryStore) -> Self {
-        let mut guard = Self {
+        let mut client = Self {
             limits,
             hasher: store.hasher(),
             store: Arc::new(store),
@@ -92,25 +92,25 @@ impl Guard {
             #[cfg(feature = "tracing")]
             reports: Arc::new(Reports::new()),
         };
-        guard.local.plan(&guard.limits, guard.on_store_error);
-        guard
+        client.local.plan(&client.limits, client.on_store_error);
+        client
     }
 
     /// The same by other limits, with all that it knows of the store.
     pub(crate) fn by(&self, set: &Arc<Set>) -> Self {
-        let mut guard = Self { limits: set.limits(&self.hasher), ..self.clone() };
-        if guard.is_shadow {
-            guard.limits.shadow();
+        let mut client = Self { limits: set.limits(&self.hasher), ..self.clone() };
+        if client.is_shadow {
+            client.limits.shadow();
         }
-        guard.local.plan(&guard.limits, guard.on_store_error);
-        guard.tells_decisions = guard.observer.is_there() && guard.limits.has_thresholds();
-        guard
+        client.local.plan(&client.limits, client.on_store_error);
+        client.tells_decisions = client.observer.is_there() && client.limits.has_thresholds();
+        client
     }
 
     /// Another store, of which nothing is known yet.
     pub(crate) fn set_store(&mut self, store: impl Store) {
         self.hasher = store.hasher();
-        self.limits.hash_by(&self.hasher);
+        self.limits.set_hasher(&self.hasher);
         self.store = Arc::new(store);
         self.breakers = Breakers::new(self.breakers.settings());
         self.local = Local::new();
@@ -192,17 +192,17 @@ impl Guard {
 
     /// Decides a request, and takes its charges from all its limits or from none.
     #[inline]
-    pub(crate) fn acquire(self: &Arc<Self>, charges: &[Charge<'_>]) -> Answer<Decision> {
+    pub(crate) fn acquire(self: &Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.decide(Task::Acquire, charges)
     }
 
     /// Decides a request as [`acquire`](Self::acquire) would now, and takes nothing.
-    pub(crate) fn peek(self: &Arc<Self>, charges: &[Charge<'_>]) -> Answer<Decision> {
+    pub(crate) fn peek(self: &Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.decide(Task::Peek, charges)
     }
 
     #[inline]
-    fn decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if !self.breakers.are_closed() {
             return self.try_to_decide(task, charges);
         }
@@ -215,9 +215,9 @@ impl Guard {
 
     /// Decides while at least one breaker exists.
     #[cold]
-    fn try_to_decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> Answer<Decision> {
+    fn try_to_decide(self: &Arc<Self>, task: Task, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if let Some(decision) = self.store.remembered(charges) {
-            return Answer::remembered(decision);
+            return StoreFuture::remembered(decision);
         }
         match self.admit(charges) {
             Ok(attempt) => {
@@ -229,7 +229,7 @@ impl Guard {
             }
             Err(error) => {
                 let result = self.fall_back(task, error, charges);
-                Answer::ready(result.inspect(|decision| self.tell(task, decision)))
+                StoreFuture::ready(result.inspect(|decision| self.tell(task, decision)))
             }
         }
     }
@@ -240,29 +240,29 @@ impl Guard {
         self: &Arc<Self>,
         task: Task,
         attempt: Option<Attempt>,
-        answer: Answer<Decision>,
+        answer: StoreFuture<Decision>,
         charges: &[Charge<'_>],
-    ) -> Answer<Decision> {
+    ) -> StoreFuture<Decision> {
         let pending = match answer.into_pending() {
             Ok(answer) => {
                 let result = self.record_ready(attempt, answer);
                 let result = result.or_else(|error| self.fall_back(task, error, charges));
-                return Answer::ready(result.inspect(|decision| self.tell(task, decision)));
+                return StoreFuture::ready(result.inspect(|decision| self.tell(task, decision)));
             }
             Err(pending) => pending,
         };
         let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.breakers, keys_of(charges), HealthChecks::new()));
-        let guard = self.clone();
-        let asked: SmallVec<[(Arc<Terms>, KeyHash, u64); 2]> =
-            charges.iter().map(|charge| (charge.terms.clone(), charge.key, charge.cost)).collect();
-        Answer::pending(async move {
-            let result = guard.watch(attempt, pending).await;
+        let client = self.clone();
+        let asked: SmallVec<[(Arc<LimitSpec>, KeyHash, u64); 2]> =
+            charges.iter().map(|charge| (charge.spec.clone(), charge.key, charge.cost)).collect();
+        StoreFuture::pending(async move {
+            let result = client.watch(attempt, pending).await;
             let result = result.or_else(|error| {
                 let charges: SmallVec<[Charge<'_>; 4]> =
-                    asked.iter().map(|(terms, key, cost)| Charge { terms, key: *key, cost: *cost }).collect();
-                guard.fall_back(task, error, &charges)
+                    asked.iter().map(|(spec, key, cost)| Charge { spec, key: *key, cost: *cost }).collect();
+                client.fall_back(task, error, &charges)
             });
-            result.inspect(|decision| guard.tell(task, decision))
+            result.inspect(|decision| client.tell(task, decision))
         })
     }
 
@@ -274,18 +274,18 @@ impl Guard {
     /// What the policies make of a request that the store has not decided: by the overrides that are known here.
     fn fall_back(&self, task: Task, error: StoreError, charges: &[Charge<'_>]) -> Result<Decision, StoreError> {
         let known = |charge: &Charge<'_>| {
-            let last = charge.terms.is_overridable().then(|| self.store.last_override(charge.terms, charge.key))??;
-            charge.terms.overridden(last.size()).map(Arc::new)
+            let last = charge.spec.is_overridable().then(|| self.store.last_override(charge.spec, charge.key))??;
+            charge.spec.overridden(last.size()).map(Arc::new)
         };
-        let overridden: SmallVec<[Arc<Terms>; 1]> = charges.iter().filter_map(known).collect();
-        let size = |charge: &Charge<'_>| terms::of(charge.terms.index().into(), &overridden);
-        let sized = charges.iter().map(|&charge| (size(&charge).unwrap_or(charge.terms), charge));
-        let charges: SmallVec<[Charge<'_>; 4]> = sized.map(|(terms, charge)| Charge { terms, ..charge }).collect();
+        let overridden: SmallVec<[Arc<LimitSpec>; 1]> = charges.iter().filter_map(known).collect();
+        let size = |charge: &Charge<'_>| limit_spec::find(charge.spec.index().into(), &overridden);
+        let sized = charges.iter().map(|&charge| (size(&charge).unwrap_or(charge.spec), charge));
+        let charges: SmallVec<[Charge<'_>; 4]> = sized.map(|(spec, charge)| Charge { spec, ..charge }).collect();
         let (to, decision) = self.local.fall_back(task, &charges);
         let decision = decision.map(|decision| decision.overridden(&overridden));
         self.observer.tell(&Event::FellBack { to });
         match to {
-            Fallback::Refused => Err(error),
+            Fallback::Rejected => Err(error),
             Fallback::Allowed | Fallback::DecidedLocally { .. } => decision.ok_or(error),
         }
     }
@@ -301,30 +301,31 @@ impl Guard {
     /// What a receipt says is to be given back to its [keeper](Self::keeper).
     pub(crate) fn refunds<'a>(&'a self, receipt: &'a Receipt) -> SmallVec<[Refund<'a>; 4]> {
         let refund = |charged: &crate::Outcome| {
-            let own = || self.limits.terms(charged.limit());
-            let terms =
-                terms::of(charged.limit(), receipt.all_overridden()).or_else(|| match receipt.by {
-                    _ if !self.is_replaceable => own(),
-                    DecidedBy::Store => self.limits.known_as(charged.identity),
-                    DecidedBy::Local | DecidedBy::Nobody => self.limits.all_terms().iter().find(|terms| {
-                        self.local.share(terms).is_some_and(|share| share.identity() == charged.identity)
-                    }),
-                })?;
+            let own = || self.limits.spec(charged.limit());
+            let spec = limit_spec::find(charged.limit(), receipt.all_overridden()).or_else(|| match receipt.by {
+                _ if !self.is_replaceable => own(),
+                DecidedBy::Store => self.limits.known_as(charged.identity),
+                DecidedBy::Local | DecidedBy::Nobody => self
+                    .limits
+                    .all_specs()
+                    .iter()
+                    .find(|spec| self.local.share(spec).is_some_and(|share| share.identity() == charged.identity)),
+            })?;
             let payee = match receipt.by {
-                DecidedBy::Store => terms.identity(),
-                DecidedBy::Local | DecidedBy::Nobody => self.local.share(terms)?.identity(),
+                DecidedBy::Store => spec.identity(),
+                DecidedBy::Local | DecidedBy::Nobody => self.local.share(spec)?.identity(),
             };
-            let refund = Refund { terms, key: charged.key, cost: charged.cost, mark: charged.mark };
+            let refund = Refund { spec, key: charged.key, cost: charged.cost, mark: charged.mark };
             (payee == charged.identity).then_some(refund)
         };
         receipt.charged().iter().filter_map(refund).collect()
     }
 
     /// Gives back what still counts of a receipt.
-    pub(crate) fn refund(self: &Arc<Self>, receipt: &Receipt) -> Answer<()> {
+    pub(crate) fn refund(self: &Arc<Self>, receipt: &Receipt) -> StoreFuture<()> {
         let refunds = self.refunds(receipt);
         if refunds.is_empty() {
-            return Answer::ready(Ok(()));
+            return StoreFuture::ready(Ok(()));
         }
         if receipt.by != DecidedBy::Store {
             return self.local.refund(&refunds);
@@ -342,13 +343,13 @@ impl Guard {
     }
 
     /// Forgets a key under every limit.
-    pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> Answer<()> {
-        let keys: SmallVec<[_; 4]> = self.limits.all_terms().iter().map(|terms| (terms, key)).collect();
+    pub(crate) fn reset(self: &Arc<Self>, key: KeyHash) -> StoreFuture<()> {
+        let keys: SmallVec<[_; 4]> = self.limits.all_specs().iter().map(|spec| (spec, key)).collect();
         self.forget(&keys)
     }
 
     /// Forgets keys, each under its limit.
-    pub(crate) fn forget(self: &Arc<Self>, keys: &[(&Arc<Terms>, KeyHash)]) -> Answer<()> {
+    pub(crate) fn forget(self: &Arc<Self>, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         drop(self.local.reset(keys));
         self.tell_store(keys.iter().map(|(_, key)| *key).collect(), |store| store.reset(keys))
     }
@@ -361,25 +362,25 @@ impl Guard {
     pub(crate) fn tell_store<T: Send + Unpin + 'static>(
         self: &Arc<Self>,
         keys: Keys,
-        tell: impl FnOnce(&dyn Store) -> Answer<T>,
-    ) -> Answer<T> {
+        tell: impl FnOnce(&dyn Store) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
         let attempt = match self.admit_keys(keys, &[]) {
             Ok(attempt) => attempt,
-            Err(error) => return Answer::ready(Err(error)),
+            Err(error) => return StoreFuture::ready(Err(error)),
         };
         match tell(&*self.store).into_pending() {
-            Ok(answer) => Answer::ready(self.record_ready(Some(attempt), answer)),
+            Ok(answer) => StoreFuture::ready(self.record_ready(Some(attempt), answer)),
             Err(pending) => {
-                let guard = self.clone();
-                Answer::pending(async move { guard.watch(attempt, pending).await })
+                let client = self.clone();
+                StoreFuture::pending(async move { client.watch(attempt, pending).await })
             }
         }
     }
 }
 
-impl fmt::Debug for Guard {
+impl fmt::Debug for StoreClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard")
+        f.debug_struct("StoreClient")
             .field("limits", &self.limits.as_slice())
             .field("store", &self.store)
             .field("deadline", &self.deadline)
