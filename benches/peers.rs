@@ -1,8 +1,9 @@
-//! This crate beside its peers: `cargo bench --bench peers`, in a quarter of an hour; `-- --quick` for a smoke test in
-//! two minutes; `-- SECTION…` for some of decisions, memory, attack, layers, server, redis, admission, growth.
+//! Compares this crate with its peers. `cargo bench --bench peers` takes a quarter of an hour; `-- --quick` runs a
+//! smoke test in two minutes; `-- SECTION…` runs some of decisions, memory, attack, layers, server, redis, admission,
+//! and growth.
 //!
-//! They are compared by a package of their own, `benches/peers`, so that nobody builds the peers who does not ask
-//! for this. `docs/numbers.md` has what came of it.
+//! The comparison is a package of its own, `benches/peers`, so that only those who run it build the peers.
+//! `docs/numbers.md` lists the results.
 
 use std::path::Path;
 use std::process::{Command, exit};
@@ -11,11 +12,11 @@ fn main() {
     let (asked, arguments): (Vec<String>, Vec<String>) =
         std::env::args().skip(1).partition(|argument| argument == "--bench");
     if asked.is_empty() {
-        // `cargo test --benches` runs benches, too, to see whether they run.
+        // `cargo test --benches` also runs benches. Only check that they run.
         return;
     }
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/peers/Cargo.toml");
-    // Some peers ask for a newer compiler than they need.
+    // Some peers declare a newer compiler than they need.
     let status = Command::new(env!("CARGO"))
         .args(["run", "--release", "--ignore-rust-version", "--manifest-path"])
         .arg(manifest)

@@ -1,4 +1,4 @@
-//! How many more than the limit are admitted, by threads and tasks that ask at once.
+//! Counts requests that are admitted beyond the limit when threads and tasks decide at once.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,16 +16,16 @@ use crate::table::Table;
 
 const THREADS: u64 = 8;
 
-/// Hardly anything comes back while it is asked for; and there is enough for threads to meet.
+/// A quota that hardly refills during a trial, and is large enough for the threads to overlap.
 const AT_ONCE: Quota = Quota { burst: 20_000, period: Duration::from_secs(60) };
 
-/// The same on Redis, where each takes longer.
+/// The same for Redis, where each decision takes longer.
 const ON_REDIS: Quota = Quota { burst: 1_000, period: Duration::from_secs(60) };
 
-/// All of it comes back in a second.
+/// A quota that refills completely within a second.
 const STEADY: Quota = Quota { burst: 100, period: Duration::from_millis(10) };
 
-/// Who decides: a limiter, or a layer where there is no other way.
+/// A subject under test: a limiter, or a layer if the crate has no limiter.
 #[derive(Clone)]
 enum Gate {
     Memory(Arc<dyn Memory>),
@@ -57,7 +57,7 @@ pub fn compare(scale: &Scale) {
     on_redis(scale);
 }
 
-/// Whom the trials must catch.
+/// Deliberately broken limiters, which the trials must detect.
 struct ChecksThenCounts(AtomicU32);
 
 impl Memory for ChecksThenCounts {
@@ -75,13 +75,13 @@ fn gate(peer: &dyn Peer, quota: Quota) -> Result<Gate, Why> {
     Ok(Gate::App(peer.app(quota, peer.headers() != Headers::Never)?))
 }
 
-/// The most over, and how often any was.
+/// The largest excess, and the number of trials with any.
 fn trials(scale: &Scale, gate: impl Fn() -> Gate) -> [u64; 2] {
     let over: Vec<u64> = (0..scale.trials).map(|_| at_once(gate())).collect();
     [*over.iter().max().expect("trials"), over.iter().filter(|&&over| over > 0).count() as u64]
 }
 
-/// How many over the limit it allows, until each thread was denied.
+/// Returns how many requests are admitted beyond the limit before each thread is denied.
 fn at_once(gate: Gate) -> u64 {
     let limit = u64::from(AT_ONCE.burst);
     let allowed = all(&gate, |gate| (0..limit).take_while(|_| gate.ask()).count() as u64);
@@ -108,13 +108,13 @@ fn after_pause(gate: &Gate) -> u64 {
     over(allowed, started.elapsed())
 }
 
-/// What exceeds what may be allowed in that time.
+/// Returns how many requests exceed what the elapsed time allows.
 fn over(allowed: u64, elapsed: Duration) -> u64 {
     let back = (elapsed.as_nanos() / STEADY.period.as_nanos()) as u64;
     allowed.saturating_sub(u64::from(STEADY.burst) + back)
 }
 
-/// What all threads have allowed, who start together.
+/// Returns how many requests all threads, which start together, have admitted.
 fn all(gate: &Gate, ask: impl Fn(&mut Gate) -> u64 + Sync) -> u64 {
     let barrier = Barrier::new(THREADS as usize);
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! All that this crate can be asked for in memory, beside the token bucket that is compared with the peers.
+//! Measures every algorithm and feature of this crate in memory, beside the token bucket of the comparison.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 pub const BUCKET: &str = "token bucket";
 
-/// Each allows for years, but the log, which remembers each request: it denies after 100.
+/// Every algorithm allows for years, except the log, which stores each request and denies after 100.
 pub fn algorithms() -> [(&'static str, Algorithm); 9] {
     [
         (BUCKET, bucket().into()),
@@ -34,12 +34,12 @@ pub fn bucket() -> TokenBucket {
     TokenBucket::new(u32::MAX, 6, MINUTE)
 }
 
-/// So many token buckets of one request.
+/// Returns as many token buckets for one request.
 pub fn buckets(limits: usize) -> impl Iterator<Item = Limit> {
     (1..=limits).map(|limit| Limit::new(format!("limit-{limit}"), bucket()))
 }
 
-/// The same before an application, by the client's address.
+/// The same in front of an application, keyed by the client's address.
 pub fn layered(limits: usize, headers: bool) -> App {
     let layer = RateLimitLayer::new(buckets(limits).map(|limit| limit.by(key::peer_ip())));
     let layer = if headers { layer } else { layer.headers([]) };

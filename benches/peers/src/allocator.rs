@@ -1,4 +1,4 @@
-//! The system's allocator, which counts what each thread asks of it.
+//! The system's allocator with counters for each thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,7 +10,7 @@ thread_local! {
     static BYTES: Cell<isize> = const { Cell::new(0) };
 }
 
-/// How often this thread has allocated, or asked for more.
+/// The number of allocations and reallocations of this thread.
 pub fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
@@ -25,7 +25,7 @@ fn count(bytes: isize) {
     BYTES.set(BYTES.get() + bytes);
 }
 
-// SAFETY: it is the system's allocator, which does all the work.
+// SAFETY: every call is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);

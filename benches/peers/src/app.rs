@@ -1,4 +1,4 @@
-//! An Axum application, behind a layer or none, which is called as a server calls it.
+//! An Axum application, with or without a layer, called as a server calls it.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,20 +15,20 @@ use tower::Service;
 #[derive(Clone)]
 pub enum App {
     Axum(axum::Router),
-    /// For layers that know no other.
+    /// For layers that support no newer version.
     Axum07(axum_0_7::Router),
 }
 
-/// A body that takes no memory.
+/// A body without memory of its own.
 pub type Call = Request<Empty<Bytes>>;
 
 impl App {
-    /// What answers `hello`, before any layer.
+    /// Returns the application that answers `hello`, before any layer.
     pub fn hello() -> axum::Router {
         axum::Router::new().route("/", axum::routing::get(async || "hello"))
     }
 
-    /// As a server has it, which does not make a route of the handler for each request.
+    /// Builds the router once, as a server does, so that no request pays for it.
     pub fn ready(self) -> Self {
         match self {
             Self::Axum(router) => Self::Axum(router.with_state(())),
@@ -36,7 +36,7 @@ impl App {
         }
     }
 
-    /// A request as it comes from a server: it knows who has sent it.
+    /// Returns a request as a server passes it on, with the peer's address.
     pub fn request(&self, from: Ipv4Addr) -> Call {
         let peer = SocketAddr::new(IpAddr::V4(from), 50_000);
         let mut request = Request::new(Empty::new());
@@ -49,7 +49,7 @@ impl App {
 
     /// # Panics
     ///
-    /// When the answer has to be waited for.
+    /// If the response is not ready at once.
     pub fn answer(&mut self, request: Call) -> StatusCode {
         match self {
             Self::Axum(router) => at_once(router.call(request)),

@@ -78,7 +78,7 @@ impl Flood {
     fn new(keys: u32, further_costs: &'static [u64], threads: u32) -> Self {
         let store = Arc::new(MemoryStore::new().max_keys(keys as usize));
         let limiter = Limiter::new([Limit::new("limit", LIMIT)]).store(Arc::clone(&store));
-        // Some parts of the store are full before others.
+        // Some shards fill up before others.
         let fill = keys + keys / 4;
         let attackers = (0..threads).map(|first| Attacker {
             next: fill + first,
@@ -123,7 +123,7 @@ impl Flood {
         nanos
     }
 
-    /// In ns, of the requests that were timed one by one.
+    /// In ns, of the requests that were timed individually.
     fn percentile(&self) -> f64 {
         let mut nanos: Vec<u32> = self.attackers.iter().flat_map(|attacker| attacker.nanos.iter().copied()).collect();
         nanos.sort_unstable();
@@ -132,8 +132,8 @@ impl Flood {
 }
 
 impl Attacker {
-    /// The median time of a new key, in ns, of batches that are timed as a whole. Between them come those that are
-    /// timed key by key.
+    /// The median time of a new key, in ns, over batches that are timed as a whole. In between, other batches are timed
+    /// key by key.
     fn attack(&mut self, flood: &Flood) -> f64 {
         let (started, mut batches) = (Instant::now(), Vec::with_capacity(BATCHES));
         while batches.len() < BATCHES && (batches.is_empty() || started.elapsed() < LONGEST) {

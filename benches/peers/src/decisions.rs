@@ -1,4 +1,4 @@
-//! Nanoseconds for a decision in memory.
+//! Measures the time of a decision in memory, in ns.
 
 use std::sync::Barrier;
 use std::thread;
@@ -15,11 +15,11 @@ use crate::spread::Spread;
 use crate::subject::{BASE, Memory, OURS, PEERS};
 use crate::table::Table;
 
-/// The most batches that each decides in a round, and the longest that it may take.
+/// The most batches of a round, and the longest that a round may take.
 const BATCHES: usize = 40;
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// Who decides, and the keys of each thread.
+/// A limiter, and the keys of each thread.
 pub struct Decider {
     subject: Box<dyn Memory>,
     keys: Vec<Keys>,
@@ -72,7 +72,7 @@ fn rows<const BASES: usize>(table: &Table, runners: &[Runner<Decider>], bases: [
     }
 }
 
-/// Has every key seen.
+/// Makes every key known.
 pub fn warm(subject: &dyn Memory, keys: u32) {
     for key in 0..keys {
         subject.decide(&keys::name(key));
@@ -98,7 +98,7 @@ impl Decider {
                 subject.decide_each(batch);
                 batches.push(start.elapsed().as_nanos() as f64 / BATCH as f64);
             }
-            // Moments in which the machine did something else don't count.
+            // Ignore moments in which the machine was busy with something else.
             Spread::of(&batches).median
         };
         if let [keys] = &mut self.keys[..] {

@@ -1,4 +1,4 @@
-//! What the machine allows: who does less than a limiter has to.
+//! Lower bounds: programs that do less than a limiter has to do.
 
 use std::hash::BuildHasher;
 use std::hint::black_box;
@@ -21,7 +21,7 @@ pub const EMPTY_LAYER: &str = "floor: an empty layer";
 
 /// An application without a layer, and one behind a layer that does nothing.
 pub fn apps() -> [(&'static str, App); 2] {
-    // It has a size, as layers have, for Axum clones it.
+    // Axum clones layers, so this one has a size like others.
     let limits = Arc::new(());
     let empty = MapRequestLayer::new(move |request: axum::extract::Request| {
         black_box(&limits);
@@ -30,7 +30,7 @@ pub fn apps() -> [(&'static str, App); 2] {
     [(NO_LAYER, App::Axum(App::hello())), (EMPTY_LAYER, App::Axum(App::hello().layer(empty)))]
 }
 
-/// The operating system's clock, read once for each key, and governor's.
+/// Reads the operating system's clock, or governor's, once for each key.
 pub fn clocks() -> [(&'static str, Box<dyn Memory>); 2] {
     [
         ("floor: reading the clock", Box::new(SystemClock(Instant::now()))),
@@ -38,7 +38,7 @@ pub fn clocks() -> [(&'static str, Box<dyn Memory>); 2] {
     ]
 }
 
-/// What no limiter that reads the system's clock does without.
+/// The work that no limiter with the system's clock can avoid.
 pub fn tables() -> [(&'static str, Box<dyn Memory>); 2] {
     let clocked = ClockedTable { table: Table::new(), clock: OurClock::new() };
     [(TABLE, Box::new(Table::new())), (TABLE_AND_CLOCK, Box::new(clocked))]
@@ -46,7 +46,7 @@ pub fn tables() -> [(&'static str, Box<dyn Memory>); 2] {
 
 type Shard = Mutex<HashTable<(u128, u64)>>;
 
-/// A sharded table of 128-bit prints, and one update.
+/// A sharded table of 128-bit fingerprints, with one update.
 pub struct Table {
     hashers: [RandomState; 2],
     shards: Vec<Shard>,

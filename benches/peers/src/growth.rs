@@ -1,4 +1,4 @@
-//! How it goes with more keys, more limits, and more threads.
+//! Measures how time grows with the number of keys, limits, and threads.
 
 use crate::algorithms::{buckets, in_memory};
 use crate::decisions::{Decider, decider};
@@ -19,7 +19,7 @@ pub fn compare(scale: &Scale) {
     threads(scale);
 }
 
-/// The floor, governor, and us.
+/// The floor, governor, and this crate.
 fn subjects(load: &Load) -> [(&'static str, Box<dyn Memory>); 3] {
     let peer = |name| {
         let peer = PEERS.into_iter().find(|peer| peer.name() == name).expect("a peer");
@@ -68,7 +68,7 @@ fn threads(scale: &Scale) {
     }
 }
 
-/// Of each subject.
+/// The results of each subject.
 fn gains(load: &Load, scale: &Scale) -> [Spread; 3] {
     let [alone, together] =
         [1, 2].map(|threads| subjects(load).map(|(name, subject)| decider(name, subject, load, threads)));

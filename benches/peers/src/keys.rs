@@ -1,11 +1,11 @@
-//! Which keys are asked for: text of 12 bytes, as fresh in the caches as a request's own.
+//! The keys that are requested: text of 12 bytes, recently written, like the key of a real request.
 
 use crate::quota::Quota;
 
-/// How keys are drawn.
+/// How keys are chosen.
 #[derive(Clone, Copy)]
 pub struct Load {
-    /// To be typed.
+    /// The name on the command line.
     pub name: &'static str,
     pub title: &'static str,
     pub keys: u32,
@@ -19,24 +19,24 @@ pub const LOADS: [Load; 4] = [
     Load { name: "1M-zipf", title: "1 million, by Zipf,", keys: 1_000_000, zipf: true },
 ];
 
-/// How many keys are handed out at once.
+/// The number of keys in a batch.
 pub const BATCH: usize = 256;
 
 pub struct Keys {
     batch: Vec<String>,
     load: Load,
     random: u64,
-    /// How likely one of the first keys is.
+    /// The probability of each of the first keys.
     shares: Vec<f64>,
 }
 
 impl Load {
-    /// So many keys, each as likely as the next.
+    /// Chooses among as many keys, all equally likely.
     pub fn uniform(title: &'static str, keys: u32) -> Self {
         Self { name: title, title, keys, zipf: false }
     }
 
-    /// What allows all of it.
+    /// Returns a quota that allows the whole load.
     pub fn quota(&self) -> Quota {
         if self.keys == 1 { Quota::HOT } else { Quota::PLENTY }
     }
@@ -71,17 +71,17 @@ impl Keys {
         };
         let share = (self.random >> 11) as f64 / (1_u64 << 53) as f64 * sum;
         let rank = self.shares.partition_point(|&upto| upto <= share) as u32;
-        // Neighbours in rank are no neighbours in name.
+        // Keys of similar rank should not have similar names.
         (u64::from(rank) * 7_919 % u64::from(self.load.keys)) as u32
     }
 }
 
-/// The key of that number.
+/// Returns the key with this number.
 pub fn name(key: u32) -> String {
     format!("key-{key:08}")
 }
 
-/// The same, without an allocation.
+/// The same without an allocation.
 pub fn write(text: &mut String, mut key: u32) {
     let mut digits = *b"key-00000000";
     for digit in digits[4..].iter_mut().rev() {

@@ -1,4 +1,4 @@
-//! What a layer adds to a request of an Axum application, which is called without a network.
+//! Measures what a layer adds to a request of an Axum application, without a network.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -16,11 +16,11 @@ use crate::spread::Spread;
 use crate::subject::{Headers, LAYER, OURS, PEERS, Peer, Why};
 use crate::table::Table;
 
-/// How many requests are made beforehand, each of another client.
+/// The number of requests that are made in advance, each from another client.
 const BATCH: u8 = 250;
 const BATCHES: usize = 8;
 
-/// What is asked of a layer.
+/// The response that a case expects of a layer.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Case {
     Allowed,
@@ -31,7 +31,7 @@ pub enum Case {
 pub const CASES: [Case; 3] = [Case::Allowed, Case::AllowedWithHeaders, Case::Denied];
 
 impl Case {
-    /// An application in that case: who has no headers denies without.
+    /// Returns an application for the case. Layers without headers also deny without them.
     pub fn app(self, peer: &dyn Peer) -> Result<App, Why> {
         match (self, peer.headers()) {
             (Self::Allowed, Headers::Always) => Err("always sends headers"),
@@ -55,7 +55,7 @@ impl Case {
     }
 }
 
-/// An application, and what each of its requests allocates.
+/// An application, and the allocations of each of its requests.
 struct Caller {
     app: App,
     status: StatusCode,
@@ -77,7 +77,7 @@ pub fn compare(scale: &Scale) {
     }
 }
 
-/// Of a request with more limits than one.
+/// Measures requests with several limits.
 pub fn limits(scale: &Scale) {
     for (headers, title) in [(false, "without headers"), (true, "with headers")] {
         let title = format!("More limits of one request of an Axum application, allowed {title}");
@@ -121,7 +121,7 @@ fn report(case: Case, runners: &[Runner<Caller>]) {
     }
 }
 
-/// Its name, and what its denials lack.
+/// Returns the name, and what is missing from its rejections.
 pub fn title(peer: &dyn Peer, case: Case) -> String {
     let without =
         if case == Case::Denied && peer.headers() == Headers::Never { ", which sends no headers" } else { "" };
@@ -134,7 +134,7 @@ impl Caller {
     }
 
     fn round(&mut self) -> f64 {
-        // Who is to be denied has the one that is allowed, which some give back within a second.
+        // Use up the one allowed request first. Some peers give it back within a second.
         for request in batch(&self.app) {
             self.app.answer(request);
         }

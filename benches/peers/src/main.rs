@@ -1,11 +1,11 @@
-//! This crate beside its peers and beside what the machine allows, in one process.
+//! Compares this crate with its peers, and with what the machine allows, in one process.
 //!
-//! `cargo bench --bench peers` in the repository runs all of it, and `-- --quick` a smoke test of it;
-//! `-- SECTION…` some of it. Compare ratios, not runs: within a table all take turns.
+//! In the repository, `cargo bench --bench peers` runs everything, `-- --quick` a smoke test, and `-- SECTION…` some
+//! sections. Compare ratios within a table, whose subjects take turns, rather than runs.
 //!
-//! To be counted by callgrind, `peers decide SUBJECT LOAD DECISIONS` only decides, and `peers call SUBJECT CASE
-//! REQUESTS` only calls, and `peers ask URL LIMITS TOGETHER DECISIONS` only decides on Redis: what
-//! it counts for twice as many, less what it counts for these, is what they cost. `peers wait` sees that the clock goes.
+//! For callgrind, `peers decide SUBJECT LOAD DECISIONS` only decides, `peers call SUBJECT CASE REQUESTS` only calls an
+//! application, and `peers ask URL LIMITS TOGETHER DECISIONS` only decides on Redis. The cost is the difference
+//! between twice as many and as many. `peers wait` checks that the clock advances.
 
 mod admission;
 mod algorithms;
@@ -48,7 +48,7 @@ const SECTIONS: [Section; 8] = [
 ];
 
 fn main() {
-    // Some peers start tasks that clean up after them, which here have nothing to do.
+    // Some peers spawn clean-up tasks, which have nothing to do here.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let _entered = runtime.enter();
 

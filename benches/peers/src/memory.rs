@@ -1,4 +1,4 @@
-//! What a key takes, and the longest that one insert takes.
+//! Measures the memory of a key, and the longest insertion.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::scale::Scale;
 use crate::subject::{Memory, PEERS};
 use crate::table::Table;
 
-/// The longest that anyone may take to insert them all.
+/// The longest time in which all keys may be inserted.
 const LONGEST: Duration = Duration::from_secs(60);
 
 pub fn compare(scale: &Scale) {

@@ -1,4 +1,4 @@
-//! Who only decides, or only calls, to be counted; or only waits, to see that the clock goes.
+//! Runs only decisions, calls, or waits, so that instructions can be counted.
 
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ use crate::layers::{CASES, batch};
 use crate::peers::shared;
 use crate::subject::{Memory, PATIENCE, PEERS};
 
-/// Decides so many requests, after each key has been seen, for keys that were drawn before. A flood makes up its own.
+/// Decides as many requests for keys that were chosen before and are known. A flood makes up its own keys.
 pub fn decide(subject: &str, load: &str, decisions: usize) {
     let load = LOADS.into_iter().find(|known| known.name == load).expect("a load");
     let subject = find(subject, &load);
@@ -47,15 +47,15 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
     if let Some(peer) = PEERS.into_iter().find(|peer| peer.name() == name) {
         return peer.memory(load.quota(), load.keys).expect("it decides in memory");
     }
-    // Not before they are asked for: what measures its clock's pace takes another number of instructions each time.
+    // Built only when used: calibrating a clock takes a different number of instructions each time.
     clocks().into_iter().find(|(known, _)| *known == name).expect("a subject").1
 }
 
-/// Who asks what there is, and takes nothing.
+/// A limiter that only peeks.
 struct Looks(Limiter);
 
 impl Looks {
-    /// At so many keys that are known.
+    /// Peeks at as many known keys.
     fn at(keys: u32) -> Self {
         let limiter = Limiter::new([Limit::new("limit", bucket())]);
         warm(&limiter, keys);
@@ -70,10 +70,10 @@ impl Memory for Looks {
     }
 }
 
-/// Requests of which each has a key that nobody has seen.
+/// Requests with a new key each.
 struct Flood {
     memory: Box<dyn Memory>,
-    /// How many there were, and the last one's key.
+    /// The number of keys so far, and the last one.
     keys: Mutex<(u32, String)>,
 }
 
@@ -92,7 +92,7 @@ impl Memory for Flood {
     }
 }
 
-/// Has an application answer so many requests, in batches.
+/// Sends as many requests to an application, in batches.
 pub fn call(subject: &str, case: &str, requests: usize) {
     let case = CASES.into_iter().find(|known| known.name() == case).expect("a case");
     let floor = apps().into_iter().find(|(name, _)| *name == subject).map(|(_, app)| app);
@@ -109,9 +109,9 @@ pub fn call(subject: &str, case: &str, requests: usize) {
     }
 }
 
-/// Decides so many requests of as many limits on Redis, some of them at a time.
+/// Decides as many requests with as many limits on Redis, some of them at a time.
 pub async fn ask(url: &str, limits: usize, together: usize, decisions: usize) {
-    // A server whose instructions are counted takes its time.
+    // A server under callgrind is slow.
     let config = RedisConfig::node(url).connect_timeout(PATIENCE).response_timeout(PATIENCE);
     let limiter = shared(buckets(limits), config.connect().await.expect("a connection"));
     for first in (0..decisions).step_by(together) {
@@ -122,8 +122,8 @@ pub async fn ask(url: &str, limits: usize, together: usize, decisions: usize) {
     }
 }
 
-/// Sees that the clock goes as time does where nobody can pause it, which the crate's own tests can: who is denied is told
-/// to come back when the last one's token does, to the µs, and is allowed then.
+/// Checks that the clock advances at the right pace where nothing can pause it, unlike in the crate's own tests: a
+/// denied request is allowed after `retry_after`, to the microsecond.
 pub fn wait() {
     const PERIOD: Duration = Duration::from_millis(20);
     const MICRO: Duration = Duration::from_micros(1);

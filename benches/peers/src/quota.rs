@@ -1,8 +1,8 @@
-//! What everyone is asked to allow.
+//! The quotas that every subject enforces.
 
 use std::time::Duration;
 
-/// So many at once, and one more in each period.
+/// A burst, and the period in which one more request is allowed.
 #[derive(Clone, Copy)]
 pub struct Quota {
     pub burst: u32,
@@ -10,22 +10,22 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Allows all that is asked for here of one key among many, and is not all back before that is over, so that
-    /// nobody forgets a key. None of it takes more than a year to come back, as tower-rate-limiter wants it.
+    /// Allows every request for one key among many. It does not refill completely during a run, so that no subject
+    /// forgets a key, and refills within a year, as tower-rate-limiter requires.
     pub const PLENTY: Self = Self { burst: 250_000, period: Duration::from_secs(120) };
 
-    /// The same where there is one key.
+    /// The same for a single key.
     pub const HOT: Self = Self { burst: 3_000_000, period: Duration::from_secs(10) };
 
-    /// Allows one, and denies for an hour.
+    /// Allows one request, and denies for an hour.
     pub const ONE: Self = Self { burst: 1, period: Duration::from_secs(3_600) };
 
-    /// The period in which all of it comes back: a fixed window's.
+    /// Returns the period in which it refills completely: the period of a fixed window.
     pub fn window(&self) -> Duration {
         self.period * self.burst
     }
 
-    /// How many of its periods are in a longer one.
+    /// Returns how many of its periods fit into a longer one.
     pub fn per(&self, longer: Duration) -> u32 {
         u32::try_from(longer.as_nanos() / self.period.as_nanos()).expect("few")
     }

@@ -1,6 +1,6 @@
-//! All take turns, for a few milliseconds each, so that a change of the machine's pace hits all alike.
+//! Runs subjects in turns of a few milliseconds, so that a change of the machine's speed affects all alike.
 
-/// Who is measured, and what came of it in each round.
+/// A subject, and its result in each round.
 pub struct Runner<T> {
     pub name: String,
     pub subject: T,
@@ -14,7 +14,7 @@ impl<T> Runner<T> {
 }
 
 pub fn race<T>(runners: &mut [Runner<T>], rounds: usize, mut measure: impl FnMut(&mut T) -> f64) {
-    // The first touches what is not in the caches yet.
+    // The first round warms the caches.
     for runner in &mut *runners {
         measure(&mut runner.subject);
     }
@@ -26,11 +26,11 @@ pub fn race<T>(runners: &mut [Runner<T>], rounds: usize, mut measure: impl FnMut
     }
 }
 
-/// The rounds of the one of that name.
+/// Returns the rounds of the subject with this name.
 ///
 /// # Panics
 ///
-/// When nobody has it.
+/// If there is no such subject.
 pub fn rounds<'a, T>(runners: &'a [Runner<T>], name: &str) -> &'a [f64] {
     let runner = runners.iter().find(|runner| runner.name == name);
     &runner.unwrap_or_else(|| panic!("{name} has not run")).rounds

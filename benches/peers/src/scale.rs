@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 pub struct Scale {
-    /// Whether it is a smoke test: the figures are there, and mean little.
+    /// Whether this is a smoke test, whose figures mean little.
     pub quick: bool,
-    /// Rounds of a few milliseconds.
+    /// The number of rounds of a few milliseconds.
     pub rounds: usize,
-    /// Rounds of a span.
+    /// The number of timed rounds.
     pub long_rounds: u32,
-    /// What such a round takes: so little that a change of the machine's pace hits all alike.
+    /// How long a timed round takes: short, so that a change of the machine's speed affects all alike.
     pub span: Duration,
-    /// Many keys, and very many.
+    /// The numbers of keys of a large and of a very large load.
     pub keys: [u32; 2],
-    /// Trials of how many are admitted.
+    /// The number of trials of concurrent admission.
     pub trials: usize,
 }
 

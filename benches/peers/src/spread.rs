@@ -1,8 +1,8 @@
-//! Medians, and how far around them it went.
+//! Medians and their spread.
 
 use std::fmt;
 
-/// The median, and the tenth and ninetieth percentile.
+/// The median, and the tenth and ninetieth percentiles.
 #[derive(Clone, Copy)]
 pub struct Spread {
     pub low: f64,
@@ -18,20 +18,20 @@ impl Spread {
         Self { low, median, high }
     }
 
-    /// Of one to another, round by round.
+    /// Returns the ratio of two subjects, round by round.
     pub fn ratio(samples: &[f64], to: &[f64]) -> Self {
         let ratios: Vec<f64> = samples.iter().zip(to).map(|(sample, to)| sample / to).collect();
         Self::of(&ratios)
     }
 
-    /// Of what one is above another, round by round.
+    /// Returns the difference of two subjects, round by round.
     pub fn above(samples: &[f64], other: &[f64]) -> Self {
         let above: Vec<f64> = samples.iter().zip(other).map(|(sample, other)| sample - other).collect();
         Self::of(&above)
     }
 }
 
-/// Two digits behind the point for ratios, none for what is larger.
+/// Formats ratios with two decimals, and larger numbers with none.
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { low, median, high } = self;

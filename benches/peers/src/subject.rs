@@ -1,4 +1,4 @@
-//! What each peer is asked for: decisions in memory, a layer, decisions on Redis, or why there are none.
+//! What is measured of each peer: decisions in memory, a layer, decisions on Redis, or why it is left out.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::peers::{
 };
 use crate::quota::Quota;
 
-/// How long Redis may take: the usual half a second would make errors of what is to be measured.
+/// The deadline of Redis. The usual half a second would turn slow decisions into errors.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why someone can't be compared.
+/// Why a peer cannot be compared.
 pub type Why = &'static str;
 
-/// A crate, at a version.
+/// A crate and its version.
 pub trait Peer: Sync {
     fn name(&self) -> &'static str;
 
-    /// Decides by text, of so many keys, and forgets nothing.
+    /// Decides by text keys, as many as given, none of which expires.
     fn memory(&self, quota: Quota, keys: u32) -> Result<Box<dyn Memory>, Why>;
 
     fn headers(&self) -> Headers;
 
-    /// An application that answers `hello`, limited by the address of the peer.
+    /// An application that answers `hello`, limited by the peer's address.
     fn app(&self, quota: Quota, headers: bool) -> Result<App, Why>;
 
     fn redis<'a>(&'a self, _quota: Quota, _url: &'a str) -> BoxFuture<'a, Result<Box<dyn Shared>, Why>> {
@@ -33,7 +33,7 @@ pub trait Peer: Sync {
     }
 }
 
-/// Whether a layer says in headers where a client stands.
+/// Whether a layer reports a client's quota in headers.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Headers {
     AsConfigured,
@@ -42,7 +42,7 @@ pub enum Headers {
 }
 
 pub trait Memory: Send + Sync {
-    /// Decides, and has all worked out that a header needs: whether it is allowed, and how many more, and when.
+    /// Decides, and derives everything that a header needs: whether it is allowed, what remains, when more does.
     #[expect(clippy::ptr_arg, reason = "governor looks up what it stores")]
     fn decide(&self, key: &String) -> bool;
 
@@ -57,7 +57,7 @@ pub trait Shared: Send + Sync {
     fn decide(&self, key: u64) -> BoxFuture<'_, bool>;
 }
 
-/// Whom the others are compared with: in memory, and as a layer.
+/// The subject that the others are compared with, in memory and as a layer.
 pub const BASE: &str = "governor 0.10.4";
 pub const LAYER: &str = "tower_governor 0.8.0";
 pub const OURS: &str = "tower-ratelimit";

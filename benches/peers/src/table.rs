@@ -7,7 +7,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Prints a title and the head.
+    /// Prints the title and the header row.
     pub fn new(title: &str, columns: &[&str]) -> Self {
         println!("\n{title}\n");
         println!("| {} |", columns.join(" | "));
@@ -21,7 +21,7 @@ impl Table {
         println!("| {name} | {} |", cells.join(" | "));
     }
 
-    /// One who can't be measured, and why.
+    /// Prints a row for a subject that cannot be measured, and why.
     pub fn without(&self, name: &str, why: &str) {
         println!("| {name} | {why}{} |", " |".repeat(self.columns - 2));
     }

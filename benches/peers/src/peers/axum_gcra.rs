@@ -1,4 +1,4 @@
-//! axum_gcra, by the peer's address; on Axum 0.7, the last that it knows.
+//! axum_gcra, keyed by the peer's address, on Axum 0.7, the newest version that it supports.
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ impl Peer for AxumGcra {
     }
 
     fn memory(&self, quota: Quota, _: u32) -> Result<Box<dyn Memory>, Why> {
-        // Of its two ways to clean up, the one that holds no request up.
+        // Of its two ways to clean up, the one that blocks no request.
         let limiter = RateLimiter::new(u64::MAX, ahash::RandomState::default());
         Ok(Box::new(Keyed { limiter, quota: its(quota) }))
     }
@@ -45,7 +45,7 @@ impl Peer for AxumGcra {
 
 impl Memory for Keyed {
     fn decide(&self, key: &String) -> bool {
-        // All that it tells is how long to wait.
+        // It only reports how long to wait.
         std::hint::black_box(self.limiter.req_sync(key.clone(), self.quota, Instant::now())).is_ok()
     }
 }

@@ -1,4 +1,4 @@
-//! axum-governor, by the peer's address.
+//! axum-governor, keyed by the peer's address.
 
 use axum_governor::extractor::PeerIp;
 use axum_governor::{GovernorConfigBuilder, GovernorLayer};

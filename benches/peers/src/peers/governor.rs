@@ -1,4 +1,4 @@
-//! governor, with a key's text; and with the middleware that tells how many more are allowed.
+//! governor, keyed by text, with and without the middleware that reports the remaining quota.
 
 use std::hint::black_box;
 use std::num::NonZeroU32;

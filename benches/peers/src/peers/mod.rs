@@ -1,4 +1,4 @@
-//! The peers, each set up as its documentation advises.
+//! The peers, each configured as its documentation recommends.
 
 mod axum_gcra;
 mod axum_governor;

@@ -10,16 +10,16 @@ use crate::keys;
 use crate::quota::Quota;
 use crate::subject::{Headers, Memory, OURS, PATIENCE, Peer, Shared, Why};
 
-/// As it is used in Axum where speed matters, and otherwise.
+/// How the layer is used in Axum where speed matters, and otherwise.
 pub enum Ours {
     Usual,
     ByCycles,
-    /// The layer wraps bodies, as it has to where they can't be made of bytes.
+    /// The layer wraps bodies, which is necessary if they cannot be made of bytes.
     WrappingBodies,
 }
 
 impl Ours {
-    /// With room for twice as many keys as come, as some parts of it are full before others.
+    /// Has room for twice as many keys as are used, because some shards fill up before others.
     fn store(&self, keys: u32) -> MemoryStore {
         let store = MemoryStore::new().max_keys(2 * (keys as usize).max(500_000));
         match self {
@@ -74,7 +74,7 @@ fn bucket(quota: Quota) -> TokenBucket {
     TokenBucket::new(quota.burst, 1, quota.period)
 }
 
-/// On Redis.
+/// This crate on Redis.
 pub fn shared(limits: impl IntoIterator<Item = Limit>, store: RedisStore) -> Limiter {
     Limiter::new(limits).deadline(PATIENCE).store(store)
 }

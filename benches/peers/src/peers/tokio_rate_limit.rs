@@ -1,4 +1,4 @@
-//! tokio-rate-limit, by the peer's address. It gives one back in a second at least.
+//! tokio-rate-limit, keyed by the peer's address. Its slowest rate is one token per second.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! tower_governor, by the peer's address.
+//! tower_governor, keyed by the peer's address.
 
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;

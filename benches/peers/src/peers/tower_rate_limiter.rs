@@ -1,4 +1,4 @@
-//! tower-rate-limiter, by fixed windows, as it is without being told, and by GCRA; by the peer's address.
+//! tower-rate-limiter with its default fixed windows and with GCRA, keyed by the peer's address.
 
 use std::hint::black_box;
 

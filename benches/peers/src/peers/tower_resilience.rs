@@ -1,4 +1,4 @@
-//! tower-resilience-ratelimiter, a bucket for all clients, which lets nobody wait.
+//! tower-resilience-ratelimiter: one bucket for all clients, without waiting.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -28,7 +28,7 @@ impl Peer for TowerResilience {
     }
 
     fn app(&self, quota: Quota, _: bool) -> Result<App, Why> {
-        // With the handle, for Axum makes a service for each route.
+        // The handle is shared, because Axum makes a service for each route.
         let (layer, _handle) = RateLimiterLayer::builder()
             .limit_for_period(1)
             .refresh_period(quota.period)

@@ -1,4 +1,4 @@
-//! Scripts that are called as clients usually do: one call for each decision.
+//! Scripts that are called as most clients do: one call for each decision.
 
 use deadpool_redis::{Config, Pool, Runtime};
 use futures_util::future::BoxFuture;
@@ -10,7 +10,7 @@ use super::server::RedisServer;
 use crate::keys;
 use crate::subject::{PATIENCE, Shared};
 
-/// About the least that a limiter with an exact clock does: it reads Redis' clock and a number, writes it, and has it expire.
+/// Nearly the least that a limiter with an exact clock does: read the time and a number, write it, set its expiry.
 const GCRA: &str = "
     local time = redis.call('TIME')
     local now = time[1] * 1000000 + time[2]
@@ -19,14 +19,14 @@ const GCRA: &str = "
     redis.call('SET', KEYS[1], string.format('%.0f', at), 'PX', math.ceil((at - now) / 1000))
     return {1, at - now}";
 
-/// A connection that many may share.
+/// A connection that can be shared.
 pub async fn connect(url: &str) -> MultiplexedConnection {
     let client = Client::open(url).expect("a client");
     let config = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
     client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
 }
 
-/// That script, on a connection that all share.
+/// The minimal script, on one shared connection.
 pub struct Bare {
     script: Script,
     connection: MultiplexedConnection,
@@ -42,7 +42,7 @@ impl Shared for Bare {
     fn decide(&self, key: u64) -> BoxFuture<'_, bool> {
         let mut connection = self.connection.clone();
         let mut call = self.script.key(format!("bare:{}", keys::name(key as u32)));
-        // 10 s each, 100 million at once.
+        // 100 million at once, one more every 10 s.
         call.arg(10_000_000_u64).arg(1_000_000_000_000_000_u64);
         Box::pin(async move {
             let (allowed, _): (u64, u64) = call.invoke_async(&mut connection).await.expect("a reply");
@@ -51,7 +51,7 @@ impl Shared for Bare {
     }
 }
 
-/// Our own script, on a connection that all share.
+/// This crate's script, on one shared connection.
 pub struct OwnScript {
     pub call: Call,
     pub connection: MultiplexedConnection,
@@ -67,7 +67,7 @@ impl Shared for OwnScript {
     }
 }
 
-/// The same, each on a connection out of a pool, as that is usually used.
+/// The same, each call on a connection from a pool, as pools are usually used.
 pub struct Pooled {
     call: Call,
     pool: Pool,

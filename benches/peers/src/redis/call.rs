@@ -1,4 +1,4 @@
-//! One of our own calls, as the server sees it.
+//! Captures one of this crate's calls, as the server sees it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -10,22 +10,22 @@ use tower_ratelimit::Limiter;
 
 use super::server::RedisServer;
 
-/// The script's hash, and what follows.
+/// The script's hash, and the arguments that follow.
 #[derive(Clone)]
 pub struct Call(Arc<[Vec<u8>]>);
 
 impl Call {
-    /// What a limiter sends to decide about a key.
+    /// Captures what a limiter sends to decide for a key.
     pub async fn of(limiter: &Limiter, server: &RedisServer) -> Self {
         let act = async { drop(limiter.acquire("a key", 1).await.expect("a decision")) };
         Self(spy(server, "\"EVALSHA\" ", act).await.into())
     }
 
-    /// The same for the `n`th key.
+    /// Returns the same for the `n`th key.
     fn command(&self, n: u64) -> Cmd {
         let mut command = cmd("EVALSHA");
         command.arg(&self.0[..2]);
-        // After the hash and the number of keys come the keys: two arguments follow.
+        // The keys follow the hash and their number; two arguments follow the keys.
         for key in &self.0[2..self.0.len() - 2] {
             let key = std::str::from_utf8(key).expect("a key's name");
             let (start, rest) = key.split_once('{').expect("a hash tag");
@@ -41,7 +41,7 @@ impl Call {
     }
 }
 
-/// What follows `verb` in a command that `act` sends.
+/// Returns what follows `verb` in a command that `act` sends.
 async fn spy(server: &RedisServer, verb: &str, act: impl Future<Output = ()>) -> Vec<Vec<u8>> {
     let address = server.url().replace("redis://", "");
     let mut monitor = TcpStream::connect(address).expect("a connection");
@@ -53,7 +53,7 @@ async fn spy(server: &RedisServer, verb: &str, act: impl Future<Output = ()>) ->
     arguments(line.split_once(verb).expect("a call").1)
 }
 
-/// As `MONITOR` quotes them.
+/// Reads arguments as `MONITOR` quotes them.
 fn arguments(text: &str) -> Vec<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut arguments = Vec::new();

@@ -1,4 +1,4 @@
-//! Tasks that decide one after the other, and how fast they were.
+//! Tasks that decide one request after the other, and their speed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::spread::Spread;
 use crate::subject::Shared;
 
-/// What came of a load: latencies are µs.
+/// The result of a load. Latencies are in µs.
 #[derive(Clone, Copy)]
 pub struct Figure {
     pub per_second: f64,
@@ -15,7 +15,7 @@ pub struct Figure {
     p99: f64,
 }
 
-/// Who is asked, and what came of each round.
+/// A subject, and the result of each round.
 pub struct Runner {
     pub name: String,
     pub subject: Arc<dyn Shared>,
@@ -32,13 +32,13 @@ impl Runner {
         self.figures.push(figure);
     }
 
-    /// Forgets the rounds that were, and says how fast they were.
+    /// Takes the finished rounds, and returns their speed.
     pub fn take(&mut self) -> Vec<Figure> {
         std::mem::take(&mut self.figures)
     }
 }
 
-/// Medians of the rounds.
+/// Returns the medians of the rounds.
 pub fn latencies(figures: &[Figure]) -> String {
     let [p50, p99] = [|figure: &Figure| figure.p50, |figure: &Figure| figure.p99].map(|which| {
         let samples: Vec<f64> = figures.iter().map(which).collect();
@@ -58,7 +58,7 @@ impl fmt::Display for Figure {
     }
 }
 
-/// Has as many tasks decide one after the other.
+/// Runs as many tasks, each of which decides one request after the other.
 async fn load(subject: &Arc<dyn Shared>, keys: u64, concurrency: u64, span: Duration) -> Figure {
     let started = Instant::now();
     let tasks: Vec<_> = (0..concurrency)
@@ -67,7 +67,7 @@ async fn load(subject: &Arc<dyn Shared>, keys: u64, concurrency: u64, span: Dura
             tokio::spawn(async move {
                 let mut took = Vec::new();
                 let mut n = task.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                // Once at least, on a machine that stands still meanwhile.
+                // At least once, even if the machine stands still meanwhile.
                 loop {
                     n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let before = Instant::now();
@@ -89,7 +89,7 @@ async fn load(subject: &Arc<dyn Shared>, keys: u64, concurrency: u64, span: Dura
     Figure { per_second, p50: took[took.len() / 2], p99: took[took.len() * 99 / 100] }
 }
 
-/// Has many tasks ask so many times each for one key, all at once; how many were allowed.
+/// Runs many tasks that decide for one key at once, and returns how many requests were allowed.
 pub async fn fire(subject: &Arc<dyn Shared>, key: u64, tasks: u64, times: u64) -> u64 {
     let tasks: Vec<_> = (0..tasks)
         .map(|_| {

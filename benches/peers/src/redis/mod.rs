@@ -1,4 +1,4 @@
-//! What a decision costs on Redis. Starts a server of its own.
+//! Measures decisions on Redis. Starts a server of its own.
 
 mod bare;
 mod call;

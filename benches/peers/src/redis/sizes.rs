@@ -1,4 +1,4 @@
-//! What a key of ours takes in Redis, and a call.
+//! Measures the size of a key in Redis, and of a call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +85,7 @@ async fn used_memory(connection: &mut MultiplexedConnection) -> f64 {
     used.and_then(|used| used.trim().parse().ok()).expect("a size")
 }
 
-/// The server's µs for a call of a script.
+/// Returns how long the server takes for a call of a script, in µs.
 async fn micros(connection: &mut MultiplexedConnection) -> f64 {
     let stats: String = cmd("INFO").arg("commandstats").query_async(connection).await.expect("statistics");
     let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("calls");

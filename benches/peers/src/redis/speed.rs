@@ -1,4 +1,4 @@
-//! Decisions per second.
+//! Measures decisions per second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub async fn decisions(server: &RedisServer, scale: &Scale) {
     }
 }
 
-/// One key, of which all is denied.
+/// Requests for one key that are all denied.
 pub async fn denials(server: &RedisServer, scale: &Scale) {
     let mut runners = runners(server, Quota::ONE).await;
     for runner in &mut runners {
@@ -57,13 +57,13 @@ pub async fn denials(server: &RedisServer, scale: &Scale) {
     }
 }
 
-/// Several limits of one request.
+/// Requests with several limits.
 pub async fn limits(server: &RedisServer, scale: &Scale) {
     let store = RedisStore::connect(&server.url()).await.expect("a connection");
     let mut runners: Vec<Runner> = [1, 2, 4, 8]
         .map(|limits| Runner::new(format!("{limits}"), Arc::new(shared(buckets(limits), store.clone()))))
         .into();
-    // As most requests have: one limit by an address, and one by a key, in one window each.
+    // The usual case: one limit by address and one by key, with one window each.
     let two =
         [Limit::new("burst", TokenBucket::per_second(u32::MAX)), Limit::new("daily", FixedWindow::per_day(u32::MAX))];
     runners.push(Runner::new("a token bucket and a fixed window", Arc::new(shared(two, store))));
@@ -80,12 +80,12 @@ pub async fn limits(server: &RedisServer, scale: &Scale) {
     }
 }
 
-/// How long Redis is busy with one call, and serves no other client, when 64 requests come at a time.
+/// How long Redis is busy with one call, and serves no other client, when 64 requests arrive at a time.
 pub async fn longest_calls(server: &RedisServer, scale: &Scale) {
     let store = RedisStore::connect(&server.url()).await.expect("a connection");
     let mut connection = connect(&server.url()).await;
     let config = |name: &str, value: u32| cmd("CONFIG").arg("SET").arg(name).arg(value).to_owned();
-    // Also logged are the commands that the script calls, most of which take less than that.
+    // The log also has the commands that the script calls. Most of them take less time than a script.
     for setting in [config("slowlog-log-slower-than", 20), config("slowlog-max-len", 1_000_000)] {
         let () = setting.query_async(&mut connection).await.expect("a setting");
     }
@@ -118,7 +118,7 @@ pub async fn longest_calls(server: &RedisServer, scale: &Scale) {
     let () = default.query_async(&mut connection).await.expect("a setting");
 }
 
-/// The floor, us, and whoever else keeps limits in Redis.
+/// The floor, this crate, and the peers that keep limits in Redis.
 async fn runners(server: &RedisServer, quota: Quota) -> Vec<Runner> {
     let mut connection = connect(&server.url()).await;
     flush(&mut connection).await;

@@ -1,4 +1,4 @@
-//! The least of a client: it writes the same bytes again and again, and reads as far as an answer goes.
+//! A minimal client, which writes the same bytes repeatedly and reads to the end of each response.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ impl Client {
     pub async fn connect(to: SocketAddr, connections: u8) -> Self {
         let connect = |client| async move {
             let socket = TcpSocket::new_v4().expect("a socket");
-            // Where there are no more addresses all come from the same.
+            // Systems with a single loopback address connect from that one.
             let _ = socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 1, client), 0)));
             let stream = socket.connect(to).await.expect("a connection");
             stream.set_nodelay(true).expect("no delay");
@@ -33,7 +33,7 @@ impl Client {
         Self { connections: join_all((1..=connections).map(connect)).await }
     }
 
-    /// What comes of the second request of each.
+    /// Returns the status of each connection's second request.
     pub async fn statuses(&mut self) -> Vec<StatusCode> {
         let second = self.connections.iter_mut().map(|connection| async {
             connection.ask().await;
@@ -42,7 +42,7 @@ impl Client {
         join_all(second).await
     }
 
-    /// Asks for so long on all connections; how often.
+    /// Sends requests on all connections for a span, and returns how many.
     pub async fn load(&mut self, span: Duration) -> f64 {
         let started = Instant::now();
         let asked = self.connections.iter_mut().map(|connection| async {
@@ -71,7 +71,7 @@ impl Connection {
     }
 }
 
-/// The status, once all is there.
+/// Returns the status, once the whole response has arrived.
 fn answer(bytes: &[u8]) -> Option<StatusCode> {
     let head = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let text = std::str::from_utf8(&bytes[..head]).expect("a head");

@@ -1,4 +1,4 @@
-//! Real Axum servers on the loopback interface, a thread each, and a client on another.
+//! Runs Axum servers on the loopback interface, each in a thread, with a client in another.
 
 mod client;
 
@@ -22,15 +22,15 @@ use crate::spread::Spread;
 use crate::subject::{OURS, PEERS};
 use crate::table::Table;
 
-/// Connections, each of an address of its own.
+/// The number of connections, each from an address of its own.
 const CONNECTIONS: u8 = 32;
 
-/// A client, and what its server's thread has been doing.
+/// A client, and the measurements of its server's thread.
 struct Loaded {
     client: Client,
-    /// Where Linux tells how long that thread has run.
+    /// The file in which Linux reports how long the thread has run.
     ran: PathBuf,
-    /// For a request, in each round.
+    /// Per request, in each round.
     micros: Vec<f64>,
 }
 
@@ -47,14 +47,14 @@ pub fn compare(scale: &Scale) {
         for peer in PEERS {
             if let Ok(app) = case.app(peer) {
                 let mut runner = connect(title(peer, case), app);
-                // Who is to be denied has the one that is allowed, and is measured after that.
+                // Use up the one allowed request before measuring denials.
                 let statuses = runtime.block_on(runner.subject.client.statuses());
                 assert!(statuses.iter().all(|&status| status == case.status()), "{}: {statuses:?}", runner.name);
                 runners.push(runner);
             }
         }
         race(&mut runners, scale.long_rounds as usize, |loaded| runtime.block_on(loaded.round(scale)));
-        // Nor does the first round count here.
+        // Ignore the first round.
         for runner in &mut runners {
             runner.subject.micros.remove(0);
         }
@@ -87,7 +87,7 @@ impl Loaded {
         Self { client: runtime.block_on(Client::connect(address, CONNECTIONS)), ran, micros: Vec::new() }
     }
 
-    /// Requests a second.
+    /// Requests per second.
     async fn round(&mut self, scale: &Scale) -> f64 {
         let (before, started) = (self.ran(), Instant::now());
         let asked = self.client.load(scale.span).await;
@@ -96,7 +96,7 @@ impl Loaded {
         per_second
     }
 
-    /// ns of the server's thread, or no number on other systems.
+    /// CPU time of the server's thread in ns, or NaN on systems that do not report it.
     fn ran(&self) -> f64 {
         let text = fs::read_to_string(&self.ran).unwrap_or_default();
         text.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(f64::NAN)
