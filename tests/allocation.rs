@@ -225,7 +225,6 @@ fn nothing_for_a_penalty() {
 }
 
 /// Not even where a window begins, which takes the rules of its zone.
-#[cfg(feature = "time-zones")]
 #[test]
 fn nothing_where_windows_are_a_calendars() {
     use tower_ratelimit::{CalendarWindow, Limiter, ManualClock, MemoryStore, Timestamp};
@@ -266,7 +265,6 @@ fn nothing_where_a_key_has_no_override() {
 }
 
 /// Values are compared where they were written.
-#[cfg(feature = "rules")]
 #[test]
 fn nothing_where_limits_come_from_a_file() {
     use tower_ratelimit::rules::{Extractors, Rules};

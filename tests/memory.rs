@@ -4,13 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-#[cfg(feature = "redis")]
-#[path = "support/limits.rs"]
-mod limits;
-#[cfg(feature = "redis")]
-#[path = "support/redis_server.rs"]
-mod redis_server;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -321,14 +314,13 @@ fn a_decision_allocates_nothing() {
 }
 
 /// All on this thread, whose allocations are counted.
-#[cfg(feature = "redis")]
 #[tokio::test]
 async fn waves_of_requests_to_a_redis_that_hangs_take_no_more_memory_than_the_first() {
-    use limits::Patient;
+    use support::limits::Patient;
     use tower_ratelimit::RedisConfig;
 
     const REQUESTS: u64 = 8_000;
-    let server = redis_server::RedisServer::start();
+    let server = support::redis_server::RedisServer::start();
     let store = RedisConfig::node(server.url()).patient().connect().await.unwrap();
     let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_second(1))]).patient().store(store);
     let limiter = limiter.deadline(Duration::from_millis(100));

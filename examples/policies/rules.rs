@@ -32,5 +32,5 @@ fn limits() -> Result<Vec<Limit>, RulesError> {
         .register_address("remote_address", key::client_ip(address), 64)
         .register("user", key::header("x-user"))
         .register("plan", key::header("x-plan"));
-    Rules::from_file(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/limits.yaml"))?.limits(&extractors)
+    Rules::from_file("examples/limits.yaml")?.limits(&extractors)
 }

@@ -10,10 +10,10 @@ use tower::Layer;
 use tower_ratelimit::key::{KeyExtractor, PeerAddr, PeerIp};
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimit, RateLimitLayer, key};
 
-use crate::answer::ask;
-use crate::server::Server;
 use crate::service::{self, Hello, from};
 use crate::store::still;
+use support::answer::ask;
+use support::server::Server;
 
 fn one_each(by: impl KeyExtractor) -> RateLimit<Hello> {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by);

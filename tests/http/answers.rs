@@ -16,10 +16,10 @@ use tower_ratelimit::{
     SlidingWindowCounter, TokenBucket, key,
 };
 
-use crate::answer::{Answer, ask};
-use crate::server::Server;
 use crate::service::{Hello, get};
 use crate::store::{midnight, still};
+use support::answer::{Answer, ask};
+use support::server::Server;
 
 fn one(algorithm: impl Into<Algorithm>) -> RateLimitLayer {
     RateLimitLayer::new([Limit::new("one", algorithm)]).store(still())

@@ -13,9 +13,9 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, RateLimitLayer, ResponseBody, key};
 
-use crate::answer::{Answer, ask};
 use crate::service::{Hello, get};
 use crate::store::still;
+use support::answer::{Answer, ask};
 
 fn one() -> RateLimitLayer {
     RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1))]).store(still())

@@ -14,9 +14,9 @@ use tower_ratelimit::{
     FixedWindow, HeaderStyle, Limit, ManualClock, MemoryStore, RateLimit, RateLimitLayer, Reset, TokenBucket, key,
 };
 
-use crate::answer::ask;
 use crate::service::{Hello, from, get, with};
 use crate::store::{Slow, midnight, still};
+use support::answer::ask;
 
 fn limited(limit: Limit) -> (RateLimit<Hello>, ManualClock) {
     let clock = midnight();

@@ -10,10 +10,10 @@ use tower::Layer;
 use tower_ratelimit::key::{ClientAddress, ClientIp, KeyExtractor, TrustedProxies};
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer, key};
 
-use crate::answer::{Answer, ask};
-use crate::server::Server;
 use crate::service::{Hello, from, with};
 use crate::store::still;
+use support::answer::{Answer, ask};
+use support::server::Server;
 
 fn one_each(by: impl KeyExtractor) -> Limit {
     Limit::new("one", FixedWindow::per_minute(1)).by(by)

@@ -8,9 +8,9 @@ use tower::Layer;
 use tower_ratelimit::key::{FromAsyncFn, Header, KeyExtractor};
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer, RequestHead, key};
 
-use crate::answer::ask;
 use crate::service::{Hello, from, with};
 use crate::store::still;
+use support::answer::ask;
 
 /// The header's value, at once.
 fn now(name: &'static str) -> Header {

@@ -7,8 +7,8 @@ use http::{Method, Request};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{FixedWindow, Limit, Limiter, RateLimitLayer, RequestHead};
 
-use crate::answer::ask;
 use crate::store::still;
+use support::answer::ask;
 
 fn request(method: &str, path: &str, plan: &str) -> Request<Body> {
     Request::builder().method(method).uri(path).header("x-plan", plan).body(Body::empty()).unwrap()

@@ -12,9 +12,9 @@ use tower_ratelimit::{
     TokenBucket, key,
 };
 
-use crate::answer::{Answer, ask};
 use crate::service::{self, Hello, with};
 use crate::store::{Slow, still};
+use support::answer::{Answer, ask};
 
 fn of_ten(store: impl Store) -> RateLimitLayer {
     RateLimitLayer::new([Limit::new("ten", FixedWindow::per_minute(10))]).store(store)

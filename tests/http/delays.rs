@@ -16,9 +16,9 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, RateLimit, RateLimitLayer, key};
 
-use crate::answer::Answer;
 use crate::service::get;
 use crate::store::Slow;
+use support::answer::Answer;
 
 /// Notes which path was called when, in ms.
 #[derive(Clone, Debug)]
@@ -177,7 +177,7 @@ async fn whoever_has_gone_on_is_charged() {
             _ = asking.as_mut() => panic!("it is never answered"),
             () = sleep(Duration::from_secs(5)) => drop(asking),
         }
-        assert_eq!(crate::answer::ask(&service, get("/")).await.remaining_of("day"), left);
+        assert_eq!(support::answer::ask(&service, get("/")).await.remaining_of("day"), left);
         sleep(Duration::from_secs(5)).await;
     }
 }

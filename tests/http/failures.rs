@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tower::{Layer, ServiceBuilder};
 use tower_ratelimit::{FixedWindow, Limit, OnStoreError, RateLimitLayer, key};
 
-use crate::answer::{Answer, ask};
 use crate::service::{Hello, get, with};
 use crate::store::{Broken, Slow, still};
+use support::answer::{Answer, ask};
 
 /// Limits with names, keys and a store that are nobody's business.
 fn secret(store: impl tower_ratelimit::Store) -> RateLimitLayer {

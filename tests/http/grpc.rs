@@ -7,9 +7,9 @@ use tonic_types::StatusExt;
 use tower::Layer;
 use tower_ratelimit::{FixedWindow, Limit, RateLimit, RateLimitLayer, TokenBucket, key};
 
-use crate::answer::{Answer, ask};
 use crate::service::{Hello, from};
 use crate::store::{Broken, still};
+use support::answer::{Answer, ask};
 
 fn call(content_type: &str) -> Request<()> {
     request(Method::POST, Version::HTTP_2, content_type)

@@ -11,9 +11,9 @@ use tower_ratelimit::{
     RateLimitLayer, Refill, Reset, SlidingLog, SlidingWindowCounter, TokenBucket,
 };
 
-use crate::answer::{Answer, Member, ask};
 use crate::service::{Hello, get, with};
 use crate::store::{MIDNIGHT, midnight, still};
+use support::answer::{Answer, Member, ask};
 
 fn layer(limits: impl IntoIterator<Item = Limit>) -> (RateLimitLayer, ManualClock) {
     let clock = midnight();

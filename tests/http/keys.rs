@@ -11,9 +11,9 @@ use tower::{Layer, ServiceExt};
 use tower_ratelimit::key::KeyExtractor;
 use tower_ratelimit::{CostTable, FixedWindow, Limit, OnMissingKey, RateLimit, RateLimitLayer, key, when};
 
-use crate::answer::ask;
 use crate::service::{Hello, get, with};
 use crate::store::{Slow, still};
+use support::answer::ask;
 
 fn one() -> Limit {
     Limit::new("one", FixedWindow::per_minute(1))

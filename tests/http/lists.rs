@@ -19,9 +19,9 @@ use tower_ratelimit::{
     Reason, RequestHead,
 };
 
-use crate::answer::{Answer, ask};
 use crate::service::{self, Hello, from, with};
 use crate::store::{Broken, Slow, still};
+use support::answer::{Answer, ask};
 
 /// One request a day, whoever sends it.
 fn one() -> RateLimitLayer {

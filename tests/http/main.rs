@@ -1,7 +1,5 @@
 //! The HTTP floor, by what clients and services see of it.
 
-mod answer;
-mod server;
 mod service;
 mod store;
 
@@ -14,12 +12,15 @@ mod combinations;
 mod conditions;
 mod costs;
 mod delays;
+mod example_server;
 mod failures;
 mod grpc;
 mod headers;
 mod keys;
 mod lists;
 mod nested;
+mod permits;
+mod policies;
 mod readiness;
 mod repeated;
 mod resolve;

@@ -7,9 +7,9 @@ use http::{Request, Response};
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
 
-use crate::answer::{Answer, Member, ask};
 use crate::service::{Hello, get};
 use crate::store::still;
+use support::answer::{Answer, Member, ask};
 
 fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
     RateLimitLayer::new(limits).store(still())

@@ -17,9 +17,9 @@ use tower_ratelimit::{
     FixedWindow, LeakyBucketQueue, Limit, RateLimit, RateLimitLayer, ResponseBody, ResponseFuture, key,
 };
 
-use crate::answer::ask;
 use crate::service::{Hello, get};
 use crate::store::{Slow, still};
+use support::answer::ask;
 
 /// Panics when it is called without having been polled ready. A clone has not been.
 #[derive(Debug, Default)]

@@ -6,9 +6,9 @@ use tower_ratelimit::key::{self, KeyExtractor, TrustedProxies};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{AddressList, FixedWindow, KeyList, Limit, OnMissingKey, RateLimitLayer, RequestHead};
 
-use crate::answer::ask;
 use crate::service::{Hello, from, with};
 use crate::store::{Slow, still};
+use support::answer::ask;
 
 const KEY: &str = "x-api-key";
 

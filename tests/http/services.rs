@@ -16,10 +16,10 @@ use tonic_types::StatusExt;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
 
-use crate::answer::{Answer, Member};
-use crate::server::Server;
 use crate::service::Hello;
 use crate::store::still;
+use support::answer::{Answer, Member};
+use support::server::Server;
 
 /// Two a minute for each peer, at the minute's start.
 fn two() -> RateLimitLayer {

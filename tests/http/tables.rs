@@ -7,9 +7,9 @@ use http::{Method, Request};
 use tower::Layer;
 use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer};
 
-use crate::answer::ask;
 use crate::service::Hello;
 use crate::store::still;
+use support::answer::ask;
 
 fn hundred() -> RateLimitLayer {
     RateLimitLayer::new([Limit::new("hundred", FixedWindow::per_minute(100))]).store(still())

@@ -8,9 +8,9 @@ use http::StatusCode;
 use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
 
-use crate::answer::ask;
 use crate::service::{self, Hello};
 use crate::store::still;
+use support::answer::ask;
 
 fn of_ten() -> RateLimitLayer {
     RateLimitLayer::new([Limit::new("ten", FixedWindow::per_minute(10))]).store(still())

@@ -9,6 +9,8 @@ mod bugs;
 mod config;
 mod deadline;
 mod events;
+mod faults;
+mod fleet;
 mod nodes;
 mod policies;
 mod receipts;

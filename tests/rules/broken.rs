@@ -8,7 +8,7 @@ use tower_ratelimit::key;
 use tower_ratelimit::rules::{Extractors, Rules};
 
 fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules/broken");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules/broken");
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension != "txt"));
     files.sort();

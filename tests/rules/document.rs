@@ -1,13 +1,12 @@
 //! `docs/rules.md` says how it is.
 
 use std::fs;
-use std::path::Path;
 
 use tower_ratelimit::key;
 use tower_ratelimit::rules::{Extractors, Rules};
 
 fn document() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rules.md")).unwrap()
+    fs::read_to_string(support::repository("docs/rules.md")).unwrap()
 }
 
 /// What stands between ```` ```yaml ```` and ```` ``` ````.

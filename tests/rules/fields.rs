@@ -122,7 +122,7 @@ fn calendars_are_somewhere() {
 
 #[cfg(not(feature = "time-zones"))]
 #[test]
-fn zones_need_their_feature() {
+fn a_time_zone_needs_a_feature() {
     let yaml = "{ domain: a, descriptors: [{ key: method, rate_limit: \
                 { unit: day, requests_per_unit: 7, calendar: Europe/Berlin } }] }";
     let error = Rules::from_yaml(yaml).unwrap_err().to_string();

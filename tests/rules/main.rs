@@ -3,6 +3,7 @@
 mod broken;
 mod document;
 mod fields;
+mod live;
 mod matching;
 mod outage;
 mod penalty;

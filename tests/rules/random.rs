@@ -24,7 +24,7 @@ fn load(text: &str) {
 
 /// All files that the other tests use.
 fn files() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules");
     let files = ["broken", "reference"].map(|name| fs::read_dir(folder.join(name)).unwrap());
     let paths = files.into_iter().flatten().map(|entry| entry.unwrap().path());
     paths

@@ -9,7 +9,7 @@ use tower_ratelimit::rules::{Descriptor, Extractors, Rules};
 use tower_ratelimit::{Limit, key};
 
 fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules/reference");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules/reference");
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension != "txt"));
     files.sort();

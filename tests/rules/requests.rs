@@ -284,7 +284,6 @@ descriptors:
     assert!(limited.allows(from("2001:db8:2:2::3")));
 }
 
-#[cfg(feature = "axum")]
 #[tokio::test]
 async fn path_is_the_matched_route() {
     use axum::Router;

@@ -1,27 +1,24 @@
 //! An authority of a test's own, and servers that have certificates of it.
-//!
-//! Needs `mod redis_server` beside it.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use crate::redis_server::{Folder, RedisServer};
 
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate.
-    pub(crate) pem: String,
+    pub pem: String,
     folder: Folder,
 }
 
 /// A certificate and its key, in PEM.
-pub(crate) struct Certificate {
-    pub(crate) pem: String,
-    pub(crate) key: String,
+pub struct Certificate {
+    pub pem: String,
+    pub key: String,
 }
 
 impl Authority {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let mut params = CertificateParams::new([]).expect("names");
         // Two of one name would pass for each other, up to their signatures.
         let folder = Folder::new();
@@ -33,7 +30,7 @@ impl Authority {
     }
 
     /// A certificate for a name, or for an address.
-    pub(crate) fn certify(&self, name: &str) -> Certificate {
+    pub fn certify(&self, name: &str) -> Certificate {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
         // One named like its authority would pass for its own.
@@ -44,7 +41,7 @@ impl Authority {
 
     /// A server that speaks TLS alone, at [`url`], with a certificate for 127.0.0.1; one that asks
     /// clients for a certificate if told so.
-    pub(crate) fn server(&self, asks_clients: bool) -> RedisServer {
+    pub fn server(&self, asks_clients: bool) -> RedisServer {
         let Certificate { pem, key } = self.certify("127.0.0.1");
         let files = [
             ("--tls-cert-file", "cert.pem", &pem),
@@ -63,6 +60,6 @@ impl Authority {
 }
 
 /// Where a server that speaks TLS is.
-pub(crate) fn url(server: &RedisServer) -> String {
+pub fn url(server: &RedisServer) -> String {
     format!("rediss://127.0.0.1:{}", server.port())
 }

@@ -1,14 +1,14 @@
 //! A folder of a test's own, for what servers read from files.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, unreachable_pub, reason = "tests within the crate use some of it, too")]
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, process};
 
-pub(crate) struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("tower-ratelimit-{}-{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = env::temp_dir().join(name);
@@ -17,13 +17,13 @@ impl Folder {
     }
 
     /// Writes a file, and says where it is.
-    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> String {
         let path = self.0.join(name);
         fs::write(&path, text).expect("a file");
         path.to_str().expect("a readable path").to_owned()
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

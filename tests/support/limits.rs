@@ -1,12 +1,8 @@
 //! One limit of each algorithm, of the same size.
-#![allow(dead_code, reason = "each test uses some of it")]
-
-#[path = "patient.rs"]
-pub(crate) mod patient;
 
 use std::time::Duration;
 
-pub(crate) use patient::Patient;
+pub use crate::patient::Patient;
 use tower_ratelimit::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket, Weekday,
@@ -14,7 +10,7 @@ use tower_ratelimit::{
 
 /// Every algorithm, set to allow `tokens` at once, and as many in each `period`: or in a calendar's window of
 /// about as long, or a day.
-pub(crate) fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 9] {
+pub fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 9] {
     let calendar = match period.as_secs().div_ceil(86_400) {
         0 | 1 => CalendarWindow::daily(tokens),
         2..=7 => CalendarWindow::weekly(tokens, Weekday::Monday),

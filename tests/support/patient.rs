@@ -1,17 +1,16 @@
 //! Waiting for a slow store.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::time::{Duration, Instant};
 
 use tower_ratelimit::{CircuitBreaker, Limiter, RedisConfig, RedisStore};
 
 /// Who waits however long it takes, where a test is not about that: machines stand still for seconds.
-pub(crate) trait Patient {
+pub trait Patient {
     fn patient(self) -> Self;
 }
 
 /// How long something may take that is bound to happen.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(30);
 
 impl Patient for Limiter {
     fn patient(self) -> Self {
@@ -26,7 +25,7 @@ impl Patient for RedisConfig {
 }
 
 /// Connects as it is configured, however often that takes: a Sentinel has no more than a second to answer in.
-pub(crate) async fn connected(config: RedisConfig) -> RedisStore {
+pub async fn connected(config: RedisConfig) -> RedisStore {
     let begun = Instant::now();
     loop {
         match config.clone().connect().await {

@@ -1,8 +1,5 @@
 //! A Redis Cluster of a test's own, on free ports and in a folder of its own, which ends with the
 //! test and leaves nothing behind.
-//!
-//! Needs `mod redis_server` beside it.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -21,7 +18,7 @@ const SOON: u32 = 1_500;
 /// Longer than any test takes, in ms.
 const NEVER: u32 = 600_000;
 
-pub(crate) struct RedisCluster {
+pub struct RedisCluster {
     nodes: Vec<Node>,
     folder: PathBuf,
 }
@@ -38,7 +35,7 @@ impl RedisCluster {
     /// # Panics
     ///
     /// When there is no `redis-server`, or its Cluster does not come up.
-    pub(crate) fn start(replicas: usize) -> Self {
+    pub fn start(replicas: usize) -> Self {
         let folder = std::env::temp_dir().join(format!("cluster-{}-{}", std::process::id(), free_port()));
         let mut cluster = Self { nodes: Vec::new(), folder };
         for _ in 0..3 * (1 + replicas) {
@@ -80,7 +77,7 @@ impl RedisCluster {
     }
 
     /// Has all others notice that a node is lost, so that its replica is promoted.
-    pub(crate) fn notice(&self, lost: usize) {
+    pub fn notice(&self, lost: usize) {
         for other in (0..self.nodes.len()).filter(|&node| node != lost) {
             self.tell(other, &format!("CONFIG SET cluster-node-timeout {SOON}"));
         }
@@ -112,16 +109,16 @@ impl RedisCluster {
         None
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port)).collect()
     }
 
-    pub(crate) fn port(&self, node: usize) -> u16 {
+    pub fn port(&self, node: usize) -> u16 {
         self.nodes[node].port
     }
 
     /// What a node answers to a command, whose words are apart by spaces.
-    pub(crate) fn ask<T: FromRedisValue>(&self, node: usize, command: &str) -> T {
+    pub fn ask<T: FromRedisValue>(&self, node: usize, command: &str) -> T {
         let mut words = command.split(' ');
         let mut call = cmd(words.next().expect("a command"));
         words.for_each(|word| {
@@ -136,43 +133,43 @@ impl RedisCluster {
         call.query(&mut connection).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    pub(crate) fn tell(&self, node: usize, command: &str) {
+    pub fn tell(&self, node: usize, command: &str) {
         self.ask::<()>(node, command);
     }
 
-    pub(crate) fn info(&self, node: usize) -> String {
+    pub fn info(&self, node: usize) -> String {
         self.ask(node, "CLUSTER INFO")
     }
 
     /// What the Cluster calls a node.
-    pub(crate) fn id(&self, node: usize) -> String {
+    pub fn id(&self, node: usize) -> String {
         self.ask(node, "CLUSTER MYID")
     }
 
     /// All keys of the masters, each with its master.
-    pub(crate) fn keys(&self) -> Vec<(usize, String)> {
+    pub fn keys(&self) -> Vec<(usize, String)> {
         let of = |node| self.ask::<Vec<String>>(node, "KEYS *").into_iter().map(move |key| (node, key));
         (0..3).flat_map(of).collect()
     }
 
     /// Kills a node.
-    pub(crate) fn kill(&mut self, node: usize) {
+    pub fn kill(&mut self, node: usize) {
         let _ = self.nodes[node].process.kill();
         let _ = self.nodes[node].process.wait();
     }
 
     /// Has a node hang.
-    pub(crate) fn hang(&self, node: usize) {
+    pub fn hang(&self, node: usize) {
         self.signal(node, "STOP");
     }
 
     /// Has a node that hangs go on.
-    pub(crate) fn resume(&self, node: usize) {
+    pub fn resume(&self, node: usize) {
         self.signal(node, "CONT");
     }
 
     /// Starts a node again that was killed: part of the Cluster, but empty.
-    pub(crate) fn restart(&mut self, node: usize) {
+    pub fn restart(&mut self, node: usize) {
         self.nodes[node] = self.node(self.nodes[node].port).expect("redis-server starts on the port it had");
     }
 
@@ -207,7 +204,7 @@ impl Drop for RedisCluster {
 }
 
 /// Waits for a condition, for a long time at most.
-pub(crate) fn wait(what: &str, mut done: impl FnMut() -> bool) {
+pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
         assert!(started.elapsed() < Duration::from_secs(60), "{what}, at last");

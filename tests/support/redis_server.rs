@@ -1,6 +1,6 @@
 //! Redis servers of a test's own, on free ports of 127.0.0.1, which end with the test and leave
 //! nothing behind.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, unreachable_pub, reason = "tests within the crate use some of it, too")]
 
 #[path = "folder.rs"]
 mod folder;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd, pipe};
-pub(crate) use folder::Folder;
+pub use folder::Folder;
 
 /// How long something may take that is bound to happen, on a machine that has much else to do: a Sentinel whose machine
 /// stood still rests for 30 s.
@@ -21,13 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The program that tests start as a server: the one that the environment variable `REDIS_SERVER` names, or else
 /// `redis-server`.
-pub(crate) fn program() -> Command {
+pub fn program() -> Command {
     Command::new(std::env::var_os("REDIS_SERVER").unwrap_or_else(|| OsString::from("redis-server")))
 }
 
 /// A server, which keeps its port and its arguments when it is stopped and started again. It starts
 /// empty each time, unless it is told to `SAVE`.
-pub(crate) struct RedisServer {
+pub struct RedisServer {
     process: Option<Child>,
     port: u16,
     args: Vec<String>,
@@ -41,12 +41,12 @@ impl RedisServer {
     /// # Panics
     ///
     /// When there is no `redis-server`: a machine without it has not run the tests.
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Self::start_with(&[])
     }
 
     /// A server with more arguments, such as `["--requirepass", "secret"]`.
-    pub(crate) fn start_with(more: &[&str]) -> Self {
+    pub fn start_with(more: &[&str]) -> Self {
         Self::start_by(|port| {
             let mut args = vec!["--port".to_owned(), port.to_string()];
             args.extend(more.iter().map(|&arg| arg.to_owned()));
@@ -56,7 +56,7 @@ impl RedisServer {
 
     /// A server whose arguments, from the one on that says its port, are made once its port is
     /// known.
-    pub(crate) fn start_by(args: impl Fn(u16) -> Vec<String>) -> Self {
+    pub fn start_by(args: impl Fn(u16) -> Vec<String>) -> Self {
         // Someone else may take the port before Redis does: it then ends at once.
         let started = (0..5).find_map(|_| {
             let port = free_port();
@@ -67,7 +67,7 @@ impl RedisServer {
     }
 
     /// A replica of another server, when it has all that that one has.
-    pub(crate) fn replica_of(master: &Self) -> Self {
+    pub fn replica_of(master: &Self) -> Self {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
         wait_until("the replica is in step", || {
             replica.ask::<String>(cmd("INFO").arg("replication")).contains("master_link_status:up")
@@ -76,13 +76,13 @@ impl RedisServer {
     }
 
     /// A port that has no server yet: [`start_again`](Self::start_again) starts it.
-    pub(crate) fn not_started() -> Self {
+    pub fn not_started() -> Self {
         let port = free_port();
         Self { process: None, port, args: vec!["--port".to_owned(), port.to_string()], folder: Folder::new() }
     }
 
     /// Kills it.
-    pub(crate) fn stop(&mut self) {
+    pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
             let _ = process.wait();
@@ -90,46 +90,46 @@ impl RedisServer {
     }
 
     /// Starts it on the port it had.
-    pub(crate) fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         assert!(self.try_start(), "redis-server starts on the port it had");
     }
 
     /// Kills it, and starts another one on its port.
-    pub(crate) fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.stop();
         self.start_again();
     }
 
     /// Stops it in its tracks, as if its machine had vanished: its connections stay open, and
     /// nothing answers.
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.signal("-STOP");
     }
 
     /// Lets it go on.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         self.signal("-CONT");
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// What it replies to a command, on a connection of its own.
-    pub(crate) fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
+    pub fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
         self.try_ask(command).expect("a reply")
     }
 
-    pub(crate) fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+    pub fn try_ask<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
         command.query(&mut Client::open(self.url())?.get_connection()?)
     }
 
     /// A connection that waits long for replies.
-    pub(crate) async fn connection(&self) -> MultiplexedConnection {
+    pub async fn connection(&self) -> MultiplexedConnection {
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
         let client = Client::open(self.url()).expect("a client");
@@ -197,7 +197,7 @@ impl Drop for RedisServer {
 }
 
 /// The millisecond at which a key expires. (Redis before 7.0 has no `PEXPIRETIME`.)
-pub(crate) async fn expiry_of(key: &str, connection: &mut MultiplexedConnection) -> u64 {
+pub async fn expiry_of(key: &str, connection: &mut MultiplexedConnection) -> u64 {
     loop {
         let mut ask = pipe();
         ask.cmd("TIME").cmd("PTTL").arg(key).cmd("TIME");
@@ -211,7 +211,7 @@ pub(crate) async fn expiry_of(key: &str, connection: &mut MultiplexedConnection)
 }
 
 /// The keys of limits that never expire, on a server that anyone may ask. Overrides may be meant to.
-pub(crate) fn immortal(port: u16) -> Vec<String> {
+pub fn immortal(port: u16) -> Vec<String> {
     let ask = || {
         let mut connection =
             Client::open(format!("redis://127.0.0.1:{port}"))?.get_connection_with_timeout(PATIENCE)?;
@@ -235,7 +235,7 @@ pub(crate) fn immortal(port: u16) -> Vec<String> {
 /// # Panics
 ///
 /// When it does not.
-pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < PATIENCE, "not so after {PATIENCE:?}: {what}");

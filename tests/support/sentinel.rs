@@ -1,7 +1,4 @@
 //! Sentinels of a test's own, which watch a master and promote a replica when it is down.
-//!
-//! Needs `mod redis_server` beside it.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::HashMap;
 
@@ -10,23 +7,23 @@ use deadpool_redis::redis::cmd;
 use crate::redis_server::{Folder, RedisServer, wait_until};
 
 /// The name that they know the master by.
-pub(crate) const MASTER: &str = "limits";
+pub const MASTER: &str = "limits";
 
 /// Longer than any test takes, in ms.
-pub(crate) const NEVER: u32 = 600_000;
+pub const NEVER: u32 = 600_000;
 
 /// After how many ms without an answer a master is down that was killed.
-pub(crate) const SOON: u32 = 300;
+pub const SOON: u32 = 300;
 
-pub(crate) struct Sentinels {
-    pub(crate) servers: Vec<RedisServer>,
+pub struct Sentinels {
+    pub servers: Vec<RedisServer>,
     _folder: Folder,
 }
 
 impl Sentinels {
     /// As many as `count` (one, or three) watch a master that has as many `replicas`, and think nobody
     /// down before they are [told to](Self::think_down_after). Returns when they know of all, and of each other.
-    pub(crate) fn watch(count: usize, master: &RedisServer, replicas: usize) -> Self {
+    pub fn watch(count: usize, master: &RedisServer, replicas: usize) -> Self {
         let folder = Folder::new();
         let majority = count / 2 + 1;
         let start = |port: u16| {
@@ -53,7 +50,7 @@ impl Sentinels {
         sentinels
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
+    pub fn urls(&self) -> Vec<String> {
         self.servers.iter().map(RedisServer::url).collect()
     }
 
@@ -61,7 +58,7 @@ impl Sentinels {
     ///
     /// While two servers live that could be the master, it is [`NEVER`]: a machine stands still for longer than
     /// [`SOON`], and the two would be exchanged.
-    pub(crate) fn think_down_after(&self, ms: u32) {
+    pub fn think_down_after(&self, ms: u32) {
         for sentinel in &self.servers {
             sentinel.ask::<()>(cmd("SENTINEL").arg("SET").arg(MASTER).arg("down-after-milliseconds").arg(ms));
         }
@@ -69,7 +66,7 @@ impl Sentinels {
 
     /// Has the first of them promote a replica, though the master is up. Told again and again: it may not find the
     /// replica good enough yet, and it gives up where it has stood still.
-    pub(crate) fn fail_over(&self, replica: &RedisServer) {
+    pub fn fail_over(&self, replica: &RedisServer) {
         wait_until("the replica is promoted", || {
             names(&self.servers[0], replica) || {
                 let _ = self.servers[0].try_ask::<()>(cmd("SENTINEL").arg("FAILOVER").arg(MASTER));
@@ -79,7 +76,7 @@ impl Sentinels {
     }
 
     /// Waits until all say that this is the master.
-    pub(crate) fn wait_for_master(&self, master: &RedisServer) {
+    pub fn wait_for_master(&self, master: &RedisServer) {
         for sentinel in &self.servers {
             wait_until("a Sentinel names the new master", || names(sentinel, master));
         }

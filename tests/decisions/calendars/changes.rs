@@ -1,0 +1,167 @@
+//! What becomes of charges: given back, over time, and where clocks step back; overage, and shares.
+
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
+use tower_ratelimit::{CalendarWindow, Limit, OnStoreError, Share, Store, StoreError};
+
+use crate::calendars::{at, everywhere, limiter, remaining, reset_after};
+
+fn monthly() -> CalendarWindow {
+    CalendarWindow::monthly(10).from_day(15).in_zone("Europe/Berlin")
+}
+
+#[tokio::test]
+async fn a_refund_never_touches_a_later_window() {
+    everywhere(async |place| {
+        let limiter = place.limiter(monthly());
+        place.set(at("2026-03-14T22:00:00Z"));
+        let march = limiter.acquire("key", 4).await.unwrap().into_receipt();
+        let same = limiter.acquire("key", 3).await.unwrap().into_receipt();
+        limiter.refund(same).await.unwrap();
+        assert_eq!(remaining(&limiter.peek("key", 0).await.unwrap()), 6, "{}", place.name);
+
+        place.set(at("2026-03-14T23:00:00Z"));
+        let april = limiter.acquire("key", 5).await.unwrap();
+        assert_eq!(remaining(&april), 5, "{}", place.name);
+        limiter.refund(march).await.unwrap();
+        assert_eq!(remaining(&limiter.peek("key", 0).await.unwrap()), 5, "{}", place.name);
+        limiter.refund(april.into_receipt()).await.unwrap();
+        let decision = limiter.peek("key", 0).await.unwrap();
+        assert_eq!((remaining(&decision), reset_after(&decision)), (10, 0), "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_receipt_of_a_window_that_is_over_gives_nothing_back_to_an_empty_one() {
+    everywhere(async |place| {
+        let limiter = place.limiter(monthly());
+        place.set(at("2026-03-14T22:00:00Z"));
+        let march = limiter.acquire("key", 4).await.unwrap().into_receipt();
+        place.set(at("2026-03-14T23:00:00Z"));
+        limiter.refund(march).await.unwrap();
+        assert_eq!(remaining(&limiter.peek("key", 0).await.unwrap()), 10, "{}", place.name);
+        place.set(at("2026-03-14T22:00:00Z"));
+        let left = remaining(&limiter.peek("key", 0).await.unwrap());
+        assert!(left <= 10, "{left} in {}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_back_admits_nothing_more() {
+    everywhere(async |place| {
+        let limiter = place.limiter(monthly());
+        let (april, march) = (at("2026-03-20T00:00:00Z"), at("2026-03-10T00:00:00Z"));
+        let mut allowed = 0;
+        for now in [april, march, april + 1, march + 1, at("2025-01-01T00:00:00Z"), april] {
+            place.set(now);
+            for _ in 0..7 {
+                let decision = limiter.acquire("key", 1).await.unwrap();
+                allowed += u32::from(decision.is_allowed());
+                // Time stands still until the window that has begun.
+                assert_eq!(now + reset_after(&decision), at("2026-04-14T22:00:00Z"), "{}", place.name);
+            }
+        }
+        assert_eq!(allowed, 10, "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn overage_is_counted_in_the_same_window() {
+    everywhere(async |place| {
+        let limits = [Limit::new("quota", monthly()).soft(20)];
+        let limiter = limiter(limits).store(place.store.clone());
+        place.set(at("2026-03-20T00:00:00Z"));
+        let mut over = 0;
+        for _ in 0..12 {
+            let decision = limiter.acquire("key", 1).await.unwrap();
+            assert!(decision.is_allowed(), "{}", place.name);
+            over += u32::from(decision.outcomes()[0].uses_overage());
+        }
+        assert_eq!(over, 2, "{}", place.name);
+        let denied = limiter.acquire("key", 1).await.unwrap();
+        let left = at("2026-04-14T22:00:00Z") - at("2026-03-20T00:00:00Z");
+        assert_eq!(crate::calendars::micros(denied.retry_after()), Some(left), "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn several_limits_are_decided_together() {
+    everywhere(async |place| {
+        let daily = CalendarWindow::daily(3).in_zone("America/New_York");
+        let limits = [Limit::new("month", monthly()), Limit::new("day", daily)];
+        let limiter = limiter(limits).store(place.store.clone());
+        place.set(at("2026-11-01T12:00:00Z"));
+        for allowed in [true, true, true, false, false] {
+            assert_eq!(limiter.acquire("key", 1).await.unwrap().is_allowed(), allowed, "{}", place.name);
+        }
+        let decision = limiter.acquire("key", 1).await.unwrap();
+        assert_eq!(decision.outcomes().iter().map(|outcome| outcome.remaining()).collect::<Vec<_>>(), [7, 0]);
+        let left = at("2026-11-02T05:00:00Z") - at("2026-11-01T12:00:00Z");
+        assert_eq!(crate::calendars::micros(decision.retry_after()), Some(left), "{}", place.name);
+    })
+    .await;
+}
+
+/// A store that never answers.
+#[derive(Debug)]
+struct Down;
+
+fn down<T>() -> StoreFuture<T> {
+    StoreFuture::ready(Err(StoreError::new("it is down")))
+}
+
+impl Store for Down {
+    fn hasher(&self) -> KeyHasher {
+        KeyHasher::with_secret([0; 16])
+    }
+
+    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<tower_ratelimit::Decision> {
+        down()
+    }
+
+    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<tower_ratelimit::Decision> {
+        down()
+    }
+
+    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
+        down()
+    }
+
+    fn reset(&self, _: &[(&std::sync::Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        down()
+    }
+}
+
+/// One of four nodes has a quarter of ten a month; of two, one in each two months.
+#[tokio::test]
+async fn shares_are_of_the_same_windows() {
+    for (limit, share) in [(10, 2), (2, 1)] {
+        loop {
+            let monthly = CalendarWindow::monthly(limit).in_zone("Europe/Berlin");
+            let limiter = limiter([Limit::new("quota", monthly)]).store(Down);
+            let limiter = limiter.on_store_error(OnStoreError::DecideLocally(Share::one_of(4)));
+            let mut allowed = 0;
+            let mut ends = Vec::new();
+            for _ in 0..5 {
+                let decision = limiter.acquire("key", 1).await.unwrap();
+                allowed += u32::from(decision.is_allowed());
+                ends.push(decision.at().as_micros() + reset_after(&decision));
+            }
+            ends.dedup();
+            // Unless a month ended meanwhile.
+            if let [end] = ends[..] {
+                assert_eq!(allowed, share);
+                let calendar =
+                    crate::calendars::dates::Calendar::new(crate::calendars::dates::Dates::Months(1), "Europe/Berlin");
+                assert_eq!(calendar.window(end).0, end as i64, "it ends with a month");
+                let month = jiff::Timestamp::from_microsecond(end as i64).unwrap();
+                let month = month.in_tz("Europe/Berlin").unwrap().date().month();
+                assert!(limit == 10 || month % 2 == 1, "pairs of months begin with the year: {month}");
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Redis' clock says which window counts, however wrong that of the machine is which asks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use deadpool_redis::redis::cmd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::{TcpListener, TcpStream};
+use tower_ratelimit::{CalendarWindow, FixedWindow, Limit, Limiter, RedisConfig, Weekday};
+
+use crate::calendars::dates::{Calendar, Dates};
+use crate::calendars::{at, limiter, remaining, reset_after};
+use support::patient::Patient;
+use support::redis_server::RedisServer;
+
+/// A way to a server on which the script goes by another clock than that of who asks: where a call brings
+/// none, it is put in.
+struct Elsewhere {
+    port: u16,
+    now: Arc<AtomicU64>,
+    /// By how much it goes on from one call to the next.
+    pace: Arc<AtomicU64>,
+    server: RedisServer,
+}
+
+impl Elsewhere {
+    async fn start() -> Self {
+        let server = RedisServer::start();
+        let to = server.url().rsplit(':').next().unwrap().trim_end_matches('/').parse::<u16>().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (now, pace) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let clock = (now.clone(), pace.clone());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) = server.into_split();
+                tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
+                let (now, pace) = clock.clone();
+                tokio::spawn(async move {
+                    let mut calls = vec![0; 1 << 16];
+                    while let Ok(length @ 1..) = from_client.read(&mut calls).await {
+                        let calls = with_clock(
+                            &calls[..length],
+                            now.fetch_add(pace.load(Ordering::Relaxed), Ordering::Relaxed),
+                        );
+                        to_server.write_all(&calls).await.unwrap();
+                    }
+                });
+            }
+        });
+        Self { port, now, pace, server }
+    }
+
+    async fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
+        let store = RedisConfig::node(format!("redis://127.0.0.1:{}", self.port)).patient().connect().await.unwrap();
+        limiter(limits).store(store)
+    }
+
+    /// How many calls of the script `what` takes.
+    async fn calls<T>(&self, what: impl Future<Output = T>) -> (u64, T) {
+        let mut connection = self.server.connection().await;
+        let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.unwrap();
+        let result = what.await;
+        let stats: String = cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap();
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
+        (calls.map_or(0, |calls| calls.parse().unwrap()), result)
+    }
+}
+
+/// Calls as they were, but for the first argument of a script that is empty: there is a clock.
+fn with_clock(calls: &[u8], now: u64) -> Vec<u8> {
+    const NONE: &[u8] = b"\r\n$0\r\n\r\n";
+    let Some(found) = calls.windows(NONE.len()).position(|part| part == NONE) else { return calls.to_vec() };
+    let mut changed = calls[..found].to_vec();
+    changed.extend_from_slice(b"\r\n$24\r\n");
+    for number in [now / 1_000_000_000, now % 1_000_000_000, 600_000] {
+        changed.extend_from_slice(&(number as f64).to_le_bytes());
+    }
+    changed.extend_from_slice(b"\r\n");
+    changed.extend_from_slice(&calls[found + NONE.len()..]);
+    changed
+}
+
+/// The instant of this machine.
+fn here() -> u64 {
+    jiff::Timestamp::now().as_microsecond() as u64
+}
+
+const DAY: u64 = 86_400_000_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_is_years_off_is_answered_right_and_charged_once() {
+    let elsewhere = Elsewhere::start().await;
+    let calendars = [
+        Calendar::new(Dates::Days, "Europe/Berlin"),
+        Calendar::new(Dates::Weeks(6), "America/New_York"),
+        Calendar::new(Dates::Months(31), "Pacific/Apia"),
+        Calendar::new(Dates::Years, "UTC"),
+    ];
+    for (index, now) in
+        [at("2011-12-30T09:59:59Z"), at("1999-03-01T00:00:00Z"), at("2099-10-25T00:30:00Z")].into_iter().enumerate()
+    {
+        elsewhere.now.store(now, Ordering::Relaxed);
+        for calendar in &calendars {
+            let limiter = elsewhere.limiter([Limit::new("quota", calendar.of(5))]).await;
+            let key = format!("{index} {calendar:?}");
+            let (calls, decision) = elsewhere.calls(limiter.acquire(&key, 2)).await;
+            let decision = decision.unwrap();
+            assert_eq!((calls, decision.at().as_micros()), (2, now), "{key}");
+            assert_eq!(remaining(&decision), 3, "{key}");
+            assert_eq!((now + reset_after(&decision)) as i64, calendar.window(now).1, "{key}");
+
+            // The window has begun, and no calendar is needed.
+            let (calls, decision) = elsewhere.calls(limiter.acquire(&key, 3)).await;
+            assert_eq!((calls, remaining(&decision.unwrap())), (1, 0), "{key}");
+            let (calls, denied) = elsewhere.calls(limiter.acquire(&key, 1)).await;
+            let denied = denied.unwrap();
+            assert_eq!(calls, 1, "{key}");
+            let wait = denied.retry_after().unwrap().as_micros() as i64;
+            assert_eq!(denied.at().as_micros() as i64 + wait, calendar.window(now).1, "{key}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_needs_no_second_round_trip() {
+    let elsewhere = Elsewhere::start().await;
+    elsewhere.now.store(at("2011-12-30T09:59:59Z"), Ordering::Relaxed);
+    let limiter = elsewhere.limiter([Limit::new("quota", CalendarWindow::daily(5).in_zone("Pacific/Apia"))]).await;
+    let first = limiter.acquire("key", 2).await.unwrap().into_receipt();
+    let second = limiter.acquire("key", 2).await.unwrap().into_receipt();
+    let (calls, refunded) = elsewhere.calls(limiter.refund(first)).await;
+    refunded.unwrap();
+    assert_eq!((calls, remaining(&limiter.peek("key", 0).await.unwrap())), (1, 3));
+    // Its window is over, and the next is none that was sent.
+    elsewhere.now.store(at("2011-12-30T10:00:00Z"), Ordering::Relaxed);
+    let (calls, refunded) = elsewhere.calls(limiter.refund(second)).await;
+    refunded.unwrap();
+    assert_eq!((calls, remaining(&limiter.peek("key", 0).await.unwrap())), (1, 5));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_is_off_by_a_window_needs_no_second_round_trip() {
+    let elsewhere = Elsewhere::start().await;
+    // Days of 22 hours at least, one back, two on.
+    for (off, calls) in [(0, 1), (-22, 1), (22, 1), (44, 1), (-52, 2), (76, 2)] {
+        let now = (here() as i64 + off * 3_600_000_000) as u64;
+        elsewhere.now.store(now, Ordering::Relaxed);
+        for (calendar, calls) in [
+            (Calendar::new(Dates::Days, "Europe/Berlin"), calls),
+            (Calendar::new(Dates::Months(15), "Europe/Berlin"), 1),
+        ] {
+            let limiter = elsewhere.limiter([Limit::new("quota", calendar.of(5))]).await;
+            let key = format!("{off} {calendar:?}");
+            let (took, decision) = elsewhere.calls(limiter.acquire(&key, 1)).await;
+            let decision = decision.unwrap();
+            assert_eq!((took, remaining(&decision)), (calls, 4), "{key}");
+            assert_eq!((now + reset_after(&decision)) as i64, calendar.window(now).1, "{key}");
+        }
+    }
+}
+
+/// All or nothing, twice: what has no calendar is not charged the first time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_asked_beside_it_is_charged_once() {
+    let elsewhere = Elsewhere::start().await;
+    elsewhere.now.store(at("2031-01-01T00:00:00Z"), Ordering::Relaxed);
+    let limits = [
+        Limit::new("before", FixedWindow::per_day(10)),
+        Limit::new("quota", CalendarWindow::weekly(10, Weekday::Monday).in_zone("Europe/Berlin")),
+        Limit::new("after", FixedWindow::per_day(10)),
+    ];
+    let limiter = elsewhere.limiter(limits).await;
+    let (calls, decision) = elsewhere.calls(limiter.acquire("key", 3)).await;
+    let left: Vec<u64> = decision.unwrap().outcomes().iter().map(|outcome| outcome.remaining()).collect();
+    assert_eq!((calls, left), (2, vec![7, 7, 7]));
+}
+
+/// A clock that is never in what was sent: an error in the end, and nothing is charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_runs_away_is_an_error() {
+    let elsewhere = Elsewhere::start().await;
+    elsewhere.now.store(at("2031-01-01T00:00:00Z"), Ordering::Relaxed);
+    let limiter = elsewhere.limiter([Limit::new("quota", CalendarWindow::daily(5))]).await;
+    elsewhere.pace.store(10 * DAY, Ordering::Relaxed);
+    let (calls, decision) = elsewhere.calls(limiter.acquire("key", 1)).await;
+    let error = format!("{:?}", decision.unwrap_err());
+    assert!(error.contains("OUTSIDE"), "{error}");
+    assert_eq!(calls, 3, "it is tried again, but not for ever");
+    let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut elsewhere.server.connection().await).await.unwrap();
+    assert_eq!(keys, [""; 0]);
+}

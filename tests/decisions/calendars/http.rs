@@ -1,0 +1,94 @@
+//! What clients are told of a quota.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::{Request, StatusCode};
+use tower_ratelimit::{CalendarWindow, FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
+
+use crate::calendars::{Place, at, everywhere};
+use support::answer::{Answer, Member, ask};
+
+const HOUR: i64 = 3_600;
+
+fn app(place: &Place) -> Router {
+    let limits = RateLimitLayer::new([
+        Limit::new("daily", CalendarWindow::daily(2).in_zone("Europe/Berlin")),
+        Limit::new("hourly", FixedWindow::per_hour(100)),
+        Limit::new("monthly", CalendarWindow::monthly(50).from_day(15).in_zone("Europe/Berlin")),
+    ]);
+    let limits = limits
+        .store(place.store.clone())
+        .deadline(std::time::Duration::from_secs(30))
+        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Epoch)]);
+    Router::new().route("/", get(async || "hello")).layer(limits)
+}
+
+async fn visit(app: &Router) -> Answer {
+    ask(app, Request::get("/").body(Body::empty()).unwrap()).await
+}
+
+fn policies(day: i64, month: i64) -> [Member; 3] {
+    [
+        Member::new("daily", &[("q", 2), ("w", day * HOUR)]),
+        Member::new("hourly", &[("q", 100), ("w", HOUR)]),
+        Member::new("monthly", &[("q", 50), ("w", month * HOUR)]),
+    ]
+}
+
+#[tokio::test]
+async fn a_window_is_as_long_as_the_present_one() {
+    everywhere(async |place| {
+        let app = app(place);
+        // A day of 23 hours, in a month with it.
+        place.set(at("2026-03-28T23:00:00Z"));
+        let answer = visit(&app).await;
+        assert_eq!(answer.policies(), policies(23, 31 * 24 - 1), "{}", place.name);
+        let standings = [
+            Member::new("daily", &[("r", 1), ("t", 23 * HOUR)]),
+            Member::new("hourly", &[("r", 99), ("t", HOUR)]),
+            Member::new("monthly", &[("r", 49), ("t", (17 * 24 - 1) * HOUR)]),
+        ];
+        assert_eq!(answer.standings(), standings, "{}", place.name);
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("2"));
+        let end = at("2026-03-29T22:00:00Z") / 1_000_000;
+        assert_eq!(answer.header("x-ratelimit-reset"), Some(end.to_string().as_str()), "{}", place.name);
+
+        place.set(at("2026-03-29T21:59:58.500Z"));
+        assert_eq!(visit(&app).await.status, StatusCode::OK, "{}", place.name);
+        let refused = visit(&app).await;
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{}", place.name);
+        assert_eq!(refused.header("retry-after"), Some("2"), "{}", place.name);
+        assert_eq!(refused.policies(), policies(23, 31 * 24 - 1), "{}", place.name);
+
+        place.set(at("2026-03-29T22:00:00Z"));
+        assert_eq!(visit(&app).await.policies(), policies(24, 31 * 24 - 1), "{}", place.name);
+        place.set(at("2026-10-25T12:00:00Z"));
+        assert_eq!(visit(&app).await.policies(), policies(25, 31 * 24 + 1), "{}", place.name);
+        place.set(at("2026-02-20T12:00:00Z"));
+        assert_eq!(visit(&app).await.policies(), policies(24, 28 * 24), "{}", place.name);
+    })
+    .await;
+}
+
+/// Other sizes for some requests are told as they are.
+#[tokio::test]
+async fn another_size_is_told_with_the_same_window() {
+    use tower_ratelimit::when;
+    everywhere(async |place| {
+        let daily = |limit| CalendarWindow::daily(limit).in_zone("Europe/Berlin");
+        let limit = Limit::new("daily", daily(2)).instead(when::header("x-plan", "pro"), daily(9));
+        let limits = RateLimitLayer::new([limit]).store(place.store.clone());
+        let limits = limits.deadline(std::time::Duration::from_secs(30));
+        let app = Router::new().route("/", get(async || "hello")).layer(limits);
+        place.set(at("2026-10-25T12:00:00Z"));
+        let pro = Request::get("/").header("x-plan", "pro").body(Body::empty()).unwrap();
+        let answer = ask(&app, pro).await;
+        assert_eq!(answer.policies(), [Member::new("daily", &[("q", 9), ("w", 25 * HOUR)])], "{}", place.name);
+        let answer = visit(&app).await;
+        assert_eq!(answer.policies(), [Member::new("daily", &[("q", 2), ("w", 25 * HOUR)])], "{}", place.name);
+        // What is used is used, whichever size it had.
+        assert_eq!(answer.remaining(), 0, "{}", place.name);
+    })
+    .await;
+}

@@ -1,0 +1,141 @@
+//! What limits share what their keys have used, and for how long Redis keeps it.
+
+use deadpool_redis::redis::cmd;
+use tower_ratelimit::{CalendarWindow, ConfigError, FixedWindow, Limit, ManualClock, Timestamp, Weekday};
+
+use crate::calendars::{at, config, everywhere, limiter, remaining, reset_after};
+use support::redis_server::{RedisServer, expiry_of};
+
+#[tokio::test]
+async fn each_calendar_counts_for_itself() {
+    everywhere(async |place| {
+        place.set(at("2026-03-20T12:00:00Z"));
+        let limits = || {
+            [
+                CalendarWindow::daily(5),
+                CalendarWindow::daily(5).in_zone("Europe/Berlin"),
+                CalendarWindow::daily(5).in_zone("Europe/Paris"),
+                CalendarWindow::weekly(5, Weekday::Monday),
+                CalendarWindow::weekly(5, Weekday::Sunday),
+                CalendarWindow::monthly(5),
+                CalendarWindow::monthly(5).from_day(2),
+                CalendarWindow::yearly(5),
+            ]
+        };
+        for (taken, windows) in limits().into_iter().enumerate() {
+            let decision = place.limiter(windows).acquire("key", 1 + taken as u64 % 5).await.unwrap();
+            assert_eq!(remaining(&decision), 4 - taken as u64 % 5, "{windows:?} in {}", place.name);
+        }
+        // Another limiter finds them, of another size too; in UTC by its name, in any case.
+        for (taken, windows) in limits().into_iter().enumerate() {
+            let decision = place.limiter(windows).peek("key", 0).await.unwrap();
+            assert_eq!(remaining(&decision), 4 - taken as u64 % 5, "{windows:?} in {}", place.name);
+        }
+        let larger = place.limiter(CalendarWindow::daily(9).in_zone("uTc")).peek("key", 0).await.unwrap();
+        assert_eq!(remaining(&larger), 8, "{}", place.name);
+        let larger = place.limiter(CalendarWindow::daily(9).in_zone("EUROPE/BERLIN")).peek("key", 0).await.unwrap();
+        assert_eq!(remaining(&larger), 7, "{}", place.name);
+        let fixed = place.limiter(FixedWindow::per_day(5)).peek("key", 0).await.unwrap();
+        assert_eq!(remaining(&fixed), 5, "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
+    let server = RedisServer::start();
+    let mut connection = server.connection().await;
+    let now: Vec<u64> = cmd("TIME").query_async(&mut connection).await.unwrap();
+    for (windows, end) in [
+        (CalendarWindow::daily(5), "cwd.UTC"),
+        (CalendarWindow::weekly(5, Weekday::Sunday).in_zone("Etc/GMT+5"), "cww7.Etc/GMT+5"),
+        (CalendarWindow::monthly(5).from_day(15).in_zone("europe/berlin"), "cwm15.Europe/Berlin"),
+        (CalendarWindow::yearly(5).in_zone("America/New_York"), "cwy.America/New_York"),
+    ] {
+        let store = config(&server).connect().await.unwrap();
+        let limiter = limiter([Limit::new("quota", windows)]).store(store);
+        let decision = limiter.acquire("key", 2).await.unwrap();
+        assert!(decision.at().as_micros() / 1_000_000 >= now[0], "it is by Redis' clock");
+        let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+        let [key] = &keys[..] else { panic!("{keys:?}") };
+        assert!(key.ends_with(&format!("}}:quota:{end}")), "{key}");
+        let expires = expiry_of(key, &mut connection).await;
+        assert_eq!(expires, (decision.at().as_micros() + reset_after(&decision)) / 1_000, "{key}");
+        limiter.refund(decision.into_receipt()).await.unwrap();
+        let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+        assert_eq!(keys, [""; 0], "what is empty is deleted");
+    }
+}
+
+/// By Redis' own clock, as the naive rule has it.
+#[tokio::test]
+async fn on_a_real_clock_windows_are_those_of_the_rule() {
+    use crate::calendars::dates::{Calendar, Dates};
+    let server = RedisServer::start();
+    let store = config(&server).connect().await.unwrap();
+    for zone in ["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Kiritimati", "Pacific/Pago_Pago"] {
+        for dates in [Dates::Days, Dates::Weeks(6), Dates::Months(31), Dates::Years] {
+            let calendar = Calendar::new(dates, zone);
+            let limiter = limiter([Limit::new("quota", calendar.of(3))]).store(store.clone());
+            for allowed in [true, true, true, false] {
+                let decision = limiter.acquire(zone, 1).await.unwrap();
+                let at = decision.at().as_micros();
+                assert_eq!(decision.is_allowed(), allowed, "{calendar:?}");
+                assert_eq!((at + reset_after(&decision)) as i64, calendar.window(at).1, "{calendar:?}");
+            }
+        }
+    }
+}
+
+/// Another process has other rules of a zone: a window that has begun ends as it was told.
+#[tokio::test]
+async fn a_window_goes_on_until_the_end_that_it_was_begun_with() {
+    let server = RedisServer::start();
+    let mut connection = server.connection().await;
+    let clock = ManualClock::new(Timestamp::from_micros(at("2026-03-20T12:00:00Z")));
+    let store = config(&server).connect().await.unwrap().clock(clock.clone());
+    let windows = CalendarWindow::daily(5).in_zone("Europe/Berlin");
+    let limiter = limiter([Limit::new("quota", windows)]).store(store);
+    let _ = limiter.acquire("key", 2).await.unwrap();
+
+    // By its rules, the day ends an hour later.
+    let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+    let mut held: Vec<u8> = cmd("GET").arg(&keys[0]).query_async(&mut connection).await.unwrap();
+    let later = at("2026-03-21T00:00:00Z");
+    held[..6].copy_from_slice(&(later / 1_000_000_000).to_le_bytes()[..6]);
+    held[6..10].copy_from_slice(&((later % 1_000_000_000) as u32).to_le_bytes());
+    let () = cmd("SET").arg(&keys[0]).arg(&held).query_async(&mut connection).await.unwrap();
+
+    clock.set(Timestamp::from_micros(at("2026-03-20T23:30:00Z")));
+    let decision = limiter.acquire("key", 1).await.unwrap();
+    assert_eq!((remaining(&decision), reset_after(&decision)), (2, 1_800_000_000));
+    clock.set(Timestamp::from_micros(later));
+    let decision = limiter.acquire("key", 1).await.unwrap();
+    assert_eq!((remaining(&decision), reset_after(&decision)), (4, 23 * 3_600_000_000));
+}
+
+#[track_caller]
+fn refused(built: Result<CalendarWindow, ConfigError>, text: &str) {
+    assert_eq!(built.expect_err(text).to_string(), text);
+}
+
+#[test]
+fn what_can_not_be_is_refused() {
+    let text = "limit is 0: allow at least 1 token, or leave the limit out";
+    refused(CalendarWindow::try_daily(0), text);
+    refused(CalendarWindow::try_weekly(0, Weekday::Monday), text);
+    refused(CalendarWindow::try_monthly(0), text);
+    refused(CalendarWindow::try_yearly(0), text);
+    let monthly = CalendarWindow::monthly(1);
+    assert!((1..=31).all(|day| monthly.try_from_day(day).is_ok()));
+    refused(monthly.try_from_day(0), "no month has a day 0: use one from 1 to 31");
+    refused(monthly.try_from_day(32), "no month has a day 32: use one from 1 to 31");
+    let text = "`from_day` is for months: use `CalendarWindow::monthly`, or leave it out";
+    refused(CalendarWindow::daily(1).try_from_day(1), text);
+    for zone in ["Europe/Atlantis", "", "CEST-1", "Etc/Unknown", "../UTC", "Europe/Berlin\0"] {
+        let text = format!(
+            "there is no time zone {zone:?}: use a name of the IANA's database, such as \"Europe/Berlin\" or \"UTC\""
+        );
+        refused(monthly.try_in_zone(zone), &text);
+    }
+}

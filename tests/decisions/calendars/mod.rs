@@ -1,0 +1,72 @@
+//! Windows of calendars, in time zones: in memory and on Redis, the same tests.
+#![allow(clippy::unwrap_used)]
+
+mod changes;
+mod dates;
+mod elsewhere;
+mod http;
+mod identity;
+mod random;
+mod starts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::patient::Patient;
+use support::redis_server::RedisServer;
+use tower_ratelimit::{Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp};
+
+/// A store, and the clock that it goes by.
+struct Place {
+    name: &'static str,
+    store: Arc<dyn Store>,
+    clock: ManualClock,
+}
+
+/// Runs a test in memory and on Redis.
+async fn everywhere(test: impl AsyncFn(&Place)) {
+    let clock = ManualClock::default();
+    let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+    test(&Place { name: "memory", store, clock }).await;
+
+    let server = RedisServer::start();
+    let clock = ManualClock::default();
+    let store = config(&server).connect().await.unwrap().clock(clock.clone());
+    test(&Place { name: "redis", store: Arc::new(store), clock }).await;
+}
+
+fn config(server: &RedisServer) -> RedisConfig {
+    RedisConfig::node(server.url()).patient()
+}
+
+impl Place {
+    fn limiter(&self, algorithm: impl Into<Algorithm>) -> Limiter {
+        limiter([Limit::new("quota", algorithm)]).store(self.store.clone())
+    }
+
+    fn set(&self, at: u64) {
+        self.clock.set(Timestamp::from_micros(at));
+    }
+}
+
+fn limiter(limits: impl IntoIterator<Item = Limit>) -> Limiter {
+    Limiter::new(limits).patient()
+}
+
+/// `2026-03-29T02:30:00Z` in µs.
+fn at(text: &str) -> u64 {
+    text.parse::<jiff::Timestamp>().unwrap().as_microsecond().try_into().unwrap()
+}
+
+fn remaining(decision: &Decision) -> u64 {
+    decision.outcomes()[0].remaining()
+}
+
+/// In how many µs it is as if nothing had been used.
+fn reset_after(decision: &Decision) -> u64 {
+    decision.outcomes()[0].reset_after().as_micros().try_into().unwrap()
+}
+
+fn micros(span: Option<Duration>) -> Option<u64> {
+    span.map(|span| span.as_micros().try_into().unwrap())
+}

@@ -1,0 +1,25 @@
+//! Everything below HTTP, by what it does, through the public API.
+
+#![allow(clippy::unwrap_used)]
+
+mod atomicity;
+mod bad_input;
+mod bounds;
+mod bugs;
+mod calendars;
+mod clock;
+mod concurrency;
+mod dates;
+mod differential;
+mod limiter;
+mod oracle;
+mod overrides;
+mod penalties;
+mod refund;
+mod rule;
+mod subject;
+mod thresholds;
+mod trace;
+mod turns;
+mod vectors;
+mod waits;

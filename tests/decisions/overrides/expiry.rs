@@ -1,0 +1,156 @@
+//! Overrides that expire.
+
+use std::time::Duration;
+
+use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, MemoryStore, OverrideError, SlidingLog, Timestamp};
+
+use crate::overrides::DAY;
+use crate::overrides::place::{everywhere, is_allowed, left, on};
+use support::limits::Patient;
+use support::redis_server::RedisServer;
+
+const MICRO: Duration = Duration::from_micros(1);
+
+#[tokio::test]
+async fn one_holds_to_the_microsecond_at_which_it_expires() {
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
+        let overrides = limiter.overrides("daily").unwrap();
+        let span = Duration::from_micros(1_234_567);
+        overrides.set("42", FixedWindow::per_day(200), Some(span)).await.unwrap();
+        assert!(is_allowed(&limiter, "42", 150).await, "{}", place.name);
+        assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(span), "{}", place.name);
+
+        place.clock.advance(span - MICRO);
+        assert_eq!(left(&limiter, "42").await, 50, "{}", place.name);
+        assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(MICRO), "{}", place.name);
+
+        place.clock.advance(MICRO);
+        assert_eq!(left(&limiter, "42").await, 0, "{}", place.name);
+        assert_eq!(overrides.get("42").await.unwrap(), None, "{}", place.name);
+        assert!(!is_allowed(&limiter, "42", 1).await, "{}", place.name);
+    })
+    .await;
+}
+
+/// A denial by a smaller size is not told any more once that has expired, though it is remembered.
+#[tokio::test]
+async fn a_denial_ends_with_the_size_that_denied() {
+    everywhere(async |place| {
+        for limit in [Limit::new("window", FixedWindow::per_day(9)), Limit::new("log", SlidingLog::per_day(9))] {
+            let name = limit.name().to_owned();
+            let limiter = place.limiter([limit.overridable()]);
+            let overrides = limiter.overrides(&name).unwrap();
+            let span = Duration::from_millis(500);
+            match name.as_str() {
+                "log" => overrides.set("42", SlidingLog::per_day(1), Some(span)).await.unwrap(),
+                _ => overrides.set("42", FixedWindow::per_day(1), Some(span)).await.unwrap(),
+            }
+            assert!(is_allowed(&limiter, "42", 1).await);
+            assert!(!is_allowed(&limiter, "42", 1).await);
+            place.clock.advance(span - MICRO);
+            assert!(!is_allowed(&limiter, "42", 1).await, "{name} in {}", place.name);
+            place.clock.advance(MICRO);
+            assert!(is_allowed(&limiter, "42", 1).await, "{name} in {}", place.name);
+            assert_eq!(left(&limiter, "42").await, 7, "{name} in {}", place.name);
+        }
+    })
+    .await;
+}
+
+/// Set again, it holds for as long as was said last.
+#[tokio::test]
+async fn the_last_word_counts() {
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
+        let overrides = limiter.overrides("daily").unwrap();
+        let second = Duration::from_secs(1);
+        for (first, then) in [(Some(second), None), (Some(second), Some(2 * second)), (None, Some(2 * second))] {
+            overrides.set("42", FixedWindow::per_day(200), first).await.unwrap();
+            assert_eq!(left(&limiter, "42").await, 200);
+            overrides.set("42", FixedWindow::per_day(200), then).await.unwrap();
+            place.clock.advance(second);
+            assert_eq!(left(&limiter, "42").await, 200, "{first:?}, {then:?} in {}", place.name);
+            place.clock.advance(second);
+            let then_left = if then.is_none() { 200 } else { 100 };
+            assert_eq!(left(&limiter, "42").await, then_left, "{first:?}, {then:?} in {}", place.name);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn expiries_out_of_range_are_refused_and_those_in_it_are_kept() {
+    const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
+        let overrides = limiter.overrides("daily").unwrap();
+        let size = FixedWindow::per_day(200);
+        for after in [Duration::ZERO, LONGEST + Duration::from_nanos(1), Duration::MAX] {
+            let error = overrides.set("42", size, Some(after)).await.unwrap_err();
+            assert!(matches!(error, OverrideError::Refused(_)), "{error}");
+            assert!(error.to_string().contains(&format!("{after:?}")), "{error}");
+        }
+        for (after, kept) in [(Duration::from_nanos(1), MICRO), (LONGEST, LONGEST)] {
+            overrides.set("42", size, Some(after)).await.unwrap();
+            assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(kept), "{}", place.name);
+        }
+    })
+    .await;
+}
+
+/// In memory, those that have expired are gone when they are in the way.
+#[tokio::test]
+async fn a_store_in_memory_keeps_as_many_as_it_may() {
+    let clock = ManualClock::default();
+    let store = MemoryStore::new().max_overrides(100).clock(clock.clone());
+    let store = std::sync::Arc::new(store);
+    let empty = store.bytes();
+    let limiter = Limiter::new([Limit::new("daily", FixedWindow::per_day(100)).overridable()]).store(store.clone());
+    let overrides = limiter.overrides("daily").unwrap();
+    let size = FixedWindow::per_day(200);
+    for round in 0..3_u64 {
+        for n in 0..100_u64 {
+            overrides.set((round, n), size, Some(DAY)).await.unwrap();
+        }
+        assert!(store.bytes() > empty);
+        let Err(OverrideError::Store(error)) = overrides.set("one more", size, None).await else {
+            panic!("there is room for one more")
+        };
+        assert_eq!(error.kind(), tower_ratelimit::StoreErrorKind::Full);
+        assert!(error.to_string().contains("has 100 overrides"), "{error}");
+        // In its own place, each may be set again.
+        overrides.set((round, 7_u64), FixedWindow::per_day(300), Some(DAY)).await.unwrap();
+        clock.advance(DAY);
+    }
+    // One of those that have expired is asked for, the others go when there is no room without that.
+    assert_eq!(overrides.get((2_u64, 7_u64)).await.unwrap(), None);
+    for n in 0..100_u64 {
+        overrides.set(n, size, None).await.unwrap();
+    }
+    assert!(overrides.set("one more", size, None).await.is_err());
+    for n in 0..100_u64 {
+        overrides.remove(n).await.unwrap();
+        overrides.remove(n).await.unwrap();
+    }
+    assert_eq!(store.bytes(), empty, "nothing is left of them");
+    overrides.set("one more", size, None).await.unwrap();
+}
+
+/// Of a denial that is remembered, whatever override it was denied by.
+#[tokio::test]
+async fn a_denial_is_not_told_by_an_override_that_has_expired() {
+    let server = RedisServer::start();
+    let year = |tokens| FixedWindow::new(tokens, 366 * DAY);
+    let limiter = Limiter::new([Limit::new("limit", year(100)).overridable()]).patient();
+    let (clock, hour) = (ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000)), Duration::from_secs(3_600));
+    let limiter = limiter.store(on(&server).await.remember_denials(hour).clock(clock.clone()));
+    let overrides = limiter.overrides("limit").unwrap();
+    overrides.set("key", year(10), None).await.unwrap();
+    assert!(limiter.acquire("key", 10).await.unwrap().is_allowed());
+    assert!(!limiter.acquire("key", 1).await.unwrap().is_allowed());
+    overrides.set("key", year(9), Some(DAY)).await.unwrap();
+    assert!(!limiter.acquire("key", 1).await.unwrap().is_allowed());
+    clock.advance(DAY);
+    assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+}

@@ -1,0 +1,267 @@
+//! Several processes on one Redis: each sees at its next decision what another has set, in as few calls as can be.
+
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::cmd;
+use tower_ratelimit::{
+    DecidedBy, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, Share, SlidingLog, StoreErrorKind, Timestamp,
+};
+
+use crate::overrides::place::{holding, is_allowed, left, on};
+use support::limits::{Patient, all};
+use support::redis_server::RedisServer;
+
+/// The longest window that there can be, so that none ends while a test runs.
+const LONG: Duration = Duration::from_secs(366 * 86_400);
+
+fn window(limit: u32) -> FixedWindow {
+    FixedWindow::new(limit, LONG)
+}
+
+async fn node(server: &RedisServer) -> Limiter {
+    Limiter::new([Limit::new("daily", window(100)).overridable()]).patient().store(on(server).await)
+}
+
+/// How often the script was called.
+fn calls(server: &RedisServer) -> u64 {
+    let stats: String = server.ask(cmd("INFO").arg("commandstats"));
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// How many calls something takes.
+async fn taking<T>(server: &RedisServer, of: impl Future<Output = T>) -> (u64, T) {
+    let before = calls(server);
+    let result = of.await;
+    (calls(server) - before, result)
+}
+
+#[tokio::test]
+async fn the_next_decision_of_any_node_goes_by_it() {
+    let server = RedisServer::start();
+    let [one, other] = [node(&server).await, node(&server).await];
+    let overrides = one.overrides("daily").unwrap();
+    for node in [&one, &other] {
+        assert_eq!(left(node, "42").await, 100);
+    }
+    overrides.set("42", window(200), None).await.unwrap();
+    // Who has set it knows it; the other one is told so, and asks again.
+    assert_eq!(taking(&server, left(&one, "42")).await, (1, 200));
+    assert_eq!(taking(&server, left(&other, "42")).await, (2, 200));
+    for (node, left_then) in [(&one, 200), (&other, 199)] {
+        assert_eq!(taking(&server, left(node, "42")).await, (1, left_then));
+        assert_eq!(taking(&server, is_allowed(node, "42", 1)).await, (1, true));
+    }
+    overrides.set("42", window(50), None).await.unwrap();
+    assert_eq!(taking(&server, left(&other, "42")).await, (2, 48));
+    overrides.remove("42").await.unwrap();
+    assert_eq!(taking(&server, left(&one, "42")).await, (1, 98));
+    assert_eq!(taking(&server, left(&other, "42")).await, (2, 98));
+    assert_eq!(taking(&server, left(&other, "42")).await, (1, 98));
+    // A node that has just started.
+    overrides.set("42", window(300), None).await.unwrap();
+    let new = node(&server).await;
+    assert_eq!(new.overrides("daily").unwrap().get("42").await.unwrap().unwrap().algorithm, window(300).into());
+    assert_eq!(taking(&server, left(&new, "42")).await, (1, 298));
+}
+
+/// Keys without overrides cost a call each, and leave nothing in Redis but what they have used.
+#[tokio::test]
+async fn a_flood_of_new_keys_costs_no_more_than_without_overrides() {
+    let server = RedisServer::start();
+    let node = node(&server).await;
+    node.overrides("daily").unwrap().set("42", window(200), None).await.unwrap();
+    let flood = async {
+        for n in 0..500_u64 {
+            assert!(node.acquire(n, 1).await.unwrap().is_allowed());
+        }
+    };
+    assert_eq!(taking(&server, flood).await.0, 500);
+    assert_eq!(server.ask::<u64>(&cmd("DBSIZE")), 501);
+    // Nor has the flood displaced what is known of those who have one.
+    assert_eq!(taking(&server, left(&node, "42")).await, (1, 200));
+}
+
+#[tokio::test]
+async fn it_expires_by_the_clock_of_redis() {
+    let server = RedisServer::start();
+    let [one, other] = [node(&server).await, node(&server).await];
+    let overrides = one.overrides("daily").unwrap();
+    let span = Duration::from_millis(400);
+    let before = Instant::now();
+    overrides.set("42", window(200), Some(span)).await.unwrap();
+    let set = Instant::now();
+    let mut seen = [0, 0];
+    loop {
+        let asked = Instant::now();
+        let are = [left(&one, "42").await, left(&other, "42").await];
+        let answered = Instant::now();
+        for (seen, is) in seen.iter_mut().zip(are) {
+            assert!(matches!(is, 100 | 200));
+            // Within these bounds, whatever the machine is busy with.
+            assert!(is == 100 || asked < set + span + Duration::from_millis(1), "it holds for too long");
+            assert!(is == 200 || answered + Duration::from_millis(1) > before + span, "it holds too short");
+            *seen += usize::from(is == 200);
+        }
+        if are == [100, 100] {
+            break;
+        }
+    }
+    assert!(seen.iter().all(|seen| *seen > 0), "{seen:?}");
+    // Redis drops it by itself.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(server.ask::<Vec<String>>(cmd("KEYS").arg("*")), [""; 0]);
+}
+
+/// Who sets it is not denied by what was remembered; another node remembers for as long as it was told to.
+#[tokio::test]
+async fn setting_lifts_denials_here_at_once_and_elsewhere_within_their_time() {
+    let server = RedisServer::start();
+    for (name, small) in all(5, LONG) {
+        let large = holding(small, 50);
+        let limit = || [Limit::new(name, small).overridable()];
+        let long = on(&server).await.remember_denials(Duration::from_secs(600));
+        let one = Limiter::new(limit()).patient().store(long);
+        let short = on(&server).await.remember_denials(Duration::from_millis(200));
+        let other = Limiter::new(limit()).patient().store(short);
+        for _ in 0..5 {
+            assert!(is_allowed(&one, "42", 1).await, "{name}");
+        }
+        for node in [&one, &other] {
+            assert!(!is_allowed(node, "42", 1).await, "{name}");
+        }
+        let (asked, denied) = taking(&server, is_allowed(&one, "42", 1)).await;
+        assert_eq!((asked, denied), (0, false), "{name}: a denial is remembered");
+        one.overrides(name).unwrap().set("42", large, None).await.unwrap();
+        assert!(is_allowed(&one, "42", 1).await, "{name}");
+        let set = Instant::now();
+        while !is_allowed(&other, "42", 1).await {
+            assert!(set.elapsed() < Duration::from_secs(20), "{name}: it is denied on and on");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        // Denied by the larger size, and let go by its removal: only to be denied by the smaller one.
+        one.overrides(name).unwrap().remove("42").await.unwrap();
+        assert!(!is_allowed(&one, "42", 1).await, "{name}");
+    }
+}
+
+/// Requests that share a call: some of them are to ask again, the others are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_in_one_call_are_decided_each_by_its_own_size() {
+    let server = RedisServer::start();
+    let sizes = |customer: u32| if customer.is_multiple_of(3) { 100 } else { 10 + customer };
+    let first = node(&server).await;
+    for customer in (0..32_u32).filter(|customer| sizes(*customer) != 100) {
+        first.overrides("daily").unwrap().set(customer, window(sizes(customer)), None).await.unwrap();
+    }
+    let cold = node(&server).await;
+    let (made, taken) = taking(&server, async {
+        let mut tasks = tokio::task::JoinSet::new();
+        for customer in 0..32_u32 {
+            for _ in 0..4 {
+                let cold = cold.clone();
+                tasks.spawn(async move {
+                    let mut allowed = 0;
+                    for _ in 0..40 {
+                        allowed += u32::from(cold.acquire(customer, 1).await.unwrap().is_allowed());
+                    }
+                    (customer, allowed)
+                });
+            }
+        }
+        let mut taken = [0; 32];
+        for (customer, allowed) in tasks.join_all().await {
+            taken[customer as usize] += allowed;
+        }
+        taken
+    })
+    .await;
+    for (customer, taken) in (0..32).zip(taken) {
+        assert_eq!(taken, sizes(customer).min(160), "customer {customer}");
+    }
+    assert!(made < 32 * 160, "{made} calls: none was shared");
+}
+
+#[tokio::test]
+async fn what_redis_forgets_in_a_restart_is_forgotten() {
+    let mut server = RedisServer::start();
+    let node = node(&server).await;
+    node.overrides("daily").unwrap().set("42", window(200), None).await.unwrap();
+    assert_eq!(left(&node, "42").await, 200);
+    server.restart();
+    let until = Instant::now() + Duration::from_secs(20);
+    let left = loop {
+        match node.peek("42", 1).await {
+            Ok(decision) => break decision.outcomes()[0].remaining(),
+            Err(error) => assert!(Instant::now() < until, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(left, 100);
+}
+
+/// While Redis is gone: by the override that this process has seen last, unless it has expired.
+#[tokio::test]
+async fn decided_locally_a_key_has_the_size_that_was_seen_last() {
+    let mut server = RedisServer::start();
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let limits = || {
+        let policy = OnStoreError::DecideLocally(Share::one_of(2));
+        [Limit::new("daily", window(100)).overridable().on_store_error(policy)]
+    };
+    let first = Limiter::new(limits()).patient().store(on(&server).await.clock(clock.clone()));
+    let overrides = first.overrides("daily").unwrap();
+    overrides.set("42", window(200), None).await.unwrap();
+    overrides.set("43", window(200), Some(Duration::from_secs(60))).await.unwrap();
+    overrides.set("44", window(200), None).await.unwrap();
+    let limiter = Limiter::new(limits()).patient().store(on(&server).await.clock(clock.clone()));
+    for key in ["42", "43"] {
+        assert_eq!(left(&limiter, key).await, 200);
+    }
+    server.stop();
+    let local = async |key: &str| {
+        let decision = limiter.acquire(key, 1).await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::Local);
+        let left = decision.outcomes()[0].remaining();
+        limiter.refund(decision.into_receipt()).await.unwrap();
+        assert_eq!(limiter.peek(key, 1).await.unwrap().outcomes()[0].remaining(), left + 1, "{key} is given back");
+        left
+    };
+    // A half of each; of 44, nothing was seen here.
+    assert_eq!((local("42").await, local("43").await, local("44").await), (99, 99, 49));
+    clock.advance(Duration::from_secs(60));
+    assert_eq!((local("42").await, local("43").await), (99, 49));
+}
+
+#[tokio::test]
+async fn what_is_no_override_is_an_error_of_that_key_alone() {
+    let server = RedisServer::start();
+    let node = node(&server).await;
+    node.overrides("daily").unwrap().set("42", window(200), None).await.unwrap();
+    let key: Vec<String> = server.ask(cmd("KEYS").arg("*:override"));
+    for garbage in ["", "garbage", "eighteen bytes, no", "a text that is somewhat longer than that"] {
+        server.ask::<()>(cmd("SET").arg(&key[0]).arg(garbage));
+        let error = node.peek("42", 1).await.expect_err(garbage);
+        assert_eq!(error.kind(), StoreErrorKind::Failed);
+        node.overrides("daily").unwrap().get("42").await.expect_err(garbage);
+        assert_eq!(left(&node, "43").await, 100);
+    }
+    server.ask::<()>(cmd("DEL").arg(&key[0]));
+    server.ask::<()>(cmd("LPUSH").arg(&key[0]).arg("a list"));
+    node.peek("42", 1).await.unwrap_err();
+    // Removed, or set again, it is well.
+    node.overrides("daily").unwrap().remove("42").await.unwrap();
+    assert_eq!(left(&node, "42").await, 100);
+}
+
+/// Stores of different prefixes share nothing, overrides neither.
+#[tokio::test]
+async fn prefixes_keep_overrides_apart() {
+    let server = RedisServer::start();
+    let store = on(&server).await;
+    let limit = || [Limit::new("log", SlidingLog::new(9, LONG)).overridable()];
+    let shop = Limiter::new(limit()).patient().store(store.clone().prefix("shop"));
+    let blog = Limiter::new(limit()).patient().store(store.prefix("blog"));
+    shop.overrides("log").unwrap().set("42", SlidingLog::new(20, LONG), None).await.unwrap();
+    assert_eq!((left(&shop, "42").await, left(&blog, "42").await), (20, 9));
+}

@@ -1,0 +1,168 @@
+//! How an endpoint for operators names the bucket that a request is charged to.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::{Method, Request};
+use tower_ratelimit::key::{self, Key, KeyExtractor, PeerAddr, TrustedProxies};
+use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer};
+
+use crate::overrides::place::{Place, everywhere};
+use support::answer::ask;
+
+/// A user, as an outer layer has found out.
+#[derive(Clone)]
+struct User {
+    id: u64,
+}
+
+fn request() -> Request<Body> {
+    let mut request = Request::get("/orders/17")
+        .header("x-customer", "42")
+        .header("x-tenant", "shop")
+        .header("x-forwarded-for", "2001:db8:1:2:3::4")
+        .body(Body::empty())
+        .unwrap();
+    request.extensions_mut().insert(User { id: 42 });
+    request.extensions_mut().insert(PeerAddr(SocketAddr::from(([192, 0, 2, 7], 50_000))));
+    request
+}
+
+/// Whether an override of `key`, and of none of `others`, is that of the request above.
+async fn is_of(place: &Place, what: &str, limit: Limit, key: impl Key, others: &[&dyn Key]) {
+    let layer = place.layer([limit.overridable()]);
+    let overrides = layer.overrides("daily").unwrap();
+    let app = Router::new().route("/orders/{id}", get(async || "")).layer(layer);
+    for other in others {
+        overrides.set(other, FixedWindow::per_day(300), None).await.unwrap();
+    }
+    let before = ask(&app, request()).await;
+    assert_eq!((before.status.as_u16(), before.remaining()), (200, 99), "{what} in {}", place.name);
+    overrides.set(key, FixedWindow::per_day(200), None).await.unwrap();
+    let after = ask(&app, request()).await;
+    assert_eq!((after.status.as_u16(), after.remaining()), (200, 198), "{what} in {}", place.name);
+    // The next one of these tests has the same names.
+    let _ = ask(&app, request()).await;
+}
+
+fn daily() -> Limit {
+    Limit::new("daily", FixedWindow::per_day(100))
+}
+
+#[tokio::test]
+async fn headers_extensions_paths_and_methods_are_named_by_what_they_are() {
+    everywhere(async |place| {
+        let by_header = daily().by(key::header("x-customer"));
+        is_of(place, "header", by_header, "42", &[&42_u64, &"shop", &("42", ""), &"042"]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        let by_user = daily().by(key::extension(|user: &User| user.id));
+        is_of(place, "extension", by_user, 42_u64, &[&42_u32, &"42", &43_u64]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        is_of(place, "route", daily().by(key::matched_route()), "/orders/{id}", &[&"/orders/17"]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        is_of(place, "path", daily().by(key::path()), "/orders/17", &[&"/orders/{id}"]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        is_of(place, "method", daily().by(key::method()), Method::GET.as_str(), &[&"HEAD"]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        let by_closure = daily().by(key::from_async_fn(|_| async { Some(String::from("42")) }));
+        is_of(place, "closure", by_closure, "42", &[&42_u64]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn addresses_are_named_by_their_networks() {
+    let peer: IpAddr = "192.0.2.7".parse().unwrap();
+    let mapped: IpAddr = "::ffff:192.0.2.7".parse().unwrap();
+    let client: IpAddr = "2001:db8:1:2:3::4".parse().unwrap();
+    let same_network: IpAddr = "2001:db8:1:2:ffff::1".parse().unwrap();
+    let other_network: IpAddr = "2001:db8:1:3:3::4".parse().unwrap();
+
+    assert_eq!(key::peer_ip().network(mapped), peer);
+    assert_eq!(key::peer_ip().network(client), key::peer_ip().network(same_network));
+    assert_eq!(key::peer_ip().ipv6_prefix(48).network(client), key::peer_ip().ipv6_prefix(48).network(other_network));
+    assert_eq!(key::peer_ip().ipv4_prefix(24).network(peer), "192.0.2.0".parse::<IpAddr>().unwrap());
+
+    everywhere(async |place| {
+        is_of(place, "peer", daily().by(key::peer_ip()), peer, &[&"192.0.2.7", &client]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        let by = key::peer_ip().ipv4_prefix(24);
+        is_of(place, "peer's network", daily().by(by), by.network(mapped), &[&peer]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        let by = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
+        let others: [&dyn Key; 3] = [&client, &by().network(other_network), &peer];
+        is_of(place, "client", daily().by(by()), by().network(same_network), &others).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn several_are_named_together_and_alternatives_by_which_one_it_is() {
+    let peer: IpAddr = "192.0.2.7".parse().unwrap();
+    everywhere(async |place| {
+        let both = daily().by((key::header("x-tenant"), key::header("x-customer")));
+        is_of(place, "tuple", both, ("shop", "42"), &[&("42", "shop"), &"shop42", &"shop"]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        let either = daily().by(key::header("x-customer").or(key::peer_ip()));
+        is_of(place, "first", either, key::first("42"), &[&"42", &key::second("42"), &key::second(peer)]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        let either = daily().by(key::header("x-api-key").or(key::peer_ip()));
+        is_of(place, "second", either, key::second(peer), &[&peer, &key::first(peer), &key::first("42")]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        let nested = key::header("x-api-key").or(key::header("x-customer").or(key::peer_ip()));
+        let both = daily().by((key::header("x-tenant"), nested));
+        let named = ("shop", key::second(key::first("42")));
+        is_of(place, "nested", both, named, &[&("shop", key::first("42"))]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_has_no_key_is_named_too() {
+    everywhere(async |place| {
+        is_of(place, "no extractor", daily(), key::Shared, &[&(), &""]).await;
+    })
+    .await;
+    everywhere(async |place| {
+        let shared = daily().by(key::header("x-api-key")).on_missing_key(OnMissingKey::Share);
+        is_of(place, "shared", shared, key::Shared, &[&(), &""]).await;
+    })
+    .await;
+}
+
+/// Each limiter has buckets of its own, and each limit.
+#[tokio::test]
+async fn an_override_is_of_one_limit() {
+    everywhere(async |place| {
+        let limits =
+            |size| ["daily", "other"].map(|name| Limit::new(name, size).by(key::header("x-customer")).overridable());
+        let layer: RateLimitLayer = place.layer(limits(FixedWindow::per_day(100)));
+        layer.overrides("daily").unwrap().set("42", FixedWindow::per_day(200), None).await.unwrap();
+        let app = Router::new().route("/orders/{id}", get(async || "")).layer(layer);
+        let answer = ask(&app, request()).await;
+        assert_eq!((answer.remaining_of("daily"), answer.remaining_of("other")), (199, 99), "{}", place.name);
+    })
+    .await;
+}

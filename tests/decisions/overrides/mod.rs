@@ -1,0 +1,16 @@
+//! Other sizes of a limit for single keys: on every store, the same.
+#![allow(clippy::unwrap_used)]
+
+mod expiry;
+mod fleet;
+mod keys;
+mod place;
+mod races;
+mod requests;
+mod sizes;
+mod stores;
+mod thresholds;
+
+use std::time::Duration;
+
+const DAY: Duration = Duration::from_secs(86_400);

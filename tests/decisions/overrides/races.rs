@@ -1,0 +1,91 @@
+//! Sizes that change while many are decided.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::Request;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+use tower_ratelimit::{FixedWindow, Limit, MemoryStore, Store, key};
+
+use crate::overrides::place::{layer, on};
+use support::answer::ask;
+use support::redis_server::RedisServer;
+
+/// The longest window that there can be, so that none ends while a test runs.
+const LONG: Duration = Duration::from_secs(366 * 86_400);
+
+/// Each token is taken once, by a decision that goes by one size: told how many are left of how many, the requests
+/// that were allowed have been the first, the second, … and none was the 301st of 300.
+async fn race(stores: [Arc<dyn Store>; 2]) {
+    let limit = || [Limit::new("daily", FixedWindow::new(200, LONG)).by(key::header("x-customer")).overridable()];
+    let layers = stores.map(|store| layer(limit(), store));
+    let overrides = layers[0].overrides("daily").unwrap();
+    let apps = layers.map(|layer| Router::new().route("/", get(async || "")).layer(layer));
+    let is_over = Arc::new(AtomicBool::new(false));
+    // No request is there before the first override is set.
+    let start = Arc::new(Barrier::new(65));
+
+    let mut tasks = JoinSet::new();
+    for task in 0..64 {
+        let (app, start) = (apps[task % 2].clone(), start.clone());
+        tasks.spawn(async move {
+            start.wait().await;
+            let mut seen = Vec::new();
+            for _ in 0..12 {
+                let request = Request::get("/").header("x-customer", "42").body(Body::empty()).unwrap();
+                let answer = ask(&app, request).await;
+                let size = answer.policies()[0].get("q").unwrap();
+                seen.push((!answer.is_refused(), size, answer.remaining()));
+            }
+            seen
+        });
+    }
+    let over = is_over.clone();
+    let setter = tokio::spawn(async move {
+        overrides.set("42", FixedWindow::new(100, LONG), None).await.unwrap();
+        start.wait().await;
+        while !over.load(Ordering::Relaxed) {
+            for size in [100, 300, 200] {
+                match size {
+                    200 => overrides.remove("42").await.unwrap(),
+                    _ => overrides.set("42", FixedWindow::new(size, LONG), None).await.unwrap(),
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    let seen: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+    is_over.store(true, Ordering::Relaxed);
+    setter.await.unwrap();
+
+    assert!(seen.iter().all(|(_, size, _)| [100, 200, 300].contains(size)), "{seen:?}");
+    let mut taken: Vec<i64> = seen.iter().filter(|(allowed, ..)| *allowed).map(|(_, size, left)| size - left).collect();
+    taken.sort_unstable();
+    assert!(taken.len() >= 100, "only {} of 768 were allowed", taken.len());
+    let expected: Vec<i64> = (1..=taken.len() as i64).collect();
+    assert_eq!(taken, expected, "each takes the next token");
+    assert!(taken.len() <= 300, "{} of at most 300 were allowed", taken.len());
+    for (allowed, size, left) in &seen {
+        assert!(if *allowed { *left >= 0 && left < size } else { *left == 0 }, "{allowed} {size} {left}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_memory_each_decision_goes_by_one_size() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    race([store.clone(), store]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis_each_decision_goes_by_one_size() {
+    let server = RedisServer::start();
+    // A change may come between any two calls, and so a request be told to ask again more often than it does.
+    let store = async || on(&server).await.remember_denials(Duration::ZERO);
+    let [one, other] = [store().await, store().await];
+    race([Arc::new(one), Arc::new(other)]).await;
+}

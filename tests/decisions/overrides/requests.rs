@@ -1,0 +1,197 @@
+//! Requests: what clients are told, and what is charged later.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::routing::{get, put};
+use http::{Request, StatusCode};
+use tower_ratelimit::{
+    FixedWindow, HeaderStyle, Limit, OverrideError, Overrides, Permit, RateLimitLayer, Reset, TokenBucket, key, when,
+};
+
+use crate::overrides::DAY;
+use crate::overrides::place::everywhere;
+use support::answer::{Answer, Member, ask};
+
+async fn raise(State(daily): State<Overrides>, Path(customer): Path<String>, body: String) -> StatusCode {
+    let Ok(limit) = body.parse() else { return StatusCode::BAD_REQUEST };
+    let Ok(size) = FixedWindow::try_new(limit, DAY) else { return StatusCode::BAD_REQUEST };
+    match daily.set(&customer, size, None).await {
+        Ok(()) => StatusCode::NO_CONTENT,
+        Err(OverrideError::Refused(_)) => StatusCode::BAD_REQUEST,
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+async fn lower(State(daily): State<Overrides>, Path(customer): Path<String>) -> StatusCode {
+    daily.remove(&customer).await.map_or(StatusCode::SERVICE_UNAVAILABLE, |()| StatusCode::NO_CONTENT)
+}
+
+fn app(layer: RateLimitLayer) -> Router {
+    let daily = layer.overrides("daily").unwrap();
+    let admin = Router::new().route("/customers/{customer}", put(raise).delete(lower)).with_state(daily);
+    Router::new()
+        .route("/", get(async || "cheap"))
+        .route("/expensive", get(async || "expensive").route_layer(layer.cost(3)))
+        .layer(layer)
+        .merge(admin)
+}
+
+async fn send(app: &Router, path: &str, customer: &str) -> Answer {
+    ask(app, Request::get(path).header("x-customer", customer).body(Body::empty()).unwrap()).await
+}
+
+async fn admin(app: &Router, method: &str, customer: &str, body: &str) -> u16 {
+    let request = Request::builder().method(method).uri(format!("/customers/{customer}"));
+    ask(app, request.body(Body::from(body.to_owned())).unwrap()).await.status.as_u16()
+}
+
+fn daily(limit: u32) -> Limit {
+    Limit::new("daily", FixedWindow::new(limit, DAY)).by(key::header("x-customer")).overridable()
+}
+
+#[tokio::test]
+async fn an_operator_raises_a_customers_limit_and_the_next_request_is_told_so() {
+    everywhere(async |place| {
+        let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+        let app = app(place.layer([daily(2), Limit::new("all", FixedWindow::new(100, DAY))]).headers(styles));
+        let told = |answer: &Answer| {
+            let limit = answer.header("x-ratelimit-limit").unwrap().parse::<u32>().unwrap();
+            (answer.status.as_u16(), limit, answer.remaining_of("daily"))
+        };
+        assert_eq!(told(&send(&app, "/", "42").await), (200, 2, 1), "{}", place.name);
+        assert_eq!(told(&send(&app, "/", "42").await), (200, 2, 0), "{}", place.name);
+        assert_eq!(told(&send(&app, "/", "42").await), (429, 2, 0), "{}", place.name);
+        assert_eq!(told(&send(&app, "/", "42").await), (429, 2, 0), "{}", place.name);
+
+        assert_eq!(admin(&app, "PUT", "42", "5").await, 204);
+        let answer = send(&app, "/", "42").await;
+        assert_eq!(told(&answer), (200, 5, 2), "{}", place.name);
+        let policies =
+            [Member::new("daily", &[("q", 5), ("w", 86_400)]), Member::new("all", &[("q", 100), ("w", 86_400)])];
+        assert_eq!(answer.policies(), policies, "{}", place.name);
+        assert_eq!(told(&send(&app, "/", "43").await), (200, 2, 1), "{}", place.name);
+
+        assert_eq!(admin(&app, "PUT", "42", "1").await, 204);
+        assert_eq!(told(&send(&app, "/", "42").await), (429, 1, 0), "{}", place.name);
+        assert_eq!(admin(&app, "PUT", "42", "0").await, 400);
+        assert_eq!(admin(&app, "DELETE", "42", "").await, 204);
+        assert_eq!(told(&send(&app, "/", "42").await), (429, 2, 0), "{}", place.name);
+    })
+    .await;
+}
+
+/// The size of its key counts, not the one for its plan; under another algorithm the key has none.
+#[tokio::test]
+async fn the_size_of_a_key_goes_before_that_of_a_request() {
+    everywhere(async |place| {
+        let limit = daily(2)
+            .instead(when::header("x-plan", "pro"), FixedWindow::new(10, DAY))
+            .instead(when::header("x-plan", "bucket"), TokenBucket::new(7, 7, DAY));
+        let app = app(place.layer([limit]));
+        let ask_as = async |plan: &str| {
+            let request = Request::get("/").header("x-customer", "42").header("x-plan", plan);
+            let answer = ask(&app, request.body(Body::empty()).unwrap()).await;
+            (answer.policies()[0].get("q").unwrap(), answer.remaining())
+        };
+        assert_eq!(ask_as("pro").await, (10, 9), "{}", place.name);
+        admin(&app, "PUT", "42", "50").await;
+        assert_eq!(ask_as("free").await, (50, 48), "{}", place.name);
+        assert_eq!(ask_as("pro").await, (50, 47), "{}", place.name);
+        assert_eq!(ask_as("bucket").await, (7, 6), "{}", place.name);
+        admin(&app, "DELETE", "42", "").await;
+        assert_eq!(ask_as("pro").await, (10, 6), "{}", place.name);
+    })
+    .await;
+}
+
+/// A route that costs more charges the difference by the size of the key, and gives back by it.
+#[tokio::test]
+async fn a_route_is_charged_by_the_size_that_applies() {
+    everywhere(async |place| {
+        let small = Limit::new("small", FixedWindow::new(4, DAY)).by(key::header("x-customer"));
+        let app = app(place.layer([daily(2), small]));
+        admin(&app, "PUT", "42", "100").await;
+        let answer = send(&app, "/expensive", "42").await;
+        assert_eq!((answer.status.as_u16(), answer.remaining_of("daily")), (200, 97), "{}", place.name);
+        assert_eq!(answer.policies()[0].get("q"), Some(100), "{}", place.name);
+        let denied = send(&app, "/expensive", "42").await;
+        assert_eq!((denied.status.as_u16(), denied.remaining_of("daily")), (429, 97), "{}", place.name);
+        assert_eq!(denied.policies()[0].get("q"), Some(100), "{}", place.name);
+        assert_eq!(send(&app, "/", "42").await.remaining_of("daily"), 96, "{}", place.name);
+    })
+    .await;
+}
+
+/// Set while a request is under way: what it is charged then goes by the new size, and what it is given back by the
+/// sizes by which it was charged.
+#[tokio::test]
+async fn a_permit_charges_by_the_size_of_then_and_gives_back_by_that_of_before() {
+    everywhere(async |place| {
+        let bucket = Limit::new("bucket", TokenBucket::new(50, 50, DAY)).by(key::header("x-customer")).overridable();
+        let layer = place.layer([bucket]).permits();
+        let bucket = layer.overrides("bucket").unwrap();
+        let work = {
+            let bucket = bucket.clone();
+            async move |permit: Permit| {
+                bucket.set("42", TokenBucket::new(100, 50, DAY), None).await.unwrap();
+                let charged = permit.charge(60).await.unwrap();
+                assert!(charged.is_allowed());
+                let left_then = charged.outcomes()[0].remaining();
+                bucket.remove("42").await.unwrap();
+                permit.refund().await.unwrap();
+                format!("{left_then} {}", permit.decision().outcomes()[0].remaining())
+            }
+        };
+        let app = Router::new().route("/", get(work)).layer(layer);
+        let answer = send(&app, "/", "42").await;
+        // Of 100 are charged 60, and the one before, or a started one for it.
+        assert_eq!(answer.body, "39 50", "{}", place.name);
+        assert_eq!(answer.policies()[0].get("q"), Some(50), "{}", place.name);
+    })
+    .await;
+}
+
+/// The size by which the request was let in is not what later charges go by.
+#[tokio::test]
+async fn a_permit_charges_by_the_size_of_then_though_that_is_the_limits_own() {
+    everywhere(async |place| {
+        let layer = place.layer([daily(10)]).permits();
+        let daily = layer.overrides("daily").unwrap();
+        daily.set("42", FixedWindow::new(100, DAY), None).await.unwrap();
+        let work = async move |permit: Permit| {
+            assert!(permit.charge(4).await.unwrap().is_allowed());
+            daily.remove("42").await.unwrap();
+            let denied = permit.charge(6).await.unwrap();
+            format!("{} {}", denied.is_allowed(), denied.outcomes()[0].remaining())
+        };
+        let app = Router::new().route("/", get(work)).layer(layer);
+        let answer = send(&app, "/", "42").await;
+        assert_eq!((answer.body.as_str(), answer.remaining()), ("false 5", 5), "{}", place.name);
+        assert_eq!(answer.policies()[0].get("q"), Some(10), "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn settling_finds_the_room_that_there_is() {
+    everywhere(async |place| {
+        let layer = place.layer([daily(10).soft(50)]).permits();
+        let daily = layer.overrides("daily").unwrap();
+        let work = async |permit: Permit, body: String| {
+            let settled = permit.settle(body.parse().unwrap()).await.unwrap();
+            format!("{} {}", settled.shortfall, settled.decision.outcomes()[0].remaining())
+        };
+        let app = Router::new().route("/", put(work)).layer(layer);
+        let settle = async |actual: &str| {
+            let request = Request::put("/").header("x-customer", "42").body(Body::from(actual.to_owned())).unwrap();
+            ask(&app, request).await.body
+        };
+        daily.set("42", FixedWindow::new(100, DAY), None).await.unwrap();
+        assert_eq!(settle("40").await, "0 60", "{}", place.name);
+        assert_eq!(settle("10").await, "0 50", "{}", place.name);
+        // 100 and half of that again are 150: 50 are used, so 100 can be paid.
+        assert_eq!(settle("120").await, "20 0", "{}", place.name);
+    })
+    .await;
+}

@@ -1,0 +1,165 @@
+//! What sizes there can be, and what becomes of what was used.
+
+use std::time::Duration;
+
+use tower_ratelimit::{
+    Algorithm, FixedWindow, Limit, Limiter, OverrideError, RateLimitLayer, Rounding, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
+};
+
+use crate::overrides::DAY;
+use crate::overrides::place::{everywhere, holding, is_allowed, left};
+use support::limits::all;
+
+#[tokio::test]
+async fn what_was_used_counts_on_in_another_size() {
+    everywhere(async |place| {
+        for (name, small) in all(100, DAY) {
+            let large = holding(small, 200);
+            let limiter = place.limiter([Limit::new(name, small).overridable()]);
+            let overrides = limiter.overrides(name).unwrap();
+            let what = format!("{name} in {}", place.name);
+
+            assert!(is_allowed(&limiter, "42", 80).await, "{what}");
+            assert_eq!(left(&limiter, "42").await, 20, "{what}");
+            assert_eq!(overrides.get("42").await.unwrap(), None, "{what}");
+
+            overrides.set("42", large, None).await.unwrap();
+            assert_eq!(left(&limiter, "42").await, 120, "{what}");
+            let is = overrides.get("42").await.unwrap().unwrap();
+            assert_eq!((is.algorithm, is.expires_after), (large, None), "{what}");
+            assert!(is_allowed(&limiter, "42", 120).await && !is_allowed(&limiter, "42", 1).await, "{what}");
+
+            // No one else's.
+            assert_eq!(left(&limiter, "43").await, 100, "{what}");
+            assert_eq!(overrides.get("43").await.unwrap(), None, "{what}");
+
+            overrides.remove("42").await.unwrap();
+            assert_eq!(left(&limiter, "42").await, 0, "{what}");
+            assert_eq!(overrides.get("42").await.unwrap(), None, "{what}");
+            // What was used of 200 is more than there is of 100.
+            assert!(!is_allowed(&limiter, "42", 1).await, "{what}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_smaller_size_denies_at_once_and_another_one_takes_its_place() {
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
+        let overrides = limiter.overrides("daily").unwrap();
+        assert!(is_allowed(&limiter, "42", 5).await);
+        for (size, left_then) in [(5, 0), (3, 0), (6, 1), (u32::MAX, u64::from(u32::MAX) - 5)] {
+            overrides.set("42", FixedWindow::per_day(size), None).await.unwrap();
+            assert_eq!(left(&limiter, "42").await, left_then, "{size} in {}", place.name);
+            let decision = limiter.peek("42", 2).await.unwrap();
+            assert_eq!(decision.is_allowed(), left_then >= 2, "{size} in {}", place.name);
+        }
+    })
+    .await;
+}
+
+/// A cost that no key could pay is refused; one that a key may be able to pay by its override is not.
+#[tokio::test]
+async fn a_cost_over_the_limit_is_for_those_with_a_larger_size() {
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
+        limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(100), None).await.unwrap();
+        assert!(is_allowed(&limiter, "42", 50).await && !is_allowed(&limiter, "43", 50).await, "{}", place.name);
+    })
+    .await;
+    let limit = || Limit::new("daily", FixedWindow::per_day(10));
+    assert!(RateLimitLayer::new([limit().overridable()]).try_cost(50).is_ok());
+    assert!(RateLimitLayer::new([limit()]).try_cost(50).is_err());
+}
+
+#[tokio::test]
+async fn other_algorithms_periods_and_ways_are_refused() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let refused = async |limit: Algorithm, given: Algorithm| {
+        let limiter = Limiter::new([Limit::new("limit", limit).overridable()]);
+        let overrides = limiter.overrides("limit").unwrap();
+        let Err(OverrideError::Refused(error)) = overrides.set("42", given, None).await else {
+            panic!("{given:?} is no other size of {limit:?}")
+        };
+        assert_eq!(overrides.get("42").await.unwrap(), None);
+        error.to_string()
+    };
+    let window = FixedWindow::per_day(1).into();
+    for given in [FixedWindow::per_hour(1).into(), SlidingLog::per_day(1).into(), TokenBucket::per_day(1).into()] {
+        let text = refused(window, given).await;
+        assert!(text.contains("no other size of the limit \"limit\"") && text.contains("FixedWindow"), "{text}");
+    }
+    refused(SlidingWindow::per_day(1).into(), SlidingWindow::per_day(2).buckets(5).into()).await;
+    let counter = SlidingWindowCounter::per_day(1);
+    refused(counter.into(), counter.rounding(Rounding::Down).into()).await;
+    let bucket = TokenBucket::per_day(1);
+    refused(bucket.into(), bucket.at_intervals().into()).await;
+    refused(bucket.into(), TokenBucket::new(1, 1, HOUR).into()).await;
+}
+
+#[tokio::test]
+async fn what_is_missing_is_said_by_name() {
+    let limits = || [Limit::new("daily", FixedWindow::per_day(1)), Limit::new("hourly", FixedWindow::per_hour(1))];
+    let layer = RateLimitLayer::new(limits());
+    let error = layer.overrides("daily").unwrap_err().to_string();
+    assert!(error.contains("\"daily\"") && error.contains("Limit::overridable"), "{error}");
+    let error = Limiter::new(limits()).overrides("weekly").unwrap_err().to_string();
+    assert!(error.contains("no limit named \"weekly\""), "{error}");
+}
+
+/// `reset` forgets what was used.
+#[tokio::test]
+async fn a_reset_leaves_the_size() {
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
+        limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(20), None).await.unwrap();
+        assert!(is_allowed(&limiter, "42", 15).await);
+        limiter.reset("42").await.unwrap();
+        assert_eq!(left(&limiter, "42").await, 20, "{}", place.name);
+    })
+    .await;
+}
+
+/// Of several limits, some have overrides: each is decided by its own size, together.
+#[tokio::test]
+async fn several_limits_have_a_size_each() {
+    everywhere(async |place| {
+        let limiter = place.limiter([
+            Limit::new("a", FixedWindow::per_day(10)).overridable(),
+            Limit::new("b", SlidingLog::per_day(10)),
+            Limit::new("c", TokenBucket::per_day(10)).overridable(),
+            Limit::new("d", SlidingWindow::per_day(10)).overridable(),
+        ]);
+        limiter.overrides("a").unwrap().set("42", FixedWindow::per_day(20), None).await.unwrap();
+        limiter.overrides("d").unwrap().set("42", SlidingWindow::per_day(5), None).await.unwrap();
+        let decision = limiter.acquire("42", 4).await.unwrap();
+        let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+        assert_eq!((decision.is_allowed(), left), (true, vec![16, 6, 6, 1]), "{}", place.name);
+        // Denied by the smaller one: nothing is taken.
+        let decision = limiter.acquire("42", 2).await.unwrap();
+        let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+        assert_eq!((decision.is_allowed(), left), (false, vec![16, 6, 6, 1]), "{}", place.name);
+    })
+    .await;
+}
+
+/// A refund is of the tokens that were charged, at the rate of then: a bucket owes time.
+#[tokio::test]
+async fn what_is_given_back_is_what_was_charged_by_the_size_that_applied() {
+    everywhere(async |place| {
+        let fast = TokenBucket::new(1_000, 1_000, DAY);
+        let limiter = place.limiter([Limit::new("bucket", fast).overridable()]);
+        let overrides = limiter.overrides("bucket").unwrap();
+        overrides.set("42", TokenBucket::new(1_000, 10, DAY), None).await.unwrap();
+        let charged = limiter.acquire("42", 500).await.unwrap();
+        assert!(charged.is_allowed());
+        overrides.remove("42").await.unwrap();
+        limiter.refund(charged.into_receipt()).await.unwrap();
+        let decision = limiter.peek("42", 0).await.unwrap();
+        let outcome = &decision.outcomes()[0];
+        assert_eq!((outcome.remaining(), outcome.reset_after()), (1_000, Duration::ZERO), "{}", place.name);
+    })
+    .await;
+}

@@ -1,0 +1,68 @@
+//! Stores that keep no overrides.
+
+use std::sync::Arc;
+
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
+use tower_ratelimit::{
+    CircuitBreaker, Decision, FixedWindow, Limit, Limiter, MemoryStore, OverrideError, Store, StoreError,
+    StoreErrorKind,
+};
+
+use crate::overrides::place::is_allowed;
+
+/// One that passes on what a store has to do, and no more.
+#[derive(Debug)]
+struct Plain(MemoryStore);
+
+impl Store for Plain {
+    fn hasher(&self) -> KeyHasher {
+        self.0.hasher()
+    }
+
+    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.0.acquire(charges)
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.0.peek(charges)
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
+        self.0.refund(refunds)
+    }
+
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        self.0.reset(keys)
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_keeps_none_says_so_and_decides_on() {
+    let limiter = Limiter::new([Limit::new("daily", FixedWindow::per_day(2)).overridable()])
+        .store(Plain(MemoryStore::new()))
+        .circuit_breaker(CircuitBreaker::new().failures(1));
+    let overrides = limiter.overrides("daily").unwrap();
+    let not_supported = |error: &StoreError| {
+        assert_eq!(error.kind(), StoreErrorKind::NotSupported);
+        assert!(error.to_string().contains("keeps no overrides"), "{error}");
+    };
+    let Err(OverrideError::Store(error)) = overrides.set("42", FixedWindow::per_day(5), None).await else {
+        panic!("it is not kept")
+    };
+    not_supported(&error);
+    not_supported(&overrides.get("42").await.unwrap_err());
+    not_supported(&overrides.remove("42").await.unwrap_err());
+    // That is no failure for which the breaker would open.
+    assert!(is_allowed(&limiter, "42", 2).await && !is_allowed(&limiter, "42", 1).await);
+}
+
+/// Limits that are not overridable are not looked up, though another limiter has set something for their keys.
+#[tokio::test]
+async fn a_limit_that_is_not_overridable_goes_by_its_own_size() {
+    let store = Arc::new(MemoryStore::new());
+    let of = |limit| Limiter::new([limit]).store(store.clone());
+    let open = of(Limit::new("daily", FixedWindow::per_day(2)).overridable());
+    let plain = of(Limit::new("daily", FixedWindow::per_day(2)));
+    open.overrides("daily").unwrap().set("42", FixedWindow::per_day(5), None).await.unwrap();
+    assert!(is_allowed(&open, "42", 3).await && !is_allowed(&plain, "42", 1).await && is_allowed(&open, "42", 2).await);
+}

@@ -1,0 +1,67 @@
+//! Overage and shadow, of another size.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tower_ratelimit::{ConfigError, FixedWindow, Limit, Limiter, OverrideError, SlidingLog};
+
+use crate::overrides::place::{everywhere, is_allowed, left};
+
+#[tokio::test]
+async fn overage_is_a_part_of_the_size_that_applies() {
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("log", SlidingLog::per_day(10)).soft(50).overridable()]);
+        limiter.overrides("log").unwrap().set("42", SlidingLog::per_day(20), None).await.unwrap();
+        let decision = limiter.acquire("42", 20).await.unwrap();
+        assert!(decision.is_allowed() && !decision.outcomes()[0].uses_overage(), "{}", place.name);
+        assert_eq!(decision.outcomes()[0].remaining(), 0, "{}", place.name);
+        let decision = limiter.acquire("42", 10).await.unwrap();
+        assert!(decision.is_allowed() && decision.outcomes()[0].uses_overage(), "{}", place.name);
+        assert!(!is_allowed(&limiter, "42", 1).await, "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn elastic_overage_comes_and_goes() {
+    everywhere(async |place| {
+        let spare = Arc::new(AtomicBool::new(true));
+        let signal = spare.clone();
+        let limit = Limit::new("daily", FixedWindow::per_day(10)).elastic(100, move || signal.load(Ordering::Relaxed));
+        let limiter = place.limiter([limit.overridable()]);
+        limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(20), None).await.unwrap();
+        assert!(is_allowed(&limiter, "42", 30).await, "{}", place.name);
+        spare.store(false, Ordering::Relaxed);
+        assert!(!is_allowed(&limiter, "42", 10).await, "{}", place.name);
+        spare.store(true, Ordering::Relaxed);
+        assert!(is_allowed(&limiter, "42", 10).await && !is_allowed(&limiter, "42", 1).await, "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_shadow_stays_one() {
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(10)).shadow().overridable()]);
+        limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(2), None).await.unwrap();
+        let decision = limiter.acquire("42", 3).await.unwrap();
+        let outcome = &decision.outcomes()[0];
+        assert!(decision.is_allowed() && !outcome.verdict().is_allowed() && !outcome.is_enforced(), "{}", place.name);
+        assert_eq!(left(&limiter, "42").await, 2, "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_size_that_is_too_large_with_its_overage_is_refused() {
+    let limiter = Limiter::new([Limit::new("daily", FixedWindow::per_day(10)).soft(50).overridable()]);
+    let overrides = limiter.overrides("daily").unwrap();
+    let most = u32::MAX / 3 * 2;
+    overrides.set("42", FixedWindow::per_day(most), None).await.unwrap();
+    let error = overrides.set("42", FixedWindow::per_day(most + 3), None).await.unwrap_err();
+    let OverrideError::Refused(error) = error else { panic!("{error}") };
+    let error: ConfigError = error;
+    assert!(error.to_string().contains("50 %"), "{error}");
+    let Ok(Some(is)) = overrides.get("42").await else { panic!("it keeps the one that it had") };
+    assert_eq!(is.algorithm, FixedWindow::per_day(most).into());
+}

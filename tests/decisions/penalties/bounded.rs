@@ -1,0 +1,154 @@
+//! Memory stays bounded, and whoever is refused stays so.
+
+use std::time::Duration;
+
+use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, Timestamp, TokenBucket};
+
+use crate::penalties::place::{DAY, MINUTE, START};
+
+fn store(keys: usize) -> (std::sync::Arc<MemoryStore>, ManualClock) {
+    let clock = ManualClock::new(Timestamp::from_micros(START));
+    (std::sync::Arc::new(MemoryStore::new().max_keys(keys).clock(clock.clone())), clock)
+}
+
+/// A flood of keys that use little of their limit displaces each other, and nobody who is refused.
+#[test]
+fn a_flood_lifts_no_refusal() {
+    let (store, clock) = store(1_000);
+    let limit = Limit::new("bucket", TokenBucket::new(10, 10, Duration::from_secs(1)));
+    let limiter = Limiter::new([limit.penalty(Penalty::after(2, MINUTE).locked_out_for(DAY))]).store(store.clone());
+    let ask = |key: &str, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
+    let refused: Vec<String> = (0..100).map(|n| format!("refused {n}")).collect();
+    for key in &refused {
+        assert!(ask(key, 10).is_allowed());
+        assert!(!ask(key, 10).is_penalty());
+        assert!(ask(key, 10).is_penalty());
+    }
+    // What they have used is forgotten meanwhile; that they are refused is not.
+    clock.advance(Duration::from_secs(5));
+    for n in 0..100_000 {
+        assert!(ask(&format!("other {n}"), 1 + n % 5).is_allowed());
+        assert!(store.keys() <= 1_000, "{} keys", store.keys());
+    }
+    for key in &refused {
+        assert!(ask(key, 1).is_penalty(), "{key}");
+    }
+}
+
+/// Nor does one of keys that are each denied once: they go before those that are refused.
+#[test]
+fn a_flood_of_denials_stays_bounded() {
+    let (store, _) = store(1_000);
+    let limit = Limit::new("window", FixedWindow::new(2, DAY)).penalty(Penalty::after(100, DAY).locked_out_for(DAY));
+    let limiter = Limiter::new([limit]).store(store.clone());
+    let ask = |key: &str, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
+    for _ in 0..100 {
+        let _ = ask("refused", 3);
+    }
+    assert!(ask("refused", 1).is_penalty());
+    for n in 0..20_000 {
+        // Never kept from it by what it had used, but a strike all the same.
+        assert!(!ask(&format!("other {n}"), 3).is_allowed());
+        assert!(store.keys() <= 1_000, "{} keys", store.keys());
+    }
+    assert!(store.keys() > 500, "strikes are noted: {} keys", store.keys());
+    assert!(ask("refused", 1).is_penalty());
+}
+
+/// A strike never lifts the limit that it was made of: a store with room for one key keeps no strikes.
+#[test]
+fn a_strike_does_not_displace_what_denies() {
+    for keys in [1, 2] {
+        let (store, _) = store(keys);
+        let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(2, DAY).locked_out_for(DAY));
+        let limiter = Limiter::new([limit]).store(store.clone());
+        let ask = || limiter.acquire("key", 1).into_ready().unwrap().unwrap();
+        assert!(ask().is_allowed());
+        for _ in 0..4 {
+            assert!(!ask().is_allowed(), "{keys}");
+            assert!(store.keys() <= keys);
+        }
+        assert_eq!(ask().is_penalty(), keys == 2, "without room for strikes there are none");
+    }
+}
+
+/// Nor is a refusal told that is not kept: in a store full of keys that were denied, there is no room for one.
+#[test]
+fn what_is_not_kept_is_not_told() {
+    let (store, clock) = store(1);
+    let limit = Limit::new("one", FixedWindow::new(1, MINUTE)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
+    let limiter = Limiter::new([limit]).store(store);
+    let ask = || limiter.acquire("key", 1).into_ready().unwrap().unwrap();
+    assert!(ask().is_allowed());
+    let denied = ask();
+    assert_eq!((denied.is_penalty(), denied.retry_after()), (false, Some(MINUTE)));
+    clock.advance(MINUTE);
+    assert!(ask().is_allowed());
+}
+
+/// A client is refused after three denials, also while every key that the store holds was denied.
+#[test]
+fn strikes_count_while_the_store_is_full_of_denied_keys() {
+    const KEYS: u64 = 1_000;
+    let (store, clock) = store(KEYS as usize);
+    let filler = Limiter::new([Limit::new("day", FixedWindow::new(1, DAY))]).store(store.clone());
+    let deny = |key: u64| while filler.acquire(key, 1).into_ready().unwrap().unwrap().is_allowed() {};
+    (0..2 * KEYS).for_each(deny);
+    assert_eq!(store.keys(), KEYS as usize);
+    let limit = Limit::new("second", FixedWindow::new(1, Duration::from_secs(1)));
+    let limiter = Limiter::new([limit.penalty(Penalty::after(3, MINUTE).locked_out_for(DAY))]).store(store.clone());
+    let mut admitted = 0;
+    for request in 0..60 {
+        admitted += u32::from(limiter.acquire("client", 1).into_ready().unwrap().unwrap().is_allowed());
+        assert!(store.keys() <= KEYS as usize, "{} keys", store.keys());
+        if request % 3 == 2 {
+            clock.advance(Duration::from_secs(1));
+        }
+    }
+    assert_eq!(admitted, 2);
+}
+
+/// What a penalty needs is gone when it means nothing any more; and without one, nothing is kept.
+#[test]
+fn what_means_nothing_any_more_is_gone() {
+    let (store, clock) = store(10_000);
+    let limit = || Limit::new("window", FixedWindow::new(1, Duration::from_secs(1)));
+    let limiter = |limit| Limiter::new([limit]).store(store.clone());
+    let plain = limiter(limit());
+    for n in 0..200 {
+        for _ in 0..3 {
+            let _ = plain.acquire(n, 1).into_ready().unwrap().unwrap();
+        }
+    }
+    assert_eq!(store.keys(), 200);
+    let penalised = limiter(limit().penalty(Penalty::after(2, MINUTE).locked_out_for(MINUTE)));
+    for n in 0..200 {
+        let _ = penalised.acquire(n, 1).into_ready().unwrap().unwrap();
+    }
+    assert_eq!(store.keys(), 400);
+    clock.advance(2 * MINUTE);
+    let other = limiter(Limit::new("other", FixedWindow::new(1, DAY)));
+    for _ in 0..20_000 {
+        let _ = other.acquire("key", 1).into_ready().unwrap().unwrap();
+    }
+    assert_eq!(store.keys(), 1);
+}
+
+/// What can never pass leaves nothing behind that keeps its place before others.
+#[tokio::test]
+async fn a_flood_of_hopeless_requests_displaces_nobody() {
+    let limit = Limit::new("limit", FixedWindow::per_day(10)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
+    let limiter = Limiter::new([limit]).store(MemoryStore::new().max_keys(1_000));
+    for victim in 0..100 {
+        assert!(limiter.acquire(("victim", victim), 9).await.unwrap().is_allowed());
+    }
+    for attacker in 0..5_000 {
+        assert!(!limiter.acquire(("attacker", attacker), 11).await.unwrap().is_allowed());
+    }
+    for attacker in 0..1_000 {
+        let _ = limiter.acquire(("other", attacker), 1).await.unwrap();
+    }
+    for victim in 0..100 {
+        assert_eq!(limiter.peek(("victim", victim), 1).await.unwrap().outcomes()[0].remaining(), 1, "{victim}");
+    }
+}

@@ -1,0 +1,401 @@
+//! What the documentation of `Penalty` says, sentence by sentence.
+
+use std::time::Duration;
+
+use tower_ratelimit::{ConfigError, FixedWindow, LeakyBucketQueue, Limit, Penalty, SlidingLog, TokenBucket, Verdict};
+
+use crate::penalties::place::{DAY, MICRO, MINUTE, One, SECOND, everywhere, teller};
+
+#[tokio::test]
+async fn the_nth_strike_begins_a_refusal_of_exactly_that_long() {
+    everywhere(async |place| {
+        // One token a second: for most of a refusal there would be room.
+        let penalty = Penalty::after(3, MINUTE).locked_out_for(10 * SECOND);
+        let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]);
+        let ask = async || limiter.acquire("key", 1).await.unwrap();
+        assert!(ask().await.is_allowed());
+        for _ in 0..2 {
+            let denied = ask().await;
+            assert_eq!((denied.retry_after(), denied.is_penalty()), (Some(SECOND), false), "{}", place.name);
+        }
+        let third = ask().await;
+        assert!(third.is_penalty() && third.outcomes()[0].is_penalty());
+        assert_eq!(third.retry_after(), Some(10 * SECOND), "{}", place.name);
+        assert_eq!((third.outcomes()[0].remaining(), third.outcomes()[0].more_after()), (0, Some(10 * SECOND)));
+        assert_eq!(third.outcomes()[0].reset_after(), 20 * SECOND, "as long as it was, it is remembered");
+        // None of these makes it longer.
+        for left in (1..10).rev() {
+            place.advance(SECOND);
+            let refused = ask().await;
+            assert_eq!((refused.retry_after(), refused.is_penalty()), (Some(left * SECOND), true), "{}", place.name);
+            assert_eq!(refused.outcomes()[0].remaining(), 0, "the bucket is full by now");
+            assert_eq!(refused.outcomes()[0].more_after(), Some(left * SECOND));
+        }
+        place.advance(SECOND - MICRO);
+        let refused = ask().await;
+        assert_eq!((refused.retry_after(), refused.is_penalty()), (Some(MICRO), true), "{}", place.name);
+        place.advance(MICRO);
+        let allowed = ask().await;
+        assert!(allowed.is_allowed() && !allowed.is_penalty() && !allowed.outcomes()[0].is_penalty());
+        assert_eq!(allowed.outcomes()[0].reset_after(), 10 * SECOND);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn strikes_count_together_within_a_span_that_begins_with_the_first() {
+    everywhere(async |place| {
+        let one = One::spent(place, Penalty::after(3, MINUTE).locked_out_for(SECOND)).await;
+        one.strike().await;
+        place.advance(30 * SECOND);
+        one.strike().await;
+        // The span is over: this is the first of another, though the second is but 30 seconds old.
+        place.advance(30 * SECOND);
+        one.strike().await;
+        place.advance(MINUTE - MICRO);
+        one.strike().await;
+        one.begin(SECOND).await;
+        // Those before it are forgotten.
+        one.strike().await;
+        one.strike().await;
+        one.begin(SECOND).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn each_refusal_is_twice_as_long_up_to_the_longest() {
+    everywhere(async |place| {
+        let (told, tell) = teller();
+        let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(5 * SECOND);
+        let mut one = One::spent(place, penalty).await;
+        one.limiter = one.limiter.observe(tell);
+        for seconds in [1, 2, 4, 5, 5, 5] {
+            one.begin(seconds * SECOND).await;
+        }
+        assert_eq!(*told.lock().unwrap(), ["one 1 1s", "one 2 2s", "one 3 4s", "one 4 5s", "one 5 5s", "one 6 5s"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_level_is_remembered_for_as_long_as_the_refusal_was() {
+    everywhere(async |place| {
+        let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE);
+        let one = One::spent(place, penalty).await;
+        one.begin(SECOND).await;
+        place.advance(SECOND - MICRO);
+        one.begin(2 * SECOND).await;
+        place.advance(2 * SECOND - MICRO);
+        one.begin(4 * SECOND).await;
+        place.advance(4 * SECOND);
+        one.begin(SECOND).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn how_long_it_is_remembered_is_for_choice() {
+    everywhere(async |place| {
+        let penalty =
+            Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE).remembered_for(10 * SECOND);
+        let one = One::spent(place, penalty).await;
+        one.strike().await;
+        one.begin(SECOND).await;
+        place.advance(9 * SECOND);
+        // The strike is of before, the refusal begins while the level is remembered, by a µs.
+        one.strike().await;
+        place.advance(SECOND - MICRO);
+        one.begin(2 * SECOND).await;
+        place.advance(9 * SECOND);
+        one.strike().await;
+        place.advance(SECOND);
+        one.begin(SECOND).await;
+    })
+    .await;
+}
+
+/// Strikes that count for longer than the level is known, and the other way round.
+#[tokio::test]
+async fn strikes_and_level_are_forgotten_each_at_its_time() {
+    everywhere(async |place| {
+        // After how long since the refusal's end another strike comes than the first, and what it begins.
+        for (within, kept, then, begins) in [
+            (10, 60, 10 * SECOND - MICRO, Some(2)),
+            (10, 60, 10 * SECOND, None),
+            (60, 10, 10 * SECOND - MICRO, Some(2)),
+            (60, 10, 10 * SECOND, Some(1)),
+            (60, 10, 60 * SECOND, None),
+            (10, 10, 10 * SECOND - MICRO, Some(2)),
+            (10, 10, 10 * SECOND, None),
+        ] {
+            let penalty = Penalty::after(2, within * SECOND).locked_out_for(SECOND).doubling_up_to(MINUTE);
+            let one = One::spent(place, penalty.remembered_for(kept * SECOND)).await;
+            one.strike().await;
+            one.begin(SECOND).await;
+            one.strike().await;
+            place.advance(then);
+            match begins {
+                Some(seconds) => one.begin(seconds * SECOND).await,
+                None => one.strike().await,
+            }
+            one.limiter.reset("key").await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_told_of_a_reset_is_when_all_is_forgotten() {
+    everywhere(async |place| {
+        let penalty = Penalty::after(2, 10 * MINUTE).locked_out_for(SECOND).remembered_for(MINUTE);
+        let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]);
+        let reset_after = async || limiter.peek("key", 0).await.unwrap().outcomes()[0].reset_after();
+        assert_eq!(reset_after().await, Duration::ZERO);
+        let _ = limiter.acquire("key", 1).await.unwrap();
+        assert_eq!(reset_after().await, SECOND);
+        let _ = limiter.acquire("key", 1).await.unwrap();
+        assert_eq!(reset_after().await, 10 * MINUTE, "{}", place.name);
+        let _ = limiter.acquire("key", 1).await.unwrap();
+        assert_eq!(reset_after().await, SECOND + MINUTE, "{}", place.name);
+        place.advance(SECOND + MINUTE - MICRO);
+        assert_eq!(reset_after().await, MICRO);
+        place.advance(MICRO);
+        assert_eq!(reset_after().await, Duration::ZERO, "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn only_what_this_limit_denies_is_a_strike() {
+    everywhere(async |place| {
+        let (told, tell) = teller();
+        let penalty = Penalty::after(2, MINUTE).locked_out_for(MINUTE);
+        let limiter = place.limiter([
+            Limit::new("small", FixedWindow::new(1, DAY)),
+            Limit::new("large", FixedWindow::new(5, DAY)).penalty(penalty),
+        ]);
+        let limiter = limiter.observe(tell);
+        let ask = async |cost| limiter.acquire_each("key", &[1, cost]).await.unwrap();
+        assert!(ask(1).await.is_allowed());
+        for _ in 0..4 {
+            // The small one denies; the large one would not, or costs nothing.
+            assert!(!ask(1).await.is_penalty() && !ask(0).await.is_penalty());
+        }
+        // A peek is none either, nor one of what costs nothing.
+        for _ in 0..4 {
+            assert!(!limiter.peek("key", 9).await.unwrap().is_allowed());
+        }
+        assert!(!limiter.peek("key", 0).await.unwrap().outcomes()[1].is_penalty(), "{}", place.name);
+        // A cost over the capacity is, though no wait can help.
+        assert_eq!(ask(6).await.retry_after(), None);
+        let second = ask(6).await;
+        assert_eq!((second.retry_after(), second.is_penalty()), (None, true), "{}", place.name);
+        assert_eq!(*told.lock().unwrap(), ["large 1 60s"]);
+        assert_eq!(ask(1).await.outcomes()[1].verdict(), Verdict::Deny { retry_after: Some(MINUTE) });
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_is_refused_takes_nothing_from_other_limits() {
+    everywhere(async |place| {
+        let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
+        let limiter = place.limiter([
+            Limit::new("large", FixedWindow::new(100, DAY)),
+            Limit::new("strict", TokenBucket::new(1, 1, SECOND)).penalty(penalty),
+            Limit::new("log", SlidingLog::new(100, DAY)),
+        ]);
+        let left = async || {
+            let outcomes = limiter.peek("key", 0).await.unwrap();
+            outcomes.outcomes().iter().map(|outcome| outcome.remaining()).collect::<Vec<_>>()
+        };
+        assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+        assert_eq!(left().await, [99, 0, 99]);
+        assert!(limiter.acquire("key", 1).await.unwrap().is_penalty());
+        place.advance(2 * SECOND);
+        for _ in 0..3 {
+            let refused = limiter.acquire("key", 1).await.unwrap();
+            assert_eq!(refused.retry_after(), Some(58 * SECOND), "{}", place.name);
+            let says: Vec<_> = refused.outcomes().iter().map(|outcome| outcome.verdict().is_allowed()).collect();
+            assert_eq!(says, [true, false, true]);
+        }
+        assert_eq!(left().await, [99, 0, 99], "{}", place.name);
+        // What it has room for of others alone is theirs to decide; and what costs nothing is allowed.
+        assert!(limiter.acquire_each("key", &[1, 0, 1]).await.unwrap().is_allowed());
+        assert_eq!(left().await, [98, 0, 98], "{}", place.name);
+        place.advance(58 * SECOND);
+        assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+        assert_eq!(left().await, [97, 0, 97]);
+    })
+    .await;
+}
+
+/// Another key, and another limit, have nothing to do with it.
+#[tokio::test]
+async fn it_is_of_one_key_under_one_limit() {
+    everywhere(async |place| {
+        let limit = |name| Limit::new(name, FixedWindow::new(1, DAY)).penalty(Penalty::after(1, MINUTE));
+        let [one, other] = ["one", "other"].map(|name| place.limiter([limit(name)]));
+        for _ in 0..2 {
+            let _ = one.acquire("key", 1).await.unwrap();
+        }
+        assert!(one.acquire("key", 1).await.unwrap().is_penalty());
+        assert!(one.acquire("another", 1).await.unwrap().is_allowed());
+        assert!(other.acquire("key", 1).await.unwrap().is_allowed());
+        assert!(!other.acquire("key", 0).await.unwrap().outcomes()[0].is_penalty(), "{}", place.name);
+        assert!(place.limiter([limit("one")]).acquire("key", 1).await.unwrap().is_penalty(), "a twin shares it");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_longer_wait_counts_where_the_limit_says_one() {
+    everywhere(async |place| {
+        let one = One::spent(place, Penalty::after(1, MINUTE).locked_out_for(MINUTE)).await;
+        let begun = one.ask().await;
+        assert!(begun.is_penalty());
+        assert_eq!((begun.retry_after(), begun.outcomes()[0].more_after()), (Some(DAY), Some(DAY)));
+        place.advance(DAY - SECOND);
+        // The limit is nearer than the refusal that begins now.
+        let begun = one.ask().await;
+        assert_eq!(begun.retry_after(), Some(MINUTE), "{}", place.name);
+        place.advance(MINUTE - MICRO);
+        assert!(!one.ask().await.is_allowed());
+        place.advance(MICRO);
+        assert!(one.ask().await.is_allowed(), "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reset_forgets_it_and_a_refund_does_not() {
+    everywhere(async |place| {
+        let limiter = place.limiter([Limit::new("one", FixedWindow::new(1, DAY))
+            .penalty(Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE))]);
+        let ask = async || limiter.acquire("key", 1).await.unwrap();
+        let receipt = ask().await.into_receipt();
+        assert!(!ask().await.is_penalty());
+        assert!(ask().await.is_penalty());
+        limiter.refund(receipt).await.unwrap();
+        assert!(ask().await.is_penalty(), "{}", place.name);
+        limiter.reset("key").await.unwrap();
+        assert!(ask().await.is_allowed(), "{}", place.name);
+        // Strikes and level too.
+        assert!(!ask().await.is_penalty());
+        limiter.reset("key").await.unwrap();
+        assert!(ask().await.is_allowed());
+        assert!(!ask().await.is_penalty(), "{}", place.name);
+        assert_eq!(ask().await.retry_after(), Some(DAY));
+        place.advance(DAY - SECOND);
+        let outcome = limiter.peek("key", 0).await.unwrap();
+        assert_eq!(outcome.outcomes()[0].reset_after(), SECOND, "the level was forgotten: it would be longer");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_limit_in_the_shadow_has_none() {
+    everywhere(async |place| {
+        let (told, tell) = teller();
+        let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(1, MINUTE));
+        for limiter in [place.limiter([limit.clone().shadow()]), place.limiter([limit]).shadow()] {
+            let limiter = limiter.observe(tell.clone());
+            for _ in 0..5 {
+                let decision = limiter.acquire("key", 1).await.unwrap();
+                assert!(decision.is_allowed() && !decision.outcomes()[0].is_penalty(), "{}", place.name);
+            }
+        }
+        assert!(told.lock().unwrap().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn soft_limits_and_queues_have_them_too() {
+    everywhere(async |place| {
+        let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
+        let soft = place.limiter([Limit::new("soft", FixedWindow::new(2, DAY)).soft(50).penalty(penalty)]);
+        for _ in 0..3 {
+            assert!(soft.acquire("key", 1).await.unwrap().is_allowed(), "overage is room");
+        }
+        assert!(soft.acquire("key", 1).await.unwrap().is_penalty(), "{}", place.name);
+        let queue = place.limiter([Limit::new("queue", LeakyBucketQueue::new(1, 1, SECOND)).penalty(penalty)]);
+        for delay in [0, 1] {
+            assert_eq!(queue.acquire("key", 1).await.unwrap().delay(), delay * SECOND);
+        }
+        assert_eq!(queue.acquire("key", 1).await.unwrap().retry_after(), Some(MINUTE), "{}", place.name);
+        place.advance(MINUTE);
+        assert_eq!(queue.acquire("key", 1).await.unwrap().delay(), Duration::ZERO);
+    })
+    .await;
+}
+
+/// A clock that steps back shortens none, and nothing panics.
+#[tokio::test]
+async fn a_clock_that_steps_back_shortens_nothing() {
+    everywhere(async |place| {
+        let one = One::spent(place, Penalty::after(2, MINUTE).locked_out_for(MINUTE)).await;
+        place.advance(10 * MINUTE);
+        let at = place.now();
+        one.strike().await;
+        place.set(at - 5 * 60_000_000);
+        let begun = one.ask().await;
+        assert!(begun.is_penalty(), "the span was not over");
+        place.set(at - 6 * 60_000_000);
+        let refused = one.limiter.peek("key", 1).await.unwrap();
+        assert!(refused.is_penalty(), "{}", place.name);
+        place.set(0);
+        assert!(one.ask().await.is_penalty());
+        place.set(at - 4 * 60_000_000 - 1);
+        assert!(one.is_refused().await);
+        place.set(at - 4 * 60_000_000);
+        assert!(!one.is_refused().await, "{}", place.name);
+    })
+    .await;
+}
+
+/// Who waits is not denied.
+#[tokio::test]
+async fn waiting_is_no_strike() {
+    everywhere(async |place| {
+        let one = One::spent(place, Penalty::after(1, MINUTE)).await;
+        for _ in 0..3 {
+            assert!(one.limiter.wait_at_most("key", 1, SECOND).await.is_err());
+        }
+        assert!(!one.is_refused().await, "{}", place.name);
+        assert!(one.ask().await.is_penalty());
+    })
+    .await;
+}
+
+#[test]
+fn what_can_not_be_meant_is_refused() {
+    let error = |penalty: Result<Penalty, ConfigError>| penalty.unwrap_err().to_string();
+    assert_eq!(
+        error(Penalty::try_after(0, MINUTE)),
+        "a penalty comes after 0 denials: use 1 to 1,000, or leave it out"
+    );
+    assert!(Penalty::try_after(1_000, MINUTE).is_ok());
+    assert!(error(Penalty::try_after(1_001, MINUTE)).starts_with("a penalty comes after 1001 denials"));
+    assert_eq!(error(Penalty::try_after(1, Duration::ZERO)), "a penalty's span is 0: use at least 1 µs");
+    let penalty = Penalty::after(1, MINUTE);
+    assert_eq!(error(penalty.try_refused_for(367 * DAY)), "a refusal 31708800s is longer than 366 days: shorten it");
+    assert!(error(penalty.try_doubling_up_to(Duration::from_nanos(1))).contains("whole number of microseconds"));
+    assert!(error(penalty.try_remembered_for(Duration::ZERO)).starts_with("how long a refusal is remembered is 0"));
+    assert_eq!(
+        error(penalty.try_doubling_up_to(SECOND)),
+        "a penalty refuses for 60s at first and doubles that up to 1s, which is shorter: lengthen that, or shorten \
+         the first"
+    );
+    assert!(penalty.doubling_up_to(MINUTE).try_refused_for(MINUTE + MICRO).is_err());
+}
+
+#[test]
+#[should_panic(expected = "a penalty comes after 0 denials: use 1 to 1,000")]
+fn a_penalty_after_nothing_panics() {
+    let _ = Penalty::after(0, MINUTE);
+}
+
+/// In a constant, too.
+const _: Penalty = Penalty::after(5, MINUTE).locked_out_for(SECOND).doubling_up_to(DAY).remembered_for(DAY);

@@ -1,0 +1,54 @@
+//! While a store fails, this process keeps penalties of its own.
+
+use tokio::time::advance;
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
+use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, OnStoreError, Penalty, Share, Store, StoreError};
+
+use crate::penalties::place::{DAY, MICRO, MINUTE, SECOND, teller};
+
+/// A store that decides nothing.
+#[derive(Debug)]
+struct Broken;
+
+impl Store for Broken {
+    fn hasher(&self) -> KeyHasher {
+        KeyHasher::with_secret([0; 16])
+    }
+
+    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Err(StoreError::new("broken")))
+    }
+
+    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Err(StoreError::new("broken")))
+    }
+
+    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
+        StoreFuture::ready(Err(StoreError::new("broken")))
+    }
+
+    fn reset(&self, _: &[(&std::sync::Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        StoreFuture::ready(Err(StoreError::new("broken")))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn penalties_are_kept_locally() {
+    let (told, tell) = teller();
+    let limit = Limit::new("one", FixedWindow::new(4, DAY)).penalty(Penalty::after(2, MINUTE).locked_out_for(MINUTE));
+    let limiter =
+        Limiter::new([limit]).store(Broken).observe(tell).on_store_error(OnStoreError::DecideLocally(Share::one_of(4)));
+    let ask = async || limiter.acquire("key", 1).await.unwrap();
+    assert!(ask().await.is_allowed());
+    assert!(!ask().await.is_penalty());
+    let refused = ask().await;
+    assert!(refused.is_penalty(), "{refused:?}");
+    assert_eq!(*told.lock().unwrap(), ["one 1 60s"]);
+    advance(MINUTE - MICRO).await;
+    assert!(ask().await.is_penalty());
+    advance(MICRO + SECOND).await;
+    assert!(!ask().await.is_penalty());
+    // The store can't be told; what this process knows is forgotten all the same.
+    assert!(limiter.reset("key").await.is_err());
+    assert!(ask().await.is_allowed());
+}

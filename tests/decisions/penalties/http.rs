@@ -1,0 +1,150 @@
+//! Through HTTP, as clients and handlers see it.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::{get, post};
+use http::{Request, StatusCode, Version};
+use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, Penalty, Permit, RateLimitLayer, Reset, TokenBucket, key};
+
+use crate::penalties::place::{DAY, MINUTE, Place, SECOND, Told, everywhere, teller};
+use support::answer::{Answer, ask};
+
+fn layer(place: &Place, limits: impl IntoIterator<Item = Limit>) -> (RateLimitLayer, Told) {
+    let (told, tell) = teller();
+    (RateLimitLayer::new(limits).store(place.store.clone()).deadline(30 * SECOND).observe(tell), told)
+}
+
+fn request(path: &str) -> Request<Body> {
+    Request::get(path).header("x-user", "ann").body(Body::empty()).unwrap()
+}
+
+async fn visit(app: &Router, path: &str) -> Answer {
+    ask(app, request(path)).await
+}
+
+fn told(told: &Told) -> Vec<String> {
+    std::mem::take(&mut *told.lock().unwrap())
+}
+
+#[tokio::test]
+async fn clients_are_told_how_long_they_are_refused() {
+    everywhere(async |place| {
+        let penalty = Penalty::after(2, MINUTE).locked_out_for(90 * SECOND).doubling_up_to(DAY);
+        let limit = Limit::new("burst", TokenBucket::new(1, 1, SECOND)).by(key::header("x-user")).penalty(penalty);
+        let (limits, events) = layer(place, [limit]);
+        let limits = limits.headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)]);
+        let app = Router::new().route("/", get(async || "hello")).layer(limits);
+        assert_eq!(visit(&app, "/").await.status, 200);
+        assert_eq!(visit(&app, "/").await.header("retry-after"), Some("1"));
+        let refused = visit(&app, "/").await;
+        assert_eq!((refused.status, refused.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("90")));
+        assert_eq!(refused.body, "Too many requests: try again in 1 minute 30 seconds.\n");
+        assert_eq!(refused.header("ratelimit"), Some("\"burst\";r=0;t=90"), "{}", place.name);
+        assert_eq!(refused.header("x-ratelimit-reset"), Some("180"));
+        assert_eq!(refused.header("cache-control"), Some("no-store"));
+        assert_eq!(told(&events), ["burst 1 90s"]);
+        place.advance(89 * SECOND);
+        assert_eq!(visit(&app, "/").await.header("retry-after"), Some("1"), "{}", place.name);
+        place.advance(SECOND);
+        assert_eq!(visit(&app, "/").await.status, 200, "{}", place.name);
+        assert!(told(&events).is_empty());
+        for _ in 0..2 {
+            assert_eq!(visit(&app, "/").await.status, 429);
+        }
+        assert_eq!(told(&events), ["burst 2 180s"], "{}", place.name);
+        let mut other = request("/");
+        other.headers_mut().insert("x-user", "bob".parse().unwrap());
+        assert_eq!(ask(&app, other).await.status, 200, "another key has nothing to do with it");
+    })
+    .await;
+}
+
+/// The router's layer charges 1, the route's the difference; and if that is denied, the whole is asked for.
+#[tokio::test]
+async fn a_request_that_is_charged_in_steps_is_one_strike() {
+    everywhere(async |place| {
+        let limit = Limit::new("daily", FixedWindow::new(5, DAY)).penalty(Penalty::after(3, DAY));
+        let (limits, events) = layer(place, [limit]);
+        let expensive = get(async || "expensive").route_layer(limits.cost(3));
+        let app = Router::new().route("/", get(async || "")).route("/expensive", expensive).layer(limits);
+        assert_eq!(visit(&app, "/expensive").await.status, 200);
+        for _ in 0..2 {
+            assert_eq!(visit(&app, "/expensive").await.status, 429);
+            assert!(told(&events).is_empty(), "{}", place.name);
+        }
+        assert_eq!(visit(&app, "/").await.status, 200, "what was charged came back");
+        assert_eq!(visit(&app, "/expensive").await.status, 429);
+        assert_eq!(told(&events), ["daily 1 86400s"], "{}", place.name);
+        assert_eq!(visit(&app, "/").await.status, 429, "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_handlers_charges_count_settling_does_not_and_a_reset_forgets() {
+    everywhere(async |place| {
+        let limit = Limit::new("tokens", FixedWindow::new(10, DAY)).by(key::header("x-user"));
+        let (limits, events) = layer(place, [limit.penalty(Penalty::after(2, DAY))]);
+        let settle = get(async |permit: Permit| {
+            let mut shortfall = 0;
+            for _ in 0..4 {
+                shortfall = permit.settle(100).await.unwrap().shortfall;
+            }
+            shortfall.to_string()
+        });
+        let charge = get(async |permit: Permit| permit.charge(100).await.unwrap().is_penalty().to_string());
+        let reset = get(async |permit: Permit| permit.reset().await.unwrap());
+        let app = Router::new().route("/settle", settle).route("/charge", charge).route("/reset", reset);
+        // Forgets where a limit that costs nothing lets it in.
+        let app = app.layer(limits.permits().cost_by(|head| u64::from(head.uri.path() != "/reset")));
+        assert_eq!(visit(&app, "/settle").await.body, "90");
+        assert!(told(&events).is_empty(), "{}: settling is no strike", place.name);
+        assert_eq!(visit(&app, "/reset").await.status, 200);
+        assert_eq!(visit(&app, "/charge").await.body, "false");
+        assert!(told(&events).is_empty());
+        assert_eq!(visit(&app, "/charge").await.body, "true", "{}", place.name);
+        assert_eq!(told(&events), ["tokens 1 86400s"]);
+        assert_eq!(visit(&app, "/charge").await.status, 429);
+        assert_eq!(visit(&app, "/reset").await.status, 200);
+        assert_eq!(visit(&app, "/charge").await.status, 200, "{}", place.name);
+    })
+    .await;
+}
+
+/// Of failed logins only: what a response gives back is no strike, and no way out.
+#[tokio::test]
+async fn what_a_response_gives_back_changes_nothing_of_it() {
+    everywhere(async |place| {
+        let limit = Limit::new("logins", FixedWindow::new(2, DAY)).by(key::header("x-user"));
+        let limit = limit.count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+        let (limits, events) = layer(place, [limit.penalty(Penalty::after(2, DAY))]);
+        let app = Router::new()
+            .route("/good", get(async || "hello"))
+            .route("/bad", get(async || StatusCode::UNAUTHORIZED))
+            .layer(limits);
+        assert_eq!(visit(&app, "/bad").await.status, 401);
+        assert_eq!(visit(&app, "/bad").await.status, 401);
+        assert_eq!(visit(&app, "/bad").await.status, 429);
+        assert!(told(&events).is_empty());
+        assert_eq!(visit(&app, "/good").await.status, 429);
+        assert_eq!(told(&events), ["logins 1 86400s"], "{}", place.name);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn grpc_clients_are_pushed_back_to_its_end() {
+    everywhere(async |place| {
+        let limit = Limit::new("one", TokenBucket::new(1, 1, SECOND)).penalty(Penalty::after(1, MINUTE));
+        let app = Router::new().route("/", post(async || "hello")).layer(layer(place, [limit]).0);
+        let call = || {
+            let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+            call.body(Body::empty()).unwrap()
+        };
+        assert_eq!(ask(&app, call()).await.header("grpc-status"), None);
+        let refused = ask(&app, call()).await;
+        assert_eq!(refused.header("grpc-status"), Some("8"));
+        assert_eq!(refused.header("grpc-retry-pushback-ms"), Some("60000"), "{}", place.name);
+    })
+    .await;
+}

@@ -1,0 +1,120 @@
+//! A store, and the clock that it goes by.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tower_ratelimit::{
+    Clock, Decision, Event, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, RedisConfig, Store,
+    Timestamp,
+};
+
+use support::limits::Patient;
+use support::redis_server::RedisServer;
+
+/// Midnight of some day, so that windows have just begun.
+pub(crate) const START: u64 = 1_767_225_600_000_000;
+pub(crate) const MICRO: Duration = Duration::from_micros(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+
+pub(crate) struct Place {
+    pub(crate) name: &'static str,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: ManualClock,
+    _server: Option<RedisServer>,
+}
+
+/// Runs a test in memory and on Redis.
+pub(crate) async fn everywhere(test: impl AsyncFn(&Place)) {
+    test(&Place::in_memory()).await;
+    test(&Place::on_redis().await).await;
+}
+
+/// What was told: `limit level span`.
+pub(crate) type Told = Arc<Mutex<Vec<String>>>;
+
+/// Notes what is told of penalties.
+pub(crate) fn teller() -> (Told, impl Fn(&Event<'_>) + Clone + Send + Sync + 'static) {
+    let told = Told::default();
+    let noted = told.clone();
+    let tell = move |event: &Event<'_>| {
+        if let Event::PenaltyBegan { limit, level, span, .. } = event {
+            noted.lock().unwrap().push(format!("{limit} {level} {span:?}"));
+        }
+    };
+    (told, tell)
+}
+
+impl Place {
+    pub(crate) fn in_memory() -> Self {
+        let clock = ManualClock::new(Timestamp::from_micros(START));
+        let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+        Self { name: "memory", store, clock, _server: None }
+    }
+
+    pub(crate) async fn on_redis() -> Self {
+        let server = RedisServer::start();
+        let clock = ManualClock::new(Timestamp::from_micros(START));
+        let store = RedisConfig::node(server.url()).patient().connect().await.unwrap().clock(clock.clone());
+        Self { name: "redis", store: Arc::new(store), clock, _server: Some(server) }
+    }
+
+    pub(crate) fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
+        let limiter = Limiter::new(limits).store(self.store.clone());
+        limiter.patient()
+    }
+
+    pub(crate) fn advance(&self, span: Duration) {
+        self.clock.advance(span);
+    }
+
+    pub(crate) fn set(&self, micros: u64) {
+        self.clock.set(Timestamp::from_micros(micros));
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.now().as_micros()
+    }
+}
+
+/// One token a day, and one key.
+pub(crate) struct One<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) limiter: Limiter,
+}
+
+impl<'a> One<'a> {
+    /// A limit whose one token is taken: whatever is asked is denied until the day is over.
+    pub(crate) async fn spent(place: &'a Place, penalty: Penalty) -> Self {
+        let limiter = place.limiter([Limit::new("one", FixedWindow::new(1, DAY)).penalty(penalty)]);
+        assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
+        Self { place, limiter }
+    }
+
+    pub(crate) async fn ask(&self) -> Decision {
+        self.limiter.acquire("key", 1).await.unwrap()
+    }
+
+    /// Whether the key is refused, by a peek.
+    pub(crate) async fn is_refused(&self) -> bool {
+        self.limiter.peek("key", 0).await.unwrap().outcomes()[0].is_penalty()
+    }
+
+    /// A denial that is not, and begins no, refusal.
+    pub(crate) async fn strike(&self) {
+        let decision = self.ask().await;
+        assert!(!decision.is_allowed() && !decision.is_penalty(), "{}", self.place.name);
+    }
+
+    /// A denial that begins a refusal, for so long.
+    pub(crate) async fn begin(&self, span: Duration) {
+        let decision = self.ask().await;
+        assert!(!decision.is_allowed() && decision.is_penalty(), "{}", self.place.name);
+        assert!(self.is_refused().await, "{}", self.place.name);
+        self.place.advance(span - MICRO);
+        assert!(self.is_refused().await, "{}: not for {span:?}", self.place.name);
+        self.place.advance(MICRO);
+        assert!(!self.is_refused().await, "{}: for longer than {span:?}", self.place.name);
+    }
+}

@@ -1,0 +1,198 @@
+//! What it takes of Redis.
+
+use std::time::Duration;
+
+use deadpool_redis::redis::cmd;
+use tower_ratelimit::{CircuitBreaker, FixedWindow, Limit, Limiter, Penalty, RedisConfig, RedisStore, TokenBucket};
+
+use crate::penalties::place::{DAY, MINUTE, SECOND};
+use support::limits::Patient;
+use support::redis_server::RedisServer;
+
+async fn store(server: &RedisServer) -> RedisStore {
+    RedisConfig::node(server.url()).patient().connect().await.unwrap()
+}
+
+fn limiter(store: RedisStore, limit: Limit) -> Limiter {
+    Limiter::new([limit]).store(store).patient()
+}
+
+fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats: String = server.ask(cmd("INFO").arg("commandstats"));
+    let calls = stats.split(&format!("cmdstat_{command}:calls=")).nth(1).and_then(|calls| calls.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+fn one(penalty: Penalty) -> Limit {
+    Limit::new("one", FixedWindow::new(1, 366 * DAY)).penalty(penalty)
+}
+
+/// Each denial reaches Redis until the key is refused; then none does, as long as it is known here.
+#[tokio::test]
+async fn denials_are_counted_until_the_refusal_which_is_remembered() {
+    let server = RedisServer::start();
+    let store = store(&server).await.remember_denials(Duration::from_secs(600));
+    let limiter = limiter(store, one(Penalty::after(5, DAY).locked_out_for(DAY)));
+    let ask = async || limiter.acquire("key", 1).await.unwrap();
+    let before = calls(&server, "evalsha");
+    assert!(ask().await.is_allowed());
+    for _ in 0..4 {
+        assert!(!ask().await.is_penalty());
+    }
+    assert!(ask().await.is_penalty());
+    assert_eq!(calls(&server, "evalsha") - before, 6, "one round trip for each");
+    for _ in 0..100 {
+        assert!(ask().await.is_penalty());
+    }
+    let after = calls(&server, "evalsha") - before;
+    assert_eq!(after, 7, "the first that is refused is remembered");
+    limiter.reset("key").await.unwrap();
+    assert!(ask().await.is_allowed(), "what this process resets counts at once");
+}
+
+/// Its end is exact, whoever tells it: Redis' clock goes on while it is remembered.
+#[tokio::test]
+async fn a_remembered_refusal_ends_when_it_ends() {
+    let server = RedisServer::start();
+    let store = store(&server).await.remember_denials(Duration::from_secs(600));
+    let limit = Limit::new("bucket", TokenBucket::new(1, 1, Duration::from_millis(10)));
+    let limiter = limiter(store, limit.penalty(Penalty::after(1, SECOND).locked_out_for(Duration::from_secs(3))));
+    let ask = async || limiter.acquire("key", 1).await.unwrap();
+    while !ask().await.is_penalty() {}
+    let mut told = 0;
+    // By its own word, it is allowed after the wait, however often it was asked meanwhile.
+    loop {
+        let decision = ask().await;
+        let wait = decision.retry_after().expect("the refusal goes on");
+        assert!(wait <= Duration::from_secs(3), "{wait:?}");
+        told += 1;
+        if told > 50 {
+            tokio::time::sleep(wait).await;
+            assert!(ask().await.is_allowed());
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn processes_count_together() {
+    let server = RedisServer::start();
+    let limit = one(Penalty::after(4, DAY).locked_out_for(DAY));
+    let limiters = [limiter(store(&server).await, limit.clone()), limiter(store(&server).await, limit)];
+    assert!(limiters[0].acquire("key", 1).await.unwrap().is_allowed());
+    for n in 0..3 {
+        assert!(!limiters[n % 2].acquire("key", 1).await.unwrap().is_penalty());
+    }
+    assert!(limiters[1].acquire("key", 1).await.unwrap().is_penalty());
+    for limiter in limiters {
+        assert!(limiter.acquire("key", 1).await.unwrap().is_penalty());
+    }
+}
+
+/// At once, from many tasks: each strike counts, and one request begins the refusal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_at_once_one_begins_it() {
+    let server = RedisServer::start();
+    let began = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let noted = began.clone();
+    let limiter = limiter(store(&server).await, one(Penalty::after(20, DAY).locked_out_for(DAY)));
+    let limiter = limiter.observe(move |event| {
+        if let tower_ratelimit::Event::PenaltyBegan { .. } = event {
+            noted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..64 {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let decision = limiter.acquire("key", 1).await.unwrap();
+            (decision.is_allowed(), decision.is_penalty())
+        });
+    }
+    let answers = tasks.join_all().await;
+    let count = |wanted| answers.iter().filter(|answer| **answer == wanted).count();
+    assert_eq!((count((true, false)), count((false, false)), count((false, true))), (1, 19, 44));
+    assert_eq!(began.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+/// One key more with a penalty, and only once there is a strike; nothing more without.
+#[tokio::test]
+async fn a_limit_without_a_penalty_costs_nothing_more() {
+    let server = RedisServer::start();
+    let store = store(&server).await.remember_denials(Duration::ZERO);
+    let plain = limiter(store.clone(), Limit::new("plain", FixedWindow::new(1, 366 * DAY)));
+    let penalised = limiter(store, one(Penalty::after(5, MINUTE).locked_out_for(MINUTE)));
+    let keys = || server.ask::<Vec<String>>(cmd("KEYS").arg("*"));
+    let spent = async |limiter: &Limiter| {
+        let before = (calls(&server, "get"), calls(&server, "set"), calls(&server, "evalsha"));
+        for _ in 0..4 {
+            let _ = limiter.acquire("key", 1).await.unwrap();
+        }
+        let after = (calls(&server, "get"), calls(&server, "set"), calls(&server, "evalsha"));
+        (after.0 - before.0, after.1 - before.1, after.2 - before.2)
+    };
+    assert_eq!(spent(&plain).await, (4, 1, 4));
+    assert_eq!(keys().len(), 1);
+    assert_eq!(spent(&penalised).await, (8, 1 + 3, 4));
+    assert_eq!(keys().len(), 3);
+    let of_penalty: Vec<String> = keys().into_iter().filter(|key| key.ends_with(":p")).collect();
+    let [of_penalty] = of_penalty.as_slice() else { panic!("{of_penalty:?}") };
+    assert_eq!(server.ask::<usize>(cmd("STRLEN").arg(of_penalty)), 18);
+    let left: i64 = server.ask(cmd("PTTL").arg(of_penalty));
+    assert!((1..=60_000).contains(&left), "{left} ms, of strikes that count for a minute");
+    penalised.reset("key").await.unwrap();
+    assert_eq!(keys().len(), 1);
+}
+
+/// A key that holds something else is an error of its own request, and not of those that leave with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_not_be_read_keeps_nobody_else_from_being_decided() {
+    let server = RedisServer::start();
+    let store = store(&server).await.remember_denials(Duration::ZERO);
+    let limits =
+        || [one(Penalty::after(1, DAY)), Limit::new("two", FixedWindow::new(2, DAY)).penalty(Penalty::after(2, DAY))];
+    let limiter = Limiter::new(limits()).store(store).patient();
+    for _ in 0..2 {
+        let _ = limiter.acquire("broken", 1).await.unwrap();
+    }
+    let keys: Vec<String> = server.ask(cmd("KEYS").arg("*:one:*:p"));
+    server.ask::<()>(cmd("SET").arg(&keys[0]).arg("something else").arg("EX").arg(600));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..60 {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            match n % 3 {
+                0 => assert!(limiter.acquire("broken", 1).await.is_err()),
+                _ => assert!(limiter.acquire(n, 1).await.unwrap().is_allowed()),
+            }
+        });
+    }
+    tasks.join_all().await;
+}
+
+/// Where another limit denies, that is remembered while the one with the penalty has room; what this process
+/// takes from it counts at once, and the next denial is a strike.
+#[tokio::test]
+async fn another_limits_denials_are_remembered_and_hide_no_strike() {
+    let server = RedisServer::start();
+    let store = store(&server).await.remember_denials(Duration::from_secs(600));
+    let small = Limit::new("small", FixedWindow::new(1, 366 * DAY));
+    let large = Limit::new("large", FixedWindow::new(5, 366 * DAY)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
+    let alone = limiter(store.clone(), large.clone());
+    let limiter = Limiter::new([small, large]).store(store).deadline(Duration::from_secs(30));
+    let limiter = limiter.circuit_breaker(CircuitBreaker::off());
+    let ask = async |costs: [u64; 2]| limiter.acquire_each("key", &costs).await.unwrap();
+    assert!(ask([1, 1]).await.is_allowed());
+    let before = calls(&server, "evalsha");
+    for _ in 0..50 {
+        assert!(!ask([1, 1]).await.is_penalty());
+    }
+    assert_eq!(calls(&server, "evalsha") - before, 1, "a flood does not reach Redis");
+    assert!(alone.acquire("key", 4).await.unwrap().is_allowed());
+    assert!(ask([1, 1]).await.is_penalty(), "both deny now, and one is all that it takes");
+    let before = calls(&server, "evalsha");
+    for _ in 0..50 {
+        assert!(ask([1, 1]).await.is_penalty());
+    }
+    assert_eq!(calls(&server, "evalsha") - before, 1);
+}

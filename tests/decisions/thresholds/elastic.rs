@@ -1,0 +1,70 @@
+//! Overage that is there while the application has capacity to spare.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::Request;
+use tokio::sync::Semaphore;
+use tower_ratelimit::{FixedWindow, InFlight, Limit, Signal, SlidingLog};
+
+use crate::thresholds::{DAY, app, everywhere, send};
+use support::answer::ask;
+
+#[tokio::test]
+async fn overage_comes_and_goes() {
+    everywhere(async |place| {
+        let is_idle = Arc::new(AtomicBool::new(true));
+        let signal = is_idle.clone();
+        let limit = Limit::new("daily", SlidingLog::new(2, DAY)).elastic(150, move || signal.load(Ordering::Relaxed));
+        let (layer, told) = place.layer([limit]);
+        let app = app(layer);
+        let status = async || send(&app, "/", "").await.status.as_u16();
+        assert_eq!([status().await, status().await, status().await], [200, 200, 200], "{}", place.name);
+        is_idle.store(false, Ordering::Relaxed);
+        assert_eq!([status().await, status().await], [429, 429], "what was used counts on");
+        is_idle.store(true, Ordering::Relaxed);
+        assert_eq!([status().await, status().await, status().await], [200, 200, 429], "{}", place.name);
+        assert_eq!(told.lock().unwrap().len(), 3);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_in_flight_are_counted_until_they_are_answered_or_given_up() {
+    let in_flight = InFlight::below(2);
+    let gate = Arc::new(Semaphore::new(0));
+    let held = gate.clone();
+    let handler = get(async move || held.acquire().await.map(|permit| permit.forget()).map_err(|_| "closed"));
+    let layer = tower_ratelimit::RateLimitLayer::new([
+        Limit::new("daily", FixedWindow::new(1, DAY)).elastic(400, in_flight.clone())
+    ]);
+    let app: Router = Router::new().route("/", handler).layer(in_flight.clone()).layer(layer);
+    let request = || Request::get("/").body(Body::empty()).unwrap();
+    let go = || {
+        let app = app.clone();
+        tokio::spawn(async move { ask(&app, request()).await.status })
+    };
+    let count = async |expected| {
+        while in_flight.count() != expected {
+            tokio::task::yield_now().await;
+        }
+    };
+    let [first, second] = [go(), go()];
+    count(2).await;
+    assert!(!in_flight.has_spare());
+    assert_eq!(ask(&app, request()).await.status, 429, "two are in flight, and more than one was used");
+    second.abort();
+    count(1).await;
+    let third = go();
+    count(2).await;
+    gate.add_permits(2);
+    assert_eq!((first.await.unwrap(), third.await.unwrap()), (200.try_into().unwrap(), 200.try_into().unwrap()));
+    assert_eq!(in_flight.count(), 0);
+    let entered = in_flight.enter();
+    assert_eq!(in_flight.count(), 1);
+    drop(entered);
+    assert_eq!(in_flight.count(), 0);
+}

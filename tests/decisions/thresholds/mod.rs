@@ -1,0 +1,93 @@
+//! Soft, elastic and shadow limits, and other sizes for some requests: on every store, the same.
+#![allow(clippy::unwrap_used)]
+
+mod elastic;
+mod shadow;
+mod sizes;
+mod soft;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get;
+use http::Request;
+use support::patient::Patient;
+use support::redis_server::RedisServer;
+use tower_ratelimit::{
+    CircuitBreaker, Event, HeaderStyle, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store,
+    Timestamp,
+};
+
+use support::answer::{Answer, ask};
+
+/// Midnight of some day, so that windows have just begun.
+const START: u64 = 1_767_225_600_000_000;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A store, and the clock that it goes by.
+struct Place {
+    name: &'static str,
+    store: Arc<dyn Store>,
+    clock: ManualClock,
+}
+
+/// Runs a test in memory and on Redis.
+async fn everywhere(test: impl AsyncFn(&Place)) {
+    let clock = ManualClock::default();
+    clock.set(Timestamp::from_micros(START));
+    let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+    test(&Place { name: "memory", store, clock }).await;
+
+    let server = RedisServer::start();
+    let clock = ManualClock::default();
+    clock.set(Timestamp::from_micros(START));
+    let store = RedisConfig::node(server.url()).patient().connect().await.unwrap().clock(clock.clone());
+    test(&Place { name: "redis", store: Arc::new(store), clock }).await;
+}
+
+/// What was told of thresholds: `over` or `shadow`, and the limit.
+type Told = Arc<Mutex<Vec<String>>>;
+
+impl Place {
+    fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
+        let limiter = Limiter::new(limits).store(self.store.clone());
+        limiter.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+    }
+
+    fn layer(&self, limits: impl IntoIterator<Item = Limit>) -> (RateLimitLayer, Told) {
+        let told = Told::default();
+        let noted = told.clone();
+        let layer = RateLimitLayer::new(limits)
+            .store(self.store.clone())
+            .deadline(Duration::from_secs(30))
+            .headers([HeaderStyle::IETF, HeaderStyle::Overage])
+            .observe(move |event| {
+                let what = match event {
+                    Event::OverageUsed { limit, outcome, .. } => format!("over {limit} {}", outcome.remaining()),
+                    Event::ShadowDenied { limit, .. } => format!("shadow {limit}"),
+                    _ => return,
+                };
+                noted.lock().unwrap().push(what);
+            });
+        (layer, told)
+    }
+
+    fn advance(&self, span: Duration) {
+        self.clock.set(Timestamp::from_micros(self.clock_micros() + span.as_micros() as u64));
+    }
+
+    fn clock_micros(&self) -> u64 {
+        tower_ratelimit::Clock::now(&self.clock).as_micros()
+    }
+}
+
+fn app(layer: RateLimitLayer) -> Router {
+    let expensive = get(async || "expensive").route_layer(layer.cost(3));
+    Router::new().route("/", get(async || "cheap")).route("/expensive", expensive).layer(layer)
+}
+
+async fn send(app: &Router, path: &str, plan: &str) -> Answer {
+    ask(app, Request::get(path).header("x-plan", plan).body(Body::empty()).unwrap()).await
+}

@@ -1,0 +1,122 @@
+//! Permits while the store is gone.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Path;
+use axum::routing::get;
+use http::StatusCode;
+use tokio::sync::Mutex;
+use tower_ratelimit::{DecidedBy, FixedWindow, Limit, OnStoreError, Permit, RateLimitLayer, Share};
+
+use support::shop::{Shop, on_both, user_key, visit};
+
+on_both!(what_the_store_was_paid_comes_back_to_it);
+
+fn hundred() -> Limit {
+    Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
+}
+
+fn app(limits: RateLimitLayer) -> Router {
+    let handler = async |permit: Permit, Path(actual): Path<u64>| {
+        let by = permit.decision().decided_by();
+        let Ok(settled) = permit.settle(actual).await else { return Err(StatusCode::BAD_GATEWAY) };
+        Ok(format!("{by:?} {}", settled.shortfall))
+    };
+    Router::new().route("/{actual}", get(handler)).layer(limits.permits())
+}
+
+async fn what_the_store_was_paid_comes_back_to_it(shop: Shop) {
+    let app = app(shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10));
+    assert_eq!(visit(&app, "/4", "ann").await.body, "Store 0");
+    assert_eq!(shop.left(&hundred(), "ann").await, 96);
+}
+
+/// And what this process has decided, to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_decided_here_comes_back_here() {
+    let mut shop = Shop::on_redis().await;
+    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
+    let app = app(limits);
+    let server = shop.server.as_mut().expect("a server");
+    server.stop();
+    for (path, body, left) in [("/4", "Local 0", 96), ("/0", "Local 0", 96), ("/90", "Local 0", 6)] {
+        let answer = visit(&app, path, "ann").await;
+        assert_eq!((answer.body.as_str(), answer.remaining()), (body, left), "{path}");
+    }
+    assert!(visit(&app, "/1", "ann").await.is_refused());
+    server.start_again();
+    shop.comes_back(&hundred(), "ann", 100).await;
+}
+
+/// Even when the store is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_began_here_ends_here() {
+    let mut shop = Shop::on_redis().await;
+    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
+    shop.server.as_mut().expect("a server").stop();
+    let shop = Arc::new(Mutex::new(shop));
+    let kept = shop.clone();
+    let handler = async move |permit: Permit| {
+        let mut shop = shop.lock().await;
+        shop.server.as_mut().expect("a server").start_again();
+        shop.comes_back(&hundred(), "ann", 100).await;
+        let decision = permit.settle(30).await.expect("it is settled").decision;
+        assert_eq!((decision.decided_by(), decision.outcomes()[0].remaining()), (DecidedBy::Local, 70));
+    };
+    let app = Router::new().route("/", get(handler)).layer(limits.permits());
+    assert_eq!(visit(&app, "/", "ann").await.remaining(), 70);
+    assert_eq!(kept.lock().await.left(&hundred(), "ann").await, 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_charged_what_nobody_has_decided() {
+    let mut shop = Shop::on_redis().await;
+    let app = app(shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10));
+    shop.server.as_mut().expect("a server").stop();
+    for path in ["/4", "/1000"] {
+        let answer = visit(&app, path, "ann").await;
+        assert_eq!((answer.body, answer.status), (format!("{:?} 0", DecidedBy::Nobody), StatusCode::OK));
+    }
+}
+
+/// What goes on uncounted is not told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_has_decided_is_not_told() {
+    let shop = Shop::on_redis().await;
+    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits();
+    let server = Arc::new(std::sync::Mutex::new(shop.server));
+    let handler = async move |permit: Permit| {
+        let server = server.clone();
+        tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
+            .await
+            .expect("it stops");
+        let decision = permit.charge(1_000).await.expect("a decision");
+        assert_eq!((decision.is_allowed(), decision.decided_by()), (true, DecidedBy::Nobody));
+    };
+    let app = Router::new().route("/", get(handler)).layer(limits);
+    let answer = visit(&app, "/", "ann").await;
+    assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
+}
+
+/// Between the charge and the handler, the store goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_goes_meanwhile_gives_nothing_back() {
+    let shop = Shop::on_redis().await;
+    let limits = shop.limits([hundred()]).cost(10).permits();
+    let server = Arc::new(std::sync::Mutex::new(shop.server));
+    let stopped = server.clone();
+    let handler = async move |permit: Permit, Path(actual): Path<u64>| {
+        let server = stopped.clone();
+        tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
+            .await
+            .expect("it stops");
+        assert!(permit.settle(actual).await.is_err());
+        assert!(permit.reset().await.is_err());
+        // It may have been given back: it is not tried again.
+        assert!(permit.refund().await.is_ok());
+    };
+    let app = Router::new().route("/{actual}", get(handler)).layer(limits);
+    let answer = visit(&app, "/4", "ann").await;
+    assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
+}

@@ -1,0 +1,347 @@
+//! What handlers do with their permits.
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::routing::get;
+use http::{Request, StatusCode};
+use tower::{Layer, service_fn};
+use tower_ratelimit::{
+    DecidedBy, FixedWindow, Limit, OnMissingKey, Permit, RateLimitLayer, SlidingLog, SlidingWindowCounter, TokenBucket,
+};
+
+use support::answer::ask;
+use support::shop::{Shop, on_both, user_key, visit};
+
+on_both!(
+    a_batch_is_charged_once_it_is_parsed,
+    a_batch_that_is_denied_can_be_given_back,
+    tokens_are_settled,
+    settled_again_the_last_counts,
+    settled_by_many_it_is_settled_once,
+    a_good_login_forgets_failures,
+    what_was_forgotten_is_not_given_back,
+    given_back_twice_comes_back_once,
+    given_back_by_many_comes_back_once,
+    a_window_that_is_over_gets_nothing_back,
+    a_route_with_a_cost_is_settled,
+    each_limit_has_a_permit_of_its_own,
+    a_stream_is_settled_when_it_is_over,
+    a_handler_and_its_response_give_back_once,
+    who_is_not_counted_has_a_permit,
+);
+
+fn hundred() -> Limit {
+    Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
+}
+
+/// `/{n}` with `handle(permit, n)`.
+fn app<F, R>(limits: &RateLimitLayer, handle: impl Fn(Permit, u64) -> F + Clone + Send + Sync + 'static) -> Router
+where
+    F: Future<Output = R> + Send + 'static,
+    R: axum::response::IntoResponse + 'static,
+{
+    let handler = move |permit: Permit, Path(number): Path<u64>| handle(permit, number);
+    Router::new().route("/{number}", get(handler)).layer(limits.clone().permits())
+}
+
+async fn charge(permit: Permit, more: u64) -> StatusCode {
+    let decision = permit.charge(more).await.expect("a decision");
+    if decision.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }
+}
+
+async fn a_batch_is_charged_once_it_is_parsed(shop: Shop) {
+    let app = app(&shop.limits([hundred()]), charge);
+    // One, and what is charged more; a batch that has no room has cost one.
+    for (path, is_refused, left) in [("/49", false, 50), ("/60", true, 49), ("/48", false, 0)] {
+        let answer = visit(&app, path, "ann").await;
+        assert_eq!((answer.is_refused(), answer.remaining()), (is_refused, left), "{path}");
+        assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
+    }
+    assert!(visit(&app, "/0", "ann").await.is_refused());
+    assert_eq!(visit(&app, "/18446744073709551615", "bob").await.remaining(), 99);
+}
+
+async fn a_batch_that_is_denied_can_be_given_back(shop: Shop) {
+    let app = app(&shop.limits([hundred()]), async |permit, more| {
+        let status = charge(permit.clone(), more).await;
+        if status != StatusCode::OK {
+            permit.refund().await.expect("a refund");
+            assert_eq!(permit.decision().outcomes()[0].remaining(), 100);
+        }
+        status
+    });
+    let answer = visit(&app, "/100", "ann").await;
+    assert_eq!((answer.is_refused(), answer.remaining()), (true, 100));
+    assert_eq!(shop.left(&hundred(), "ann").await, 100);
+}
+
+fn tokens() -> Limit {
+    Limit::new("tokens", TokenBucket::per_day(1_000)).by(user_key())
+}
+
+fn requests() -> Limit {
+    Limit::new("requests", FixedWindow::per_day(100)).by(user_key())
+}
+
+async fn tokens_are_settled(shop: Shop) {
+    let limits = shop.limits([requests().cost(1), tokens()]).cost(100);
+    let app = app(&limits, async |permit, actual| {
+        let settled = permit.settle(actual).await.expect("it is settled");
+        assert!(settled.decision.is_allowed());
+        settled.shortfall.to_string()
+    });
+    let left = [("/30", "0", 970), ("/470", "0", 500), ("/100", "0", 400), ("/0", "0", 400), ("/950", "550", 0)];
+    for (requests_left, (path, shortfall, tokens_left)) in (95..100).rev().zip(left) {
+        let answer = visit(&app, path, "ann").await;
+        assert_eq!(answer.body, shortfall, "{path}");
+        assert_eq!(answer.remaining_of("tokens"), tokens_left, "{path}");
+        assert_eq!(answer.remaining_of("requests"), requests_left, "{path}");
+        assert_eq!(shop.left(&tokens(), "ann").await, tokens_left, "{path}");
+        assert_eq!(shop.left(&requests(), "ann").await, requests_left, "{path}");
+    }
+    assert!(visit(&app, "/1", "ann").await.is_refused());
+}
+
+async fn settled_again_the_last_counts(shop: Shop) {
+    let app = app(&shop.limits([tokens()]), async |permit: Permit, actual| {
+        for actual in [2 * actual, 0, 5 * actual, actual] {
+            permit.settle(actual).await.expect("it is settled");
+        }
+    });
+    for (path, left) in [("/100", 900), ("/1", 899), ("/0", 899)] {
+        assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
+        assert_eq!(shop.left(&tokens(), "ann").await, left, "{path}");
+    }
+}
+
+async fn settled_by_many_it_is_settled_once(shop: Shop) {
+    let app = app(&shop.limits([tokens()]), async |permit: Permit, actual| {
+        let many =
+            [(); 20].map(|()| permit.clone()).map(|permit| tokio::spawn(async move { permit.settle(actual).await }));
+        for one in many {
+            assert_eq!(one.await.expect("it is done").expect("it is settled").shortfall, 0);
+        }
+    });
+    for (path, left) in [("/20", 980), ("/3", 977), ("/40", 937)] {
+        assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
+        assert_eq!(shop.left(&tokens(), "ann").await, left, "{path}");
+    }
+}
+
+fn failures() -> Limit {
+    let failures = Limit::new("failed-logins", SlidingLog::per_day(5)).by(user_key());
+    failures.count_if(|response| response.status == StatusCode::UNAUTHORIZED)
+}
+
+async fn a_good_login_forgets_failures(shop: Shop) {
+    let limits = shop.limits([requests(), failures()]);
+    let app = app(&limits, async |permit, password| {
+        if password != 42 {
+            return StatusCode::UNAUTHORIZED;
+        }
+        let failures = permit.limit("failed-logins").expect("it applies");
+        failures.reset().await.expect("a reset");
+        let decision = failures.decision();
+        assert_eq!(decision.outcomes().len(), 1);
+        assert_eq!(decision.outcomes()[0].remaining(), 5);
+        StatusCode::OK
+    });
+    for round in 1..=3 {
+        for left in (1..5).rev() {
+            assert_eq!(visit(&app, "/1", "ann").await.remaining_of("failed-logins"), left);
+        }
+        let answer = visit(&app, "/42", "ann").await;
+        assert_eq!((answer.status, answer.remaining_of("failed-logins")), (StatusCode::OK, 5));
+        assert_eq!(shop.left(&failures(), "ann").await, 5);
+        assert_eq!(shop.left(&requests(), "ann").await, 100 - 5 * round);
+    }
+    for _ in 0..5 {
+        assert_eq!(visit(&app, "/1", "ann").await.status, StatusCode::UNAUTHORIZED);
+    }
+    assert!(visit(&app, "/42", "ann").await.is_refused());
+}
+
+/// It would be taken from what others were charged since.
+async fn what_was_forgotten_is_not_given_back(shop: Shop) {
+    let limits = shop.limits([hundred()]).cost(30);
+    let other = app(&limits, async |_, _| StatusCode::OK);
+    let app = app(&limits, move |permit: Permit, more| {
+        let other = other.clone();
+        async move {
+            assert!(permit.charge(more).await.expect("a decision").is_allowed());
+            permit.reset().await.expect("a reset");
+            assert!(permit.charge(more).await.expect("a decision").is_allowed());
+            permit.clone().reset().await.expect("a reset");
+            assert_eq!(visit(&other, "/0", "ann").await.remaining(), 70);
+            permit.refund().await.expect("a refund");
+        }
+    });
+    assert_eq!(visit(&app, "/20", "ann").await.status, StatusCode::OK);
+    assert_eq!(shop.left(&hundred(), "ann").await, 70);
+}
+
+async fn given_back_twice_comes_back_once(shop: Shop) {
+    let app = app(&shop.limits([hundred()]).cost(10), async |permit: Permit, times| {
+        for _ in 0..times {
+            permit.refund().await.expect("a refund");
+            assert!(permit.decision().into_receipt().is_empty());
+        }
+    });
+    for (path, left) in [("/0", 90), ("/1", 90), ("/2", 90), ("/5", 90), ("/0", 80)] {
+        assert_eq!(visit(&app, path, "ann").await.remaining(), left, "{path}");
+        assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
+    }
+}
+
+async fn given_back_by_many_comes_back_once(shop: Shop) {
+    let app = app(&shop.limits([hundred()]).cost(10), async |permit: Permit, times| {
+        assert!(permit.charge(5).await.expect("a decision").is_allowed());
+        let many: Vec<_> = (0..times)
+            .map(|_| permit.clone())
+            .map(|permit| tokio::spawn(async move { permit.refund().await }))
+            .collect();
+        for one in many {
+            one.await.expect("it is done").expect("a refund");
+        }
+    });
+    assert_eq!(visit(&app, "/0", "ann").await.status, StatusCode::OK);
+    assert_eq!(visit(&app, "/20", "ann").await.status, StatusCode::OK);
+    assert_eq!(shop.left(&hundred(), "ann").await, 85);
+}
+
+async fn a_window_that_is_over_gets_nothing_back(shop: Shop) {
+    let counter = Limit::new("counter", SlidingWindowCounter::per_day(100)).by(user_key());
+    let (clock, limits) = (shop.clock.clone(), shop.limits([hundred(), counter.clone()]).cost(60));
+    let app = app(&limits, move |permit: Permit, days| {
+        let clock = clock.clone();
+        async move {
+            clock.advance(std::time::Duration::from_secs(86_400 * days));
+            if days > 0 {
+                permit.refund().await.expect("a refund");
+            }
+        }
+    });
+    visit(&app, "/1", "ann").await;
+    assert_eq!((shop.left(&hundred(), "ann").await, shop.left(&counter, "ann").await), (100, 100));
+    visit(&app, "/0", "ann").await;
+    assert_eq!(shop.left(&hundred(), "ann").await, 40);
+    visit(&app, "/2", "bob").await;
+    assert_eq!(shop.left(&hundred(), "bob").await, 100);
+}
+
+async fn a_route_with_a_cost_is_settled(shop: Shop) {
+    let limits = shop.limits([hundred()]).permits();
+    let settle = async |permit: Permit, Path(actual): Path<u64>| {
+        permit.settle(actual).await.expect("it is settled").shortfall.to_string()
+    };
+    let app = Router::new().route("/{actual}", get(settle).route_layer(limits.cost(10))).layer(limits);
+    // The router charges 1, the route 9 more.
+    for (path, left) in [("/10", 90), ("/0", 90), ("/3", 87), ("/20", 67)] {
+        let answer = visit(&app, path, "ann").await;
+        assert_eq!((answer.body.as_str(), answer.remaining()), ("0", left), "{path}");
+        assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
+    }
+}
+
+async fn each_limit_has_a_permit_of_its_own(shop: Shop) {
+    let app = app(&shop.limits([requests().cost(1), tokens()]), async |permit: Permit, more| {
+        let names: Vec<_> = permit.limits().iter().map(|limit| limit.name().to_owned()).collect();
+        assert_eq!(names, ["requests", "tokens"]);
+        assert!(permit.limit("nobody's").is_none());
+        let (requests, tokens) = (permit.limit("requests").expect("one"), permit.limit("tokens").expect("another"));
+        assert!(requests.limit("tokens").is_none());
+        assert_eq!(permit.decision().outcomes().len(), 2);
+        assert!(requests.charge(9).await.expect("a decision").is_allowed());
+        assert_eq!(tokens.settle(more).await.expect("it is settled").shortfall, 0);
+        assert_eq!(tokens.decision().outcomes()[0].remaining(), 1_000 - more);
+        tokens.refund().await.expect("a refund");
+    });
+    let answer = visit(&app, "/500", "ann").await;
+    assert_eq!((answer.remaining_of("requests"), answer.remaining_of("tokens")), (90, 1_000));
+}
+
+async fn a_stream_is_settled_when_it_is_over(shop: Shop) {
+    let (done, mut is_done) = tokio::sync::mpsc::unbounded_channel();
+    let app = app(&shop.limits([tokens()]).cost(100), move |permit: Permit, actual| {
+        let done = done.clone();
+        async move {
+            tokio::spawn(async move {
+                // What was sent so far, piece by piece.
+                for sent in [actual / 2, actual] {
+                    permit.settle(sent).await.expect("it is settled");
+                }
+                done.send(permit.decision().outcomes()[0].remaining()).expect("it is waited for");
+            });
+        }
+    });
+    for (path, left) in [("/40", 960), ("/300", 660)] {
+        visit(&app, path, "ann").await;
+        is_done.recv().await.expect("it is over");
+        assert_eq!(shop.left(&tokens(), "ann").await, left);
+    }
+}
+
+/// The last word is the response's.
+async fn a_handler_and_its_response_give_back_once(shop: Shop) {
+    let limit = hundred().count_if(|response| response.status != StatusCode::OK);
+    let app = app(&shop.limits([limit]).cost(10), async |permit: Permit, actual| {
+        permit.settle(actual).await.expect("it is settled");
+    });
+    for path in ["/0", "/4", "/60"] {
+        assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
+        shop.comes_back(&hundred(), "ann", 100).await;
+    }
+}
+
+async fn who_is_not_counted_has_a_permit(shop: Shop) {
+    let limit = Limit::new("ten", FixedWindow::per_day(10)).by(tower_ratelimit::key::header("x-plan"));
+    let limits = shop.limits([limit.on_missing_key(OnMissingKey::Skip)]);
+    let app = app(&limits, async |permit: Permit, more| {
+        assert!(permit.limit("ten").is_none());
+        assert_eq!(permit.decision().decided_by(), DecidedBy::Nobody);
+        assert!(permit.charge(more).await.expect("a decision").is_allowed());
+        assert_eq!(permit.settle(more).await.expect("it is settled").shortfall, 0);
+        permit.refund().await.expect("a refund");
+        permit.reset().await.expect("a reset");
+    });
+    let answer = visit(&app, "/1000", "ann").await;
+    assert_eq!((answer.status, answer.header("ratelimit")), (StatusCode::OK, None));
+}
+
+#[tokio::test]
+async fn a_route_without_a_limiter_is_told_so() {
+    let app = Router::new().route("/", get(async |_: Permit| "hello"));
+    let with_limits = app.clone().layer(RateLimitLayer::new([Limit::new("all", FixedWindow::per_day(9))]));
+    for app in [app, with_limits] {
+        let answer = visit(&app, "/", "ann").await;
+        assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert!(answer.body.contains("put a `RateLimitLayer` with `.permits()` around the route"), "{}", answer.body);
+    }
+}
+
+/// Without Axum, it is among the extensions.
+#[tokio::test]
+async fn any_service_finds_its_permit() {
+    let shop = Shop::in_memory();
+    let service = service_fn(async |request: Request<Body>| {
+        let permit = Permit::of(request.extensions()).expect("a permit");
+        assert!(permit.charge(9).await.expect("a decision").is_allowed());
+        Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))
+    });
+    let answer = ask(&shop.limits([hundred()]).permits().layer(service), support::shop::get("/", "ann")).await;
+    assert_eq!(answer.remaining(), 90);
+}
+
+/// Of two limiters, the innermost that gives any.
+#[tokio::test]
+async fn of_two_limiters_one_gives_the_permit() {
+    let shop = Shop::in_memory();
+    let (outer, inner) = (shop.limits([hundred()]).permits(), shop.limits([tokens().count_if(|_| true)]));
+    for (inner, left) in [(inner.clone(), (89, 999)), (inner.permits(), (88, 988))] {
+        let handler = get(async |permit: Permit| charge(permit, 10).await);
+        let app = Router::new().route("/", handler).layer(inner).layer(outer.clone());
+        assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::OK);
+        assert_eq!((shop.left(&hundred(), "ann").await, shop.left(&tokens(), "ann").await), left);
+    }
+}

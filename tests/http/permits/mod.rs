@@ -1,0 +1,11 @@
+//! What a request costs after all: by its response, and by its handler's permit. In memory and on Redis,
+//! the same tests.
+
+mod failures;
+mod handlers;
+mod losses;
+mod random;
+mod rates;
+mod responses;
+mod sizes;
+mod wire;

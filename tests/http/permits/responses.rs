@@ -1,0 +1,168 @@
+//! Limits that look at responses.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::Path;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use http::StatusCode;
+use tower_ratelimit::{Event, FixedWindow, LeakyBucket, Limit, Limiter, SlidingLog, TokenBucket};
+
+use support::shop::{Shop, on_both, user_key, visit};
+
+on_both!(
+    only_failed_logins_count,
+    failed_logins_that_come_together_are_no_more,
+    failed_payments_count_by_device,
+    a_route_with_a_cost_gets_all_of_it_back,
+    only_limits_that_ask_are_given_back,
+    what_a_response_has_cost_is_settled,
+    headers_tell_what_is_known,
+);
+
+/// Five failures a day.
+fn failures() -> Limit {
+    let five = Limit::new("failed-logins", FixedWindow::per_day(5)).by(user_key());
+    five.count_if(|response| response.status == StatusCode::UNAUTHORIZED)
+}
+
+/// `/login/right` and `/login/wrong`.
+fn login(limits: &tower_ratelimit::RateLimitLayer) -> Router {
+    let answer = |Path(password): Path<String>| async move {
+        tokio::task::yield_now().await;
+        if password == "right" { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+    };
+    Router::new().route("/login/{password}", get(answer)).layer(limits.clone())
+}
+
+async fn only_failed_logins_count(shop: Shop) {
+    let app = login(&shop.limits([failures()]));
+    for _ in 0..10 {
+        assert_eq!(visit(&app, "/login/right", "ann").await.status, StatusCode::OK);
+        shop.comes_back(&failures(), "ann", 5).await;
+    }
+    for left in (0..5).rev() {
+        let answer = visit(&app, "/login/wrong", "ann").await;
+        assert_eq!((answer.status, answer.remaining()), (StatusCode::UNAUTHORIZED, left));
+        if left > 0 {
+            assert_eq!(visit(&app, "/login/right", "ann").await.status, StatusCode::OK);
+            shop.comes_back(&failures(), "ann", left).await;
+        }
+    }
+    for password in ["/login/wrong", "/login/right", "/login/wrong"] {
+        assert!(visit(&app, password, "ann").await.is_refused());
+    }
+    assert_eq!(visit(&app, "/login/wrong", "bob").await.status, StatusCode::UNAUTHORIZED);
+}
+
+async fn failed_logins_that_come_together_are_no_more(shop: Shop) {
+    let app = login(&shop.limits([failures()]));
+    let attempts: Vec<_> = (0..60)
+        .map(|number| {
+            let app = app.clone();
+            let path = if number % 3 == 0 { "/login/right" } else { "/login/wrong" };
+            tokio::spawn(async move { visit(&app, path, "ann").await.status })
+        })
+        .collect();
+    let mut failed = 0;
+    for attempt in attempts {
+        failed += i64::from(attempt.await.expect("it answers") == StatusCode::UNAUTHORIZED);
+    }
+    assert!(failed <= 5, "{failed} have failed");
+    shop.comes_back(&failures(), "ann", 5 - failed).await;
+    // The rest may still fail, and no more.
+    for _ in 0..10 {
+        failed += i64::from(visit(&app, "/login/wrong", "ann").await.status == StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(failed, 5);
+}
+
+async fn failed_payments_count_by_device(shop: Shop) {
+    let payments = Limit::new("failed-payments", SlidingLog::per_day(5)).by(user_key());
+    let payments = payments.count_if(|response| response.header("x-payment") == Some("declined"));
+    let pay =
+        |Path(card): Path<String>| async move { [("x-payment", if card == "bad" { "declined" } else { "paid" })] };
+    let app = Router::new().route("/pay/{card}", get(pay)).layer(shop.limits([payments.clone()]));
+    for left in (0..5).rev() {
+        assert!(!visit(&app, "/pay/good", "phone").await.is_refused());
+        shop.comes_back(&payments, "phone", left + 1).await;
+        assert!(!visit(&app, "/pay/bad", "phone").await.is_refused());
+        shop.comes_back(&payments, "phone", left).await;
+    }
+    assert!(visit(&app, "/pay/good", "phone").await.is_refused());
+    assert!(!visit(&app, "/pay/good", "watch").await.is_refused());
+    shop.clock.advance(std::time::Duration::from_secs(86_400));
+    assert!(!visit(&app, "/pay/good", "phone").await.is_refused());
+}
+
+async fn a_route_with_a_cost_gets_all_of_it_back(shop: Shop) {
+    let errors = Limit::new("errors", FixedWindow::per_day(100)).by(user_key());
+    let errors = errors.count_if(|response| response.status.is_client_error());
+    let limits = shop.limits([errors.clone()]);
+    let app = Router::new()
+        .route("/good", get(async || "good").route_layer(limits.cost(10)))
+        .route("/bad", get(async || StatusCode::IM_A_TEAPOT).route_layer(limits.cost(10)))
+        .layer(limits);
+    assert_eq!(visit(&app, "/good", "ann").await.status, StatusCode::OK);
+    shop.comes_back(&errors, "ann", 100).await;
+    assert_eq!(visit(&app, "/bad", "ann").await.status, StatusCode::IM_A_TEAPOT);
+    shop.comes_back(&errors, "ann", 90).await;
+    assert_eq!(visit(&app, "/nowhere", "ann").await.status, StatusCode::NOT_FOUND);
+    shop.comes_back(&errors, "ann", 89).await;
+}
+
+async fn only_limits_that_ask_are_given_back(shop: Shop) {
+    let all = Limit::new("all", TokenBucket::per_day(20)).by(user_key());
+    let app = login(&shop.limits([all.clone(), failures()]));
+    for left in [19, 18, 17] {
+        visit(&app, "/login/right", "ann").await;
+        shop.comes_back(&failures(), "ann", 5).await;
+        assert_eq!(shop.left(&all, "ann").await, left);
+    }
+}
+
+async fn what_a_response_has_cost_is_settled(shop: Shop) {
+    let tokens = Limit::new("tokens", LeakyBucket::per_day(1_000)).by(user_key());
+    let settled = tokens.clone().cost(100).settle_by(|response| response.header("x-used")?.parse().ok());
+    let shortfall = Arc::new(Mutex::new(Vec::new()));
+    let noted = shortfall.clone();
+    let limits = shop.limits([settled]).observe(move |event| {
+        if let Event::Shortfall { limit, tokens, .. } = event {
+            noted.lock().expect("nobody has panicked").push((limit.to_string(), *tokens));
+        }
+    });
+    let complete = |Path(used): Path<String>| async move { [("x-used", used)].into_response() };
+    let app = Router::new().route("/{used}", get(complete)).layer(limits);
+    // Less, more, what was reserved, and more than is left.
+    for (path, left) in [("/30", 970), ("/470", 500), ("/unknown", 400), ("/0", 400), ("/100", 300), ("/900", 0)] {
+        assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK, "{path}");
+        shop.comes_back(&tokens, "ann", left).await;
+    }
+    let told = || shortfall.lock().expect("nobody has panicked").clone();
+    for _ in 0..2_000 {
+        if told().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+    assert_eq!(told(), [("tokens".to_owned(), 600)]);
+    assert!(visit(&app, "/1", "ann").await.is_refused());
+}
+
+async fn headers_tell_what_is_known(shop: Shop) {
+    let app = login(&shop.limits([failures()]));
+    let answer = visit(&app, "/login/right", "ann").await;
+    assert_eq!(answer.remaining(), if shop.is_memory { 5 } else { 4 });
+    shop.comes_back(&failures(), "ann", 5).await;
+    assert_eq!(visit(&app, "/login/wrong", "ann").await.remaining(), 4);
+}
+
+#[test]
+fn a_limiter_sees_no_response() {
+    let error = Limiter::try_new([Limit::new("logins", FixedWindow::per_day(5)).count_if(|_| true)]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the limit \"logins\" takes its actual cost from a request, and a `Limiter` sees none: leave that out and see \
+         to it where you call `acquire`, or use a `RateLimitLayer`"
+    );
+}

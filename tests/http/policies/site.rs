@@ -1,0 +1,131 @@
+//! Where a policy runs: on either store, while time stands still.
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use axum::Router;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use tower_ratelimit::{Algorithm, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp};
+
+use support::answer::Answer;
+use support::patient::Patient;
+use support::redis_server::RedisServer;
+use support::server::Server;
+
+/// A store whose clock stands at a midnight of UTC, and a runtime whose time does not go on, so that a
+/// program's deadline waits for Redis however busy the machine is.
+pub(crate) struct Site {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: ManualClock,
+    _redis: Option<RedisServer>,
+    _stands_still: mpsc::Sender<()>,
+}
+
+/// A policy's program, served to clients.
+pub(crate) struct Served(Server);
+
+impl Site {
+    pub(crate) fn in_memory() -> Self {
+        let clock = midnight();
+        let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+        Self { store, clock, _redis: None, _stands_still: stand_still() }
+    }
+
+    pub(crate) async fn on_redis() -> Self {
+        let (stands_still, redis, clock) = (stand_still(), RedisServer::start(), midnight());
+        let store =
+            RedisConfig::node(redis.url()).patient().connect().await.expect("a connection").clock(clock.clone());
+        Self { store: Arc::new(store), clock, _redis: Some(redis), _stands_still: stands_still }
+    }
+
+    pub(crate) async fn serve(&self, app: fn(Arc<dyn Store>) -> Router) -> Served {
+        self.serve_app(app(self.store.clone())).await
+    }
+
+    pub(crate) async fn serve_app(&self, app: Router) -> Served {
+        Served(Server::axum(app).await)
+    }
+
+    pub(crate) fn later(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+    }
+
+    /// Waits until so much is left to `key`, of a limit of this name and algorithm: what did not count
+    /// after all, Redis is told while the response is on its way.
+    pub(crate) async fn comes_back(&self, name: &str, algorithm: impl Into<Algorithm>, key: &str, left: u64) {
+        let limiter = Limiter::new([Limit::new(name, algorithm)]).store(self.store.clone());
+        let mut seen = None;
+        for _ in 0..4_000 {
+            let decision = limiter.peek(key, 1).await.expect("a decision");
+            seen = Some(decision.outcomes()[0].remaining());
+            if seen == Some(left) {
+                return;
+            }
+            tokio::task::spawn_blocking(|| thread::sleep(Duration::from_millis(5))).await.expect("it sleeps");
+        }
+        panic!("{seen:?} are left of {name}, not {left}");
+    }
+}
+
+impl Served {
+    /// The answer to `"POST /path"` with these headers.
+    pub(crate) async fn ask(&self, request: &str, headers: &[(&str, &str)]) -> Answer {
+        self.send(request, headers, "").await
+    }
+
+    pub(crate) async fn send(&self, request: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let (method, path) = request.split_once(' ').expect("a method and a path");
+        let builder = Request::builder().method(method).uri(self.0.uri(path));
+        let builder = headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value));
+        self.0.send(builder.body(Full::new(Bytes::from(body.to_owned()))).expect("a request")).await
+    }
+
+    pub(crate) async fn send_json(&self, request: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        self.send(request, &[headers, &[("content-type", "application/json")]].concat(), body).await
+    }
+
+    /// How many of `requests` are let in, of which the first are, and the others get 429.
+    pub(crate) async fn let_in(&self, requests: usize, request: &str, headers: &[(&str, &str)]) -> usize {
+        let mut statuses = Vec::new();
+        for _ in 0..requests {
+            statuses.push(self.ask(request, headers).await.status);
+        }
+        let let_in = statuses.iter().take_while(|status| status.is_success()).count();
+        assert!(statuses[let_in..].iter().all(|status| *status == StatusCode::TOO_MANY_REQUESTS), "{statuses:?}");
+        let_in
+    }
+}
+
+fn midnight() -> ManualClock {
+    ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000))
+}
+
+/// Tokio's paused time goes on by itself when there is nothing to do, unless a thread is at work.
+fn stand_still() -> mpsc::Sender<()> {
+    let (end, ended) = mpsc::channel::<()>();
+    tokio::task::spawn_blocking(move || ended.recv());
+    end
+}
+
+/// Runs each test in memory and on Redis.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test(start_paused = true)]
+            async fn $name() {
+                super::$name(crate::policies::site::Site::in_memory()).await;
+            })*
+        }
+
+        mod on_redis {
+            $(#[tokio::test(start_paused = true)]
+            async fn $name() {
+                super::$name(crate::policies::site::Site::on_redis().await).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_both;

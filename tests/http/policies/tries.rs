@@ -1,0 +1,140 @@
+//! The program, started as a user starts it: what it says to type works.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use deadpool_redis::redis::cmd;
+
+use crate::policies::example::POLICIES;
+use support::redis_server::RedisServer;
+
+/// The running program, which ends with the test.
+struct Program {
+    process: Child,
+    /// What it says to type.
+    tries: Vec<String>,
+}
+
+impl Program {
+    fn start(policy: &str, more: &[&str]) -> Self {
+        let mut process = command()
+            .args([policy, "--listen", "127.0.0.1:0"])
+            .args(more)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{error}; build it with `cargo build --example policies`"));
+        let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
+        let mut program = Self { process, tries: Vec::new() };
+        let mut lines = stdout.lines().map(|line| line.expect("a line"));
+        let listens = lines.next().expect("the program says where it listens");
+        assert!(listens.starts_with("Listening on http://127.0.0.1:"), "{listens}");
+        program.tries = lines.skip(1).take_while(|line| !line.is_empty()).collect();
+        program
+    }
+
+    /// The heads of the answers to what it says to type, in small letters.
+    fn answers(&self) -> Vec<String> {
+        assert!(!self.tries.is_empty());
+        self.tries.iter().map(|line| type_in(line)).collect()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What a line of shell prints, once the store is fast enough.
+fn type_in(line: &str) -> String {
+    assert!(line.starts_with("curl -i "), "{line}");
+    for _ in 0..200 {
+        let output = Command::new("sh").args(["-c", &format!("{line} --silent --show-error")]).output().expect("sh");
+        assert!(output.status.success(), "{line}: {output:?}");
+        let answer = String::from_utf8(output.stdout).expect("text").to_ascii_lowercase();
+        if !answer.starts_with("http/1.1 503 ") {
+            return answer;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    panic!("{line}: Redis is too slow")
+}
+
+/// Cargo builds examples beside the folder of test binaries.
+fn command() -> Command {
+    let mut binary: PathBuf = std::env::current_exe().expect("a path to this test");
+    binary.pop();
+    binary.pop();
+    let mut command = Command::new(binary.join("examples").join("policies"));
+    command.current_dir(support::repository(""));
+    command
+}
+
+/// What comes of the program where it ends by itself.
+fn ending(arguments: &[&str]) -> Output {
+    let mut process = command().args(arguments).stderr(Stdio::piped()).spawn().expect("it runs");
+    for _ in 0..400 {
+        if process.try_wait().expect("a status").is_some() {
+            return process.wait_with_output().expect("what it told");
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    process.kill().expect("it is killed");
+    panic!("it runs with {arguments:?}: {:?}", process.wait_with_output())
+}
+
+fn check(program: &Program, policy: &str) {
+    for answer in program.answers() {
+        let status = answer.split(' ').nth(1).expect("a status");
+        // Those that a policy is about, and none that tells of a wrong path or a body amiss.
+        assert!(["200", "201", "401", "402", "429"].contains(&status), "{policy}: {answer}");
+        let is_free = answer.contains("a report") && !answer.contains("ratelimit: ");
+        assert!(is_free || answer.contains("\nratelimit: \""), "{policy}: {answer}");
+    }
+}
+
+#[test]
+fn what_each_policy_says_to_type_works() {
+    for (policy, ..) in POLICIES {
+        check(&Program::start(policy, &[]), policy);
+    }
+}
+
+#[test]
+fn each_policy_remembers_in_redis_if_it_is_told_to() {
+    let redis = RedisServer::start();
+    for (policy, ..) in POLICIES {
+        let _: () = redis.ask(cmd("CONFIG").arg("RESETSTAT"));
+        let program = Program::start(policy, &["--redis", &redis.url()]);
+        check(&program, policy);
+        assert!(redis.ask::<String>(cmd("INFO").arg("commandstats")).contains("cmdstat_evalsha"), "{policy}");
+    }
+}
+
+#[test]
+fn what_it_does_not_know_is_answered_with_what_it_does() {
+    let free = ["friends", "--listen", "127.0.0.1:0"];
+    for wrong in [&["--redis"][..], &["--rdis", "redis://127.0.0.1"], &["more"]] {
+        let output = ending(&[&free, wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
+    for arguments in [&[][..], &["freinds"]] {
+        let output = ending(arguments);
+        assert_eq!(output.status.code(), Some(2));
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains("[--redis URL]"), "{told}");
+        assert!(POLICIES.iter().all(|(policy, ..)| told.contains(policy)), "{told}");
+    }
+}
+
+#[test]
+fn a_redis_that_is_not_there_is_named() {
+    let output = ending(&["friends", "--listen", "127.0.0.1:0", "--redis", "redis://127.0.0.1:1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("no connection to Redis"), "{told}");
+}

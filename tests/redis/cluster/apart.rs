@@ -1,0 +1,254 @@
+//! Limits whose subjects have different slots.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tower_ratelimit::key::Key;
+use tower_ratelimit::{Decision, Event, Limit, Limiter, Penalty, RedisConfig, TokenBucket};
+
+use crate::cluster::{DAY, daily, slot, store};
+use support::limits::{Patient, all};
+use support::redis_cluster::RedisCluster;
+
+/// Users of one tenant, each limit exhausted by many at a time, on several clients.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
+    let cluster = RedisCluster::start(0);
+    let connect = async || RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
+    let stores = [connect().await, connect().await];
+    // Four users may take 30 each, of which the tenant allows 75 in all.
+    for (name, algorithm) in all(75, DAY) {
+        let limits = || [daily(&format!("user of {name}"), 30), Limit::new(name, algorithm)];
+        let mut tasks = JoinSet::new();
+        for task in 0..48_usize {
+            let limiter = Limiter::new(limits()).patient().store(stores[task % 2].clone());
+            tasks.spawn(async move {
+                let user = task % 4;
+                let mut allowed = [0_u64; 4];
+                for _ in 0..6 {
+                    let decision = limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
+                    allowed[user] += u64::from(decision.is_allowed());
+                }
+                allowed
+            });
+        }
+        let mut taken = [0; 4];
+        for allowed in tasks.join_all().await {
+            (0..4).for_each(|user| taken[user] += allowed[user]);
+        }
+        let limiter = Limiter::new(limits()).patient().store(stores[0].clone());
+        let mut left_of_tenant = 75 - taken.iter().sum::<u64>();
+        for (user, taken) in taken.into_iter().enumerate() {
+            let decision = peek(&limiter, user, "tenant").await;
+            assert_eq!(decision.outcomes()[0].remaining(), 30 - taken, "{name}, user {user}");
+            assert_eq!(decision.outcomes()[1].remaining(), left_of_tenant, "{name}");
+        }
+        // What is left can be taken to the last token.
+        for user in 0..4_usize {
+            while limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed() {
+                left_of_tenant -= 1;
+            }
+        }
+        assert_eq!(left_of_tenant, 0, "{name}");
+    }
+}
+
+/// A limiter has no peek with a key for each limit, but a cost of 0 takes nothing.
+async fn peek(limiter: &Limiter, one: impl Key + Sync, other: impl Key + Sync) -> Decision {
+    limiter.acquire_all(&[(&one, 0), (&other, 0)]).await.expect("a decision")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_denied_by_one_slot_takes_nothing_from_another_not_even_for_a_moment() {
+    let cluster = RedisCluster::start(0);
+    let limiter = Limiter::new([daily("user", 1_000), daily("tenant", 1)]).patient().store(store(&cluster).await);
+    assert!(limiter.acquire_all(&[(&0, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
+    (0..3).for_each(|node| cluster.tell(node, "CONFIG RESETSTAT"));
+    for user in 0..20 {
+        let decision = limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
+        assert!(!decision.is_allowed());
+        assert!(decision.outcomes()[0].verdict().is_allowed());
+        assert!(decision.retry_after().is_some_and(|wait| wait <= DAY), "{decision:?}");
+    }
+    for node in 0..3 {
+        let stats: String = cluster.ask(node, "INFO commandstats");
+        assert!(!stats.contains("cmdstat_set:") && !stats.contains("cmdstat_del:"), "{stats}");
+    }
+}
+
+/// A denial that took nothing has changed nothing: what is remembered of its keys is told on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_by_several_slots_leave_those_of_one_alone() {
+    let cluster = RedisCluster::start(0);
+    let store = store(&cluster).await.remember_denials(Duration::from_secs(600));
+    let both = Limiter::new([daily("user", 1), daily("tenant", 1)]).patient().store(store.clone());
+    let one = Limiter::new([daily("user", 1)]).patient().store(store);
+    assert!(both.acquire_all(&[(&"ann", 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
+    let is_asked = async || {
+        (0..3).for_each(|node| cluster.tell(node, "CONFIG RESETSTAT"));
+        assert!(!one.acquire("ann", 1).await.expect("a decision").is_allowed());
+        (0..3).any(|node| cluster.ask::<String>(node, "INFO commandstats").contains("cmdstat_evalsha:"))
+    };
+    // What was charged is known a moment after it was told.
+    let started = Instant::now();
+    while is_asked().await {
+        assert!(started.elapsed() < Duration::from_secs(20), "nothing is remembered");
+    }
+    for costs in [[1, 1], [1, 0]] {
+        let charges: [(&(dyn Key + Sync), u64); 2] = [(&"ann", costs[0]), (&"tenant", costs[1])];
+        assert!(!both.acquire_all(&charges).await.expect("a decision").is_allowed());
+        assert!(!is_asked().await, "{costs:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_wants_the_same_two_limits_gets_exactly_what_they_allow() {
+    let cluster = RedisCluster::start(0);
+    let store = store(&cluster).await;
+    for pair in 0..8 {
+        let limiter = Limiter::new([daily("one", 40), daily("other", 40)]).patient().store(store.clone());
+        let mut tasks = JoinSet::new();
+        for _ in 0..100 {
+            let limiter = limiter.clone();
+            tasks.spawn(async move {
+                let keys = (format!("one of {pair}"), format!("other of {pair}"));
+                limiter.acquire_all(&[(&keys.0, 1), (&keys.1, 1)]).await.expect("a decision").is_allowed()
+            });
+        }
+        let allowed = tasks.join_all().await.into_iter().filter(|allowed| *allowed).count();
+        assert_eq!(allowed, 40, "pair {pair}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_up_in_between_leaves_nothing_half_charged() {
+    let cluster = RedisCluster::start(0);
+    let limiter = Limiter::new([daily("one", 10_000), daily("other", 10_000)]).patient().store(store(&cluster).await);
+    let mut allowed = 0;
+    for round in 0..400_u64 {
+        let charges: [(&(dyn Key + Sync), u64); 2] = [(&"a", 1), (&"b", 1)];
+        let call = limiter.acquire_all(&charges);
+        let given = Duration::from_micros(round * 5);
+        allowed += u64::from(tokio::time::timeout(given, call).await.is_ok());
+    }
+    assert!((1..400).contains(&allowed), "{allowed} were in time");
+    // What was given up is given back by and by; what was answered as it was given up may be charged, but
+    // by both limits.
+    let started = Instant::now();
+    loop {
+        let decision = peek(&limiter, "a", "b").await;
+        let [one, other] = [0, 1].map(|limit| 10_000 - decision.outcomes()[limit].remaining());
+        if one == other {
+            assert!((allowed..allowed + 20).contains(&one), "{one} charged, {allowed} allowed");
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{one} and {other} charged");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_before_an_error_is_given_back() {
+    let cluster = RedisCluster::start(0);
+    let limiter = Limiter::new([daily("one", 10), daily("other", 10)]).patient().store(store(&cluster).await);
+    assert!(limiter.acquire_all(&[(&"a", 1), (&"b", 1)]).await.expect("a decision").is_allowed());
+    let (node, _, key) = slot(&cluster, "other");
+    cluster.tell(node, &format!("DEL {key}"));
+    cluster.tell(node, &format!("LPUSH {key} 1"));
+    for costs in [[1, 0], [1, 1]] {
+        let error = limiter.acquire_all(&[(&"a", costs[0]), (&"b", costs[1])]).await.expect_err("no decision");
+        assert!(format!("{error:?}").contains("WRONGTYPE"), "{error:?}");
+    }
+    cluster.tell(node, &format!("DEL {key}"));
+    let started = Instant::now();
+    loop {
+        let decision = peek(&limiter, "a", "b").await;
+        if decision.outcomes()[0].remaining() == 9 {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "it is given back at last: {decision:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What is denied before anything is charged is a strike all the same, and one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_in_another_slot_count_for_its_penalty() {
+    let cluster = RedisCluster::start(0);
+    let began = Arc::new(AtomicUsize::new(0));
+    let noted = began.clone();
+    let tenant = daily("tenant", 1).penalty(Penalty::after(3, DAY).locked_out_for(DAY));
+    let limiter = Limiter::new([daily("user", 100), tenant]).patient().store(store(&cluster).await);
+    let limiter = limiter.observe(move |event| {
+        if let Event::PenaltyBegan { .. } = event {
+            noted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let ask = async |user: usize| limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
+    assert!(ask(0).await.is_allowed());
+    for user in 1..3 {
+        assert!(!ask(user).await.is_penalty());
+    }
+    assert_eq!(began.load(Ordering::Relaxed), 0);
+    assert!(ask(3).await.is_penalty());
+    assert!(ask(4).await.is_penalty());
+    assert_eq!(began.load(Ordering::Relaxed), 1);
+    assert_eq!(ask(4).await.outcomes()[0].remaining(), 100, "who is refused takes nothing from others");
+    // One of the two alone has one slot, and the whole is decided there.
+    let alone = limiter.acquire_all(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
+    assert!(alone.is_penalty());
+}
+
+/// A request of several slots that puts a bucket at another rate, and is denied, ends what is remembered of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_changed_rate_ends_denials_whatever_is_decided() {
+    let cluster = RedisCluster::start(0);
+    let store = store(&cluster).await.remember_denials(DAY);
+    let hour = Duration::from_secs(3_600);
+    let limit = |amount| Limit::new("bucket", TokenBucket::new(1, amount, hour));
+    let slow = Limiter::new([limit(1)]).patient().store(store.clone());
+    let fast = Limiter::new([limit(36_000), daily("other", 1)]).patient().store(store);
+    for other in ["one", "two", "three", "four"] {
+        let key = format!("key of {other}");
+        let both = async |cost| fast.acquire_all(&[(&key, cost), (&other, 1)]).await.expect("a decision").is_allowed();
+        assert!(both(0).await);
+        assert!(slow.acquire(&key, 1).await.expect("a decision").is_allowed());
+        assert!(!slow.acquire(&key, 1).await.expect("a decision").is_allowed());
+        assert!(!both(1).await);
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        assert!(slow.acquire(&key, 1).await.expect("a decision").is_allowed(), "{other}");
+    }
+}
+
+/// No slot sees the quota that another has: what one has used up is no denial while another has room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quotas_in_different_slots_deny_only_if_none_has_room() {
+    let cluster = RedisCluster::start(0);
+    let connect = async || RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
+    let stores = [connect().await, connect().await];
+    let limits = || [daily("own", 10).quota_mode(), daily("team", 25).quota_mode(), daily("all", 1_000)];
+    let mut tasks = JoinSet::new();
+    for task in 0..12_usize {
+        let limiter = Limiter::new(limits()).patient().store(stores[task % 2].clone());
+        tasks.spawn(async move {
+            let mut allowed = 0_u64;
+            for _ in 0..5 {
+                let decision = limiter.acquire_all(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+                allowed += u64::from(decision.is_allowed());
+            }
+            allowed
+        });
+    }
+    let allowed = tasks.join_all().await.into_iter().sum::<u64>();
+    assert_eq!(allowed, 25, "as many as the larger quota has, which every request is charged to");
+    let limiter = Limiter::new(limits()).patient().store(stores[0].clone());
+    let denied = limiter.acquire_all(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+    assert!(!denied.is_allowed() && denied.retry_after().is_some_and(|wait| wait <= DAY), "{denied:?}");
+    let left: Vec<u64> = denied.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+    assert_eq!(left, [0, 0, 975], "a denied request was charged nowhere");
+    // Another user's own quota still has room, though the team's has none.
+    let other = limiter.acquire_all(&[(&8, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+    assert!(other.is_allowed());
+}

@@ -1,0 +1,228 @@
+//! Masters that die, hang, or let nobody in.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tower_ratelimit::{Limit, Limiter, RedisConfig};
+
+use crate::cluster::{DAY, daily, slot, store};
+use support::limits::{Patient, all};
+use support::patient::connected;
+use support::permissions::{documented, documented_for, names_the_remedy, refused};
+use support::redis_cluster::{RedisCluster, wait};
+use support::redis_server::RedisServer;
+
+/// What callers in a hurry allow a decision.
+const HURRY: Duration = Duration::from_millis(50);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_dies_is_replaced_and_others_do_not_notice() {
+    dies(RedisCluster::kill, RedisConfig::patient, Duration::from_secs(10)).await;
+}
+
+/// Callers in a hurry never see that a master hangs: they only know that they gave up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_hangs_is_replaced_for_those_who_give_up_too() {
+    dies(|cluster, node| cluster.hang(node), |config| config, HURRY).await;
+}
+
+async fn dies(
+    end: impl FnOnce(&mut RedisCluster, usize),
+    with: impl FnOnce(RedisConfig) -> RedisConfig,
+    patience: Duration,
+) {
+    let mut cluster = RedisCluster::start(1);
+    let store = connected(with(RedisConfig::cluster(cluster.urls()))).await;
+    let limiter = Limiter::new([daily("limit", 1_000_000)]).patient().store(store);
+    let answer = |key: u64| {
+        let limiter = limiter.clone();
+        async move { tokio::time::timeout(patience, limiter.acquire(key, 1)).await.is_ok_and(|answer| answer.is_ok()) }
+    };
+    let begun = Instant::now();
+    // Keys of the first master, and of others.
+    let (mut lost, mut kept) = (Vec::new(), Vec::new());
+    for key in 0..60 {
+        let before = cluster.keys().len();
+        let first = cluster.ask::<Vec<String>>(0, "KEYS *").len();
+        while !answer(key).await {
+            assert!(begun.elapsed() < Duration::from_secs(60), "all are decided at first");
+        }
+        assert_eq!(cluster.keys().len(), before + 1);
+        let of_first = cluster.ask::<Vec<String>>(0, "KEYS *").len() > first;
+        if of_first { &mut lost } else { &mut kept }.push(key);
+    }
+    let replica = 3;
+    wait("the replica has all", || cluster.ask::<i64>(replica, "DBSIZE") == lost.len() as i64);
+    end(&mut cluster, 0);
+    cluster.notice(0);
+
+    let started = Instant::now();
+    let (mut served, mut missed) = (0, 0);
+    let mut promoted = None;
+    loop {
+        let some = lost[served % lost.len()];
+        let back = answer(some).await;
+        for round in 0..3 {
+            served += 1;
+            missed += usize::from(!answer(kept[(served + round) % kept.len()]).await);
+        }
+        if promoted.is_none()
+            && cluster
+                .ask::<String>(1, "CLUSTER NODES")
+                .lines()
+                .any(|line| line.contains(&format!(":{}@", cluster.port(replica))) && line.contains("master"))
+        {
+            promoted = Some(Instant::now());
+        }
+        if back {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "the lost keys are back at last");
+        assert!(promoted.is_none_or(|at| at.elapsed() < Duration::from_secs(20)), "they are back soon after");
+    }
+    // In a hurry, a few may have been late on a busy machine.
+    let late = if patience == HURRY { served / 20 } else { 0 };
+    assert!(missed <= late, "{missed} of {served} requests for other masters were not answered");
+    for key in lost {
+        while !answer(key).await {
+            assert!(started.elapsed() < Duration::from_secs(60), "all lost keys are back at last");
+        }
+        let left = limiter.peek(key, 1).await.expect("a decision").outcomes()[0].remaining();
+        assert!(left < 1_000_000 - 1, "what the replica had counts");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_replica_a_master_is_missed_until_it_returns() {
+    let mut cluster = RedisCluster::start(0);
+    let limiter = Limiter::new([daily("limit", 10)]).patient().store(store(&cluster).await);
+    let answer = async |key: u64| limiter.acquire(key, 1).await.is_ok();
+    let (mut lost, mut kept) = (Vec::new(), Vec::new());
+    for key in 0..30 {
+        let before = cluster.ask::<i64>(0, "DBSIZE");
+        assert!(answer(key).await);
+        if cluster.ask::<i64>(0, "DBSIZE") > before { &mut lost } else { &mut kept }.push(key);
+    }
+    cluster.kill(0);
+    for _ in 0..3 {
+        for key in &kept {
+            assert!(answer(*key).await, "others go on");
+        }
+        for key in &lost {
+            assert!(!answer(*key).await);
+        }
+    }
+    cluster.restart(0);
+    let started = Instant::now();
+    for key in lost.iter().chain(&kept) {
+        while !answer(*key).await {
+            assert!(started.elapsed() < Duration::from_secs(60), "it is found again at last");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_charge_without_an_answer_is_never_sent_again() {
+    let cluster = RedisCluster::start(0);
+    let patient = Limiter::new([daily("limit", 1_000)]).patient().store(store(&cluster).await);
+    let config = RedisConfig::cluster(cluster.urls()).patient().response_timeout(Duration::from_millis(500));
+    let limiter = patient.clone().store(config.connect().await.expect("a connection"));
+    assert!(patient.acquire("key", 1).await.expect("a decision").is_allowed());
+    let (node, ..) = slot(&cluster, "limit");
+    cluster.hang(node);
+    let mut calls = JoinSet::new();
+    // As many as leave at once; others would wait for them.
+    for _ in 0..2 {
+        let limiter = limiter.clone();
+        calls.spawn(async move { limiter.acquire("key", 1).await.map(drop).map_err(|error| format!("{error:?}")) });
+    }
+    for answer in calls.join_all().await {
+        answer.expect_err("no answer in half a second");
+    }
+    cluster.resume(node);
+    wait("the server goes on", || cluster.ask::<String>(node, "PING") == "PONG");
+    let decision = patient.peek("key", 1).await.expect("a decision");
+    let charged = 1_000 - 1 - decision.outcomes()[0].remaining();
+    assert!(charged <= 2, "{charged} charges of 2 requests");
+}
+
+/// The least that a user must be allowed, on every master.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
+    let cluster = RedisCluster::start(0);
+    for node in 0..3 {
+        cluster.tell(node, &user("limiter", &permissions()));
+        cluster.tell(node, "ACL SETUSER default -@scripting");
+    }
+    let url = |user: &str| format!("redis://{user}127.0.0.1:{}", cluster.port(0));
+    let store = RedisConfig::cluster([url("limiter:s3cret@")]).patient().connect().await.expect("a connection");
+    let limits = all(10, DAY).map(|(name, algorithm)| Limit::new(name, algorithm));
+    let limiter = Limiter::new(limits).patient().store(store);
+    for key in 0..30_u64 {
+        let decision = limiter.acquire(key, 1).await.unwrap_or_else(|error| panic!("{error:?}"));
+        assert!(decision.is_allowed());
+    }
+    let masters: Vec<_> = cluster.keys().into_iter().map(|(node, _)| node).collect();
+    assert!((0..3).all(|node| masters.contains(&node)), "all masters took part");
+    for node in 0..3 {
+        assert_eq!(refused(&cluster.ask::<Vec<_>>(node, "ACL LOG")), [""; 0]);
+    }
+    let error = RedisConfig::cluster([url("limiter:wrong@")]).connect().await.expect_err("a wrong password");
+    assert!(format!("{error:?}").to_lowercase().contains("password"), "{error:?}");
+}
+
+fn permissions() -> Vec<&'static str> {
+    [documented(), documented_for("a Cluster")].concat()
+}
+
+fn user(name: &str, rules: &[&str]) -> String {
+    format!("ACL SETUSER {name} reset on >s3cret {}", rules.join(" "))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_any_of_the_permissions_for_a_cluster_the_error_names_the_remedy() {
+    let cluster = RedisCluster::start(0);
+    let all = permissions();
+    for node in 0..3 {
+        cluster.tell(node, &user("all", &all));
+        for what in documented_for("a Cluster") {
+            let rules: Vec<_> = all.iter().copied().filter(|rule| *rule != what).collect();
+            cluster.tell(node, &user(what, &rules));
+        }
+    }
+    let config = |user: &str| RedisConfig::cluster(cluster.urls()).patient().credentials(user, "s3cret");
+    let error = config("+cluster|slots").connect().await.expect_err("it may not ask for the slots");
+    assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
+
+    // Keys are asked for elsewhere while their slot is on its way.
+    let limiter =
+        async |user| Limiter::new([daily("limit", 10)]).patient().store(config(user).connect().await.expect("a store"));
+    let (allowed, refused) = (limiter("all").await, limiter("+asking").await);
+    assert!(allowed.acquire("key", 1).await.expect("a decision").is_allowed());
+    let (from, slot, key) = slot(&cluster, "limit");
+    let to = (from + 1) % 3;
+    cluster.tell(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(from)));
+    cluster.tell(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(to)));
+    cluster.tell(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
+    assert!(allowed.acquire("key", 1).await.expect("a decision").is_allowed());
+    let error = refused.acquire("key", 1).await.expect_err("it may not ask");
+    assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_is_no_cluster_is_refused_when_it_is_connected() {
+    let single = RedisServer::start();
+    let single = single.url();
+    let cases: [(&[&str], &str); 5] = [
+        (&[], "there is no URL"),
+        (&["redis://127.0.0.1:1"], "refused"),
+        (&["http://127.0.0.1"], "URL"),
+        (&["unix:///tmp/none"], "Unix sockets"),
+        (&[&single], "cluster support disabled"),
+    ];
+    for (urls, why) in cases {
+        let error = RedisConfig::cluster(urls.iter().copied()).connect().await.expect_err("no Cluster");
+        assert!(format!("{error:?}").contains(why), "{urls:?}: {error:?}");
+    }
+}

@@ -1,0 +1,32 @@
+//! The store in a Redis Cluster, on real ones.
+
+mod answers;
+mod apart;
+mod masters;
+mod moves;
+mod overrides;
+
+use std::time::Duration;
+
+use support::limits::Patient;
+use support::redis_cluster::RedisCluster;
+use tower_ratelimit::{FixedWindow, Limit, RedisConfig, RedisStore};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+async fn store(cluster: &RedisCluster) -> RedisStore {
+    RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection")
+}
+
+fn daily(name: &str, limit: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(limit))
+}
+
+/// The slot of a subject: that of its only key.
+fn slot(cluster: &RedisCluster, limit: &str) -> (usize, u16, String) {
+    let keys = cluster.keys();
+    let mut of_limit = keys.into_iter().filter(|(_, key)| key.contains(&format!("}}:{limit}:")));
+    let (node, key) = of_limit.next().expect("a key");
+    assert!(of_limit.next().is_none(), "{limit} has one key");
+    (node, cluster.ask(node, &format!("CLUSTER KEYSLOT {key}")), key)
+}

@@ -1,0 +1,64 @@
+//! Overrides of subjects in several slots.
+
+use tower_ratelimit::key::Key;
+use tower_ratelimit::{FixedWindow, Limit, Limiter, TokenBucket};
+
+use crate::cluster::DAY;
+use crate::cluster::store;
+use support::limits::Patient;
+use support::redis_cluster::RedisCluster;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_subject_has_its_size_wherever_its_slot_is() {
+    let cluster = RedisCluster::start(0);
+    let limits = || {
+        [
+            Limit::new("user", FixedWindow::new(10, DAY * 366)).overridable(),
+            Limit::new("tenant", TokenBucket::new(10, 10, DAY * 366)).overridable(),
+        ]
+    };
+    let one = Limiter::new(limits()).patient().store(store(&cluster).await);
+    let other = Limiter::new(limits()).patient().store(store(&cluster).await);
+    let (users, tenants) = (one.overrides("user").unwrap(), one.overrides("tenant").unwrap());
+
+    let acquire = async |node: &Limiter, user: u64, cost: u64| {
+        let charges: [(&(dyn Key + Sync), u64); 2] = [(&user, cost), (&"tenant", cost)];
+        let decision = node.acquire_all(&charges).await.unwrap();
+        let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+        (decision.is_allowed(), left[0], left[1])
+    };
+    for user in 0..6_u64 {
+        // Both nodes believe that there are none.
+        assert_eq!(acquire(&one, user, 0).await, (true, 10, 10));
+        assert_eq!(acquire(&other, user, 0).await, (true, 10, 10));
+    }
+    tenants.set("tenant", TokenBucket::new(1_000, 10, DAY * 366), None).await.unwrap();
+    for user in 0..6_u64 {
+        users.set(user, FixedWindow::new(30 + user as u32, DAY * 366), None).await.unwrap();
+    }
+    let mut tenant = 1_000;
+    for user in 0..6_u64 {
+        tenant -= 20;
+        assert_eq!(acquire(&other, user, 20).await, (true, 10 + user, tenant), "user {user}");
+        assert_eq!(acquire(&one, user, 20).await, (false, 10 + user, tenant), "user {user}");
+        users.remove(user).await.unwrap();
+        assert_eq!(acquire(&other, user, 1).await, (false, 0, tenant), "user {user}");
+        assert_eq!(users.get(user).await.unwrap(), None);
+    }
+    // What a slot has taken by its size is given back by it, when another one denies.
+    users.set(9_u64, FixedWindow::new(5, DAY * 366), None).await.unwrap();
+    assert_eq!(acquire(&other, 9, 6).await, (false, 5, tenant));
+    assert_eq!(acquire(&other, 9, 5).await, (true, 0, tenant - 5));
+
+    // Each lies in the slot of what it is about.
+    let keys = cluster.keys();
+    let overrides: Vec<_> = keys.iter().filter(|(_, key)| key.ends_with(":override")).collect();
+    assert_eq!(overrides.len(), 2);
+    for (node, key) in overrides {
+        let of = key.strip_suffix(":override").unwrap();
+        assert!(keys.iter().any(|(at, key)| at == node && key == of), "{of}");
+        let [one, other]: [u16; 2] =
+            [key.as_str(), of].map(|key| cluster.ask(*node, &format!("CLUSTER KEYSLOT {key}")));
+        assert_eq!(one, other);
+    }
+}

@@ -1,0 +1,225 @@
+//! Who may connect, and how they say who they are.
+
+use std::time::Duration;
+
+use deadpool_redis::redis::cmd;
+use tower_ratelimit::{
+    Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, Penalty, RedisConfig, SlidingLog,
+    SlidingWindow, SlidingWindowCounter, TokenBucket,
+};
+
+use crate::connections::{DEADLINE, charge, limiter, until};
+use support::patient::Patient;
+use support::permissions::{documented, documented_for, each_missing, names_the_remedy, refused, set_user};
+use support::redis_server::RedisServer;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn user(server: &RedisServer, name: &str, rules: &[&str]) -> RedisConfig {
+    let () = server.ask(&set_user(name, rules));
+    RedisConfig::node(server.url()).patient().credentials(name, "s3cret")
+}
+
+/// The commands and keys that a server has refused since it was last asked.
+fn refused_by(server: &RedisServer) -> Vec<String> {
+    let refused = refused(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG")));
+    let () = server.ask(cmd("ACL").arg(&["LOG", "RESET"]));
+    refused
+}
+
+/// Has a store do all that it can, on a server that does not know the script.
+async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dyn std::error::Error>> {
+    let () = server.ask(cmd("SCRIPT").arg("FLUSH"));
+    let store = config.connect().await?;
+    let algorithms: [Algorithm; 8] = [
+        FixedWindow::new(10, HOUR).into(),
+        SlidingLog::new(10, HOUR).into(),
+        SlidingWindow::new(10, HOUR).into(),
+        SlidingWindowCounter::new(10, HOUR).into(),
+        TokenBucket::new(10, 10, HOUR).into(),
+        TokenBucket::new(10, 10, HOUR).at_intervals().into(),
+        LeakyBucket::new(10, 10, HOUR).into(),
+        LeakyBucketQueue::new(9, 10, HOUR).into(),
+    ];
+    for (n, algorithm) in algorithms.into_iter().enumerate() {
+        let limit = Limit::new(format!("limit-{n}"), algorithm).penalty(Penalty::after(2, HOUR).locked_out_for(HOUR));
+        let limiter = Limiter::new([limit]).patient().store(store.clone());
+        // The second of two refunds leaves something, the last one nothing.
+        let mut receipts = Vec::new();
+        for cost in [1, 2, 3] {
+            receipts.push(limiter.acquire("key", cost).await?.into_receipt());
+        }
+        for receipt in receipts.into_iter().rev() {
+            limiter.refund(receipt).await?;
+        }
+        for _ in 0..12 {
+            let _ = limiter.acquire("key", 1).await?;
+        }
+        let _ = limiter.peek("key", 1).await?;
+        limiter.reset("key").await?;
+    }
+    // Trimming a log removes the requests that no longer count.
+    let brief = Limiter::new([Limit::new("brief", SlidingLog::new(10, Duration::from_millis(20)))])
+        .patient()
+        .store(store.clone());
+    for _ in 0..5 {
+        let _ = brief.acquire("key", 1).await?;
+        tokio::time::sleep(Duration::from_millis(12)).await;
+    }
+    let sizes =
+        Limiter::new([Limit::new("sizes", FixedWindow::per_hour(10)).overridable()]).patient().store(store.clone());
+    let overrides = sizes.overrides("sizes")?;
+    for expires_after in [None, Some(HOUR)] {
+        overrides.set("key", FixedWindow::per_hour(20), expires_after).await?;
+        let _ = sizes.acquire("key", 1).await?;
+        let _ = overrides.get("key").await?;
+    }
+    overrides.remove("key").await?;
+    {
+        let text = "domain: d\ndescriptors:\n- key: path\n  rate_limit: {unit: hour, requests_per_unit: 1}\n";
+        let extractors = tower_ratelimit::rules::Extractors::new();
+        store.publish_rules(text, &extractors).await?;
+        let _ = store.follow_rules(extractors, []).await?;
+    }
+    // The script is loaded again where the server has forgotten it.
+    let () = server.ask(cmd("SCRIPT").arg("FLUSH"));
+    let _ = brief.acquire("key", 1).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_refuses_nothing_that_a_store_with_the_documented_permissions_sends() {
+    let server = RedisServer::start();
+    let config = user(&server, "limits", &documented());
+    use_all(&server, config).await.unwrap_or_else(|error| panic!("{error:?}"));
+    assert_eq!(refused_by(&server), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_server_refuses_nothing_that_a_store_sends_to_another_database() {
+    let server = RedisServer::start();
+    let rules = [documented(), documented_for("a database other than 0")].concat();
+    let () = server.ask(&set_user("limits", &rules));
+    let config = RedisConfig::node(format!("{}/3", server.url())).patient().credentials("limits", "s3cret");
+    assert_eq!(charge(&limiter(config.connect().await.expect("a connection"))).await, 1);
+    assert_eq!(refused_by(&server), [""; 0]);
+    let () = server.ask(&set_user("limits", &documented()));
+    let config = RedisConfig::node(format!("{}/3", server.url())).patient().credentials("limits", "s3cret");
+    let error = format!("{:?}", config.connect().await.expect_err("it may not select a database"));
+    assert!(names_the_remedy(&error), "{error}");
+}
+
+/// A connection is checked when a caller gives up on a reply, and when another one is cut.
+#[tokio::test]
+async fn a_server_refuses_nothing_that_checks_a_connection() {
+    let server = RedisServer::start();
+    let store = user(&server, "limits", &documented()).connect().await.expect("a connection");
+    let limiter = limiter(store);
+    assert_eq!(charge(&limiter).await, 1);
+    server.pause();
+    tokio::time::timeout(DEADLINE, limiter.acquire("key", 1)).await.expect_err("the server is paused");
+    // The check is on its way before the server goes on.
+    tokio::time::sleep(DEADLINE).await;
+    server.resume();
+    for _ in 0..10 {
+        charge(&limiter).await;
+    }
+    let id: u64 = server.ask(cmd("CLIENT").arg("ID"));
+    let clients: String = server.ask(cmd("CLIENT").arg("LIST"));
+    let of_limits = clients.lines().find(|client| client.contains("user=limits")).expect("a connection of the store");
+    let of_limits: u64 = of_limits.split(['=', ' ']).nth(1).and_then(|id| id.parse().ok()).expect("its number");
+    assert_ne!(id, of_limits);
+    let _: u32 = server.ask(cmd("CLIENT").arg("KILL").arg("ID").arg(of_limits));
+    until("the connection is replaced", || {
+        let clients: String = server.ask(cmd("CLIENT").arg("LIST"));
+        clients.lines().filter(|client| client.contains("user=limits")).count() == 2
+    })
+    .await;
+    for _ in 0..10 {
+        charge(&limiter).await;
+    }
+    assert_eq!(refused_by(&server), [""; 0]);
+}
+
+/// Else the documentation grants too much, or the error says too little.
+#[tokio::test]
+async fn without_any_of_the_permissions_the_error_names_the_remedy() {
+    let server = RedisServer::start();
+    let missing = each_missing(&documented());
+    assert!(missing.len() > 10, "{missing:?}");
+    for (without, rules) in missing {
+        let config = user(&server, without, &rules);
+        let error = use_all(&server, config).await.expect_err(without);
+        assert!(names_the_remedy(&format!("{error:?}")), "without {without}: {error:?}");
+        let () = server.ask(&cmd("FLUSHALL"));
+    }
+}
+
+#[test]
+fn the_documentation_of_the_configuration_grants_the_same_permissions() {
+    let source = include_str!("../../../src/store/redis/config.rs");
+    let words: Vec<&str> = source.split(|c: char| c.is_whitespace() || "`;,.".contains(c)).collect();
+    let others = ["a database other than 0", "a master behind Sentinel", "the Sentinels themselves", "a Cluster"];
+    for rule in documented().into_iter().chain(others.into_iter().flat_map(documented_for)) {
+        assert!(words.contains(&rule), "{rule}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_and_never_shown() {
+    let server = RedisServer::start_with(&["--requirepass", "correct"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let store =
+        RedisConfig::node(format!("redis://:correct@{address}")).patient().connect().await.expect("a connection");
+    assert_eq!(charge(&limiter(store)).await, 1);
+    for config in [
+        RedisConfig::node(format!("redis://{address}")).patient(),
+        RedisConfig::node(format!("redis://:h1dden@{address}")).patient(),
+        RedisConfig::node(format!("redis://nobody:h1dden@{address}")).patient(),
+        RedisConfig::node(format!("redis://:correct@{address}")).patient().credentials("default", "h1dden"),
+    ] {
+        assert!(!format!("{config:?}").contains("h1dden"), "{config:?}");
+        let error = config.clone().connect().await.expect_err("refused");
+        assert!(format!("{error:?}").contains("refused the user or the password"), "{error:?}");
+        let all = format!("{error} {error:?}");
+        assert!(!all.contains("h1dden") && !all.contains("correct"), "{all}");
+        let lazy = limiter(config.connect_lazily().expect("a store"));
+        let error = lazy.acquire("key", 1).await.expect_err("refused");
+        assert!(format!("{error:?}").contains("refused the user or the password"), "{error:?}");
+    }
+    let error = RedisConfig::node("redis://:h1dden@:::").connect_lazily().expect_err("unreadable");
+    assert!(!format!("{error} {error:?}").contains("h1dden"), "{error:?}");
+    assert!(!format!("{:?}", RedisConfig::node("redis://:h1dden@:::")).contains("h1dden"));
+}
+
+#[test]
+fn a_bad_configuration_is_refused_when_it_is_connected() {
+    let node = || RedisConfig::node("redis://127.0.0.1");
+    let none: [&str; 0] = [];
+    for (config, told) in [
+        (RedisConfig::node("http://localhost"), "redis://host:port"),
+        (node().connections(0), "0 connections: use 1 to 1024"),
+        (node().queue_capacity(0), "queue_capacity is 0: let at least 1 request wait"),
+        (node().response_timeout(Duration::ZERO), "response_timeout is 0ns: use at least 1 ms"),
+        (node().connect_timeout(Duration::from_micros(1)), "connect_timeout is 1µs"),
+        (RedisConfig::sentinel("limits", none), "no Sentinel"),
+        (RedisConfig::sentinel("limits", ["redis://a/1"]), "sentinel_database"),
+        (RedisConfig::sentinel("limits", ["redis://:one@a", "redis://:two@b"]), "use one for all"),
+    ] {
+        let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
+        assert!(text.contains(told), "{text}");
+    }
+}
+
+#[cfg(not(feature = "redis-tls"))]
+#[test]
+fn tls_needs_a_feature() {
+    for config in [
+        RedisConfig::node("rediss://127.0.0.1"),
+        RedisConfig::sentinel("limits", ["valkeys://127.0.0.1"]),
+        RedisConfig::sentinel("limits", ["redis://127.0.0.1"]).sentinel_master_tls(true),
+    ] {
+        let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
+        assert!(text.contains("enable its feature `redis-tls`"), "{text}");
+    }
+}

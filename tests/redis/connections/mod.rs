@@ -1,0 +1,69 @@
+//! The connections of the store in Redis, on real servers: what breaks them, and how they come back.
+
+mod access;
+mod breaks;
+mod proxy;
+mod sentinels;
+#[cfg(feature = "redis-tls")]
+mod tls;
+mod waits;
+
+use std::time::{Duration, Instant};
+
+use support::patient::Patient;
+use support::redis_server::RedisServer;
+use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreError};
+
+/// What callers in a hurry allow a decision.
+const DEADLINE: Duration = Duration::from_millis(50);
+
+/// So many that none is ever denied: what is left counts the charges.
+const MOST: u32 = 1_000_000;
+
+fn limiter(store: RedisStore) -> Limiter {
+    Limiter::new([Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400)))])
+        .patient()
+        .store(store)
+}
+
+/// A store of those who wait: machines stand still for longer than connections have to reply in by default.
+async fn connect(server: &RedisServer) -> RedisStore {
+    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
+}
+
+/// Charges 1, and says how much was charged by then.
+async fn charge(limiter: &Limiter) -> u64 {
+    let decision = limiter.acquire("key", 1).await.expect("a decision");
+    u64::from(MOST) - decision.outcomes()[0].remaining()
+}
+
+/// Charges 1, unless that takes longer than the deadline.
+async fn hurry(limiter: &Limiter) -> Option<Result<(), StoreError>> {
+    let decision = tokio::time::timeout(DEADLINE, limiter.acquire("key", 1)).await.ok()?;
+    Some(decision.map(drop))
+}
+
+/// How much was charged.
+async fn charged(limiter: &Limiter) -> u64 {
+    let decision = limiter.peek("key", 1).await.expect("a decision");
+    u64::from(MOST) - decision.outcomes()[0].remaining()
+}
+
+/// Charges until one succeeds, and says how long that took. (A Sentinel that has stood still rests for 30 s.)
+async fn resume(limiter: &Limiter) -> Duration {
+    let began = Instant::now();
+    while !matches!(hurry(limiter).await, Some(Ok(()))) {
+        assert!(began.elapsed() < Duration::from_secs(120), "it never comes back");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    began.elapsed()
+}
+
+/// Waits for what is bound to happen.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(120), "never so: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

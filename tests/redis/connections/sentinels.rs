@@ -1,0 +1,183 @@
+//! Masters that Sentinel names.
+
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::cmd;
+use tower_ratelimit::RedisConfig;
+
+use crate::connections::{charge, charged, limiter, resume};
+use support::patient::{Patient, connected};
+use support::permissions::{documented, documented_for, each_missing, refused as refused_by, set_user};
+use support::redis_server::RedisServer;
+use support::sentinel::{MASTER, NEVER, SOON, Sentinels};
+
+/// Whether a server says so; one whose role changes cuts off who asks.
+fn is(server: &RedisServer, role: &str) -> bool {
+    let info = server.try_ask::<String>(cmd("INFO").arg("replication"));
+    info.is_ok_and(|info| info.contains(&format!("role:{role}")))
+}
+
+/// Who tries to connect is told why it can't be, once a Sentinel has answered within the second that it has.
+async fn refused(config: &RedisConfig, why: &str) {
+    let begun = Instant::now();
+    loop {
+        let text = format!("{:?}", config.clone().connect().await.expect_err("it is refused"));
+        if text.contains(why) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_master_is_followed_by_the_replica() {
+    let mut master = RedisServer::start();
+    let replica = RedisServer::replica_of(&master);
+    let sentinels = Sentinels::watch(3, &master, 1);
+    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await);
+    for n in 1..=10 {
+        assert_eq!(charge(&limiter).await, n);
+    }
+    in_step(&replica, &master).await;
+    master.stop();
+    sentinels.think_down_after(SOON);
+    println!("failed over: {:?}", resume(&limiter).await);
+    sentinels.wait_for_master(&replica);
+    let before = charged(&limiter).await;
+    assert!(before > 10, "what was charged before still counts, on a server that never had the script: {before}");
+    // The old master comes back as a replica, and is left alone.
+    sentinels.think_down_after(NEVER);
+    master.start_again();
+    crate::connections::until("it is demoted", || is(&master, "slave")).await;
+    assert_eq!(charge(&limiter).await, before + 1);
+}
+
+/// Waits until a replica has all that its master has. (`WAIT` would only wait for what its own connection wrote.)
+async fn in_step(replica: &RedisServer, master: &RedisServer) {
+    let held = |server: &RedisServer| {
+        let keys: Vec<String> = server.ask(cmd("KEYS").arg("*"));
+        keys.iter().map(|key| server.ask(cmd("DUMP").arg(key))).collect::<Vec<Vec<u8>>>()
+    };
+    crate::connections::until("the replica has it all", || !held(master).is_empty() && held(replica) == held(master))
+        .await;
+}
+
+/// A demoted master keeps connections open.
+#[tokio::test]
+async fn a_demoted_master_is_left_for_the_new_one() {
+    let master = RedisServer::start();
+    let replica = RedisServer::replica_of(&master);
+    let sentinels = Sentinels::watch(1, &master, 1);
+    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await);
+    assert_eq!(charge(&limiter).await, 1);
+    in_step(&replica, &master).await;
+    let () = master.ask(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
+    // A replica says so, unless Sentinel has cut its connections first.
+    limiter.acquire("key", 1).await.expect_err("a replica");
+    sentinels.fail_over(&replica);
+    println!("demoted, failed over: {:?}", resume(&limiter).await);
+    let charged = charged(&limiter).await;
+    assert!(charged > 1, "what was charged before still counts: {charged}");
+}
+
+/// A failover on order, with nothing broken.
+#[tokio::test]
+async fn a_planned_failover_is_followed() {
+    let master = RedisServer::start();
+    let replica = RedisServer::replica_of(&master);
+    let sentinels = Sentinels::watch(1, &master, 1);
+    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await);
+    assert_eq!(charge(&limiter).await, 1);
+    sentinels.fail_over(&replica);
+    crate::connections::until("the roles are exchanged", || is(&replica, "master") && is(&master, "slave")).await;
+    println!("failed over on order: {:?}", resume(&limiter).await);
+    for n in charged(&limiter).await..10 {
+        assert_eq!(charge(&limiter).await, n + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_sentinel_that_hangs_or_is_gone_does_not_keep_the_others_from_being_asked() {
+    let mut master = RedisServer::start();
+    let mut sentinels = Sentinels::watch(3, &master, 0);
+    let urls = sentinels.urls();
+    sentinels.servers[0].pause();
+    sentinels.servers[1].stop();
+    let limiter = limiter(RedisConfig::sentinel(MASTER, urls).connect_lazily().expect("a store"));
+    println!("connected behind half-dead Sentinels: {:?}", resume(&limiter).await);
+    master.restart();
+    println!("restarted behind half-dead Sentinels: {:?}", resume(&limiter).await);
+}
+
+#[tokio::test]
+async fn masters_and_sentinels_have_credentials_of_their_own() {
+    let open = RedisServer::start();
+    let guarded = RedisServer::start_with(&["--requirepass", "masters"]);
+    let sentinels = Sentinels::watch(1, &open, 0);
+    let sentinel = &sentinels.servers[0];
+    let port = guarded.port().to_string();
+    let () = sentinel.ask(cmd("SENTINEL").arg(&["MONITOR", "guarded", "127.0.0.1", &port, "1"]));
+    let () = sentinel.ask(cmd("SENTINEL").arg(&["SET", "guarded", "auth-pass", "masters"]));
+
+    let config = RedisConfig::sentinel("guarded", sentinels.urls()).patient();
+    refused(&config, "refused the user or the password").await;
+    let config = config.credentials("default", "masters");
+    // Sentinel takes a moment to log in.
+    assert_eq!(charge(&limiter(connected(config.clone()).await)).await, 1);
+
+    let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&[
+        "SETUSER",
+        "asker",
+        "on",
+        ">asks",
+        "-@all",
+        "+role",
+        "+sentinel|masters",
+    ]));
+    let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&["SETUSER", "default", "resetpass", ">sentinels"]));
+    refused(&config, "refused the user or the password").await;
+    connected(config.sentinel_credentials("asker", "asks")).await;
+    let url = format!("redis://asker:asks@127.0.0.1:{}", sentinels.servers[0].port());
+    let config = RedisConfig::sentinel("guarded", [url]).credentials("default", "masters");
+    assert!(!format!("{config:?}").contains("asks") && !format!("{config:?}").contains("masters"), "{config:?}");
+    connected(config).await;
+}
+
+#[tokio::test]
+async fn a_master_that_sentinel_does_not_know_is_named_so() {
+    let master = RedisServer::start();
+    let sentinels = Sentinels::watch(1, &master, 0);
+    refused(&RedisConfig::sentinel("unknown", sentinels.urls()).patient(), "no master of this name").await;
+}
+
+/// A Sentinel's connections of its own to the master and to itself are none of the store's: they log in as `default`.
+#[tokio::test]
+async fn sentinels_and_masters_refuse_nothing_that_a_store_with_the_documented_permissions_sends() {
+    let master = RedisServer::start();
+    let sentinels = Sentinels::watch(1, &master, 0);
+    let sentinel = &sentinels.servers[0];
+    let at_master = [documented(), documented_for("a master behind Sentinel")].concat();
+    let at_sentinel = documented_for("the Sentinels themselves");
+    let at_sentinel = [&["-@all"], &at_sentinel[..]].concat();
+    let config = |user: &str| {
+        let config = RedisConfig::sentinel(MASTER, sentinels.urls()).patient();
+        config.credentials(user, "s3cret").sentinel_credentials(user, "s3cret")
+    };
+    let () = master.ask(&set_user("limits", &at_master));
+    let () = sentinel.ask(&set_user("limits", &at_sentinel));
+    assert_eq!(charge(&limiter(connected(config("limits")).await)).await, 1);
+    for server in [&master, sentinel] {
+        assert_eq!(refused_by(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG"))), [""; 0]);
+    }
+    for (without, rules) in each_missing(&documented_for("a master behind Sentinel")) {
+        let () = master.ask(&set_user(without, &[&documented()[..], &rules].concat()));
+        let () = sentinel.ask(&set_user(without, &at_sentinel));
+        refused(&config(without), "ACL SETUSER").await;
+    }
+    for (without, rules) in each_missing(&at_sentinel) {
+        let user = format!("sentinel {without}").replace(' ', "-");
+        let () = master.ask(&set_user(&user, &at_master));
+        let () = sentinel.ask(&set_user(&user, &rules));
+        refused(&config(&user), "ACL SETUSER").await;
+    }
+}

@@ -1,0 +1,101 @@
+//! Servers that speak TLS, with certificates of an authority of our own.
+
+use tower_ratelimit::RedisConfig;
+
+use crate::connections::{charge, limiter, resume};
+use support::certificates::{Authority, Certificate, url};
+use support::patient::{Patient, connected};
+use support::redis_server::{Folder, RedisServer};
+use support::sentinel::{MASTER, NEVER};
+
+#[tokio::test]
+async fn a_server_is_trusted_by_its_authority_alone() {
+    let authority = Authority::new();
+    let mut server = authority.server(false);
+    let config = RedisConfig::node(url(&server)).patient();
+    let limiter = limiter(config.clone().ca_certificates(&*authority.pem).connect().await.expect("a connection"));
+    assert_eq!(charge(&limiter).await, 1);
+    server.restart();
+    resume(&limiter).await;
+
+    let another = Authority::new();
+    let error = config.clone().ca_certificates(&*another.pem).connect().await.expect_err("not trusted");
+    assert!(format!("{error:?}").contains("UnknownIssuer"), "{error:?}");
+    let error = config.connect().await.expect_err("the system does not trust it");
+    assert!(format!("{error:?}").contains("UnknownIssuer"), "{error:?}");
+    let named = RedisConfig::node(format!("rediss://localhost:{}", server.port())).patient();
+    let error = named.ca_certificates(&*authority.pem).connect().await.expect_err("another name");
+    assert!(format!("{error:?}").contains("not valid for name"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
+    let authority = Authority::new();
+    let server = authority.server(true);
+    let config = RedisConfig::node(url(&server)).patient().ca_certificates(&*authority.pem);
+    let error = config.clone().connect().await.expect_err("no certificate");
+    assert!(format!("{error:?}").contains("can't be reached"), "{error:?}");
+    let Certificate { pem, key } = authority.certify("client");
+    let store = config.clone().client_certificate(&*pem, &*key).connect().await.expect("a connection");
+    assert_eq!(charge(&limiter(store)).await, 1);
+    let config = config.client_certificate(&*pem, &*key);
+    assert!(!format!("{config:?}").contains("PRIVATE"), "{config:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_no_tls_is_told_as_such() {
+    let server = RedisServer::start();
+    let authority = Authority::new();
+    let config = RedisConfig::node(url(&server)).ca_certificates(&*authority.pem);
+    let error = config.connect().await.expect_err("no TLS");
+    assert!(format!("{error:?}").contains("both ends speak TLS or neither"), "{error:?}");
+}
+
+/// Sentinels that speak TLS, and such that do not while the master does.
+#[tokio::test]
+async fn masters_that_sentinel_names_are_trusted_by_their_authority_alone() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    let master = authority.server(false);
+    let Certificate { pem, key } = authority.certify("127.0.0.1");
+    let files = [("cert", &pem), ("key", &key), ("ca-cert", &authority.pem)];
+    let files = files.map(|(what, text)| format!("tls-{what}-file {}\n", folder.write(what, text)));
+    let sentinel = |ports: &str| {
+        RedisServer::start_by(|port| {
+            let text = format!(
+                "{}\nbind 127.0.0.1\ndir {}\n{}tls-replication yes\ntls-auth-clients no\n\
+                 sentinel monitor {MASTER} 127.0.0.1 {} 1\nsentinel down-after-milliseconds {MASTER} {NEVER}\n",
+                ports.replace("PORT", &port.to_string()),
+                folder.path().display(),
+                files.concat(),
+                master.port()
+            );
+            vec![folder.write(&format!("{port}.conf"), text), "--sentinel".to_owned()]
+        })
+    };
+    let (plain, secure) = (sentinel("port PORT"), sentinel("port 0\ntls-port PORT"));
+    for config in [
+        RedisConfig::sentinel(MASTER, [plain.url()]).sentinel_master_tls(true),
+        RedisConfig::sentinel(MASTER, [url(&secure)]),
+    ] {
+        let config = config.patient();
+        let store = connected(config.clone().ca_certificates(&*authority.pem)).await;
+        assert!(charge(&limiter(store)).await > 0);
+        let another = Authority::new();
+        let error = config.ca_certificates(&*another.pem).connect().await.expect_err("not trusted");
+        assert!(format!("{error:?}").contains("UnknownIssuer"), "{error:?}");
+    }
+}
+
+#[test]
+fn certificates_of_no_use_are_refused() {
+    let authority = Authority::new();
+    let refused = |config: RedisConfig| format!("{:?}", config.connect_lazily().expect_err("refused"));
+    let text = refused(RedisConfig::node("redis://127.0.0.1").ca_certificates(&*authority.pem));
+    assert!(text.contains("write rediss://"), "{text}");
+    let text = refused(RedisConfig::node("rediss://127.0.0.1").ca_certificates("a path?"));
+    assert!(text.contains("ca_certificates holds no certificate"), "{text}");
+    let text = refused(RedisConfig::node("rediss://127.0.0.1").client_certificate(&*authority.pem, "no key"));
+    assert!(text.contains("private key"), "{text}");
+    let text = refused(RedisConfig::sentinel("limits", ["rediss://127.0.0.1"]).ca_certificates("-----"));
+    assert!(text.contains("ca_certificates holds no certificate"), "{text}");
+}

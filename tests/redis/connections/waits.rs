@@ -1,0 +1,108 @@
+//! Requests that wait together, and those among them who are slow, give up, or end with their runtime.
+
+use std::future::Future;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::cmd;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::connections::{connect, hurry, limiter};
+use support::redis_server::RedisServer;
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// As each test does that shares a store with others.
+#[test]
+fn a_runtime_that_ends_with_requests_under_way_leaves_the_store_to_others() {
+    let server = RedisServer::start();
+    let main = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let limiter = limiter(main.block_on(connect(&server)));
+    for round in 0..20 {
+        let other = runtime();
+        other.block_on(async {
+            for _ in 0..8 {
+                let limiter = limiter.clone();
+                tokio::spawn(async move { limiter.acquire("key", 1).await.map(drop) });
+            }
+            for _ in 0..round {
+                tokio::task::yield_now().await;
+            }
+        });
+        drop(other);
+    }
+    let started = Instant::now();
+    while !matches!(main.block_on(hurry(&limiter)), Some(Ok(()))) {
+        assert!(started.elapsed() < Duration::from_secs(60), "nobody is served any more");
+    }
+    for _ in 0..20 {
+        let _ = main.block_on(limiter.acquire("key", 1)).expect("a decision");
+    }
+}
+
+/// As in `select!`, where another branch is slow.
+#[tokio::test]
+async fn who_holds_a_request_without_polling_it_holds_up_nobody() {
+    let server = RedisServer::start();
+    let limiter = limiter(connect(&server).await);
+    let mut held = [(), ()].map(|()| Box::pin(limiter.acquire("key", 1)));
+    for request in &mut held {
+        assert!(request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    for _ in 0..50 {
+        let _ = limiter.acquire("key", 1).await.expect("it is served");
+    }
+    for request in held {
+        let _ = request.await.expect("a decision");
+    }
+}
+
+/// Two runtimes, and a request of one that is dropped where there is none.
+#[test]
+fn who_gives_up_outside_a_runtime_fails_nobody_else() {
+    let server = RedisServer::start();
+    let main = runtime();
+    let limiter = limiter(main.block_on(connect(&server)));
+    for _ in 0..10 {
+        let held = main.block_on(async {
+            let mut held = [(), ()].map(|()| Box::pin(limiter.acquire("key", 1)));
+            for request in &mut held {
+                assert!(request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            }
+            held
+        });
+        let others = (0..5).map(|_| {
+            let limiter = limiter.clone();
+            main.spawn(async move { limiter.acquire("key", 1).await.map(drop) })
+        });
+        let others: Vec<_> = others.collect();
+        main.block_on(tokio::task::yield_now());
+        std::thread::spawn(move || drop(held)).join().expect("a thread");
+        for other in others {
+            main.block_on(other).expect("a task").expect("a decision");
+        }
+    }
+}
+
+/// By a firewall, or by Redis' own `timeout`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_cut_while_nobody_calls_fail_no_request() {
+    let server = RedisServer::start();
+    let limiter = limiter(connect(&server).await);
+    for _ in 0..5 {
+        let _ = limiter.acquire("key", 1).await.expect("a decision");
+        let killed: u32 = server.ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes"));
+        assert!(killed >= 2, "{killed} connections were there");
+        // They are opened anew although nobody asks for one.
+        crate::connections::until("two connections are back", || {
+            let clients: String = server.ask(cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal"));
+            clients.lines().filter(|line| !line.contains("cmd=client")).count() == 2
+        })
+        .await;
+        for _ in 0..4 {
+            let _ = limiter.acquire("key", 1).await.expect("a decision");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Denials that the store in Redis remembers, on a real server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::cmd;
+use support::limits::Patient;
+use support::redis_server::RedisServer;
+use support::split_mix::Random;
+use tower_ratelimit::{
+    Algorithm, BreakerState, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter,
+    ManualClock, MemoryStore, Receipt, RedisConfig, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter,
+    StoreErrorKind, Timestamp, TokenBucket,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const MICRO: Duration = Duration::from_micros(1);
+
+fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
+    [
+        ("fixed_window", FixedWindow::new(tokens, period).into()),
+        ("sliding_log", SlidingLog::new(tokens, period).into()),
+        ("sliding_window", SlidingWindow::new(tokens, period).into()),
+        ("sliding_window_counter", SlidingWindowCounter::new(tokens, period).into()),
+        ("token_bucket", TokenBucket::new(tokens, tokens, period).into()),
+        ("token_bucket-at-intervals", TokenBucket::new(tokens, tokens, period).at_intervals().into()),
+        ("leaky_bucket", LeakyBucket::new(tokens, tokens, period).into()),
+        ("leaky_bucket_queue", LeakyBucketQueue::new(tokens, tokens, period).into()),
+    ]
+}
+
+/// A server, a store on it, and how often it was called.
+struct Setup {
+    server: RedisServer,
+    store: RedisStore,
+    connection: MultiplexedConnection,
+}
+
+impl Setup {
+    async fn new() -> Self {
+        let server = RedisServer::start();
+        let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
+        let connection = server.connection().await;
+        Self { server, store, connection }
+    }
+
+    fn limiter(&self, algorithm: impl Into<Algorithm>) -> Limiter {
+        Limiter::new([Limit::new("limit", algorithm)]).patient().store(self.store.clone())
+    }
+
+    async fn calls(&mut self) -> u64 {
+        let stats: String =
+            cmd("INFO").arg("commandstats").query_async(&mut self.connection).await.expect("statistics");
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a count"))
+    }
+}
+
+async fn acquire(limiter: &Limiter, cost: u64) -> Decision {
+    limiter.acquire("key", cost).await.expect("a decision")
+}
+
+/// Takes all there is.
+async fn exhaust(limiter: &Limiter) {
+    let mut denied = false;
+    for _ in 0..20 {
+        denied |= !acquire(limiter, 1).await.is_allowed();
+    }
+    assert!(denied);
+}
+
+#[tokio::test]
+async fn a_flood_hardly_reaches_redis() {
+    let mut setup = Setup::new().await;
+    for (name, algorithm) in all(5, HOUR) {
+        let limiter = setup.limiter(algorithm);
+        exhaust(&limiter).await;
+        let (before, started) = (setup.calls().await, Instant::now());
+        for _ in 0..2_000 {
+            assert!(!acquire(&limiter, 1).await.is_allowed());
+            assert!(!limiter.peek("key", 1).await.expect("a decision").is_allowed());
+        }
+        let asked = setup.calls().await - before;
+        let most = 1 + started.elapsed().as_secs();
+        assert!(asked <= most, "{name}: {asked} calls for 4,000 denials");
+        limiter.reset("key").await.expect("a reset");
+    }
+}
+
+/// A limit that all share is spent, which denies each of them by a request of its own.
+#[tokio::test]
+async fn a_flood_from_many_clients_hardly_reaches_redis() {
+    let mut setup = Setup::new().await;
+    let limits = [Limit::new("all", FixedWindow::per_day(5)), Limit::new("own", FixedWindow::per_day(100))];
+    let limiter = Limiter::new(limits).patient().store(setup.store.clone());
+    let acquire = async |client: u32| limiter.acquire_all(&[(&"all", 1), (&client, 1)]).await.expect("a decision");
+    for _ in 0..5 {
+        assert!(acquire(0).await.is_allowed());
+    }
+    let (before, started) = (setup.calls().await, Instant::now());
+    for _ in 0..50 {
+        for client in 0..20 {
+            assert!(!acquire(client).await.is_allowed());
+        }
+    }
+    let asked = setup.calls().await - before;
+    assert!(asked <= 20 * (1 + started.elapsed().as_secs()), "{asked} calls for 1,000 denials");
+}
+
+#[tokio::test]
+async fn a_cost_that_no_wait_helps_is_asked_about_once() {
+    let mut setup = Setup::new().await;
+    let limiter = setup.limiter(FixedWindow::per_day(5));
+    let (before, started) = (setup.calls().await, Instant::now());
+    for _ in 0..100 {
+        let decision = acquire(&limiter, 6).await;
+        assert!(!decision.is_allowed() && decision.retry_after().is_none());
+        assert_eq!(decision.outcomes()[0].remaining(), 5);
+    }
+    let asked = setup.calls().await - before;
+    assert!(asked <= 1 + started.elapsed().as_secs(), "{asked} calls");
+    assert!(acquire(&limiter, 5).await.is_allowed());
+}
+
+#[tokio::test]
+async fn redis_is_asked_each_time_where_nothing_is_to_be_remembered() {
+    let mut setup = Setup::new().await;
+    setup.store = setup.store.clone().remember_denials(Duration::ZERO);
+    let limiter = setup.limiter(FixedWindow::per_day(1));
+    exhaust(&limiter).await;
+    let before = setup.calls().await;
+    exhaust(&limiter).await;
+    assert_eq!(setup.calls().await - before, 20);
+}
+
+#[tokio::test]
+async fn who_comes_back_at_the_very_instant_is_admitted() {
+    let mut setup = Setup::new().await;
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    setup.store = setup.store.clone().clock(clock.clone());
+    for (name, algorithm) in all(5, HOUR) {
+        let limiter = setup.limiter(algorithm);
+        clock.advance(2 * HOUR);
+        exhaust(&limiter).await;
+        let wait = acquire(&limiter, 1).await.retry_after().expect("a wait");
+        let (before, started) = (setup.calls().await, Instant::now());
+        clock.advance(wait - MICRO);
+        let decision = acquire(&limiter, 1).await;
+        assert_eq!(decision.retry_after(), Some(MICRO), "{name}");
+        assert_eq!(decision.outcomes()[0].more_after(), Some(MICRO), "{name}");
+        assert!(setup.calls().await == before || started.elapsed() > Duration::from_millis(500), "{name}");
+        clock.advance(MICRO);
+        assert!(acquire(&limiter, 1).await.is_allowed(), "{name}");
+    }
+}
+
+/// By Redis' own clock, of which only bounds are known here.
+#[tokio::test]
+async fn who_comes_back_after_the_wait_that_was_told_last_is_admitted() {
+    let setup = Setup::new().await;
+    let limiter = setup.limiter(TokenBucket::new(1, 1, Duration::from_millis(20)));
+    for round in 0..50 {
+        assert!(acquire(&limiter, 1).await.is_allowed(), "round {round}");
+        let mut back = Instant::now();
+        for _ in 0..200 {
+            let decision = acquire(&limiter, 1).await;
+            // One that is allowed is taken back, so that the next is allowed.
+            let Some(wait) = decision.retry_after() else {
+                limiter.refund(decision.into_receipt()).await.expect("a refund");
+                break;
+            };
+            back = Instant::now() + wait;
+        }
+        while Instant::now() < back {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Bug 33 of other systems: what denied before denies on, after a refund, ...
+#[tokio::test]
+async fn bug_33_a_refund_is_seen_at_once() {
+    let setup = Setup::new().await;
+    for (name, algorithm) in all(5, HOUR) {
+        let limiter = setup.limiter(algorithm);
+        let receipt = acquire(&limiter, 1).await.into_receipt();
+        exhaust(&limiter).await;
+        // Of a queue, only the last can leave.
+        let queues = name == "leaky_bucket_queue";
+        limiter.refund(receipt).await.expect("a refund");
+        assert_eq!(acquire(&limiter, 1).await.is_allowed(), !queues, "{name}");
+        limiter.reset("key").await.expect("a reset");
+    }
+}
+
+/// ... a reset, ...
+#[tokio::test]
+async fn bug_33_a_reset_is_seen_at_once() {
+    let setup = Setup::new().await;
+    for (name, algorithm) in all(5, HOUR) {
+        let limiter = setup.limiter(algorithm);
+        for _ in 0..3 {
+            exhaust(&limiter).await;
+            limiter.reset("key").await.expect("a reset");
+            assert!(acquire(&limiter, 5).await.is_allowed(), "{name}");
+            limiter.reset("key").await.expect("a reset");
+        }
+    }
+}
+
+/// ... for a smaller cost, ...
+#[tokio::test]
+async fn bug_33_a_smaller_cost_finds_its_room() {
+    let setup = Setup::new().await;
+    for (name, algorithm) in all(5, HOUR) {
+        let limiter = setup.limiter(algorithm);
+        assert!(acquire(&limiter, 3).await.is_allowed());
+        for _ in 0..3 {
+            assert!(!acquire(&limiter, 5).await.is_allowed(), "{name}");
+        }
+        assert!(acquire(&limiter, 2).await.is_allowed(), "{name}");
+        limiter.reset("key").await.expect("a reset");
+    }
+}
+
+/// ... or once the limit is raised.
+#[tokio::test]
+async fn bug_33_a_raised_limit_finds_its_room() {
+    let setup = Setup::new().await;
+    let bucket = |capacity| TokenBucket::new(capacity, 5, HOUR);
+    let raised = all(9, HOUR).map(|(name, raised)| match name {
+        // At another rate, what was taken would count for more.
+        "token_bucket" => bucket(9).into(),
+        "token_bucket-at-intervals" => bucket(9).at_intervals().into(),
+        "leaky_bucket" => LeakyBucket::new(9, 5, HOUR).into(),
+        "leaky_bucket_queue" => LeakyBucketQueue::new(9, 5, HOUR).into(),
+        _ => raised,
+    });
+    for ((name, algorithm), raised) in all(5, HOUR).into_iter().zip(raised) {
+        let limiter = setup.limiter(algorithm);
+        exhaust(&limiter).await;
+        assert!(acquire(&setup.limiter(raised), 1).await.is_allowed(), "{name}");
+        assert!(!acquire(&limiter, 1).await.is_allowed(), "{name}");
+        limiter.reset("key").await.expect("a reset");
+    }
+}
+
+/// Another process resets a key: it is as if it had another store.
+#[tokio::test]
+async fn what_another_process_resets_is_seen_soon() {
+    let setup = Setup::new().await;
+    let limiter = setup.limiter(FixedWindow::per_day(1));
+    exhaust(&limiter).await;
+    let another = RedisConfig::node(setup.server.url()).patient().connect().await.expect("a connection");
+    limiter.clone().store(another).reset("key").await.expect("a reset");
+    let started = Instant::now();
+    while !acquire(&limiter, 1).await.is_allowed() {
+        assert!(started.elapsed() < Duration::from_secs(20), "a day's denial outlives the reset");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What is remembered says nothing of whether Redis works: while it does not, the denied are denied, and
+/// the others don't wait.
+#[tokio::test]
+async fn a_flood_of_the_denied_keeps_the_breaker_open_while_redis_is_down() {
+    let setup = Setup::new().await;
+    let closed = Arc::new(AtomicUsize::new(0));
+    let counted = closed.clone();
+    let store = setup.store.clone().remember_denials(Duration::from_secs(600));
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1))])
+        .store(store)
+        .deadline(Duration::from_millis(300))
+        .observe(move |event| {
+            if let Event::BreakerChanged { state: BreakerState::HalfOpen | BreakerState::Closed, .. } = event {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    exhaust(&limiter).await;
+    setup.server.pause();
+    let other = || async { limiter.acquire("other", 1).await.map_err(|error| error.kind()) };
+    while other().await.expect_err("Redis is down") != StoreErrorKind::BreakerOpen {}
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(2) {
+        assert!(!acquire(&limiter, 1).await.is_allowed());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(other().await.expect_err("Redis is down"), StoreErrorKind::BreakerOpen);
+    assert_eq!(closed.load(Ordering::Relaxed), 0);
+    setup.server.resume();
+    let started = Instant::now();
+    while other().await.is_err() {
+        assert!(!acquire(&limiter, 1).await.is_allowed());
+        assert!(started.elapsed() < Duration::from_secs(20), "it is back");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Clones with keys of their own don't hear of others' denials.
+#[tokio::test]
+async fn prefixes_and_clocks_have_denials_of_their_own() {
+    let setup = Setup::new().await;
+    let limiter = setup.limiter(FixedWindow::per_day(1));
+    exhaust(&limiter).await;
+    for store in [setup.store.clone().prefix("another"), setup.store.clone().secret([7; 16])] {
+        assert!(acquire(&limiter.clone().store(store), 1).await.is_allowed());
+    }
+}
+
+/// All that is told.
+fn told(decision: &Decision) -> String {
+    let outcomes = decision.outcomes().iter().map(|outcome| {
+        let more = outcome.more_after();
+        format!("{:?} {} {more:?} {:?}", outcome.verdict(), outcome.remaining(), outcome.reset_after())
+    });
+    format!("{} {:?} {:?}", decision.at().as_micros(), decision.verdict(), outcomes.collect::<Vec<_>>())
+}
+
+/// Bug 34 of other systems: what is remembered and what Redis says disagree. Random requests are
+/// answered alike by a store that remembers denials, by one that asks Redis each time, and by the one
+/// in memory.
+#[tokio::test]
+async fn bug_34_what_is_remembered_and_what_redis_says_are_one() {
+    let mut setup = Setup::new().await;
+    let (mut steps, mut denied, mut calls) = (0, 0, 0);
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let period = Duration::from_micros([1_000, 1_000_000, 10_000_000][random.below(3) as usize]);
+        let tokens = 1 + random.below(6) as u32;
+        let limits: Vec<Limit> = (0..1 + random.below(3))
+            .map(|index| Limit::new(format!("{seed}-{index}"), all(tokens, period)[random.below(8) as usize].1))
+            .collect();
+        let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000 + random.below(1 << 40)));
+        // What was forgotten before the clock stepped back, one store knows longer than the other.
+        let steps_back = random.below(2) == 0;
+        let limiter = Limiter::new(limits).patient();
+        let asking = setup.store.clone().remember_denials(Duration::ZERO).prefix("asking").clock(clock.clone());
+        let subjects = [
+            limiter.clone().store(setup.store.clone().clock(clock.clone())),
+            limiter.clone().store(asking),
+            limiter.store(MemoryStore::new().max_keys(100).clock(clock.clone())),
+        ];
+        let subjects = if steps_back { &subjects[..2] } else { &subjects };
+        let mut receipts: Vec<Vec<Receipt>> = Vec::new();
+        let mut edge = Duration::ZERO;
+        for step in 0..60 {
+            match random.below(12) {
+                0 | 1 => clock.advance(edge),
+                2 => clock.advance(edge.saturating_sub(MICRO)),
+                3 => clock.advance(period.mul_f64(random.below(1_000) as f64 / 900.0)),
+                4 if steps_back => {
+                    let back = random.below(period.as_micros() as u64);
+                    clock.set(Timestamp::from_micros(clock.now().as_micros() - back));
+                }
+                _ => {}
+            }
+            let costs: Vec<u64> = subjects[0].limits().iter().map(|_| 1 + random.below(tokens.into())).collect();
+            let what = random.below(16);
+            let mut refunded = if (1..3).contains(&what) && !receipts.is_empty() {
+                receipts.swap_remove(random.below(receipts.len() as u64) as usize)
+            } else {
+                Vec::new()
+            };
+            let mut decisions = Vec::new();
+            for (index, subject) in subjects.iter().enumerate().rev() {
+                let before = if index == 0 { setup.calls().await } else { 0 };
+                let decision = match what {
+                    0 => subject.reset("key").await.map(|()| None),
+                    1 | 2 if !refunded.is_empty() => {
+                        subject.refund(refunded.pop().expect("a receipt")).await.map(|()| None)
+                    }
+                    3 => subject.peek("key", costs[0]).await.map(Some),
+                    4..10 => subject.acquire("key", 1).await.map(Some),
+                    10 => subject.acquire("key", u64::from(tokens) + 1).await.map(Some),
+                    _ => subject.acquire_each("key", &costs).await.map(Some),
+                };
+                let Some(decision) = decision.expect("an answer") else { continue };
+                if index == 0 {
+                    calls += setup.calls().await - before;
+                }
+                decisions.push(decision);
+            }
+            let Some(decision) = decisions.first() else { continue };
+            for other in &decisions {
+                assert_eq!(told(decision), told(other), "seed {seed}, step {step}: {:?}", subjects[0].limits());
+            }
+            steps += 1;
+            denied += u64::from(!decision.is_allowed());
+            edge = decision.retry_after().or(decision.outcomes()[0].more_after()).unwrap_or(edge);
+            receipts.push(decisions.into_iter().map(Decision::into_receipt).rev().collect());
+        }
+    }
+    println!("{steps} requests, {denied} denied, {calls} calls");
+    assert!(denied > 2_000, "{denied} denials of {steps}");
+    assert!(calls + 1_000 < steps, "{calls} calls for {steps} requests: hardly any denial was remembered");
+}
+
+/// On one thread, where tasks that are denied without asking Redis could keep all others from being served.
+#[tokio::test]
+async fn tasks_that_are_denied_in_a_loop_let_others_reach_redis() {
+    const LONG: Duration = Duration::from_secs(20);
+    let server = RedisServer::start();
+    let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
+    let limit = Limit::new("limit", FixedWindow::new(1, 366 * 24 * HOUR));
+    let limiter = Limiter::new([limit]).patient().store(store.remember_denials(2 * LONG));
+    for allowed in [true, false] {
+        assert_eq!(limiter.acquire("denied", 1).await.expect("a decision").is_allowed(), allowed);
+    }
+    let is_served = Arc::new(AtomicBool::new(false));
+    let began = Instant::now();
+    let looping: Vec<_> = (0..64)
+        .map(|_| {
+            let (limiter, is_served) = (limiter.clone(), is_served.clone());
+            tokio::spawn(async move {
+                while !is_served.load(Ordering::Relaxed) && began.elapsed() < LONG {
+                    assert!(!limiter.acquire("denied", 1).await.expect("a decision").is_allowed());
+                }
+                is_served.load(Ordering::Relaxed)
+            })
+        })
+        .collect();
+    for key in 0..10_u64 {
+        assert!(limiter.acquire(key, 1).await.expect("a decision").is_allowed());
+    }
+    is_served.store(true, Ordering::Relaxed);
+    for task in looping {
+        assert!(task.await.expect("a task"), "Redis is reached only once nobody is denied any more");
+    }
+}

@@ -1,0 +1,6 @@
+//! The store in Redis, on real servers.
+
+mod cluster;
+mod connections;
+mod denials;
+mod store;

@@ -1,0 +1,397 @@
+//! The store in Redis, on a real server.
+
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::cmd;
+use support::limits::{Patient, all};
+use support::redis_server::{RedisServer, expiry_of};
+use tower_ratelimit::{
+    Algorithm, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, SlidingLog, StoreErrorKind, TokenBucket,
+};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn limits(tokens: u32, period: Duration) -> Vec<Limit> {
+    all(tokens, period).map(|(name, algorithm)| Limit::new(name, algorithm)).into()
+}
+
+async fn store(server: &RedisServer) -> RedisStore {
+    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
+}
+
+async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
+    cmd("KEYS").arg("*").query_async(connection).await.expect("keys")
+}
+
+/// How many calls of the script the server has run since it was last asked to forget.
+async fn calls_of(connection: &mut MultiplexedConnection) -> u32 {
+    let stats: String = cmd("INFO").arg("commandstats").query_async(connection).await.expect("statistics");
+    let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
+    calls.map_or(0, |calls| calls.parse().expect("a count"))
+}
+
+#[tokio::test]
+async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
+    let server = RedisServer::start();
+    // A calendar's windows take a day.
+    let limits = limits(10, Duration::from_secs(4)).into_iter().filter(|limit| limit.name() != "calendar_window");
+    let limiter = Limiter::new(limits).patient().store(store(&server).await);
+    let mut connection = server.connection().await;
+    for round in 0..3 {
+        let decision = limiter.acquire("key", 2).await.expect("a decision");
+        assert!(decision.is_allowed(), "round {round}: {decision:?}");
+        if round == 1 {
+            limiter.refund(decision.into_receipt()).await.expect("a refund");
+        }
+        let decision = limiter.peek("key", 1).await.expect("a decision");
+        assert_eq!(keys(&mut connection).await.len(), 8);
+        for outcome in decision.outcomes() {
+            let name = limiter.limits()[outcome.limit()].name();
+            let mut left: Vec<i64> = Vec::new();
+            for key in keys(&mut connection).await.iter().filter(|key| key.contains(&format!("}}:{name}:"))) {
+                left.push(cmd("PTTL").arg(key).query_async(&mut connection).await.expect("a time to live"));
+            }
+            let [left] = left[..] else { panic!("{name} has {left:?}") };
+            // And of a bucket up to a sixteenth of what it takes to fill.
+            let most = outcome.reset_after().as_micros().div_ceil(1_000) as i64 + 1 + 4_000 / 16;
+            assert!(0 < left && left <= most, "{name}: {left} ms of {most}");
+        }
+    }
+    let gone = async {
+        while !keys(&mut connection).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("what means nothing is gone");
+}
+
+/// By limiters of two sizes, as old and new processes are, which round it to 5 s and to 500 s.
+#[tokio::test]
+async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = server.connection().await;
+    let limiters = [100, 10_000].map(|tokens| {
+        let bucket = TokenBucket::new(tokens, 1, Duration::from_secs(1));
+        (u64::from(tokens) * 1_000 / 16, Limiter::new([Limit::new("limit", bucket)]).patient().store(store.clone()))
+    });
+    let (mut expiries, mut rounded) = (Vec::new(), 0);
+    for round in 0..100 {
+        let (most, limiter) = &limiters[usize::from(round % 10 == 9)];
+        let decision = limiter.acquire("key", 1).await.expect("a decision");
+        assert!(decision.is_allowed(), "round {round}: {decision:?}");
+        let key = keys(&mut connection).await.remove(0);
+        let expires = expiry_of(&key, &mut connection).await;
+        let reset = decision.at().as_micros() + decision.outcomes()[0].reset_after().as_micros() as u64;
+        let least = reset.div_ceil(1_000);
+        assert!((least..=least + most).contains(&expires), "round {round}: {expires} for {least}");
+        assert!(round > 0 || expires == least, "a key that is charged once lives no longer");
+        rounded += u32::from(expires > least);
+        expiries.push(expires);
+    }
+    assert!(rounded > 80, "{rounded} of 100 are rounded up");
+    expiries.dedup();
+    assert!((10..60).contains(&expiries.len()), "it is set {} times by 100 charges", expiries.len());
+}
+
+#[tokio::test]
+async fn all_is_given_back_and_forgotten() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(limits(5, Duration::from_secs(3_600))).patient().store(store(&server).await);
+    let mut connection = server.connection().await;
+
+    let decision = limiter.acquire("key", 5).await.expect("a decision");
+    limiter.refund(decision.into_receipt()).await.expect("a refund");
+    assert_eq!(keys(&mut connection).await, [""; 0], "what is empty is deleted");
+
+    assert!(limiter.acquire("key", 5).await.expect("a decision").is_allowed());
+    assert!(!limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+    assert!(limiter.acquire("another", 5).await.expect("a decision").is_allowed());
+    limiter.reset("key").await.expect("a reset");
+    assert_eq!(keys(&mut connection).await.len(), 9);
+    assert!(limiter.acquire("key", 5).await.expect("a decision").is_allowed());
+}
+
+#[tokio::test]
+async fn a_denied_request_takes_nothing_from_any_limit() {
+    let server = RedisServer::start();
+    let limiter =
+        Limiter::new([Limit::new("wide", FixedWindow::per_day(100)), Limit::new("narrow", SlidingLog::per_day(1))])
+            .patient()
+            .store(store(&server).await);
+    assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+    for _ in 0..10 {
+        let decision = limiter.acquire("key", 1).await.expect("a decision");
+        assert!(!decision.is_allowed());
+        assert_eq!(decision.outcomes()[0].remaining(), 99);
+    }
+}
+
+/// Many tasks on two stores, as two machines would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_requests_are_admitted_exactly_the_limit() {
+    let server = RedisServer::start();
+    let stores = [store(&server).await, store(&server).await];
+    for (name, algorithm) in all(100, Duration::from_secs(86_400)) {
+        let tasks: Vec<_> = (0..64)
+            .map(|task| {
+                let limiter = Limiter::new([Limit::new(name, algorithm)]).patient().store(stores[task % 2].clone());
+                tokio::spawn(async move {
+                    let mut allowed = 0;
+                    for _ in 0..5 {
+                        allowed += u32::from(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+                    }
+                    allowed
+                })
+            })
+            .collect();
+        let mut allowed = 0;
+        for task in tasks {
+            allowed += task.await.expect("a task");
+        }
+        assert_eq!(allowed, 100, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_wait_at_the_same_time_leave_together() {
+    let server = RedisServer::start();
+    let limiter =
+        Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
+    let mut connection = server.connection().await;
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+    let calls: Vec<_> = (0..200)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    let mut left = Vec::new();
+    for call in calls {
+        left.push(call.await.expect("a task").expect("a decision").outcomes()[0].remaining());
+    }
+    left.sort_unstable();
+    assert_eq!(left, (800..1_000).collect::<Vec<_>>(), "each has an answer of its own");
+    let calls = calls_of(&mut connection).await;
+    assert!(calls <= 20, "{calls} calls for 200 decisions");
+}
+
+/// Redis serves no other client during a call, so a call is bounded by the limits that it charges.
+#[tokio::test]
+async fn requests_of_many_limits_share_calls_of_at_most_256_charges() {
+    let server = RedisServer::start();
+    let limits = (0..64).map(|limit| Limit::new(format!("limit {limit}"), FixedWindow::per_day(1_000)));
+    let limiter = Limiter::new(limits).patient().store(store(&server).await);
+    let mut connection = server.connection().await;
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+    let calls: Vec<_> = (0..64)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    for call in calls {
+        assert!(call.await.expect("a task").expect("a decision").is_allowed());
+    }
+    let decision = limiter.peek("key", 1).await.expect("a decision");
+    assert!(decision.outcomes().iter().all(|outcome| outcome.remaining() == 1_000 - 64));
+    let calls = calls_of(&mut connection).await - 1;
+    assert!(calls >= 64 * 64 / 256, "{calls} calls for 64 requests of 64 limits");
+    assert!(calls <= 40, "{calls} calls for 64 requests of 64 limits");
+}
+
+#[tokio::test]
+async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
+    let server = RedisServer::start();
+    let limiter =
+        Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
+    let mut connection = server.connection().await;
+    let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
+    server.pause();
+    // The first fifty leave in calls that Redis runs when it goes on; the others wait for a reply.
+    let mut calls = Vec::new();
+    for _ in 0..2 {
+        calls.extend((0..50).map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        }));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+    for call in calls {
+        assert!(call.await.is_err(), "it was given up");
+    }
+    server.resume();
+    let begun = Instant::now();
+    while calls_of(&mut connection).await < 3 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it runs what had left");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let decision = limiter.acquire("key", 1).await.expect("a decision");
+    assert_eq!(decision.outcomes()[0].remaining(), 1_000 - 50 - 1);
+}
+
+#[tokio::test]
+async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
+    let server = RedisServer::start();
+    let limiter =
+        Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
+    let mut connection = server.connection().await;
+    let () = cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.expect("a flush");
+    // The log has every command. (Redis before 7.0 counts no subcommands, such as `SCRIPT LOAD`.)
+    for (setting, value) in [("slowlog-max-len", 10_000), ("slowlog-log-slower-than", 0)] {
+        let () =
+            cmd("CONFIG").arg("SET").arg(setting).arg(value).query_async(&mut connection).await.expect("a setting");
+    }
+
+    let calls: Vec<_> = (0..100)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire("key", 1).await })
+        })
+        .collect();
+    for call in calls {
+        assert!(call.await.expect("a task").expect("a decision").is_allowed());
+    }
+    assert_eq!(limiter.peek("key", 1).await.expect("a decision").outcomes()[0].remaining(), 900);
+    type Entry = (u64, u64, u64, Vec<Vec<u8>>, String, String);
+    let log: Vec<Entry> = cmd("SLOWLOG").arg("GET").arg(10_000).query_async(&mut connection).await.expect("a log");
+    let commands: Vec<_> = log.iter().map(|(_, _, _, words, ..)| words.join(&b' ')).collect();
+    assert!(commands.iter().any(|command| command.starts_with(b"EVALSHA ")), "the log has the calls");
+    assert_eq!(commands.iter().filter(|command| command.starts_with(b"SCRIPT LOAD ")).count(), 1);
+}
+
+#[tokio::test]
+async fn what_is_not_ours_is_an_error_and_stays() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = server.connection().await;
+    for (name, algorithm) in all(10, Duration::from_secs(3_600)) {
+        let free = Limit::new("free", FixedWindow::per_day(10));
+        let limiter = Limiter::new([free, Limit::new(name, algorithm)]).patient().store(store.clone());
+        assert!(limiter.acquire(name, 1).await.expect("a decision").is_allowed());
+        let ours = keys(&mut connection).await;
+        let ours = ours.iter().find(|key| key.contains(&format!("}}:{name}:"))).expect("our key").clone();
+        for wrong in ["SET", "LPUSH", "SADD"] {
+            let () = cmd("DEL").arg(&ours).query_async(&mut connection).await.expect("a deletion");
+            let () = cmd(wrong).arg(&ours).arg("17").query_async(&mut connection).await.expect("a write");
+            let error = limiter.acquire(name, 1).await.expect_err("no decision");
+            let text = format!("{error:?}");
+            assert!(text.contains("WRONGTYPE") || text.contains("UNREADABLE"), "{name}: {text}");
+            let kept: String = cmd("TYPE").arg(&ours).query_async(&mut connection).await.expect("a type");
+            assert_ne!(kept, "none");
+        }
+        limiter.reset(name).await.expect("a reset");
+        assert_eq!(limiter.acquire(name, 1).await.expect("a decision").outcomes()[0].remaining(), 9, "{name}");
+        limiter.reset(name).await.expect("a reset");
+    }
+}
+
+/// Who has such a key is not decided; all others are.
+#[tokio::test]
+async fn what_is_not_ours_keeps_nobody_else_from_redis() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))])
+        .store(store(&server).await)
+        .deadline(Duration::from_secs(30));
+    let mut connection = server.connection().await;
+    for (key, wrong) in [("spoilt", "LPUSH"), ("also spoilt", "SET")] {
+        let before = keys(&mut connection).await;
+        assert!(limiter.acquire(key, 1).await.expect("a decision").is_allowed());
+        let after = keys(&mut connection).await;
+        let ours = after.iter().find(|key| !before.contains(key)).expect("our key");
+        let () = cmd("DEL").arg(ours).query_async(&mut connection).await.expect("a deletion");
+        let () = cmd(wrong).arg(ours).arg("17").query_async(&mut connection).await.expect("a write");
+        for _ in 0..20 {
+            let error = limiter.acquire(key, 1).await.expect_err("no decision");
+            assert_eq!(error.kind(), StoreErrorKind::Failed, "{error:?}");
+            assert!(limiter.peek(key, 1).await.is_err());
+        }
+        assert!(limiter.acquire("another", 1).await.expect("a decision").is_allowed());
+        limiter.reset(key).await.expect("a reset");
+    }
+}
+
+#[tokio::test]
+async fn prefixes_secrets_and_stores_are_apart_or_shared() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let used = |store: RedisStore| async move {
+        let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).patient().store(store);
+        limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].remaining()
+    };
+    assert_eq!(used(store.clone()).await, 9);
+    assert_eq!(used(store.clone()).await, 8);
+    assert_eq!(used(store.clone().prefix("another {one}")).await, 9);
+    assert_eq!(used(store.clone().secret([7; 16])).await, 9);
+    let names = keys(&mut server.connection().await).await;
+    assert!(names.iter().any(|name| name.starts_with("another%20%7bone%7d:{")), "{names:?}");
+}
+
+/// As in memory: a window's count means nothing to a window of another length.
+#[tokio::test]
+async fn another_period_starts_anew() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    for ((name, long), (_, longer)) in all(5, DAY).into_iter().zip(all(5, 7 * DAY)) {
+        let left = async |algorithm: Algorithm, cost: u64| {
+            let limiter = Limiter::new([Limit::new(name, algorithm)]).patient().store(store.clone());
+            limiter.acquire("key", cost).await.expect("a decision").outcomes()[0].remaining()
+        };
+        assert_eq!(left(long, 3).await, 2, "{name}");
+        assert_eq!(left(longer, 1).await, 4, "{name}");
+        assert_eq!(left(long, 0).await, 2, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn who_cannot_connect_is_told_why() {
+    let error = RedisStore::connect("http://localhost").await.expect_err("no connection");
+    assert!(format!("{error:?}").contains("redis://host:port"), "{error:?}");
+    let error = RedisStore::connect("redis://127.0.0.1:1").await.expect_err("no connection");
+    assert!(format!("{error:?}").contains("no connection to Redis"), "{error:?}");
+    // Where it is, and nothing secret.
+    let error = RedisStore::connect("redis://ann:h1dden@127.0.0.1:1/3").await.expect_err("no connection");
+    assert_eq!(error.to_string(), "the rate limit store at 127.0.0.1:1 can't be used");
+    // As `main` shows it.
+    let text = format!("{error:?}");
+    assert!(
+        text.starts_with(&format!("{error}: there is no connection to Redis: Redis can't be reached: check")),
+        "{text}"
+    );
+    assert!(text.contains("refused") && !text.contains("h1dden"), "{text}");
+    assert_eq!(text.matches("refused").count(), 1, "{text}");
+    for config in [
+        RedisConfig::cluster(["redis://:h1dden@127.0.0.1:1", "redis://127.0.0.1:2"]),
+        RedisConfig::sentinel("mymaster", ["redis://:h1dden@127.0.0.1:1", "redis://:h1dden@127.0.0.1:2"]),
+    ] {
+        let text = format!("{:?}", config.connect().await.expect_err("no connection"));
+        assert!(text.contains("127.0.0.1:1, 127.0.0.1:2 can't be used: "), "{text}");
+        assert!(!text.contains("h1dden"), "{text}");
+    }
+    let error = RedisConfig::node("redis://127.0.0.1:1").connections(0).connect_lazily().expect_err("refused");
+    assert!(error.to_string() == "the rate limit store can't be used", "{error}");
+}
+
+/// What docs/redis.md says a key takes: prints it, and fails where it has grown.
+#[tokio::test]
+async fn keys_are_small() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = server.connection().await;
+    for (name, algorithm) in all(200, Duration::from_secs(3_600)) {
+        let limiter = Limiter::new([Limit::new("limit", algorithm)]).patient().store(store.clone());
+        let mut sizes = Vec::new();
+        for _ in 0..100 {
+            assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
+            let key = keys(&mut connection).await.remove(0);
+            let size: u64 = cmd("MEMORY").arg("USAGE").arg(key).query_async(&mut connection).await.expect("a size");
+            sizes.push(size);
+        }
+        println!("{name}: {} bytes after 1 request, {} after 100", sizes[0], sizes[99]);
+        let most = if name == "sliding_log" { 2_600 } else { 240 };
+        assert!(sizes[99] <= most, "{name}: {sizes:?}");
+        limiter.reset("key").await.expect("a reset");
+    }
+}

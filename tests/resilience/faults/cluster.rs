@@ -1,0 +1,153 @@
+//! A Cluster of which a master is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::{JoinSet, block_in_place};
+use tower_ratelimit::store::{Node, StoreFuture};
+use tower_ratelimit::{
+    CircuitBreaker, DecidedBy, Decision, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreErrorKind,
+};
+
+use crate::faults::load::{Load, limit};
+use support::patient::{LONG, Patient, connected};
+use support::redis_cluster::{RedisCluster, wait};
+
+async fn store(cluster: &RedisCluster) -> RedisStore {
+    connected(RedisConfig::cluster(cluster.urls())).await
+}
+
+/// Whether every node says that each slot has a master that is up.
+fn is_whole(cluster: &RedisCluster, nodes: &[usize]) -> bool {
+    nodes.iter().all(|&node| {
+        let info = cluster.info(node);
+        info.contains("cluster_slots_ok:16384") && info.contains("cluster_state:ok")
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_lost_and_its_replica_promoted() {
+    let mut cluster = RedisCluster::start(1);
+    let load = Load::start(&store(&cluster).await);
+    load.run(Duration::from_millis(300)).await;
+    cluster.kill(0);
+    cluster.notice(0);
+    // Its replica is the fourth.
+    block_in_place(|| {
+        let is_master = || cluster.ask::<String>(3, "INFO replication").contains("role:master");
+        wait("the replica is promoted", || is_master() && is_whole(&cluster, &[1, 2, 3]));
+    });
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("a Cluster's master lost, its replica promoted", recovery);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_lost_until_it_returns() {
+    let mut cluster = RedisCluster::start(0);
+    let load = Load::start(&store(&cluster).await);
+    load.run(Duration::from_millis(300)).await;
+    cluster.kill(0);
+    load.run(Duration::from_secs(2)).await;
+    cluster.restart(0);
+    block_in_place(|| wait("it is back", || is_whole(&cluster, &[0, 1, 2])));
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("a Cluster's master lost, and back", recovery);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_hangs() {
+    let cluster = RedisCluster::start(0);
+    let load = Load::start(&store(&cluster).await);
+    load.run(Duration::from_millis(300)).await;
+    cluster.hang(0);
+    load.run(Duration::from_secs(2)).await;
+    cluster.resume(0);
+    block_in_place(|| wait("it is back", || is_whole(&cluster, &[0, 1, 2])));
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("a Cluster's master hangs", recovery);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+/// Two in three keys belong to the masters that are left, and the circuit breaker must not keep their requests away. So
+/// do four in nine pairs of keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_master_fails_only_the_requests_of_its_slots() {
+    let mut cluster = RedisCluster::start(0);
+    let store = RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
+    let lost = format!("127.0.0.1:{}", cluster.port(0));
+    // The default circuit breaker. Only the deadline is longer, as the machine may stand still.
+    let single = Limiter::new([limit()]).deadline(LONG).store(store.clone());
+    let pairs = Limiter::new([limit(), Limit::new("another", FixedWindow::per_day(10))]).deadline(LONG).store(store);
+    assert_eq!(single.acquire(0_u64, 1).await.expect("a decision").decided_by(), DecidedBy::Store);
+    cluster.kill(0);
+    let decided = share_decided(6_000, &lost, move |key| single.acquire(key, 1)).await;
+    println!("Redis decided {:.1} % of the requests", 100.0 * decided);
+    assert!((0.63..0.70).contains(&decided), "Redis decided {:.1} % of the requests", 100.0 * decided);
+    let decided =
+        share_decided(3_000, &lost, move |key| pairs.acquire_all(&[(&key, 1), (&(key + 1_000_000), 1)])).await;
+    println!("Redis decided {:.1} % of the requests of two subjects", 100.0 * decided);
+    assert!((0.41..0.48).contains(&decided), "Redis decided {:.1} % of the requests", 100.0 * decided);
+}
+
+/// The share of requests that Redis decides, of 16 at a time. All errors are to name the node that is `lost`.
+async fn share_decided(
+    requests: u64,
+    lost: &str,
+    ask: impl Fn(u64) -> StoreFuture<Decision> + Clone + Send + 'static,
+) -> f64 {
+    let next = Arc::new(AtomicU64::new(1));
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let (ask, next, lost) = (ask.clone(), next.clone(), lost.to_owned());
+        tasks.spawn(async move {
+            let mut decided = 0;
+            loop {
+                let key = next.fetch_add(1, Ordering::Relaxed);
+                if key > requests {
+                    return decided;
+                }
+                match ask(key).await {
+                    Ok(_) => decided += 1,
+                    Err(error) => assert_eq!(error.node().map(Node::name), Some(&*lost), "{error:?}"),
+                }
+                // Answers that are ready at once would hold up those of Redis.
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    tasks.join_all().await.iter().sum::<u64>() as f64 / requests as f64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_many_requests_wait_for_each_master_as_may() {
+    let cluster = RedisCluster::start(0);
+    let config = RedisConfig::cluster(cluster.urls()).patient().queue_capacity(10);
+    let limiter = Limiter::new([limit()])
+        .store(connected(config).await)
+        .deadline(Duration::from_secs(30))
+        .circuit_breaker(CircuitBreaker::off());
+    (0..3).for_each(|master| cluster.hang(master));
+    let waiting: Vec<_> = (0..500_u64)
+        .map(|key| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire(key, 1).await })
+        })
+        .collect();
+    let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 500 - 3 * (10 + 2 * 64);
+    block_in_place(|| wait("those that may not wait are answered", is_over));
+    (0..3).for_each(|master| cluster.resume(master));
+    for answer in waiting {
+        if let Err(error) = answer.await.expect("a task") {
+            assert_eq!(error.kind(), StoreErrorKind::QueueFull, "{error:?}");
+        }
+    }
+}

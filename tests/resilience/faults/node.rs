@@ -1,0 +1,210 @@
+//! What can go wrong with one node.
+
+use std::time::Duration;
+
+use deadpool_redis::redis::cmd;
+use tokio::task::block_in_place;
+use tower_ratelimit::{
+    DecidedBy, FixedWindow, Limit, Limiter, ManualClock, OnStoreError, RedisConfig, RedisStore, Share, StoreErrorKind,
+    Timestamp,
+};
+
+use crate::faults::load::{Load, limit};
+use support::patient::{Patient, connected};
+use support::redis_server::{RedisServer, wait_until};
+
+const BEFORE: Duration = Duration::from_millis(300);
+const MEANWHILE: Duration = Duration::from_secs(1);
+
+async fn store(server: &RedisServer) -> RedisStore {
+    connected(RedisConfig::node(server.url())).await
+}
+
+/// One that takes no connection for dead, however long the machine stands still.
+async fn patient_store(server: &RedisServer) -> RedisStore {
+    RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_and_restarted() {
+    let mut server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    load.run(BEFORE).await;
+    server.stop();
+    load.run(MEANWHILE).await;
+    server.start_again();
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("killed and restarted", recovery);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stopped_for_5_seconds() {
+    let server = RedisServer::start();
+    // Nothing but the deadline ends a request.
+    let load = Load::start(&patient_store(&server).await);
+    load.run(BEFORE).await;
+    server.pause();
+    load.run(Duration::from_secs(5)).await;
+    server.resume();
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("stopped for 5 s", recovery);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_scripts_flushed() {
+    let server = RedisServer::start();
+    let load = Load::start(&patient_store(&server).await);
+    for _ in 0..20 {
+        load.run(Duration::from_millis(50)).await;
+        server.ask::<()>(cmd("SCRIPT").arg("FLUSH"));
+    }
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("scripts flushed", recovery);
+    assert_eq!(report.errors, 0, "it heals within the same call");
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_connections_cut() {
+    let server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    for _ in 0..20 {
+        load.run(Duration::from_millis(50)).await;
+        server.ask::<()>(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes"));
+    }
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("connections cut", recovery);
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_for_a_while() {
+    let server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    load.run(BEFORE).await;
+    server.ask::<()>(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
+    load.run(MEANWHILE).await;
+    server.ask::<()>(cmd("REPLICAOF").arg("NO").arg("ONE"));
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("replica only", recovery);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn out_of_memory() {
+    let server = RedisServer::start();
+    let load = Load::start(&store(&server).await);
+    load.run(BEFORE).await;
+    server.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(1));
+    load.run(MEANWHILE).await;
+    server.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(0));
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("maxmemory reached", recovery);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn something_else_under_our_keys() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let first = Load::start(&store);
+    first.run(BEFORE).await;
+    let ours = || server.ask::<Vec<String>>(cmd("KEYS").arg("*"));
+    block_in_place(|| wait_until("there are many keys", || ours().len() > 20));
+    drop(first.end().await);
+    let ours = ours();
+    for key in &ours {
+        server.ask::<()>(cmd("DEL").arg(key));
+        server.ask::<()>(cmd("LPUSH").arg(key).arg("17"));
+    }
+    // The same keys come first.
+    let load = Load::start(&store);
+    load.run(MEANWHILE).await;
+    for key in &ours {
+        server.ask::<()>(cmd("DEL").arg(key));
+    }
+    let recovery = load.recovered().await;
+    let report = load.end().await;
+    report.check("wrong type", recovery);
+    assert!(report.failed() > 0);
+    report.none_was_charged_twice(true).await;
+}
+
+/// Redis' own clock can't be set here: it is the one that tests hand in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn its_clock_stepped_back() {
+    const HOUR: u64 = 3_600_000_000;
+    let server = RedisServer::start();
+    let noon = Timestamp::from_micros(1_767_268_800_000_000);
+    let clock = ManualClock::new(noon);
+    let store = patient_store(&server).await.clock(clock.clone());
+    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_hour(100))]).patient().store(store.clone());
+    let load = Load::start(&store);
+    let mut allowed = 0;
+    for step in 0..200 {
+        // Back by up to ten minutes, and on again, within one window.
+        clock.set(Timestamp::from_micros(noon.as_micros() + HOUR / 2 - step % 7 * (HOUR / 40)));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let decision = limiter.acquire("key", 1).await.expect("a decision");
+        allowed += u32::from(decision.is_allowed());
+        assert!(decision.outcomes()[0].reset_after() <= Duration::from_secs(3_600));
+    }
+    assert_eq!(allowed, 100);
+    let report = load.end().await;
+    assert_eq!(report.errors, 0);
+    report.none_was_charged_twice(true).await;
+}
+
+/// With the default circuit breaker: the requests that do wait tell whether Redis works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_requests_than_may_wait_are_answered_by_policy_at_once() {
+    let server = RedisServer::start();
+    let store = RedisConfig::node(server.url()).patient().queue_capacity(100).connect().await.expect("a connection");
+    let limiter = Limiter::new([limit()]).store(store).deadline(Duration::from_secs(30));
+    server.pause();
+    let waiting: Vec<_> = (0..300_u64)
+        .map(|key| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.acquire(key, 1).await })
+        })
+        .collect();
+    // Two calls of up to 64 requests, and 100 that wait.
+    let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 300 - 100 - 2 * 64;
+    block_in_place(|| wait_until("those that may not wait are answered", is_over));
+    for (policy, by) in [
+        (OnStoreError::Reject, None),
+        (OnStoreError::Allow, Some(DecidedBy::Nobody)),
+        (OnStoreError::DecideLocally(Share::whole()), Some(DecidedBy::Local)),
+    ] {
+        match limiter.clone().on_store_error(policy).acquire("another", 1).await {
+            Ok(decision) => assert_eq!(Some(decision.decided_by()), by, "{policy:?}"),
+            Err(error) => {
+                assert_eq!((error.kind(), by), (StoreErrorKind::QueueFull, None), "{policy:?}: {error:?}");
+                assert!(format!("{error:?}").contains("100 requests wait"), "{error:?}");
+                assert!(format!("{error:?}").contains("raise `RedisConfig::queue_capacity`"), "{error:?}");
+            }
+        }
+    }
+    server.resume();
+    let mut decided = 0;
+    for answer in waiting {
+        match answer.await.expect("a task") {
+            Ok(decision) => decided += usize::from(decision.is_allowed()),
+            Err(error) => assert_eq!(error.kind(), StoreErrorKind::QueueFull, "{error:?}"),
+        }
+    }
+    assert!((100..=100 + 2 * 64).contains(&decided), "{decided} waited");
+    assert!(limiter.acquire("another", 1).await.expect("a decision").is_allowed());
+}

@@ -1,0 +1,115 @@
+//! Rules that are refused, and a store that fails meanwhile.
+
+use std::sync::{Arc, Mutex};
+
+use http::StatusCode;
+use tower_ratelimit::{
+    BreakerState, CircuitBreaker, Event, FixedWindow, Limit, Limiter, LiveLimits, OnStoreError, RateLimitLayer,
+    RedisConfig, Share, key,
+};
+
+use crate::live::{app, are, by, left};
+use support::redis_server::RedisServer;
+use support::shop::{Shop, on_both, user_key, visit};
+
+fn daily(name: &str, tokens: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(tokens)).by(user_key())
+}
+
+async fn rules_that_are_refused_change_nothing(shop: Shop) {
+    let rules = LiveLimits::new([daily("a", 20)]);
+    let limits = by(&rules, &shop);
+    let (app, big) = (app(limits.clone()), app(limits.cost(10)));
+    let refused = |limits: Vec<Limit>| rules.replace(limits).unwrap_err().to_string();
+    assert_eq!(refused(vec![daily("a", 1), daily("a", 2)]), "two limits are named \"a\": give each a name of its own");
+    let many = (0..65).map(|number| daily(&number.to_string(), 9)).collect();
+    assert_eq!(refused(many), "65 limits for one request are too many: use at most 64");
+    assert_eq!(
+        refused(vec![daily("b", 9)]),
+        "a cost of 10 can never pass the limit \"b\", which holds 9: lower the cost, raise the limit, or \
+                give the limit a cost of its own with `Limit::cost`"
+    );
+    assert!(rules.replace([daily("a", 9).cost(1), daily("b", 10)]).is_ok());
+    rules.replace([daily("a", 20)]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 19)]));
+    assert_eq!(left(&visit(&big, "/", "ann").await), are(&[("a", 9)]));
+    // A layer is refused a cost that the rules could not pass then.
+    assert!(limits.try_cost(21).is_err());
+    rules.replace([daily("a", 30)]).unwrap();
+    assert!(limits.try_cost(21).is_ok());
+}
+
+on_both!(rules_that_are_refused_change_nothing);
+
+#[test]
+fn a_limiter_without_requests_keeps_out_what_needs_one() {
+    let rules = LiveLimits::new([Limit::new("a", FixedWindow::per_day(1))]);
+    let _limiter = Limiter::with_live_limits(&rules);
+    let error = rules.replace([Limit::new("a", FixedWindow::per_day(1)).by(key::peer_ip())]).unwrap_err();
+    assert!(error.to_string().contains("\"a\""), "{error}");
+    let keyed = LiveLimits::new([Limit::new("a", FixedWindow::per_day(1)).by(key::peer_ip())]);
+    assert!(Limiter::try_with_live_limits(&keyed).is_err());
+}
+
+/// The breaker stays open, and what was decided locally counts on.
+#[tokio::test]
+async fn a_store_that_fails_is_still_known_to_after_a_switch() {
+    let server = RedisServer::not_started();
+    let store = RedisConfig::node(server.url()).connect_lazily().unwrap();
+    let events: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = events.clone();
+    let rules = LiveLimits::new([daily("a", 3)]);
+    let limits = RateLimitLayer::with_live_limits(&rules)
+        .store(store)
+        .on_store_error(OnStoreError::DecideLocally(Share::whole()))
+        .circuit_breaker(CircuitBreaker::new().failures(2))
+        .observe(move |event| match event {
+            Event::StoreFailed { error, .. } => told.lock().unwrap().push(format!("{:?}", error.kind())),
+            Event::BreakerChanged { state: BreakerState::Open, .. } => told.lock().unwrap().push("open".to_owned()),
+            _ => {}
+        });
+    let app = app(limits);
+    for _ in 0..2 {
+        assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::OK);
+    }
+    assert_eq!(*events.lock().unwrap(), ["Failed", "Failed", "open"]);
+    events.lock().unwrap().clear();
+    rules.replace([daily("b", 9), daily("a", 4)]).unwrap();
+    for (status, remaining) in [(200, [("b", 8), ("a", 1)]), (200, [("b", 7), ("a", 0)]), (429, [("b", 7), ("a", 0)])] {
+        let answer = visit(&app, "/", "ann").await;
+        assert_eq!((answer.status.as_u16(), left(&answer)), (status, are(&remaining)));
+    }
+    assert_eq!(*events.lock().unwrap(), ["BreakerOpen"; 3], "it was not tried again");
+}
+
+/// Whoever was denied is denied without Redis by the limit that has not changed.
+#[tokio::test]
+async fn a_denial_that_is_remembered_is_so_after_a_switch() {
+    let mut shop = Shop::on_redis().await;
+    let rules = LiveLimits::new([daily("a", 1), daily("b", 9)]);
+    let app =
+        app(RateLimitLayer::with_live_limits(&rules).store(shop.store.clone()).circuit_breaker(CircuitBreaker::off()));
+    assert!(!visit(&app, "/", "ann").await.is_refused());
+    assert!(visit(&app, "/", "ann").await.is_refused());
+    shop.server.as_mut().unwrap().stop();
+    rules.replace([daily("a", 1), daily("b", 20)]).unwrap();
+    let refused = visit(&app, "/", "ann").await;
+    assert!(refused.is_refused());
+    assert_eq!(left(&refused), are(&[("a", 0), ("b", 19)]));
+    assert_eq!(visit(&app, "/", "bob").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    // Once it is raised, who is denied is for Redis to say.
+    rules.replace([daily("a", 2), daily("b", 20)]).unwrap();
+    assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[test]
+fn who_observes_the_rules_is_told_when_they_are_replaced() {
+    let events: Arc<Mutex<Vec<String>>> = Arc::default();
+    let told = events.clone();
+    let rules = LiveLimits::new([]).observe(move |event| told.lock().unwrap().push(format!("{event:?}")));
+    rules.replace([daily("a", 1), daily("b", 1)]).unwrap();
+    assert!(rules.replace([daily("a", 1), daily("a", 1)]).is_err());
+    rules.replace([]).unwrap();
+    assert_eq!(*events.lock().unwrap(), ["RulesReplaced { limits: 2 }", "RulesReplaced { limits: 0 }"]);
+    assert!(rules.limits().is_empty());
+}

@@ -1,0 +1,274 @@
+//! A file that is watched. Time is Tokio's, which stands still but for who waits.
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use tokio::runtime::Handle;
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{Event, LiveLimits, RateLimitLayer};
+
+use crate::live::{app, left};
+use support::redis_server::Folder;
+use support::shop::visit;
+
+/// A file, what goes by it, and what was told of it.
+struct Watched {
+    folder: Folder,
+    path: String,
+    rules: LiveLimits,
+    app: Router,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+fn yaml(name: &str, requests: u32) -> String {
+    let limit = format!("rate_limit: {{ name: {name}, unit: day, requests_per_unit: {requests} }}");
+    format!("domain: shop\ndescriptors:\n- {{ key: header.x-user, {limit} }}\n")
+}
+
+impl Watched {
+    fn start(text: &str) -> Self {
+        let folder = Folder::new();
+        let path = folder.write("limits.yaml", text);
+        Self::at(folder, path)
+    }
+
+    fn at(folder: Folder, path: String) -> Self {
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (tell, within) = (told.clone(), format!("{}/", folder.path().display()));
+        let rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
+            tell.lock().unwrap().push(match event {
+                Event::RulesRejected { error, .. } => format!("refused: {}", error.to_string().replace(&within, "")),
+                other => format!("{other:?}"),
+            });
+        });
+        let app = app(RateLimitLayer::with_live_limits(&rules));
+        Self { folder, path, rules, app, told }
+    }
+
+    /// What was told in a few seconds, and which limit there is then.
+    async fn later(&self) -> (Vec<String>, String) {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let told = std::mem::take(&mut *self.told.lock().unwrap());
+        (told, self.limits().await)
+    }
+
+    async fn limits(&self) -> String {
+        let answer = visit(&self.app, "/", "ann").await;
+        left(&answer).iter().map(|(name, left)| format!("{name} {left}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+const REPLACED: &str = "RulesReplaced { limits: 1 }";
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_read_again_when_it_changes() {
+    let watched = Watched::start(&yaml("a", 9));
+    assert_eq!(watched.limits().await, "a 8");
+    assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
+    fs::write(&watched.path, yaml("a", 20)).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "a 17".to_owned()));
+    // As fast, as long and as old as the one before.
+    let modified = fs::metadata(&watched.path).unwrap().modified().unwrap();
+    fs::write(&watched.path, yaml("b", 20)).unwrap();
+    fs::File::open(&watched.path).unwrap().set_modified(modified).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "b 19".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_file_changes_nothing_and_is_told_once() {
+    let watched = Watched::start(&yaml("a", 9));
+    fs::write(&watched.path, "domain: shop\ndescriptors: 5\n").unwrap();
+    let refused = "refused: limits.yaml:2:14: `descriptors` is \"5\": write a list, each item behind a dash";
+    assert_eq!(watched.later().await, (vec![refused.to_owned()], "a 8".to_owned()));
+    assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
+    fs::write(&watched.path, "domain: shop\ndescriptors: 6\n").unwrap();
+    assert_eq!(watched.later().await, (vec![refused.replace('5', "6")], "a 6".to_owned()));
+    // Nor does one that can be read, but not gone by.
+    let rule = |number| format!("- {{ key: header.h{number}, rate_limit: {{ unit: day, requests_per_unit: 9 }} }}\n");
+    let many: String = (0..65).map(rule).collect();
+    fs::write(&watched.path, format!("domain: shop\ndescriptors:\n{many}")).unwrap();
+    let refused = "refused: 65 limits for one request are too many: use at most 64";
+    assert_eq!(watched.later().await, (vec![refused.to_owned()], "a 5".to_owned()));
+    fs::write(&watched.path, yaml("a", 9)).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "a 4".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_may_be_replaced_by_another_deleted_and_come_back() {
+    let watched = Watched::start(&yaml("a", 9));
+    let next = watched.folder.write("next", yaml("b", 9));
+    fs::rename(next, &watched.path).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "b 8".to_owned()));
+    fs::remove_file(&watched.path).unwrap();
+    let (told, limits) = watched.later().await;
+    assert_eq!((told.len(), limits.as_str()), (1, "b 7"), "{told:?}");
+    assert!(told[0].starts_with("refused: limits.yaml: the file can't be read: "), "{told:?}");
+    assert_eq!(watched.later().await, (vec![], "b 6".to_owned()));
+    watched.folder.write("limits.yaml", yaml("c", 9));
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "c 8".to_owned()));
+}
+
+/// What is there of it so far may be right, and have fewer limits.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_being_written_is_left_alone() {
+    let watched = Watched::start(&yaml("a", 9));
+    let more = "- { key: header.x-user, value: '*n', rate_limit: { name: b, unit: day, requests_per_unit: 9 } }\n";
+    fs::write(&watched.path, yaml("half", 9)).unwrap();
+    // It looks every second, and a moment later again.
+    tokio::time::sleep(Duration::from_millis(1_025)).await;
+    fs::write(&watched.path, yaml("half", 9) + more).unwrap();
+    assert_eq!(watched.later().await, (vec!["RulesReplaced { limits: 2 }".to_owned()], "b 8".to_owned()));
+}
+
+/// As Kubernetes does: the file is a link into a folder that is a link, which is switched.
+#[cfg(unix)]
+#[tokio::test(start_paused = true)]
+async fn links_to_a_file_may_be_switched() {
+    use std::os::unix::fs::symlink;
+
+    let folder = Folder::new();
+    let root = folder.path().to_owned();
+    for (name, text) in [("one", yaml("a", 9)), ("two", yaml("b", 9))] {
+        fs::create_dir(root.join(name)).unwrap();
+        fs::write(root.join(name).join("limits.yaml"), text).unwrap();
+    }
+    symlink("one", root.join("data")).unwrap();
+    symlink("data/limits.yaml", root.join("limits.yaml")).unwrap();
+    let watched = Watched::at(folder, root.join("limits.yaml").to_str().unwrap().to_owned());
+    assert_eq!(watched.limits().await, "a 8");
+    symlink("two", root.join("next")).unwrap();
+    fs::rename(root.join("next"), root.join("data")).unwrap();
+    assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "b 8".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_watches_for_nobody() {
+    let before = Handle::current().metrics().num_alive_tasks();
+    let watched = Watched::start(&yaml("a", 9));
+    let tasks = || Handle::current().metrics().num_alive_tasks() - before;
+    let Watched { rules, app, folder, .. } = watched;
+    drop(rules);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(tasks(), 1, "a service still goes by them");
+    drop(app);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(tasks(), 0);
+    drop(folder);
+}
+
+#[tokio::test]
+async fn a_file_that_is_wrong_at_first_is_refused() {
+    let folder = Folder::new();
+    let path = folder.write("limits.yaml", "domain: shop\ndescriptors: 5");
+    assert!(Rules::watch(&path, Extractors::new()).unwrap_err().to_string().contains("limits.yaml:2:14: "));
+    let error = Rules::watch(folder.path().join("none.yaml"), Extractors::new()).unwrap_err();
+    assert!(error.to_string().contains("the file can't be read"), "{error}");
+}
+
+#[test]
+fn without_a_runtime_nothing_can_be_watched() {
+    let folder = Folder::new();
+    let path = folder.write("limits.yaml", yaml("a", 1));
+    let error = Rules::watch(path, Extractors::new()).unwrap_err();
+    assert!(error.to_string().contains("there is no Tokio runtime"), "{error}");
+}
+
+/// The runtime has one thread: nothing else would run if that parsed.
+#[tokio::test]
+async fn a_file_is_parsed_while_the_runtime_goes_on() {
+    use std::sync::mpsc;
+
+    let folder = Folder::new();
+    let path = folder.write("limits.yaml", yaml("a", 9));
+    let (reloading, mut is_reloading) = tokio::sync::mpsc::unbounded_channel();
+    let (proceed, may_proceed) = mpsc::channel();
+    let (done, mut is_done) = tokio::sync::mpsc::unbounded_channel();
+    let may_proceed = Mutex::new(may_proceed);
+    let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |_| {
+        // Told by whoever has parsed the file.
+        reloading.send(()).unwrap();
+        let went_on = may_proceed.lock().unwrap().recv_timeout(Duration::from_secs(30)).is_ok();
+        done.send((went_on, std::thread::current().id())).unwrap();
+    });
+    tokio::spawn(async move {
+        while is_reloading.recv().await.is_some() {
+            proceed.send(()).unwrap();
+        }
+    });
+    for text in [yaml("b", 9), "domain: shop\ndescriptors: 5\n".to_owned()] {
+        fs::write(&path, text).unwrap();
+        let (went_on, thread) = is_done.recv().await.unwrap();
+        assert!(went_on, "no other task ran while the file was taken up");
+        assert_ne!(thread, std::thread::current().id());
+    }
+}
+
+#[cfg(unix)]
+fn make_fifo(path: &str) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// To open one waits for whoever writes to it, which may be nobody.
+#[cfg(unix)]
+#[test]
+fn a_watched_file_that_becomes_a_pipe_is_refused_and_blocks_nothing() {
+    use std::sync::mpsc;
+
+    let (done, is_done) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let told = runtime.block_on(async {
+            let folder = Folder::new();
+            let path = folder.write("limits.yaml", yaml("a", 9));
+            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+            let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
+                let _ = tell.send(match event {
+                    Event::RulesRejected { error, .. } => error.to_string(),
+                    other => format!("{other:?}"),
+                });
+            });
+            make_fifo(&format!("{path}.next"));
+            fs::rename(format!("{path}.next"), &path).unwrap();
+            let refused = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
+            // It can come back.
+            fs::rename(folder.write("next", yaml("b", 9)), &path).unwrap();
+            let replaced = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
+            (refused, replaced)
+        });
+        drop(runtime);
+        let _ = done.send(told);
+    });
+    let told = is_done.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
+    let (Ok(Some(refused)), Ok(Some(replaced))) = told else { panic!("nothing was told: {told:?}") };
+    let expected =
+        "limits.yaml: the file can't be read: it is a pipe or a device: use a regular file, or a link to one";
+    assert!(refused.ends_with(expected), "{refused}");
+    assert_eq!(replaced, REPLACED);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_not_read() {
+    let folder = Folder::new();
+    let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
+    make_fifo(&pipe);
+    let of = |path: &str| Rules::from_file(path).unwrap_err().to_string();
+    let is = |what: &str| format!(": the file can't be read: it is {what}: use a regular file, or a link to one");
+    // Where it is wrong, a test that waits for good is ended by whoever runs it.
+    assert!(of(&pipe).ends_with(&is("a pipe or a device")), "{}", of(&pipe));
+    assert!(of("/dev/zero").ends_with(&is("a pipe or a device")), "{}", of("/dev/zero"));
+    assert!(of(folder.path().to_str().unwrap()).ends_with(&is("a folder")));
+}
+
+#[tokio::test]
+async fn a_file_without_limits_limits_nothing() {
+    let rules = Rules::from_yaml("domain: shop\ndescriptors: []").unwrap();
+    let app = app(RateLimitLayer::new(rules.limits(&Extractors::new()).unwrap()));
+    for _ in 0..3 {
+        let answer = visit(&app, "/", "ann").await;
+        assert_eq!(answer.status, http::StatusCode::OK);
+        assert!(left(&answer).is_empty());
+    }
+}

@@ -1,0 +1,190 @@
+//! Rules that a fleet keeps in Redis.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use deadpool_redis::redis::cmd;
+use tokio::runtime::Handle;
+use tower_ratelimit::rules::{Extractors, PublishError};
+use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RateLimitLayer, RedisConfig, RedisStore};
+
+use crate::live::{app, left};
+use support::redis_cluster::RedisCluster;
+use support::redis_server::RedisServer;
+use support::shop::{user_key, visit};
+
+fn yaml(name: &str) -> String {
+    let limit = format!("rate_limit: {{ name: {name}, unit: day, requests_per_unit: 1000 }}");
+    format!("domain: shop\ndescriptors:\n- {{ key: header.x-user, {limit} }}\n")
+}
+
+/// A machine of the fleet. Its limits are counted in memory, so that they can be seen without Redis.
+struct Machine {
+    _rules: LiveLimits,
+    app: Router,
+    told: Arc<Mutex<Vec<String>>>,
+}
+
+impl Machine {
+    async fn start(store: &RedisStore) -> Self {
+        let otherwise = Limit::new("otherwise", FixedWindow::per_day(1_000)).by(user_key());
+        let rules = store.follow_rules(Extractors::new(), [otherwise]).await.unwrap();
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let tell = told.clone();
+        let rules = rules.observe(move |event| {
+            tell.lock().unwrap().push(match event {
+                Event::RulesRejected { error, .. } => format!("refused: {error}"),
+                other => format!("{other:?}"),
+            });
+        });
+        let app = app(RateLimitLayer::with_live_limits(&rules));
+        Self { _rules: rules, app, told }
+    }
+
+    /// The only limit that there is.
+    async fn limit(&self) -> String {
+        left(&visit(&self.app, "/", "ann").await).pop().unwrap().0
+    }
+
+    async fn comes_to(&self, limit: &str) {
+        eventually(limit, async || self.limit().await == limit).await;
+    }
+
+    fn told(&self) -> Vec<String> {
+        self.told.lock().unwrap().clone()
+    }
+
+    async fn is_told(&self, times: usize) {
+        eventually("told", async || self.told().len() >= times).await;
+        // It looks again, and again.
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        assert_eq!(self.told().len(), times, "{:?}", self.told());
+    }
+}
+
+async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+    for _ in 0..2_000 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never came: {what}");
+}
+
+async fn a_fleet_switches_together(stores: [RedisStore; 2]) {
+    let [one, other] = stores;
+    let first = Machine::start(&one).await;
+    assert_eq!(first.limit().await, "otherwise");
+    one.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
+    // Who starts has them at once.
+    let second = Machine::start(&other).await;
+    assert_eq!(second.limit().await, "a");
+    first.comes_to("a").await;
+    other.publish_rules(&yaml("b"), &Extractors::new()).await.unwrap();
+    first.comes_to("b").await;
+    second.comes_to("b").await;
+    assert_eq!(first.told(), ["RulesReplaced { limits: 1 }"; 2]);
+    assert_eq!(second.told(), ["RulesReplaced { limits: 1 }"]);
+    // Another service of the same Redis has its own.
+    let apart = Machine::start(&one.prefix("apart")).await;
+    assert_eq!(apart.limit().await, "otherwise");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_on_one_server_switches_together() {
+    let server = RedisServer::start();
+    let connect = async || RedisStore::connect(&server.url()).await.unwrap();
+    a_fleet_switches_together([connect().await, connect().await]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_on_a_cluster_switches_together() {
+    let cluster = RedisCluster::start(0);
+    // Each prefix has a slot of its own: some are not where a store asks first.
+    for prefix in ["a", "b", "c", "d"] {
+        let connect = async || RedisConfig::cluster(cluster.urls()).connect().await.unwrap().prefix(prefix);
+        a_fleet_switches_together([connect().await, connect().await]).await;
+    }
+}
+
+#[tokio::test]
+async fn broken_rules_are_not_published() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
+    let version = || server.ask::<String>(cmd("GET").arg("ratelimit:rules:version"));
+    let before = version();
+    let unknown = "domain: d\ndescriptors:\n- { key: plan, rate_limit: { unit: day, requests_per_unit: 1 } }";
+    let rule = |number| format!("- {{ key: header.h{number}, rate_limit: {{ unit: day, requests_per_unit: 9 }} }}\n");
+    let many = format!("domain: d\ndescriptors:\n{}", (0..65).map(rule).collect::<String>());
+    for broken in ["domain: 5\ndescriptors: 5", unknown, &many] {
+        let error = store.publish_rules(broken, &Extractors::new()).await.unwrap_err();
+        assert!(matches!(&error, PublishError::Refused(_)), "{error}");
+    }
+    assert_eq!(version(), before);
+    assert_eq!(server.ask::<String>(cmd("GET").arg("ratelimit:rules")), yaml("a"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_rules_that_are_there_all_the_same_change_nothing_and_are_told_once() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
+    let old = Machine::start(&store).await;
+    let put = |text: &str, version: &str| {
+        server.ask::<()>(cmd("SET").arg("ratelimit:rules").arg(text));
+        server.ask::<()>(cmd("SET").arg("ratelimit:rules:version").arg(version));
+    };
+    put("domain: shop\ndescriptors: 5", "1");
+    let new = Machine::start(&store).await;
+    old.is_told(1).await;
+    new.is_told(1).await;
+    let refused = "refused: 2:14: `descriptors` is \"5\": write a list, each item behind a dash";
+    assert_eq!((old.told(), new.told()), (vec![refused.to_owned()], vec![refused.to_owned()]));
+    assert_eq!((old.limit().await.as_str(), new.limit().await.as_str()), ("a", "otherwise"));
+    // What is put there by hand is gone by as well, if it is right.
+    put(&yaml("b"), "2");
+    old.comes_to("b").await;
+    new.comes_to("b").await;
+    server.ask::<()>(cmd("DEL").arg("ratelimit:rules").arg("ratelimit:rules:version"));
+    old.is_told(3).await;
+    assert!(old.told()[2].starts_with("refused: the rules that Redis kept are gone"), "{:?}", old.told());
+    assert_eq!(old.limit().await, "b");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_redis_is_gone_the_old_rules_stay() {
+    let mut server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
+    let old = Machine::start(&store).await;
+    server.stop();
+    let new = Machine::start(&store).await;
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!((old.limit().await.as_str(), new.limit().await.as_str()), ("a", "otherwise"));
+    }
+    let error = store.publish_rules(&yaml("b"), &Extractors::new()).await.unwrap_err();
+    assert!(matches!(&error, PublishError::Store(_)), "{error}");
+    assert!(old.told().is_empty() && new.told().is_empty());
+    // It comes back empty.
+    server.start_again();
+    eventually("published", async || store.publish_rules(&yaml("b"), &Extractors::new()).await.is_ok()).await;
+    old.comes_to("b").await;
+    new.comes_to("b").await;
+}
+
+#[tokio::test]
+async fn nothing_follows_for_nobody() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url()).await.unwrap();
+    let before = Handle::current().metrics().num_alive_tasks();
+    let machine = Machine::start(&store).await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), before + 1);
+    drop(machine);
+    eventually("over", async || Handle::current().metrics().num_alive_tasks() == before).await;
+}

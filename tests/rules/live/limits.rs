@@ -1,0 +1,245 @@
+//! What is used, across switches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use tokio::sync::Notify;
+use tower::Layer;
+use tower_ratelimit::{
+    Algorithm, FixedWindow, LeakyBucket, Limit, LiveLimits, Penalty, Permit, RateLimitLayer, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, TokenBucket,
+};
+
+use crate::live::{app, are, by, left};
+use support::answer::ask;
+use support::shop::{Shop, on_both, user_key, visit};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn windows(tokens: u32) -> [(&'static str, Algorithm); 4] {
+    [
+        ("fixed", FixedWindow::new(tokens, DAY).into()),
+        ("log", SlidingLog::new(tokens, DAY).into()),
+        ("sliding", SlidingWindow::new(tokens, DAY).into()),
+        ("counter", SlidingWindowCounter::new(tokens, DAY).into()),
+    ]
+}
+
+fn daily(name: &str, tokens: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(tokens)).by(user_key())
+}
+
+async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
+    for index in 0..windows(1).len() {
+        let of = |tokens: u32| {
+            let (name, algorithm) = windows(tokens)[index];
+            [Limit::new(name, algorithm).by(user_key())]
+        };
+        let name = windows(1)[index].0;
+        let rules = LiveLimits::new(of(100));
+        let limits = by(&rules, &shop);
+        let app = app(limits.clone());
+        let eighty = crate::live::app(limits.cost_by(|_| 80));
+        assert_eq!(left(&visit(&eighty, "/", "ann").await), are(&[(name, 20)]));
+        rules.replace(of(200)).unwrap();
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(name, 119)]));
+        assert_eq!(left(&visit(&app, "/", "bob").await), are(&[(name, 199)]));
+        // Lower than what was used: nothing is left, until it is raised again.
+        rules.replace(of(50)).unwrap();
+        let refused = visit(&app, "/", "ann").await;
+        assert!(refused.is_refused());
+        assert_eq!(left(&refused), are(&[(name, 0)]));
+        rules.replace(of(82)).unwrap();
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(name, 0)]));
+        assert!(visit(&app, "/", "ann").await.is_refused());
+    }
+}
+
+/// Whoever gives single keys another size has no need to look out for switches.
+async fn overrides_are_of_the_limit_that_there_is(shop: Shop) {
+    let hourly = || Limit::new("limit", FixedWindow::per_hour(3)).by(user_key());
+    let rules = LiveLimits::new([hourly().overridable()]);
+    let limits = by(&rules, &shop);
+    let app = app(limits.clone());
+    let overrides = limits.overrides("limit").unwrap();
+
+    rules.replace([daily("limit", 5).overridable()]).unwrap();
+    assert!(overrides.set("ann", FixedWindow::per_hour(50), None).await.is_err());
+    overrides.set("ann", FixedWindow::per_day(50), None).await.unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("limit", 49)]));
+    assert_eq!(left(&visit(&app, "/", "bob").await), are(&[("limit", 4)]));
+
+    for gone in [daily("limit", 5), daily("other", 5).overridable()] {
+        rules.replace([gone]).unwrap();
+        assert!(overrides.set("ann", FixedWindow::per_day(60), None).await.is_err());
+        assert!(overrides.get("ann").await.is_err());
+        assert!(overrides.remove("ann").await.is_err());
+    }
+    rules.replace([daily("limit", 5).overridable()]).unwrap();
+    assert_eq!(overrides.get("ann").await.unwrap().unwrap().algorithm.capacity(), 50);
+}
+
+async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop) {
+    let rules = LiveLimits::new([daily("a", 3), daily("b", 9)]);
+    let app = app(by(&rules, &shop));
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2), ("b", 8)]));
+    rules.replace([daily("b", 9)]).unwrap();
+    for remaining in [7, 6, 5, 4] {
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("b", remaining)]));
+    }
+    rules.replace([daily("c", 5), daily("b", 9), daily("a", 3)]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("c", 4), ("b", 3), ("a", 1)]));
+    // Until its window is over.
+    rules.replace([daily("b", 9)]).unwrap();
+    shop.clock.advance(DAY);
+    rules.replace([daily("a", 3)]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
+}
+
+async fn another_algorithm_or_period_begins_anew(shop: Shop) {
+    let rules = LiveLimits::new([daily("a", 3)]);
+    let app = app(by(&rules, &shop));
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
+    rules.replace([Limit::new("a", FixedWindow::per_hour(3)).by(user_key())]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
+    rules.replace([Limit::new("a", TokenBucket::per_day(3)).by(user_key())]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
+    rules.replace([daily("a", 3)]).unwrap();
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 1)]));
+}
+
+/// What is remembered in one way means nothing in another.
+async fn another_way_to_count_begins_anew(shop: Shop) {
+    let bucket = TokenBucket::per_hour(10);
+    let hour = |buckets| Algorithm::from(SlidingWindow::per_hour(10).buckets(buckets));
+    let pairs = [
+        (bucket.into(), bucket.at_intervals().into()),
+        (bucket.at_intervals().into(), bucket.into()),
+        (hour(10), hour(60)),
+        (hour(60), hour(10)),
+    ];
+    for (index, (one, other)) in pairs.into_iter().enumerate() {
+        let of = |algorithm: Algorithm| [Limit::new(format!("a{index}"), algorithm).by(user_key())];
+        let name = format!("a{index}");
+        let rules = LiveLimits::new(of(one));
+        let app = app(by(&rules, &shop));
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
+        rules.replace(of(other)).unwrap();
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
+        rules.replace(of(one)).unwrap();
+        assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 8)]));
+    }
+}
+
+/// A remembered denial is not read as one of limits whose penalties are others.
+async fn a_penalty_moves_to_another_limit(shop: Shop) {
+    let a = || Limit::new("a", FixedWindow::per_day(1_000)).by(user_key());
+    let b = || Limit::new("b", LeakyBucket::new(1, 1, Duration::from_millis(50))).by(user_key());
+    let penalty = Penalty::after(1, DAY).locked_out_for(DAY);
+    let rules = LiveLimits::new([a(), b().penalty(penalty)]);
+    let app = app(by(&rules, &shop));
+    assert!(!visit(&app, "/", "ann").await.is_refused());
+    for _ in 0..2 {
+        assert!(visit(&app, "/", "ann").await.is_refused());
+    }
+    rules.replace([a().penalty(penalty), b()]).unwrap();
+    shop.clock.advance(Duration::from_millis(100));
+    assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 998), ("b", 0)]));
+}
+
+/// What is given back by an earlier rate does not bring that back.
+async fn a_late_refund_changes_no_rate(shop: Shop) {
+    let hour = Duration::from_secs(3_600);
+    let of = |amount| [Limit::new("a", TokenBucket::new(10, amount, hour).at_intervals()).by(user_key())];
+    let rules = LiveLimits::new(of(10));
+    let limits = by(&rules, &shop);
+    let (inside, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (told, goes) = (inside.clone(), go.clone());
+    let refund = move |permit: Permit| async move {
+        told.notify_one();
+        goes.notified().await;
+        permit.refund().await.expect("it is given back");
+    };
+    let app = app(limits.clone()).merge(Router::new().route("/refund", get(refund)).layer(limits.permits()));
+    let refunded = app.clone();
+    let refunded = tokio::spawn(async move { visit(&refunded, "/refund", "ann").await });
+    inside.notified().await;
+    for _ in 0..9 {
+        assert!(!visit(&app, "/", "ann").await.is_refused());
+    }
+    rules.replace(of(1)).unwrap();
+    assert!(visit(&app, "/", "ann").await.is_refused());
+    go.notify_one();
+    refunded.await.unwrap();
+    shop.clock.advance(hour);
+    // One an hour, and what was given back at most.
+    let mut more = 0;
+    while !visit(&app, "/", "ann").await.is_refused() {
+        more += 1;
+    }
+    assert!((1..=2).contains(&more), "{more} at once");
+}
+
+async fn there_may_be_no_limits_for_a_while(shop: Shop) {
+    let rules = LiveLimits::new([]);
+    let app = app(by(&rules, &shop));
+    for _ in 0..3 {
+        let answer = visit(&app, "/", "ann").await;
+        assert!(!answer.is_refused() && answer.standings().is_empty());
+    }
+    rules.replace([daily("a", 1)]).unwrap();
+    assert!(!visit(&app, "/", "ann").await.is_refused());
+    assert!(visit(&app, "/", "ann").await.is_refused());
+    rules.replace([]).unwrap();
+    assert!(!visit(&app, "/", "ann").await.is_refused());
+}
+
+/// What a layer was told of itself holds for whatever limits come.
+async fn the_layers_settings_stay(shop: Shop) {
+    use tower_ratelimit::{HeaderStyle, Reset};
+
+    let rules = LiveLimits::new([daily("a", 9)]);
+    let styles = [HeaderStyle::XRateLimit(Reset::Seconds)];
+    let told = app(by(&rules, &shop).headers(styles).cost_by(|_| 2).problem_json());
+    let shadow = app(by(&rules, &shop).shadow());
+    visit(&told, "/", "ann").await;
+    visit(&shadow, "/", "bob").await;
+    rules.replace([daily("b", 3)]).unwrap();
+    let answer = visit(&told, "/", "ann").await;
+    assert_eq!(answer.header("x-ratelimit-remaining"), Some("1"));
+    assert_eq!(answer.header("ratelimit"), None);
+    let refused = visit(&told, "/", "ann").await;
+    assert!(refused.is_refused());
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    for _ in 0..5 {
+        let answer = visit(&shadow, "/", "bob").await;
+        assert!(!answer.is_refused() && answer.standings().is_empty());
+    }
+}
+
+async fn a_layer_that_was_used_can_still_be_told_otherwise(shop: Shop) {
+    let rules = LiveLimits::new([daily("a", 9)]);
+    let mut limits = by(&rules, &shop);
+    let served = |limits: &RateLimitLayer| limits.layer(Router::new().route("/", get(|| async {})));
+    let service = served(&limits);
+    assert_eq!(left(&ask(&service, support::shop::get("/", "ann")).await), are(&[("a", 8)]));
+    drop(service);
+    limits = limits.headers([]);
+    let answer = ask(&served(&limits), support::shop::get("/", "ann")).await;
+    assert!(!answer.is_refused() && answer.standings().is_empty());
+}
+
+on_both!(
+    a_layer_that_was_used_can_still_be_told_otherwise,
+    a_changed_limit_keeps_what_was_used,
+    a_removed_limit_applies_no_more_and_counts_if_it_comes_back,
+    another_algorithm_or_period_begins_anew,
+    there_may_be_no_limits_for_a_while,
+    the_layers_settings_stay,
+    overrides_are_of_the_limit_that_there_is,
+    another_way_to_count_begins_anew,
+    a_penalty_moves_to_another_limit,
+    a_late_refund_changes_no_rate,
+);

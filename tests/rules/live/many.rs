@@ -1,0 +1,161 @@
+//! Many rules, of which a request meets few.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{HeaderValue, StatusCode};
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, key};
+
+use crate::live::{app, are, by, left};
+use support::answer::ask;
+use support::shop::{Shop, get, on_both, visit};
+
+/// A limit for each of so many users, of their number.
+fn of_users(users: usize) -> String {
+    // Another list that wants the same.
+    let others = "- key: method
+  value: GET
+  descriptors:
+  - { key: user, value: nobody, rate_limit: { unit: day, requests_per_unit: 1 } }
+";
+    (1..=users).fold(format!("domain: d\ndescriptors:\n{others}"), |mut yaml, user| {
+        let limit = format!("rate_limit: {{ name: n{user}, unit: day, requests_per_unit: {user} }}");
+        writeln!(yaml, "- {{ key: user, value: 'u{user}', {limit} }}").unwrap();
+        yaml
+    })
+}
+
+/// Counts how often it is asked for a user.
+fn counting() -> (Extractors, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let asked = count.clone();
+    let user = key::from_fn(move |head| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        head.header("x-user").map(str::to_owned)
+    });
+    (Extractors::new().register("user", user), count)
+}
+
+async fn a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one(shop: Shop) {
+    let (extractors, count) = counting();
+    let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
+    let rules = LiveLimits::new(limits(700));
+    let live = app(by(&rules, &shop));
+    // Those of a layer that does not change are found in the same way.
+    let fixed = app(shop.limits(limits(700)));
+    for app in [&live, &fixed] {
+        count.store(0, Ordering::Relaxed);
+        for user in [700, 64, 399] {
+            let remaining = visit(app, "/", &format!("u{user}")).await.remaining_of(&format!("n{user}"));
+            assert_eq!(remaining, user - if std::ptr::eq(app, &live) { 1 } else { 2 });
+        }
+        assert!(left(&visit(app, "/", "u701").await).is_empty());
+        assert_eq!(count.load(Ordering::Relaxed), 4, "once for each request");
+    }
+    rules.replace(limits(701)).unwrap();
+    assert_eq!(left(&visit(&live, "/", "u701").await), are(&[("n701", 700)]));
+    assert_eq!(left(&visit(&live, "/", "u64").await), are(&[("n64", 61)]));
+}
+
+async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(shop: Shop) {
+    let later = key::from_async_fn(|head| std::future::ready(head.header("x-user").map(str::to_owned)));
+    for extractors in [counting().0, Extractors::new().register("user", later)] {
+        let mut limits = Rules::from_yaml(&of_users(3)).unwrap().limits(&extractors).unwrap();
+        limits.insert(1, Limit::new("first", FixedWindow::per_day(9)));
+        limits.push(Limit::new("last", FixedWindow::per_day(9)).by(key::header("x-other")));
+        let more =
+            "domain: e\ndescriptors:\n- { key: user, rate_limit: { name: any, unit: day, requests_per_unit: 9 } }";
+        limits.splice(2..2, Rules::from_yaml(more).unwrap().limits(&extractors).unwrap());
+        let limits = limits.into_iter().map(|limit| {
+            let name = limit.name().to_owned();
+            // A condition still holds for it, and it can be given a key of its own.
+            if name == "n2" {
+                limit.when(|head: &tower_ratelimit::RequestHead<'_>| head.header("x-two").is_some())
+            } else {
+                limit
+            }
+        });
+        let rules = LiveLimits::new(limits);
+        let app = app(by(&rules, &shop));
+        let mut request = get("/", "u3");
+        request.headers_mut().insert("x-other", HeaderValue::from_static("o"));
+        let names = |answer: &support::answer::Answer| -> Vec<String> {
+            left(answer).into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(names(&ask(&app, request).await), ["first", "any", "n3", "last"]);
+        assert_eq!(visit(&app, "/", "u3").await.status, StatusCode::BAD_REQUEST);
+        let mut request = get("/", "u2");
+        request.headers_mut().insert("x-other", HeaderValue::from_static("o"));
+        assert_eq!(names(&ask(&app, request).await), ["first", "any", "last"]);
+        let mut request = get("/", "u2");
+        request.headers_mut().insert("x-other", HeaderValue::from_static("o"));
+        request.headers_mut().insert("x-two", HeaderValue::from_static("2"));
+        assert_eq!(names(&ask(&app, request).await), ["first", "any", "n2", "last"]);
+    }
+}
+
+/// As many as a limiter can tell from each other, and the last is enforced as the first; more are refused.
+#[tokio::test]
+async fn the_last_of_as_many_as_there_can_be_is_told_from_all_others() {
+    let (extractors, _) = counting();
+    let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
+    // One of another user is in the file, too.
+    let app = app(RateLimitLayer::new(limits(8_191)));
+    for user in [1, 8_191] {
+        assert_eq!(left(&visit(&app, "/", &format!("u{user}")).await), are(&[(&format!("n{user}"), user - 1)]));
+    }
+    assert!(visit(&app, "/", "u1").await.is_refused());
+    let error = RateLimitLayer::try_new(limits(8_192)).map(drop).unwrap_err().to_string();
+    assert!(error.contains("8193") && error.contains("8192"), "{error}");
+}
+
+on_both!(
+    a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one,
+    limits_of_a_file_and_of_the_code_are_told_in_their_order,
+);
+
+#[test]
+fn at_most_64_may_apply_to_one_request() {
+    let keys = |count: usize, more: &str| {
+        let mut yaml = String::from("domain: d\ndescriptors:\n");
+        for number in 0..count {
+            let limit = "rate_limit: { unit: day, requests_per_unit: 9 }";
+            writeln!(yaml, "- {{ key: header.h{number}, {limit} }}\n- {{ key: header.h{number}, value: x, {limit} }}")
+                .unwrap();
+        }
+        Rules::from_yaml(&(yaml + more)).unwrap().limits(&Extractors::new()).unwrap()
+    };
+    assert_eq!(keys(64, "").len(), 128);
+    assert!(LiveLimits::try_new(keys(64, "")).is_ok());
+    assert!(RateLimitLayer::try_new(keys(64, "")).is_ok());
+    let refused = "65 limits for one request are too many: use at most 64";
+    assert_eq!(LiveLimits::try_new(keys(65, "")).unwrap_err().to_string(), refused);
+    assert_eq!(RateLimitLayer::try_new(keys(65, "")).unwrap_err().to_string(), refused);
+    let within = "- key: header.h0
+  value: y
+  descriptors:
+  - { key: header.a, rate_limit: { unit: day, requests_per_unit: 9 } }
+  - { key: header.b, rate_limit: { unit: day, requests_per_unit: 9 } }
+";
+    assert_eq!(LiveLimits::try_new(keys(64, within)).unwrap_err().to_string(), refused);
+    // What is left out does not count.
+    assert!(LiveLimits::try_new(keys(64, within).into_iter().take(129)).is_ok());
+    // Nor does it count twice what only one of them can be.
+    assert!(LiveLimits::try_new(keys(63, within)).is_ok());
+}
+
+/// Where the server does not say whose request it is, all that share a bucket then would.
+#[test]
+fn limits_that_share_a_bucket_without_a_value_count_together() {
+    let yaml = |policy: &str| {
+        let limit = format!("rate_limit: {{ unit: day, requests_per_unit: 9, on_missing_key: {policy} }}");
+        let of = |number: usize| format!("- {{ key: remote_address, value: 192.0.2.{number}, {limit} }}\n");
+        let yaml = (0..65).map(of).collect::<String>();
+        Rules::from_yaml(&format!("domain: d\ndescriptors:\n{yaml}")).unwrap().limits(&Extractors::new()).unwrap()
+    };
+    assert!(LiveLimits::try_new(yaml("skip")).is_ok());
+    assert!(LiveLimits::try_new(yaml("reject")).is_ok());
+    assert!(LiveLimits::try_new(yaml("share")).is_err());
+}

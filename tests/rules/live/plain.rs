@@ -1,0 +1,100 @@
+//! Limits without HTTP.
+
+use std::sync::Arc;
+
+use tower_ratelimit::{CircuitBreaker, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, StoreErrorKind};
+
+use support::shop::{Shop, on_both};
+
+fn limiter(rules: &LiveLimits, shop: &Shop) -> Limiter {
+    Limiter::with_live_limits(rules)
+        .store(shop.store.clone())
+        .deadline(std::time::Duration::from_secs(30))
+        .circuit_breaker(CircuitBreaker::off())
+}
+
+fn daily(name: &str, tokens: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(tokens))
+}
+
+async fn a_limiter_goes_by_the_rules_that_there_are(shop: Shop) {
+    let rules = LiveLimits::new([daily("a", 10)]);
+    let limiter = limiter(&rules, &shop);
+    assert!(limiter.acquire("ann", 8).await.unwrap().is_allowed());
+    assert!(!limiter.acquire("ann", 3).await.unwrap().is_allowed());
+    rules.replace([daily("b", 9), daily("a", 12)]).unwrap();
+    let decision = limiter.acquire("ann", 3).await.unwrap();
+    let remaining: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+    assert_eq!(remaining, [6, 1]);
+    rules.replace([]).unwrap();
+    assert!(limiter.acquire("ann", 1_000).await.unwrap().is_allowed());
+    assert!(limiter.peek("ann", 1_000).await.unwrap().is_allowed());
+    limiter.reset("ann").await.unwrap();
+    rules.replace([daily("a", 12)]).unwrap();
+    assert_eq!(limiter.peek("ann", 1).await.unwrap().outcomes()[0].remaining(), 1);
+}
+
+async fn charges_for_limits_that_were_replaced_by_more_are_an_error(shop: Shop) {
+    let rules = LiveLimits::new([daily("a", 10)]);
+    let limiter = limiter(&rules, &shop);
+    assert!(limiter.acquire_each("ann", &[1]).await.unwrap().is_allowed());
+    rules.replace([daily("a", 10), daily("b", 10)]).unwrap();
+    let error = limiter.acquire_each("ann", &[1]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ChargeCount { given: 1, limits: 2 });
+    let error = limiter.acquire_all(&[(&"ann", 1)]).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ChargeCount { given: 1, limits: 2 });
+    assert!(limiter.acquire_each("ann", &[1, 1]).await.unwrap().is_allowed());
+}
+
+async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(shop: Shop) {
+    let rules = LiveLimits::new([daily("a", 10), daily("b", 10)]);
+    let limiter = limiter(&rules, &shop);
+    let receipt = limiter.acquire("ann", 4).await.unwrap().into_receipt();
+    // Elsewhere, of another size, and without the other.
+    rules.replace([daily("b", 20), daily("c", 10)]).unwrap();
+    assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
+    limiter.refund(receipt).await.unwrap();
+    let seen = limiter.peek("ann", 1).await.unwrap();
+    let remaining: Vec<u64> = seen.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+    assert_eq!(remaining, [19, 9]);
+    rules.replace([daily("b", 20), daily("a", 10)]).unwrap();
+    assert_eq!(limiter.peek("ann", 1).await.unwrap().outcomes()[1].remaining(), 6);
+}
+
+/// Whoever waits does so by the rules that there were when it came.
+async fn who_waits_gives_back_by_the_rules_that_it_came_with(shop: Shop) {
+    let queue = || Limit::new("queue", LeakyBucketQueue::per_day(1).waiting(9));
+    let rules = LiveLimits::new([queue()]);
+    let limiter = Arc::new(limiter(&rules, &shop));
+    assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
+    let left = async || limiter.peek("ann", 0).await.unwrap().outcomes()[0].remaining();
+    let before = left().await;
+    let comes_to = async |expected| {
+        for _ in 0..2_000 {
+            if left().await == expected {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("{} are left, not {expected}", left().await);
+    };
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.wait("ann", 1).await.map(drop) }
+    });
+    comes_to(before - 1).await;
+    // What Redis has charged, the waiting one has yet to be told: given up before that, it stays charged.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    rules.replace([daily("other", 5)]).unwrap();
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    rules.replace([queue()]).unwrap();
+    comes_to(before).await;
+}
+
+on_both!(
+    charges_for_limits_that_were_replaced_by_more_are_an_error,
+    a_limiter_goes_by_the_rules_that_there_are,
+    what_was_charged_comes_back_to_the_limits_that_there_still_are,
+    who_waits_gives_back_by_the_rules_that_it_came_with,
+);

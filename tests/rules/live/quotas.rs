@@ -1,0 +1,122 @@
+//! Limits in quota mode: a request is denied only if none of them has room.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, Penalty, RateLimitLayer, TokenBucket};
+
+use crate::live::app;
+use support::answer::ask;
+use support::shop::{Shop, get, on_both};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn quota(name: &str, tokens: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(tokens)).quota_mode()
+}
+
+fn limiter(shop: &Shop, limits: impl IntoIterator<Item = Limit>) -> Limiter {
+    Limiter::new(limits).store(shop.store.clone()).deadline(Duration::from_secs(30))
+}
+
+fn remaining(decision: &Decision) -> Vec<u64> {
+    decision.outcomes().iter().map(|outcome| outcome.remaining()).collect()
+}
+
+/// As the reference's own integration test: quotas of 1 and 2 are charged together, and let in 2.
+async fn each_quota_with_room_is_charged_and_the_last_one_denies(shop: Shop) {
+    let limiter = limiter(&shop, [quota("one", 1), quota("two", 2)]);
+    for (is_allowed, left) in [(true, [0, 1]), (true, [0, 0]), (false, [0, 0])] {
+        let decision = limiter.acquire("ann", 1).await.unwrap();
+        assert_eq!((decision.is_allowed(), remaining(&decision)), (is_allowed, left.to_vec()));
+    }
+    // What is asked for may fit into one, and not into the other.
+    let decision = limiter.acquire("bob", 2).await.unwrap();
+    assert_eq!((decision.is_allowed(), remaining(&decision)), (true, vec![1, 0]));
+    let receipt = decision.into_receipt();
+    assert!(limiter.acquire("bob", 1).await.unwrap().is_allowed(), "the first has room yet");
+    assert!(!limiter.acquire("bob", 1).await.unwrap().is_allowed());
+    limiter.refund(receipt).await.unwrap();
+    assert_eq!(remaining(&limiter.peek("bob", 1).await.unwrap()), [0, 2]);
+}
+
+async fn a_quota_alone_denies_as_any_limit(shop: Shop) {
+    let limiter = limiter(&shop, [quota("alone", 1)]);
+    assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
+    let denied = limiter.acquire("ann", 1).await.unwrap();
+    assert!(!denied.is_allowed() && denied.retry_after().is_some_and(|wait| wait <= DAY));
+    assert!(!limiter.acquire("ann", 1).await.unwrap().is_allowed(), "also where that is remembered");
+}
+
+async fn another_limit_that_denies_keeps_quotas_from_being_charged(shop: Shop) {
+    let burst = Limit::new("burst", FixedWindow::per_day(2));
+    let limiter = limiter(&shop, [quota("one", 1), burst, quota("nine", 9)]);
+    for left in [[0, 1, 8], [0, 0, 7], [0, 0, 7]] {
+        assert_eq!(remaining(&limiter.acquire("ann", 1).await.unwrap()), left);
+    }
+    let denied = limiter.acquire("ann", 1).await.unwrap();
+    let counts: Vec<bool> = denied.outcomes().iter().map(|outcome| outcome.is_enforced()).collect();
+    assert!(!denied.is_allowed());
+    assert_eq!(counts, [false, true, true]);
+    // What costs nothing has room in any quota.
+    assert!(limiter.acquire_each("ann", &[1, 0, 0]).await.unwrap().is_allowed());
+}
+
+async fn the_wait_is_that_of_the_quota_that_has_room_first(shop: Shop) {
+    let slow = Limit::new("slow", TokenBucket::new(1, 1, DAY)).quota_mode();
+    let fast = Limit::new("fast", TokenBucket::new(2, 1, Duration::from_secs(3_600))).quota_mode();
+    let limiter = limiter(&shop, [slow, fast]);
+    for _ in 0..2 {
+        assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
+    }
+    for _ in 0..2 {
+        let wait = limiter.acquire("ann", 1).await.unwrap().retry_after().expect("a wait");
+        assert!(wait > Duration::from_secs(1_800) && wait <= Duration::from_secs(3_600), "{wait:?}");
+    }
+    // Two fit into one of them only, in two hours; three fit into none.
+    assert!(
+        limiter.acquire("ann", 2).await.unwrap().retry_after().is_some_and(|wait| wait > Duration::from_secs(5_400))
+    );
+    assert_eq!(limiter.acquire("ann", 3).await.unwrap().retry_after(), None);
+}
+
+/// The example of `docs/rules.md`.
+async fn clients_are_told_of_the_quotas_that_have_room(shop: Shop) {
+    let document = include_str!("../../../docs/rules.md");
+    let (_, section) = document.split_once("## Quotas\n").expect("a section");
+    let yaml = section.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
+    let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let limits = RateLimitLayer::new(limits).store(shop.store.clone()).deadline(Duration::from_secs(30));
+    let app = app(limits);
+    let request = || {
+        let mut request = get("/", "ann");
+        request.headers_mut().insert("x-team", "red".parse().unwrap());
+        request
+    };
+    let told = [
+        (StatusCode::OK, vec![("own", 1), ("team", 2)]),
+        (StatusCode::OK, vec![("own", 0), ("team", 1)]),
+        (StatusCode::OK, vec![("team", 0)]),
+        (StatusCode::TOO_MANY_REQUESTS, vec![("own", 0)]),
+    ];
+    for (status, left) in told {
+        let answer = ask(&app, request()).await;
+        assert_eq!((answer.status, crate::live::left(&answer)), (status, crate::live::are(&left)));
+    }
+}
+
+on_both!(
+    each_quota_with_room_is_charged_and_the_last_one_denies,
+    a_quota_alone_denies_as_any_limit,
+    another_limit_that_denies_keeps_quotas_from_being_charged,
+    the_wait_is_that_of_the_quota_that_has_room_first,
+    clients_are_told_of_the_quotas_that_have_room,
+);
+
+#[test]
+fn a_quota_has_no_penalty() {
+    let limit = quota("one", 1).penalty(Penalty::after(2, DAY));
+    let error = Limiter::try_new([limit]).map(drop).unwrap_err().to_string();
+    assert!(error.starts_with("the limit \"one\" is in quota mode and has a penalty"), "{error}");
+}

@@ -1,0 +1,126 @@
+//! What came back.
+
+use std::fmt::Debug;
+
+use bytes::Buf;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::BodyExt;
+use sfv::{ListEntry, Parser};
+use tower::{Service, ServiceExt};
+
+/// A response that has arrived whole.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+/// A member of a `RateLimit` or `RateLimit-Policy` field: a name, and integers by their keys.
+#[derive(Debug, Eq, PartialEq)]
+pub struct Member {
+    pub name: String,
+    pub parameters: Vec<(String, i64)>,
+}
+
+/// Sends `request` to a clone of `service` once that is ready. Clones share their limits.
+pub async fn ask<S, B, R>(service: &S, request: Request<B>) -> Answer
+where
+    S: Service<Request<B>, Response = Response<R>, Error: Debug> + Clone,
+    R: Body<Error: Debug>,
+{
+    Answer::of(service.clone().oneshot(request).await.expect("the service answers")).await
+}
+
+impl Answer {
+    pub async fn of<B: Body<Error: Debug>>(response: Response<B>) -> Self {
+        let (head, body) = response.into_parts();
+        let mut body = body.collect().await.expect("the body arrives").aggregate();
+        let body = body.copy_to_bytes(body.remaining());
+        let body = String::from_utf8(body.into()).expect("the body is text");
+        Self { status: head.status, headers: head.headers, body }
+    }
+
+    /// The only header called `name`.
+    #[track_caller]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let values = self.all(name);
+        assert!(values.len() <= 1, "{name} was sent {} times: {values:?}", values.len());
+        values.first().copied()
+    }
+
+    /// All headers called `name`.
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        self.headers.get_all(name).iter().map(|value| value.to_str().expect("it is ASCII")).collect()
+    }
+
+    /// Where the limits stand, by the `RateLimit` field.
+    pub fn standings(&self) -> Vec<Member> {
+        self.members("ratelimit")
+    }
+
+    /// What the limits are, by the `RateLimit-Policy` field.
+    pub fn policies(&self) -> Vec<Member> {
+        self.members("ratelimit-policy")
+    }
+
+    /// What is left of the only limit.
+    #[track_caller]
+    pub fn remaining(&self) -> i64 {
+        match self.standings().as_slice() {
+            [only] => only.get("r").expect("r is required"),
+            standings => panic!("there are {} standings: {standings:?}", standings.len()),
+        }
+    }
+
+    /// What is left of the limit `name`, which is told once.
+    #[track_caller]
+    pub fn remaining_of(&self, name: &str) -> i64 {
+        let standings = self.standings();
+        let mut named = standings.iter().filter(|standing| standing.name == name);
+        match (named.next(), named.next()) {
+            (Some(only), None) => only.get("r").expect("r is required"),
+            _ => panic!("{name} is not told once: {standings:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub fn is_refused(&self) -> bool {
+        match self.status {
+            StatusCode::OK => false,
+            StatusCode::TOO_MANY_REQUESTS => true,
+            status => panic!("{status}: {}", self.body),
+        }
+    }
+
+    fn members(&self, field: &str) -> Vec<Member> {
+        // Lines of a list are its parts (RFC 9651, 4.2).
+        let text = self.all(field).join(", ");
+        let list: sfv::List = Parser::new(&text).parse().expect("it is a structured field");
+        list.into_iter()
+            .map(|entry| match entry {
+                ListEntry::Item(item) => Member {
+                    name: item.bare_item.as_string().expect("a name is a string").as_str().to_owned(),
+                    parameters: item
+                        .params
+                        .iter()
+                        .map(|(key, value)| (key.as_str().to_owned(), value.as_integer().expect("an integer").into()))
+                        .collect(),
+                },
+                ListEntry::InnerList(list) => panic!("an inner list: {list:?}"),
+            })
+            .collect()
+    }
+}
+
+impl Member {
+    pub fn new(name: &str, parameters: &[(&str, i64)]) -> Self {
+        let parameters = parameters.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect();
+        Self { name: name.to_owned(), parameters }
+    }
+
+    pub fn get(&self, key: &str) -> Option<i64> {
+        self.parameters.iter().find(|(known, _)| known == key).map(|(_, value)| *value)
+    }
+}

@@ -1,0 +1,21 @@
+//! Fixtures that tests share.
+#![allow(missing_docs, missing_debug_implementations, reason = "only tests use them")]
+
+pub mod answer;
+pub mod certificates;
+pub mod limits;
+pub mod patient;
+pub mod permissions;
+pub mod redis_cluster;
+pub mod redis_server;
+pub mod sentinel;
+pub mod server;
+pub mod shop;
+pub mod split_mix;
+
+use std::path::{Path, PathBuf};
+
+/// The path of a file of this repository.
+pub fn repository(path: impl AsRef<Path>) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}

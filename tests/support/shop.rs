@@ -1,0 +1,115 @@
+//! A service on either store, and what is left of its limits.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http::{Request, Response, StatusCode};
+use tower::{Layer, service_fn};
+use tower_ratelimit::{
+    CircuitBreaker, Limit, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store, Timestamp, key,
+};
+
+use crate::answer::{Answer, ask};
+use crate::patient::Patient;
+use crate::redis_server::RedisServer;
+
+/// A store whose clock stands at a midnight.
+pub struct Shop {
+    pub store: Arc<dyn Store>,
+    pub clock: ManualClock,
+    /// Whether it answers at once.
+    pub is_memory: bool,
+    pub server: Option<RedisServer>,
+}
+
+impl Shop {
+    pub fn in_memory() -> Self {
+        let clock = midnight();
+        let store = Arc::new(MemoryStore::new().clock(clock.clone()));
+        Self { store, clock, is_memory: true, server: None }
+    }
+
+    pub async fn on_redis() -> Self {
+        let (server, clock) = (RedisServer::start(), midnight());
+        let store =
+            RedisConfig::node(server.url()).patient().connect().await.expect("a connection").clock(clock.clone());
+        Self { store: Arc::new(store), clock, is_memory: false, server: Some(server) }
+    }
+
+    /// A layer of these limits that waits for the store however long it takes.
+    pub fn limits(&self, limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
+        RateLimitLayer::new(limits)
+            .store(self.store.clone())
+            .deadline(Duration::from_secs(30))
+            .circuit_breaker(CircuitBreaker::off())
+    }
+
+    /// What is left to a user of a limit by [`user_key`], once the store answers.
+    pub async fn left(&self, limit: &Limit, user: &str) -> i64 {
+        let only = Limit::new(limit.name(), *limit.algorithm()).by(user_key());
+        let look = self.limits([only]).cost_by(|_| 0);
+        let nothing = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+        let look = look.layer(nothing);
+        for _ in 0..2_000 {
+            let answer = ask(&look, get("/", user)).await;
+            if answer.status != StatusCode::SERVICE_UNAVAILABLE {
+                return answer.remaining_of(limit.name());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the store does not answer");
+    }
+
+    /// Waits until so much is left, which a store that does not answer at once is told in the background.
+    pub async fn comes_back(&self, limit: &Limit, user: &str, left: i64) {
+        for _ in 0..2_000 {
+            if self.left(limit, user).await == left {
+                return;
+            }
+            assert!(!self.is_memory, "in memory, it is back at once: {}", self.left(limit, user).await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{} are left of {}, not {left}", self.left(limit, user).await, limit.name());
+    }
+}
+
+fn midnight() -> ManualClock {
+    ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000))
+}
+
+/// By the header `x-user`.
+pub fn user_key() -> impl key::KeyExtractor {
+    key::header("x-user")
+}
+
+pub fn get(path: &str, user: &str) -> Request<Body> {
+    Request::get(path).header("x-user", user).body(Body::empty()).expect("it is a request")
+}
+
+pub async fn visit(app: &Router, path: &str, user: &str) -> Answer {
+    ask(app, get(path, user)).await
+}
+
+/// Runs each test in memory and on Redis.
+#[macro_export]
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name($crate::shop::Shop::in_memory()).await;
+            })*
+        }
+
+        mod on_redis {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                super::$name($crate::shop::Shop::on_redis().await).await;
+            })*
+        }
+    };
+}
+pub use crate::on_both;
