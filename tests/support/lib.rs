@@ -1,5 +1,6 @@
 //! Fixtures that tests share.
 #![allow(missing_docs, missing_debug_implementations, reason = "only tests use them")]
+#![allow(clippy::new_without_default, clippy::should_implement_trait, reason = "only tests use them")]
 
 pub mod answer;
 pub mod certificates;
