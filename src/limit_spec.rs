@@ -1,8 +1,7 @@
 //! What a store needs to know of a limit.
 
-use std::sync::Arc;
-#[cfg(feature = "redis")]
-use std::sync::OnceLock;
+use std::any::Any;
+use std::sync::{Arc, OnceLock};
 
 use crate::algorithm::{Algorithm, Penalty, PreparedAlgorithm, Size};
 use crate::hash::{KeyHash, KeyHasher};
@@ -18,8 +17,6 @@ pub struct LimitSpec {
     ceiling: Option<Box<(Algorithm, PreparedAlgorithm)>>,
     penalty: Option<Box<Penalised>>,
     capacity: u64,
-    /// Of each token, how much it is of all: [`MOST_USED`] is all, in 2^-32.
-    share: u64,
     index: u16,
     is_enforced: bool,
     is_quota: bool,
@@ -32,12 +29,8 @@ pub struct LimitSpec {
     percent: u32,
     /// By how many per cent the store's size is raised where overage is told as what is left.
     raised_by: u32,
-    /// What names of its keys have in common, as the store has them.
-    #[cfg(feature = "redis")]
-    label: OnceLock<Arc<str>>,
-    /// What the store is told of a charge of one token, if that is always the same.
-    #[cfg(feature = "redis")]
-    usual: OnceLock<Option<Arc<[u8]>>>,
+    /// What the store has derived from the rest.
+    store_data: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 /// The penalty of a limit.
@@ -57,14 +50,6 @@ enum Overrides {
     Some,
     /// This is one.
     This,
-}
-
-/// What [`LimitSpec::used`] says when nothing is left.
-const MOST_USED: u64 = 254;
-
-/// Instead of dividing by it for each decision.
-fn share(capacity: u64) -> u64 {
-    (MOST_USED << 32) / capacity
 }
 
 /// Those of the limit at `index`, among the spec of some.
@@ -88,17 +73,13 @@ impl LimitSpec {
             percent: 0,
             ceiling: None,
             capacity: algorithm.capacity(),
-            share: share(algorithm.capacity()),
             is_enforced: true,
             is_quota: false,
             is_plain: true,
             penalty: None,
             overrides: Overrides::None,
             raised_by: 0,
-            #[cfg(feature = "redis")]
-            label: OnceLock::new(),
-            #[cfg(feature = "redis")]
-            usual: OnceLock::new(),
+            store_data: OnceLock::new(),
         }
     }
 
@@ -121,7 +102,7 @@ impl LimitSpec {
         let ceiling = self.algorithm.raised(percent);
         let capacity = ceiling.capacity();
         let ceiling = (ceiling != self.algorithm).then(|| Box::new((ceiling, ceiling.prepare())));
-        Self { percent, ceiling, capacity, share: share(capacity), ..self }.seen_through()
+        Self { percent, ceiling, capacity, ..self }.seen_through()
     }
 
     /// The same, decided and not enforced.
@@ -149,8 +130,7 @@ impl LimitSpec {
     fn seen_through(self) -> Self {
         Self {
             is_plain: self.penalty.is_none() && !self.is_overridable() && self.ceiling.is_none(),
-            #[cfg(feature = "redis")]
-            usual: OnceLock::new(),
+            store_data: OnceLock::new(),
             ..self
         }
     }
@@ -185,16 +165,24 @@ impl LimitSpec {
         &self.name
     }
 
-    /// What names of its keys have in common, which the store works out once.
-    #[cfg(feature = "redis")]
-    pub(crate) fn label(&self, work_out: impl FnOnce() -> Arc<str>) -> &str {
-        self.label.get_or_init(work_out)
-    }
-
-    /// What the store is told of a charge of one token, which it works out once, unless that is not always the same.
-    #[cfg(feature = "redis")]
-    pub(crate) fn usual(&self, work_out: impl FnOnce() -> Option<Arc<[u8]>>) -> Option<&Arc<[u8]>> {
-        self.usual.get_or_init(work_out).as_ref()
+    /// Returns what the store derives from the limit, such as the names or arguments that all requests share. Calls
+    /// `derive` once for each limit, and keeps the result as long as the limit.
+    ///
+    /// A `LimitSpec` is made for one store and holds one value. If it already holds a value of another type, because
+    /// a store that wraps the other uses it too, `derive` is called each time.
+    ///
+    /// ```
+    /// use tower_ratelimit::store::LimitSpec;
+    ///
+    /// struct Table(String);
+    ///
+    /// fn table_of(spec: &LimitSpec) -> std::sync::Arc<Table> {
+    ///     spec.store_data(|| Table(format!("ratelimit_{}", spec.name())))
+    /// }
+    /// ```
+    pub fn store_data<T: Any + Send + Sync>(&self, derive: impl Fn() -> T) -> Arc<T> {
+        let data = self.store_data.get_or_init(|| Arc::new(derive()));
+        data.clone().downcast().unwrap_or_else(|_| Arc::new(derive()))
     }
 
     /// What it decides, and what is told of it: without its overage.
@@ -280,12 +268,6 @@ impl LimitSpec {
         self.capacity
     }
 
-    /// How much of it is used where `remaining` tokens are left: from 0 for nothing to 254 for all.
-    #[inline]
-    pub(crate) fn used(&self, remaining: u64) -> u8 {
-        ((self.capacity.saturating_sub(remaining) * self.share) >> 32) as u8
-    }
-
     pub(crate) fn index(&self) -> u16 {
         self.index
     }
@@ -298,5 +280,31 @@ impl LimitSpec {
     /// The hash of `key` under this limit.
     pub(crate) fn print(&self, key: KeyHash) -> u128 {
         key.under(self.hash).as_u128()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::algorithm::FixedWindow;
+
+    #[test]
+    fn store_data_is_derived_once_and_anew_for_a_changed_limit() {
+        let spec = LimitSpec::new("limit".into(), 0, FixedWindow::per_day(1).into(), &KeyHasher::random());
+        let calls = Cell::new(0);
+        let derive = || calls.replace(calls.get() + 1);
+        assert_eq!([*spec.store_data(derive), *spec.store_data(derive)], [0, 0]);
+        assert_eq!(*spec.clone().store_data(derive), 0);
+        assert_eq!(*spec.soft(10).store_data(derive), 1);
+    }
+
+    #[test]
+    fn store_data_of_another_type_is_derived_each_time() {
+        let spec = LimitSpec::new("limit".into(), 0, FixedWindow::per_day(1).into(), &KeyHasher::random());
+        assert_eq!(*spec.store_data(|| 1), 1);
+        assert_eq!([*spec.store_data(|| "a"), *spec.store_data(|| "b")], ["a", "b"]);
+        assert_eq!(*spec.store_data(|| 2), 1);
     }
 }

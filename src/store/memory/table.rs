@@ -56,10 +56,10 @@ impl Rank {
     /// The first rank to be evicted.
     pub(super) const LOWEST: Self = Self(0);
 
-    /// Of a key to which so much of its limit is left.
-    #[inline]
+    /// The rank of a key to which so much of its limit is left.
     pub(super) fn of(remaining: u64, spec: &LimitSpec) -> Self {
-        Self(spec.used(remaining))
+        let capacity = spec.capacity();
+        Self((capacity.saturating_sub(remaining) * 254 / capacity) as u8)
     }
 }
 

@@ -6,6 +6,7 @@ use super::beliefs::{Belief, Beliefs};
 use super::codec::{self, Codec, ScriptArgs, StoredState, split_micros};
 use super::error::Fault;
 use super::key;
+use super::limit_data::LimitData;
 use super::script::{self, Found, Request, Task};
 use crate::algorithm::{Algorithm, Size};
 use crate::hash::KeyHash;
@@ -58,22 +59,12 @@ impl Asked {
         (believed.until > 0).then_some(believed.until)
     }
 
-    /// What is told of it, if it is a charge as most are: of one token, and of what is always told the same.
-    fn usual(&self) -> Option<&Arc<[u8]>> {
-        let spec = &self.spec;
+    /// The arguments of a charge of one token, if they are the same for every key.
+    fn shared_args(&self) -> Option<Arc<[u8]>> {
         if self.cost != 1 || self.open.is_some() {
             return None;
         }
-        spec.usual(|| {
-            let is_usual = spec.penalty().is_none() && !self.is_of_a_calendar();
-            is_usual.then(|| {
-                let mut request = Request::new(Task::Acquire, 1);
-                request.limit(String::new());
-                let (letter, numbers, _) = rule(spec, self.cost, 0);
-                request.rule(letter, None, &numbers);
-                request.into_usual()
-            })
-        })
+        LimitData::of(&self.spec).args_of_one.clone()
     }
 
     fn believe(&mut self, believed: Option<Belief>) -> Result<(), Fault> {
@@ -116,17 +107,17 @@ fn belief(held: &[u8]) -> Result<Option<Belief>, Fault> {
 /// What is asked at an instant that is thought to be `now`.
 pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> Request {
     if let ([asked], Task::Acquire) = (charges, task)
-        && let Some(text) = asked.usual()
+        && let Some(text) = asked.shared_args()
     {
-        return Request::usual(text.clone(), key::name(prefix, &asked.spec, asked.key));
+        return Request::usual(text, key::name(prefix, &asked.spec, asked.key));
     }
     let mut request = Request::new(task, charges.len());
     for asked in charges {
         let &Asked { ref spec, key, cost, ref open } = asked;
         let name = key::name(prefix, spec, key);
-        if let Some(text) = asked.usual() {
+        if let Some(text) = asked.shared_args() {
             request.limit(name);
-            request.rule_of(text);
+            request.rule_of(&text);
             continue;
         }
         let penalty = spec.penalty().map(|by| (by, key::of_penalty(name.clone())));
@@ -147,6 +138,18 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
         request.numbers(&codec::penalty::args(penalty, *counts));
     }
     request
+}
+
+/// The arguments of a charge of one token, unless they depend on the key or the time.
+pub(super) fn args_of_one(spec: &LimitSpec) -> Option<Arc<[u8]>> {
+    if spec.penalty().is_some() || matches!(spec.algorithm(), Algorithm::CalendarWindow(_)) {
+        return None;
+    }
+    let mut request = Request::new(Task::Acquire, 1);
+    request.limit(String::new());
+    let (letter, numbers, _) = rule(spec, 1, 0);
+    request.rule(letter, None, &numbers);
+    Some(request.into_usual())
 }
 
 /// The letter of a limit's rule, the numbers that it decides by, and those that are worked out for an instant.

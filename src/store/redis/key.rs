@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::limit_data::LimitData;
 use crate::hash::KeyHash;
 use crate::store::LimitSpec;
 
@@ -13,7 +14,8 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 /// `prefix:{hash}:limit:rule`: the limits of one subject share a slot of a Cluster, by the hash in
 /// braces, and no two algorithms, periods or calendars a key, as what one remembers means nothing to another.
 pub(super) fn name(prefix: &str, spec: &LimitSpec, key: KeyHash) -> String {
-    let label = spec.label(|| label(spec).into());
+    let data = LimitData::of(spec);
+    let label = &data.label;
     let mut digits = [0; 32];
     for (two, byte) in digits.as_chunks_mut().0.iter_mut().zip(key.as_u128().to_be_bytes()) {
         *two = [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]);
@@ -27,7 +29,7 @@ pub(super) fn name(prefix: &str, spec: &LimitSpec, key: KeyHash) -> String {
 }
 
 /// What follows the hash in names of a limit's keys.
-fn label(spec: &LimitSpec) -> String {
+pub(super) fn label(spec: &LimitSpec) -> String {
     let mut label = String::from("}:");
     escape(spec.name(), &mut label);
     // Writing to a string can't fail.

@@ -13,6 +13,7 @@ mod deployment;
 mod document;
 mod error;
 mod key;
+mod limit_data;
 mod overrides;
 mod queue;
 mod reserve;
