@@ -204,7 +204,7 @@ impl Limiter {
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         if let Some(following) = &self.following {
-            return acquire_from_all(&following.present(&self.client, StoreClient::by), &key, cost);
+            return acquire_from_all(&following.present(&self.client, StoreClient::with_limits), &key, cost);
         }
         // Most have one limit.
         if let [spec] = self.client.limits().all_specs() {
@@ -363,7 +363,7 @@ impl Limiter {
     fn present(&self) -> Cow<'_, Arc<StoreClient>> {
         match &self.following {
             None => Cow::Borrowed(&self.client),
-            Some(following) => Cow::Owned(following.present(&self.client, StoreClient::by)),
+            Some(following) => Cow::Owned(following.present(&self.client, StoreClient::with_limits)),
         }
     }
 
@@ -432,7 +432,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
-            self.client.give_back(&decision.into_receipt());
+            self.client.refund_in_background(&decision.into_receipt());
         }
     }
 }

@@ -184,7 +184,7 @@ impl Overrides {
         let client = (self.present)();
         let key = key::hash(key, client.hasher());
         match self.find(&client) {
-            Ok((_, spec)) => client.tell_store([key].into_iter().collect(), |store| ask(store, spec, key)),
+            Ok((_, spec)) => client.call([key].into_iter().collect(), |store| ask(store, spec, key)),
             Err(gone) => StoreFuture::ready(Err(StoreError::of_one_request(gone))),
         }
     }

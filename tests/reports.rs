@@ -230,8 +230,8 @@ fn a_store_that_fails_is_reported_with_its_reason() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
     let reports = reports_of(&RateLimitLayer::new([limit]).store(Broken));
     // Four requests in much less than a minute.
-    let report = "WARN message=the store could not decide a request \
-                  error=the rate limit store could not decide: the cable is out suppressed=0";
+    let report = "WARN message=the store failed to decide a request \
+                  error=the rate limit store could not decide: the cable is out on_store_error=reject suppressed=0";
     assert_eq!(reports, [report]);
 }
 
@@ -294,9 +294,9 @@ fn reports_over(time: Duration, interval: Duration, is_up: impl Fn(Duration) -> 
     times
 }
 
-const COULD_NOT_DECIDE: &str = "WARN message=the store could not decide a request error=";
-const OPENED: &str = "WARN message=the store fails: the circuit breaker is open";
-const CLOSED: &str = "INFO message=the circuit breaker is closed";
+const COULD_NOT_DECIDE: &str = "WARN message=the store failed to decide a request error=";
+const OPENED: &str = "WARN message=the circuit breaker opened";
+const CLOSED: &str = "INFO message=the circuit breaker closed";
 
 #[test]
 fn an_outage_is_reported_in_a_few_lines() {

@@ -107,11 +107,11 @@ impl Ledger {
         let decision = self.reconsider(&shared.client, cost).await;
         let decision = decision.map(|decision| decision.overridden(&other_sizes));
         if let Ok(decision) = &decision {
-            shared.client.tell_decision(decision);
+            shared.client.report_decision(decision);
         }
         if !decision.as_ref().is_ok_and(Decision::is_allowed) {
             while let Some(charged) = self.take_last() {
-                shared.client.give_back(&charged.into_receipt());
+                shared.client.refund_in_background(&charged.into_receipt());
             }
         }
         decision.map(Some).map_err(|_| Failure::Store)
@@ -131,7 +131,7 @@ impl Ledger {
             return asked.await;
         }
         let failure = match client.admit(&more) {
-            Ok(attempt) => match client.watch(attempt, asked).await {
+            Ok(attempt) => match client.await_answer(attempt, asked).await {
                 Ok(decision) => return Ok(decision),
                 Err(failure) => failure,
             },
@@ -141,7 +141,7 @@ impl Ledger {
             }
         };
         // It has decided, before it failed.
-        denied.map_or_else(|| client.acquire_otherwise(failure, &more), Ok)
+        denied.map_or_else(|| client.fall_back_to_acquire(failure, &more), Ok)
     }
 
     /// Asks whoever has charged the request first.
@@ -154,9 +154,9 @@ impl Ledger {
         denied: &mut Option<Decision>,
     ) -> Result<Decision, StoreError> {
         for receipt in self.too_much(bills) {
-            client.keeper(receipt.by).refund(&client.refunds(&receipt)).await?;
+            client.charged_store(receipt.by).refund(&client.refunds(&receipt)).await?;
         }
-        let decision = client.keeper(by).acquire(more).await?;
+        let decision = client.charged_store(by).acquire(more).await?;
         if decision.is_allowed() {
             return Ok(decision);
         }
@@ -165,9 +165,9 @@ impl Ledger {
         while let Some(charged) = self.take_last() {
             let by = charged.decided_by();
             let receipt = charged.into_receipt();
-            client.keeper(by).refund(&client.refunds(&receipt)).await?;
+            client.charged_store(by).refund(&client.refunds(&receipt)).await?;
         }
-        client.keeper(by).acquire(&Bill::charges(bills, |bill| bill.due)).await
+        client.charged_store(by).acquire(&Bill::charges(bills, |bill| bill.due)).await
     }
 
     /// The spec of all limits that have another size for the request.

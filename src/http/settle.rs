@@ -70,7 +70,7 @@ impl Ledger {
         let is_unpaid = |(bill, owed): &(&Bill, u64)| *owed > bill.due && bill.spec.is_enforced();
         for (bill, owed) in bills.iter().zip(owed).filter(is_unpaid) {
             let tokens = owed - bill.due.max(bill.paid);
-            self.shared.client.tell_event(&Event::Shortfall { limit: bill.spec.name(), tokens });
+            self.shared.client.report_event(&Event::Shortfall { limit: bill.spec.name(), tokens });
             shortfall = shortfall.max(tokens);
         }
         let decision = Some(self.note(decision));
@@ -87,7 +87,7 @@ impl Ledger {
         // What is forgotten can't be given back: that would be taken from what comes after it.
         drop(self.too_much(&bills));
         let keys: Vec<_> = bills.iter().map(|bill| (&bill.spec, bill.key)).collect();
-        self.shared.client.forget(&keys).await
+        self.shared.client.reset_keys(&keys).await
     }
 
     /// What is left of all limits now.
@@ -161,7 +161,7 @@ impl Ledger {
 
     fn peek(&self, by: DecidedBy, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let client = &self.shared.client;
-        if by == DecidedBy::Store { client.peek(charges) } else { client.keeper(by).peek(charges) }
+        if by == DecidedBy::Store { client.peek(charges) } else { client.charged_store(by).peek(charges) }
     }
 
     async fn acquire(&self, by: DecidedBy, charges: &[Charge<'_>]) -> Result<Decision, StoreError> {
@@ -169,8 +169,8 @@ impl Ledger {
         if by == DecidedBy::Store {
             return client.acquire(charges).await;
         }
-        let decision = client.keeper(by).acquire(charges).await?;
-        client.tell_decision(&decision);
+        let decision = client.charged_store(by).acquire(charges).await?;
+        client.report_decision(&decision);
         Ok(decision)
     }
 

@@ -99,7 +99,7 @@ impl Shared {
     }
 
     fn by(&self, set: &Arc<Set>) -> Self {
-        let client = self.client.by(set);
+        let client = self.client.with_limits(set);
         let mut shared = Self { client: Arc::new(client), following: None, set: Some(set.clone()), ..self.clone() };
         shared.headers.set_limits(shared.client.limits().as_slice());
         // It charges in the same way.

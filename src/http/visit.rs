@@ -168,7 +168,7 @@ impl<'a> Visit<'a> {
 
     fn listed(&self, head: &RequestHead<'_>) -> Option<Listed> {
         let Shared { lists, client, .. } = &**self.shared;
-        lists.find(head, |refusal| client.tell_event(&Event::ListMatched { refusal }))
+        lists.find(head, |refusal| client.report_event(&Event::ListMatched { refusal }))
     }
 
     /// What becomes of the request.
@@ -277,7 +277,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
-            self.shared.client.give_back(&decision.into_receipt());
+            self.shared.client.refund_in_background(&decision.into_receipt());
         }
     }
 }

@@ -32,15 +32,14 @@ pub(super) fn nodes_of(store: &dyn Store, keys: &[KeyHash]) -> Nodes {
     nodes
 }
 
-/// A request on its way to the store. Dropping it without a result lets another trial start. If a panic drops it, the
-/// trial fails.
+/// A request to the store in progress. Dropping it without a result lets another trial start. A panic fails the trial.
 #[derive(Debug)]
 #[must_use = "its result is recorded by `record`"]
 pub(crate) struct Attempt {
     breakers: Arc<Breakers>,
     began: Tick,
     keys: Keys,
-    /// The nodes whose breakers were half open: it tries whether they work.
+    /// The nodes with half-open breakers, for which this request is the trial.
     trials: HealthChecks,
 }
 
@@ -49,15 +48,15 @@ impl Attempt {
         Self { breakers: breakers.clone(), began: breakers.now(), keys, trials }
     }
 
-    /// Records what the answer of `store` shows about the nodes. Names the node in an error that names none, if only one
-    /// is concerned.
+    /// Records what an answer of `store` shows about its nodes. Adds the node to an error without one if all keys are on
+    /// the same node.
     pub(super) fn record<T>(
         mut self,
         store: &dyn Store,
         answer: Result<T, StoreError>,
     ) -> (Result<T, StoreError>, Changes) {
         if matches!(&answer, Err(error) if error.kind() == StoreErrorKind::QueueFull) {
-            // The requests that do wait show whether the nodes work: a burst opens no breaker.
+            // A burst opens no breaker: the requests in the queue show whether the nodes work.
             return (answer, Changes::new());
         }
         let trials = std::mem::take(&mut self.trials);
@@ -68,7 +67,7 @@ impl Attempt {
             answer => return (answer, self.breakers.record(began, &trials, &nodes_of(store, &self.keys), &none)),
         };
         let mut nodes = nodes_of(store, &self.keys);
-        // A store that wraps another may hide the nodes that errors name: it is one node.
+        // A store that wraps another may hide the nodes that errors name, and then counts as a single node.
         if let Some(node) = error.node().filter(|_| nodes.iter().any(Option::is_some)) {
             nodes = Nodes::from_elem(Some(node.clone()), 1);
         }
@@ -93,13 +92,12 @@ impl Drop for Attempt {
         }
         let tried = self.trials.iter().map(|check| check.node.clone());
         let failed = if std::thread::panicking() { tried.collect() } else { Nodes::new() };
-        // There is no observer to tell here. It sees the breaker close, whichever state it saw last.
+        // There is no observer here. It sees the breaker close later, whichever state it saw last.
         let _ = self.breakers.record(self.began, &self.trials, &Nodes::new(), &failed);
     }
 }
 
-/// A request to one node in the background, which no caller awaits. Dropping it without a result, as by a panic, records
-/// a failure.
+/// A request to one node in the background. Dropping it without a result, as by a panic, records a failure.
 #[derive(Debug)]
 pub(super) struct Probe {
     breakers: Arc<Breakers>,

@@ -1,24 +1,24 @@
 //! The circuit breaker of one node: closed, open, or half open.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::settings::CircuitBreaker;
 use crate::observe::BreakerState;
+use crate::time::jittered;
 
-/// A moment in the order in which failures were counted, and trials and probes begun.
+/// A logical time: the number of failures counted, and of trials and probes begun.
 pub(super) type Tick = u64;
 
 #[derive(Debug)]
 pub(super) struct Breaker {
     phase: Phase,
-    /// Counted failures in a row, while it is closed.
+    /// Consecutive failures while closed.
     failures: u32,
-    /// When the last of them was counted.
+    /// When the last failure was counted.
     counted: Tick,
-    /// The longest that the next pause may be.
+    /// The next pause before jitter.
     pause: Duration,
 }
 
@@ -28,26 +28,27 @@ enum Phase {
     Open {
         until: Instant,
     },
-    /// The pause is over, and the node is asked in the background. Another probe may begin at `until`.
+    /// The pause is over, and a probe runs in the background. Another probe may begin at `until`.
     Probing {
         began: Tick,
         until: Instant,
     },
     HalfOpen,
-    /// A request tries whether the node works. Another may at `until`: callers need not await an answer that they hold.
+    /// A request is the trial of the node. Another trial may begin at `until`, since callers can keep a future without
+    /// polling it.
     Trying {
         began: Tick,
         until: Instant,
     },
 }
 
-/// Whether a request may ask a node.
+/// Whether a request may use a node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NodeAdmission {
     Proceed,
-    /// The request may ask, and is the trial that shows whether the node works.
+    /// The request may use the node, and is the trial that shows whether it works.
     Trial,
-    /// The request may not ask, and the node is due to be probed.
+    /// The request may not use the node, which is due to be probed.
     Probe,
     Reject,
 }
@@ -84,10 +85,10 @@ impl Breaker {
         self.phase = Phase::Probing { began, until };
     }
 
-    /// Notes a failure of a request that `began` while the breaker was closed, and opens after too many.
+    /// Records the failure of a request that `began` while the breaker was closed, and opens after too many.
     ///
-    /// Requests that are under way at the same time often share a call, or a connection: of those that fail, only the
-    /// first counts, at the `next` tick.
+    /// Concurrent requests often share a call or a connection, so only the first of their failures counts, at the `next`
+    /// tick.
     pub(super) fn fail(
         &mut self,
         began: Tick,
@@ -106,14 +107,14 @@ impl Breaker {
         Some(BreakerState::Open)
     }
 
-    /// Notes the success of a request that began while the breaker was closed.
+    /// Records the success of a request that began while the breaker was closed.
     pub(super) fn succeed(&mut self) {
         if self.is_closed() {
             self.failures = 0;
         }
     }
 
-    /// Ends the trial that `began` then, unless another one has begun since.
+    /// Ends the trial that `began` at a tick, unless another has begun since.
     pub(super) fn end_trial(&mut self, began: Tick, worked: bool, settings: CircuitBreaker) -> Option<BreakerState> {
         if !self.is_trial(began) {
             return None;
@@ -127,14 +128,14 @@ impl Breaker {
         Some(BreakerState::Open)
     }
 
-    /// Ends the trial that `began` then without a result.
+    /// Ends the trial that `began` at a tick without a result.
     pub(super) fn withdraw_trial(&mut self, began: Tick) {
         if self.is_trial(began) {
             self.phase = Phase::HalfOpen;
         }
     }
 
-    /// Ends the probe that `began` then, unless another one has begun since.
+    /// Ends the probe that `began` at a tick, unless another has begun since.
     pub(super) fn end_probe(&mut self, began: Tick, worked: bool, settings: CircuitBreaker) -> Option<BreakerState> {
         if !self.is_probe(began) {
             return None;
@@ -143,12 +144,12 @@ impl Breaker {
             self.phase = Phase::HalfOpen;
             return Some(BreakerState::HalfOpen);
         }
-        // It has been open all along.
+        // Observers still see it as open.
         self.open(settings);
         None
     }
 
-    /// Ends the probe that `began` then without a result.
+    /// Ends the probe that `began` at a tick without a result.
     pub(super) fn withdraw_probe(&mut self, began: Tick) {
         if self.is_probe(began) {
             self.phase = Phase::Open { until: Instant::now() };
@@ -178,31 +179,8 @@ impl Breaker {
     }
 }
 
-/// The instant `time` from `now`.
+/// Returns the instant `time` after `now`.
 pub(super) fn after(now: Instant, time: Duration) -> Instant {
-    // A year off is as good as never.
+    // A pause that overflows is as good as a year.
     now.checked_add(time).unwrap_or(now + Duration::from_secs(31_536_000))
-}
-
-/// Between half of `pause` and all of it.
-fn jittered(pause: Duration) -> Duration {
-    let random = RandomState::new().hash_one(()) >> 32;
-    let share = random as f64 / f64::from(u32::MAX);
-    pause / 2 + (pause / 2).mul_f64(share)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_differ_and_keep_their_bounds() {
-        let pause = Duration::from_millis(100);
-        let drawn: Vec<Duration> = (0..100).map(|_| jittered(pause)).collect();
-        assert!(drawn.iter().all(|drawn| (pause / 2..=pause).contains(drawn)), "{drawn:?}");
-        let mut different = drawn.clone();
-        different.sort();
-        different.dedup();
-        assert!(different.len() > 90, "{drawn:?}");
-    }
 }

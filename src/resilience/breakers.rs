@@ -12,13 +12,13 @@ use super::settings::CircuitBreaker;
 use crate::node::Node;
 use crate::observe::BreakerState;
 
-/// How long the breaker of a named node is kept that no request concerns: its keys may belong to another node by now.
+/// How long the breaker of a named node is kept without requests. Its keys may belong to another node by then.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// The breakers of one limiter's store, which the limiter's clones share.
+/// The breakers of one limiter's store. Clones of the limiter share them.
 ///
 /// A node has a breaker from its first failure until it works again. While all nodes work there is none, and a request
-/// pays for no more than [`are_closed`](Self::are_closed).
+/// only checks [`are_closed`](Self::are_closed).
 #[derive(Debug)]
 pub(super) struct Breakers {
     settings: CircuitBreaker,
@@ -32,12 +32,12 @@ pub(super) struct Breakers {
 struct NodeBreaker {
     node: Option<Node>,
     breaker: Breaker,
-    /// When a request last concerned the node.
+    /// When a request last had a key on the node.
     used: Instant,
 }
 
-/// The nodes that a request concerns, each once. `None` is a store that is one node, or that does not know the node of
-/// a key.
+/// The nodes of a request's keys, without duplicates. `None` stands for a store of a single node, or for an unknown
+/// node.
 pub(super) type Nodes = SmallVec<[Option<Node>; 1]>;
 
 /// A trial of a node by a request, or a probe of it in the background.
@@ -49,14 +49,14 @@ pub(super) struct HealthCheck {
 
 pub(super) type HealthChecks = SmallVec<[HealthCheck; 1]>;
 
-/// Whether a request may ask the store.
+/// Whether a request may use the store.
 #[derive(Debug)]
 pub(super) enum Admission {
-    /// The request may ask. It is the trial of these nodes.
+    /// The request may use the store. It is the trial of these nodes.
     Proceed(HealthChecks),
-    /// The request may not ask, and a node is due to be probed.
+    /// The request may not use the store, and this node is due to be probed.
     Probe(HealthCheck),
-    /// The request may not ask: the breaker of this node is open.
+    /// The request may not use the store, because the breaker of this node is open.
     Reject(Option<Node>),
 }
 
@@ -86,10 +86,10 @@ impl Breakers {
         self.tick.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns whether a request may ask `nodes`, within `deadline`: only if none of their breakers is open. If one is
-    /// and its pause is over, a request that `can_probe` is used to probe that node.
+    /// Decides whether a request with this `deadline` may use `nodes`: only if none of their breakers is open. If the
+    /// pause of an open breaker is over, a request that `can_probe` triggers a probe of its node.
     ///
-    /// Forgets the breakers of nodes that no request has concerned for a while. Observers see them close.
+    /// Removes breakers of nodes that have had no requests for a while. Observers see them close.
     pub(super) fn admit(&self, nodes: &Nodes, can_probe: bool, deadline: Duration) -> (Admission, Changes) {
         let now = Instant::now();
         // Later than a trial or probe that is about to reach its deadline.
@@ -132,8 +132,8 @@ impl Breakers {
         Admission::Proceed(trials)
     }
 
-    /// Records which nodes worked and which failed for a request that `began` at a tick and was the trial of some.
-    /// Nothing is known of the other nodes.
+    /// Records which nodes worked and which failed for a request that `began` at a tick and was the trial of `trials`.
+    /// Nothing is known about other nodes.
     pub(super) fn record(&self, began: Tick, trials: &[HealthCheck], worked: &Nodes, failed: &Nodes) -> Changes {
         let ((), changes) = self.update(|breakers, changes| {
             for trial in trials {
@@ -162,7 +162,7 @@ impl Breakers {
                 changes.extend(changed.map(|state| (node.clone(), state)));
             }
             if worked.iter().any(Option::is_some) {
-                // The store knows its nodes again: failures from before it did concern none of them.
+                // The store knows its nodes again. Failures from before can't be assigned to any of them.
                 forget(breakers, changes, |entry| entry.node.is_none() && !failed.contains(&None));
             }
         });
@@ -196,7 +196,7 @@ impl Breakers {
         });
     }
 
-    /// Changes the breakers, and drops those of nodes that work again.
+    /// Updates the breakers, and removes those of nodes that work again.
     fn update<T>(&self, update: impl FnOnce(&mut Vec<NodeBreaker>, &mut Changes) -> T) -> (T, Changes) {
         let mut breakers = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = Changes::new();
@@ -207,7 +207,7 @@ impl Breakers {
     }
 }
 
-/// Drops some breakers, whatever their state. Observers see them close.
+/// Removes some breakers in any state. Observers see them close.
 fn forget(breakers: &mut Vec<NodeBreaker>, changes: &mut Changes, which: impl Fn(&NodeBreaker) -> bool) {
     breakers.retain(|entry| {
         let is_forgotten = which(entry);
@@ -222,9 +222,9 @@ fn forget(breakers: &mut Vec<NodeBreaker>, changes: &mut Changes, which: impl Fn
 mod tests {
     use super::*;
 
-    /// Whoever has no observer to tell leaves it to the next request.
+    /// A dropped attempt has no observer, so the next request reports the change.
     #[tokio::test(start_paused = true)]
-    async fn a_breaker_that_is_forgotten_is_reported_to_close() {
+    async fn a_removed_breaker_is_reported_as_closed() {
         let [one, two] = ["one", "two"].map(|name| Some(Node::new(name)));
         let breakers = Breakers::new(CircuitBreaker::new().failures(1));
         let deadline = Duration::from_millis(50);

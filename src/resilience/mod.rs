@@ -1,20 +1,25 @@
-//! What happens when a store is slow or fails: a deadline, a circuit breaker, and a policy for the
-//! requests that it does not decide.
+//! Handles slow and failing stores: a deadline, a circuit breaker per node, and fallback policies.
 //!
-//! A request's way through the `client`: are the `breakers` of its nodes closed? → the store, until the deadline →
-//! or else the `policy`, which may let the `local` store decide. Each failure is told to the
-//! observer, and some to the operator (`report`).
+//! The `client` sends a request to the store if the `breakers` of its nodes are closed, and waits until the deadline. If
+//! the store does not decide, the `policy` applies, which may decide by the `local_store`. The client reports failures
+//! to the observer, and outages to the log.
 
 mod attempt;
 mod breaker;
 mod breakers;
+mod call;
 mod client;
-mod local;
-mod policy;
+mod decide;
+mod events;
+mod fallback;
+mod fallback_policies;
+mod local_store;
+mod operation;
 #[cfg(feature = "tracing")]
-mod report;
+mod outage_log;
+mod policy;
+mod refunds;
 mod settings;
-mod watch;
 
 pub(crate) use client::StoreClient;
 pub use policy::{OnStoreError, Share};

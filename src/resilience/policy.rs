@@ -1,43 +1,45 @@
-//! What becomes of requests that a store does not decide.
+//! The policies for requests that the store does not decide.
 
 use std::num::NonZeroU32;
 
 use crate::error::{ConfigError, Fault};
 use crate::quota::checked;
 
-/// What becomes of requests when the store can't decide, as it failed, did not answer in time, or was
-/// not asked (see [`CircuitBreaker`](crate::CircuitBreaker)).
+/// Decides requests when the store fails, does not answer before the deadline, or is skipped because its
+/// [circuit breaker](crate::CircuitBreaker) is open.
 ///
-/// Of a request with several limits: where one of them says `Reject`, it is refused, and nothing is
-/// charged in this process. Otherwise those that decide locally do so together, all or nothing, and
-/// those that say `Allow` don't count.
+/// The limits of one request can have different policies:
+///
+/// - If any of them has the policy `Reject`, the request is rejected, and nothing is charged locally.
+/// - Otherwise all limits with the policy `DecideLocally` decide together, all or nothing.
+/// - Limits with the policy `Allow` don't count.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum OnStoreError {
-    /// They are refused: 503, with `Retry-After`.
+    /// Rejects requests with 503 and `Retry-After`.
     #[default]
     Reject,
-    /// They go on, uncounted.
+    /// Forwards requests without counting them.
     Allow,
-    /// This process decides by itself, with its share of the limit, in memory: of 100,000 keys at
-    /// most, which takes none until it is first needed. Every key starts unused then, and one that was
-    /// in use when the store last failed goes on from there.
+    /// Decides in the memory of this process, by a share of each limit.
     ///
-    /// Who is denied is answered as ever. A cost that fits the limit, but not the share of it, is
-    /// refused as by `Reject`: to wait here would not help, and what helps is that the store comes
-    /// back. `RateLimit-Policy` and the like tell the whole limit; what is left is of the share. What it
-    /// allows is not charged to the store later.
+    /// The table holds up to 100,000 keys, and is allocated when it is first needed. Keys start unused. If the store
+    /// fails again later, a key continues with its local state from the previous outage.
+    ///
+    /// Denied requests get the usual response. A cost that fits the limit but exceeds the share is rejected as by
+    /// `Reject`, since only the store could ever allow it. `RateLimit-Policy` and similar headers describe the whole
+    /// limit, while the remaining tokens are those of the share. Requests that are allowed locally are not charged to
+    /// the store later.
     DecideLocally(Share),
 }
 
-/// What one of several nodes may allow by itself, when the store that they share does not decide.
+/// The part of a limit that each process may allow while the shared store does not decide.
 ///
-/// - Of a window's limit, a part, rounded down: all nodes together stay within the limit. Where that
-///   would be less than 1, it is 1 in several periods, so that the average is no more.
-/// - Of a bucket's capacity, a part, rounded down, at least 1; of its rate, exactly a part.
+/// - A window's limit is divided and rounded down, so that all processes together stay within the limit. If the result
+///   is less than 1, the share is 1 in a longer period with the same average.
+/// - A bucket's capacity is divided and rounded down, to at least 1. Its rate is divided exactly.
 ///
-/// No period or interval becomes longer than 366 days; a share of at least 1 in that time may then be
-/// more than a part.
+/// Periods and intervals are at most 366 days. A share of 1 in that time can exceed its part of the limit.
 ///
 /// ```
 /// use tower_ratelimit::{Limit, OnStoreError, RateLimitLayer, Share, TokenBucket};
@@ -54,28 +56,27 @@ pub struct Share {
 }
 
 impl Share {
-    /// The share of one of `nodes`, from 1.
+    /// Creates the share of one of `nodes` processes.
     ///
     /// # Panics
     ///
-    /// When `nodes` is 0; at compile time in a constant. [`try_one_of`](Self::try_one_of) returns an
-    /// error instead.
+    /// If `nodes` is 0; at compile time in a constant. [`try_one_of`](Self::try_one_of) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn one_of(nodes: u32) -> Self {
         checked!(Self::of(nodes))
     }
 
-    /// Like [`one_of`](Self::one_of), for a number that is not known to be right.
+    /// Fallible version of [`one_of`](Self::one_of).
     ///
     /// # Errors
     ///
-    /// When `nodes` is 0.
+    /// If `nodes` is 0.
     pub fn try_one_of(nodes: u32) -> Result<Self, ConfigError> {
         Ok(Self::of(nodes)?)
     }
 
-    /// All of the limit, for each node.
+    /// Creates a share of the whole limit, so that each process allows as much as the store would.
     #[must_use]
     pub const fn whole() -> Self {
         Self { parts: NonZeroU32::MIN }

@@ -1,26 +1,28 @@
-//! When a store that fails is left alone, and for how long.
+//! The settings of circuit breakers.
 
 use std::time::Duration;
 
 use crate::error::{ConfigError, Fault};
 use crate::quota::checked;
 
-/// When a limiter stops asking a store that fails, and for how long.
+/// Stops calls to a failing store, and probes when it works again.
 ///
-/// Each node of a store has a breaker of its own: each master of a Redis Cluster, otherwise the store as a whole.
+/// Each node of a store has its own breaker: each master of a Redis Cluster, otherwise the store as a whole.
 ///
-/// After so many failures or timeouts in a row the breaker opens: nothing waits for the store any more,
-/// and [`OnStoreError`](crate::OnStoreError) answers at once. After a pause, one of the requests that
-/// come by has the store asked in the background what it would decide. If it answers, the next request
-/// is decided by it, and if that works the breaker closes. If either fails there is another pause,
-/// twice as long up to the longest. Pauses are random, between half their length and all of it, so
-/// that a fleet does not come back as one.
+/// - **Closed**: requests use the store. After a number of consecutive failures or timeouts, the breaker opens.
+/// - **Open**: requests don't wait for the store; [`OnStoreError`](crate::OnStoreError) applies at once. After a pause,
+///   the next request triggers a probe in the background, which peeks at its charges. If the probe succeeds, the breaker
+///   becomes half open.
+/// - **Half open**: the next request uses the store. If it succeeds, the breaker closes.
 ///
-/// Requests that were under way at the same time often share a call: if several of them fail, that is one failure. A
-/// store that hangs is thus left alone after as many deadlines as failures, however many requests wait for it.
+/// If a probe or that request fails, the breaker stays open for another pause, twice as long up to the longest. The
+/// actual pause is random between half and all of this length, so that the processes of a fleet don't retry in step.
 ///
-/// A store that answers at once, as one in memory does, is never left alone, whatever it answers. Nor is
-/// a Redis that works, but can't decide one request as its key there holds something else.
+/// Concurrent requests often share a call, so failures of concurrent requests count as one. A store that hangs is
+/// therefore skipped after as many deadlines as failures, however many requests wait for it.
+///
+/// Answers that are ready at once, as those of a memory store, never open a breaker. Neither do errors that concern a
+/// single request, such as a Redis key of another type.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,7 +34,7 @@ use crate::quota::checked;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CircuitBreaker {
-    /// Zero: never.
+    /// Zero if the breaker never opens.
     pub(super) failures: u32,
     pub(super) longest_pause: Duration,
 }
@@ -41,23 +43,23 @@ pub struct CircuitBreaker {
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 impl CircuitBreaker {
-    /// Opens after 5 failures in a row; the longest pause is a second.
+    /// Creates a breaker that opens after 5 consecutive failures, with pauses of up to a second.
     #[must_use]
     pub const fn new() -> Self {
         Self { failures: 5, longest_pause: Duration::from_secs(1) }
     }
 
-    /// None: every request asks the store, and waits for it until the deadline.
+    /// Creates a breaker that never opens: every request waits for the store until the deadline.
     #[must_use]
     pub const fn off() -> Self {
         Self { failures: 0, ..Self::new() }
     }
 
-    /// After how many failures or timeouts in a row it opens, from 1.
+    /// Sets the number of consecutive failures or timeouts after which the breaker opens. Defaults to 5.
     ///
     /// # Panics
     ///
-    /// When `failures` is 0; at compile time in a constant. [`try_failures`](Self::try_failures)
+    /// If `failures` is 0; at compile time in a constant. [`try_failures`](Self::try_failures)
     /// returns an error instead.
     #[must_use]
     #[track_caller]
@@ -65,11 +67,11 @@ impl CircuitBreaker {
         checked!(self.opening_after(failures))
     }
 
-    /// Like [`failures`](Self::failures), for a number that is not known to be right.
+    /// Fallible version of [`failures`](Self::failures).
     ///
     /// # Errors
     ///
-    /// When `failures` is 0.
+    /// If `failures` is 0.
     pub fn try_failures(self, failures: u32) -> Result<Self, ConfigError> {
         Ok(self.opening_after(failures)?)
     }
@@ -81,11 +83,11 @@ impl CircuitBreaker {
         }
     }
 
-    /// The longest pause, from 1 ns. The first is 100 ms, or this if it is shorter.
+    /// Sets the longest pause. Defaults to a second. The first pause is 100 ms, or `pause` if that is shorter.
     ///
     /// # Panics
     ///
-    /// When `pause` is 0; at compile time in a constant.
+    /// If `pause` is 0; at compile time in a constant.
     /// [`try_longest_pause`](Self::try_longest_pause) returns an error instead.
     #[must_use]
     #[track_caller]
@@ -93,11 +95,11 @@ impl CircuitBreaker {
         checked!(self.pausing(pause))
     }
 
-    /// Like [`longest_pause`](Self::longest_pause), for a time that is not known to be right.
+    /// Fallible version of [`longest_pause`](Self::longest_pause).
     ///
     /// # Errors
     ///
-    /// When `pause` is 0.
+    /// If `pause` is 0.
     pub fn try_longest_pause(self, pause: Duration) -> Result<Self, ConfigError> {
         Ok(self.pausing(pause)?)
     }

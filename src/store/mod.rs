@@ -58,6 +58,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Names the store in logs, such as `10.0.0.5:6379`. The name must not contain credentials. Defaults to `None`. A
+    /// store that wraps another should forward this method.
+    fn name(&self) -> Option<String> {
+        None
+    }
+
     /// Gives back what still counts of earlier charges.
     fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()>;
 
@@ -121,6 +127,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn node(&self, key: KeyHash) -> Option<Node> {
         (**self).node(key)
+    }
+
+    fn name(&self) -> Option<String> {
+        (**self).name()
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cycle-clock")]
 mod cycle;
+mod jitter;
 mod manual;
 mod system;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 #[cfg(feature = "cycle-clock")]
 pub use self::cycle::CycleClock;
+pub(crate) use self::jitter::jittered;
 pub use self::manual::ManualClock;
 pub use self::system::SystemClock;
 

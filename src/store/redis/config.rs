@@ -212,7 +212,7 @@ impl RedisConfig {
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let deployment = self.build().map_err(|fault| StoreError::unusable(None, fault))?;
         deployment.open().await.map_err(|fault| StoreError::unusable(Some(self.place()), fault))?;
-        Ok(RedisStore::over(deployment))
+        Ok(RedisStore::over(deployment, self.place()))
     }
 
     /// Connects in the background, for services that must start while Redis is down: until there
@@ -224,7 +224,7 @@ impl RedisConfig {
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
         let deployment = self.build().map_err(|fault| StoreError::unusable(None, fault))?;
         deployment.open_in_background();
-        Ok(RedisStore::over(deployment))
+        Ok(RedisStore::over(deployment, self.place()))
     }
 
     /// Connections that are opened when they are called for.
@@ -377,7 +377,7 @@ fn credentials_of(info: &ConnectionInfo) -> Option<Credentials> {
     Some(Credentials { user: settings.username().unwrap_or("default").to_owned(), password })
 }
 
-/// Where a URL leads, without what is secret in it.
+/// Returns the address of a URL, without its credentials.
 fn address(url: &str) -> String {
     parse(url).map_or_else(|_| "an unreadable URL".to_owned(), |info| info.addr().to_string())
 }

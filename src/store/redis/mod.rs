@@ -101,6 +101,8 @@ use crate::time::{Clock, SystemClock};
 #[derive(Clone)]
 pub struct RedisStore {
     deployment: Deployment,
+    /// Its address, without credentials.
+    name: Arc<str>,
     prefix: Arc<str>,
     hasher: KeyHasher,
     clock: Option<Arc<dyn Clock>>,
@@ -135,9 +137,10 @@ impl RedisStore {
         RedisConfig::node(url).connect().await
     }
 
-    fn over(deployment: Deployment) -> Self {
+    fn over(deployment: Deployment, name: String) -> Self {
         Self {
             deployment,
+            name: name.into(),
             prefix: key::PREFIX.into(),
             hasher: KeyHasher::with_secret(NO_SECRET),
             clock: None,
@@ -320,6 +323,10 @@ impl Store for RedisStore {
 
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         self.remembered_at(self.now(), charges)
+    }
+
+    fn name(&self) -> Option<String> {
+        Some(self.name.to_string())
     }
 
     fn node(&self, key: KeyHash) -> Option<Node> {

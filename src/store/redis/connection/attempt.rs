@@ -1,6 +1,5 @@
 //! What is done about a line in the background.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 
 use super::lines::{Line, Lines};
 use super::link::Link;
+use crate::time::jittered;
 
 /// The first rest between two attempts, and the longest.
 const REST: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -106,10 +106,8 @@ impl Drop for Check {
     }
 }
 
-/// How long to wait after so many failures: at random between half and all of what doubles each
-/// time, so that a fleet does not come back in step.
+/// Returns the pause after so many failures in a row. It doubles each time, and is random, so that a fleet does not
+/// reconnect in step.
 fn rest(failures: u32) -> Duration {
-    let most = REST.0.saturating_mul(1 << (failures - 1).min(10)).min(REST.1);
-    let random = RandomState::new().hash_one(failures) as u32;
-    most / 2 + (most / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+    jittered(REST.0.saturating_mul(1 << (failures - 1).min(10)).min(REST.1))
 }

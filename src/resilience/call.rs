@@ -1,4 +1,4 @@
-//! Admits calls to the store, bounds them by the deadline, and records their results per node.
+//! Calls the store: admits calls by the breakers, bounds them by the deadline, and records their results per node.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,28 +11,26 @@ use super::attempt::{Attempt, Keys, Probe, keys_of, nodes_of};
 use super::breakers::{Admission, Changes, HealthChecks};
 use super::client::StoreClient;
 use crate::error::{StoreError, StoreErrorKind};
-use crate::observe::Event;
-use crate::store::Charge;
+use crate::store::{Charge, Store, StoreFuture};
 
 impl StoreClient {
-    /// Admits a request with these charges to the store. If it is rejected, a node whose breaker is open may be probed
-    /// with them.
+    /// Admits a request with these charges to the store. If a breaker is open, its node may be probed with them.
     ///
     /// # Errors
     ///
-    /// When the breaker of a node is open.
+    /// If the breaker of a node is open.
     pub(crate) fn admit(self: &Arc<Self>, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
         self.admit_keys(keys_of(charges), charges)
     }
 
-    /// Admits a request about `keys`. If it is rejected, a node may be probed with the `charges`.
+    /// Admits a request about `keys`. If a breaker is open, its node may be probed with the `charges`.
     pub(super) fn admit_keys(self: &Arc<Self>, keys: Keys, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
         if self.breakers.are_closed() {
             return Ok(Attempt::new(&self.breakers, keys, HealthChecks::new()));
         }
         let nodes = nodes_of(&*self.store, &keys);
         let (admission, changes) = self.breakers.admit(&nodes, !charges.is_empty(), self.deadline);
-        self.tell_changes(changes);
+        self.report_changes(changes);
         let node = match admission {
             Admission::Proceed(trials) => return Ok(Attempt::new(&self.breakers, keys, trials)),
             Admission::Probe(check) => {
@@ -48,7 +46,7 @@ impl StoreClient {
         };
         let error = StoreError::breaker_open();
         let error = if let Some(node) = node { error.at(node) } else { error };
-        self.tell_failure(&error);
+        self.report_failure(&error);
         Err(error)
     }
 
@@ -57,7 +55,7 @@ impl StoreClient {
         let own = charges.iter().copied().filter(|charge| self.store.node(charge.key).as_ref() == probe.node());
         let own: SmallVec<[Charge<'_>; 4]> = own.collect();
         if own.is_empty() {
-            // Another node has them by now.
+            // The keys have moved to another node since.
             return probe.withdraw();
         }
         let answer = self.store.peek(&own);
@@ -82,26 +80,44 @@ impl StoreClient {
             return probe.withdraw();
         }
         let failure = answer.err().filter(|error| !error.is_of_one_request());
-        self.tell_changes(probe.end(failure.is_none()));
-        #[cfg(feature = "tracing")]
+        self.report_changes(probe.end(failure.is_none()));
         if let Some(error) = failure {
-            self.reports.failed(&error);
+            self.log_failure(&error);
         }
     }
 
-    /// Waits for what the store is asked, until the deadline.
-    pub(crate) async fn watch<T>(
+    /// Runs a store operation on `keys` that has no fallback.
+    pub(crate) fn call<T: Send + Unpin + 'static>(
+        self: &Arc<Self>,
+        keys: Keys,
+        operation: impl FnOnce(&dyn Store) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        let attempt = match self.admit_keys(keys, &[]) {
+            Ok(attempt) => attempt,
+            Err(error) => return StoreFuture::ready(Err(error)),
+        };
+        match operation(&*self.store).into_pending() {
+            Ok(answer) => StoreFuture::ready(self.record_ready(Some(attempt), answer)),
+            Err(pending) => {
+                let client = self.clone();
+                StoreFuture::pending(async move { client.await_answer(attempt, pending).await })
+            }
+        }
+    }
+
+    /// Awaits a store's answer until the deadline, and records it.
+    pub(crate) async fn await_answer<T>(
         &self,
         attempt: Attempt,
-        asked: impl Future<Output = Result<T, StoreError>>,
+        answer: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let answer = timeout(self.deadline, asked).await;
+        let answer = timeout(self.deadline, answer).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::timed_out(self.deadline)));
         self.report(attempt.record(&*self.store, answer))
     }
 
-    /// Records an answer that was ready at once, if the attempt is a trial. Otherwise it is no evidence, as no one had to
-    /// wait for it.
+    /// Records an answer that was ready at once, if the attempt is a trial. Otherwise it says nothing about the store's
+    /// health: nobody had to wait for it.
     pub(super) fn record_ready<T>(
         &self,
         attempt: Option<Attempt>,
@@ -115,23 +131,9 @@ impl StoreClient {
 
     fn report<T>(&self, (answer, changes): (Result<T, StoreError>, Changes)) -> Result<T, StoreError> {
         if let Err(error) = &answer {
-            self.tell_failure(error);
+            self.report_failure(error);
         }
-        self.tell_changes(changes);
+        self.report_changes(changes);
         answer
-    }
-
-    fn tell_failure(&self, error: &StoreError) {
-        self.observer.tell(&Event::StoreFailed { error });
-        #[cfg(feature = "tracing")]
-        self.reports.failed(error);
-    }
-
-    fn tell_changes(&self, changes: Changes) {
-        for (node, state) in changes {
-            self.observer.tell(&Event::BreakerChanged { state, node: node.as_ref() });
-            #[cfg(feature = "tracing")]
-            self.reports.changed(node.as_ref(), state);
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Logs store failures and breaker changes through `tracing`, at most one line a minute of each kind.
 //!
-//! The kinds are a request that could not be decided, a breaker that opened, and a breaker that closed; the latter two
-//! for each node. A line says how many others were `suppressed` since the last of its kind.
+//! The kinds are: the store failed to decide a request, a breaker opened, a breaker closed. The latter two are counted
+//! for each node. The field `suppressed` counts the failures since the last line of the same kind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,41 +9,61 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::fallback_policies::FallbackPolicies;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::node::Node;
 use crate::observe::BreakerState;
+use crate::store::Store;
 
-/// How far apart two lines of one kind are.
+/// The minimum time between two lines of one kind.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long an outage is remembered that is over.
+/// How long an outage is remembered after its end.
 const OUTAGE_RETENTION: Duration = Duration::from_secs(3_600);
 
-/// What was reported of a limiter's store. Clones of the limiter share it.
+/// The outages of a limiter's store that were logged. Clones of the limiter share it.
 #[derive(Debug)]
-pub(super) struct Reports {
+pub(super) struct OutageLog {
     since: Instant,
-    /// When the next failure may be reported, in µs.
+    /// When the next failure may be logged, in µs after `since`.
     next: AtomicU64,
     /// Failures since the last line that counts them.
     suppressed: AtomicU64,
     outages: Mutex<Vec<Outage>>,
 }
 
-/// The breaker of a node that is open, or was a short time ago.
+/// A node whose breaker is open, or was a short time ago.
 #[derive(Debug)]
 struct Outage {
     node: Option<Node>,
     is_open: bool,
-    /// Whether a line showed that it fails. If so, another shows its end.
-    is_reported: bool,
-    /// When the last line of either kind was written.
+    /// Whether a line showed that the node fails. If so, another shows the end.
+    is_logged: bool,
+    /// When the last line about the node was written.
     last: Instant,
-    /// How often it opened since without a line.
+    /// How often the breaker opened without a line since then.
     suppressed: u64,
 }
 
-impl Reports {
+/// The failing store and the policies in effect, for the fields `store` and `on_store_error` of every line.
+pub(super) struct LogContext<'a> {
+    pub(super) store: &'a dyn Store,
+    pub(super) policies: &'a FallbackPolicies,
+}
+
+impl LogContext<'_> {
+    fn warn_open(&self, node: Option<&str>, suppressed: u64) {
+        tracing::warn!(
+            store = self.store.name(),
+            node,
+            on_store_error = self.policies.summary(),
+            suppressed,
+            "the circuit breaker opened: requests no longer wait for the store"
+        );
+    }
+}
+
+impl OutageLog {
     pub(super) fn new() -> Self {
         Self {
             since: Instant::now(),
@@ -53,9 +73,9 @@ impl Reports {
         }
     }
 
-    /// Reports a failure, if the last report was long enough ago. That a node was not asked is never the reason of an
-    /// outage, and is only counted.
-    pub(super) fn failed(&self, error: &StoreError) {
+    /// Logs a failure, unless another was logged a short time ago. An open breaker is never the cause of an outage, so its
+    /// rejections are only counted.
+    pub(super) fn failed(&self, error: &StoreError, context: &LogContext<'_>) {
         let now = self.since.elapsed();
         let next = self.next.load(Ordering::Relaxed);
         let after = (now + LOG_INTERVAL).as_micros() as u64;
@@ -64,20 +84,26 @@ impl Reports {
             && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
             let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
-            // This line shows the outage of a node whose opened breaker was not reported, so its end is reported.
+            // This line shows the outage of a node whose open breaker was not logged, so its end is logged.
             let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
             let outage = outages.iter_mut().find(|outage| outage.is_open && outage.node.as_ref() == error.node());
-            outage.into_iter().for_each(|outage| outage.is_reported = true);
+            outage.into_iter().for_each(|outage| outage.is_logged = true);
             drop(outages);
-            tracing::warn!(error = error as &dyn std::error::Error, suppressed, "the store could not decide a request");
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                store = context.store.name(),
+                on_store_error = context.policies.summary(),
+                suppressed,
+                "the store failed to decide a request"
+            );
         } else {
             self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Reports that a breaker opened, unless its last line was a short time ago; and that it closed, if a
-    /// line showed the outage.
-    pub(super) fn changed(&self, node: Option<&Node>, state: BreakerState) {
+    /// Logs that a breaker opened, unless its last line was written a short time ago. Logs that it closed if a line showed
+    /// the outage.
+    pub(super) fn breaker_changed(&self, node: Option<&Node>, state: BreakerState, context: &LogContext<'_>) {
         let now = Instant::now();
         let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
         outages.retain(|outage| outage.is_open || now < outage.last + OUTAGE_RETENTION);
@@ -86,9 +112,9 @@ impl Reports {
         match (state, known) {
             (BreakerState::Open, None) => {
                 let node = node.cloned();
-                outages.push(Outage { node, is_open: true, is_reported: true, last: now, suppressed: 0 });
+                outages.push(Outage { node, is_open: true, is_logged: true, last: now, suppressed: 0 });
                 drop(outages);
-                report_open(name, 0);
+                context.warn_open(name, 0);
             }
             (BreakerState::Open, Some(outage)) if !outage.is_open => {
                 outage.is_open = true;
@@ -96,34 +122,27 @@ impl Reports {
                     outage.suppressed += 1;
                     return;
                 }
-                (outage.is_reported, outage.last) = (true, now);
+                (outage.is_logged, outage.last) = (true, now);
                 let suppressed = std::mem::take(&mut outage.suppressed);
                 drop(outages);
-                report_open(name, suppressed);
+                context.warn_open(name, suppressed);
             }
             (BreakerState::Closed, Some(outage)) => {
                 outage.is_open = false;
-                if std::mem::take(&mut outage.is_reported) {
+                if std::mem::take(&mut outage.is_logged) {
                     outage.last = now;
                     drop(outages);
                     let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
                     tracing::info!(
+                        store = context.store.name(),
                         node = name,
                         suppressed,
-                        "the circuit breaker is closed: requests use the store again"
+                        "the circuit breaker closed: requests use the store again"
                     );
                 }
             }
-            // Open again after a trial that failed, or half open.
+            // Open again after a failed trial, or half open.
             _ => {}
         }
     }
-}
-
-fn report_open(node: Option<&str>, suppressed: u64) {
-    tracing::warn!(
-        node,
-        suppressed,
-        "the store fails: the circuit breaker is open, and requests no longer wait for it"
-    );
 }
