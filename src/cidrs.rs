@@ -23,7 +23,7 @@ impl Cidrs {
     }
 
     /// Whether one of them holds this canonical address.
-    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let behind = self.0.partition_point(|network| network.network() <= address);
         behind.checked_sub(1).is_some_and(|nearest| self.0[nearest].contains(&address))
     }
@@ -38,7 +38,7 @@ impl Cidrs {
     }
 
     /// What they hold all of, if they do: IPv4, or what is in use of IPv6 (`2000::/3`).
-    pub(crate) fn everyone(&self) -> Option<&'static str> {
+    pub(crate) fn covered_family(&self) -> Option<&'static str> {
         let unicast = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
         let hold = |all: IpNet| self.0.iter().any(|network| network.contains(&all));
         if hold(Ipv4Net::default().into()) {
@@ -54,14 +54,14 @@ fn network(text: &str) -> Result<IpNet, ConfigError> {
         // Some programs read a number with a leading zero as octal: which network is meant is not known.
         let without_zeros = strict(&without_leading_zeros(&text)).map(|network| network.to_string());
         return Err(match without_zeros {
-            Some(network) => ConfigErrorKind::CidrZeros { text, network },
+            Some(network) => ConfigErrorKind::CidrLeadingZeros { text, network },
             None => ConfigErrorKind::Cidr { text },
         }
         .into());
     };
     if network.addr() != network.network() {
         let network = network.trunc().to_string();
-        return Err(ConfigErrorKind::CidrBits { text: text.to_owned(), network }.into());
+        return Err(ConfigErrorKind::CidrHostBits { text: text.to_owned(), network }.into());
     }
     Ok(canonical(network))
 }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn holds(cidrs: &[&str], address: &str) -> bool {
-        Cidrs::parse(cidrs).unwrap().contain(address.parse().unwrap())
+        Cidrs::parse(cidrs).unwrap().contains(address.parse().unwrap())
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn everyone_is_found_however_it_is_written() {
-        let everyone = |cidrs: &[&str]| Cidrs::parse(cidrs).unwrap().everyone();
+        let everyone = |cidrs: &[&str]| Cidrs::parse(cidrs).unwrap().covered_family();
         for all in [&["0.0.0.0/0"][..], &["128.0.0.0/1", "0.0.0.0/1"], &["::ffff:0:0/96"], &["fd00::/8", "0.0.0.0/0"]] {
             assert_eq!(everyone(all), Some("IPv4"), "{all:?}");
         }

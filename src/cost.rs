@@ -121,7 +121,9 @@ impl Cost {
             Self::Table(costs) => costs.unreachable(),
             Self::Constant(_) | Self::By(_) => None,
         };
-        path.map_or(Ok(()), |path| Err(ConfigErrorKind::CostPath { path: path.to_owned() }.into()))
+        path.map_or(Ok(()), |path| {
+            Err(ConfigErrorKind::PathWithoutSlash { what: "cost table's path", path: path.to_owned() }.into())
+        })
     }
 
     /// The largest cost that is known before there is a request.

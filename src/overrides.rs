@@ -140,7 +140,7 @@ impl Overrides {
         let (limit, _) = self.find(&client).map_err(OverrideError::Refused)?;
         limit.can_be(&algorithm).map_err(OverrideError::Refused)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
-            return Err(OverrideError::Refused(ConfigErrorKind::Expiry { after }.into()));
+            return Err(OverrideError::Refused(ConfigErrorKind::OverrideExpiry { after }.into()));
         }
         let answer = self.ask(&key, |store, spec, key| store.set_override(spec, key, &algorithm, expires_after));
         drop(key);

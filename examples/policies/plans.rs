@@ -9,7 +9,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::get;
-use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, RequestHead, Store, key};
+use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, RequestHead, Store, key, when};
 
 pub(crate) const TRY: &str = "
 curl -i http://HOST/reports -H 'authorization: Bearer free-1'
@@ -25,7 +25,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
             Plan::Enterprise => Some(FixedWindow::per_minute(1_000).into()),
             Plan::Free | Plan::Staff => None,
         })
-        .when(|head: &RequestHead<'_>| !is_staff(head));
+        .when(when::from_fn(|head| !is_staff(head)));
     let limits = RateLimitLayer::new([by_plan]).store(store);
     Router::new()
         .route("/reports", get("a report\n"))

@@ -1,11 +1,11 @@
-//! Text that is put together at compile time, so that panics in constants can name values.
+//! Formatting at compile time, so that panics in constants can name values.
 
 use std::time::Duration;
 
-/// The most bytes of a message. Its parts are bounded, and longer text would be cut.
+/// The maximum length of a message in bytes. Parts that do not fit are left out.
 const CAPACITY: usize = 256;
 
-/// A text in a buffer of its own, as `const fn` can neither allocate nor format.
+/// A text in an inline buffer, because a `const fn` can neither allocate nor use `format!`.
 pub(crate) struct Message {
     bytes: [u8; CAPACITY],
     len: usize,
@@ -16,7 +16,7 @@ impl Message {
         Self { bytes: [0; CAPACITY], len: 0 }
     }
 
-    /// Adds `text`, or nothing if it does not fit.
+    /// Appends `text`, or nothing if it does not fit.
     pub(super) const fn text(mut self, text: &str) -> Self {
         let text = text.as_bytes();
         if text.len() <= CAPACITY - self.len {
@@ -27,12 +27,12 @@ impl Message {
         self
     }
 
-    /// Adds a number in decimal.
+    /// Appends a number in decimal.
     pub(super) const fn number(self, number: u128) -> Self {
         self.digits(number, 1)
     }
 
-    /// Adds a span as `Duration`'s `Debug` writes it: `1.5ms`.
+    /// Appends a span in the format of `Duration`'s `Debug`: `1.5ms`.
     pub(super) const fn span(self, span: Duration) -> Self {
         let (whole, part, width, unit) = match (span.as_secs(), span.subsec_nanos()) {
             (0, nanos @ 0..1_000) => (nanos as u128, 0, 0, "ns"),
@@ -45,7 +45,7 @@ impl Message {
         fraction.text(unit)
     }
 
-    /// Adds the digits behind a decimal point, without zeros at the end.
+    /// Appends the digits behind a decimal point, without trailing zeros.
     const fn fraction(self, mut part: u32, mut width: usize) -> Self {
         while part.is_multiple_of(10) {
             part /= 10;
@@ -54,7 +54,7 @@ impl Message {
         self.digits(part as u128, width)
     }
 
-    /// Adds a number in decimal with at least `width` digits.
+    /// Appends a number in decimal with at least `width` digits.
     const fn digits(self, number: u128, width: usize) -> Self {
         let this = if number >= 10 || width > 1 { self.digits(number / 10, width.saturating_sub(1)) } else { self };
         let digit = (number % 10) as usize;
@@ -64,7 +64,7 @@ impl Message {
     pub(crate) const fn as_str(&self) -> &str {
         match std::str::from_utf8(self.bytes.split_at(self.len).0) {
             Ok(text) => text,
-            // Only whole texts are added.
+            // Unreachable: only whole texts are appended.
             Err(_) => "",
         }
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_written_as_their_debug_output() {
+    fn spans_match_the_debug_output_of_duration() {
         let nanos = [0, 1, 999, 1_000, 1_500, 10_010, 999_999, 1_000_000, 1_000_001, 999_999_999];
         let short = nanos.map(Duration::from_nanos);
         let long = nanos.map(|nanos| Duration::new(31_622_400, nanos as u32));

@@ -16,7 +16,7 @@ use crate::algorithm::Availability;
 use crate::decision::{Decision, Outcome};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
-use crate::key::{Hashed, KeyBuf, KeyError, Rest};
+use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, OnMissingKey, Searching};
 use crate::limit_spec;
 use crate::list::ListAction;
@@ -118,7 +118,7 @@ pub(super) fn applies<'a>(
                 Instead::Share => KeyBuf::default().hash(hasher),
             }
         }
-        Hashed::Later(so_far, rest) => {
+        Hashed::Pending(so_far, rest) => {
             let (spec, policy) = (spec.clone(), limit.missing_key());
             return Ok(Applies::Later(Box::new(KeyToCome { spec, cost, policy, so_far, rest })));
         }
@@ -225,7 +225,7 @@ pub(super) struct KeyToCome {
     cost: u64,
     policy: OnMissingKey,
     so_far: KeyBuf,
-    rest: Rest,
+    rest: PendingKey,
 }
 
 /// Limits that are looked for together, of which it has yet to be found out what a request meets.

@@ -1,68 +1,15 @@
-//! Keys that closures find.
+//! Keys from closures.
 
 use std::fmt;
 use std::future::Future;
-use std::marker::PhantomData;
 
-use super::extractor::{Extracted, KeyError, KeyExtractor, done};
-use super::part::{Key, KeyBuf};
+use super::bucket_key::Key;
+use super::extractor::{Extracted, KeyError, KeyExtractor, write};
+use super::key_buf::KeyBuf;
 use crate::request::RequestHead;
 
-/// A key from a request's extension of type `T`: what a layer further out has put there, such as
-/// the user that it has authenticated. Missing where there is none: mind that Axum's last `.layer`
-/// is the outermost, and that the limiter has to be further in than what inserts the extension. The other
-/// way round, every request is refused with 400.
-///
-/// The first request without the extension that a limiter rejects is logged at `ERROR`, with the type's name. If some
-/// requests are meant to have none, choose another key for them with [`or`](KeyExtractor::or), or a policy with
-/// [`Limit::on_missing_key`](crate::Limit::on_missing_key): then nothing is logged.
-///
-/// ```
-/// #[derive(Clone)]
-/// struct User {
-///     id: u64,
-/// }
-///
-/// let by_user = tower_ratelimit::key::extension(|user: &User| user.id);
-/// # let _ = by_user;
-/// ```
-pub fn extension<T, K, F>(key: F) -> Extension<T, F>
-where
-    T: Send + Sync + 'static,
-    K: Key,
-    F: Fn(&T) -> K + Send + Sync + 'static,
-{
-    Extension { key, of: PhantomData }
-}
-
-/// See [`extension`].
-#[derive(Clone, Copy)]
-pub struct Extension<T, F> {
-    key: F,
-    of: PhantomData<fn(&T)>,
-}
-
-impl<T, F> fmt::Debug for Extension<T, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Extension({})", std::any::type_name::<T>())
-    }
-}
-
-impl<T, K, F> KeyExtractor for Extension<T, F>
-where
-    T: Send + Sync + 'static,
-    K: Key,
-    F: Fn(&T) -> K + Send + Sync + 'static,
-{
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        match head.extensions.get() {
-            Some(extension) => done(&(self.key)(extension), key),
-            None => Extracted::Missing(KeyError::Extension(std::any::type_name::<T>())),
-        }
-    }
-}
-
-/// A key that a closure takes from a request, and owns. Missing where it returns `None`.
+/// Makes an extractor of a closure that returns an owned key. The key is missing if the closure returns `None`, and
+/// ambiguous if it reads a [repeated header](super#repeated-headers) by [`RequestHead::header`].
 ///
 /// ```
 /// use tower_ratelimit::key;
@@ -78,7 +25,7 @@ where
     FromFn(key)
 }
 
-/// See [`from_fn`].
+/// An extractor that calls a closure. Returned by [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
@@ -96,15 +43,14 @@ where
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         match head.read_with(&self.0) {
             (_, true) => Extracted::Missing(KeyError::Ambiguous),
-            (Some(taken), false) => done(&taken, key),
+            (Some(found), false) => write(&found, key),
             (None, false) => Extracted::Missing(KeyError::FromRequest),
         }
     }
 }
 
-/// A key that has yet to be found out: looked up in a database, for example. The closure takes
-/// what it needs from the request at once; the future that it returns finds the key. Missing where
-/// that is `None`.
+/// Makes an extractor of a closure that returns a future, for keys that must be looked up, as in a database. The closure
+/// copies what it needs from the request; the future resolves to the key, or to `None` if it is missing.
 ///
 /// ```
 /// use tower_ratelimit::key;
@@ -120,16 +66,16 @@ where
 /// });
 /// # let _ = by_tenant;
 /// ```
-pub fn from_async_fn<K, T, F>(key: F) -> FromAsyncFn<F>
+pub fn from_async_fn<K, R, F>(key: F) -> FromAsyncFn<F>
 where
     K: Key,
-    T: Future<Output = Option<K>> + Send + 'static,
-    F: Fn(&RequestHead<'_>) -> T + Send + Sync + 'static,
+    R: Future<Output = Option<K>> + Send + 'static,
+    F: Fn(&RequestHead<'_>) -> R + Send + Sync + 'static,
 {
     FromAsyncFn(key)
 }
 
-/// See [`from_async_fn`].
+/// An extractor that awaits a future. Returned by [`from_async_fn`].
 #[derive(Clone, Copy)]
 pub struct FromAsyncFn<F>(F);
 
@@ -139,25 +85,25 @@ impl<F> fmt::Debug for FromAsyncFn<F> {
     }
 }
 
-impl<K, T, F> KeyExtractor for FromAsyncFn<F>
+impl<K, R, F> KeyExtractor for FromAsyncFn<F>
 where
     K: Key,
-    T: Future<Output = Option<K>> + Send + 'static,
-    F: Fn(&RequestHead<'_>) -> T + Send + Sync + 'static,
+    R: Future<Output = Option<K>> + Send + 'static,
+    F: Fn(&RequestHead<'_>) -> R + Send + Sync + 'static,
 {
     fn extract(&self, head: &RequestHead<'_>, _: &mut KeyBuf) -> Extracted {
-        let (found, is_ambiguous) = head.read_with(&self.0);
+        let (future, is_ambiguous) = head.read_with(&self.0);
         if is_ambiguous {
             return Extracted::Missing(KeyError::Ambiguous);
         }
-        Extracted::Later(Box::pin(async move {
+        Extracted::Pending(Box::pin(async move {
             let mut key = KeyBuf::default();
-            found.await.ok_or(KeyError::FromRequest)?.write(&mut key);
+            future.await.ok_or(KeyError::FromRequest)?.write(&mut key);
             Ok(key)
         }))
     }
 
-    fn waits(&self) -> bool {
+    fn is_async(&self) -> bool {
         true
     }
 }

@@ -1,49 +1,9 @@
-//! Keys made of keys.
+//! Extractors made of extractors: alternatives and tuples.
 
 use super::extractor::{Extracted, KeyError, KeyExtractor};
-use super::part::{Key, KeyBuf};
+use super::key_buf::KeyBuf;
+use super::or::{FIRST, Or, SECOND};
 use crate::request::RequestHead;
-
-/// One key, or another where it is missing. See [`KeyExtractor::or`].
-#[derive(Clone, Copy, Debug)]
-pub struct Or<A, B> {
-    first: A,
-    second: B,
-}
-
-impl<A, B> Or<A, B> {
-    pub(super) fn new(first: A, second: B) -> Self {
-        Self { first, second }
-    }
-}
-
-/// The key of [`one.or(other)`](KeyExtractor::or) where the first has one: that key.
-///
-/// ```
-/// use tower_ratelimit::key::{self, KeyExtractor};
-/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
-///
-/// let who = key::header("x-api-key").or(key::peer_ip());
-/// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(who).overridable()]);
-///
-/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let daily = limits.overrides("daily").unwrap();
-/// daily.set(key::first("secret"), FixedWindow::per_day(1_000), None).await.unwrap();
-/// # });
-/// ```
-pub fn first<K: Key>(key: K) -> impl Key {
-    (FIRST, key)
-}
-
-/// The key of [`one.or(other)`](KeyExtractor::or) where the first has none: that of the second. See [`first`].
-pub fn second<K: Key>(key: K) -> impl Key {
-    (SECOND, key)
-}
-
-// What says which of the two a key is: without it, a header that spells an address' bytes would
-// share that address' bucket.
-const FIRST: &[u8] = &[1];
-const SECOND: &[u8] = &[2];
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
@@ -57,13 +17,13 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                 key.push(SECOND);
                 self.second.extract(head, key)
             }
-            Extracted::Later(first) => {
+            Extracted::Pending(first) => {
                 let parts = key.split_off(before);
                 let mut others = KeyBuf::default();
                 others.push(SECOND);
                 let second = self.second.extract(head, &mut others);
-                Extracted::Later(Box::pin(async move {
-                    match complete(parts, Extracted::Later(first)).await {
+                Extracted::Pending(Box::pin(async move {
+                    match complete(parts, Extracted::Pending(first)).await {
                         Ok(key) => Ok(key),
                         Err(KeyError::Ambiguous) => Err(KeyError::Ambiguous),
                         Err(_) => complete(others, second).await,
@@ -73,32 +33,32 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         }
     }
 
-    fn waits(&self) -> bool {
-        self.first.waits() || self.second.waits()
+    fn is_async(&self) -> bool {
+        self.first.is_async() || self.second.is_async()
     }
 }
 
-/// The parts so far, and those that have yet to come.
+/// Appends the parts that are still pending.
 async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, KeyError> {
     match rest {
         Extracted::Done => Ok(parts),
-        Extracted::Missing(missing) => Err(missing),
-        Extracted::Later(rest) => {
+        Extracted::Missing(error) => Err(error),
+        Extracted::Pending(rest) => {
             parts.append(&rest.await?);
             Ok(parts)
         }
     }
 }
 
-/// Goes on with `next` behind what was extracted so far.
+/// Extracts the key of `next` behind `so_far`.
 fn then(so_far: Extracted, head: &RequestHead<'_>, key: &mut KeyBuf, next: &impl KeyExtractor) -> Extracted {
     match so_far {
         Extracted::Done => next.extract(head, key),
-        Extracted::Missing(missing) => Extracted::Missing(missing),
-        Extracted::Later(first) => {
+        Extracted::Missing(error) => Extracted::Missing(error),
+        Extracted::Pending(first) => {
             let mut parts = KeyBuf::default();
             let second = next.extract(head, &mut parts);
-            Extracted::Later(Box::pin(async move {
+            Extracted::Pending(Box::pin(async move {
                 let mut key = first.await?;
                 key.append(&complete(parts, second).await?);
                 Ok(key)
@@ -119,9 +79,9 @@ macro_rules! extractor_of_tuple {
             }
 
             #[allow(non_snake_case)]
-            fn waits(&self) -> bool {
+            fn is_async(&self) -> bool {
                 let ($first, $($rest,)*) = self;
-                $first.waits() $(|| $rest.waits())*
+                $first.is_async() $(|| $rest.is_async())*
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Taking keys from requests.
+//! The extraction of keys from requests.
 
 use std::fmt;
 use std::future::Future;
@@ -7,100 +7,130 @@ use std::sync::Arc;
 
 use http::header::{GetAll, HeaderValue};
 
-use super::combine::Or;
-use super::part::{Key, KeyBuf};
+use super::bucket_key::Key;
+use super::key_buf::KeyBuf;
+use super::or::Or;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
 
-/// Takes a key from a request.
+/// Extracts a key from a request.
+///
+/// The functions of [`key`](crate::key) return extractors; [`key::from_fn`](super::from_fn) makes one of a closure. Tuples
+/// of up to four extractors are extractors.
+///
+/// ```
+/// use tower_ratelimit::RequestHead;
+/// use tower_ratelimit::key::{Extracted, Key, KeyBuf, KeyError, KeyExtractor};
+///
+/// /// The host that the client asks for.
+/// struct Host;
+///
+/// impl KeyExtractor for Host {
+///     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+///         match head.header("host") {
+///             Some(host) => {
+///                 host.write(key);
+///                 Extracted::Done
+///             }
+///             None => Extracted::Missing(KeyError::FromRequest),
+///         }
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not extract keys from requests",
+    label = "expected a `KeyExtractor`",
+    note = "use an extractor of `tower_ratelimit::key`: `key::peer_ip()`, `key::header(\"x-api-key\")`, or a tuple of them",
+    note = "wrap a closure in `key::from_fn` or `key::from_async_fn`: `key::from_fn(|head| Some(head.uri.path().len()))`"
+)]
 pub trait KeyExtractor: Send + Sync + 'static {
-    /// Adds the key's parts to `key`, or says why it can't.
+    /// Appends the key's parts to `key`, or returns why there is none.
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted;
 
-    /// Whether it may find [`Later`](Extracted::Later) what its key is, for some request: not, unless it says
-    /// so. Such an extractor can't be asked where nothing may wait: see [`KeyList`](crate::KeyList).
-    fn waits(&self) -> bool {
+    /// Returns whether [`extract`](Self::extract) may return [`Extracted::Pending`]. Defaults to `false`. Asynchronous
+    /// extractors cannot be used in a [`KeyList`](crate::KeyList).
+    fn is_async(&self) -> bool {
         false
     }
 
-    /// The hash of what [`extract`](Self::extract) writes, for whoever needs no more of the key: an extractor may spare
-    /// itself the writing.
+    /// Hashes the key that [`extract`](Self::extract) writes, without a buffer if possible.
     #[doc(hidden)]
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         let mut key = KeyBuf::default();
         match self.extract(head, &mut key) {
             Extracted::Done => Hashed::Now(key.hash(hasher)),
-            Extracted::Missing(missing) => Hashed::Missing(missing),
-            Extracted::Later(rest) => Hashed::Later(key, rest),
+            Extracted::Missing(error) => Hashed::Missing(error),
+            Extracted::Pending(rest) => Hashed::Pending(key, rest),
         }
     }
 
-    /// Every line of the one header that makes the key, or `None` if the key is made otherwise.
+    /// Returns all lines of the header whose value is the key, or `None` for other keys.
     #[doc(hidden)]
     fn candidates<'a>(&self, _head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
         None
     }
 
-    /// Takes `other` where this key is missing. The two never name the same bucket.
+    /// Falls back to `other` if this extractor finds no key. The two never name the same bucket.
     ///
-    /// A key that is [ambiguous](KeyError::Ambiguous) is not replaced by `other`: the request is rejected.
+    /// An [ambiguous](KeyError::Ambiguous) key is not replaced: the request is rejected.
     fn or<E: KeyExtractor>(self, other: E) -> Or<Self, E>
     where
         Self: Sized,
     {
-        Or::new(self, other)
+        Or { first: self, second: other }
     }
 }
 
-/// What became of taking a key from a request.
+/// The result of extracting a key.
 #[must_use]
 pub enum Extracted {
-    /// Its parts were added.
+    /// The key's parts were appended to the buffer.
     Done,
-    /// It is not there.
+    /// The request has no usable key.
     Missing(KeyError),
-    /// Its parts have yet to come, behind those that were added.
-    Later(Pin<Box<dyn Future<Output = Result<KeyBuf, KeyError>> + Send>>),
+    /// The future resolves to parts that follow those already in the buffer.
+    Pending(PendingKey),
 }
 
-/// What has yet to come of a key.
-pub(crate) type Rest = Pin<Box<dyn Future<Output = Result<KeyBuf, KeyError>> + Send>>;
+/// The parts of a key that are not known yet.
+pub(crate) type PendingKey = Pin<Box<dyn Future<Output = Result<KeyBuf, KeyError>> + Send>>;
 
-/// What became of taking a key from a request, for whoever needs no more than its hash.
-#[allow(missing_debug_implementations, reason = "nobody else can name it")]
+/// The result of extracting a key, as a hash.
+#[allow(missing_debug_implementations, reason = "cannot be named outside this crate")]
 pub enum Hashed {
     Now(KeyHash),
     Missing(KeyError),
-    /// The rest has yet to come.
-    Later(KeyBuf, Rest),
+    /// The parts known so far, and those that follow.
+    Pending(KeyBuf, PendingKey),
 }
 
 impl fmt::Debug for Extracted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done => f.write_str("Done"),
-            Self::Missing(missing) => f.debug_tuple("Missing").field(missing).finish(),
-            Self::Later(_) => f.write_str("Later"),
+            Self::Missing(error) => f.debug_tuple("Missing").field(error).finish(),
+            Self::Pending(_) => f.write_str("Pending"),
         }
     }
 }
 
-/// Whose fault it is that a key is missing.
+/// Why a request has no usable key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The client has not sent it: answered with 400, if the limit denies such requests.
+    /// The client did not send the key. If the limit rejects such requests, the status is 400.
     FromRequest,
-    /// The server does not provide it, for any request: answered with 500, and reported.
+    /// The server provides the key for no request: a mistake in its setup. If the limit rejects such requests, the status
+    /// is 500, and the first one is logged.
     FromServer,
-    /// The request has no extension of the type with this name: answered with 400. If the limit denies such requests,
-    /// the first is logged, because a rate limit layer outside the layer that sets the extension denies them all.
+    /// The request has no extension of the type with this name. If the limit rejects such requests, the status is 400,
+    /// and the first one is logged: a rate limit layer outside the layer that sets the extension rejects all requests.
     Extension(&'static str),
-    /// The limit is not meant for this request: it does not apply, whatever it says of missing keys.
+    /// The limit does not apply to this request, regardless of [`OnMissingKey`](crate::OnMissingKey).
     NotApplicable,
-    /// The client has sent several keys, for example in a header that is [repeated](super#repeated-headers).
-    /// Always answered with 400: neither [`or`](KeyExtractor::or) nor
-    /// [`OnMissingKey`](crate::OnMissingKey) applies, because the client would choose its bucket by them.
+    /// The client sent several keys, for example in a [repeated header](super#repeated-headers). The status is always 400:
+    /// [`or`](KeyExtractor::or) and [`OnMissingKey`](crate::OnMissingKey) do not apply, because the client could choose
+    /// its bucket by them.
     Ambiguous,
 }
 
@@ -109,8 +139,8 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
         (**self).extract(head, key)
     }
 
-    fn waits(&self) -> bool {
-        (**self).waits()
+    fn is_async(&self) -> bool {
+        (**self).is_async()
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
@@ -122,9 +152,9 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
     }
 }
 
-/// The key that was there all along.
-pub(super) fn done(parts: &(impl Key + ?Sized), key: &mut KeyBuf) -> Extracted {
-    parts.write(key);
+/// Appends `value` to `key`.
+pub(super) fn write(value: &(impl Key + ?Sized), key: &mut KeyBuf) -> Extracted {
+    value.write(key);
     Extracted::Done
 }
 
@@ -136,20 +166,20 @@ mod tests {
     use crate::key::{self, PeerAddr};
 
     #[test]
-    fn a_key_has_one_hash_whether_it_is_written_first_or_not() {
+    fn hashing_directly_equals_hashing_the_buffer() {
         let hasher = KeyHasher::with_secret([7; 16]);
         let written = |extractor: &dyn KeyExtractor, head: &RequestHead<'_>| {
             let mut key = KeyBuf::default();
             match extractor.extract(head, &mut key) {
                 Extracted::Done => Ok(key.hash(&hasher)),
-                Extracted::Missing(missing) => Err(missing),
-                Extracted::Later(_) => panic!("nothing has to come"),
+                Extracted::Missing(error) => Err(error),
+                Extracted::Pending(_) => panic!("no extractor is asynchronous"),
             }
         };
         let hashed = |extractor: &dyn KeyExtractor, head: &RequestHead<'_>| match extractor.hashed(head, &hasher) {
             Hashed::Now(hash) => Ok(hash),
-            Hashed::Missing(missing) => Err(missing),
-            Hashed::Later(..) => panic!("nothing has to come"),
+            Hashed::Missing(error) => Err(error),
+            Hashed::Pending(..) => panic!("no extractor is asynchronous"),
         };
         let network = key::peer_ip().ipv4_prefix(24).ipv6_prefix(48);
         let both: Arc<dyn KeyExtractor> = Arc::new((key::peer_ip(), key::header("x-api-key")));
@@ -176,7 +206,7 @@ mod tests {
         }
         hashes.sort_unstable();
         hashes.dedup();
-        // Two addresses, two networks, a value, a path, two addresses that may be a path, and two with the value.
+        // 2 addresses, 2 networks, 1 header value, 1 path, 2 addresses with an alternative, 2 tuples.
         assert_eq!(hashes.len(), 10);
         let request = Request::get("/path").body(()).unwrap();
         let head = RequestHead::of(&request);

@@ -1,69 +1,87 @@
-//! Whose bucket a request is charged to.
+//! Keys: which bucket a request is charged to.
 //!
-//! An extractor takes a key from a request: [`peer_ip`], [`client_ip`], [`header`], [`path`], [`matched_route`],
-//! [`method`], [`extension`], [`from_fn`], [`from_async_fn`]. Several make one key as a tuple, and
-//! one stands in for another with [`or`](KeyExtractor::or). A limit without one has a single
-//! bucket for all requests.
+//! An extractor takes a key from a request: [`peer_ip`], [`client_ip`], [`header`], [`cookie`], [`query`], [`path`],
+//! [`matched_route`], [`method`], [`extension`], [`from_fn`] or [`from_async_fn`]. A tuple of extractors makes one key of
+//! several, and [`or`](KeyExtractor::or) falls back to another. A limit without an extractor has one bucket for all
+//! requests.
 //!
 //! ```
 //! use tower_ratelimit::{Limit, TokenBucket, key};
 //! use tower_ratelimit::key::KeyExtractor;
 //!
-//! // Who has an API key is counted by it, everyone else by address.
+//! // One bucket per API key, or per address for clients without one.
 //! let api = Limit::new("api", TokenBucket::per_second(10)).by(key::header("x-api-key").or(key::peer_ip()));
 //!
-//! // One bucket for each address and route.
+//! // One bucket per address and route.
 //! let route = Limit::new("route", TokenBucket::per_second(5)).by((key::peer_ip(), key::matched_route()));
 //! # let _ = (api, route);
 //! ```
 //!
 //! # Trust
 //!
-//! A header, a path or a query is the client's to choose: keyed by one that nobody has checked, a
-//! client picks its own bucket, or another's. Put the limiter behind what checks it, or make the
-//! address a part of the key. So are the headers that name an address, but for what proxies that
-//! you trust have written there: that is what [`client_ip`] keeps to. A raw [`path`] has as many spellings as a client likes;
-//! [`matched_route`] has one. Clients can also invent methods: [`method`] has one bucket for all that are not standard.
+//! Clients choose their headers, cookies, paths and queries: with such a key, a client can pick its own bucket, or
+//! another client's. Place the limiter inside the layer that checks the value, or add the address to the key.
+//!
+//! The same holds for headers that name an address, unless trusted proxies wrote them: use [`client_ip`]. A raw [`path`]
+//! has many spellings, while [`matched_route`] has one. Invented methods share one bucket: see [`method`].
+//!
+//! # Missing keys
+//!
+//! An absent or empty header, cookie or query parameter has no key. [`Limit::on_missing_key`] decides what happens then;
+//! by default, the request is rejected with 400.
+//!
+//! [`Limit::on_missing_key`]: crate::Limit::on_missing_key
 //!
 //! # Repeated headers
 //!
-//! A header that identifies a client must occur once. Of several lines, the limiter might take one and the
-//! service behind it another, so a client could be limited under one name and served under another. RFC 9110
-//! (section 5.3) forbids senders to repeat such a header. Everything in this crate that reads a header goes by
-//! one rule: a client gains nothing by adding a line.
+//! A header that identifies a client must occur once. If it occurs in several lines, the limiter and the service behind it
+//! might each take another one, so a client could be limited under one name and served under another. RFC 9110 (section
+//! 5.3) forbids senders to repeat such a header. All code of this crate that reads a header follows one rule: a client
+//! gains nothing by adding a line. The same holds for repeated cookies and query parameters.
 //!
-//! | reader | of a header with several lines |
+//! | reader | if a header has several lines |
 //! |---|---|
-//! | [`header`], [`client_ip`] by a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::Overrides) of these | [ambiguous](KeyError::Ambiguous): the request is rejected with 400, whatever [`OnMissingKey`](crate::OnMissingKey) or [`or`](KeyExtractor::or) say, even if all lines are equal |
-//! | [`always_reject`](crate::RateLimitLayer::always_reject) and [`Limit::when`](crate::Limit::when) | the condition counts if it holds of any line: [`Condition::may_hold`](crate::when::Condition::may_hold) |
-//! | [`never_limit`](crate::RateLimitLayer::never_limit) and [`Limit::instead`](crate::Limit::instead) | the condition counts if it holds of all lines ([`when::header`](crate::when::header)), or not at all ([`KeyList`](crate::KeyList), [`AddressList`](crate::AddressList)) |
-//! | closures that use [`RequestHead::header`](crate::RequestHead::header) | as a key: ambiguous; as a condition: it counts for `always_reject` and `when`, and not for `never_limit` and `instead` |
-//! | `X-Forwarded-For` and `Forwarded` | these are lists, whose lines are read as one, from the right |
+//! | [`header`], [`client_ip`] by a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::Overrides) of these | [ambiguous](KeyError::Ambiguous): the request is rejected with 400, regardless of [`OnMissingKey`](crate::OnMissingKey) and [`or`](KeyExtractor::or), even if all lines are equal |
+//! | [`cookie`] and [`query`] | ambiguous if the cookie or parameter occurs several times, in one line or in several |
+//! | [`always_reject`](crate::RateLimitLayer::always_reject) and [`Limit::when`](crate::Limit::when) | the condition counts if it holds for any line: [`Condition::may_hold`](crate::when::Condition::may_hold) |
+//! | [`never_limit`](crate::RateLimitLayer::never_limit) and [`Limit::instead`](crate::Limit::instead) | the condition counts if it holds for all lines ([`when::header`](crate::when::header)), or never ([`KeyList`](crate::KeyList), [`AddressList`](crate::AddressList)) |
+//! | closures that use [`RequestHead::header`](crate::RequestHead::header) | as a key: ambiguous; as a condition: counts for `always_reject` and `when`, but not for `never_limit` and `instead` |
+//! | `X-Forwarded-For` and `Forwarded` | the lines are one list, which is read from the right |
 //!
-//! So don't key by a header that may be a list, such as `Accept`, or `Cookie`, which HTTP/2 splits: pick the part
-//! that you mean with [`from_fn`].
+//! Don't use a list header such as `Accept` as a key. Pick the relevant part with [`from_fn`].
 
+mod bucket_key;
 mod client;
 mod closure;
 mod combine;
+mod cookie;
+mod extension;
 mod extractor;
 mod head;
-mod part;
+mod header;
+mod key_buf;
+mod or;
 mod peer;
 mod prefix;
+mod query;
 mod source;
 
+pub(crate) use bucket_key::hash;
+pub use bucket_key::{Key, Shared};
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
-pub use closure::{Extension, FromAsyncFn, FromFn, extension, from_async_fn, from_fn};
-pub use combine::{Or, first, second};
+pub use closure::{FromAsyncFn, FromFn, from_async_fn, from_fn};
+pub use cookie::{Cookie, cookie, try_cookie};
+pub use extension::{Extension, extension};
 pub use extractor::{Extracted, KeyError, KeyExtractor};
-pub(crate) use extractor::{Hashed, Rest};
-pub use head::{Header, MatchedRoute, MethodKey, Path, header, matched_route, method, path};
+pub(crate) use extractor::{Hashed, PendingKey};
+pub use head::{MatchedRoute, MethodKey, Path, matched_route, method, path};
 #[cfg(feature = "rules")]
 pub(crate) use head::{OTHER_METHODS, get_for_head, is_standard};
-pub(crate) use part::hash;
+pub use header::{Header, header, try_header};
+pub use key_buf::KeyBuf;
 #[cfg(feature = "rules")]
-pub(crate) use part::only_part;
-pub use part::{Key, KeyBuf, Shared};
+pub(crate) use key_buf::only_part;
+pub use or::{Or, first, second};
 pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};
-pub use source::AddressSource;
+pub use query::{Query, query};
+pub use source::{AddressFromFn, AddressSource, address_from_fn};

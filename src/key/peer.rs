@@ -1,4 +1,4 @@
-//! The address at the other end of the connection.
+//! Keys from the peer's address.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,63 +8,83 @@ use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 use tonic::transport::server::TcpConnectInfo;
 
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
-use super::part::KeyBuf;
+use super::key_buf::KeyBuf;
 use super::prefix::Prefixes;
+use crate::error::ConfigError;
 use crate::hash::KeyHasher;
+use crate::quota::checked;
 use crate::request::RequestHead;
 
-/// The address of the peer: who opened the connection. IPv6 addresses are cut to their first 64
-/// bits, of which a client usually has all the rest at its disposal.
+/// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first 64
+/// bits, because a client usually controls the rest; [`PeerIp::ipv6_prefix`] changes that.
 ///
-/// The server has to say who the peer is, in the request's extensions:
+/// The server provides the address in a request extension:
 ///
 /// - **Axum**: serve `app.into_make_service_with_connect_info::<SocketAddr>()`.
-/// - **Tonic**: with feature `tonic`, its server does so by itself.
-/// - **Hyper**, and any other: insert a [`PeerAddr`].
+/// - **Tonic**: with the feature `tonic`, its server does so by itself.
+/// - **Hyper** and others: insert a [`PeerAddr`].
 ///
-/// Without it no request has a key: each is refused with 500, and the first is reported through
-/// `tracing`, so that a first `curl` shows it. They don't share a bucket unless
-/// [`OnMissingKey::Share`](crate::OnMissingKey::Share) was chosen, and nothing panics.
+/// Without it, no request has a key: each is rejected with 500, and the first one is logged. They share a bucket only if
+/// the limit's policy is [`OnMissingKey::Share`](crate::OnMissingKey::Share).
 ///
 /// # Deployment
 ///
-/// Behind a proxy, the peer is the proxy, and all clients share its bucket: there, use
-/// [`client_ip`](super::client_ip).
+/// Behind a proxy, the peer is the proxy, so all clients share its bucket. Use [`client_ip`](super::client_ip) there.
 pub const fn peer_ip() -> PeerIp {
     PeerIp { prefixes: Prefixes::DEFAULT }
 }
 
-/// See [`peer_ip`].
+/// An extractor that reads the peer's address. Returned by [`peer_ip`].
 #[derive(Clone, Copy, Debug)]
 pub struct PeerIp {
     prefixes: Prefixes,
 }
 
 impl PeerIp {
-    /// How many leading bits of an IPv6 address make the key: 64 at first.
+    /// Sets how many leading bits of an IPv6 address make the key, from 1 to 128. Defaults to 64.
     ///
     /// # Panics
     ///
-    /// When `bits` is 0, which would put all of IPv6 in one bucket, or over 128.
+    /// Panics if `bits` is 0, which would put all of IPv6 into one bucket, or greater than 128.
+    /// [`try_ipv6_prefix`](Self::try_ipv6_prefix) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn ipv6_prefix(self, bits: u8) -> Self {
-        Self { prefixes: self.prefixes.ipv6(bits) }
+        Self { prefixes: checked!(self.prefixes.ipv6(bits)) }
     }
 
-    /// How many leading bits of an IPv4 address make the key: all 32 at first.
+    /// Fallible version of [`ipv6_prefix`](Self::ipv6_prefix).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `bits` is 0 or greater than 128.
+    pub fn try_ipv6_prefix(self, bits: u8) -> Result<Self, ConfigError> {
+        Ok(Self { prefixes: self.prefixes.ipv6(bits)? })
+    }
+
+    /// Sets how many leading bits of an IPv4 address make the key, from 1 to 32. Defaults to 32.
     ///
     /// # Panics
     ///
-    /// When `bits` is 0, which would put all of IPv4 in one bucket, or over 32.
+    /// Panics if `bits` is 0, which would put all of IPv4 into one bucket, or greater than 32.
+    /// [`try_ipv4_prefix`](Self::try_ipv4_prefix) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn ipv4_prefix(self, bits: u8) -> Self {
-        Self { prefixes: self.prefixes.ipv4(bits) }
+        Self { prefixes: checked!(self.prefixes.ipv4(bits)) }
     }
 
-    /// The key of requests from `address`: itself, or the first one of the network that counts. An IPv4 address
-    /// that is mapped into IPv6 is that address.
+    /// Fallible version of [`ipv4_prefix`](Self::ipv4_prefix).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `bits` is 0 or greater than 32.
+    pub fn try_ipv4_prefix(self, bits: u8) -> Result<Self, ConfigError> {
+        Ok(Self { prefixes: self.prefixes.ipv4(bits)? })
+    }
+
+    /// Returns the address that names the bucket of `address`: the first address of its network. IPv4-mapped IPv6
+    /// addresses count as IPv4.
     ///
     /// ```
     /// use tower_ratelimit::key;
@@ -97,7 +117,7 @@ impl KeyExtractor for PeerIp {
     }
 }
 
-/// The peer's address, as a request's extension, for servers that don't say it otherwise.
+/// A request extension with the peer's address, for servers that provide no other.
 ///
 /// ```
 /// use tower_ratelimit::key::PeerAddr;
@@ -109,8 +129,10 @@ impl KeyExtractor for PeerIp {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// Says, as a request's extension, that the peer has connected over a Unix socket and so has no
-/// address. Tonic's server says it by itself. Where the server says an address too, that counts.
+/// A request extension for connections over a Unix socket, whose peer has no address. Tonic's server sets its own. If the
+/// server also provides an address, the address takes precedence.
+///
+/// Takes effect with [`TrustedProxies::trust_unix_peers`](super::TrustedProxies::trust_unix_peers).
 ///
 /// ```
 /// use axum::{Extension, Router};
@@ -119,25 +141,22 @@ pub struct PeerAddr(pub SocketAddr);
 /// # let limits = tower_ratelimit::RateLimitLayer::new([
 /// #     tower_ratelimit::Limit::new("one", tower_ratelimit::FixedWindow::per_day(1)),
 /// # ]);
-/// // Outside the limits, for an app that is served on a Unix socket and nowhere else.
+/// // Outside the limits, for an app that is served only on a Unix socket.
 /// let app: Router = Router::new().layer(limits).layer(Extension(UnixPeer));
 /// ```
-///
-/// It means something where
-/// [`TrustedProxies::trust_unix_peers`](super::TrustedProxies::trust_unix_peers) was chosen.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct UnixPeer;
 
-/// Who opened the connection.
+/// The other end of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Peer {
-    /// Canonical: an IPv4 address is never one mapped into IPv6.
+    /// A canonical address, never an IPv4-mapped one.
     Address(IpAddr),
     Unix,
 }
 
 impl Peer {
-    /// The peer, if the server says who that is.
+    /// Returns the peer, if the server provides it.
     pub(super) fn of(head: &RequestHead<'_>) -> Option<Self> {
         if let Some(address) = address(head) {
             return Some(Self::Address(address.to_canonical()));
@@ -159,11 +178,11 @@ fn address(head: &RequestHead<'_>) -> Option<IpAddr> {
     if let Some(ConnectInfo(peer)) = head.extensions.get::<ConnectInfo<SocketAddr>>() {
         return Some(peer.ip());
     }
-    address_otherwise(head)
+    fallback_address(head)
 }
 
 #[inline(never)]
-fn address_otherwise(head: &RequestHead<'_>) -> Option<IpAddr> {
+fn fallback_address(head: &RequestHead<'_>) -> Option<IpAddr> {
     #[cfg(feature = "axum")]
     if let Some(MockConnectInfo(peer)) = head.extensions.get::<MockConnectInfo<SocketAddr>>() {
         return Some(peer.ip());

@@ -1,11 +1,13 @@
-//! How much of an address makes a key.
+//! The network prefixes that make keys of addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::part::{Key, KeyBuf};
+use super::bucket_key::Key;
+use super::key_buf::KeyBuf;
+use crate::error::Fault;
 use crate::hash::{KeyHash, KeyHasher};
 
-/// The leading bits of an address that count: those of the network that one client has.
+/// The number of leading bits of an address that make the key, by family.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefixes {
     ipv4: u8,
@@ -13,22 +15,24 @@ pub(super) struct Prefixes {
 }
 
 impl Prefixes {
-    /// All of IPv4, and 64 bits of IPv6: a client usually has the rest at its disposal.
+    /// 32 bits of IPv4 and 64 of IPv6: a client usually controls the rest.
     pub(super) const DEFAULT: Self = Self { ipv4: 32, ipv6: 64 };
 
-    #[track_caller]
-    pub(super) const fn ipv4(self, bits: u8) -> Self {
-        assert!(bits >= 1 && bits <= 32, "an IPv4 prefix has 1 to 32 bits");
-        Self { ipv4: bits, ..self }
+    pub(super) const fn ipv4(self, bits: u8) -> Result<Self, Fault> {
+        if bits < 1 || bits > 32 {
+            return Err(Fault::Ipv4Prefix { bits });
+        }
+        Ok(Self { ipv4: bits, ..self })
     }
 
-    #[track_caller]
-    pub(super) const fn ipv6(self, bits: u8) -> Self {
-        assert!(bits >= 1 && bits <= 128, "an IPv6 prefix has 1 to 128 bits");
-        Self { ipv6: bits, ..self }
+    pub(super) const fn ipv6(self, bits: u8) -> Result<Self, Fault> {
+        if bits < 1 || bits > 128 {
+            return Err(Fault::Ipv6Prefix { bits });
+        }
+        Ok(Self { ipv6: bits, ..self })
     }
 
-    /// Adds what counts of `address` to `key`.
+    /// Appends the network of `address` to `key`.
     #[inline(always)]
     pub(super) fn write(self, address: IpAddr, key: &mut KeyBuf) {
         match self.network(address) {
@@ -37,7 +41,7 @@ impl Prefixes {
         }
     }
 
-    /// The hash of the key that is made of it alone.
+    /// Hashes the network of `address`, as a key of its own.
     #[inline(always)]
     pub(super) fn hash(self, address: IpAddr, hasher: &KeyHasher) -> KeyHash {
         match self.network(address) {
@@ -46,11 +50,10 @@ impl Prefixes {
         }
     }
 
-    /// What counts of `address`: the first one of its network.
+    /// Returns the first address of the network of `address`.
     #[inline]
     pub(super) fn network(self, address: IpAddr) -> IpAddr {
-        // First what it is, then what of it counts: the other way round, all of IPv4 mapped into
-        // IPv6 would be one key.
+        // Canonicalized before it is masked: otherwise all IPv4-mapped addresses would be one key.
         match address.to_canonical() {
             IpAddr::V4(address) => {
                 let mask = u32::MAX << (32 - u32::from(self.ipv4));
@@ -68,13 +71,12 @@ impl Prefixes {
 mod tests {
     use super::*;
 
-    /// CVE-2026-30827 (express-rate-limit): cut before it was known to be mapped, all of IPv4 was
-    /// one key.
+    /// CVE-2026-30827 (express-rate-limit): mapped addresses were masked as IPv6, so all of IPv4 was one key.
     #[test]
-    fn a_mapped_address_is_known_before_it_is_cut() {
+    fn mapped_addresses_are_canonicalized_before_masking() {
         let bytes = |address: &str| {
             let mut key = KeyBuf::default();
-            Prefixes::DEFAULT.ipv6(56).write(address.parse().unwrap(), &mut key);
+            Prefixes::DEFAULT.ipv6(56).unwrap().write(address.parse().unwrap(), &mut key);
             key.as_bytes().to_vec()
         };
         assert_eq!(bytes("::ffff:192.0.2.1"), bytes("192.0.2.1"));

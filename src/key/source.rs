@@ -1,22 +1,63 @@
-//! Where the address of a request is found.
+//! Sources of a request's IP address.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use super::client::{AddressError, ClientAddress, ClientIp};
 use super::peer::{Peer, PeerIp};
 use crate::request::RequestHead;
 
-/// Finds the address that a request comes from: [`peer_ip`](super::peer_ip),
-/// [`client_ip`](super::client_ip), [`ClientAddress`], or a closure over the request's head. All of it,
-/// whatever part of it makes a key.
+/// Finds the IP address of a request, for an [`AddressList`](crate::AddressList): [`peer_ip`](super::peer_ip),
+/// [`client_ip`](super::client_ip), [`ClientAddress`], or a closure in [`address_from_fn`].
+///
+/// The whole address counts, regardless of the prefix that makes the key.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find the IP address of a request",
+    label = "expected an `AddressSource`",
+    note = "use `key::peer_ip()` or `key::client_ip(…)`, or wrap a closure in `key::address_from_fn`"
+)]
 pub trait AddressSource: Send + Sync + 'static {
-    /// The address, if the request shows one.
+    /// Returns the address, if the request has one.
     fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr>;
 
-    /// Whether the request shows several addresses, of which none can be preferred.
+    /// Returns whether the request has several addresses, none of which takes precedence.
     #[doc(hidden)]
     fn is_ambiguous(&self, _head: &RequestHead<'_>) -> bool {
         false
+    }
+}
+
+/// Makes an address source of a closure that returns the address of a request, if it has one.
+///
+/// ```
+/// use tower_ratelimit::{AddressList, key};
+///
+/// let blocked = AddressList::new(key::address_from_fn(|head| head.header("x-real-ip")?.parse().ok()), ["192.0.2.7"]);
+/// # let _ = blocked;
+/// ```
+pub const fn address_from_fn<F>(address: F) -> AddressFromFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static,
+{
+    AddressFromFn(address)
+}
+
+/// An address source that calls a closure. Returned by [`address_from_fn`].
+#[derive(Clone, Copy)]
+pub struct AddressFromFn<F>(F);
+
+impl<F> fmt::Debug for AddressFromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AddressFromFn")
+    }
+}
+
+impl<F> AddressSource for AddressFromFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static,
+{
+    fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        (self.0)(head)
     }
 }
 
@@ -35,7 +76,7 @@ impl AddressSource for ClientAddress {
     }
 
     fn is_ambiguous(&self, head: &RequestHead<'_>) -> bool {
-        self.resolve(head) == Err(AddressError::NotSingle)
+        self.resolve(head) == Err(AddressError::Repeated)
     }
 }
 
@@ -46,11 +87,5 @@ impl AddressSource for ClientIp {
 
     fn is_ambiguous(&self, head: &RequestHead<'_>) -> bool {
         self.client().is_ambiguous(head)
-    }
-}
-
-impl<F: Fn(&RequestHead<'_>) -> Option<IpAddr> + Send + Sync + 'static> AddressSource for F {
-    fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
-        self(head)
     }
 }

@@ -155,14 +155,13 @@ impl Limit {
     /// [`when`](crate::when) for how they combine.
     ///
     /// ```
-    /// use tower_ratelimit::{FixedWindow, Limit, RequestHead, key, when};
+    /// use tower_ratelimit::{FixedWindow, Limit, key, when};
     ///
     /// let friends = Limit::new("friends", FixedWindow::per_day(150)).by(key::peer_ip()).when(when::route("/friends"));
     ///
-    /// // A closure has to name the type that it takes.
     /// let guests = Limit::new("guests", FixedWindow::per_day(10))
     ///     .by(key::peer_ip())
-    ///     .when(|head: &RequestHead<'_>| head.header("authorization").is_none());
+    ///     .when(when::from_fn(|head| head.header("authorization").is_none()));
     /// # let _ = (friends, guests);
     /// ```
     pub fn when(mut self, condition: impl Condition) -> Self {

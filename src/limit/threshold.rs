@@ -240,7 +240,7 @@ impl Limit {
         let limit = || self.name.to_string();
         if self.algorithm.sized(algorithm.size()) != Some(*algorithm) {
             let [is, given] = [&self.algorithm, algorithm].map(Algorithm::describe);
-            return Err(ConfigErrorKind::AnotherKind { limit: limit(), is, given }.into());
+            return Err(ConfigErrorKind::OverrideAlgorithm { limit: limit(), is, given }.into());
         }
         let percent = self.overage.as_ref().map_or(0, |overage| overage.percent);
         let capacity = algorithm.capacity();

@@ -107,7 +107,7 @@ impl AddressList {
 
 impl Condition for AddressList {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.source.address(head).is_some_and(|address| self.networks.load().contain(address.to_canonical()))
+        self.source.address(head).is_some_and(|address| self.networks.load().contains(address.to_canonical()))
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {

@@ -74,8 +74,8 @@ impl KeyList {
     ///
     /// When the extractor has to wait for what it finds.
     pub fn try_new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Result<Self, ConfigError> {
-        if extractor.waits() {
-            return Err(ConfigErrorKind::ListWaits.into());
+        if extractor.is_async() {
+            return Err(ConfigErrorKind::ListIsAsync.into());
         }
         let hasher = KeyHasher::random();
         let hashes = Arc::new(ArcSwap::from_pointee(hashes(&hasher, keys)));
@@ -102,7 +102,7 @@ impl Condition for KeyList {
         let mut key = KeyBuf::default();
         match self.extractor.extract(head, &mut key) {
             Extracted::Done => self.hashes.load().contains(&key.hash(&self.hasher)),
-            Extracted::Missing(_) | Extracted::Later(_) => false,
+            Extracted::Missing(_) | Extracted::Pending(_) => false,
         }
     }
 

@@ -90,7 +90,7 @@ impl OutageLog {
             outage.into_iter().for_each(|outage| outage.is_logged = true);
             drop(outages);
             tracing::warn!(
-                error = error as &dyn std::error::Error,
+                %error,
                 store = context.store.name(),
                 on_store_error = context.policies.summary(),
                 suppressed,

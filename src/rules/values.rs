@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::tree::Tree;
-use crate::key::{Extracted, KeyBuf, KeyError, Rest};
+use crate::key::{Extracted, KeyBuf, KeyError, PendingKey};
 use crate::request::RequestHead;
 
 /// What the extractors of a tree have found in a request, each asked at most once, and only if it
@@ -29,7 +29,7 @@ enum State {
 struct ToCome {
     extractor: usize,
     so_far: KeyBuf,
-    rest: Rest,
+    rest: PendingKey,
 }
 
 /// The value of this extractor is yet to come.
@@ -101,7 +101,7 @@ impl Values {
         match tree.extractors[extractor].extract(head, &mut key) {
             Extracted::Done => self.note(extractor, key.as_bytes()),
             Extracted::Missing(missing) => self.states[extractor] = State::Missing(missing),
-            Extracted::Later(rest) => {
+            Extracted::Pending(rest) => {
                 self.states[extractor] = State::ToCome;
                 self.to_come.push(ToCome { extractor, so_far: std::mem::take(&mut key), rest });
             }

@@ -1,28 +1,48 @@
-//! What holds of a request, or does not.
+//! Conditions on requests, and their combination by *and*, *or* and *not*.
 
-use super::combine::{And, Or};
 use crate::request::RequestHead;
 
-/// What holds of a request, or does not. A closure over its head is one.
+/// Decides whether something applies to a request.
 ///
-/// It is asked for each request, on the task that serves it: it should be quick, and not block.
+/// The functions of [`when`](crate::when) return conditions; [`when::from_fn`](crate::when::from_fn) makes one of a
+/// closure. A condition is evaluated inline for each request, so it must be fast and must not block.
+///
+/// ```
+/// use tower_ratelimit::RequestHead;
+/// use tower_ratelimit::when::Condition;
+///
+/// /// Holds for requests over HTTP/2 or later.
+/// struct IsMultiplexed;
+///
+/// impl Condition for IsMultiplexed {
+///     fn holds(&self, head: &RequestHead<'_>) -> bool {
+///         head.version >= http::Version::HTTP_2
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a condition on requests",
+    label = "expected a `Condition`",
+    note = "wrap a closure in `when::from_fn`: `when::from_fn(|head| head.uri.path() == \"/\")`",
+    note = "`tower_ratelimit::when` has conditions on the method, route, path, headers and time of day"
+)]
 pub trait Condition: Send + Sync + 'static {
-    /// Whether it holds of a request.
+    /// Returns whether the condition holds for a request.
     fn holds(&self, head: &RequestHead<'_>) -> bool;
 
-    /// Whether it holds of at least one reading of a request that can be read in several ways, because a
-    /// header is [repeated](crate::key#repeated-headers). Defaults to [`holds`](Self::holds): override it if the condition
-    /// reads a header, or a client can evade the condition by repeating that header. Closures that use
-    /// [`RequestHead::header`] need not.
+    /// Returns whether the condition holds for at least one reading of a request that is ambiguous because it
+    /// [repeats a header](crate::key#repeated-headers).
     ///
-    /// [`Limit::when`](crate::Limit::when) and
-    /// [`always_reject`](crate::RateLimitLayer::always_reject) ask this. What is in the client's favour,
-    /// such as [`never_limit`](crate::RateLimitLayer::never_limit), asks `holds`.
+    /// Defaults to [`holds`](Self::holds). Override it if the condition reads a header, or clients can evade the
+    /// condition by repeating that header. Closures that use [`RequestHead::header`] need no override.
+    ///
+    /// [`Limit::when`](crate::Limit::when) and [`always_reject`](crate::RateLimitLayer::always_reject) call this method.
+    /// Exemptions such as [`never_limit`](crate::RateLimitLayer::never_limit) call `holds`.
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         self.holds(head)
     }
 
-    /// Where this holds and `other` does. That is not asked where this does not hold.
+    /// Combines two conditions: holds if both hold. Evaluates `other` only if `self` holds.
     fn and<C: Condition>(self, other: C) -> And<Self, C>
     where
         Self: Sized,
@@ -30,7 +50,7 @@ pub trait Condition: Send + Sync + 'static {
         And(self, other)
     }
 
-    /// Where this holds or `other` does. That is not asked where this holds.
+    /// Combines two conditions: holds if at least one holds. Evaluates `other` only if `self` does not hold.
     fn or<C: Condition>(self, other: C) -> Or<Self, C>
     where
         Self: Sized,
@@ -39,14 +59,86 @@ pub trait Condition: Send + Sync + 'static {
     }
 }
 
-impl<F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static> Condition for F {
+/// Negates a condition: holds if `condition` does not.
+pub const fn not<A: Condition>(condition: A) -> Not<A> {
+    Not(condition)
+}
+
+/// A condition that holds if both of two hold. Returned by [`Condition::and`].
+#[derive(Clone, Copy, Debug)]
+pub struct And<A, B>(A, B);
+
+/// A condition that holds if at least one of two holds. Returned by [`Condition::or`].
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B>(A, B);
+
+/// A condition that holds if another does not. Returned by [`not`].
+#[derive(Clone, Copy, Debug)]
+pub struct Not<A>(A);
+
+impl<A: Condition, B: Condition> Condition for And<A, B> {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        let (holds, is_ambiguous) = head.read_with(self);
-        holds && !is_ambiguous
+        self.0.holds(head) && self.1.holds(head)
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        let (holds, is_ambiguous) = head.read_with(self);
-        holds || is_ambiguous
+        self.0.may_hold(head) && self.1.may_hold(head)
+    }
+}
+
+impl<A: Condition, B: Condition> Condition for Or<A, B> {
+    fn holds(&self, head: &RequestHead<'_>) -> bool {
+        self.0.holds(head) || self.1.holds(head)
+    }
+
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        self.0.may_hold(head) || self.1.may_hold(head)
+    }
+}
+
+impl<A: Condition> Condition for Not<A> {
+    fn holds(&self, head: &RequestHead<'_>) -> bool {
+        !self.0.may_hold(head)
+    }
+
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        !self.0.holds(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::when::{from_fn, header};
+
+    #[test]
+    fn conditions_combine_as_in_logic() {
+        let request = Request::new(());
+        let head = RequestHead::of(&request);
+        for (a, b) in [(false, false), (false, true), (true, false), (true, true)] {
+            let [one, other] = [a, b].map(|holds| from_fn(move |_| holds));
+            assert_eq!(one.and(other).holds(&head), a && b);
+            assert_eq!(one.or(other).holds(&head), a || b);
+            assert_eq!(not(one).holds(&head), !a);
+        }
+    }
+
+    #[test]
+    fn repeated_headers_stay_ambiguous_through_combinators() {
+        let request = Request::get("/").header("x-plan", "pro").header("x-plan", "free").body(()).unwrap();
+        let head = RequestHead::of(&request);
+        let pro = || header("x-plan", "pro");
+        let (always, never) = (from_fn(|_| true), from_fn(|_| false));
+        let both = |condition: &dyn Condition| (condition.holds(&head), condition.may_hold(&head));
+        assert_eq!(both(&pro()), (false, true));
+        assert_eq!(both(&not(pro())), (false, true));
+        assert_eq!(both(&not(not(pro()))), (false, true));
+        assert_eq!(both(&pro().and(always)), (false, true));
+        assert_eq!(both(&pro().and(never)), (false, false));
+        assert_eq!(both(&pro().or(always)), (true, true));
+        assert_eq!(both(&pro().or(never)), (false, true));
+        assert_eq!(both(&header("x-plan", "enterprise")), (false, false));
     }
 }

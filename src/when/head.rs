@@ -1,17 +1,18 @@
-//! What the head of a request says.
+//! Conditions on the head of a request: method, route, path and headers.
 
 use http::{HeaderName, HeaderValue, Method};
 
 use super::condition::Condition;
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::request::RequestHead;
 
-/// Requests of a method. HEAD counts as GET, which answers it.
+/// Matches requests by method. `GET` also matches HEAD.
 #[must_use]
 pub const fn method(method: Method) -> MethodIs {
     MethodIs(method)
 }
 
-/// See [`method`].
+/// A condition on the method. Returned by [`method`].
 #[derive(Clone, Debug)]
 pub struct MethodIs(Method);
 
@@ -21,25 +22,28 @@ impl Condition for MethodIs {
     }
 }
 
-/// Requests that have matched a route, told by the path that it was written with (`/users/{id}`), with
-/// the prefixes of the routers it is nested in; where no router has matched one, as for gRPC, by the
-/// request's path.
+/// Matches requests by route, as it is written in the router (`/users/{id}`), including the prefixes of nested routers.
+/// If no router has matched the request, as with gRPC, compares the request's path.
 ///
 /// # Panics
 ///
-/// When `path` does not start with a slash: it would match nothing.
+/// Panics if `path` does not start with a slash, because it would match nothing. [`try_route`] returns an error instead.
 #[must_use]
 #[track_caller]
 pub fn route(path: impl Into<String>) -> Route {
-    let path = path.into();
-    assert!(
-        path.starts_with('/'),
-        "the route {path:?} matches nothing, as paths start with a slash: write \"/{path}\""
-    );
-    Route(path)
+    or_panic(try_route(path))
 }
 
-/// See [`route`].
+/// Fallible version of [`route`].
+///
+/// # Errors
+///
+/// Returns an error if `path` does not start with a slash.
+pub fn try_route(path: impl Into<String>) -> Result<Route, ConfigError> {
+    with_slash("route", path.into()).map(Route)
+}
+
+/// A condition on the matched route. Returned by [`route`].
 #[derive(Clone, Debug)]
 pub struct Route(String);
 
@@ -49,28 +53,33 @@ impl Condition for Route {
     }
 }
 
-/// Requests whose path is `prefix`, or lies below it: `/api` covers `/api` and `/api/users`, but not
-/// `/apis`.
+/// Matches requests whose path is `prefix` or lies below it. `/api` matches `/api` and `/api/users`, but not `/apis`.
 ///
-/// The path is as the client spelled it, and many spellings can lead to one route: don't exempt by it
-/// what must be limited.
+/// Compares the path as the client spelled it. One route can have many spellings, so don't use this condition to exempt
+/// requests from a limit that must hold.
 ///
 /// # Panics
 ///
-/// When `prefix` does not start with a slash: it would match nothing.
+/// Panics if `prefix` does not start with a slash, because it would match nothing. [`try_path_prefix`] returns an error
+/// instead.
 #[must_use]
 #[track_caller]
 pub fn path_prefix(prefix: impl Into<String>) -> PathPrefix {
-    let mut prefix = prefix.into();
-    assert!(
-        prefix.starts_with('/'),
-        "the path {prefix:?} matches nothing, as paths start with a slash: write \"/{prefix}\""
-    );
-    prefix.truncate(prefix.trim_end_matches('/').len());
-    PathPrefix(prefix)
+    or_panic(try_path_prefix(prefix))
 }
 
-/// See [`path_prefix`].
+/// Fallible version of [`path_prefix`].
+///
+/// # Errors
+///
+/// Returns an error if `prefix` does not start with a slash.
+pub fn try_path_prefix(prefix: impl Into<String>) -> Result<PathPrefix, ConfigError> {
+    let mut prefix = with_slash("path", prefix.into())?;
+    prefix.truncate(prefix.trim_end_matches('/').len());
+    Ok(PathPrefix(prefix))
+}
+
+/// A condition on the path. Returned by [`path_prefix`].
 #[derive(Clone, Debug)]
 pub struct PathPrefix(String);
 
@@ -80,25 +89,36 @@ impl Condition for PathPrefix {
     }
 }
 
-/// Requests with a header called `name` whose value is `value`.
+fn with_slash(what: &'static str, path: String) -> Result<String, ConfigError> {
+    if path.starts_with('/') { Ok(path) } else { Err(ConfigErrorKind::PathWithoutSlash { what, path }.into()) }
+}
+
+/// Matches requests with the header `name: value`. Values are compared as a whole and byte by byte; a list is not split
+/// at its commas.
 ///
-/// If the header is [repeated](crate::key#repeated-headers), the condition [holds](Condition::holds) if
-/// all lines have that value, and [may hold](Condition::may_hold) if one has. A line is compared as a whole,
-/// not at its commas.
+/// If the header is [repeated](crate::key#repeated-headers), the condition [holds](Condition::holds) if all lines have
+/// the value, and [may hold](Condition::may_hold) if at least one has.
 ///
 /// # Panics
 ///
-/// When `name` is not a header's name.
+/// Panics if `name` is not a valid header name. [`try_header`] returns an error instead.
 #[must_use]
 #[track_caller]
 pub fn header(name: &str, value: impl Into<String>) -> Header {
-    match name.parse() {
-        Ok(name) => Header { name, value: value.into() },
-        Err(_) => panic!("{name:?} is not a header's name: use letters, digits and dashes"),
-    }
+    or_panic(try_header(name, value))
 }
 
-/// See [`header`].
+/// Fallible version of [`header`].
+///
+/// # Errors
+///
+/// Returns an error if `name` is not a valid header name.
+pub fn try_header(name: &str, value: impl Into<String>) -> Result<Header, ConfigError> {
+    let name = name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() })?;
+    Ok(Header { name, value: value.into() })
+}
+
+/// A condition on a header. Returned by [`header`].
 #[derive(Clone, Debug)]
 pub struct Header {
     name: HeaderName,
@@ -106,18 +126,18 @@ pub struct Header {
 }
 
 impl Header {
-    fn is(&self, value: &HeaderValue) -> bool {
+    fn matches(&self, value: &HeaderValue) -> bool {
         value.as_bytes() == self.value.as_bytes()
     }
 }
 
 impl Condition for Header {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.may_hold(head) && head.headers.get_all(&self.name).iter().all(|value| self.is(value))
+        self.may_hold(head) && head.headers.get_all(&self.name).iter().all(|value| self.matches(value))
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        head.headers.get_all(&self.name).iter().any(|value| self.is(value))
+        head.headers.get_all(&self.name).iter().any(|value| self.matches(value))
     }
 }
 
@@ -132,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_covers_head_where_it_is_get() {
+    fn get_covers_head() {
         assert!(holds(&method(Method::GET), Request::head("/")));
         assert!(holds(&method(Method::HEAD), Request::head("/")));
         assert!(!holds(&method(Method::HEAD), Request::get("/")));
@@ -140,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_ends_where_a_segment_does() {
+    fn path_prefixes_match_whole_segments() {
         for (prefix, path, expected) in [
             ("/api", "/api", true),
             ("/api", "/api/", true),
@@ -155,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_told_by_its_path_where_no_router_has_matched() {
+    fn routes_match_the_path_if_no_router_has_matched() {
         assert!(holds(&route("/package.Service/Method"), Request::post("/package.Service/Method")));
         assert!(!holds(&route("/package.Service/Method"), Request::post("/package.Service/Methods")));
     }
 
     #[test]
-    fn all_of_every_line_of_a_header_counts() {
+    fn headers_match_only_if_all_lines_match() {
         let plan = header("X-Plan", "pro");
         assert!(holds(&plan, Request::get("/").header("x-plan", "pro")));
         assert!(holds(&plan, Request::get("/").header("x-plan", "pro").header("x-plan", "pro")));
@@ -171,8 +191,22 @@ mod tests {
     }
 
     #[test]
-    #[should_panic = "write \"/users\""]
-    fn a_route_that_matches_nothing_is_refused() {
+    fn conditions_that_can_never_hold_are_rejected() {
+        for (error, expected) in [
+            (try_route("users").unwrap_err(), "the route \"users\" matches nothing: start it with a slash, \"/users\""),
+            (try_path_prefix("api").unwrap_err(), "the path \"api\" matches nothing: start it with a slash, \"/api\""),
+            (
+                try_header("x plan", "pro").unwrap_err(),
+                "\"x plan\" is not a header's name: use letters, digits and dashes",
+            ),
+        ] {
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
+    #[should_panic = "start it with a slash, \"/users\""]
+    fn routes_without_a_slash_panic() {
         let _ = route("users");
     }
 }

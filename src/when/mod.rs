@@ -1,8 +1,8 @@
-//! When a limit applies: to which requests, at which time of day.
+//! Conditions: which requests a limit applies to, by method, route, header or time of day.
 //!
-//! A condition is asked before the limit's key and cost are. [`Limit::when`](crate::Limit::when) takes
-//! one, be it one of these or a closure over a request's head; several make one with
-//! [`and`](Condition::and), [`or`](Condition::or) and [`not`].
+//! Pass a condition to [`Limit::when`](crate::Limit::when). Combine conditions with [`and`](Condition::and),
+//! [`or`](Condition::or) and [`not`], and write your own with [`from_fn`]. A limit's condition is evaluated before its
+//! key and its cost.
 //!
 //! ```
 //! use tower_ratelimit::when::{self, Condition};
@@ -14,18 +14,20 @@
 //!     .by(key::peer_ip());
 //!
 //! let large = Limit::new("large", FixedWindow::per_hour(5))
-//!     .when(|head: &tower_ratelimit::RequestHead<'_>| head.uri.path().ends_with(".zip"));
+//!     .when(when::from_fn(|head| head.uri.path().ends_with(".zip")));
 //! # let _ = (posts, large);
 //! ```
 
-mod combine;
+mod closure;
 mod condition;
 mod head;
 #[cfg(feature = "time-zones")]
 mod time_of_day;
 
-pub use combine::{And, Not, Or, not};
-pub use condition::Condition;
-pub use head::{Header, MethodIs, PathPrefix, Route, header, method, path_prefix, route};
+pub use closure::{FromFn, from_fn};
+pub use condition::{And, Condition, Not, Or, not};
+pub use head::{
+    Header, MethodIs, PathPrefix, Route, header, method, path_prefix, route, try_header, try_path_prefix, try_route,
+};
 #[cfg(feature = "time-zones")]
 pub use time_of_day::{TimeOfDay, time_of_day, try_time_of_day};

@@ -1,4 +1,4 @@
-//! The time of day, somewhere.
+//! A condition on the time of day in a time zone.
 
 use std::sync::Arc;
 
@@ -10,12 +10,11 @@ use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::request::RequestHead;
 use crate::time::{Clock, SystemClock};
 
-/// Requests that come between two times of day (`"1:00"`, `"18:30"`, the second excluded), in a time
-/// zone of the IANA's database (`"Europe/Berlin"`, `"UTC"`). Where the second is not later than the
-/// first, over midnight.
+/// Matches requests between two times of day (`"1:00"`, `"18:30"` or `"18:30:15"`; `until` is excluded) in an IANA time
+/// zone (`"Europe/Berlin"`, `"UTC"`). If `until` is not later than `from`, the span extends over midnight.
 ///
-/// Days are as long as they are there: when clocks are put back, an hour that comes twice holds twice.
-/// It is the system's time that counts, not the store's: a test gives [a clock](TimeOfDay::clock) to both.
+/// When clocks are set back, the condition holds in both passes of the repeated hour. It reads the system clock, not the
+/// store's; [`TimeOfDay::clock`] replaces it in tests.
 ///
 /// ```
 /// use tower_ratelimit::when::{self, Condition};
@@ -28,38 +27,38 @@ use crate::time::{Clock, SystemClock};
 ///
 /// # Panics
 ///
-/// When there is no such time zone, or a time is not one. [`try_time_of_day`] returns an error instead.
+/// Panics if the time zone is unknown, or a time is not valid. [`try_time_of_day`] returns an error instead.
 #[must_use]
 #[track_caller]
 pub fn time_of_day(zone: &str, from: &str, until: &str) -> TimeOfDay {
     or_panic(try_time_of_day(zone, from, until))
 }
 
-/// Like [`time_of_day`], for values that are not known to be right.
+/// Fallible version of [`time_of_day`].
 ///
 /// # Errors
 ///
-/// When there is no such time zone, or a time is not one.
+/// Returns an error if the time zone is unknown, or a time is not valid.
 pub fn try_time_of_day(zone: &str, from: &str, until: &str) -> Result<TimeOfDay, ConfigError> {
     let zone = TimeZone::get(zone).map_err(|_| ConfigErrorKind::TimeZone { zone: zone.to_owned() })?;
-    Ok(TimeOfDay { zone, from: time(from)?, until: time(until)?, clock: Arc::new(SystemClock::new()) })
+    Ok(TimeOfDay { zone, from: parse_time(from)?, until: parse_time(until)?, clock: Arc::new(SystemClock::new()) })
 }
 
-/// Hours and minutes, and seconds if need be.
-fn time(text: &str) -> Result<Time, ConfigError> {
-    let wrong = || ConfigErrorKind::TimeOfDay { time: text.to_owned() };
+/// Parses `H:MM` or `H:MM:SS`.
+fn parse_time(text: &str) -> Result<Time, ConfigError> {
+    let invalid = || ConfigErrorKind::TimeOfDay { time: text.to_owned() };
     let mut parts = text.split(':').map(|part| {
         let digits = (1..=2).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
-        part.parse().ok().filter(|_: &i8| digits).ok_or_else(wrong)
+        part.parse().ok().filter(|_: &i8| digits).ok_or_else(invalid)
     });
     let mut next = || parts.next().transpose();
-    let (hour, minute) = (next()?.ok_or_else(wrong)?, next()?.ok_or_else(wrong)?);
+    let (hour, minute) = (next()?.ok_or_else(invalid)?, next()?.ok_or_else(invalid)?);
     let second = next()?.unwrap_or(0);
-    let whole = next()?.is_none();
-    Time::new(hour, minute, second, 0).ok().filter(|_| whole).ok_or_else(|| wrong().into())
+    let is_complete = next()?.is_none();
+    Time::new(hour, minute, second, 0).ok().filter(|_| is_complete).ok_or_else(|| invalid().into())
 }
 
-/// See [`time_of_day`].
+/// A condition on the time of day. Returned by [`time_of_day`].
 #[derive(Clone, Debug)]
 pub struct TimeOfDay {
     zone: TimeZone,
@@ -69,7 +68,7 @@ pub struct TimeOfDay {
 }
 
 impl TimeOfDay {
-    /// Replaces the system's clock, for tests.
+    /// Sets the clock. Defaults to the system clock.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         Self { clock: Arc::new(clock), ..self }
@@ -79,7 +78,7 @@ impl TimeOfDay {
 impl Condition for TimeOfDay {
     fn holds(&self, _: &RequestHead<'_>) -> bool {
         let micros = i64::try_from(self.clock.now().as_micros()).unwrap_or(i64::MAX);
-        // Beyond the year 9999 it is for ever the last instant of that year.
+        // Later instants are out of jiff's range.
         let now = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
         let time = self.zone.to_datetime(now).time();
         if self.from < self.until {
@@ -104,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_time_there_that_counts() {
+    fn times_are_local_to_the_zone() {
         // Tokyo is nine hours ahead of UTC, all year.
         for (at, expected) in [
             ("2026-03-01T15:59:59.999999Z", false),
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn it_may_go_over_midnight_and_all_day() {
+    fn spans_may_cross_midnight_or_last_all_day() {
         for (at, expected) in [("T21:59:59Z", false), ("T22:00:00Z", true), ("T05:59:59Z", true), ("T06:00:00Z", false)]
         {
             assert_eq!(holds("UTC", "22:00", "6:00", &format!("2026-03-01{at}")), expected, "{at}");
@@ -126,12 +125,12 @@ mod tests {
     }
 
     #[test]
-    fn summer_time_moves_it() {
+    fn daylight_saving_time_shifts_the_span() {
         // 2:30 in Berlin is 1:30 UTC in winter, and 0:30 in summer.
         assert!(holds("Europe/Berlin", "2:30", "2:31", "2026-01-10T01:30:00Z"));
         assert!(holds("Europe/Berlin", "2:30", "2:31", "2026-07-10T00:30:00Z"));
         assert!(!holds("Europe/Berlin", "2:30", "2:31", "2026-07-10T01:30:00Z"));
-        // On 25 October 2026 it comes twice; on 29 March never.
+        // On 25 October 2026, 2:30 occurs twice; on 29 March, never.
         assert!(holds("Europe/Berlin", "2:30", "2:31", "2026-10-25T00:30:00Z"));
         assert!(holds("Europe/Berlin", "2:30", "2:31", "2026-10-25T01:30:00Z"));
         for minute in 0..180 {
@@ -141,15 +140,15 @@ mod tests {
     }
 
     #[test]
-    fn the_last_instant_of_all_is_one() {
+    fn the_latest_timestamp_is_supported() {
         let clock = ManualClock::new(Timestamp::MAX);
         let evening = time_of_day("UTC", "22:00", "23:00").clock(clock);
         assert!(evening.holds(&RequestHead::of(&Request::new(()))));
     }
 
     #[test]
-    fn what_is_no_time_or_zone_is_named() {
-        for (zone, from, until, told) in [
+    fn errors_name_the_invalid_time_or_zone() {
+        for (zone, from, until, quoted) in [
             ("Europe/Atlantis", "1:00", "6:00", "\"Europe/Atlantis\""),
             ("UTC", "1", "6:00", "\"1\""),
             ("UTC", "1:00", "24:00", "\"24:00\""),
@@ -158,7 +157,7 @@ mod tests {
             ("UTC", "", "6:00", "\"\""),
         ] {
             let error = try_time_of_day(zone, from, until).unwrap_err().to_string();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(quoted), "{error}");
         }
     }
 }

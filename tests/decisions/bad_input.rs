@@ -120,8 +120,8 @@ fn a_limiter_takes_nothing_from_a_request() {
     let limit = || Limit::new("daily", FixedWindow::per_day(5));
     let text = |what| {
         format!(
-            "the limit \"daily\" takes its {what} from a request, and a `Limiter` sees none: \
-             leave that out and see to it where you call `acquire`, or use a `RateLimitLayer`"
+            "the limit \"daily\" takes its {what} from a request, but a `Limiter` has none: \
+             decide it where you call `acquire`, or use a `RateLimitLayer`"
         )
     };
     refused(Limiter::try_new([limit().by(key::header("x-api-key"))]), &text("key"));
@@ -160,7 +160,7 @@ fn panics_name_the_value_and_say_what_to_do() {
     assert_eq!(panic_of(|| CalendarWindow::monthly(1).from_day(32)), "no month has a day 32: use one from 1 to 31");
     assert_eq!(
         panic_of(|| Penalty::after(1_001, SECOND)),
-        "a penalty comes after 1001 denials: use 1 to 1,000, or leave it out"
+        "a lockout begins after 1001 denials: use 1 to 1,000, or leave the penalty out"
     );
     assert_eq!(
         panic_of(|| Limit::new("", FixedWindow::per_day(1))),

@@ -64,13 +64,13 @@ async fn the_prefix_is_for_choice() {
 }
 
 #[test]
-#[should_panic(expected = "an IPv6 prefix has 1 to 128 bits")]
+#[should_panic(expected = "an IPv6 prefix has 0 bits: use 1 to 128")]
 fn a_prefix_of_nothing_is_refused() {
     let _ = key::peer_ip().ipv6_prefix(0);
 }
 
 #[test]
-#[should_panic(expected = "an IPv6 prefix has 1 to 128 bits")]
+#[should_panic(expected = "an IPv6 prefix has 129 bits: use 1 to 128")]
 fn a_prefix_of_more_than_there_is_is_refused() {
     let _ = key::peer_ip().ipv6_prefix(129);
 }

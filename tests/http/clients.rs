@@ -128,13 +128,13 @@ async fn prefixes_are_for_choice() {
 }
 
 #[test]
-#[should_panic(expected = "an IPv4 prefix has 1 to 32 bits")]
+#[should_panic(expected = "an IPv4 prefix has 0 bits: use 1 to 32")]
 fn a_prefix_of_nothing_is_refused() {
     let _ = key::client_ip(local().forwarded()).ipv4_prefix(0);
 }
 
 #[test]
-#[should_panic(expected = "an IPv6 prefix has 1 to 128 bits")]
+#[should_panic(expected = "an IPv6 prefix has 129 bits: use 1 to 128")]
 fn a_prefix_of_more_than_there_is_is_refused() {
     let _ = key::client_ip(local().forwarded()).ipv6_prefix(129);
 }

@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::routing::{any, get};
 use http::{Method, Request};
 use tower_ratelimit::when::{self, Condition};
-use tower_ratelimit::{FixedWindow, Limit, Limiter, RateLimitLayer, RequestHead};
+use tower_ratelimit::{FixedWindow, Limit, Limiter, RateLimitLayer};
 
 use crate::store::still;
 use support::answer::ask;
@@ -50,7 +50,7 @@ async fn a_limit_applies_where_its_condition_holds() {
 async fn the_others_of_a_request_are_decided_without_it() {
     let app = app([
         Limit::new("all", FixedWindow::per_day(3)),
-        Limit::new("reads", FixedWindow::per_day(1)).when(|head: &RequestHead<'_>| head.method == Method::GET),
+        Limit::new("reads", FixedWindow::per_day(1)).when(when::from_fn(|head| head.method == Method::GET)),
     ]);
     assert_eq!(ask(&app, request("GET", "/users/1", "")).await.status, 200);
     assert_eq!(ask(&app, request("GET", "/users/1", "")).await.status, 429);

@@ -251,8 +251,8 @@ fn one_value_is_one_value() {
         assert_eq!(found(&["::ffff:192.0.2.1"]), Ok(address("192.0.2.1")));
         // An address among the trusted is one.
         assert_eq!(found(&["10.0.0.9"]), Ok(address("10.0.0.9")));
-        assert_eq!(found(&["192.0.2.1", "192.0.2.2"]), Err(AddressError::NotSingle));
-        assert_eq!(found(&["192.0.2.1", "192.0.2.1"]), Err(AddressError::NotSingle));
+        assert_eq!(found(&["192.0.2.1", "192.0.2.2"]), Err(AddressError::Repeated));
+        assert_eq!(found(&["192.0.2.1", "192.0.2.1"]), Err(AddressError::Repeated));
         for bad in ["192.0.2.1, 192.0.2.2", "192.0.2.1,", "", "unknown", "for=192.0.2.1"] {
             assert_eq!(found(&[bad]), Err(AddressError::Unreadable), "{bad}");
         }
@@ -332,7 +332,7 @@ fn what_would_be_wrong_is_refused_when_it_is_built() {
 fn trusting_everyone_is_refused() {
     let refused = |cidrs: &[&str], family: &str| {
         let expected = format!(
-            "the trusted networks hold all of {family}, so that every client could choose its address: name the \
+            "the trusted networks cover all of {family}, so that every client could choose its address: name the \
              proxies' networks, or count the proxies with `TrustedProxies::hops` if nobody else can connect"
         );
         assert_eq!(TrustedProxies::try_cidrs(cidrs).unwrap_err().to_string(), expected);
@@ -364,9 +364,9 @@ fn no_name_panics() {
 
 #[test]
 fn errors_say_what_is_missing() {
-    assert_eq!(AddressError::NoPeer.to_string(), "the server does not say who the peer is");
+    assert_eq!(AddressError::NoPeer.to_string(), "the server does not provide the peer's address");
     assert_eq!(
         AddressError::TooFewHops { expected: 3, found: 1 }.to_string(),
-        "the header names 1 of the 3 hops that trusted proxies add"
+        "the header names 1 of the 3 hops that trusted proxies append"
     );
 }

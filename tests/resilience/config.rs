@@ -23,7 +23,7 @@ fn zeros_are_refused() {
         "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
     );
     refused(CircuitBreaker::new().try_longest_pause(Duration::ZERO), "longest_pause is 0: use at least 1 ns");
-    refused(Share::try_one_of(0), "a limit is shared by 0 nodes: count all that share it, this one too");
+    refused(Share::try_one_of(0), "a limit is shared by 0 nodes: count all nodes that share it, including this one");
 }
 
 #[test]

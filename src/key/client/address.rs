@@ -1,16 +1,16 @@
-//! Where a request comes from.
+//! The client's address, from the header that trusted proxies write.
 
-use std::error::Error;
-use std::fmt;
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName};
 
+use super::error::AddressError;
 use super::proxies::TrustedProxies;
 use super::{forwarded, node};
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::request::{Repeated, RequestHead};
 
-/// Finds the client's address behind [`TrustedProxies`], by the one header that was chosen.
+/// Finds the client's address by one header that [`TrustedProxies`] write.
 ///
 /// ```
 /// use http::Request;
@@ -19,7 +19,7 @@ use crate::request::{Repeated, RequestHead};
 ///
 /// let address = TrustedProxies::cidrs(["10.0.0.0/8"]).x_forwarded_for();
 ///
-/// // What the client made up, what the first proxy has added, and what the second.
+/// // The client forged the first hop; the proxies appended the others.
 /// let mut request = Request::new(());
 /// request.headers_mut().insert("x-forwarded-for", "192.0.2.66, 198.51.100.7:50123, 10.0.0.2".parse().unwrap());
 /// request.extensions_mut().insert(PeerAddr(([10, 0, 0, 1], 40_000).into()));
@@ -28,38 +28,73 @@ use crate::request::{Repeated, RequestHead};
 /// assert_eq!(client.to_string(), "198.51.100.7");
 /// ```
 ///
-/// In lists, each hop may have a port, brackets and a zone (`fe80::1%eth0`), which don't count; in
-/// `Forwarded`, quotes and escapes. `unknown`, hidden names (`_proxy`), empty elements and all else
-/// that is no address end the way back, and are never skipped: to skip one would be to count from
-/// where the client has written.
+/// Hops in `X-Forwarded-For` and `Forwarded` may have a port, brackets and a zone (`fe80::1%eth0`), which are ignored;
+/// `Forwarded` may have quotes and escapes. Anything that is not an address ends the search: `unknown`, obfuscated names
+/// (`_proxy`) and empty elements. It is never skipped, because the hops behind it may be the client's.
 ///
-/// Addresses are canonical: `::ffff:192.0.2.1` is `192.0.2.1`. IPv4 addresses that are translated
-/// to IPv6 (`64:ff9b::/96`, `2002::/16`) stay what they are.
+/// Addresses are canonical: `::ffff:192.0.2.1` is `192.0.2.1`. Addresses translated from IPv4 to IPv6 (`64:ff9b::/96`,
+/// `2002::/16`) are kept as they are.
 #[derive(Clone, Debug)]
 pub struct ClientAddress {
     proxies: TrustedProxies,
     header: Header,
 }
 
-/// What the proxies say it in.
+/// The header that names the client.
 #[derive(Clone, Debug)]
-pub(super) enum Header {
+enum Header {
     XForwardedFor,
     Forwarded,
     Single(HeaderName),
 }
 
-impl ClientAddress {
-    pub(super) fn new(proxies: TrustedProxies, header: Header) -> Self {
-        Self { proxies, header }
+impl TrustedProxies {
+    /// Reads the client's address from `X-Forwarded-For`, to which each proxy appends its peer. Several lines are one
+    /// list.
+    pub fn x_forwarded_for(self) -> ClientAddress {
+        ClientAddress { proxies: self, header: Header::XForwardedFor }
     }
 
-    /// The client's address, canonical. It takes time linear in the header at most, and allocates
-    /// nothing.
+    /// Reads the client's address from `Forwarded` (RFC 7239), to which each proxy appends its peer. Several lines are
+    /// one list.
+    pub fn forwarded(self) -> ClientAddress {
+        ClientAddress { proxies: self, header: Header::Forwarded }
+    }
+
+    /// Reads the client's address from a header that holds nothing else, such as `CF-Connecting-IP`, and that the proxies
+    /// overwrite on every request. The header counts if the peer is trusted; with [`hops`](Self::hops), it always counts,
+    /// regardless of their number.
+    ///
+    /// A request without a valid address in the header has no client address. If the header is absent and the peer is
+    /// trusted by its address, the client is the peer. Several lines are [ambiguous](crate::key#repeated-headers).
+    ///
+    /// # Panics
+    ///
+    /// Panics if `name` is not a valid header name. [`try_single_valued`](Self::try_single_valued) returns an error
+    /// instead.
+    #[track_caller]
+    pub fn single_valued(self, name: &str) -> ClientAddress {
+        or_panic(self.try_single_valued(name))
+    }
+
+    /// Fallible version of [`single_valued`](Self::single_valued).
     ///
     /// # Errors
     ///
-    /// When the request does not show it, or the server does not say who the peer is.
+    /// Returns an error if `name` is not a valid header name.
+    pub fn try_single_valued(self, name: &str) -> Result<ClientAddress, ConfigError> {
+        let name = name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() })?;
+        Ok(ClientAddress { proxies: self, header: Header::Single(name) })
+    }
+}
+
+impl ClientAddress {
+    /// Returns the client's address in canonical form. Takes time linear in the length of the header, and does not
+    /// allocate.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request does not name the client, or the server does not provide the peer's address.
     pub fn resolve(&self, head: &RequestHead<'_>) -> Result<IpAddr, AddressError> {
         match &self.header {
             Header::XForwardedFor => self.proxies.client_of_list(head, x_forwarded_for(head.headers)),
@@ -69,52 +104,17 @@ impl ClientAddress {
     }
 }
 
-/// The addresses that the hops name, from the right.
+/// Returns the addresses of the hops from right to left, and `None` for hops without an address.
 fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all("x-forwarded-for").iter().rev();
     let hops = lines.flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','));
     hops.map(|hop| node::address(hop.trim_ascii()))
 }
 
-/// The one address in the one header of this name, if there is any.
+/// Returns the address in a single-valued header, or `None` if the header is absent.
 fn single(head: &RequestHead<'_>, name: &HeaderName) -> Option<Result<IpAddr, AddressError>> {
     Some(match head.single_header(name) {
         Ok(value) => node::address(value?.as_bytes().trim_ascii()).ok_or(AddressError::Unreadable),
-        Err(Repeated) => Err(AddressError::NotSingle),
+        Err(Repeated) => Err(AddressError::Repeated),
     })
 }
-
-/// Why a request has no client's address.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// The server does not say who the peer is, or the peer is on a Unix socket and not trusted.
-    NoPeer,
-    /// The header names fewer hops than trusted proxies add: the request has not come through all
-    /// of them.
-    TooFewHops {
-        /// How many they add.
-        expected: usize,
-        /// How many there are.
-        found: usize,
-    },
-    /// The header does not say the client's address where it should.
-    Unreadable,
-    /// The header should be there once, and is there several times.
-    NotSingle,
-}
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPeer => f.write_str("the server does not say who the peer is"),
-            Self::TooFewHops { expected, found } => {
-                write!(f, "the header names {found} of the {expected} hops that trusted proxies add")
-            }
-            Self::Unreadable => f.write_str("the header does not say the client's address where it should"),
-            Self::NotSingle => f.write_str("the header is there several times"),
-        }
-    }
-}
-
-impl Error for AddressError {}

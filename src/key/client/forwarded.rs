@@ -1,20 +1,17 @@
-//! `Forwarded` (RFC 7239), from the right.
+//! The parser of `Forwarded` (RFC 7239), from right to left.
 //!
-//! Commas separate the hops, but not those in quotes; and what is left of what trusted proxies
-//! have added is the client's, who may leave a quote open. A reader from the left would then take
-//! the proxies' commas for quoted ones. One from the right comes through what the proxies have
-//! added before it meets anything of the client's, so nothing that a client sends can move the
-//! boundaries of what they have added:
+//! Commas outside of quotes separate the hops. The left part of the header is the client's, who may leave a quote open: a
+//! parser from the left would then take the proxies' commas for quoted ones. From the right, the parser sees all that the
+//! trusted proxies appended before anything of the client's, so that no client can move the boundaries between hops:
 //!
-//! - A quote that is met outside of quotes ends a quoted string.
-//! - In there, a quote begins the string unless it is escaped. It is if an odd number of backslashes
-//!   stands before it: in a quoted string they come in pairs but for the one that escapes, and the
-//!   quote that begins the string follows a `=`. All of them are the proxy's own.
-//! - So where a proxy's element begins, the reader is outside of quotes, and the comma there is a
-//!   boundary.
+//! - A quote that is met outside of quotes is the end of a quoted string.
+//! - Inside, a quote is the beginning of the string unless it is escaped, that is, preceded by an odd number of
+//!   backslashes. In a quoted string, backslashes come in pairs except for the one that escapes, and the opening quote
+//!   follows a `=`. So the count never reaches into the client's part.
+//! - At the beginning of a proxy's element, the parser is therefore outside of quotes, and the comma there is a boundary.
 //!
-//! Each element is then read strictly, and from the left. One that is not well-formed names nobody.
-//! Lines are joined at boundaries: no quoted string goes on in the next line.
+//! Each element is then parsed strictly from the left. A malformed element has no address. Lines are boundaries too: no
+//! quoted string continues in the next line.
 
 use std::net::IpAddr;
 
@@ -24,18 +21,18 @@ use smallvec::SmallVec;
 
 use super::node;
 
-/// The addresses that the hops name, from the right.
+/// Returns the addresses of the hops from right to left, and `None` for hops without an address.
 pub(super) fn hops(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> {
     let lines = headers.get_all(FORWARDED).iter().rev();
-    lines.flat_map(|line| FromRight { rest: Some(line.as_bytes()) }).map(address)
+    lines.flat_map(|line| RevElements { rest: Some(line.as_bytes()) }).map(address)
 }
 
-/// The elements of a line, from the right.
-struct FromRight<'a> {
+/// Iterates over the elements of a line from right to left.
+struct RevElements<'a> {
     rest: Option<&'a [u8]>,
 }
 
-impl<'a> Iterator for FromRight<'a> {
+impl<'a> Iterator for RevElements<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
@@ -46,7 +43,7 @@ impl<'a> Iterator for FromRight<'a> {
     }
 }
 
-/// Where the last comma is that is not in quotes.
+/// Returns the position of the last comma outside of quotes.
 fn last_boundary(line: &[u8]) -> Option<usize> {
     let mut is_quoted = false;
     line.iter().enumerate().rev().find_map(|(at, byte)| {
@@ -59,16 +56,15 @@ fn last_boundary(line: &[u8]) -> Option<usize> {
     })
 }
 
-/// Whether what follows `before` is escaped, if it is in quotes.
+/// Returns whether the byte after `before` is escaped, provided that it is inside quotes.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
 }
 
-/// The address that an element says it is `for`. Nothing unless all of the element is well-formed,
-/// and says so once.
+/// Returns the address of an element's `for` parameter, if the element is well-formed and has exactly one.
 ///
-/// More than the grammar is let pass where it means the same: spaces around the pairs, and an IPv6
-/// address without quotes or brackets, as many proxies write it.
+/// Accepts more than the grammar where the meaning is the same: spaces around pairs, and IPv6 addresses without quotes or
+/// brackets, as many proxies write them.
 fn address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = element.trim_ascii();
@@ -97,7 +93,7 @@ fn address(element: &[u8]) -> Option<IpAddr> {
 /// A parameter's value.
 enum Value<'a> {
     Plain(&'a [u8]),
-    /// What is between the quotes, still escaped.
+    /// The text between the quotes, not yet unescaped.
     Quoted(&'a [u8]),
 }
 
@@ -111,11 +107,11 @@ impl Value<'_> {
     }
 }
 
-/// More than the longest address with a port, if each character is escaped.
-const LONGEST: usize = 128;
+/// The longest escaped value that is read: more than an address with a port of which each character is escaped.
+const MAX_ESCAPED_LEN: usize = 128;
 
-fn unescaped(text: &[u8]) -> Option<SmallVec<[u8; LONGEST]>> {
-    if text.len() > LONGEST {
+fn unescaped(text: &[u8]) -> Option<SmallVec<[u8; MAX_ESCAPED_LEN]>> {
+    if text.len() > MAX_ESCAPED_LEN {
         return None;
     }
     let mut is_escaped = false;
@@ -126,7 +122,7 @@ fn unescaped(text: &[u8]) -> Option<SmallVec<[u8; LONGEST]>> {
     Some(plain.collect())
 }
 
-/// A parameter's value, and what follows it.
+/// Splits a parameter's value from the text that follows.
 fn split_value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
     let Some(quoted) = text.strip_prefix(b"\"") else {
         let end = text.iter().position(|byte| b"; \t".contains(byte)).unwrap_or(text.len());

@@ -1,10 +1,9 @@
-//! One hop, as a proxy names it.
+//! The parser of one hop in a list of proxies.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The canonical address that `node` names: a node of RFC 7239, section 6, whose port and brackets
-/// may or may not be there, or an address with a zone, which is dropped. Nothing for `unknown`, for
-/// a hidden name, and for all else.
+/// Parses a node of RFC 7239, section 6, with or without port and brackets, or an address with a zone, which is dropped.
+/// Returns the canonical address, or `None` for `unknown`, obfuscated names and anything else.
 pub(super) fn address(node: &[u8]) -> Option<IpAddr> {
     let node = str::from_utf8(node).ok()?;
     let address = match node.strip_prefix('[') {
@@ -18,7 +17,7 @@ pub(super) fn address(node: &[u8]) -> Option<IpAddr> {
         None => match node.split_once(':') {
             None => IpAddr::V4(node.parse().ok()?),
             Some((address, port)) if is_port(port) => IpAddr::V4(address.parse().ok()?),
-            // More colons: without brackets no port can be told from the address.
+            // An IPv6 address without brackets can't have a port.
             Some(_) => IpAddr::V6(ipv6(node)?),
         },
     };
@@ -28,20 +27,20 @@ pub(super) fn address(node: &[u8]) -> Option<IpAddr> {
 fn ipv6(text: &str) -> Option<Ipv6Addr> {
     match text.split_once('%') {
         None => text.parse().ok(),
-        Some((address, zone)) if !zone.is_empty() && zone.bytes().all(is_of_name) => address.parse().ok(),
+        Some((address, zone)) if !zone.is_empty() && zone.bytes().all(is_name_byte) => address.parse().ok(),
         Some(_) => None,
     }
 }
 
-/// A number of up to five digits, or one that is hidden behind a name.
+/// Returns whether `text` is a number of up to five digits, or an obfuscated port (`_name`).
 fn is_port(text: &str) -> bool {
     match text.strip_prefix('_') {
-        Some(name) => !name.is_empty() && name.bytes().all(is_of_name),
+        Some(name) => !name.is_empty() && name.bytes().all(is_name_byte),
         None => (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit()),
     }
 }
 
-fn is_of_name(byte: u8) -> bool {
+fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-')
 }
 
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_proxies_write_them() {
+    fn addresses_are_parsed_as_proxies_write_them() {
         for (node, address) in [
             ("192.0.2.1", "192.0.2.1"),
             ("192.0.2.1:4711", "192.0.2.1"),
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_names_nobody() {
+    fn text_without_an_address_is_rejected() {
         for node in [
             "",
             " ",

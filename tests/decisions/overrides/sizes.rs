@@ -89,7 +89,7 @@ async fn other_algorithms_periods_and_ways_are_refused() {
     let window = FixedWindow::per_day(1).into();
     for given in [FixedWindow::per_hour(1).into(), SlidingLog::per_day(1).into(), TokenBucket::per_day(1).into()] {
         let text = refused(window, given).await;
-        assert!(text.contains("no other size of the limit \"limit\"") && text.contains("FixedWindow"), "{text}");
+        assert!(text.contains("is not a size of the limit \"limit\"") && text.contains("FixedWindow"), "{text}");
     }
     refused(SlidingWindow::per_day(1).into(), SlidingWindow::per_day(2).buckets(5).into()).await;
     let counter = SlidingWindowCounter::per_day(1);

@@ -44,7 +44,7 @@ async fn a_store_that_keeps_none_says_so_and_decides_on() {
     let overrides = limiter.overrides("daily").unwrap();
     let not_supported = |error: &StoreError| {
         assert_eq!(error.kind(), StoreErrorKind::NotSupported);
-        assert!(error.to_string().contains("keeps no overrides"), "{error}");
+        assert!(error.to_string().contains("does not support overrides"), "{error}");
     };
     let Err(OverrideError::Store(error)) = overrides.set("42", FixedWindow::per_day(5), None).await else {
         panic!("it is not kept")

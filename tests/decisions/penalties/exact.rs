@@ -374,25 +374,24 @@ fn what_can_not_be_meant_is_refused() {
     let error = |penalty: Result<Penalty, ConfigError>| penalty.unwrap_err().to_string();
     assert_eq!(
         error(Penalty::try_after(0, MINUTE)),
-        "a penalty comes after 0 denials: use 1 to 1,000, or leave it out"
+        "a lockout begins after 0 denials: use 1 to 1,000, or leave the penalty out"
     );
     assert!(Penalty::try_after(1_000, MINUTE).is_ok());
-    assert!(error(Penalty::try_after(1_001, MINUTE)).starts_with("a penalty comes after 1001 denials"));
+    assert!(error(Penalty::try_after(1_001, MINUTE)).starts_with("a lockout begins after 1001 denials"));
     assert_eq!(error(Penalty::try_after(1, Duration::ZERO)), "a penalty's span is 0: use at least 1 µs");
     let penalty = Penalty::after(1, MINUTE);
-    assert_eq!(error(penalty.try_refused_for(367 * DAY)), "a refusal 31708800s is longer than 366 days: shorten it");
+    assert_eq!(error(penalty.try_locked_out_for(367 * DAY)), "a lockout 31708800s is longer than 366 days: shorten it");
     assert!(error(penalty.try_doubling_up_to(Duration::from_nanos(1))).contains("whole number of microseconds"));
-    assert!(error(penalty.try_remembered_for(Duration::ZERO)).starts_with("how long a refusal is remembered is 0"));
+    assert!(error(penalty.try_remembered_for(Duration::ZERO)).starts_with("the memory of a lockout is 0"));
     assert_eq!(
         error(penalty.try_doubling_up_to(SECOND)),
-        "a penalty refuses for 60s at first and doubles that up to 1s, which is shorter: lengthen that, or shorten \
-         the first"
+        "the first lockout lasts 60s, longer than the longest, 1s: shorten the first, or lengthen the longest"
     );
-    assert!(penalty.doubling_up_to(MINUTE).try_refused_for(MINUTE + MICRO).is_err());
+    assert!(penalty.doubling_up_to(MINUTE).try_locked_out_for(MINUTE + MICRO).is_err());
 }
 
 #[test]
-#[should_panic(expected = "a penalty comes after 0 denials: use 1 to 1,000")]
+#[should_panic(expected = "a lockout begins after 0 denials: use 1 to 1,000")]
 fn a_penalty_after_nothing_panics() {
     let _ = Penalty::after(0, MINUTE);
 }

@@ -162,7 +162,7 @@ fn a_limiter_sees_no_response() {
     let error = Limiter::try_new([Limit::new("logins", FixedWindow::per_day(5)).count_if(|_| true)]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the limit \"logins\" takes its actual cost from a request, and a `Limiter` sees none: leave that out and see \
-         to it where you call `acquire`, or use a `RateLimitLayer`"
+        "the limit \"logins\" takes its actual cost from a request, but a `Limiter` has none: decide it \
+         where you call `acquire`, or use a `RateLimitLayer`"
     );
 }

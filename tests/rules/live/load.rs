@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RedisConfig, RequestHead, key};
+use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RedisConfig, key, when};
 
 use crate::live::{app, by};
 use support::shop::{Shop, get, on_both, user_key};
@@ -23,7 +23,7 @@ fn set(number: usize, token: &Arc<()>) -> Vec<Limit> {
     let shared = Limit::new("shared", FixedWindow::per_day(TOKENS)).by(user_key());
     let (name, header) = if number.is_multiple_of(2) { ("even", "x-even") } else { ("odd", "x-odd") };
     let own = Limit::new(name, FixedWindow::per_day(1_000_000 + number as u32)).by(key::header(header));
-    let own = own.when(move |_: &RequestHead<'_>| Arc::strong_count(&token) > 0);
+    let own = own.when(when::from_fn(move |_| Arc::strong_count(&token) > 0));
     if number.is_multiple_of(2) { vec![own, shared] } else { vec![shared, own] }
 }
 

@@ -72,7 +72,7 @@ async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(shop: Shop) {
             let name = limit.name().to_owned();
             // A condition still holds for it, and it can be given a key of its own.
             if name == "n2" {
-                limit.when(|head: &tower_ratelimit::RequestHead<'_>| head.header("x-two").is_some())
+                limit.when(tower_ratelimit::when::from_fn(|head| head.header("x-two").is_some()))
             } else {
                 limit
             }

@@ -1,0 +1,258 @@
+//! Errors in a configuration.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::fault::Fault;
+
+/// An invalid configuration, found when it was built.
+///
+/// The message names the value and the remedy. `Debug` shows the same text, so that returning the error from `main` prints
+/// it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::FixedWindow;
+///
+/// let error = FixedWindow::try_new(0, Duration::from_secs(1)).unwrap_err();
+/// assert_eq!(error.to_string(), "limit is 0: allow at least 1 token, or leave the limit out");
+/// ```
+#[derive(Clone, Eq, PartialEq)]
+pub struct ConfigError {
+    kind: ConfigErrorKind,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum ConfigErrorKind {
+    Value(Fault),
+    TooManyLimits {
+        limits: usize,
+        most: usize,
+    },
+    NameEmpty,
+    NameTooLong {
+        name: String,
+    },
+    NameCharacter {
+        name: String,
+        character: char,
+    },
+    NameTwice {
+        name: String,
+    },
+    CostOverCapacity {
+        limit: String,
+        cost: u64,
+        capacity: u64,
+    },
+    SoftZero {
+        limit: String,
+    },
+    SoftTooLarge {
+        limit: String,
+        percent: u32,
+        capacity: u64,
+    },
+    QuotaPenalty {
+        limit: String,
+    },
+    PathWithoutSlash {
+        what: &'static str,
+        path: String,
+    },
+    OverrideAlgorithm {
+        limit: String,
+        is: String,
+        given: String,
+    },
+    NotOverridable {
+        limit: String,
+    },
+    NoSuchLimit {
+        name: String,
+    },
+    OverrideExpiry {
+        after: Duration,
+    },
+    Cidr {
+        text: String,
+    },
+    CidrHostBits {
+        text: String,
+        network: String,
+    },
+    CidrLeadingZeros {
+        text: String,
+        network: String,
+    },
+    CidrsCoverFamily {
+        family: &'static str,
+    },
+    NoProxies,
+    ListIsAsync,
+    HeaderName {
+        name: String,
+    },
+    CookieName {
+        name: String,
+    },
+    NeedsRequest {
+        limit: String,
+        what: &'static str,
+    },
+    #[cfg(feature = "time-zones")]
+    TimeZone {
+        zone: String,
+    },
+    #[cfg(all(feature = "rules", not(feature = "time-zones")))]
+    NoTimeZones {
+        zone: String,
+    },
+    #[cfg(feature = "time-zones")]
+    TimeOfDay {
+        time: String,
+    },
+}
+
+/// Unwraps `result`, or panics with the error's message at the caller's location.
+#[track_caller]
+pub(crate) fn or_panic<T>(result: Result<T, ConfigError>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+impl From<Fault> for ConfigError {
+    fn from(fault: Fault) -> Self {
+        Self { kind: ConfigErrorKind::Value(fault) }
+    }
+}
+
+impl From<ConfigErrorKind> for ConfigError {
+    fn from(kind: ConfigErrorKind) -> Self {
+        Self { kind }
+    }
+}
+
+impl fmt::Debug for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            ConfigErrorKind::Value(fault) => fault.fmt(f),
+            ConfigErrorKind::TooManyLimits { limits, most: 64 } => {
+                write!(f, "{limits} limits for one request are too many: use at most 64")
+            }
+            ConfigErrorKind::TooManyLimits { limits, most } => {
+                write!(f, "{limits} limits are too many: use at most {most}")
+            }
+            ConfigErrorKind::NameEmpty => write!(f, "a limit's name is empty: give it 1 to 64 characters"),
+            ConfigErrorKind::NameTooLong { name } => {
+                write!(f, "the limit's name {name:?} has {} characters: use at most 64", name.chars().count())
+            }
+            ConfigErrorKind::NameCharacter { name, character } => write!(
+                f,
+                "the limit's name {name:?} has the character {character:?}: use ASCII letters, digits, \
+                 punctuation and spaces, which HTTP headers can carry"
+            ),
+            ConfigErrorKind::NameTwice { name } => {
+                write!(f, "two limits are named {name:?}: give each a name of its own")
+            }
+            ConfigErrorKind::CostOverCapacity { limit, cost, capacity } => write!(
+                f,
+                "a cost of {cost} can never pass the limit {limit:?}, which holds {capacity}: \
+                 lower the cost, raise the limit, or give the limit a cost of its own with `Limit::cost`"
+            ),
+            ConfigErrorKind::SoftZero { limit } => {
+                write!(f, "the limit {limit:?} is soft by 0 %: use at least 1, or leave it hard")
+            }
+            ConfigErrorKind::SoftTooLarge { limit, percent, capacity } => write!(
+                f,
+                "the limit {limit:?} of {capacity} and {percent} % of that are more than the 4,294,967,295 tokens that \
+                 a limit can have: lower one"
+            ),
+            ConfigErrorKind::QuotaPenalty { limit } => write!(
+                f,
+                "the limit {limit:?} is in quota mode and has a penalty, but does not deny requests by itself: \
+                 leave one out"
+            ),
+            ConfigErrorKind::OverrideAlgorithm { limit, is, given } => write!(
+                f,
+                "{given} is not a size of the limit {limit:?}, which is {is}: use the same algorithm and period, and change \
+                 only the tokens"
+            ),
+            ConfigErrorKind::NotOverridable { limit } => {
+                write!(f, "the limit {limit:?} has no overrides: call `Limit::overridable` when you build it")
+            }
+            ConfigErrorKind::NoSuchLimit { name } => {
+                write!(f, "there is no limit named {name:?}: use the name that you built it with")
+            }
+            ConfigErrorKind::OverrideExpiry { after } => write!(
+                f,
+                "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
+                 is removed"
+            ),
+            ConfigErrorKind::PathWithoutSlash { what, path } => {
+                write!(f, "the {what} {path:?} matches nothing: start it with a slash, {:?}", format!("/{path}"))
+            }
+            ConfigErrorKind::Cidr { text } => write!(
+                f,
+                "{text:?} is not a network: write one like \"10.0.0.0/8\" or \"fd00::/8\", or a single address"
+            ),
+            ConfigErrorKind::CidrHostBits { text, network } => write!(
+                f,
+                "the network {text:?} has bits beyond its prefix: write {network:?}, or the address without a prefix \
+                 if that alone is meant"
+            ),
+            ConfigErrorKind::CidrLeadingZeros { text, network } => write!(
+                f,
+                "the network {text:?} has a number with a leading zero, which some programs read as octal: \
+                 write {network:?} if that is meant"
+            ),
+            ConfigErrorKind::CidrsCoverFamily { family } => write!(
+                f,
+                "the trusted networks cover all of {family}, so that every client could choose its address: name the \
+                 proxies' networks, or count the proxies with `TrustedProxies::hops` if nobody else can connect"
+            ),
+            ConfigErrorKind::NoProxies => {
+                write!(f, "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`")
+            }
+            ConfigErrorKind::ListIsAsync => write!(
+                f,
+                "a list can't have an asynchronous extractor, because lists are checked before anything that waits: look the \
+                 key up in an outer layer, and use `key::extension`"
+            ),
+            ConfigErrorKind::HeaderName { name } => {
+                write!(f, "{name:?} is not a header's name: use letters, digits and dashes")
+            }
+            ConfigErrorKind::CookieName { name } => {
+                write!(f, "{name:?} is not a cookie's name: use letters, digits, dashes and underscores")
+            }
+            ConfigErrorKind::NeedsRequest { limit, what } => write!(
+                f,
+                "the limit {limit:?} takes its {what} from a request, but a `Limiter` has none: \
+                 decide it where you call `acquire`, or use a `RateLimitLayer`"
+            ),
+            #[cfg(feature = "time-zones")]
+            ConfigErrorKind::TimeZone { zone } => write!(
+                f,
+                "there is no time zone {zone:?}: use a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\""
+            ),
+            #[cfg(all(feature = "rules", not(feature = "time-zones")))]
+            ConfigErrorKind::NoTimeZones { zone } => {
+                write!(f, "the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\"")
+            }
+            #[cfg(feature = "time-zones")]
+            ConfigErrorKind::TimeOfDay { time } => {
+                write!(f, "{time:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\"")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,11 @@
+//! Errors of configurations and of stores.
+
+mod config;
+mod fault;
+mod message;
+mod store;
+
+pub use self::config::ConfigError;
+pub(crate) use self::config::{ConfigErrorKind, or_panic};
+pub(crate) use self::fault::Fault;
+pub use self::store::{StoreError, StoreErrorKind};

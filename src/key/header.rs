@@ -1,0 +1,74 @@
+//! Keys from headers.
+
+use http::header::{GetAll, HeaderName, HeaderValue};
+
+use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, write};
+use super::key_buf::KeyBuf;
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::hash::KeyHasher;
+use crate::request::{Repeated, RequestHead};
+
+/// Extracts the value of the header `name`, as bytes.
+///
+/// The key is missing if the header is absent or empty. A request that repeats the header is
+/// [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose their headers: see
+/// [trust](super#trust).
+///
+/// ```
+/// use tower_ratelimit::{Limit, TokenBucket, key};
+///
+/// let api = Limit::new("api", TokenBucket::per_second(10)).by(key::header("x-api-key"));
+/// # let _ = api;
+/// ```
+///
+/// # Panics
+///
+/// Panics if `name` is not a valid header name. [`try_header`] returns an error instead.
+#[track_caller]
+pub fn header(name: &str) -> Header {
+    or_panic(try_header(name))
+}
+
+/// Fallible version of [`header`].
+///
+/// # Errors
+///
+/// Returns an error if `name` is not a valid header name.
+pub fn try_header(name: &str) -> Result<Header, ConfigError> {
+    let name = name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() })?;
+    Ok(Header(name))
+}
+
+/// An extractor that reads a header. Returned by [`header`].
+#[derive(Clone, Debug)]
+pub struct Header(HeaderName);
+
+impl Header {
+    fn value<'a>(&self, head: &RequestHead<'a>) -> Result<&'a HeaderValue, KeyError> {
+        match head.single_header(&self.0) {
+            Ok(Some(value)) if !value.is_empty() => Ok(value),
+            Ok(_) => Err(KeyError::FromRequest),
+            Err(Repeated) => Err(KeyError::Ambiguous),
+        }
+    }
+}
+
+impl KeyExtractor for Header {
+    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
+        match self.value(head) {
+            Ok(value) => write(value, key),
+            Err(error) => Extracted::Missing(error),
+        }
+    }
+
+    fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
+        match self.value(head) {
+            Ok(value) => Hashed::Now(hasher.hash(value.as_bytes())),
+            Err(error) => Hashed::Missing(error),
+        }
+    }
+
+    fn candidates<'a>(&self, head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
+        Some(head.headers.get_all(&self.0))
+    }
+}
