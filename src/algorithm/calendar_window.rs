@@ -79,8 +79,7 @@ macro_rules! constructors {
             Self { limit: checked!(quota::tokens("limit", limit)), calendar: Calendar::new($unit) }
         }
 
-        #[doc = concat!("Fallible version of [`", stringify!($name), "`](Self::", stringify!($name), "), for limits from a")]
-        /// configuration.
+        #[doc = concat!("Fallible version of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
         ///
         /// # Errors
         ///
@@ -123,7 +122,7 @@ impl CalendarWindow {
         Self { calendar: checked!(self.calendar.starting(day)), ..self }
     }
 
-    /// Fallible version of [`from_day`](Self::from_day), for days from a configuration.
+    /// Fallible version of [`from_day`](Self::from_day).
     ///
     /// # Errors
     ///
@@ -153,7 +152,7 @@ impl CalendarWindow {
         or_panic(self.try_in_zone(zone))
     }
 
-    /// Fallible version of [`in_zone`](Self::in_zone), for names from a configuration.
+    /// Fallible version of [`in_zone`](Self::in_zone).
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ pub struct LeakyBucket {
     pub(crate) interval: u64,
 }
 
-bucket_constructors!(LeakyBucket, burst, "in the bucket", "leak");
+bucket_constructors!(LeakyBucket, burst, try_burst, "in the bucket", "leak");
 
 impl LeakyBucket {
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {

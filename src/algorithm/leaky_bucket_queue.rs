@@ -36,7 +36,7 @@ pub struct LeakyBucketQueue {
     pub(crate) interval: u64,
 }
 
-bucket_constructors!(LeakyBucketQueue, waiting, "in the queue", "proceed");
+bucket_constructors!(LeakyBucketQueue, waiting, try_waiting, "in the queue", "proceed");
 
 impl LeakyBucketQueue {
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {

@@ -20,7 +20,7 @@ macro_rules! window_constructors {
                 )
             }
 
-            /// Fallible version of [`new`](Self::new), for values from a configuration.
+            /// Fallible version of [`new`](Self::new).
             ///
             /// # Errors
             ///
@@ -32,10 +32,10 @@ macro_rules! window_constructors {
                 ))
             }
 
-            $crate::algorithm::macros::window_constructors!(@unit per_second, SECOND, "second", $per);
-            $crate::algorithm::macros::window_constructors!(@unit per_minute, MINUTE, "minute", $per);
-            $crate::algorithm::macros::window_constructors!(@unit per_hour, HOUR, "hour", $per);
-            $crate::algorithm::macros::window_constructors!(@unit per_day, DAY, "day", $per);
+            $crate::algorithm::macros::window_constructors!(@unit per_second, try_per_second, SECOND, "second", $per);
+            $crate::algorithm::macros::window_constructors!(@unit per_minute, try_per_minute, MINUTE, "minute", $per);
+            $crate::algorithm::macros::window_constructors!(@unit per_hour, try_per_hour, HOUR, "hour", $per);
+            $crate::algorithm::macros::window_constructors!(@unit per_day, try_per_day, DAY, "day", $per);
 
             pub(super) const fn capacity(&self) -> u64 {
                 self.limit as u64
@@ -65,16 +65,26 @@ macro_rules! window_constructors {
             }
         }
     };
-    (@unit $name:ident, $span:ident, $unit:literal, $per:literal) => {
+    (@unit $name:ident, $try_name:ident, $span:ident, $unit:literal, $per:literal) => {
         #[doc = concat!("Allows `limit` tokens, at least 1, in ", $per, " ", $unit, ".")]
         ///
         /// # Panics
         ///
         /// If `limit` is 0: at compile time in a constant.
+        #[doc = concat!("[`", stringify!($try_name), "`](Self::", stringify!($try_name), ") returns an error instead.")]
         #[must_use]
         #[track_caller]
         pub const fn $name(limit: u32) -> Self {
             Self::new(limit, $crate::quota::$span)
+        }
+
+        #[doc = concat!("Fallible version of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        ///
+        /// If `limit` is 0.
+        pub fn $try_name(limit: u32) -> Result<Self, $crate::error::ConfigError> {
+            Self::try_new(limit, $crate::quota::$span)
         }
     };
 }
@@ -83,7 +93,7 @@ pub(super) use window_constructors;
 /// The constructors of a limit with a `capacity` and an `amount` per `interval`, from its `from_checked`, and the setter
 /// of the capacity. `$held` and `$moved` say in their documentation what becomes of tokens.
 macro_rules! bucket_constructors {
-    ($name:ident, $set:ident, $held:literal, $moved:literal) => {
+    ($name:ident, $set:ident, $try_set:ident, $held:literal, $moved:literal) => {
         impl $name {
             #[doc = concat!("Allows `capacity` tokens ", $held, ", of which `amount` ", $moved, " per `interval`.")]
             ///
@@ -103,7 +113,7 @@ macro_rules! bucket_constructors {
                 )
             }
 
-            /// Fallible version of [`new`](Self::new), for values from a configuration.
+            /// Fallible version of [`new`](Self::new).
             ///
             /// # Errors
             ///
@@ -120,21 +130,32 @@ macro_rules! bucket_constructors {
                 ))
             }
 
-            $crate::algorithm::macros::bucket_constructors!(@unit per_second, SECOND, "second", $held, $moved);
-            $crate::algorithm::macros::bucket_constructors!(@unit per_minute, MINUTE, "minute", $held, $moved);
-            $crate::algorithm::macros::bucket_constructors!(@unit per_hour, HOUR, "hour", $held, $moved);
-            $crate::algorithm::macros::bucket_constructors!(@unit per_day, DAY, "day", $held, $moved);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_second, try_per_second, SECOND, "second", $held, $moved);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_minute, try_per_minute, MINUTE, "minute", $held, $moved);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_hour, try_per_hour, HOUR, "hour", $held, $moved);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_day, try_per_day, DAY, "day", $held, $moved);
 
             #[doc = concat!("Sets the capacity, at least 1: the tokens ", $held, ". It may be less than the amount.")]
             ///
             /// # Panics
             ///
             /// If `capacity` is 0: at compile time in a constant.
+            #[doc = concat!("[`", stringify!($try_set), "`](Self::", stringify!($try_set), ") returns an error instead.")]
             #[must_use]
             #[track_caller]
             pub const fn $set(mut self, capacity: u32) -> Self {
                 self.capacity = $crate::quota::checked!($crate::quota::tokens(stringify!($set), capacity));
                 self
+            }
+
+            #[doc = concat!("Fallible version of [`", stringify!($set), "`](Self::", stringify!($set), ").")]
+            ///
+            /// # Errors
+            ///
+            /// If `capacity` is 0.
+            pub fn $try_set(mut self, capacity: u32) -> Result<Self, $crate::error::ConfigError> {
+                self.capacity = $crate::quota::tokens(stringify!($set), capacity)?;
+                Ok(self)
             }
 
             pub(super) const fn raised(mut self, percent: u32) -> Self {
@@ -160,16 +181,26 @@ macro_rules! bucket_constructors {
             }
         }
     };
-    (@unit $name:ident, $span:ident, $unit:literal, $held:literal, $moved:literal) => {
+    (@unit $name:ident, $try_name:ident, $span:ident, $unit:literal, $held:literal, $moved:literal) => {
         #[doc = concat!("Allows `tokens` tokens, at least 1, ", $held, ", of which as many ", $moved, " per ", $unit, ".")]
         ///
         /// # Panics
         ///
         /// If `tokens` is 0: at compile time in a constant.
+        #[doc = concat!("[`", stringify!($try_name), "`](Self::", stringify!($try_name), ") returns an error instead.")]
         #[must_use]
         #[track_caller]
         pub const fn $name(tokens: u32) -> Self {
             Self::new(tokens, tokens, $crate::quota::$span)
+        }
+
+        #[doc = concat!("Fallible version of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
+        ///
+        /// # Errors
+        ///
+        /// If `tokens` is 0.
+        pub fn $try_name(tokens: u32) -> Result<Self, $crate::error::ConfigError> {
+            Self::try_new(tokens, tokens, $crate::quota::$span)
         }
     };
 }

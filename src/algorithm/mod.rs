@@ -12,6 +12,34 @@
 //! | [`LeakyBucketQueue`] | one at a time, at a constant rate | 16 | shaping: delays rather than denials |
 //!
 //! All of them decide exactly, to the microsecond and to the token, with integers.
+//!
+//! # Constants and configuration
+//!
+//! Constructors and setters that check their arguments come in pairs, throughout the crate:
+//!
+//! - `new`, `per_second`, `burst` and so on are for values that are written in the code. They panic on an invalid value,
+//!   with a message that names it. On algorithms, they are `const`: an invalid constant does not compile.
+//! - `try_new`, `try_per_second`, `try_burst` and so on are for values that are read at runtime. They return a
+//!   [`ConfigError`](crate::ConfigError) with the same message.
+//!
+//! ```
+//! use tower_ratelimit::{ConfigError, TokenBucket};
+//!
+//! const DEFAULT: TokenBucket = TokenBucket::per_second(10).burst(20);
+//!
+//! fn from_config(rate: u32, burst: u32) -> Result<TokenBucket, ConfigError> {
+//!     TokenBucket::try_per_second(rate)?.try_burst(burst)
+//! }
+//!
+//! assert_eq!(from_config(10, 20)?, DEFAULT);
+//! assert_eq!(
+//!     from_config(10, 0).unwrap_err().to_string(),
+//!     "burst is 0: allow at least 1 token, or leave the limit out",
+//! );
+//! # Ok::<_, ConfigError>(())
+//! ```
+//!
+//! Invalid values are rejected, never rounded or clamped.
 
 mod aligned_window;
 mod calendar;

@@ -81,7 +81,7 @@ impl Penalty {
         checked!(Self::checked_after(denials, within))
     }
 
-    /// Fallible version of [`after`](Self::after), for values from a configuration.
+    /// Fallible version of [`after`](Self::after).
     ///
     /// # Errors
     ///
@@ -105,23 +105,23 @@ impl Penalty {
     /// # Panics
     ///
     /// If the span is out of its range, or longer than the [longest lockout](Self::doubling_up_to): at compile time in a
-    /// constant. [`try_refused_for`](Self::try_refused_for) returns an error instead.
+    /// constant. [`try_locked_out_for`](Self::try_locked_out_for) returns an error instead.
     #[track_caller]
     pub const fn locked_out_for(self, span: Duration) -> Self {
-        checked!(self.checked_refused_for(span))
+        checked!(self.checked_locked_out_for(span))
     }
 
-    /// Fallible version of [`locked_out_for`](Self::locked_out_for), for spans from a configuration.
+    /// Fallible version of [`locked_out_for`](Self::locked_out_for).
     ///
     /// # Errors
     ///
     /// If the span is out of its range, not in whole microseconds, or longer than the longest lockout.
-    pub fn try_refused_for(self, span: Duration) -> Result<Self, ConfigError> {
-        Ok(self.checked_refused_for(span)?)
+    pub fn try_locked_out_for(self, span: Duration) -> Result<Self, ConfigError> {
+        Ok(self.checked_locked_out_for(span)?)
     }
 
-    const fn checked_refused_for(mut self, span: Duration) -> Result<Self, Fault> {
-        match quota::span("a refusal", span) {
+    const fn checked_locked_out_for(mut self, span: Duration) -> Result<Self, Fault> {
+        match quota::span("a lockout", span) {
             Ok(first) => self.first = first,
             Err(fault) => return Err(fault),
         }
@@ -140,7 +140,7 @@ impl Penalty {
         checked!(self.checked_doubling_up_to(longest))
     }
 
-    /// Fallible version of [`doubling_up_to`](Self::doubling_up_to), for spans from a configuration.
+    /// Fallible version of [`doubling_up_to`](Self::doubling_up_to).
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl Penalty {
     }
 
     const fn checked_doubling_up_to(mut self, longest: Duration) -> Result<Self, Fault> {
-        match quota::span("the longest refusal", longest) {
+        match quota::span("the longest lockout", longest) {
             Ok(longest) => self.longest = Some(longest),
             Err(fault) => return Err(fault),
         }
@@ -169,7 +169,7 @@ impl Penalty {
         checked!(self.checked_remembered_for(span))
     }
 
-    /// Fallible version of [`remembered_for`](Self::remembered_for), for spans from a configuration.
+    /// Fallible version of [`remembered_for`](Self::remembered_for).
     ///
     /// # Errors
     ///
@@ -179,7 +179,7 @@ impl Penalty {
     }
 
     const fn checked_remembered_for(mut self, span: Duration) -> Result<Self, Fault> {
-        match quota::span("how long a refusal is remembered", span) {
+        match quota::span("the memory of a lockout", span) {
             Ok(span) => self.remembered = Some(span),
             Err(fault) => return Err(fault),
         }

@@ -54,7 +54,7 @@ impl SlidingWindow {
         self
     }
 
-    /// Fallible version of [`buckets`](Self::buckets), for numbers from a configuration.
+    /// Fallible version of [`buckets`](Self::buckets).
     ///
     /// # Errors
     ///

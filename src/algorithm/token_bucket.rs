@@ -50,7 +50,7 @@ pub enum Refill {
     Interval,
 }
 
-bucket_constructors!(TokenBucket, burst, "at once", "come back");
+bucket_constructors!(TokenBucket, burst, try_burst, "at once", "come back");
 
 impl TokenBucket {
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {

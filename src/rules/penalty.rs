@@ -30,7 +30,7 @@ pub(super) fn read(limit: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Pe
     let at = if Penalty::try_after(denials, Duration::from_secs(1)).is_err() { denials_at } else { within_at };
     let mut penalty = noted(Penalty::try_after(denials, within), at, problems)?;
     if let Some((span, at)) = locked_out_for {
-        penalty = noted(penalty.try_refused_for(span), at, problems)?;
+        penalty = noted(penalty.try_locked_out_for(span), at, problems)?;
     }
     if let Some((span, at)) = up_to {
         penalty = noted(penalty.try_doubling_up_to(span), at, problems)?;

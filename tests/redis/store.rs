@@ -354,8 +354,7 @@ async fn who_cannot_connect_is_told_why() {
     // Where it is, and nothing secret.
     let error = RedisStore::connect("redis://ann:h1dden@127.0.0.1:1/3").await.expect_err("no connection");
     let text = error.to_string();
-    let expected =
-        "the rate limit store at 127.0.0.1:1 can't be used: there is no connection to Redis: Redis can't be reached: check";
+    let expected = "the rate limit store at 127.0.0.1:1 can't be used: there is no connection to Redis: Redis can't be reached: check";
     assert!(text.starts_with(expected), "{text}");
     assert_eq!(text, format!("{error:?}"));
     assert!(text.contains("refused") && !text.contains("h1dden"), "{text}");
