@@ -1,4 +1,4 @@
-//! Networks, as operators write them.
+//! Sets of IP networks in CIDR notation.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::error::{ConfigError, ConfigErrorKind};
 
-/// A set of networks: disjoint, and in order.
+/// A set of disjoint networks, sorted by address.
 #[derive(Clone, Debug)]
 pub(crate) struct Cidrs(Arc<[IpNet]>);
 
@@ -22,13 +22,13 @@ impl Cidrs {
         Ok(Self(networks.into()))
     }
 
-    /// Whether one of them holds this canonical address.
+    /// Returns whether a network contains the canonical `address`.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        let behind = self.0.partition_point(|network| network.network() <= address);
-        behind.checked_sub(1).is_some_and(|nearest| self.0[nearest].contains(&address))
+        let next = self.0.partition_point(|network| network.network() <= address);
+        next.checked_sub(1).is_some_and(|nearest| self.0[nearest].contains(&address))
     }
 
-    /// How many there are.
+    /// Returns the number of disjoint networks.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -37,21 +37,22 @@ impl Cidrs {
         self.0.is_empty()
     }
 
-    /// What they hold all of, if they do: IPv4, or what is in use of IPv6 (`2000::/3`).
+    /// Returns the address family that the set covers, if any: IPv4, or the global unicast addresses of IPv6 (`2000::/3`).
     pub(crate) fn covered_family(&self) -> Option<&'static str> {
         let unicast = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
-        let hold = |all: IpNet| self.0.iter().any(|network| network.contains(&all));
-        if hold(Ipv4Net::default().into()) {
+        let covers = |all: IpNet| self.0.iter().any(|network| network.contains(&all));
+        if covers(Ipv4Net::default().into()) {
             return Some("IPv4");
         }
-        hold(unicast.into()).then_some("IPv6")
+        covers(unicast.into()).then_some("IPv6")
     }
 }
 
+/// Parses a network, or a single address.
 fn network(text: &str) -> Result<IpNet, ConfigError> {
     let Some(network) = strict(text) else {
         let text = text.to_owned();
-        // Some programs read a number with a leading zero as octal: which network is meant is not known.
+        // Some programs read numbers with leading zeros as octal, so the network is ambiguous.
         let without_zeros = strict(&without_leading_zeros(&text)).map(|network| network.to_string());
         return Err(match without_zeros {
             Some(network) => ConfigErrorKind::CidrLeadingZeros { text, network },
@@ -75,7 +76,7 @@ fn strict(text: &str) -> Option<IpNet> {
     if is_canonical { IpNet::new(address.parse().ok()?, bits.parse().ok()?).ok() } else { None }
 }
 
-/// Removes the zeros in front of each decimal number of a network. Those of IPv6 are hexadecimal, and may stay.
+/// Removes the leading zeros of decimal numbers. IPv6 groups are hexadecimal and keep theirs.
 fn without_leading_zeros(text: &str) -> String {
     let mut shortened = String::new();
     for part in text.split_inclusive(['.', '/']) {
@@ -89,7 +90,7 @@ fn without_leading_zeros(text: &str) -> String {
     shortened
 }
 
-/// What is mapped into IPv6 is IPv4, as are the addresses that it is compared with.
+/// Converts an IPv4-mapped network to IPv4, as addresses are before they are compared.
 fn canonical(network: IpNet) -> IpNet {
     if let IpNet::V6(mapped) = network
         && let Some(bits) = mapped.prefix_len().checked_sub(96)
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_holds_its_addresses() {
+    fn networks_contain_their_addresses() {
         let several = ["192.0.2.0/24", "10.0.0.0/8", "fd00::/8", "10.1.0.0/16", "198.51.100.7", "2001:db8::7", "::1"];
         for inside in [
             "10.0.0.0",
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn leading_zeros_are_rejected_as_other_programs_read_them_as_octal() {
+    fn leading_zeros_are_rejected() {
         for (text, meant) in [
             ("010.0.0.0/8", "10.0.0.0/8"),
             ("10.00.0.0/8", "10.0.0.0/8"),
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_are_told_apart_by_family() {
+    fn families_are_distinguished() {
         assert!(holds(&["::ffff:10.0.0.0/104"], "10.9.9.9"));
         assert!(holds(&["::ffff:10.0.0.1"], "10.0.0.1"));
         assert!(!holds(&["::/64"], "10.0.0.1"));
@@ -180,16 +181,16 @@ mod tests {
     }
 
     #[test]
-    fn everyone_is_found_however_it_is_written() {
-        let everyone = |cidrs: &[&str]| Cidrs::parse(cidrs).unwrap().covered_family();
+    fn coverage_of_a_family_is_detected() {
+        let covered = |cidrs: &[&str]| Cidrs::parse(cidrs).unwrap().covered_family();
         for all in [&["0.0.0.0/0"][..], &["128.0.0.0/1", "0.0.0.0/1"], &["::ffff:0:0/96"], &["fd00::/8", "0.0.0.0/0"]] {
-            assert_eq!(everyone(all), Some("IPv4"), "{all:?}");
+            assert_eq!(covered(all), Some("IPv4"), "{all:?}");
         }
         for all in [&["::/0"][..], &["8000::/1", "::/1"], &["2000::/3"], &["2000::/4", "3000::/4"], &["::/2"]] {
-            assert_eq!(everyone(all), Some("IPv6"), "{all:?}");
+            assert_eq!(covered(all), Some("IPv6"), "{all:?}");
         }
         for some in [&["0.0.0.0/1"][..], &["10.0.0.0/8", "fc00::/7"], &["2000::/4"], &["4000::/2"], &[]] {
-            assert_eq!(everyone(some), None, "{some:?}");
+            assert_eq!(covered(some), None, "{some:?}");
         }
     }
 }

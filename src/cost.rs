@@ -1,4 +1,4 @@
-//! What a request costs.
+//! The cost of a request.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,13 +9,11 @@ use http::Method;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::request::RequestHead;
 
-/// Costs by method and route, in tokens, for all endpoints in one place.
+/// The costs of all endpoints in one place: tokens by method and route.
 ///
-/// A route is told by the path that it was written with (`/users/{id}`), where Axum's router has
-/// matched one, with the prefixes of the routers it is nested in; and by the request's path
-/// otherwise, as for gRPC (`/package.Service/Method`). HEAD
-/// costs what GET costs. What is not in the table costs 1, or what [`otherwise`](Self::otherwise)
-/// says.
+/// A route is matched by its path in Axum's router (`/users/{id}`), including the prefixes of nested routers. If no router
+/// has matched the request, its own path is compared, as with gRPC (`/package.Service/Method`). HEAD costs as much as GET.
+/// Requests that match no entry cost 1, unless set by [`otherwise`](Self::otherwise).
 ///
 /// ```
 /// use http::Method;
@@ -41,13 +39,15 @@ struct Costs {
 }
 
 impl CostTable {
-    /// A table in which everything costs 1.
+    /// Creates an empty table, in which all requests cost 1.
     #[must_use]
     pub fn new() -> Self {
         Self { routes: HashMap::new(), otherwise: 1 }
     }
 
-    /// What `method` on `path` costs. Said twice, the last counts.
+    /// Sets the cost of `method` on `path`. Takes precedence over [`path`](Self::path), and replaces any previous cost.
+    ///
+    /// The path must start with a slash: the layer that the table is passed to rejects others.
     #[must_use]
     pub fn route(mut self, method: Method, path: impl Into<String>, cost: u64) -> Self {
         let costs = &mut self.routes.entry(path.into()).or_default().by_method;
@@ -56,29 +56,29 @@ impl CostTable {
         self
     }
 
-    /// What `path` costs, with any method that has no cost of its own.
+    /// Sets the cost of `path` for all methods without a cost of their own. Replaces any previous cost.
     #[must_use]
     pub fn path(mut self, path: impl Into<String>, cost: u64) -> Self {
         self.routes.entry(path.into()).or_default().any_method = Some(cost);
         self
     }
 
-    /// What everything else costs.
+    /// Sets the cost of requests that match no entry. Defaults to 1.
     #[must_use]
     pub fn otherwise(mut self, cost: u64) -> Self {
         self.otherwise = cost;
         self
     }
 
-    /// All costs in the table.
+    /// Returns all costs in the table.
     pub(crate) fn all(&self) -> impl Iterator<Item = u64> {
         let routes = self.routes.values();
         let costs = routes.flat_map(|costs| costs.by_method.iter().map(|(_, cost)| *cost).chain(costs.any_method));
         costs.chain([self.otherwise])
     }
 
-    /// A path in the table that no request has.
-    fn unreachable(&self) -> Option<&str> {
+    /// Returns a path that no request can match, if there is one.
+    fn unreachable_path(&self) -> Option<&str> {
         self.routes.keys().map(String::as_str).find(|path| !path.starts_with('/'))
     }
 
@@ -97,7 +97,7 @@ impl Default for CostTable {
     }
 }
 
-/// How a cost is found.
+/// A rule for the cost of a request.
 #[derive(Clone)]
 pub(crate) enum Cost {
     Constant(u64),
@@ -115,10 +115,10 @@ impl Cost {
         }
     }
 
-    /// Refuses what could never be meant.
+    /// Returns an error if the table has a path that no request can match.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let path = match self {
-            Self::Table(costs) => costs.unreachable(),
+            Self::Table(costs) => costs.unreachable_path(),
             Self::Constant(_) | Self::By(_) => None,
         };
         path.map_or(Ok(()), |path| {
@@ -126,7 +126,7 @@ impl Cost {
         })
     }
 
-    /// The largest cost that is known before there is a request.
+    /// Returns the largest cost that is known without a request.
     pub(crate) fn largest(&self) -> Option<u64> {
         match self {
             Self::Constant(cost) => Some(*cost),
@@ -141,7 +141,7 @@ impl fmt::Debug for Cost {
         match self {
             Self::Constant(cost) => cost.fmt(f),
             Self::Table(costs) => costs.fmt(f),
-            Self::By(_) => f.write_str("by request"),
+            Self::By(_) => f.write_str("closure"),
         }
     }
 }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_knows_methods_paths_and_the_rest() {
+    fn tables_match_by_method_then_path_then_default() {
         let costs =
             CostTable::new().route(Method::GET, "/a", 2).route(Method::POST, "/a", 5).path("/b", 7).otherwise(3);
         let cost = |method: Method, path: &str| {

@@ -13,10 +13,11 @@ use crate::decision::{Decision, Receipt, Verdict};
 use crate::error::StoreErrorKind;
 use crate::error::{ConfigError, StoreError, or_panic};
 use crate::key::{self, Key};
-use crate::limit::{Following, Limit, LiveLimits, are_plain};
+use crate::limit::{Derived, Limit, LiveLimits, check_needs_no_request};
 use crate::observe::{Event, Observer};
+use crate::on_store_error::OnStoreError;
 use crate::overrides::Overrides;
-use crate::resilience::{CircuitBreaker, OnStoreError, StoreClient};
+use crate::resilience::{CircuitBreaker, StoreClient};
 use crate::store::{Charge, Store, StoreFuture};
 use crate::time::{Clock, SystemClock};
 
@@ -44,7 +45,7 @@ use crate::time::{Clock, SystemClock};
 pub struct Limiter {
     client: Arc<StoreClient>,
     /// Its rules, if they can be replaced: what is decided goes by what is made of both.
-    following: Option<Following<StoreClient>>,
+    following: Option<Derived<StoreClient>>,
 }
 
 impl Limiter {
@@ -70,7 +71,7 @@ impl Limiter {
     /// looks at responses.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let limits: Vec<Limit> = limits.into_iter().collect();
-        are_plain(&limits)?;
+        check_needs_no_request(&limits)?;
         Ok(Self { client: Arc::new(StoreClient::new(limits)?), following: None })
     }
 
@@ -107,9 +108,9 @@ impl Limiter {
     ///
     /// When one of the limits takes its key, cost, condition or size from a request or looks at responses.
     pub fn try_with_live_limits(rules: &LiveLimits) -> Result<Self, ConfigError> {
-        rules.stay_plain()?;
-        let client = StoreClient::following(&rules.set());
-        Ok(Self { client: Arc::new(client), following: Some(Following::new(rules.clone())) })
+        rules.require_no_request()?;
+        let client = StoreClient::following(&rules.snapshot());
+        Ok(Self { client: Arc::new(client), following: Some(Derived::new(rules.clone())) })
     }
 
     /// Enforces none of the limits: all are in the [shadow](Limit::shadow).
@@ -204,11 +205,11 @@ impl Limiter {
     /// When the store can't decide, and a policy is to refuse: see [`on_store_error`](Self::on_store_error).
     pub fn acquire(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         if let Some(following) = &self.following {
-            return acquire_from_all(&following.present(&self.client, StoreClient::with_limits), &key, cost);
+            return acquire_from_all(&following.get(&self.client, StoreClient::with_limits), &key, cost);
         }
         // Most have one limit.
         if let [spec] = self.client.limits().all_specs() {
-            let spec = self.client.limits().present(spec);
+            let spec = self.client.limits().current(spec);
             return self.client.acquire(&[Charge { spec, key: key::hash(&key, self.client.hasher()), cost }]);
         }
         acquire_from_all(&self.client, &key, cost)
@@ -259,7 +260,7 @@ impl Limiter {
             return StoreFuture::ready(Err(error));
         }
         let charge = |(spec, (key, cost)): (_, &(&(dyn Key + Sync), u64))| {
-            let (spec, key) = (client.limits().present(spec), key::hash(key, client.hasher()));
+            let (spec, key) = (client.limits().current(spec), key::hash(key, client.hasher()));
             Charge { spec, key, cost: *cost }
         };
         let charges: SmallVec<[Charge<'_>; 4]> = client.limits().all_specs().iter().zip(charges).map(charge).collect();
@@ -355,7 +356,7 @@ impl Limiter {
     /// When no limit has that name, or it is not [overridable](Limit::overridable).
     pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
         let limiter = self.clone();
-        Overrides::of(move || limiter.present().into_owned(), limit)
+        Overrides::new(move || limiter.present().into_owned(), limit)
     }
 
     /// What is gone by now.
@@ -363,13 +364,13 @@ impl Limiter {
     fn present(&self) -> Cow<'_, Arc<StoreClient>> {
         match &self.following {
             None => Cow::Borrowed(&self.client),
-            Some(following) => Cow::Owned(following.present(&self.client, StoreClient::with_limits)),
+            Some(following) => Cow::Owned(following.get(&self.client, StoreClient::with_limits)),
         }
     }
 
     /// What is shared, to change it: a copy, once there are other users of it.
     fn client(&mut self) -> &mut StoreClient {
-        self.following.iter_mut().for_each(Following::reset);
+        self.following.iter_mut().for_each(Derived::reset);
         Arc::make_mut(&mut self.client)
     }
 }
@@ -386,7 +387,7 @@ type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 fn charge_each<'a>(client: &'a StoreClient, key: &impl Key, cost: impl Fn(usize) -> u64, charges: &mut Charges<'a>) {
     let key = key::hash(key, client.hasher());
     for (index, spec) in client.limits().all_specs().iter().enumerate() {
-        charges.push(Charge { spec: client.limits().present(spec), key, cost: cost(index) });
+        charges.push(Charge { spec: client.limits().current(spec), key, cost: cost(index) });
     }
 }
 

@@ -1,9 +1,9 @@
-//! The nodes of a store that spreads its keys over several servers.
+//! The nodes of a store that distributes its keys over several servers.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// One of several servers that a store spreads its keys over, known by its name.
+/// One of several servers that a store distributes its keys over, identified by its name.
 ///
 /// ```
 /// use tower_ratelimit::store::Node;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 pub struct Node(Arc<str>);
 
 impl Node {
-    /// Names a node, for instance by its address. Logs and events show the name, so it must hold no secrets.
+    /// Creates a node with a name, such as its address. Logs and events show the name, so it must contain no secrets.
     #[must_use]
     pub fn new(name: impl Into<Arc<str>>) -> Self {
         Self(name.into())
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0

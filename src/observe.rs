@@ -1,4 +1,4 @@
-//! What a limiter tells of itself, for metrics and logs.
+//! Events for metrics and logs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,9 @@ use crate::error::StoreError;
 use crate::list::ListAction;
 use crate::node::Node;
 
-/// What a limiter tells its observer. More will come: end a `match` with `_ => {}`.
+/// An event that a limiter reports to its observer. Set the observer with
+/// [`RateLimitLayer::observe`](crate::RateLimitLayer::observe). More events may be added, so end a `match` with
+/// `_ => {}`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -31,141 +33,138 @@ use crate::node::Node;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The store could not do what it was asked for a request, or was not asked. Whatever is asked for
-    /// one request, this comes once. When the breaker has the store looked at in the background, that is
-    /// for no request, and a failure is not told.
+    /// The store could not decide a request, or was not called. Reported once per request. Background checks of the
+    /// circuit breaker report nothing.
     #[non_exhaustive]
     StoreFailed {
-        /// Why, and of which [kind](StoreError::kind).
+        /// The error. [`kind`](StoreError::kind) classifies it.
         error: &'a StoreError,
     },
-    /// What became of a request that the store could not decide.
+    /// A request that the store could not decide was handled by the policy, [`OnStoreError`](crate::OnStoreError).
     #[non_exhaustive]
     FellBack {
-        /// By [`OnStoreError`](crate::OnStoreError).
+        /// How the request was handled.
         to: Fallback,
     },
-    /// A request was allowed that uses overage: see [`Limit::soft`](crate::Limit::soft).
+    /// A request was allowed by overage: see [`Limit::soft`](crate::Limit::soft).
     #[non_exhaustive]
     OverageUsed {
         /// The limit's name.
         limit: &'a str,
-        /// What it says of the request.
+        /// The limit's outcome.
         outcome: &'a Outcome,
     },
-    /// A request would have been denied by a limit that is not enforced: see
-    /// [`Limit::shadow`](crate::Limit::shadow).
+    /// A limit in shadow mode would have denied a request: see [`Limit::shadow`](crate::Limit::shadow).
     #[non_exhaustive]
     ShadowDenied {
         /// The limit's name.
         limit: &'a str,
-        /// What it says of the request.
+        /// The limit's outcome.
         outcome: &'a Outcome,
     },
-    /// A key was denied too often, and is refused for a while: see [`Limit::penalty`](crate::Limit::penalty).
-    /// Where processes share a store, the one tells it that has decided the last of these denials.
+    /// A lockout of a key began: see [`Limit::penalty`](crate::Limit::penalty). If several processes share a store, the
+    /// one that decided the last denial reports it.
     #[non_exhaustive]
     PenaltyBegan {
         /// The limit's name.
         limit: &'a str,
-        /// How many times in a row, from 1: what has doubled the span.
+        /// The number of consecutive lockouts, from 1.
         level: u32,
-        /// For how long.
+        /// The length of the lockout.
         span: Duration,
     },
-    /// A request was refused by a list: see
-    /// [`always_reject`](crate::RateLimitLayer::always_reject).
+    /// A request matched a list: see [`always_reject`](crate::RateLimitLayer::always_reject).
     #[non_exhaustive]
     ListMatched {
-        /// How it was answered, if it was.
-        refusal: ListAction,
+        /// What was done with the request.
+        action: ListAction,
     },
-    /// The [circuit breaker](crate::CircuitBreaker) of a store, or of one of its nodes, is in another state.
+    /// The [circuit breaker](crate::CircuitBreaker) of a store or of one of its nodes changed its state.
     #[non_exhaustive]
     BreakerChanged {
-        /// Its state from now on. The breaker of a node that no request has concerned for a minute closes, as when the node has left the store.
+        /// The new state. The breaker of a node closes if no request has concerned the node for a minute, for example
+        /// because it has left the store.
         state: BreakerState,
-        /// The node, where a store [has several](crate::Store::node): a master of a Redis Cluster. `None` is the whole
-        /// store.
+        /// The node, for a store [with several](crate::Store::node), such as a master of a Redis Cluster. `None` means
+        /// the whole store.
         node: Option<&'a Node>,
     },
-    /// A request has cost more than a limit had room for, once it was known: see
+    /// The actual cost of a request exceeded the capacity of a limit: see
     /// [`Limit::settle_by`](crate::Limit::settle_by).
     #[non_exhaustive]
     Shortfall {
         /// The limit's name.
         limit: &'a str,
-        /// What there was no room for.
+        /// The tokens that could not be charged.
         tokens: u64,
     },
-    /// [`LiveLimits`](crate::LiveLimits) were replaced: told to those who
-    /// [observe](crate::LiveLimits::observe) them.
+    /// [`LiveLimits`](crate::LiveLimits) were replaced. Reported to [their observer](crate::LiveLimits::observe).
     #[non_exhaustive]
     RulesReplaced {
-        /// How many limits there are now.
+        /// The number of limits in force now.
         limits: usize,
     },
-    /// A document that [`LiveLimits`](crate::LiveLimits) follow can't be read or is wrong: the old limits stay.
-    /// Once, until it says something else.
+    /// A document that defines [`LiveLimits`](crate::LiveLimits) can't be read or is invalid, so the previous limits stay
+    /// in force. Reported once, until the error changes.
     #[non_exhaustive]
     RulesRejected {
-        /// Why.
+        /// The error.
         error: &'a (dyn std::error::Error + 'static),
     },
 }
 
-/// What became of a request that the store could not decide.
+/// How a request was handled that the store could not decide.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Fallback {
-    /// It was refused.
+    /// The request was rejected.
     Rejected,
-    /// It went on, uncounted.
+    /// The request was allowed, uncounted.
     Allowed,
-    /// This process has decided by itself.
+    /// This process decided by its share of the limits.
     #[non_exhaustive]
     DecidedLocally {
-        /// What it has decided.
+        /// Whether the request was allowed.
         allowed: bool,
     },
 }
 
-/// Whether a [circuit breaker](crate::CircuitBreaker) lets requests reach the store.
+/// The state of a [circuit breaker](crate::CircuitBreaker).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum BreakerState {
-    /// All of them.
+    /// The store is called for all requests.
     Closed,
-    /// None, but for a look at it now and then.
+    /// The store is not called for requests, only checked now and then.
     Open,
-    /// One at a time, whose success closes it.
+    /// The store is called for one request at a time. If it answers, the breaker closes.
     HalfOpen,
 }
 
-/// Whom events are told, if anyone.
+/// The function that receives events, if any. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Observer(Option<Arc<Tell>>);
+pub(crate) struct Observer(Option<Arc<EventFn>>);
 
-type Tell = dyn Fn(&Event<'_>) + Send + Sync;
+type EventFn = dyn Fn(&Event<'_>) + Send + Sync;
 
 impl Observer {
-    pub(crate) fn new(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(tell)))
+    pub(crate) fn new(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(observer)))
     }
 
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.is_some()
     }
 
-    pub(crate) fn tell(&self, event: &Event<'_>) {
-        if let Some(tell) = &self.0 {
-            tell(event);
+    pub(crate) fn notify(&self, event: &Event<'_>) {
+        if let Some(observer) = &self.0 {
+            observer(event);
         }
     }
 }
 
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Observer" } else { "nobody" })
+        f.write_str(if self.is_set() { "Observer" } else { "None" })
     }
 }

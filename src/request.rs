@@ -1,11 +1,11 @@
-//! What keys and costs are taken from.
+//! The head of a request, which keys, costs and conditions are computed from.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::header::{AsHeaderName, HeaderValue};
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
-/// The head of a request: all but its body.
+/// The head of a request: everything except the body.
 ///
 /// ```
 /// use http::Request;
@@ -18,22 +18,22 @@ use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RequestHead<'a> {
-    /// Its method.
+    /// The method.
     pub method: &'a Method,
-    /// Its URI.
+    /// The URI.
     pub uri: &'a Uri,
-    /// Its version of HTTP.
+    /// The HTTP version.
     pub version: Version,
-    /// Its headers.
+    /// The headers.
     pub headers: &'a HeaderMap,
-    /// What the server and the layers further out say of it.
+    /// The extensions that the server and the outer layers have set.
     pub extensions: &'a Extensions,
     /// Set when a repeated header is read by [`header`](Self::header).
     ambiguity: Option<&'a AtomicBool>,
 }
 
 impl<'a> RequestHead<'a> {
-    /// The head of `request`.
+    /// Returns the head of `request`.
     #[must_use]
     pub fn of<B>(request: &'a Request<B>) -> Self {
         Self {
@@ -46,19 +46,19 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// Calls `read` with this head. Also returns whether `read` asked [`header`](Self::header) for a repeated header.
+    /// Calls `read` with this head. Also returns whether `read` called [`header`](Self::header) for a repeated header.
     pub(crate) fn read_with<T>(&self, read: impl FnOnce(&RequestHead<'_>) -> T) -> (T, bool) {
         let ambiguity = AtomicBool::new(false);
         let value = read(&RequestHead { ambiguity: Some(&ambiguity), ..*self });
         (value, ambiguity.into_inner())
     }
 
-    /// The value of the header called `name`, if the request has exactly one and it is visible ASCII.
+    /// Returns the value of the header `name`, if it occurs exactly once and is visible ASCII.
     ///
-    /// `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request may take
-    /// another line. A closure that reads it here and is a key or a condition then counts as ambiguous, whatever it
-    /// returns, so that a client gains nothing by repeating a header. All lines are in [`headers`](Self::headers); a
-    /// closure that reads them there has to treat repeated headers itself.
+    /// Returns `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request may
+    /// take another line. A closure for a key or a condition then counts as ambiguous, regardless of its result, so that
+    /// clients gain nothing by repeating a header. To handle repeated headers yourself, read all lines from
+    /// [`headers`](Self::headers).
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
         match self.single_header(name) {
@@ -72,7 +72,7 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// The value of a header that may occur once.
+    /// Returns the value of a header that must not be repeated.
     pub(crate) fn single_header(&self, name: impl AsHeaderName) -> Result<Option<&'a HeaderValue>, Repeated> {
         let mut values = self.headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -81,7 +81,7 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// The route that the request has matched, as it was written, if Axum's router has matched one.
+    /// Returns the matched route as it is written in Axum's router (`/users/{id}`), if there is one.
     #[must_use]
     pub fn matched_path(&self) -> Option<&'a str> {
         #[cfg(feature = "axum")]
@@ -92,11 +92,11 @@ impl<'a> RequestHead<'a> {
     }
 }
 
-/// A header that may occur once occurs more than once.
+/// A header occurs several times that must occur at most once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated;
 
-/// A copy of a head, for what has to wait.
+/// An owned head, for requests whose key is asynchronous.
 pub(crate) struct OwnHead {
     method: Method,
     uri: Uri,

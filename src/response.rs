@@ -1,8 +1,8 @@
-//! What a request's actual cost is taken from.
+//! The head of a response, which the actual cost of a request is computed from.
 
 use http::{Extensions, HeaderMap, Response, StatusCode};
 
-/// The head of a response: all but its body.
+/// The head of a response: everything except the body.
 ///
 /// ```
 /// use http::{Response, StatusCode};
@@ -15,22 +15,22 @@ use http::{Extensions, HeaderMap, Response, StatusCode};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ResponseHead<'a> {
-    /// Its status. (gRPC tells failures by `grpc-status`, among the headers or after the body.)
+    /// The status. gRPC reports failures by `grpc-status`, in the headers or in the trailers, instead.
     pub status: StatusCode,
-    /// Its headers.
+    /// The headers.
     pub headers: &'a HeaderMap,
-    /// What the handler and the layers further in say of it.
+    /// The extensions that the handler and the inner layers have set.
     pub extensions: &'a Extensions,
 }
 
 impl<'a> ResponseHead<'a> {
-    /// The head of `response`.
+    /// Returns the head of `response`.
     #[must_use]
     pub fn of<B>(response: &'a Response<B>) -> Self {
         Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
     }
 
-    /// The first header called `name`, if there is one and it is visible ASCII.
+    /// Returns the value of the first header `name`, if there is one and it is visible ASCII.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
         self.headers.get(name)?.to_str().ok()

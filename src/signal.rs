@@ -1,15 +1,18 @@
-//! Whether there is capacity to spare, as the application knows it.
+//! Signals of spare capacity, for elastic limits.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Whether the application has capacity to spare: see [`Limit::elastic`](crate::Limit::elastic). A
-/// closure is one, and [`InFlight`] is.
-///
-/// It is asked for each request, on the task that serves it: it should be quick, and not block.
+/// Reports whether the application has spare capacity, for [`Limit::elastic`](crate::Limit::elastic). [`InFlight`] and
+/// closures `Fn() -> bool` are signals. Called inline for each request; must be fast and must not block.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not signal spare capacity",
+    label = "expected a `Signal`",
+    note = "use `InFlight::below(…)`, or a closure: `move || is_idle.load(Ordering::Relaxed)`"
+)]
 pub trait Signal: Send + Sync + 'static {
-    /// Whether there is capacity to spare at present.
+    /// Returns whether there is spare capacity at present.
     fn has_spare(&self) -> bool;
 }
 
@@ -19,10 +22,10 @@ impl<F: Fn() -> bool + Send + Sync + 'static> Signal for F {
     }
 }
 
-/// Capacity to spare while few requests are in flight. Its clones count together.
+/// A signal of spare capacity while few requests are in flight. Clones share the count.
 ///
-/// As a layer it counts requests from the call of the service within until its response, or until they
-/// are given up. Put it further in than the limiter, so that what is refused does not count.
+/// As a layer, it counts requests from the call of the inner service until the response, or until the request is
+/// cancelled. Place it inside the limiter, so that rejected requests don't count.
 ///
 /// ```
 /// use axum::Router;
@@ -30,7 +33,7 @@ impl<F: Fn() -> bool + Send + Sync + 'static> Signal for F {
 /// use tower_ratelimit::{InFlight, Limit, RateLimitLayer, TokenBucket, key};
 ///
 /// # async fn search() {}
-/// // 10 a second each, and 5 more while fewer than 100 requests are served.
+/// // 10 per second and client, and 5 more while fewer than 100 requests are in flight.
 /// let in_flight = InFlight::below(100);
 /// let limits = RateLimitLayer::new([
 ///     Limit::new("search", TokenBucket::per_second(10)).by(key::peer_ip()).elastic(50, in_flight.clone()),
@@ -46,19 +49,19 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// There is capacity to spare while fewer than `requests` are in flight; with 0, never.
+    /// Creates a signal of spare capacity while fewer than `requests` are in flight. With 0, there is never any.
     pub fn below(requests: usize) -> Self {
         Self { count: Arc::default(), below: requests }
     }
 
-    /// How many there are.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Counts one more, until what this returns is dropped: for what no layer sees.
-    #[must_use = "it counts until it is dropped"]
+    /// Counts one more request until the guard is dropped, for work that no layer sees.
+    #[must_use = "the request counts until the guard is dropped"]
     pub fn enter(&self) -> InFlightGuard {
         self.count.fetch_add(1, Ordering::Relaxed);
         InFlightGuard(self.count.clone())
@@ -77,7 +80,7 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// What an [`InFlight`] counts until it is dropped.
+/// Counts a request as in flight until dropped. Returned by [`InFlight::enter`].
 #[derive(Debug)]
 pub struct InFlightGuard(Arc<AtomicUsize>);
 

@@ -17,7 +17,7 @@ use crate::decision::{Decision, Outcome};
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
-use crate::limit::{Limit, OnMissingKey, Searching};
+use crate::limit::{Limit, OnMissingKey, PendingMatches};
 use crate::limit_spec;
 use crate::list::ListAction;
 use crate::request::{OwnHead, RequestHead};
@@ -105,7 +105,7 @@ pub(super) fn applies<'a>(
         return Ok(Applies::Not);
     }
     let limits = shared.client.limits();
-    let spec = limit_spec::find(spec.index().into(), other_sizes).unwrap_or_else(|| limits.present(spec));
+    let spec = limit_spec::find(spec.index().into(), other_sizes).unwrap_or_else(|| limits.current(spec));
     let hasher = shared.client.hasher();
     let of_all = || Hashed::Now(KeyBuf::default().hash(hasher));
     let hashed = limit.extractor().map_or_else(of_all, |extractor| extractor.hashed(head, hasher));
@@ -135,11 +135,11 @@ pub(super) fn found<'a>(
     head: &RequestHead<'_>,
 ) -> Result<Option<Charge<'a>>, Failure> {
     let limits = shared.client.limits();
-    let (limit, spec) = limits.at(limit);
+    let (limit, spec) = limits.get(limit);
     if limit.condition().is_some_and(|condition| !condition.may_hold(head)) {
         return Ok(None);
     }
-    let spec = limit_spec::find(spec.index().into(), other_sizes).unwrap_or_else(|| limits.present(spec));
+    let spec = limit_spec::find(spec.index().into(), other_sizes).unwrap_or_else(|| limits.current(spec));
     let hasher = shared.client.hasher();
     let key = match key {
         Ok(key) => key.hash(hasher),
@@ -231,7 +231,7 @@ pub(super) struct KeyToCome {
 /// Limits that are looked for together, of which it has yet to be found out what a request meets.
 pub(super) struct Searched {
     pub(super) index: usize,
-    pub(super) rest: Searching,
+    pub(super) rest: PendingMatches,
     pub(super) head: OwnHead,
 }
 
@@ -264,9 +264,9 @@ async fn complete(
         known.push((spec, so_far.hash(shared.client.hasher()), cost));
     }
     for Searched { index, rest, head } in searching {
-        let together = &shared.client.limits().together()[index];
+        let together = &shared.client.limits().indexed()[index];
         for (place, key) in rest.await {
-            let Some(limit) = together.at(place) else { continue };
+            let Some(limit) = together.get(place) else { continue };
             let key = key.as_ref().map_err(|missing| *missing);
             if let Some(charge) = found(&shared, &other_sizes, limit, key, &head.head())? {
                 known.push((charge.spec.clone(), charge.key, charge.cost));

@@ -18,12 +18,13 @@ use super::shared::{Shared, Variant};
 use super::wording::{Body, Wording};
 use crate::cost::{Cost, CostTable};
 use crate::error::{ConfigError, or_panic};
-use crate::limit::{Following, Limit, LiveLimits};
+use crate::limit::{Derived, Limit, LiveLimits};
 use crate::list::ListAction;
 use crate::observe::{Event, Observer};
+use crate::on_store_error::OnStoreError;
 use crate::overrides::Overrides;
 use crate::request::RequestHead;
-use crate::resilience::{CircuitBreaker, OnStoreError, StoreClient};
+use crate::resilience::{CircuitBreaker, StoreClient};
 use crate::store::Store;
 use crate::when::Condition;
 
@@ -117,10 +118,10 @@ impl RateLimitLayer {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn with_live_limits(rules: &LiveLimits) -> Self {
-        Self::over(StoreClient::following(&rules.set()), Some(Following::new(rules.clone())))
+        Self::over(StoreClient::following(&rules.snapshot()), Some(Derived::new(rules.clone())))
     }
 
-    fn over(client: StoreClient, following: Option<Following<Shared>>) -> Self {
+    fn over(client: StoreClient, following: Option<Derived<Shared>>) -> Self {
         let shared = Shared {
             headers: Headers::new([HeaderStyle::IETF], client.limits().as_slice()),
             client: Arc::new(client),
@@ -459,15 +460,15 @@ impl RateLimitLayer {
     /// When no limit has that name, or it is not [overridable](Limit::overridable).
     pub fn overrides(&self, limit: &str) -> Result<Overrides, ConfigError> {
         let shared = self.shared.clone();
-        Overrides::of(move || shared.present().client.clone(), limit)
+        Overrides::new(move || shared.present().client.clone(), limit)
     }
 
     fn costing(&self, cost: Cost) -> Result<Self, ConfigError> {
         cost.validate()?;
         if let Some(largest) = cost.largest() {
             match &self.shared.following {
-                Some(following) => following.rules().hold(largest)?,
-                None => self.shared.client.limits().can_hold(largest)?,
+                Some(following) => following.live_limits().require_cost(largest)?,
+                None => self.shared.client.limits().check_cost(largest)?,
             }
         }
         let mut layer = self.clone();
@@ -478,7 +479,7 @@ impl RateLimitLayer {
     /// What is shared, to change it: a copy, once there are other users of it.
     fn shared(&mut self) -> &mut Shared {
         let shared = Arc::make_mut(&mut self.shared);
-        shared.following.iter_mut().for_each(Following::reset);
+        shared.following.iter_mut().for_each(Derived::reset);
         shared
     }
 

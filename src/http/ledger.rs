@@ -123,7 +123,7 @@ impl Ledger {
         let (by, bills) = self.bills(limits, &|limit, paid| if has_own_cost(limit) { paid } else { cost });
         // If that is denied, the whole is asked for, and that is what counts.
         let without_strikes =
-            limits.have_penalties().then(|| bills.iter().map(Bill::without_strikes).collect::<Vec<_>>());
+            limits.has_penalties().then(|| bills.iter().map(Bill::without_strikes).collect::<Vec<_>>());
         let more = Bill::charges(without_strikes.as_deref().unwrap_or(&bills), Bill::more);
         let mut denied = None;
         let asked = self.ask(client, by, &bills, &more, &mut denied);
@@ -184,7 +184,7 @@ impl Ledger {
     pub(super) fn bills(&self, limits: &Limits, due: &Due<'_>) -> (DecidedBy, Vec<Bill>) {
         let pages = self.pages();
         let Some(first) = pages.decisions.first() else { return (DecidedBy::Store, Vec::new()) };
-        let present = |limit| limits.spec(limit).map(|spec| limits.present(spec));
+        let present = |limit| limits.spec(limit).map(|spec| limits.current(spec));
         let other_size = |limit| other_sizes(first).find(|spec| usize::from(spec.index()) == limit);
         let spec = |limit| other_size(limit).or_else(|| present(limit));
         let bill = |subject: &Outcome| Some(Bill::new(spec(subject.limit())?, subject.key, &pages.decisions, due));

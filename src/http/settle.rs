@@ -114,7 +114,7 @@ impl Ledger {
     /// otherwise.
     pub(super) fn close(self: &Arc<Self>, head: &ResponseHead<'_>) {
         let limits = self.shared.client.limits();
-        if !limits.look_at_responses() {
+        if !limits.settles_by_response() {
             return;
         }
         let (_, bills) = self.bills(limits, &|_, paid| paid);

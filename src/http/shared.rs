@@ -15,7 +15,7 @@ use super::wording::Wording;
 use crate::cost::Cost;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
-use crate::limit::{Following, Set};
+use crate::limit::{Derived, LimitsSnapshot};
 use crate::resilience::StoreClient;
 
 /// All that a limiter's services share.
@@ -31,9 +31,9 @@ pub(super) struct Shared {
     pub(super) identity: Arc<Identity>,
     pub(super) variant: Variant,
     /// Its rules, if they can be replaced: what requests go by is made of both.
-    pub(super) following: Option<Following<Shared>>,
+    pub(super) following: Option<Derived<Shared>>,
     /// What was made so: of which rules.
-    pub(super) set: Option<Arc<Set>>,
+    pub(super) set: Option<Arc<LimitsSnapshot>>,
 }
 
 /// What makes a limiter the same one on a router and on its routes.
@@ -80,7 +80,7 @@ impl Shared {
     pub(super) fn present(self: &Arc<Self>) -> Cow<'_, Arc<Self>> {
         match &self.following {
             None => Cow::Borrowed(self),
-            Some(following) => Cow::Owned(following.present(self, Self::by)),
+            Some(following) => Cow::Owned(following.get(self, Self::by)),
         }
     }
 
@@ -98,7 +98,7 @@ impl Shared {
         }
     }
 
-    fn by(&self, set: &Arc<Set>) -> Self {
+    fn by(&self, set: &Arc<LimitsSnapshot>) -> Self {
         let client = self.client.with_limits(set);
         let mut shared = Self { client: Arc::new(client), following: None, set: Some(set.clone()), ..self.clone() };
         shared.headers.set_limits(shared.client.limits().as_slice());
@@ -146,7 +146,7 @@ impl Shared {
     /// what it was charged.
     #[inline]
     pub(super) fn keeps_a_ledger(&self) -> bool {
-        self.permits || self.has_variants() || self.client.limits().look_at_responses()
+        self.permits || self.has_variants() || self.client.limits().settles_by_response()
     }
 
     /// Whether a request may meet this limiter more than once, at different costs.

@@ -82,7 +82,7 @@ impl<'a> Visit<'a> {
     #[inline]
     fn charge(&self, head: &RequestHead<'_>) -> Asking {
         let shared = &*self.shared;
-        let Some((limit, spec)) = shared.client.limits().only() else { return self.charge_several(head) };
+        let Some((limit, spec)) = shared.client.limits().single() else { return self.charge_several(head) };
         match applies(shared, &[], limit, spec, head) {
             Ok(Applies::Now(charge)) => self.charged(shared.client.acquire(&[charge]), &[], head),
             Ok(Applies::Later(key)) => ask_later(shared, vec![], vec![*key], vec![], Box::default()),
@@ -99,7 +99,7 @@ impl<'a> Visit<'a> {
         let mut charges: SmallVec<[Charge<'_>; 8]> = SmallVec::new();
         let mut later: Vec<KeyToCome> = Vec::new();
         let mut searching: Vec<Searched> = Vec::new();
-        for (limit, spec) in limits.alone() {
+        for (limit, spec) in limits.unindexed() {
             match applies(shared, &other_sizes, limit, spec, head) {
                 Ok(Applies::Now(charge)) => charges.push(charge),
                 Ok(Applies::Later(key)) => later.push(*key),
@@ -107,10 +107,10 @@ impl<'a> Visit<'a> {
                 Err(failure) => return Asking::Now(Err(failure)),
             }
         }
-        for (index, together) in limits.together().iter().enumerate() {
+        for (index, together) in limits.indexed().iter().enumerate() {
             let mut failure = None;
-            let rest = together.search.search(head, &mut |place, key| {
-                let found = together.at(place).map(|limit| found(shared, &other_sizes, limit, key, head));
+            let rest = together.index.find(head, &mut |place, key| {
+                let found = together.get(place).map(|limit| found(shared, &other_sizes, limit, key, head));
                 match found {
                     Some(Ok(charge)) => charges.extend(charge),
                     Some(Err(why)) => failure = failure.take().or(Some(why)),
@@ -130,7 +130,7 @@ impl<'a> Visit<'a> {
         if charges.is_empty() {
             return Asking::Now(Ok(None));
         }
-        if limits.are_mixed() {
+        if limits.may_match_out_of_order() {
             charges.sort_unstable_by_key(|charge| charge.spec.index());
         }
         let answer = shared.client.acquire(&charges);
@@ -168,7 +168,7 @@ impl<'a> Visit<'a> {
 
     fn listed(&self, head: &RequestHead<'_>) -> Option<Listed> {
         let Shared { lists, client, .. } = &**self.shared;
-        lists.find(head, |refusal| client.report_event(&Event::ListMatched { refusal }))
+        lists.find(head, |refusal| client.report_event(&Event::ListMatched { action: refusal }))
     }
 
     /// What becomes of the request.

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::Limit;
-use super::search::Together;
+use super::builder::Limit;
+use super::index::IndexedLimits;
 use crate::cost::Cost;
 use crate::decision::Outcome;
 use crate::error::{ConfigError, ConfigErrorKind};
@@ -14,91 +14,90 @@ use crate::request::RequestHead;
 use crate::signal::Signal;
 use crate::store::LimitSpec;
 
-/// Limits that are decided together, each with its spec for one store.
+/// Limits that are decided together, each with its spec for one store. Limits are numbered in order.
 #[derive(Clone)]
 pub(crate) struct Limits {
     limits: Box<[Limit]>,
-    /// Of each limit, with all the overage that it can have.
-    spec: Box<[Arc<LimitSpec>]>,
-    /// Of each elastic limit, without. Empty, if none is.
-    tight: Box<[Option<Arc<LimitSpec>>]>,
-    /// Those that are asked whether they apply,
-    alone: Box<[u16]>,
-    /// and those that are looked for together.
-    together: Box<[Together]>,
-    /// Those that have another size for some requests.
-    other_sizes: Box<[u16]>,
-    look_at_responses: bool,
+    /// The spec of each limit, including its overage.
+    specs: Box<[Arc<LimitSpec>]>,
+    /// The spec of each elastic limit, without its overage. Empty if no limit is elastic.
+    specs_without_overage: Box<[Option<Arc<LimitSpec>>]>,
+    /// The limits that are checked one by one.
+    unindexed: Box<[u16]>,
+    /// The limits that are found together.
+    indexed: Box<[IndexedLimits]>,
+    /// The limits that have another size for some requests.
+    resizable: Box<[u16]>,
+    settles_by_response: bool,
     hasher: KeyHasher,
 }
 
-/// The most limits of one request,
-const MOST: usize = 64;
-/// and of a limiter.
-const MOST_IN_ALL: usize = Outcome::LIMITS;
+/// The maximum number of limits that apply to one request.
+const MAX_PER_REQUEST: usize = 64;
+/// The maximum number of limits of a limiter.
+const MAX_LIMITS: usize = Outcome::LIMITS;
 
-/// Refuses limits that need a request.
-pub(crate) fn are_plain(limits: &[Limit]) -> Result<(), ConfigError> {
-    let wanting = limits.iter().find_map(|limit| Some((limit.name(), limit.needs_of_a_request()?)));
-    wanting.map_or(Ok(()), |(limit, what)| Err(ConfigErrorKind::NeedsRequest { limit: limit.to_owned(), what }.into()))
+/// Returns an error if a limit needs a request.
+pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError> {
+    let needing = limits.iter().find_map(|limit| Some((limit.name(), limit.needs_from_request()?)));
+    needing.map_or(Ok(()), |(limit, what)| Err(ConfigErrorKind::NeedsRequest { limit: limit.to_owned(), what }.into()))
 }
 
 impl Limits {
-    /// Checks that the limits fit together. There may be none.
+    /// Checks that the limits can be decided together. There may be none.
     pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
-        if limits.len() > MOST_IN_ALL {
-            return Err(ConfigErrorKind::TooManyLimits { limits: limits.len(), most: MOST_IN_ALL }.into());
+        if limits.len() > MAX_LIMITS {
+            return Err(ConfigErrorKind::TooManyLimits { limits: limits.len(), most: MAX_LIMITS }.into());
         }
         let mut names = HashSet::new();
-        let (mut alone, mut together) = (Vec::new(), Vec::<Together>::new());
-        for (index, limit) in limits.iter().enumerate() {
-            let index = index as u16;
+        let (mut unindexed, mut indexed) = (Vec::new(), Vec::<IndexedLimits>::new());
+        for (number, limit) in (0..).zip(&limits) {
             if !names.insert(&*limit.name) {
                 return Err(ConfigErrorKind::NameTwice { name: limit.name.to_string() }.into());
             }
             if limit.is_quota && limit.penalty.is_some() {
                 return Err(ConfigErrorKind::QuotaPenalty { limit: limit.name.to_string() }.into());
             }
-            limit.cost.as_ref().and_then(Cost::largest).map_or(Ok(()), |cost| limit.can_hold(cost))?;
-            let Some(place) = &limit.place else {
-                alone.push(index);
+            limit.cost.as_ref().and_then(Cost::largest).map_or(Ok(()), |cost| limit.check_cost(cost))?;
+            let Some(place) = &limit.position else {
+                unindexed.push(number);
                 continue;
             };
-            match together.iter_mut().find(|some| Arc::ptr_eq(&some.search, &place.search)) {
-                Some(some) => some.put(place.index, index),
+            match indexed.iter_mut().find(|indexed| Arc::ptr_eq(&indexed.index, &place.index)) {
+                Some(indexed) => indexed.insert(place.position, number),
                 None => {
-                    let mut some = Together::new(place.search.clone());
-                    some.put(place.index, index);
-                    together.push(some);
+                    let mut limits = IndexedLimits::new(place.index.clone());
+                    limits.insert(place.position, number);
+                    indexed.push(limits);
                 }
             }
         }
-        let at = |some: &Together, place| Some(limits[some.at(place)?].missing_key());
-        let most = together.iter().map(|some| some.search.most(&|place| at(some, place))).sum::<usize>() + alone.len();
-        if most > MOST {
-            return Err(ConfigErrorKind::TooManyLimits { limits: most, most: MOST }.into());
+        let policy = |indexed: &IndexedLimits, position| Some(limits[indexed.get(position)?].missing_key());
+        let matches = indexed.iter().map(|indexed| indexed.index.max_matches(&|position| policy(indexed, position)));
+        let most = matches.sum::<usize>() + unindexed.len();
+        if most > MAX_PER_REQUEST {
+            return Err(ConfigErrorKind::TooManyLimits { limits: most, most: MAX_PER_REQUEST }.into());
         }
-        let others = limits.iter().enumerate().filter(|(_, limit)| limit.has_other_sizes());
-        let other_sizes = others.map(|(index, _)| index as u16);
+        let resizable = (0..).zip(&limits).filter(|(_, limit)| limit.has_other_sizes()).map(|(number, _)| number);
         let mut limits = Self {
-            alone: alone.into(),
-            together: together.into(),
-            other_sizes: other_sizes.collect(),
-            look_at_responses: limits.iter().any(|limit| limit.actual_cost.is_some()),
+            unindexed: unindexed.into(),
+            indexed: indexed.into(),
+            resizable: resizable.collect(),
+            settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
             limits: limits.into(),
-            spec: Box::default(),
-            tight: Box::default(),
+            specs: Box::default(),
+            specs_without_overage: Box::default(),
             hasher: *hasher,
         };
         limits.set_hasher(hasher);
         Ok(limits)
     }
 
-    /// Fits the spec to a store that hashes by `hasher`.
+    /// Derives the specs for a store that hashes with `hasher`.
     pub(crate) fn set_hasher(&mut self, hasher: &KeyHasher) {
         self.hasher = *hasher;
         let limits = || self.limits.iter().enumerate();
-        let tight = |(index, limit): (usize, &Limit)| {
+        let without_overage = |(index, limit): (usize, &Limit)| {
             let spec = LimitSpec::new(limit.name.clone(), index as u16, limit.algorithm, hasher);
             let spec = if limit.is_overridable { spec.overridable() } else { spec };
             match limit.penalty {
@@ -108,120 +107,120 @@ impl Limits {
                 None => spec,
             }
         };
-        let soft = |(index, limit): (usize, &Limit)| {
-            let spec = tight((index, limit));
+        let with_overage = |(index, limit): (usize, &Limit)| {
+            let spec = without_overage((index, limit));
             Arc::new(limit.overage.iter().fold(spec, |spec, overage| spec.soft(overage.percent)))
         };
         let is_elastic = |limit: &Limit| limit.overage.as_ref().is_some_and(|overage| overage.signal.is_some());
-        let if_elastic = |each: (usize, &Limit)| is_elastic(each.1).then(|| Arc::new(tight(each)));
-        self.spec = limits().map(soft).collect();
-        self.tight = limits().map(if_elastic).collect();
-        if self.tight.iter().all(Option::is_none) {
-            self.tight = Box::default();
+        let if_elastic = |each: (usize, &Limit)| is_elastic(each.1).then(|| Arc::new(without_overage(each)));
+        self.specs = limits().map(with_overage).collect();
+        self.specs_without_overage = limits().map(if_elastic).collect();
+        if self.specs_without_overage.iter().all(Option::is_none) {
+            self.specs_without_overage = Box::default();
         }
     }
 
-    /// Enforces none of them.
+    /// Puts all limits in shadow mode.
     pub(crate) fn shadow(&mut self) {
         self.limits.iter_mut().for_each(|limit| limit.is_shadow = true);
         self.set_hasher(&self.hasher.clone());
     }
 
-    /// What applies at present of a limit's `spec`: with its overage or without.
+    /// Returns the spec that applies now: with the limit's overage, if it is available, or without.
     #[inline]
-    pub(crate) fn present<'a>(&'a self, spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
-        if self.tight.is_empty() { spec } else { self.elastic(spec) }
+    pub(crate) fn current<'a>(&'a self, spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
+        if self.specs_without_overage.is_empty() { spec } else { self.elastic(spec) }
     }
 
     fn elastic<'a>(&'a self, spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
         let index = usize::from(spec.index());
-        let Some(tight) = self.tight.get(index).and_then(Option::as_ref) else { return spec };
+        let Some(without_overage) = self.specs_without_overage.get(index).and_then(Option::as_ref) else { return spec };
         let signal = self.limits[index].overage.as_ref().and_then(|overage| overage.signal.as_deref());
-        if signal.is_none_or(Signal::has_spare) { spec } else { tight }
+        if signal.is_none_or(Signal::has_spare) { spec } else { without_overage }
     }
 
-    /// The spec of all limits that have another size for a request.
+    /// Returns the specs of the limits that have another size for a request.
     pub(crate) fn other_sizes(&self, head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
-        if self.other_sizes.is_empty() {
+        if self.resizable.is_empty() {
             return Box::default();
         }
-        let other = |index: &u16| {
-            let (limit, spec) = self.at((*index).into());
-            let sized = self.present(spec).sized(limit.size_for(head)?, &self.hasher);
+        let resized = |index: &u16| {
+            let (limit, spec) = self.get((*index).into());
+            let sized = self.current(spec).sized(limit.size_for(head)?, &self.hasher);
             Some(Arc::new(if limit.is_overridable { sized.overridable() } else { sized }))
         };
-        self.other_sizes.iter().filter_map(other).collect()
+        self.resizable.iter().filter_map(resized).collect()
     }
 
-    /// Whether there is something to tell of decisions that are no denials.
+    /// Returns whether allowed requests can cause events.
     pub(crate) fn has_thresholds(&self) -> bool {
         self.limits.iter().any(|limit| limit.is_shadow || limit.overage.is_some() || limit.penalty.is_some())
     }
 
-    /// Whether a denial may have consequences.
-    pub(crate) fn have_penalties(&self) -> bool {
-        self.spec.iter().any(|spec| spec.penalty().is_some())
+    /// Returns whether a denial can count as a strike.
+    pub(crate) fn has_penalties(&self) -> bool {
+        self.specs.iter().any(|spec| spec.penalty().is_some())
     }
 
-    /// Refuses a cost that could never pass.
-    pub(crate) fn can_hold(&self, cost: u64) -> Result<(), ConfigError> {
-        self.limits.iter().filter(|limit| limit.cost.is_none()).try_for_each(|limit| limit.can_hold(cost))
+    /// Returns an error if a limit without a cost of its own can never allow `cost`.
+    pub(crate) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
+        self.limits.iter().filter(|limit| limit.cost.is_none()).try_for_each(|limit| limit.check_cost(cost))
     }
 
-    /// Whether a response can change what a request has cost.
+    /// Returns whether responses can change what requests cost.
     #[inline]
-    pub(crate) fn look_at_responses(&self) -> bool {
-        self.look_at_responses
+    pub(crate) fn settles_by_response(&self) -> bool {
+        self.settles_by_response
     }
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&Limit, &Arc<LimitSpec>)> {
-        self.limits.iter().zip(&self.spec)
+        self.limits.iter().zip(&self.specs)
     }
 
-    /// The only one, if it has one size for all requests.
+    /// Returns the limit if there is only one, with one size for all requests and in no index.
     #[inline]
-    pub(crate) fn only(&self) -> Option<(&Limit, &Arc<LimitSpec>)> {
-        match (&*self.limits, &*self.spec, &*self.together, &*self.other_sizes) {
+    pub(crate) fn single(&self) -> Option<(&Limit, &Arc<LimitSpec>)> {
+        match (&*self.limits, &*self.specs, &*self.indexed, &*self.resizable) {
             ([limit], [spec], [], []) => Some((limit, spec)),
             _ => None,
         }
     }
 
-    /// Those that are asked whether they apply.
+    /// Returns the limits that are checked one by one.
     #[inline]
-    pub(crate) fn alone(&self) -> impl Iterator<Item = (&Limit, &Arc<LimitSpec>)> {
-        self.alone.iter().map(|index| self.at((*index).into()))
+    pub(crate) fn unindexed(&self) -> impl Iterator<Item = (&Limit, &Arc<LimitSpec>)> {
+        self.unindexed.iter().map(|index| self.get((*index).into()))
     }
 
-    /// Those that are looked for together, by what finds them.
+    /// Returns the limits that are found by indexes.
     #[inline]
-    pub(crate) fn together(&self) -> &[Together] {
-        &self.together
+    pub(crate) fn indexed(&self) -> &[IndexedLimits] {
+        &self.indexed
     }
 
-    /// Whether those that apply may be found in another order than theirs.
-    pub(crate) fn are_mixed(&self) -> bool {
-        self.together.len() + usize::from(!self.alone.is_empty()) > 1
+    /// Returns whether the limits that apply may be found out of order.
+    pub(crate) fn may_match_out_of_order(&self) -> bool {
+        self.indexed.len() + usize::from(!self.unindexed.is_empty()) > 1
     }
 
     #[inline]
-    pub(crate) fn at(&self, index: usize) -> (&Limit, &Arc<LimitSpec>) {
-        (&self.limits[index], &self.spec[index])
+    pub(crate) fn get(&self, index: usize) -> (&Limit, &Arc<LimitSpec>) {
+        (&self.limits[index], &self.specs[index])
     }
 
     pub(crate) fn spec(&self, index: usize) -> Option<&Arc<LimitSpec>> {
-        self.spec.get(index)
+        self.specs.get(index)
     }
 
-    /// Those of a store's `identity`, wherever they are.
-    pub(crate) fn known_as(&self, identity: u64) -> Option<&Arc<LimitSpec>> {
-        self.spec.iter().find(|spec| spec.identity() == identity)
+    /// Returns the spec with this identity in stores.
+    pub(crate) fn find_by_identity(&self, identity: u64) -> Option<&Arc<LimitSpec>> {
+        self.specs.iter().find(|spec| spec.identity() == identity)
     }
 
-    /// What a store needs to know of each.
+    /// Returns the specs of all limits.
     #[inline]
     pub(crate) fn all_specs(&self) -> &[Arc<LimitSpec>] {
-        &self.spec
+        &self.specs
     }
 
     pub(crate) fn as_slice(&self) -> &[Limit] {

@@ -7,43 +7,42 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-use super::{Limit, Limits, are_plain};
+use super::builder::Limit;
+use super::limits::{Limits, check_needs_no_request};
 use crate::error::{ConfigError, or_panic};
 use crate::hash::KeyHasher;
 use crate::observe::{Event, Observer};
 
-/// Limits that can be replaced while requests go by them: by hand, by a file that is watched
-/// (`Rules::watch`), or by what a fleet keeps in Redis (`RedisStore::follow_rules`). Its clones are the same.
+/// Limits that can be replaced at runtime: by hand, by a file that is watched (`Rules::watch`), or by rules that a fleet
+/// keeps in Redis (`RedisStore::follow_rules`). Clones share the limits.
 ///
 /// ```
 /// use axum::Router;
 /// use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, key};
 ///
 /// let hourly = |requests| [Limit::new("hourly", FixedWindow::per_hour(requests)).by(key::peer_ip())];
-/// let rules = LiveLimits::new(hourly(100));
-/// let app: Router = Router::new().layer(RateLimitLayer::with_live_limits(&rules));
+/// let limits = LiveLimits::new(hourly(100));
+/// let app: Router = Router::new().layer(RateLimitLayer::with_live_limits(&limits));
 ///
-/// // Later, from an admin's request, say: who has used 80 of 100 has 120 left.
-/// rules.replace(hourly(200))?;
+/// // Later, for example in an admin's request: keys that have used 80 of 100 have 120 left.
+/// limits.replace(hourly(200))?;
 /// # let _ = app;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 ///
-/// # What a switch does
+/// # Replacement
 ///
-/// - A request goes by the limits that there were when it came, to its end: by their keys, costs and headers,
-///   on a route with a cost of its own too, and with whatever its [`Permit`](crate::Permit) does later. A
-///   request that comes once [`replace`](Self::replace) has returned goes by the new ones. None is refused or delayed
-///   for it: `replace` prepares the new limits for every layer in use (and for each of its
-///   [costs](crate::RateLimitLayer::cost)) before they take effect.
-/// - **What was used counts on** under each limit that has the same name, algorithm and period as before (and of a
-///   token bucket, that fills in the same way; of a sliding window, that has as many buckets),
-///   whatever else of it is new. A limit that is gone does not apply any more; what keys have used of it is
-///   forgotten when it would be anyway. If it comes back before that, it counts.
-/// - The layer's own settings stay, with all that it knows: its store, circuit breaker, local decisions,
-///   remembered denials.
+/// - A request follows the limits that were in force when it arrived, to its end: their keys, costs and headers, also on a
+///   route with a cost of its own and in whatever its [`Permit`](crate::Permit) does later. Requests that arrive after
+///   [`replace`](Self::replace) has returned follow the new limits. No request is rejected or delayed by a replacement:
+///   `replace` prepares the new limits for every layer in use, and for each of its
+///   [costs](crate::RateLimitLayer::cost), before they take effect.
+/// - **Usage carries over** to limits with the same name, algorithm and period (and refill mode of a token bucket, or
+///   number of buckets of a sliding window), whatever else has changed. A limit that is gone no longer applies; its
+///   state expires as usual, and counts again if the limit returns before that.
+/// - The layer's own settings and state stay: store, circuit breaker, local decisions, and remembered denials.
 ///
-/// The limits may be none at all: then everything goes on, uncounted.
+/// There may be no limits at all: then all requests are allowed, uncounted.
 #[derive(Clone)]
 #[must_use]
 pub struct LiveLimits {
@@ -51,198 +50,196 @@ pub struct LiveLimits {
 }
 
 struct Inner {
-    /// How often they were replaced.
+    /// The number of replacements so far.
     version: AtomicU64,
-    /// Held while limits are replaced, and while what they are checked against changes. Requests never wait for it.
+    /// Held during a replacement, and while the constraints on limits change. Requests never wait for it.
     replacing: Mutex<()>,
     state: Mutex<State>,
 }
 
 struct State {
-    set: Arc<Set>,
-    /// What some layer's requests cost.
+    snapshot: Arc<LimitsSnapshot>,
+    /// The largest constant cost of a layer's requests, which all limits must be able to allow.
     largest_cost: u64,
-    /// A limiter without requests goes by them.
-    are_plain: bool,
+    /// Whether a limiter uses the limits, which must therefore need no request.
+    need_no_request: bool,
     observer: Observer,
-    /// What keeps them at a document. Nothing, once nobody goes by them any more.
-    tasks: Vec<AbortHandle>,
-    /// Prepare the snapshots of those in use for other limits.
-    followers: Vec<Arc<Prepare>>,
+    /// Tasks that watch documents. Aborted when the limits are dropped.
+    watchers: Vec<AbortHandle>,
+    /// Derive the configurations of the layers and limiters in use.
+    preparers: Vec<Arc<Prepare>>,
 }
 
-/// Prepares a follower for other limits. Returns how to put that in use, or `None` when the follower is gone.
-pub(super) type Prepare = dyn Fn(&Arc<Set>) -> Option<PutInUse> + Send + Sync;
+/// Prepares a layer or limiter for other limits. Returns `None` if the layer or limiter was dropped.
+pub(super) type Prepare = dyn Fn(&Arc<LimitsSnapshot>) -> Option<Activate> + Send + Sync;
 
-/// Puts in use what was prepared, and returns what was in use before.
-pub(super) type PutInUse = Box<dyn FnOnce() -> Option<Retired>>;
+/// Activates what was prepared, and returns what was active before.
+pub(super) type Activate = Box<dyn FnOnce() -> Option<Retired>>;
 
-/// What is no longer in use, except by requests in flight.
+/// A configuration that only requests in flight still use.
 pub(super) type Retired = Arc<dyn Any + Send + Sync>;
 
-/// Limits that were found to fit together.
-pub(crate) struct Set {
+/// A version of live limits.
+pub(crate) struct LimitsSnapshot {
     version: u64,
-    /// With spec for no store in particular.
+    /// With specs for no store in particular.
     limits: Limits,
 }
 
 impl LiveLimits {
-    /// These limits, until they are replaced.
+    /// Creates live limits with these limits at first.
     ///
     /// # Panics
     ///
-    /// When more than 64 may apply to one request, two have one name, or one has a constant cost over its
-    /// capacity. [`try_new`](Self::try_new) returns an error instead.
+    /// Panics if more than 64 may apply to one request, if two have the same name, or if one can never allow its constant
+    /// cost. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
         or_panic(Self::try_new(limits))
     }
 
-    /// Like [`new`](Self::new), for limits that are not known to be right.
+    /// Fallible version of [`new`](Self::new).
     ///
     /// # Errors
     ///
-    /// When more than 64 may apply to one request, two have one name, or one has a constant cost over its
-    /// capacity.
+    /// Returns an error if more than 64 may apply to one request, if two have the same name, or if one can never allow its
+    /// constant cost.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let state = State {
-            set: Arc::new(Set { version: 0, limits: some(limits)? }),
+            snapshot: Arc::new(LimitsSnapshot { version: 0, limits: without_store(limits)? }),
             largest_cost: 0,
-            are_plain: false,
+            need_no_request: false,
             observer: Observer::default(),
-            tasks: Vec::new(),
-            followers: Vec::new(),
+            watchers: Vec::new(),
+            preparers: Vec::new(),
         };
         let inner = Inner { version: AtomicU64::new(0), replacing: Mutex::default(), state: Mutex::new(state) };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Other limits, at once, for all who go by these.
+    /// Replaces the limits for all layers and limiters that use them.
     ///
-    /// It takes some µs per limit for each layer in use. From async code, call it in
-    /// [`spawn_blocking`](tokio::task::spawn_blocking) when there are thousands of limits;
-    /// `Rules::watch` and `RedisStore::follow_rules` do so.
+    /// Takes some µs per limit and layer in use. From async code, call it in
+    /// [`spawn_blocking`](tokio::task::spawn_blocking) if there are thousands of limits; `Rules::watch` and
+    /// `RedisStore::follow_rules` do so.
     ///
     /// # Errors
     ///
-    /// As for [`try_new`](Self::try_new); when one of them could never allow a constant cost that a layer by
-    /// these rules was made with ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), be that in use or not;
-    /// and when one needs a request, and a [`Limiter`](crate::Limiter) goes by them. Then the old ones stay.
+    /// Returns an error in the cases of [`try_new`](Self::try_new), if a limit can never allow a constant cost of a layer
+    /// ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), and if a limit needs a request while a
+    /// [`Limiter`](crate::Limiter) uses the limits. The previous limits then stay in force.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
         self.replace_retaining(limits).map(drop)
     }
 
-    /// Like [`replace`](Self::replace), and returns what was in use before. Requests in flight may still use it: kept
-    /// until they end, it can be dropped where that holds up nobody.
+    /// Replaces the limits and returns what was in use before, so that it can be dropped where that delays no request.
     pub(super) fn replace_retaining(
         &self,
         limits: impl IntoIterator<Item = Limit>,
     ) -> Result<Vec<Retired>, ConfigError> {
-        let limits = some(limits)?;
+        let limits = without_store(limits)?;
         let count = limits.as_slice().len();
         let (retired, observer) = {
-            let _replacing = self.replacing();
-            let (version, followers) = {
+            let _replacing = self.lock_replacing();
+            let (version, preparers) = {
                 let state = self.state();
-                limits.can_hold(state.largest_cost)?;
-                if state.are_plain {
-                    are_plain(limits.as_slice())?;
+                limits.check_cost(state.largest_cost)?;
+                if state.need_no_request {
+                    check_needs_no_request(limits.as_slice())?;
                 }
-                (state.set.version + 1, state.followers.clone())
+                (state.snapshot.version + 1, state.preparers.clone())
             };
-            let set = Arc::new(Set { version, limits });
-            let prepared: Vec<_> = followers.iter().map(|prepare| prepare(&set)).collect();
-            let (old, observer) = {
+            let snapshot = Arc::new(LimitsSnapshot { version, limits });
+            let prepared: Vec<_> = preparers.iter().map(|prepare| prepare(&snapshot)).collect();
+            let (previous, observer) = {
                 let mut state = self.state();
-                let old = std::mem::replace(&mut state.set, set);
+                let previous = std::mem::replace(&mut state.snapshot, snapshot);
                 self.inner.version.store(version, Ordering::Release);
-                let gone = followers.iter().zip(&prepared).filter(|(_, prepared)| prepared.is_none());
-                let gone: Vec<_> = gone.map(|(follower, _)| follower).collect();
-                state.followers.retain(|follower| !gone.iter().any(|gone| Arc::ptr_eq(gone, follower)));
-                (old, state.observer.clone())
+                let dropped = preparers.iter().zip(&prepared).filter(|(_, prepared)| prepared.is_none());
+                let dropped: Vec<_> = dropped.map(|(preparer, _)| preparer).collect();
+                state.preparers.retain(|preparer| !dropped.iter().any(|dropped| Arc::ptr_eq(dropped, preparer)));
+                (previous, state.observer.clone())
             };
-            let mut retired: Vec<Retired> =
-                prepared.into_iter().flatten().filter_map(|put_in_use| put_in_use()).collect();
-            // Snapshots refer to it, so it goes last.
-            retired.push(old);
+            let mut retired: Vec<Retired> = prepared.into_iter().flatten().filter_map(|activate| activate()).collect();
+            // Dropped last, because the others refer to it.
+            retired.push(previous);
             (retired, observer)
         };
         #[cfg(feature = "tracing")]
         tracing::info!(limits = count, "rate limits were replaced");
-        observer.tell(&Event::RulesReplaced { limits: count });
+        observer.notify(&Event::RulesReplaced { limits: count });
         Ok(retired)
     }
 
-    /// Tells a closure when they are replaced ([`Event::RulesReplaced`]) and when a document that they follow
-    /// is refused ([`Event::RulesRejected`]), once, however many layers go by them. Said twice, the last counts.
-    pub fn observe(self, tell: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.state().observer = Observer::new(tell);
+    /// Sets the observer of [`Event::RulesReplaced`] and [`Event::RulesRejected`]. Each event is reported once, regardless
+    /// of the number of layers. Called inline; keep it fast. Replaces any previous observer.
+    pub fn observe(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.state().observer = Observer::new(observer);
         self
     }
 
-    /// The limits that a request would go by now, in the order in which they were given.
+    /// Returns the limits in force, in order.
     #[must_use]
     pub fn limits(&self) -> Vec<Limit> {
-        self.set().limits.as_slice().to_vec()
+        self.snapshot().limits.as_slice().to_vec()
     }
 
-    /// Refuses a cost that could never pass, and limits that could never pass it from now on.
-    pub(crate) fn hold(&self, cost: u64) -> Result<(), ConfigError> {
-        let _replacing = self.replacing();
+    /// Requires all limits, present and future, to be able to allow `cost`.
+    pub(crate) fn require_cost(&self, cost: u64) -> Result<(), ConfigError> {
+        let _replacing = self.lock_replacing();
         let mut state = self.state();
-        state.set.limits.can_hold(cost)?;
+        state.snapshot.limits.check_cost(cost)?;
         state.largest_cost = state.largest_cost.max(cost);
         Ok(())
     }
 
-    /// Refuses limits that need a request, from now on.
-    pub(crate) fn stay_plain(&self) -> Result<(), ConfigError> {
-        let _replacing = self.replacing();
+    /// Requires all limits, present and future, to need no request.
+    pub(crate) fn require_no_request(&self) -> Result<(), ConfigError> {
+        let _replacing = self.lock_replacing();
         let mut state = self.state();
-        are_plain(state.set.limits.as_slice())?;
-        state.are_plain = true;
+        check_needs_no_request(state.snapshot.limits.as_slice())?;
+        state.need_no_request = true;
         Ok(())
     }
 
-    pub(crate) fn set(&self) -> Arc<Set> {
-        self.state().set.clone()
+    pub(crate) fn snapshot(&self) -> Arc<LimitsSnapshot> {
+        self.state().snapshot.clone()
     }
 
-    /// How often they were replaced.
+    /// Returns the number of replacements so far.
     #[inline]
     pub(super) fn version(&self) -> u64 {
         self.inner.version.load(Ordering::Acquire)
     }
 
-    /// Has `prepare` called with the limits that replace these, before they take effect.
-    pub(super) fn follow(&self, prepare: Arc<Prepare>) {
-        self.state().followers.push(prepare);
+    /// Calls `prepare` with future limits before they take effect.
+    pub(super) fn add_preparer(&self, prepare: Arc<Prepare>) {
+        self.state().preparers.push(prepare);
     }
 
-    /// Has `task` ended when nobody goes by them any more.
+    /// Aborts `task` when the limits are dropped.
     #[cfg(feature = "rules")]
-    pub(super) fn keep(&self, task: AbortHandle) {
-        self.state().tasks.push(task);
+    pub(super) fn add_watcher(&self, task: AbortHandle) {
+        self.state().watchers.push(task);
     }
 
-    /// These, for whoever does not keep them in use.
+    /// Returns a weak reference, as a function that upgrades it.
     #[cfg(feature = "rules")]
     pub(super) fn weak(&self) -> impl Fn() -> Option<Self> + Send + 'static {
         let inner = Arc::downgrade(&self.inner);
         move || Some(Self { inner: inner.upgrade()? })
     }
 
-    /// Tells that a document is refused.
+    /// Reports a rejected document.
     #[cfg(feature = "rules")]
-    pub(super) fn refuse(&self, error: &(dyn std::error::Error + 'static)) {
+    pub(super) fn report_rejected(&self, error: &(dyn std::error::Error + 'static)) {
         #[cfg(feature = "tracing")]
-        tracing::error!(error, "new rate limits are refused: the old ones stay");
+        tracing::error!(error, "new rate limits are rejected: the previous ones stay in force");
         let observer = self.state().observer.clone();
-        observer.tell(&Event::RulesRejected { error });
+        observer.notify(&Event::RulesRejected { error });
     }
 
-    fn replacing(&self) -> MutexGuard<'_, ()> {
+    fn lock_replacing(&self) -> MutexGuard<'_, ()> {
         self.inner.replacing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -251,17 +248,17 @@ impl LiveLimits {
     }
 }
 
-/// The spec are made anew by whoever goes by them, for its own store.
-fn some(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
+/// Checks the limits. Each layer derives the specs for its own store.
+fn without_store(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
     Limits::new(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
 }
 
-impl Set {
+impl LimitsSnapshot {
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    /// Its limits, with spec for a store that hashes by `hasher`.
+    /// Returns the limits, with specs for a store that hashes with `hasher`.
     pub(crate) fn limits(&self, hasher: &KeyHasher) -> Limits {
         let mut limits = self.limits.clone();
         limits.set_hasher(hasher);
@@ -272,12 +269,12 @@ impl Set {
 impl Drop for Inner {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.tasks.drain(..).for_each(|task| task.abort());
+        state.watchers.drain(..).for_each(|task| task.abort());
     }
 }
 
 impl fmt::Debug for LiveLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LiveLimits").field(&self.set().limits).finish()
+        f.debug_tuple("LiveLimits").field(&self.snapshot().limits).finish()
     }
 }

@@ -1,23 +1,23 @@
-//! How those are answered whom a list refuses.
+//! The action for requests that match a list.
 
 use http::StatusCode;
 
-/// How requests are answered that a list [always refuses](crate::RateLimitLayer::always_reject_with).
+/// What is done with requests that match a list: see
+/// [`always_reject_with`](crate::RateLimitLayer::always_reject_with).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum ListAction {
-    /// With 403; gRPC requests with `PERMISSION_DENIED`.
+    /// Rejects the request with 403, and gRPC requests with `PERMISSION_DENIED`.
     #[default]
     Forbidden,
-    /// With 429, and no hint when to try again; gRPC requests with `RESOURCE_EXHAUSTED`.
+    /// Rejects the request with 429, without `Retry-After`, and gRPC requests with `RESOURCE_EXHAUSTED`.
     TooManyRequests,
-    /// They are not, to try a list out: [`Event::ListMatched`](crate::Event::ListMatched) is told, and they
-    /// go on.
+    /// Only reports [`Event::ListMatched`](crate::Event::ListMatched), to try a list out. The limits then apply as usual.
     Shadow,
 }
 
 impl ListAction {
-    /// The status, unless there is no refusal.
+    /// Returns the status of the rejection, or `None` for [`Shadow`](Self::Shadow).
     #[must_use]
     pub const fn status(self) -> Option<StatusCode> {
         match self {

@@ -1,4 +1,4 @@
-//! A list of networks.
+//! Lists of networks and addresses.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::key::AddressSource;
 use crate::request::RequestHead;
 use crate::when::Condition;
 
-/// Networks and addresses, for [`never_limit`](crate::RateLimitLayer::never_limit) and
-/// [`always_reject`](crate::RateLimitLayer::always_reject): a [`Condition`], which holds of requests that
-/// come from one of them. Its clones are one list.
+/// A list of networks and addresses, for [`never_limit`](crate::RateLimitLayer::never_limit) and
+/// [`always_reject`](crate::RateLimitLayer::always_reject): a [`Condition`] that holds for requests from one of them.
+/// Clones share the list.
 ///
 /// ```
 /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key};
@@ -29,18 +29,16 @@ use crate::when::Condition;
 /// # let _ = limits;
 /// ```
 ///
-/// What is compared is the address itself, whatever part of it makes a key: an entry `2001:db8::7` means
-/// that address alone, though [`peer_ip`](crate::key::peer_ip) charges its network of 64 bits. Clients
-/// usually have all of such a network at their disposal: list `2001:db8::/64` to mean one. Addresses are
-/// canonical: `::ffff:192.0.2.1` is `192.0.2.1`, in entries too.
+/// The whole address is compared, regardless of the prefix that makes the key: an entry `2001:db8::7` matches only that
+/// address, although [`peer_ip`](crate::key::peer_ip) charges its /64 network. Clients usually control such a network, so
+/// list `2001:db8::/64` to match a client. Addresses and entries are canonical: `::ffff:192.0.2.1` is `192.0.2.1`.
 ///
-/// A request that shows no address is on no list: over a Unix socket, where the server does not say who
-/// the peer is, or where [`ClientAddress`](crate::key::ClientAddress) finds none. But `always_reject` refuses
-/// a request that [repeats](crate::key#repeated-headers) a
-/// [`single_valued`](crate::key::TrustedProxies::single_valued) header.
+/// A request without an address is on no list: over a Unix socket, if the server does not provide the peer's address, or if
+/// [`ClientAddress`](crate::key::ClientAddress) finds none. But `always_reject` rejects requests that
+/// [repeat](crate::key#repeated-headers) a [`single_valued`](crate::key::TrustedProxies::single_valued) header.
 ///
-/// A look-up takes as long as the logarithm of the entries: 17 comparisons for 100,000. An entry takes 18
-/// bytes; those that others hold or that are next to each other are one.
+/// A lookup takes logarithmic time: 17 comparisons for 100,000 entries. An entry takes 18 bytes. Overlapping and adjacent
+/// networks are merged.
 #[derive(Clone)]
 pub struct AddressList {
     source: Arc<dyn AddressSource>,
@@ -48,13 +46,12 @@ pub struct AddressList {
 }
 
 impl AddressList {
-    /// The networks `cidrs` (`10.0.0.0/8`, `fd00::/8`, or a single address) of the address that
-    /// [`key::peer_ip`](crate::key::peer_ip) or [`key::client_ip`](crate::key::client_ip) finds. They may
-    /// overlap; there may be none.
+    /// Creates a list of networks (`10.0.0.0/8`, `fd00::/8`) and single addresses, which are compared with the address that
+    /// `source` finds. There may be none.
     ///
     /// # Panics
     ///
-    /// When one is not written as it should be. [`try_new`](Self::try_new) returns an error instead.
+    /// Panics if an entry is invalid. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     #[must_use]
     pub fn new<I>(source: impl AddressSource, cidrs: I) -> Self
@@ -64,11 +61,11 @@ impl AddressList {
         or_panic(Self::try_new(source, cidrs))
     }
 
-    /// Like [`new`](Self::new), for networks that are not known to be right.
+    /// Fallible version of [`new`](Self::new).
     ///
     /// # Errors
     ///
-    /// When one is not written as it should be.
+    /// Returns an error if an entry is invalid.
     pub fn try_new<I>(source: impl AddressSource, cidrs: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -77,12 +74,12 @@ impl AddressList {
         Ok(Self { source: Arc::new(source), networks })
     }
 
-    /// Other networks in place of those that are listed, for all clones and from the next request on.
+    /// Replaces all entries, for all clones and from the next request on.
     ///
     /// # Panics
     ///
-    /// When one is not written as it should be: nothing is replaced then.
-    /// [`try_replace`](Self::try_replace) returns an error instead.
+    /// Panics if an entry is invalid; the list is then unchanged. [`try_replace`](Self::try_replace) returns an error
+    /// instead.
     #[track_caller]
     pub fn replace<I>(&self, cidrs: I)
     where
@@ -91,11 +88,11 @@ impl AddressList {
         or_panic(self.try_replace(cidrs));
     }
 
-    /// Like [`replace`](Self::replace), for networks that are not known to be right.
+    /// Fallible version of [`replace`](Self::replace).
     ///
     /// # Errors
     ///
-    /// When one is not written as it should be: nothing is replaced then.
+    /// Returns an error if an entry is invalid; the list is then unchanged.
     pub fn try_replace<I>(&self, cidrs: I) -> Result<(), ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,

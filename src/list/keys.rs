@@ -1,4 +1,4 @@
-//! A list of keys.
+//! Lists of keys.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,9 +13,9 @@ use crate::key::{Extracted, Key, KeyBuf, KeyError, KeyExtractor};
 use crate::request::RequestHead;
 use crate::when::Condition;
 
-/// Keys, for [`never_limit`](crate::RateLimitLayer::never_limit) and
-/// [`always_reject`](crate::RateLimitLayer::always_reject): a [`Condition`], which holds of requests that
-/// have one of them. Its clones are one list.
+/// A list of keys, for [`never_limit`](crate::RateLimitLayer::never_limit) and
+/// [`always_reject`](crate::RateLimitLayer::always_reject): a [`Condition`] that holds for requests with one of them. Clones
+/// share the list.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, KeyList, Limit, RateLimitLayer, key};
@@ -25,7 +25,7 @@ use crate::when::Condition;
 ///     id: u64,
 /// }
 ///
-/// // What an outer layer has found out, not what a client says.
+/// // Authenticated by an outer layer, so clients can't choose it.
 /// let staff = KeyList::new(key::extension(|user: &User| user.id), [7_u64, 12]);
 /// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
 ///     .never_limit(staff.clone());
@@ -35,18 +35,17 @@ use crate::when::Condition;
 /// # let _ = limits;
 /// ```
 ///
-/// An entry is what the extractor takes, of the same type: text for a header, the closure's for
-/// [`key::extension`](crate::key::extension); a tuple for a tuple of extractors. In place of one `or`
-/// another, take a list for each, and [`or`](Condition::or) those. For addresses there is
-/// [`AddressList`](crate::AddressList). A request without the key is on no list.
+/// An entry has the type that the extractor finds: text for a header, the closure's result for
+/// [`key::extension`](crate::key::extension), a tuple for a tuple of extractors. Instead of an extractor with
+/// [`or`](KeyExtractor::or), use one list for each alternative, and combine them with [`or`](Condition::or). For addresses,
+/// use an [`AddressList`](crate::AddressList). A request without the key is on no list.
 ///
-/// A client can neither leave a list nor enter one by [repeating](crate::key#repeated-headers) a header:
-/// `always_reject` refuses a request if any line of the header is an entry (for several extractors together, as soon
-/// as one of their headers is repeated), and `never_limit` exempts no request that repeats the header.
+/// Clients can neither leave a list nor enter one by [repeating](crate::key#repeated-headers) a header. `always_reject`
+/// rejects a request if any line of the header is an entry; with other ambiguous keys, such as a repeated cookie or a
+/// repeated header in a tuple, it rejects all requests. `never_limit` exempts no request with an ambiguous key.
 ///
-/// A client that can choose its key can put itself on a list: by a header, only by one that the list was
-/// told to look at, and only if it knows an entry. Entries are hashed with a random secret, 16 bytes each,
-/// and compared by that, so that how long it takes tells nothing of them; they are not kept.
+/// A client that can choose its key can put itself on a list, if it knows an entry. Entries are not kept: each is hashed to
+/// 16 bytes with a random secret, so that the time of a comparison reveals nothing about them.
 #[derive(Clone)]
 pub struct KeyList {
     extractor: Arc<dyn KeyExtractor>,
@@ -55,24 +54,23 @@ pub struct KeyList {
 }
 
 impl KeyList {
-    /// The `keys` that `extractor` may find. There may be none.
+    /// Creates a list of `keys`, which are compared with the key that `extractor` finds. There may be none.
     ///
     /// # Panics
     ///
-    /// When the extractor has to wait for what it finds, such as a
-    /// [`from_async_fn`](crate::key::from_async_fn): lists are asked before anything that waits.
-    /// [`try_new`](Self::try_new) returns an error instead.
+    /// Panics if the extractor is [asynchronous](KeyExtractor::is_async), because lists are checked before anything that
+    /// waits. [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     #[must_use]
     pub fn new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Self {
         or_panic(Self::try_new(extractor, keys))
     }
 
-    /// Like [`new`](Self::new), for an extractor that is not known to be right.
+    /// Fallible version of [`new`](Self::new).
     ///
     /// # Errors
     ///
-    /// When the extractor has to wait for what it finds.
+    /// Returns an error if the extractor is asynchronous.
     pub fn try_new(extractor: impl KeyExtractor, keys: impl IntoIterator<Item: Key>) -> Result<Self, ConfigError> {
         if extractor.is_async() {
             return Err(ConfigErrorKind::ListIsAsync.into());
@@ -82,7 +80,7 @@ impl KeyList {
         Ok(Self { extractor: Arc::new(extractor), hasher, hashes })
     }
 
-    /// Other keys in place of those that are listed, for all clones and from the next request on.
+    /// Replaces all entries, for all clones and from the next request on.
     pub fn replace(&self, keys: impl IntoIterator<Item: Key>) {
         self.hashes.store(Arc::new(hashes(&self.hasher, keys)));
     }
@@ -115,13 +113,13 @@ impl Condition for KeyList {
         let is_listed = |value: &HeaderValue| hashes.contains(&self.hasher.hash(value.as_bytes()));
         match self.extractor.candidates(head) {
             Some(values) => values.iter().any(is_listed),
-            // To try all combinations of several headers' lines, a client could make as many as it likes.
+            // The number of combinations of several headers' lines is the client's choice, so they are not tried.
             None => true,
         }
     }
 }
 
-/// Not the entries, which may be credentials.
+/// Shows the number of entries, but not the entries, which may be credentials.
 impl fmt::Debug for KeyList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyList").field("keys", &self.hashes.load().len()).finish_non_exhaustive()

@@ -1,5 +1,4 @@
-//! Addresses and keys that are dealt with before any limit: lists, which can be long, and replaced
-//! while requests are served.
+//! Lists of addresses and keys that are checked before any limit, and can be replaced at runtime.
 
 mod action;
 mod addresses;

@@ -8,12 +8,12 @@ use super::breakers::Breakers;
 use super::local_store::LocalStore;
 #[cfg(feature = "tracing")]
 use super::outage_log::OutageLog;
-use super::policy::OnStoreError;
 use super::settings::CircuitBreaker;
 use crate::error::{ConfigError, Fault};
 use crate::hash::KeyHasher;
-use crate::limit::{Limit, Limits, Set};
+use crate::limit::{Limit, Limits, LimitsSnapshot};
 use crate::observe::Observer;
+use crate::on_store_error::OnStoreError;
 use crate::store::{MemoryStore, Store};
 
 /// The limits of a limiter, their store, and the settings for failures of the store.
@@ -49,7 +49,7 @@ impl StoreClient {
     }
 
     /// Creates a client for the present snapshot of live limits.
-    pub(crate) fn following(set: &Set) -> Self {
+    pub(crate) fn following(set: &LimitsSnapshot) -> Self {
         let store = MemoryStore::new();
         Self { is_replaceable: true, ..Self::over(set.limits(&store.hasher()), store) }
     }
@@ -75,13 +75,13 @@ impl StoreClient {
     }
 
     /// Creates a client for other limits that shares the store, the breakers and the local store.
-    pub(crate) fn with_limits(&self, set: &Arc<Set>) -> Self {
+    pub(crate) fn with_limits(&self, set: &Arc<LimitsSnapshot>) -> Self {
         let mut client = Self { limits: set.limits(&self.hasher), ..self.clone() };
         if client.is_shadow {
             client.limits.shadow();
         }
         client.local.set_policies(&client.limits, client.on_store_error);
-        client.reports_decisions = client.observer.is_there() && client.limits.has_thresholds();
+        client.reports_decisions = client.observer.is_set() && client.limits.has_thresholds();
         client
     }
 
@@ -117,7 +117,7 @@ impl StoreClient {
 
     pub(crate) fn set_observer(&mut self, observer: Observer) {
         self.observer = observer;
-        self.reports_decisions = self.observer.is_there() && self.limits.has_thresholds();
+        self.reports_decisions = self.observer.is_set() && self.limits.has_thresholds();
     }
 
     /// Puts all limits in shadow mode.
@@ -125,7 +125,7 @@ impl StoreClient {
         self.is_shadow = true;
         self.limits.shadow();
         self.local.set_policies(&self.limits, self.on_store_error);
-        self.reports_decisions = self.observer.is_there();
+        self.reports_decisions = self.observer.is_set();
     }
 
     pub(crate) fn limits(&self) -> &Limits {

@@ -10,7 +10,7 @@ use crate::observe::Event;
 
 impl StoreClient {
     pub(crate) fn report_event(&self, event: &Event<'_>) {
-        self.observer.tell(event);
+        self.observer.notify(event);
     }
 
     /// Reports overage, new penalties and denials in shadow mode of a decision about charges that were to be acquired.

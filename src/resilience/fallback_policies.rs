@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::policy::OnStoreError;
 use crate::hash::KeyHasher;
 use crate::limit::{Limit, Limits};
+use crate::on_store_error::OnStoreError;
 use crate::store::{Charge, LimitSpec};
 
 /// The policy of each limit, by its position.

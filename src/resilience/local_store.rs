@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 
 use super::fallback_policies::{FallbackAction, FallbackPolicies, Quotas};
 use super::operation::Operation;
-use super::policy::OnStoreError;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit::Limits;
 use crate::observe::Fallback;
+use crate::on_store_error::OnStoreError;
 use crate::store::{Charge, LimitSpec, MemoryStore, Refund, Store, StoreFuture};
 use crate::time::{Clock, SystemClock};
 
@@ -139,7 +139,7 @@ impl fmt::Debug for LocalStore {
 mod tests {
     use super::*;
     use crate::limit::Limit;
-    use crate::resilience::Share;
+    use crate::on_store_error::Share;
     use crate::{FixedWindow, SlidingLog};
 
     fn local(limits: Vec<Limit>) -> (Limits, LocalStore) {

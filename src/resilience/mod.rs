@@ -1,7 +1,7 @@
 //! Handles slow and failing stores: a deadline, a circuit breaker per node, and fallback policies.
 //!
 //! The `client` sends a request to the store if the `breakers` of its nodes are closed, and waits until the deadline. If
-//! the store does not decide, the `policy` applies, which may decide by the `local_store`. The client reports failures
+//! the store does not decide, the policy (`OnStoreError`) applies, which may decide by the `local_store`. The client reports failures
 //! to the observer, and outages to the log.
 
 mod attempt;
@@ -17,10 +17,8 @@ mod local_store;
 mod operation;
 #[cfg(feature = "tracing")]
 mod outage_log;
-mod policy;
 mod refunds;
 mod settings;
 
 pub(crate) use client::StoreClient;
-pub use policy::{OnStoreError, Share};
 pub use settings::CircuitBreaker;

@@ -40,7 +40,7 @@ impl StoreClient {
         let overridden = limit_spec::find(charged.limit(), receipt.all_overridden());
         overridden.or_else(|| match receipt.by {
             _ if !self.is_replaceable => self.limits.spec(charged.limit()),
-            DecidedBy::Store => self.limits.known_as(charged.identity),
+            DecidedBy::Store => self.limits.find_by_identity(charged.identity),
             DecidedBy::Local | DecidedBy::Nobody => {
                 let is_charged = |spec: &&Arc<LimitSpec>| {
                     self.local.share(spec).is_some_and(|share| share.identity() == charged.identity)

@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::tree::{Finder, Group, Node, Rule, Tree};
 use super::value::{Form, Value};
 use crate::algorithm::FixedWindow;
-use crate::limit::{Limit, OnMissingKey, Search};
+use crate::limit::{Limit, LimitIndex, OnMissingKey};
 
 /// A descriptor with a limit, and its way there.
 struct Found<'a> {
@@ -43,9 +43,9 @@ pub(super) fn limits(
     if !problems.is_empty() {
         return Err(problems);
     }
-    let finder: Arc<dyn Search> = Arc::new(Finder(Arc::new(Tree { descriptors, ..tree })));
+    let finder: Arc<dyn LimitIndex> = Arc::new(Finder(Arc::new(Tree { descriptors, ..tree })));
     let limits = limits.into_iter().enumerate();
-    Ok(limits.filter_map(|(index, limit)| Some(limit?.at(finder.clone(), index))).collect())
+    Ok(limits.filter_map(|(index, limit)| Some(limit?.indexed(finder.clone(), index))).collect())
 }
 
 struct Planting<'a, 'e> {

@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use super::extractors::Extractors;
 use super::problem::RulesError;
 use super::{Rules, yaml};
-use crate::limit::{Document, LiveLimits, Parse};
+use crate::limit::{Document, LiveLimits, ParseFn};
 
 /// For how long a file has to stay as it is: whoever writes into it writes one part after the other.
 const SETTLED: Duration = Duration::from_millis(50);
@@ -85,7 +85,7 @@ impl Rules {
         })?;
         let text = read(&file)?;
         let rules = Self::read(&text, Some(file.clone()))?.live(&extractors)?;
-        rules.keep_up(&runtime, Watched { file, extractors, seen: Arc::new(Ok(text)) });
+        rules.spawn_watcher(&runtime, Watched { file, extractors, seen: Arc::new(Ok(text)) });
         Ok(rules)
     }
 }
@@ -113,7 +113,7 @@ impl Watched {
 }
 
 impl Document for Watched {
-    async fn look(&mut self) -> Option<Parse> {
+    async fn poll_change(&mut self) -> Option<ParseFn> {
         let (found, is_known) = self.read(&self.seen).await?;
         if is_known {
             return None;

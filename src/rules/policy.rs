@@ -9,7 +9,7 @@ use super::problem::{Position, Problem};
 use super::yaml::{Node, Value};
 use crate::algorithm::Penalty;
 use crate::limit::OnMissingKey;
-use crate::resilience::{OnStoreError, Share};
+use crate::on_store_error::{OnStoreError, Share};
 
 /// What a `rate_limit` block says.
 #[derive(Clone, Debug, PartialEq)]

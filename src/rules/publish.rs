@@ -11,7 +11,7 @@ use super::Rules;
 use super::extractors::Extractors;
 use super::problem::RulesError;
 use crate::error::{ConfigError, StoreError};
-use crate::limit::{Document, Limit, LiveLimits, Parse};
+use crate::limit::{Document, Limit, LiveLimits, ParseFn};
 use crate::store::RedisStore;
 
 /// What it is called, behind the store's prefix.
@@ -85,7 +85,7 @@ impl RedisStore {
     ) -> Result<LiveLimits, ConfigError> {
         let rules = LiveLimits::try_new(otherwise)?;
         let mut followed = Followed { store: self.clone(), extractors, seen: None, outages: Outages::default() };
-        if let Some(parse) = followed.look().await {
+        if let Some(parse) = followed.poll_change().await {
             let replaced = rules.clone();
             let take_up = move || parse().is_ok_and(|limits| replaced.replace(limits).is_ok());
             if !blocking(take_up).await {
@@ -93,7 +93,7 @@ impl RedisStore {
                 followed.seen = None;
             }
         }
-        rules.keep_up(&Handle::current(), followed);
+        rules.spawn_watcher(&Handle::current(), followed);
         Ok(rules)
     }
 }
@@ -118,7 +118,7 @@ struct Followed {
 }
 
 impl Followed {
-    async fn ask(&mut self) -> Result<Option<Parse>, StoreError> {
+    async fn ask(&mut self) -> Result<Option<ParseFn>, StoreError> {
         let version = self.store.version(NAME).await?;
         if version == self.seen {
             return Ok(None);
@@ -135,7 +135,7 @@ impl Followed {
 }
 
 impl Document for Followed {
-    async fn look(&mut self) -> Option<Parse> {
+    async fn poll_change(&mut self) -> Option<ParseFn> {
         match self.ask().await {
             Ok(parse) => {
                 self.outages.end();

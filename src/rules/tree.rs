@@ -9,7 +9,7 @@ use super::pattern::Pattern;
 use super::value::{Form, Value};
 use super::values::{HasToWait, Values};
 use crate::key::{KeyBuf, KeyError, KeyExtractor, only_part};
-use crate::limit::{Meet, OnMissingKey, Search, Searching};
+use crate::limit::{LimitIndex, OnMatch, OnMissingKey, PendingMatches};
 use crate::request::RequestHead;
 
 /// All descriptors of a file.
@@ -158,8 +158,8 @@ impl Tree {
 /// What finds the limits of a file.
 pub(super) struct Finder(pub(super) Arc<Tree>);
 
-impl Search for Finder {
-    fn search(&self, head: &RequestHead<'_>, meet: &mut Meet<'_>) -> Option<Searching> {
+impl LimitIndex for Finder {
+    fn find(&self, head: &RequestHead<'_>, meet: &mut OnMatch<'_>) -> Option<PendingMatches> {
         let Self(tree) = self;
         let mut values = Values::new(tree.extractors.len());
         if let Ok(all) = tree.meet(&mut values, Some(head)) {
@@ -183,7 +183,7 @@ impl Search for Finder {
         }))
     }
 
-    fn most(&self, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
+    fn max_matches(&self, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
         most(&self.0.descriptors, limit)
     }
 }

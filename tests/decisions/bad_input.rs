@@ -74,7 +74,7 @@ fn periods_are_whole_microseconds_up_to_a_leap_year() {
 fn buckets_divide_their_period() {
     let minute = SlidingWindow::per_minute(1);
     assert!(minute.try_buckets(60).is_ok() && minute.try_buckets(60_000_000).is_ok());
-    refused(minute.try_buckets(0), "period 60s is cut into 0 buckets: use at least 1");
+    refused(minute.try_buckets(0), "period 60s is divided into 0 buckets: use at least 1");
     refused(
         minute.try_buckets(7),
         "period 60s does not divide into 7 buckets of whole microseconds: use 6, for example",

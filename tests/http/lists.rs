@@ -105,8 +105,8 @@ async fn observers_are_told_and_a_list_can_be_tried_out() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let noted = told.clone();
     let layer = one().observe(move |event| {
-        if let Event::ListMatched { refusal, .. } = event {
-            noted.lock().unwrap().push(*refusal);
+        if let Event::ListMatched { action, .. } = event {
+            noted.lock().unwrap().push(*action);
         }
     });
     let service = layer

@@ -345,7 +345,7 @@ fn trusting_everyone_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "hold all of IPv4")]
+#[should_panic(expected = "cover all of IPv4")]
 fn trusting_everyone_panics() {
     let _ = TrustedProxies::cidrs(["0.0.0.0/0"]);
 }

@@ -134,7 +134,7 @@ fn what_can_not_be_is_refused() {
     refused(CalendarWindow::daily(1).try_from_day(1), text);
     for zone in ["Europe/Atlantis", "", "CEST-1", "Etc/Unknown", "../UTC", "Europe/Berlin\0"] {
         let text = format!(
-            "there is no time zone {zone:?}: use a name of the IANA's database, such as \"Europe/Berlin\" or \"UTC\""
+            "there is no time zone {zone:?}: use a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\""
         );
         refused(monthly.try_in_zone(zone), &text);
     }

@@ -88,7 +88,7 @@ async fn expiries_out_of_range_are_refused_and_those_in_it_are_kept() {
         let size = FixedWindow::per_day(200);
         for after in [Duration::ZERO, LONGEST + Duration::from_nanos(1), Duration::MAX] {
             let error = overrides.set("42", size, Some(after)).await.unwrap_err();
-            assert!(matches!(error, OverrideError::Refused(_)), "{error}");
+            assert!(matches!(error, OverrideError::Invalid(_)), "{error}");
             assert!(error.to_string().contains(&format!("{after:?}")), "{error}");
         }
         for (after, kept) in [(Duration::from_nanos(1), MICRO), (LONGEST, LONGEST)] {

@@ -18,7 +18,7 @@ async fn raise(State(daily): State<Overrides>, Path(customer): Path<String>, bod
     let Ok(size) = FixedWindow::try_new(limit, DAY) else { return StatusCode::BAD_REQUEST };
     match daily.set(&customer, size, None).await {
         Ok(()) => StatusCode::NO_CONTENT,
-        Err(OverrideError::Refused(_)) => StatusCode::BAD_REQUEST,
+        Err(OverrideError::Invalid(_)) => StatusCode::BAD_REQUEST,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

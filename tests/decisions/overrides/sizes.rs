@@ -80,7 +80,7 @@ async fn other_algorithms_periods_and_ways_are_refused() {
     let refused = async |limit: Algorithm, given: Algorithm| {
         let limiter = Limiter::new([Limit::new("limit", limit).overridable()]);
         let overrides = limiter.overrides("limit").unwrap();
-        let Err(OverrideError::Refused(error)) = overrides.set("42", given, None).await else {
+        let Err(OverrideError::Invalid(error)) = overrides.set("42", given, None).await else {
             panic!("{given:?} is no other size of {limit:?}")
         };
         assert_eq!(overrides.get("42").await.unwrap(), None);

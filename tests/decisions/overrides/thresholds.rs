@@ -59,7 +59,7 @@ async fn a_size_that_is_too_large_with_its_overage_is_refused() {
     let most = u32::MAX / 3 * 2;
     overrides.set("42", FixedWindow::per_day(most), None).await.unwrap();
     let error = overrides.set("42", FixedWindow::per_day(most + 3), None).await.unwrap_err();
-    let OverrideError::Refused(error) = error else { panic!("{error}") };
+    let OverrideError::Invalid(error) = error else { panic!("{error}") };
     let error: ConfigError = error;
     assert!(error.to_string().contains("50 %"), "{error}");
     let Ok(Some(is)) = overrides.get("42").await else { panic!("it keeps the one that it had") };

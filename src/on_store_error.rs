@@ -89,7 +89,7 @@ impl Share {
         }
     }
 
-    pub(super) const fn parts(self) -> u32 {
+    pub(crate) const fn parts(self) -> u32 {
         self.parts.get()
     }
 }

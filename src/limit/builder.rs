@@ -1,0 +1,276 @@
+//! One limit: a name, an algorithm, and which bucket is charged how much.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::index::IndexPosition;
+#[cfg(feature = "rules")]
+use super::index::LimitIndex;
+use super::on_missing_key::OnMissingKey;
+use crate::algorithm::{Algorithm, Penalty};
+use crate::cost::Cost;
+use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::key::KeyExtractor;
+use crate::on_store_error::OnStoreError;
+use crate::request::RequestHead;
+use crate::response::ResponseHead;
+use crate::signal::Signal;
+use crate::when::Condition;
+
+/// A limit: its name, its algorithm, and how it applies to requests.
+///
+/// ```
+/// use tower_ratelimit::{FixedWindow, Limit, key};
+///
+/// let daily = Limit::new("daily", FixedWindow::per_day(10_000)).by(key::header("x-api-key"));
+/// assert_eq!(daily.name(), "daily");
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Limit {
+    pub(super) name: Arc<str>,
+    pub(super) algorithm: Algorithm,
+    pub(super) key: Option<Arc<dyn KeyExtractor>>,
+    /// The position in an index, which then also finds the key.
+    pub(super) position: Option<IndexPosition>,
+    pub(super) on_missing_key: OnMissingKey,
+    pub(super) cost: Option<Cost>,
+    pub(super) condition: Option<Arc<dyn Condition>>,
+    pub(super) on_store_error: Option<OnStoreError>,
+    pub(super) overage: Option<Overage>,
+    pub(super) is_shadow: bool,
+    pub(super) is_quota: bool,
+    pub(super) penalty: Option<Penalty>,
+    pub(super) is_overridable: bool,
+    pub(super) sizes: Vec<Arc<SizeFn>>,
+    pub(super) actual_cost: Option<Arc<ActualCostFn>>,
+}
+
+/// The percentage that may be used beyond a limit.
+#[derive(Clone)]
+pub(super) struct Overage {
+    pub(super) percent: u32,
+    /// Whether the overage is available at present. If there is no signal, it always is.
+    pub(super) signal: Option<Arc<dyn Signal>>,
+}
+
+/// Returns the size of the limit for a request, if it differs from the limit's own.
+pub(super) type SizeFn = dyn Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync;
+
+/// Returns the actual cost of a request by its response, if it differs from what was charged.
+pub(super) type ActualCostFn = dyn Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync;
+
+/// The maximum length of a name, in characters.
+const MAX_NAME_LEN: usize = 64;
+
+impl Limit {
+    /// Creates a limit with one bucket for all requests. Set a key with [`by`](Self::by).
+    ///
+    /// Clients see the name in response headers. It has 1 to 64 printable ASCII characters. Limits with the same name,
+    /// algorithm and period share their state, if they use the same store.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the name is invalid. [`try_new`](Self::try_new) returns an error instead.
+    #[track_caller]
+    pub fn new(name: impl Into<String>, algorithm: impl Into<Algorithm>) -> Self {
+        or_panic(Self::try_new(name, algorithm))
+    }
+
+    /// Fallible version of [`new`](Self::new).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is empty, longer than 64 characters, or not printable ASCII.
+    pub fn try_new(name: impl Into<String>, algorithm: impl Into<Algorithm>) -> Result<Self, ConfigError> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(ConfigErrorKind::NameEmpty.into());
+        }
+        if name.chars().count() > MAX_NAME_LEN {
+            return Err(ConfigErrorKind::NameTooLong { name }.into());
+        }
+        if let Some(character) = name.chars().find(|character| !matches!(character, ' '..='~')) {
+            return Err(ConfigErrorKind::NameCharacter { name, character }.into());
+        }
+        Ok(Self {
+            name: name.into(),
+            algorithm: algorithm.into(),
+            key: None,
+            position: None,
+            on_missing_key: OnMissingKey::Reject,
+            cost: None,
+            condition: None,
+            on_store_error: None,
+            overage: None,
+            is_shadow: false,
+            is_quota: false,
+            penalty: None,
+            is_overridable: false,
+            sizes: Vec::new(),
+            actual_cost: None,
+        })
+    }
+
+    /// Sets the key: which bucket a request is charged to. See [`key`](crate::key). Replaces any previous key.
+    pub fn by(mut self, key: impl KeyExtractor) -> Self {
+        self.key = Some(Arc::new(key));
+        self.position = None;
+        self
+    }
+
+    /// Has `index` find the limit and its key, at `position`.
+    #[cfg(feature = "rules")]
+    pub(crate) fn indexed(mut self, index: Arc<dyn LimitIndex>, position: usize) -> Self {
+        self.position = Some(IndexPosition { index, position });
+        self
+    }
+
+    /// Sets the policy for requests without a key. Defaults to [`OnMissingKey::Reject`].
+    pub fn on_missing_key(mut self, policy: OnMissingKey) -> Self {
+        self.on_missing_key = policy;
+        self
+    }
+
+    /// Sets which requests the limit applies to. Defaults to all. Other requests are neither charged nor denied, and their
+    /// responses don't show the limit. Replaces any previous condition; see [`when`](crate::when) for how to combine
+    /// several.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, key, when};
+    ///
+    /// let friends = Limit::new("friends", FixedWindow::per_day(150)).by(key::peer_ip()).when(when::route("/friends"));
+    ///
+    /// let guests = Limit::new("guests", FixedWindow::per_day(10))
+    ///     .by(key::peer_ip())
+    ///     .when(when::from_fn(|head| head.header("authorization").is_none()));
+    /// # let _ = (friends, guests);
+    /// ```
+    pub fn when(mut self, condition: impl Condition) -> Self {
+        self.condition = Some(Arc::new(condition));
+        self
+    }
+
+    /// Sets the cost of each request for this limit, in tokens. Takes precedence over the cost of the layer or the route.
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = Some(Cost::Constant(cost));
+        self
+    }
+
+    /// Computes the cost of a request for this limit, in tokens. Takes precedence over the cost of the layer or the route.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, TokenBucket, key};
+    ///
+    /// // One megabyte per second, by the announced length.
+    /// let upload = Limit::new("upload", TokenBucket::per_second(1_000_000).burst(50_000_000))
+    ///     .by(key::peer_ip())
+    ///     .cost_by(|head| head.header("content-length").and_then(|bytes| bytes.parse().ok()).unwrap_or(1));
+    /// # let _ = upload;
+    /// ```
+    pub fn cost_by(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Cost::By(Arc::new(cost)));
+        self
+    }
+
+    /// Sets the policy of this limit for failures of the store. Defaults to the policy of the layer or limiter.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, OnStoreError, RateLimitLayer, TokenBucket, key};
+    ///
+    /// // While the store fails, bursts are allowed uncounted, but payments are rejected.
+    /// let limits = RateLimitLayer::new([
+    ///     Limit::new("burst", TokenBucket::per_second(100)).by(key::peer_ip()).on_store_error(OnStoreError::Allow),
+    ///     Limit::new("payments", FixedWindow::per_day(5)).by(key::header("x-user")).on_missing_key(OnMissingKey::Skip),
+    /// ]);
+    /// # use tower_ratelimit::OnMissingKey;
+    /// # let _ = limits;
+    /// ```
+    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
+        self.on_store_error = Some(policy);
+        self
+    }
+
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the algorithm.
+    #[must_use]
+    pub fn algorithm(&self) -> &Algorithm {
+        &self.algorithm
+    }
+
+    pub(crate) fn extractor(&self) -> Option<&dyn KeyExtractor> {
+        self.key.as_deref()
+    }
+
+    pub(crate) fn condition(&self) -> Option<&dyn Condition> {
+        self.condition.as_deref()
+    }
+
+    pub(crate) fn own_cost(&self) -> Option<&Cost> {
+        self.cost.as_ref()
+    }
+
+    pub(crate) fn store_error_policy(&self) -> Option<OnStoreError> {
+        self.on_store_error
+    }
+
+    /// Returns the policy for missing keys. A limit in shadow mode rejects nothing.
+    pub(crate) fn missing_key(&self) -> OnMissingKey {
+        match self.on_missing_key {
+            OnMissingKey::Reject if self.is_shadow => OnMissingKey::Skip,
+            policy => policy,
+        }
+    }
+
+    fn is_keyed(&self) -> bool {
+        self.key.is_some() || self.position.is_some()
+    }
+
+    /// Returns what the limit needs from a request, if anything, for an error message.
+    pub(super) fn needs_from_request(&self) -> Option<&'static str> {
+        match self {
+            _ if self.is_keyed() => Some("key"),
+            _ if self.cost.is_some() => Some("cost"),
+            _ if self.condition.is_some() => Some("condition"),
+            _ if self.actual_cost.is_some() => Some("actual cost"),
+            _ if self.has_other_sizes() => Some("size"),
+            _ => None,
+        }
+    }
+
+    /// Returns an error if the limit can never allow `cost`.
+    pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
+        let raised = self.overage.iter().fold(self.algorithm, |limit, overage| limit.raised(overage.percent));
+        let capacity = raised.capacity();
+        if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
+            return Err(ConfigErrorKind::CostOverCapacity { limit: self.name.to_string(), cost, capacity }.into());
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limit")
+            .field("name", &self.name)
+            .field("algorithm", &self.algorithm)
+            .field("keyed", &self.is_keyed())
+            .field("on_missing_key", &self.on_missing_key)
+            .field("cost", &self.cost)
+            .field("conditional", &self.condition.is_some())
+            .field("on_store_error", &self.on_store_error)
+            .field("overage", &self.overage.as_ref().map(|overage| overage.percent))
+            .field("shadow", &self.is_shadow)
+            .field("quota_mode", &self.is_quota)
+            .field("penalty", &self.penalty)
+            .field("overridable", &self.is_overridable)
+            .field("other_sizes", &self.sizes.len())
+            .field("settled", &self.actual_cost.is_some())
+            .finish()
+    }
+}

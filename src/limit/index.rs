@@ -1,0 +1,59 @@
+//! Indexes: limits that are found together, by one lookup per request, rather than checked one by one.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::on_missing_key::OnMissingKey;
+use crate::key::{KeyBuf, KeyError};
+use crate::request::RequestHead;
+
+/// Finds the limits that apply to a request, among limits that are numbered by position.
+pub(crate) trait LimitIndex: Send + Sync + 'static {
+    /// Calls `on_match` with the position of each limit that applies, in ascending order, and with its key or why it is
+    /// missing. If a key is asynchronous, calls nothing and returns a future of all matches.
+    fn find(&self, head: &RequestHead<'_>, on_match: &mut OnMatch<'_>) -> Option<PendingMatches>;
+
+    /// Returns the maximum number of matches for one request, among the positions for which `policy` returns the limit's
+    /// policy for missing keys.
+    fn max_matches(&self, policy: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize;
+}
+
+/// Receives the position of a limit that applies, and its key.
+pub(crate) type OnMatch<'a> = dyn FnMut(usize, Result<&KeyBuf, KeyError>) + 'a;
+
+/// The matches of a request with asynchronous keys.
+pub(crate) type PendingMatches = Pin<Box<dyn Future<Output = Vec<(usize, Result<KeyBuf, KeyError>)>> + Send>>;
+
+/// The position of a limit in an index.
+#[derive(Clone)]
+pub(super) struct IndexPosition {
+    pub(super) index: Arc<dyn LimitIndex>,
+    pub(super) position: usize,
+}
+
+/// An index, and the limits of a limiter that are in it.
+#[derive(Clone)]
+pub(crate) struct IndexedLimits {
+    pub(crate) index: Arc<dyn LimitIndex>,
+    /// The number of the limit at each position. `None` if the limiter does not have it.
+    limits: Vec<Option<u16>>,
+}
+
+impl IndexedLimits {
+    pub(super) fn new(index: Arc<dyn LimitIndex>) -> Self {
+        Self { index, limits: Vec::new() }
+    }
+
+    pub(super) fn insert(&mut self, position: usize, limit: u16) {
+        if self.limits.len() <= position {
+            self.limits.resize(position + 1, None);
+        }
+        self.limits[position] = Some(limit);
+    }
+
+    /// Returns the number of the limiter's limit at `position`.
+    pub(crate) fn get(&self, position: usize) -> Option<usize> {
+        self.limits.get(position).copied().flatten().map(usize::from)
+    }
+}

@@ -1,0 +1,17 @@
+//! The policy for requests without a key.
+
+/// What a limit does with requests that have no key. Set it by
+/// [`Limit::on_missing_key`](crate::Limit::on_missing_key).
+///
+/// It does not apply to [ambiguous](crate::key::KeyError::Ambiguous) keys: those requests are always rejected.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
+pub enum OnMissingKey {
+    /// Rejects the request: with 400, or with 500 if the server provides the key for no request.
+    #[default]
+    Reject,
+    /// Does not apply the limit to the request.
+    Skip,
+    /// Charges one bucket for all requests without a key: that of [`key::Shared`](crate::key::Shared).
+    Share,
+}

@@ -1,0 +1,93 @@
+//! Other sizes of a limit, for some requests or for single keys.
+
+use std::sync::Arc;
+
+use super::builder::Limit;
+use crate::algorithm::Algorithm;
+use crate::error::{ConfigError, ConfigErrorKind};
+use crate::request::RequestHead;
+use crate::when::Condition;
+
+impl Limit {
+    /// Gives the limit another size for requests that meet a condition. Of several sizes, including those of
+    /// [`instead_by`](Self::instead_by), the first one that applies counts.
+    ///
+    /// Clients see the size that applied. A key's usage carries over to another size of the same algorithm and period;
+    /// under another algorithm or period, the key starts anew. In a bucket of another rate, the missing tokens stay
+    /// missing, to the fraction, and come back at the rate of the key's last decision.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, key, when};
+    ///
+    /// let daily = Limit::new("daily", FixedWindow::per_day(100))
+    ///     .by(key::header("x-api-key"))
+    ///     .instead(when::header("x-plan", "pro"), FixedWindow::per_day(10_000));
+    /// # let _ = daily;
+    /// ```
+    pub fn instead(self, when: impl Condition, algorithm: impl Into<Algorithm>) -> Self {
+        let algorithm = algorithm.into();
+        self.instead_by(move |head| when.holds(head).then_some(algorithm))
+    }
+
+    /// Computes another size of the limit for a request. `None` keeps the limit's own size. See
+    /// [`instead`](Self::instead). Called inline for each request; must be fast and must not block.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    /// use tower_ratelimit::{FixedWindow, Limit, key};
+    ///
+    /// let contracts = HashMap::from([("customer-42".to_owned(), 10_000)]);
+    /// let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer")).instead_by(
+    ///     move |head| Some(FixedWindow::per_day(*contracts.get(head.header("x-customer")?)?).into()),
+    /// );
+    /// # let _ = daily;
+    /// ```
+    pub fn instead_by(mut self, size: impl Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync + 'static) -> Self {
+        self.sizes.push(Arc::new(size));
+        self
+    }
+
+    /// Allows [`Overrides`](crate::Overrides): other sizes for single keys, set at runtime and kept in the store. An
+    /// override takes precedence over [`instead`](Self::instead), if both have the same algorithm and period.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer")).overridable();
+    /// let limits = RateLimitLayer::new([daily]);
+    ///
+    /// let overrides = limits.overrides("daily").unwrap();
+    /// overrides.set("42", FixedWindow::per_day(10_000), None).await.unwrap();
+    /// # });
+    /// ```
+    pub fn overridable(self) -> Self {
+        Self { is_overridable: true, ..self }
+    }
+
+    /// Returns whether the limit allows overrides. See [`overridable`](Self::overridable).
+    #[must_use]
+    pub fn is_overridable(&self) -> bool {
+        self.is_overridable
+    }
+
+    /// Returns an error if `algorithm` can't be an override of this limit.
+    pub(crate) fn check_override(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
+        if self.algorithm.sized(algorithm.size()) != Some(*algorithm) {
+            let [is, given] = [&self.algorithm, algorithm].map(Algorithm::describe);
+            return Err(ConfigErrorKind::OverrideAlgorithm { limit: self.name.to_string(), is, given }.into());
+        }
+        let percent = self.overage.as_ref().map_or(0, |overage| overage.percent);
+        self.check_overage(algorithm, percent)
+    }
+
+    pub(super) fn has_other_sizes(&self) -> bool {
+        !self.sizes.is_empty()
+    }
+
+    /// Returns the size for a request, if it differs from the limit's own.
+    pub(super) fn size_for(&self, head: &RequestHead<'_>) -> Option<Algorithm> {
+        let size = self.sizes.iter().find_map(|size| size(head));
+        size.filter(|size| *size != self.algorithm)
+    }
+}
