@@ -23,6 +23,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "cost",
             "limit",
             "observe",
+            "on_store_error",
             "resilience",
             "overrides",
             "limiter",
