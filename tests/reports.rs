@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{
-    CostTable, Decision, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey,
-    RateLimitLayer, Reset, Store, StoreError, key,
+    CostTable, Decision, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey, OnStoreError,
+    RateLimitLayer, RedisConfig, Reset, Share, Store, StoreError, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -208,6 +208,10 @@ impl Store for Broken {
         KeyHasher::random()
     }
 
+    fn name(&self) -> Option<String> {
+        Some("10.0.0.5:6379".into())
+    }
+
     fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         failure()
     }
@@ -226,13 +230,30 @@ impl Store for Broken {
 }
 
 #[test]
-fn a_store_that_fails_is_reported_with_its_reason() {
+fn a_failing_store_is_reported_with_the_cause_the_store_and_the_policy() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
     let reports = reports_of(&RateLimitLayer::new([limit]).store(Broken));
     // Four requests in much less than a minute.
     let report = "WARN message=the store failed to decide a request \
-                  error=the rate limit store could not decide: the cable is out on_store_error=reject suppressed=0";
+                  error=the rate limit store could not decide: the cable is out \
+                  store=\"10.0.0.5:6379\" on_store_error=\"reject\" suppressed=0";
     assert_eq!(reports, [report]);
+}
+
+#[test]
+fn policies_of_all_limits_are_reported() {
+    let limit = |name: &str| Limit::new(name, FixedWindow::per_minute(1));
+    let limits = [limit("one").on_store_error(OnStoreError::Allow), limit("two")];
+    let reports = reports_of(
+        &RateLimitLayer::new(limits).store(Broken).on_store_error(OnStoreError::DecideLocally(Share::whole())),
+    );
+    assert!(reports[0].contains(" on_store_error=\"allow, decide locally\" "), "{reports:#?}");
+}
+
+#[test]
+fn the_name_of_a_redis_store_shows_no_credentials() {
+    let store = RedisConfig::node("redis://user:secret@10.0.0.5:6379/2").connect_lazily().expect("a store");
+    assert_eq!(store.name().as_deref(), Some("10.0.0.5:6379"));
 }
 
 /// Fails, or works, but not at once.

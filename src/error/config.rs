@@ -129,6 +129,17 @@ impl From<Fault> for ConfigError {
     }
 }
 
+impl ConfigError {
+    /// Returns the name of the limit that a cost exceeds.
+    #[cfg(feature = "rules")]
+    pub(crate) fn limit(&self) -> Option<&str> {
+        match &self.kind {
+            ConfigErrorKind::CostOverCapacity { limit, .. } => Some(limit),
+            _ => None,
+        }
+    }
+}
+
 impl From<ConfigErrorKind> for ConfigError {
     fn from(kind: ConfigErrorKind) -> Self {
         Self { kind }

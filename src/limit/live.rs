@@ -77,7 +77,7 @@ pub(super) type Prepare = dyn Fn(&Arc<LimitsSnapshot>) -> Option<Activate> + Sen
 pub(super) type Activate = Box<dyn FnOnce() -> Option<Retired>>;
 
 /// A configuration that only requests in flight still use.
-pub(super) type Retired = Arc<dyn Any + Send + Sync>;
+pub(crate) type Retired = Arc<dyn Any + Send + Sync>;
 
 /// A version of live limits.
 pub(crate) struct LimitsSnapshot {
@@ -133,7 +133,7 @@ impl LiveLimits {
     }
 
     /// Replaces the limits and returns what was in use before, so that it can be dropped where that delays no request.
-    pub(super) fn replace_retaining(
+    pub(crate) fn replace_retaining(
         &self,
         limits: impl IntoIterator<Item = Limit>,
     ) -> Result<Vec<Retired>, ConfigError> {
@@ -234,7 +234,7 @@ impl LiveLimits {
     #[cfg(feature = "rules")]
     pub(super) fn report_rejected(&self, error: &(dyn std::error::Error + 'static)) {
         #[cfg(feature = "tracing")]
-        tracing::error!(error, "new rate limits are rejected: the previous ones stay in force");
+        tracing::error!(error = one_line(error), "invalid rate limits were rejected: the previous ones stay in force");
         let observer = self.state().observer.clone();
         observer.notify(&Event::RulesRejected { error });
     }
@@ -246,6 +246,12 @@ impl LiveLimits {
     fn state(&self) -> MutexGuard<'_, State> {
         self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Joins the lines of an error, so that it is one line in the log.
+#[cfg(feature = "tracing")]
+fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
+    error.to_string().replace('\n', "; ")
 }
 
 /// Checks the limits. Each layer derives the specs for its own store.
@@ -276,5 +282,16 @@ impl Drop for Inner {
 impl fmt::Debug for LiveLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LiveLimits").field(&self.snapshot().limits).finish()
+    }
+}
+
+#[cfg(all(test, feature = "tracing"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_several_lines_are_one_line_in_the_log() {
+        let error: Box<dyn std::error::Error> = "1:1: this\n2:1: that".into();
+        assert_eq!(one_line(&*error), "1:1: this; 2:1: that");
     }
 }

@@ -20,6 +20,8 @@ pub(crate) use self::index::{LimitIndex, OnMatch};
 pub(crate) use self::limits::{Limits, check_needs_no_request};
 pub(crate) use self::live::LimitsSnapshot;
 pub use self::live::LiveLimits;
+#[cfg(feature = "rules")]
+pub(crate) use self::live::Retired;
 pub use self::on_missing_key::OnMissingKey;
 #[cfg(feature = "rules")]
-pub(crate) use self::watch::{Document, ParseFn};
+pub(crate) use self::watch::{Apply, Document};

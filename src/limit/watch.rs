@@ -9,19 +9,20 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::builder::Limit;
-use super::live::{LiveLimits, Retired};
+use super::live::LiveLimits;
+use super::live::Retired;
 
 /// The interval at which a document is read.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Parses a document that has changed. Runs on a blocking thread, because large documents take long.
-pub(crate) type ParseFn = Box<dyn FnOnce() -> Result<Vec<Limit>, Box<dyn Error + Send + Sync>> + Send>;
+/// Parses a document that has changed, and replaces the limits by it. Returns what was in use before. Runs on a blocking
+/// thread, because large documents take long.
+pub(crate) type Apply = Box<dyn FnOnce(&LiveLimits) -> Result<Vec<Retired>, Box<dyn Error + Send + Sync>> + Send>;
 
-/// A document that defines limits and may change.
+/// A document that says which limits there are, and changes.
 pub(crate) trait Document: Send + 'static {
-    /// Reads the document. Returns how to parse it if it has changed since the last call.
-    fn poll_change(&mut self) -> impl Future<Output = Option<ParseFn>> + Send;
+    /// Reads the document. Returns how to apply it if it has changed since the last call.
+    fn poll_change(&mut self) -> impl Future<Output = Option<Apply>> + Send;
 }
 
 impl LiveLimits {
@@ -42,8 +43,8 @@ impl LiveLimits {
                 }
                 let update = spawn_blocking(move || {
                     drop_unused(&mut retired);
-                    if let Some(parse) = changed {
-                        retired.extend(limits.apply(parse()));
+                    if let Some(apply) = changed {
+                        retired.extend(limits.apply(apply));
                     }
                     retired
                 });
@@ -58,15 +59,12 @@ impl LiveLimits {
         self.add_watcher(task.abort_handle());
     }
 
-    /// Replaces the limits, or reports that the document is invalid. Returns what was in use before.
-    fn apply(&self, parsed: Result<Vec<Limit>, Box<dyn Error + Send + Sync>>) -> Vec<Retired> {
-        match parsed.and_then(|limits| Ok(self.replace_retaining(limits)?)) {
-            Ok(retired) => retired,
-            Err(error) => {
-                self.report_rejected(&*error);
-                Vec::new()
-            }
-        }
+    /// Applies a document, or reports that it is invalid. Returns what was in use before.
+    fn apply(&self, apply: Apply) -> Vec<Retired> {
+        apply(self).unwrap_or_else(|error| {
+            self.report_rejected(&*error);
+            Vec::new()
+        })
     }
 }
 
@@ -88,12 +86,16 @@ mod tests {
     use super::*;
     use crate::limit::{Derived, LimitsSnapshot};
 
-    /// A document that changes once, and is parsed by the function that it holds.
+    /// A document that changes once. `parse` runs before it is applied.
     struct Changed<P>(Option<P>);
 
-    impl<P: FnOnce() -> Result<Vec<Limit>, Box<dyn Error + Send + Sync>> + Send + 'static> Document for Changed<P> {
-        async fn poll_change(&mut self) -> Option<ParseFn> {
-            Some(Box::new(self.0.take()?))
+    impl<P: FnOnce() + Send + 'static> Document for Changed<P> {
+        async fn poll_change(&mut self) -> Option<Apply> {
+            let parse = self.0.take()?;
+            Some(Box::new(move |limits| {
+                parse();
+                Ok(limits.replace_retaining([])?)
+            }))
         }
     }
 
@@ -120,7 +122,6 @@ mod tests {
             begun.send(()).expect("a task that waits");
             let outcome = may_proceed.recv_timeout(Duration::from_secs(60));
             done.send((outcome, thread::current().id())).expect("a test that waits");
-            Ok(Vec::new())
         };
         limits.spawn_watcher(&Handle::current(), Changed(Some(parse)));
         has_begun.await.expect("parsing begins");
@@ -142,7 +143,7 @@ mod tests {
         let limits = limits.observe(move |_| {
             let _ = replaced.lock().expect("no panic").take().map(|replaced| replaced.send(()));
         });
-        limits.spawn_watcher(&Handle::current(), Changed(Some(|| Ok(Vec::new()))));
+        limits.spawn_watcher(&Handle::current(), Changed(Some(|| ())));
         is_replaced.await.expect("a replacement");
         assert!(receiver.try_recv().is_err(), "the request still uses it");
         drop(request);

@@ -1,4 +1,4 @@
-//! How much a `rate_limit` block allows, by which algorithm.
+//! The allowance of a `rate_limit` block: how many requests, by which algorithm.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::algorithm::{
 };
 use crate::error::ConfigError;
 
-/// How much a `rate_limit` block allows.
+/// How many requests a `rate_limit` block allows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Allowance {
-    /// `unlimited: true`: everything.
+    /// All requests: `unlimited: true`.
     Unlimited,
-    /// `requests_per_unit: 0`: nothing at all.
+    /// No requests: `requests_per_unit: 0`.
     Nothing,
-    /// What the algorithm allows.
+    /// The requests that an algorithm allows.
     Limited(Algorithm),
 }
 
@@ -45,8 +45,8 @@ const KINDS: &[(&str, Kind)] = &[
     ("leaky_bucket_queue", Kind::LeakyBucketQueue),
 ];
 
-/// What only some algorithms have.
-const KNOBS: &[(&str, &[Kind])] = &[
+/// The fields that only some algorithms have.
+const SPECIFIC_FIELDS: &[(&str, &[Kind])] = &[
     ("burst", &[Kind::TokenBucket, Kind::LeakyBucket]),
     ("refill", &[Kind::TokenBucket]),
     ("buckets", &[Kind::SlidingWindow]),
@@ -64,13 +64,13 @@ impl Allowance {
 }
 
 fn unlimited(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Allowance> {
-    let knobs = KNOBS.iter().map(|(knob, _)| *knob);
+    let specific = SPECIFIC_FIELDS.iter().map(|(name, _)| *name);
     for name in ["unit", "period", "algorithm", "cost", "soft", "penalty", "on_store_error", "nodes", "overridable"]
         .into_iter()
-        .chain(knobs)
+        .chain(specific)
     {
         if let Some(node) = fields.get(name) {
-            let message = format!("what is unlimited has no `{name}`: leave it out, or leave `unlimited` out");
+            let message = format!("an unlimited rule has no `{name}`: leave it out, or leave `unlimited` out");
             problems.push(Problem::new(node.at, message));
         }
     }
@@ -85,21 +85,21 @@ fn limited(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Allowance
     let period = span(fields, problems);
     let tokens = fields.integer("requests_per_unit", problems);
     if fields.lacks("requests_per_unit") {
-        let message = "`requests_per_unit` is missing: say how many requests are allowed, or write `unlimited: true`";
+        let message = "`requests_per_unit` is missing: write how many requests are allowed, or write `unlimited: true`";
         problems.push(Problem::new(fields.at, message));
     }
     let kind = kind?;
     let name = |wanted| KINDS.iter().find(|(_, kind)| *kind == wanted).map_or("", |(name, _)| *name);
-    for (knob, kinds) in KNOBS {
-        if let Some(node) = fields.get(knob).filter(|_| !kinds.contains(&kind)) {
+    for (field, kinds) in SPECIFIC_FIELDS {
+        if let Some(node) = fields.get(field).filter(|_| !kinds.contains(&kind)) {
             let owners: Vec<&str> = kinds.iter().map(|kind| name(*kind)).collect();
-            let message = format!("{} has no `{knob}`: leave it out, or use {}", name(kind), one_of(&owners));
+            let message = format!("{} has no `{field}`: leave it out, or use {}", name(kind), one_of(&owners));
             problems.push(Problem::new(node.at, message));
         }
     }
-    // Read before anything else can be missing, so that all that is wrong is said.
+    // Read before returning for missing fields, so that all problems are reported.
     let before = problems.len();
-    let knobs = Knobs {
+    let options = Options {
         burst: positive(fields, "burst", problems),
         refill: fields.choice(
             "refill",
@@ -115,25 +115,26 @@ fn limited(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Allowance
     let ((tokens, tokens_at), (period, period_at)) = (tokens?, period?);
     if tokens == 0 && fields.get("algorithm").is_some() {
         let message = "`requests_per_unit` is 0: allow at least 1 request, or write `unlimited: true`; \
-                       to refuse all, leave `algorithm` out";
+                       to deny all requests, leave `algorithm` out";
         problems.push(Problem::new(tokens_at, message));
         return None;
     }
     if is_wrong {
         return None;
     }
-    match algorithm(kind, tokens.max(1), period, &knobs) {
+    match algorithm(kind, tokens.max(1), period, &options) {
         Ok(_) if tokens == 0 => Some(Allowance::Nothing),
         Ok(algorithm) => Some(Allowance::Limited(algorithm)),
         Err(error) => {
-            let at = fields.get("buckets").filter(|_| knobs.buckets.is_some()).map_or(period_at, |node| node.at);
+            let at = fields.get("buckets").filter(|_| options.buckets.is_some()).map_or(period_at, |node| node.at);
             problems.push(Problem::new(at, error.to_string()));
             None
         }
     }
 }
 
-struct Knobs {
+/// The optional fields of algorithms.
+struct Options {
     burst: Option<u32>,
     refill: Option<Refill>,
     buckets: Option<u32>,
@@ -142,30 +143,30 @@ struct Knobs {
     calendar: Option<CalendarWindow>,
 }
 
-fn algorithm(kind: Kind, tokens: u32, period: Duration, knobs: &Knobs) -> Result<Algorithm, ConfigError> {
-    let burst = knobs.burst.unwrap_or(tokens);
+fn algorithm(kind: Kind, tokens: u32, period: Duration, options: &Options) -> Result<Algorithm, ConfigError> {
+    let burst = options.burst.unwrap_or(tokens);
     Ok(match kind {
-        Kind::FixedWindow => match knobs.calendar {
+        Kind::FixedWindow => match options.calendar {
             Some(window) => window.into(),
             None => FixedWindow::try_new(tokens, period)?.into(),
         },
         Kind::SlidingLog => SlidingLog::try_new(tokens, period)?.into(),
         Kind::SlidingWindow => {
             let window = SlidingWindow::try_new(tokens, period)?;
-            knobs.buckets.map_or(Ok(window), |buckets| window.try_buckets(buckets))?.into()
+            options.buckets.map_or(Ok(window), |buckets| window.try_buckets(buckets))?.into()
         }
         Kind::SlidingWindowCounter => {
-            SlidingWindowCounter::try_new(tokens, period)?.rounding(knobs.rounding.unwrap_or_default()).into()
+            SlidingWindowCounter::try_new(tokens, period)?.rounding(options.rounding.unwrap_or_default()).into()
         }
         Kind::TokenBucket => {
-            TokenBucket::try_new(burst, tokens, period)?.refill(knobs.refill.unwrap_or_default()).into()
+            TokenBucket::try_new(burst, tokens, period)?.refill(options.refill.unwrap_or_default()).into()
         }
         Kind::LeakyBucket => LeakyBucket::try_new(burst, tokens, period)?.into(),
-        Kind::LeakyBucketQueue => LeakyBucketQueue::try_new(knobs.waiting.unwrap_or(tokens), tokens, period)?.into(),
+        Kind::LeakyBucketQueue => LeakyBucketQueue::try_new(options.waiting.unwrap_or(tokens), tokens, period)?.into(),
     })
 }
 
-/// A number that can't be 0, if the field is there.
+/// Reads a number that can't be 0, if the field exists.
 pub(super) fn positive(fields: &Fields<'_>, name: &str, problems: &mut Vec<Problem>) -> Option<u32> {
     let (number, at) = fields.integer(name, problems)?;
     if number == 0 {
@@ -175,11 +176,11 @@ pub(super) fn positive(fields: &Fields<'_>, name: &str, problems: &mut Vec<Probl
     Some(number)
 }
 
-/// The span of `unit` or `period`, whichever is there.
+/// Reads the duration of `unit` or `period`, whichever exists.
 fn span(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<(Duration, Position)> {
     match (fields.get("unit"), fields.get("period")) {
         (Some(_), Some(node)) => {
-            problems.push(Problem::new(node.at, "`unit` and `period` are both here: keep one"));
+            problems.push(Problem::new(node.at, "`unit` and `period` are both given: keep one"));
             None
         }
         (Some(_), None) => {

@@ -1,4 +1,4 @@
-//! Windows of a calendar: `calendar`, and where its windows start.
+//! Calendar windows: the fields `calendar`, `starts` and `day`.
 
 use super::fields::{self, Fields, one_of};
 use super::period;
@@ -18,7 +18,7 @@ const DAYS: &[(&str, Weekday)] = &[
 
 const UNITS: &[&str] = &["day", "week", "month", "year"];
 
-/// The windows of at most `limit` that `unit` has in the `calendar`, if there is one.
+/// Reads a calendar window that allows `limit` requests in each `unit`, if the field `calendar` exists.
 pub(super) fn read(fields: &Fields<'_>, limit: u32, problems: &mut Vec<Problem>) -> Option<CalendarWindow> {
     let starts = fields.choice("starts", DAYS, problems);
     let day = fields.integer("day", problems);
@@ -26,7 +26,7 @@ pub(super) fn read(fields: &Fields<'_>, limit: u32, problems: &mut Vec<Problem>)
         for name in ["starts", "day"] {
             if let Some(node) = fields.get(name) {
                 let message = format!(
-                    "`{name}` is of a calendar: write `calendar: UTC`, or a time zone such as `Europe/Berlin`, \
+                    "`{name}` needs a calendar: write `calendar: UTC`, or a time zone such as `Europe/Berlin`, \
                      or leave it out"
                 );
                 problems.push(Problem::new(node.at, message));
@@ -44,7 +44,7 @@ pub(super) fn read(fields: &Fields<'_>, limit: u32, problems: &mut Vec<Problem>)
     let unit = fields::text(unit_node, "unit").ok()?.to_ascii_lowercase();
     for (name, owner) in [("starts", "week"), ("day", "month")] {
         if let Some(node) = fields.get(name).filter(|_| unit != owner) {
-            let message = format!("`{name}` is of `unit: {owner}`: leave it out");
+            let message = format!("`{name}` needs `unit: {owner}`: leave it out");
             problems.push(Problem::new(node.at, message));
         }
     }
@@ -54,7 +54,7 @@ pub(super) fn read(fields: &Fields<'_>, limit: u32, problems: &mut Vec<Problem>)
         "month" => CalendarWindow::try_monthly(limit),
         "year" => CalendarWindow::try_yearly(limit),
         _ => {
-            // What is none at all is reported where it is read.
+            // Unknown units are reported elsewhere.
             if period::UNITS.iter().any(|(name, _)| *name == unit) {
                 let message =
                     format!("a calendar's `unit` can't be `{unit}`: use {}, or leave `calendar` out", one_of(UNITS));

@@ -1,4 +1,4 @@
-//! From descriptors to limits.
+//! Compiles the descriptors of a file to limits.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -9,138 +9,155 @@ use siphasher::sip::SipHasher13;
 
 use super::allowance::Allowance;
 use super::descriptor::Descriptor;
-use super::extractors::{Extractors, Named};
+use super::extractors::Extractors;
 use super::policy::Policy;
-use super::problem::Problem;
-use super::tree::{Finder, Group, Node, Rule, Tree};
-use super::value::{Form, Value};
+use super::problem::{Position, Problem};
+use super::tree::{Group, Node, Rule, Tree, TreeIndex};
+use super::value::{CompiledValue, ValueFormat};
 use crate::algorithm::FixedWindow;
 use crate::limit::{Limit, LimitIndex, OnMissingKey};
 
-/// A descriptor with a limit, and its way there.
-struct Found<'a> {
+/// A descriptor with a `rate_limit` block, and its path.
+struct RuleSource<'a> {
     descriptor: &'a Descriptor,
     policy: &'a Policy,
-    /// Keys and values, from the outermost descriptor on.
-    names: Vec<(&'a str, Option<&'a str>)>,
-    /// The extractors of the values that have buckets of their own.
-    charged: Vec<(usize, Form)>,
+    /// The keys and values from the outermost descriptor inwards.
+    path: Vec<(&'a str, Option<&'a str>)>,
+    /// The extractors whose values have separate buckets.
+    key: Vec<(usize, ValueFormat)>,
 }
 
-/// The limits of `descriptors`, in the order of the file.
+/// Compiles descriptors to limits, in the order of the file.
 pub(super) fn limits(
     domain: &str,
     descriptors: &[Descriptor],
     extractors: &Extractors,
 ) -> Result<Vec<Limit>, Vec<Problem>> {
-    let mut planting =
-        Planting { extractors, tree: Tree::default(), places: HashMap::new(), found: Vec::new(), problems: Vec::new() };
-    let descriptors = planting.plant(descriptors, &[], &[]);
-    let found = std::mem::take(&mut planting.found);
+    let mut builder = TreeBuilder::new(extractors);
+    let groups = builder.add_descriptors(descriptors, &[], &[]);
+    let sources = std::mem::take(&mut builder.sources);
+    let names = names(domain, &sources);
     let limits: Vec<Option<Limit>> =
-        found.iter().zip(names(domain, &found)).map(|(rule, name)| planting.rule(rule, name)).collect();
-    let Planting { tree, problems, .. } = planting;
+        sources.iter().zip(names).map(|(source, name)| builder.add_rule(source, name)).collect();
+    let TreeBuilder { tree, problems, .. } = builder;
     if !problems.is_empty() {
         return Err(problems);
     }
-    let finder: Arc<dyn LimitIndex> = Arc::new(Finder(Arc::new(Tree { descriptors, ..tree })));
+    let index: Arc<dyn LimitIndex> = Arc::new(TreeIndex(Arc::new(Tree { groups, ..tree })));
     let limits = limits.into_iter().enumerate();
-    Ok(limits.filter_map(|(index, limit)| Some(limit?.indexed(finder.clone(), index))).collect())
+    Ok(limits.filter_map(|(position, limit)| Some(limit?.indexed(index.clone(), position))).collect())
 }
 
-struct Planting<'a, 'e> {
+/// Returns where each limit of [`limits`] is in the file, by its name.
+pub(super) fn positions(
+    domain: &str,
+    descriptors: &[Descriptor],
+    extractors: &Extractors,
+) -> HashMap<String, Position> {
+    let mut builder = TreeBuilder::new(extractors);
+    builder.add_descriptors(descriptors, &[], &[]);
+    let names = names(domain, &builder.sources);
+    names.into_iter().zip(builder.sources.iter().map(|source| source.policy.position)).collect()
+}
+
+struct TreeBuilder<'a, 'e> {
     extractors: &'e Extractors,
-    /// All but its descriptors.
+    /// The tree without its groups.
     tree: Tree,
-    /// Where extractors are in the tree, by their names.
-    places: HashMap<&'a str, (usize, Form)>,
-    found: Vec<Found<'a>>,
+    /// The positions of extractors in the tree, by their names.
+    positions: HashMap<&'a str, (usize, ValueFormat)>,
+    sources: Vec<RuleSource<'a>>,
     problems: Vec<Problem>,
 }
 
-impl<'a> Planting<'a, '_> {
-    fn plant(
+impl<'a, 'e> TreeBuilder<'a, 'e> {
+    fn new(extractors: &'e Extractors) -> Self {
+        let (tree, positions) = (Tree::default(), HashMap::new());
+        Self { extractors, tree, positions, sources: Vec::new(), problems: Vec::new() }
+    }
+
+    fn add_descriptors(
         &mut self,
         descriptors: &'a [Descriptor],
-        charged: &[(usize, Form)],
-        names: &[(&'a str, Option<&'a str>)],
+        outer_key: &[(usize, ValueFormat)],
+        outer_path: &[(&'a str, Option<&'a str>)],
     ) -> Box<[Group]> {
         let mut groups: Vec<Group> = Vec::new();
         let mut group_of: HashMap<&str, usize> = HashMap::new();
-        // Spelled differently, an address is the same.
-        let mut taken: HashMap<(&str, Box<[u8]>), usize> = HashMap::new();
+        // The same address can be written in several ways.
+        let mut known: HashMap<(&str, Box<[u8]>), usize> = HashMap::new();
         for descriptor in descriptors {
-            let key = descriptor.key.as_str();
-            let (extractor, form) = match self.extractor(key) {
+            let name = descriptor.key.as_str();
+            let (extractor, format) = match self.extractor(name) {
                 Ok(extractor) => extractor,
                 Err(message) => {
                     self.problems.push(Problem::new(descriptor.position, message));
                     continue;
                 }
             };
-            let value = match Value::of(form, &descriptor.value) {
+            let value = match CompiledValue::new(format, &descriptor.value) {
                 Ok(value) => value,
                 Err(message) => {
                     self.problems.push(Problem::new(descriptor.value_position, message));
                     continue;
                 }
             };
-            if let Value::Exactly(bytes) = &value
-                && let Some(line) = taken.insert((key, bytes.clone()), descriptor.position.line)
+            if let CompiledValue::Exact(bytes) = &value
+                && let Some(line) = known.insert((name, bytes.clone()), descriptor.position.line)
             {
-                let message = format!("this is the same value of `{key}` as on line {line}: keep one");
+                let message = format!("this is the same value of `{name}` as on line {line}: keep one");
                 self.problems.push(Problem::new(descriptor.value_position, message));
             }
-            let mut charged = charged.to_vec();
-            if !matches!(value, Value::Exactly(_)) && !descriptor.share_threshold {
-                charged.push((extractor, form));
+            let mut key = outer_key.to_vec();
+            if !matches!(value, CompiledValue::Exact(_)) && !descriptor.share_threshold {
+                key.push((extractor, format));
             }
-            let names: Vec<_> = names.iter().copied().chain([(key, descriptor.value.as_str())]).collect();
+            let path: Vec<_> = outer_path.iter().copied().chain([(name, descriptor.value.as_str())]).collect();
             let rule = descriptor.rate_limit.as_ref().map(|policy| {
-                self.found.push(Found { descriptor, policy, names: names.clone(), charged: charged.clone() });
-                self.found.len() - 1
+                self.sources.push(RuleSource { descriptor, policy, path: path.clone(), key: key.clone() });
+                self.sources.len() - 1
             });
-            let within = self.plant(&descriptor.descriptors, &charged, &names);
-            let group = *group_of.entry(key).or_insert_with(|| {
-                groups.push(Group::new(extractor, form));
+            let children = self.add_descriptors(&descriptor.descriptors, &key, &path);
+            let group = *group_of.entry(name).or_insert_with(|| {
+                groups.push(Group::new(extractor, format));
                 groups.len() - 1
             });
-            groups[group].add(value, Node { rule, within });
+            groups[group].add(value, Node { rule, children });
         }
         groups.into()
     }
 
-    /// Where the extractor called `name` is in the tree, and what it writes.
-    fn extractor(&mut self, name: &'a str) -> Result<(usize, Form), String> {
-        if let Some(known) = self.places.get(name) {
+    /// Returns the position of an extractor in the tree and the format of its values. Adds the extractor if it is new.
+    fn extractor(&mut self, name: &'a str) -> Result<(usize, ValueFormat), String> {
+        if let Some(known) = self.positions.get(name) {
             return Ok(*known);
         }
-        let Named { extractor, form } = self.extractors.find(name)?;
-        self.tree.extractors.push(extractor);
-        let place = (self.tree.extractors.len() - 1, form);
-        self.places.insert(name, place);
-        Ok(place)
+        let named = self.extractors.find(name)?;
+        let position = (self.tree.extractors.len(), named.format);
+        self.tree.extractors.push(named);
+        self.positions.insert(name, position);
+        Ok(position)
     }
 
-    /// Adds a rule to the tree, and makes its limit, if it has one.
-    fn rule(&mut self, found: &Found<'a>, name: String) -> Option<Limit> {
-        let policy = found.policy;
-        let mut keys = Vec::new();
+    /// Adds a rule to the tree. Returns its limit unless it is unlimited.
+    fn add_rule(&mut self, source: &RuleSource<'a>, name: String) -> Option<Limit> {
+        let policy = source.policy;
+        let mut own_key = Vec::new();
         for (name, at) in &policy.key {
             match self.extractor(name) {
-                Ok(extractor) => keys.push(extractor),
+                Ok(extractor) => own_key.push(extractor),
                 Err(message) => self.problems.push(Problem::new(*at, message)),
             }
         }
-        let limit = found.limit(name).map_err(|problem| self.problems.push(problem)).ok().flatten();
-        // What is unlimited charges nobody.
-        let charged = match (&limit, policy.key.is_empty()) {
+        let limit = source.limit(name).map_err(|problem| self.problems.push(problem)).ok().flatten();
+        let key = match (&limit, policy.key.is_empty()) {
+            // An unlimited rule charges nothing.
             (None, _) => Vec::new(),
-            (Some(_), true) => found.charged.clone(),
-            (Some(_), false) => keys,
+            (Some(_), true) => source.key.clone(),
+            (Some(_), false) => own_key,
         };
         self.tree.rules.push(Rule {
-            charged: charged.into(),
+            key: key.into(),
             name: policy.name.as_deref().map(Arc::from),
             replaces: policy.replaces.iter().map(|name| Arc::from(name.as_str())).collect(),
         });
@@ -148,8 +165,8 @@ impl<'a> Planting<'a, '_> {
     }
 }
 
-impl Found<'_> {
-    /// The limit, if there is one.
+impl RuleSource<'_> {
+    /// Returns the limit, or `None` if the rule is unlimited.
     fn limit(&self, name: String) -> Result<Option<Limit>, Problem> {
         let Self { descriptor, policy, .. } = self;
         let limit = match policy.allowance {
@@ -158,7 +175,7 @@ impl Found<'_> {
                 Some(cost) => limit.cost(cost.into()),
                 None => limit,
             }),
-            // A cost over the capacity never passes, whatever the time.
+            // A cost over the capacity is always denied.
             Allowance::Nothing => {
                 Limit::try_new(name, FixedWindow::per_second(1)).map(|limit| limit.cost_by(|_| u64::MAX))
             }
@@ -182,19 +199,19 @@ impl Found<'_> {
         if let Some(otherwise) = policy.on_store_error {
             limit = limit.on_store_error(otherwise);
         }
-        // A proxy sends no descriptor that lacks a value, and no limit applies; but who names what
-        // is charged means everyone.
+        // Without a value there is no descriptor, as in Envoy's service, so no limit applies. A limit with a `key` of its
+        // own is meant for all requests.
         let missing = if policy.key.is_empty() { OnMissingKey::Skip } else { OnMissingKey::Reject };
         Ok(Some(limit.on_missing_key(policy.on_missing_key.unwrap_or(missing))))
     }
 }
 
-/// A name for each limit that no other has, and which stays the same while its descriptors do.
-fn names(domain: &str, found: &[Found<'_>]) -> Vec<String> {
-    let wanted = found.iter().map(|Found { policy, names, .. }| match &policy.name {
+/// Returns a unique name for each limit. It stays the same as long as the descriptors around it do.
+fn names(domain: &str, sources: &[RuleSource<'_>]) -> Vec<String> {
+    let wanted = sources.iter().map(|RuleSource { policy, path, .. }| match &policy.name {
         Some(name) => name.clone(),
         None => {
-            let parts = names.iter().map(|(key, value)| match value {
+            let parts = path.iter().map(|(key, value)| match value {
                 Some(value) => format!("{key}_{value}"),
                 None => (*key).to_owned(),
             });
@@ -206,24 +223,24 @@ fn names(domain: &str, found: &[Found<'_>]) -> Vec<String> {
     for name in &wanted {
         *uses.entry(name).or_default() += 1;
     }
-    let name = |(name, rule): (&String, &Found<'_>)| {
-        let can_stand = name.len() <= LONGEST && name.chars().all(|character| matches!(character, ' '..='~'));
-        if can_stand && uses[name.as_str()] == 1 { name.clone() } else { told_apart(name, (domain, &rule.names)) }
+    let name = |(name, source): (&String, &RuleSource<'_>)| {
+        let is_valid = name.len() <= MAX_LENGTH && name.chars().all(|character| matches!(character, ' '..='~'));
+        if is_valid && uses[name.as_str()] == 1 { name.clone() } else { hashed_name(name, (domain, &source.path)) }
     };
-    wanted.iter().zip(found).map(name).collect()
+    wanted.iter().zip(sources).map(name).collect()
 }
 
-/// The most characters of a limit's name.
-const LONGEST: usize = 64;
-/// `~`, and 64 bits.
+/// The maximum length of a limit's name.
+const MAX_LENGTH: usize = 64;
+/// The length of the suffix: `~` and 64 bits in hexadecimal.
 const SUFFIX: usize = 17;
 
-/// A name that can stand in a header, with what tells it from all others at its end.
-fn told_apart(name: &str, rule: impl Hash) -> String {
-    // The same on all machines and in all versions: buckets are kept under it.
+/// Returns a name that is valid in a header, with a hash of the limit's path as a suffix.
+fn hashed_name(name: &str, path: impl Hash) -> String {
+    // The hash is the same on all machines and in all versions, because buckets are stored by this name.
     let mut hasher = SipHasher13::new();
-    rule.hash(&mut hasher);
+    path.hash(&mut hasher);
     let printable = |character| if matches!(character, ' '..='~') { character } else { '?' };
-    let start: String = name.chars().map(printable).take(LONGEST - SUFFIX).collect();
+    let start: String = name.chars().map(printable).take(MAX_LENGTH - SUFFIX).collect();
     format!("{start}~{:016x}", hasher.finish())
 }

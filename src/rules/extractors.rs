@@ -1,5 +1,6 @@
-//! What the keys of descriptors name.
+//! The extractors that the keys of descriptors name.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -7,22 +8,24 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use super::fields::{closest, one_of};
-use super::value::Form;
+use super::value::ValueFormat;
 use crate::key::{self, Extracted, Key, KeyBuf, KeyError, KeyExtractor};
 use crate::request::RequestHead;
 
-/// What the keys of descriptors name: extractors.
+/// Maps the keys of descriptors to extractors.
 ///
-/// | key | takes |
+/// | key | value |
 /// |---|---|
-/// | `remote_address` | the peer's address: [`key::peer_ip`], of IPv6 the first 64 bits |
-/// | `method` | the method, HEAD as GET: values may be any, but methods that are not standard share a bucket, as with [`key::method`] |
-/// | `path` | the route that was matched: [`key::matched_route`] |
-/// | `header.NAME` | a header: [`key::header`]; a request that [repeats](key#repeated-headers) it is rejected with 400 |
-/// | `query.NAME` | the first parameter NAME of the query, decoded; missing where it is empty |
+/// | `remote_address` | the peer's address by [`key::peer_ip`]; of IPv6 addresses, the first 64 bits |
+/// | `method` | the method, with HEAD as GET; descriptors can match any method, but non-standard methods share a bucket, as with [`key::method`] |
+/// | `path` | the matched route by [`key::matched_route`] |
+/// | `header.NAME` | the header NAME by [`key::header`] |
+/// | `query.NAME` | the decoded query parameter NAME; missing if it is empty |
 ///
-/// All else is [registered](Self::register), also in place of one of these: `path` where no router
-/// of Axum's is, `remote_address` behind a proxy.
+/// If a request repeats a header or a parameter, it is rejected with 400 if a limit applies to any of the values.
+///
+/// [Register](Self::register) extractors for other keys, or in place of these: for example `remote_address` behind a
+/// proxy, or `path` without an Axum router.
 ///
 /// ```
 /// use tower_ratelimit::key;
@@ -44,64 +47,85 @@ pub struct Extractors {
     named: BTreeMap<String, Named>,
 }
 
-/// An extractor, and what it writes.
+/// An extractor, and the format of its values.
 #[derive(Clone)]
 pub(super) struct Named {
     pub(super) extractor: Arc<dyn KeyExtractor>,
-    pub(super) form: Form,
+    pub(super) format: ValueFormat,
+    /// The query parameter that it reads, if any.
+    query: Option<Arc<str>>,
+}
+
+impl Named {
+    /// The most candidates that are compared. More would take too long.
+    const MAX_CANDIDATES: usize = 16;
+
+    /// Returns the possible values of a request whose value is ambiguous, unless they are unknown or too many.
+    pub(super) fn candidates(&self, head: &RequestHead<'_>) -> Option<Vec<Box<[u8]>>> {
+        let most = Self::MAX_CANDIDATES + 1;
+        let candidates: Vec<Box<[u8]>> = match &self.query {
+            Some(name) => parameters(head, name).map(|value| value.as_bytes().into()).take(most).collect(),
+            None => self.extractor.candidates(head)?.iter().map(|value| value.as_bytes().into()).take(most).collect(),
+        };
+        (candidates.len() < most).then_some(candidates)
+    }
 }
 
 impl Extractors {
-    /// Those of the table.
+    /// Creates the extractors of the table.
     pub fn new() -> Self {
         Self { named: BTreeMap::new() }
             .register_address("remote_address", key::peer_ip(), 64)
-            .insert("method", AnyMethod, Form::Method)
+            .insert("method", AnyMethod, ValueFormat::Method)
             .register("path", key::matched_route())
     }
 
-    /// Another extractor, or another one for a known name.
+    /// Registers an extractor for a key. Replaces the previous extractor of that key.
     ///
-    /// What it finds is compared as text with the values of a file: it has to write one part, of
-    /// text or bytes, or no value will ever fit. Numbers are text there, too: turn them into text.
-    /// Without values, any extractor will do.
+    /// Extracted values are compared as text with the values of a file. To be comparable, the extractor must write a
+    /// single part of text or bytes, so convert numbers to text. For descriptors without a value, any extractor works.
     pub fn register(self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
-        self.insert(name, extractor, Form::Text)
+        self.insert(name, extractor, ValueFormat::Text)
     }
 
-    /// An extractor that finds addresses, of IPv6 the first `ipv6_prefix` bits: the values of a file
-    /// are addresses then, of which as many bits count, or their text with wildcards.
+    /// Registers an extractor of IP addresses that keeps the first `ipv6_prefix` bits of IPv6 addresses.
+    ///
+    /// The values of a file are then addresses, compared up to that prefix, or patterns for the text of an address.
     ///
     /// # Panics
     ///
-    /// When `ipv6_prefix` is 0 or over 128.
+    /// If `ipv6_prefix` is 0 or over 128.
     #[track_caller]
     pub fn register_address(self, name: impl Into<String>, extractor: impl KeyExtractor, ipv6_prefix: u8) -> Self {
         assert!((1..=128).contains(&ipv6_prefix), "an IPv6 prefix has 1 to 128 bits, not {ipv6_prefix}");
-        self.insert(name, extractor, Form::Address { ipv6_prefix })
+        self.insert(name, extractor, ValueFormat::Address { ipv6_prefix })
     }
 
-    fn insert(mut self, name: impl Into<String>, extractor: impl KeyExtractor, form: Form) -> Self {
-        self.named.insert(name.into(), Named { extractor: Arc::new(extractor), form });
+    fn insert(mut self, name: impl Into<String>, extractor: impl KeyExtractor, format: ValueFormat) -> Self {
+        self.named.insert(name.into(), Named { extractor: Arc::new(extractor), format, query: None });
         self
     }
 
-    /// The extractor called `name`, or what to write instead.
+    /// Returns the extractor of a key, or a message that explains what to write instead.
     pub(super) fn find(&self, name: &str) -> Result<Named, String> {
         if let Some(named) = self.named.get(name) {
             return Ok(named.clone());
         }
         if let Some(header) = name.strip_prefix("header.") {
             if header.parse::<HeaderName>().is_err() {
-                return Err(format!("{header:?} is not a header's name: use letters, digits and dashes"));
+                return Err(format!("{header:?} is not a header name: use letters, digits and dashes"));
             }
-            return Ok(Named { extractor: Arc::new(key::header(header)), form: Form::Text });
+            return Ok(Named { extractor: Arc::new(key::header(header)), format: ValueFormat::Text, query: None });
         }
         match name.strip_prefix("query.") {
             Some(name) if name.trim().is_empty() => {
-                Err("`query.` lacks the parameter's name: write `query.page`, for example".to_owned())
+                Err("`query.` lacks the name of a parameter: write `query.page`, for example".to_owned())
             }
-            Some(name) => Ok(Named { extractor: Arc::new(Query(name.into())), form: Form::Text }),
+            Some(name) => {
+                let name: Arc<str> = name.into();
+                let extractor = Arc::new(Query(name.clone()));
+                Ok(Named { extractor, format: ValueFormat::Text, query: Some(name) })
+            }
             None => Err(self.unknown(name)),
         }
     }
@@ -127,7 +151,7 @@ impl fmt::Debug for Extractors {
     }
 }
 
-/// The method, whatever it is, for comparison with the values of a file. [`Form::Method`] makes the key of it.
+/// Extracts any method, for comparison with the values of a file. [`ValueFormat::Method`] makes the key of it.
 struct AnyMethod;
 
 impl KeyExtractor for AnyMethod {
@@ -137,19 +161,25 @@ impl KeyExtractor for AnyMethod {
     }
 }
 
-/// A parameter of the query. However it is escaped, it is the same key.
-struct Query(Box<str>);
+/// Extracts a query parameter. All encodings of a value are the same key.
+struct Query(Arc<str>);
 
 impl KeyExtractor for Query {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        let query = head.uri.query().unwrap_or_default();
-        let mut parameters = form_urlencoded::parse(query.as_bytes());
-        match parameters.find(|(name, _)| **name == *self.0) {
-            Some((_, value)) if !value.is_empty() => {
+        let mut values = parameters(head, &self.0);
+        match (values.next(), values.next()) {
+            (_, Some(_)) => Extracted::Missing(KeyError::Ambiguous),
+            (Some(value), None) if !value.is_empty() => {
                 value.write(key);
                 Extracted::Done
             }
             _ => Extracted::Missing(KeyError::FromRequest),
         }
     }
+}
+
+/// Returns the values of a query parameter.
+fn parameters<'a>(head: &RequestHead<'a>, name: &str) -> impl Iterator<Item = Cow<'a, str>> {
+    let query = head.uri.query().unwrap_or_default();
+    form_urlencoded::parse(query.as_bytes()).filter(move |(found, _)| **found == *name).map(|(_, value)| value)
 }

@@ -1,4 +1,4 @@
-//! Reading what a node should be, and saying what it is instead.
+//! Reads typed fields of YAML mappings, and reports what is wrong with them.
 
 use std::rc::Rc;
 
@@ -9,13 +9,13 @@ use super::yaml::{Node, Value};
 pub(super) struct Fields<'a> {
     pub(super) at: Position,
     fields: Vec<(&'a str, &'a Node)>,
-    /// Fields that are there under another name, and reported for that.
+    /// Fields that were probably meant by unknown names, which are reported.
     meant: Vec<&'a str>,
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of `node`, which is `what` and may have the fields `known`. `advise` says more of
-    /// a field that it may not have.
+    /// Reads the fields of `node`, described as `what`, which may have the fields `known`. `advise` explains unknown
+    /// fields.
     pub(super) fn of(
         node: &'a Node,
         what: &str,
@@ -32,20 +32,20 @@ impl<'a> Fields<'a> {
         let mut meant = Vec::new();
         for (key, value) in pairs {
             let Value::Scalar { text, .. } = &key.value else {
-                problems.push(Problem::new(key.at, format!("a field's name is {}: write text", key.kind())));
+                problems.push(Problem::new(key.at, format!("the name of a field is {}: write text", key.kind())));
                 continue;
             };
             if text == "<<" {
                 problems.push(Problem::new(key.at, "merge keys are not supported: write the fields out"));
                 meant.extend_from_slice(known);
             } else if !known.contains(&text.as_str()) {
-                // The others are counted, and not shown: advice for each of thousands would take a second.
+                // Later problems are only counted. Advice for thousands of them would take a second.
                 let advised =
-                    if problems.len() < RulesError::MOST { closest(text, known.iter().copied()) } else { None };
+                    if problems.len() < RulesError::MAX_PROBLEMS { closest(text, known.iter().copied()) } else { None };
                 meant.extend(advised);
                 problems.push(Problem::new(key.at, unknown(text, known, advise(text), advised)));
             } else if fields.iter().any(|(name, _)| name == text) {
-                problems.push(Problem::new(key.at, format!("`{text}` is here twice: keep one")));
+                problems.push(Problem::new(key.at, format!("`{text}` is defined twice: keep one")));
             } else {
                 fields.push((text, value));
             }
@@ -53,17 +53,17 @@ impl<'a> Fields<'a> {
         Some(Self { at: node.at, fields, meant })
     }
 
-    /// The field called `name`, unless there is nothing in it.
+    /// Returns the field called `name`, unless it is empty.
     pub(super) fn get(&self, name: &str) -> Option<&'a Node> {
         self.written(name).filter(|node| !node.is_null())
     }
 
-    /// Whether there is no field called `name`, nor one that was meant to be.
+    /// Returns whether there is neither a field called `name` nor one that was probably meant.
     pub(super) fn lacks(&self, name: &str) -> bool {
         self.get(name).is_none() && !self.meant.contains(&name)
     }
 
-    /// The field called `name`, even with nothing in it.
+    /// Returns the field called `name`, even if it is empty.
     pub(super) fn written(&self, name: &str) -> Option<&'a Node> {
         self.fields.iter().find(|(known, _)| *known == name).map(|(_, node)| *node)
     }
@@ -73,7 +73,7 @@ impl<'a> Fields<'a> {
         Some((noted(text(node, name), problems)?, node.at))
     }
 
-    /// The text of a field that has to be there, and not empty.
+    /// Returns the text of a required field, which must not be empty.
     pub(super) fn required(
         &self,
         name: &str,
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> {
         Some((noted(integer(node, name), problems)?, node.at))
     }
 
-    /// Whether the field is there and true.
+    /// Returns whether the field exists and is true.
     pub(super) fn flag(&self, name: &str, problems: &mut Vec<Problem>) -> bool {
         self.get(name).and_then(|node| noted(boolean(node, name), problems)).unwrap_or(false)
     }
@@ -103,14 +103,14 @@ impl<'a> Fields<'a> {
             None => &[],
             Some(Node { value: Value::List(items), .. }) => items,
             Some(node) => {
-                let message = format!("`{name}` is {}: write a list, each item behind a dash", node.kind());
+                let message = format!("`{name}` is {}: write a list, with a dash before each item", node.kind());
                 problems.push(Problem::new(node.at, message));
                 &[]
             }
         }
     }
 
-    /// One of `choices`, by its name.
+    /// Returns one of `choices` by its name.
     pub(super) fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)], problems: &mut Vec<Problem>) -> Option<T> {
         let (chosen, at) = self.text(name, problems)?;
         let found = choices.iter().find(|(choice, _)| *choice == chosen);
@@ -147,7 +147,7 @@ fn integer(node: &Node, name: &str) -> Result<u32, Problem> {
     let has_stray_underscores = !is_digits && is_number(&text.replace('_', ""));
     match text.replace('_', "").parse::<u32>() {
         Ok(_) if is_digits && !plain => Err(wrong("write the number without quotes".into())),
-        // YAML's older version, in which such files were written, has them count in eights.
+        // YAML 1.1, in which files for Envoy's service are written, reads such numbers as octal.
         Ok(_) if is_digits && text.len() > 1 && text.starts_with('0') => {
             Err(wrong("write the number without leading zeros".into()))
         }
@@ -158,7 +158,7 @@ fn integer(node: &Node, name: &str) -> Result<u32, Problem> {
     }
 }
 
-/// With the words of YAML's older version, in which files for Envoy's service are written.
+/// Reads a boolean, with the words of YAML 1.1, in which files for Envoy's service are written.
 fn boolean(node: &Node, name: &str) -> Result<bool, Problem> {
     if let Value::Scalar { text, plain: true } = &node.value {
         match text.to_ascii_lowercase().as_str() {
@@ -177,9 +177,9 @@ fn unknown(name: &str, known: &[&str], advice: Option<String>, meant: Option<&st
     format!("there is no field `{name}` here: {advice}")
 }
 
-/// The name that was probably meant.
+/// Returns the name that was probably meant.
 pub(super) fn closest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Nobody mistypes that much, and the distance takes time.
+    // No name is that long, and the distance would take time.
     if name.len() > 64 {
         return None;
     }
@@ -192,7 +192,7 @@ pub(super) fn closest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> O
     near.min_by_key(|(distance, _)| *distance).or_else(longer).map(|(_, known)| *known)
 }
 
-/// `a, b or c`.
+/// Joins names as in `a, b or c`.
 pub(super) fn one_of(names: &[impl AsRef<str>]) -> String {
     let mut text = String::new();
     for (index, name) in names.iter().enumerate() {

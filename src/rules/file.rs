@@ -1,4 +1,4 @@
-//! A file that is watched.
+//! Reads rules files, and watches them for changes.
 
 use std::fs::File;
 #[cfg(unix)]
@@ -13,30 +13,30 @@ use tokio::runtime::Handle;
 use super::extractors::Extractors;
 use super::problem::RulesError;
 use super::{Rules, yaml};
-use crate::limit::{Document, LiveLimits, ParseFn};
+use crate::limit::{Apply, Document, LiveLimits};
 
-/// For how long a file has to stay as it is: whoever writes into it writes one part after the other.
-const SETTLED: Duration = Duration::from_millis(50);
+/// How long a file must stay unchanged before it is used, because it may be written in several steps.
+const SETTLE_TIME: Duration = Duration::from_millis(50);
 
-/// Reads a regular file. It neither waits for whoever writes to a pipe nor reads a device.
+/// Reads a regular file. Does not block on pipes, and does not read devices.
 pub(super) fn read(file: &Arc<Path>) -> Result<String, RulesError> {
     let read = || {
         let open = open(file)?;
-        // Of what was opened: what the path refers to may have changed since.
+        // The metadata of the open file: the path may refer to another one by now.
         let kind = open.metadata()?.file_type();
         if !kind.is_file() {
             let what = if kind.is_dir() { "a folder" } else { "a pipe or a device" };
             return Err(io::Error::other(format!("it is {what}: use a regular file, or a link to one")));
         }
-        // One byte more than can be too many: the file may grow meanwhile.
+        // One byte more than the maximum, because the file may have grown.
         let mut text = String::new();
-        open.take(yaml::LONGEST as u64 + 1).read_to_string(&mut text)?;
+        open.take(yaml::MAX_BYTES as u64 + 1).read_to_string(&mut text)?;
         Ok(text)
     };
-    read().map_err(|error| RulesError::of_all(Some(file.clone()), format!("the file can't be read: {error}")))
+    read().map_err(|error| RulesError::for_file(Some(file.clone()), format!("the file can't be read: {error}")))
 }
 
-/// Opens a file. To open a pipe would otherwise wait for whoever writes to it.
+/// Opens a file without blocking, as opening a pipe would do until it has a writer.
 #[cfg(unix)]
 fn open(file: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -50,7 +50,7 @@ fn open(file: &Path) -> io::Result<File> {
 }
 
 impl Rules {
-    /// The limits of a file, which are replaced when it changes: within about a second.
+    /// Reads limits from a file, and replaces them within about a second when it changes.
     ///
     /// ```no_run
     /// use tower_ratelimit::RateLimitLayer;
@@ -64,34 +64,35 @@ impl Rules {
     /// # }
     /// ```
     ///
-    /// It is read now, which blocks, and then every second in the background, for as long as anyone goes by the
-    /// rules. What is read is compared, not when the file was changed: that misses nothing, whether the file is
-    /// written, replaced by another of its name, or behind symbolic links of which one is
-    /// switched (as Kubernetes does), and needs nothing of the file system.
+    /// The first read blocks. Then the file is read every second in the background, for as long as the limits are in
+    /// use. Changes are detected by content, so that none is missed if the file is written in place, replaced by another,
+    /// or switched by a symbolic link (as Kubernetes does).
     ///
-    /// A file that is wrong, or gone, changes nothing: [`Event::RulesRejected`](crate::Event::RulesRejected) tells
-    /// those who [observe](LiveLimits::observe) the rules, and with the feature `tracing` it is an error in the
-    /// log; once, until it says something else.
+    /// An invalid or missing file changes nothing. It is reported once until its content changes: as an
+    /// [`Event::RulesRejected`](crate::Event::RulesRejected) to [observers](LiveLimits::observe) of the limits, and as an
+    /// error in the log with the feature `tracing`.
     ///
     /// # Errors
     ///
-    /// With all that is wrong with the file, and where it can't be read or is no regular file; when more than 64 limits may apply to one
-    /// request; and outside a Tokio runtime.
+    /// - If the file is invalid, with all its errors.
+    /// - If the file can't be read or is not a regular file.
+    /// - If more than 64 limits may apply to one request.
+    /// - Outside a Tokio runtime.
     pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimits, RulesError> {
         let file: Arc<Path> = path.as_ref().into();
         let runtime = Handle::try_current().map_err(|_| {
             let message = "there is no Tokio runtime to watch the file in: call this from within one";
-            RulesError::of_all(Some(file.clone()), message)
+            RulesError::for_file(Some(file.clone()), message)
         })?;
         let text = read(&file)?;
         let rules = Self::read(&text, Some(file.clone()))?.live(&extractors)?;
-        rules.spawn_watcher(&runtime, Watched { file, extractors, seen: Arc::new(Ok(text)) });
+        rules.spawn_watcher(&runtime, WatchedFile { file, extractors, seen: Arc::new(Ok(text)) });
         Ok(rules)
     }
 }
 
-/// A file, and what was last found in it.
-struct Watched {
+/// A file, and its last known contents.
+struct WatchedFile {
     file: Arc<Path>,
     extractors: Extractors,
     seen: Arc<Contents>,
@@ -99,8 +100,8 @@ struct Watched {
 
 type Contents = Result<String, RulesError>;
 
-impl Watched {
-    /// Reads the file. It may have millions of bytes, so they are compared with `other` on a blocking thread, too.
+impl WatchedFile {
+    /// Reads the file, and compares it with `other` on the same blocking thread, since it may have millions of bytes.
     async fn read(&self, other: &Arc<Contents>) -> Option<(Contents, bool)> {
         let (file, other) = (self.file.clone(), other.clone());
         let read = move || {
@@ -112,23 +113,23 @@ impl Watched {
     }
 }
 
-impl Document for Watched {
-    async fn poll_change(&mut self) -> Option<ParseFn> {
+impl Document for WatchedFile {
+    async fn poll_change(&mut self) -> Option<Apply> {
         let (found, is_known) = self.read(&self.seen).await?;
         if is_known {
             return None;
         }
         let found = Arc::new(found);
-        tokio::time::sleep(SETTLED).await;
+        tokio::time::sleep(SETTLE_TIME).await;
         let (_, is_settled) = self.read(&found).await?;
         if !is_settled {
             return None;
         }
         self.seen = found.clone();
         let (file, extractors) = (self.file.clone(), self.extractors.clone());
-        Some(Box::new(move || {
+        Some(Box::new(move |live| {
             let text = found.as_ref().as_ref().map_err(Clone::clone)?;
-            Ok(Rules::read(text, Some(file))?.limits(&extractors)?)
+            Ok(Rules::read(text, Some(file))?.replace(live, &extractors)?)
         }))
     }
 }

@@ -1,4 +1,4 @@
-//! Limits from a file, in the form of Envoy's rate limit service.
+//! Limits from files in the format of Envoy's rate limit service.
 //!
 //! ```
 //! # #[cfg(feature = "axum")] {
@@ -28,42 +28,38 @@
 //! # Ok::<_, tower_ratelimit::rules::RulesError>(())
 //! ```
 //!
-//! A file that was written for [that service](https://github.com/envoyproxy/ratelimit) loads
-//! unchanged, but for what [isn't supported](#what-is-refused). JSON is YAML, too.
+//! Files for [that service](https://github.com/envoyproxy/ratelimit) load unchanged, except for
+//! [unsupported features](#rejected-files). JSON is YAML, too.
 //!
 //! # Which limits apply
 //!
-//! A proxy sends the service descriptors: lists of keys and values. Here, each path of keys in the
-//! file, from the outermost descriptor to any within it, is a descriptor of every request that has a
-//! value for each key: `Extractors` says how they are taken from it. So all that apply apply
-//! together, all or nothing:
+//! With the service, a proxy sends descriptors: lists of keys and values. Here, [`Extractors`] find a value for each key in
+//! the request itself. A request has every descriptor of the file whose keys all have values, from an outermost
+//! descriptor inwards. All limits that apply are decided together, all or nothing:
 //!
-//! - **A limit applies** when the request has what its descriptor wants, and what those around it
-//!   want. A limit on a descriptor and one within it can both apply.
-//! - **The most specific descriptor alone** is chosen from those of a list that have the same key: the exact
-//!   value, or else the first pattern that fits (`*` stands for any text), or else the one without
-//!   a value. If the chosen one has no limit, none applies, and what is within the others is not
-//!   looked at: a value without a limit is free.
-//! - **Buckets**: each value of a descriptor without one has its own, and so has each value that
-//!   fits a pattern, unless the descriptor says `share_threshold: true`. `key` charges something
-//!   else.
-//! - **`unlimited`** says that this descriptor has no limit. Those of other paths still apply.
-//! - **`replaces`** names limits that do not apply to requests to which this one does, even if this one is
-//!   unlimited, in shadow mode, or replaced by another.
+//! - **A limit applies** if the request matches its descriptor and all descriptors around it. Limits of nested
+//!   descriptors can apply together.
+//! - **The most specific descriptor** of those in a list with the same key is selected: the one with the exact value, or
+//!   else the first with a matching pattern (`*` matches any text), or else the one without a value. The others, and the
+//!   descriptors nested in them, are ignored, even if the selected one has no limit.
+//! - **Buckets**: each value of a descriptor without a value has its own bucket. So has each value that matches a pattern,
+//!   unless the descriptor has `share_threshold: true`. `key` replaces the key of the bucket.
+//! - **`unlimited`** means that this descriptor has no limit. Limits of other paths still apply.
+//! - **`replaces`** names limits that do not apply where this one does, even if this one is unlimited, in shadow mode, or
+//!   itself replaced.
 //!
-//! Differences: values are compared key by key (the service can't tell `a` = `b_c` from `a_b` =
-//! `c`). `unit: month` is 30 days from the Unix epoch on, as it is there; `calendar: month` is a month of the calendar.
+//! Unlike in the service, values are compared key by key, so that `a` = `b_c` and `a_b` = `c` differ. As in the service,
+//! `unit: month` is 30 days since the Unix epoch; with `calendar`, it is a calendar month.
 //!
-//! # While it runs
+//! # Changes at runtime
 //!
-//! [`Rules::watch`] has layers go by a file that changes, and `RedisStore::follow_rules` (feature `redis`) by
-//! rules that a fleet keeps in Redis: see [`LiveLimits`].
+//! [`Rules::watch`] follows a file, and `RedisStore::follow_rules` (feature `redis`) follows rules that a fleet shares in
+//! Redis. Both return [`LiveLimits`].
 //!
-//! # What is refused
+//! # Rejected files
 //!
-//! Every error names the line, the column and what to do. Refused are fields that nobody knows or
-//! in a wrong place (there, a misplaced one is ignored), what is there twice, `quota_mode` with
-//! `shadow_mode`, merge keys (`<<`), and more than one document.
+//! Every error has the line, the column and a suggestion. Unknown, misplaced and duplicate fields are errors (the
+//! service ignores misplaced fields), as are `quota_mode` with `shadow_mode`, merge keys (`<<`), and several documents.
 
 mod allowance;
 mod calendar;
@@ -88,7 +84,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use allowance::Allowance;
-pub use descriptor::{Descriptor, Wanted};
+pub use descriptor::{Descriptor, ValueMatcher};
 pub use extractors::Extractors;
 pub use pattern::Pattern;
 pub use policy::Policy;
@@ -96,16 +92,17 @@ pub use problem::{Position, Problem, RulesError};
 #[cfg(feature = "redis")]
 pub use publish::PublishError;
 
-use crate::limit::{Limit, LiveLimits};
+use crate::error::ConfigError;
+use crate::limit::{Limit, LiveLimits, Retired};
 use fields::Fields;
 
-/// What a file says.
+/// The contents of a rules file.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Rules {
-    /// Whose rules they are. The names of limits begin with it that have none of their own.
+    /// The domain, with which generated names of limits begin.
     pub domain: String,
-    /// What requests can have.
+    /// The outermost descriptors.
     pub descriptors: Vec<Descriptor>,
     file: Option<Arc<Path>>,
 }
@@ -113,48 +110,61 @@ pub struct Rules {
 const FIELDS: &[&str] = &["domain", "descriptors"];
 
 impl Rules {
-    /// Reads a file's text.
+    /// Parses the text of a file.
     ///
     /// # Errors
     ///
-    /// With all that is wrong, or the first place where it is no YAML.
+    /// If the text is invalid, with all errors. If it is not YAML, with the first error.
     pub fn from_yaml(text: &str) -> Result<Self, RulesError> {
         Self::read(text, None)
     }
 
-    /// Reads a file, at once: it blocks.
+    /// Reads a file. Blocks the thread.
     ///
     /// # Errors
     ///
-    /// With all that is wrong, or the first place where it is no YAML; and where it can't be read.
+    /// If the file can't be read, or is invalid as for [`from_yaml`](Self::from_yaml).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesError> {
         let file: Arc<Path> = path.as_ref().into();
         Self::read(&file::read(&file)?, Some(file))
     }
 
-    /// The limits, in the order of the file, for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`],
-    /// of which at most 64 may apply to one request. Those that are unlimited are left out.
+    /// Creates the limits for a [`RateLimitLayer`](crate::RateLimitLayer) or [`LiveLimits`], in the order of the file.
+    /// Unlimited rules are left out. At most 64 limits may apply to one request.
     ///
-    /// Given to one limiter, they are looked for together, however many there are: a request walks the
-    /// descriptors that it meets. Each can still be changed, left out or put elsewhere in the list.
+    /// A limiter finds those that apply to a request by one walk through the descriptors, so that files can have
+    /// thousands of limits. The limits can still be modified, reordered and left out one by one.
     ///
-    /// A limit's name is what the file says, or the domain and its way there, as in
-    /// `shop.path_/login.remote_address`. If others have the same, or it can't stand in a header, it
-    /// is cut and ends in a hash of its way.
+    /// The name of a limit is its `name`, or else the domain and the path of the descriptor, as in
+    /// `shop.path_/login.remote_address`. Names that are not unique, or not valid in a header, are shortened and end
+    /// in a hash of the path.
     ///
     /// # Errors
     ///
-    /// When a key names no extractor, a value can't be what its extractor finds, or a feature is not
-    /// supported yet.
+    /// If a key has no extractor, or its extractor can't find a value of the file.
     pub fn limits(&self, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
         compile::limits(&self.domain, &self.descriptors, extractors)
             .map_err(|problems| RulesError::new(self.file.clone(), problems))
     }
 
-    /// The same, to be replaced by others.
     fn live(&self, extractors: &Extractors) -> Result<LiveLimits, RulesError> {
         let limits = self.limits(extractors)?;
-        LiveLimits::try_new(limits).map_err(|error| RulesError::of_all(self.file.clone(), error))
+        LiveLimits::try_new(limits).map_err(|error| self.locate(&error, extractors))
+    }
+
+    /// Replaces live limits by these rules. Returns what was in use before.
+    fn replace(&self, live: &LiveLimits, extractors: &Extractors) -> Result<Vec<Retired>, RulesError> {
+        let limits = self.limits(extractors)?;
+        live.replace_retaining(limits).map_err(|error| self.locate(&error, extractors))
+    }
+
+    /// Adds the position of the limit to an error that concerns one.
+    fn locate(&self, error: &ConfigError, extractors: &Extractors) -> RulesError {
+        let position = error
+            .limit()
+            .and_then(|limit| compile::positions(&self.domain, &self.descriptors, extractors).get(limit).copied());
+        let problem = Problem::new(position.unwrap_or_default(), error.to_string());
+        RulesError::new(self.file.clone(), vec![problem])
     }
 
     fn read(text: &str, file: Option<Arc<Path>>) -> Result<Self, RulesError> {
@@ -169,8 +179,8 @@ impl Rules {
         };
         let fields = Fields::of(&root, "the file", FIELDS, |_| None, &mut problems);
         let (domain, descriptors) = fields.map_or_else(Default::default, |fields| {
-            let otherwise = "there is no domain: write `domain: shop`, for example";
-            let domain = fields.required("domain", otherwise, &mut problems).map_or("", |(domain, _)| domain);
+            let missing = "the domain is missing: write `domain: shop`, for example";
+            let domain = fields.required("domain", missing, &mut problems).map_or("", |(domain, _)| domain);
             let nodes = fields.list("descriptors", &mut problems);
             (domain.to_owned(), Descriptor::read_all(nodes, &mut problems))
         });

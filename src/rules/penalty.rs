@@ -1,4 +1,4 @@
-//! What becomes of those whom a limit denies too often, as its `penalty` says.
+//! The `penalty` of a limit.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::error::ConfigError;
 
 const FIELDS: &[&str] = &["denials", "within", "locked_out_for", "up_to", "remembered_for"];
 
-/// The penalty of a limit, if it has one.
+/// Reads the penalty of a limit, if it has one.
 pub(super) fn read(limit: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<Penalty> {
     let fields = Fields::of(limit.get("penalty")?, "`penalty`", FIELDS, advise, problems)?;
     let before = problems.len();

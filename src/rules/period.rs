@@ -1,11 +1,11 @@
-//! Spans of time, as files say them.
+//! Durations in files.
 
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: u64 = 86_400;
 
-/// The units of Envoy's service, and what it takes them for: a month has 30 days, a year 365.
+/// The units of Envoy's service, in which a month has 30 days and a year 365.
 pub(super) const UNITS: &[(&str, Duration)] = &[
     ("second", SECOND),
     ("minute", Duration::from_secs(60)),
@@ -27,7 +27,7 @@ const SUFFIXES: &[(&str, Duration)] = &[
     ("w", Duration::from_secs(7 * DAY)),
 ];
 
-/// `90s`, `1h30m`, `500ms`, of the field called `name`.
+/// Parses a duration such as `90s`, `1h30m` or `500ms` from the field `name`.
 pub(super) fn parse(name: &str, text: &str) -> Result<Duration, String> {
     let wrong = |advice: &str| Err(format!("`{name}` is {text:?}: {advice}"));
     let mut rest = text;
@@ -39,7 +39,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Duration, String> {
         let (suffix, behind) = behind.split_at(letters);
         let Some((_, unit)) = SUFFIXES.iter().find(|(known, _)| *known == suffix) else {
             let advice = if suffix.is_empty() && !number.is_empty() {
-                format!("say of what, as in `{number}s`")
+                format!("add a unit, as in `{number}s`")
             } else {
                 "write whole numbers of us, ms, s, m, h, d or w, as in `90s` or `1h30m`".to_owned()
             };
@@ -48,11 +48,11 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Duration, String> {
         if number.is_empty() {
             return wrong("write a number before the unit, as in `90s`");
         }
-        let Ok(number) = number.parse::<u32>() else { return wrong("use a smaller number, of a longer unit") };
+        let Ok(number) = number.parse::<u32>() else { return wrong("use a smaller number of a longer unit") };
         let Some(sum) = unit.checked_mul(number).and_then(|span| period.checked_add(span)) else {
             return wrong("use at most 366 days");
         };
         (period, rest) = (sum, behind);
     }
-    if text.is_empty() { wrong("write a span, as in `90s`") } else { Ok(period) }
+    if text.is_empty() { wrong("write a duration, as in `90s`") } else { Ok(period) }
 }

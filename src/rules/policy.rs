@@ -1,4 +1,4 @@
-//! What a `rate_limit` block says.
+//! The `rate_limit` blocks of descriptors.
 
 use std::rc::Rc;
 
@@ -11,33 +11,33 @@ use crate::algorithm::Penalty;
 use crate::limit::OnMissingKey;
 use crate::on_store_error::{OnStoreError, Share};
 
-/// What a `rate_limit` block says.
+/// A `rate_limit` block.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Policy {
-    /// How much is allowed.
+    /// How many requests are allowed, by which algorithm.
     pub allowance: Allowance,
-    /// `name`: what others say that they replace, and clients see.
+    /// `name`: the name by which other limits replace this one, and which clients see.
     pub name: Option<String>,
     /// `replaces`: the names of the limits that do not apply where this one does.
     pub replaces: Vec<String>,
-    /// `cost`: what each request takes, whatever else says what it costs.
+    /// `cost`: the cost of each request. Takes precedence over all other costs.
     pub cost: Option<u32>,
-    /// `soft`: how many per cent of the limit may be used beyond it.
+    /// `soft`: the overage that is allowed, in percent of the limit.
     pub soft: Option<u32>,
-    /// `penalty`: what becomes of those whom the limit denies too often.
+    /// `penalty`: the lockout of keys that are denied too often.
     pub penalty: Option<Penalty>,
-    /// `key`: the extractors that say whose bucket is charged. Empty: the descriptors' values do.
+    /// `key`: the extractors of the bucket key. If empty, the descriptors' values are the key.
     pub key: Vec<(String, Position)>,
-    /// `on_missing_key`: what becomes of requests that lack what is charged.
+    /// `on_missing_key`: the policy for requests without a key.
     pub on_missing_key: Option<OnMissingKey>,
-    /// `on_store_error`, with `nodes`: what becomes of requests that the store does not decide.
+    /// `on_store_error`, with `nodes`: the policy for requests that the store does not decide.
     pub on_store_error: Option<OnStoreError>,
-    /// `overridable`: whether single keys can be given another size at run time.
+    /// `overridable`: whether keys can have a size of their own, set at runtime.
     pub overridable: bool,
-    /// `shadow_mode`, in here.
+    /// `shadow_mode` within the block.
     pub shadow_mode: bool,
-    /// Where it is.
+    /// The position of the block.
     pub position: Position,
     pub(super) soft_at: Position,
 }
@@ -108,8 +108,8 @@ impl Policy {
 fn advise(name: &str) -> Option<String> {
     let advice = match name {
         "quota_mode" | "detailed_metric" | "value_to_metric" | "share_threshold" | "metadata" | "value"
-        | "descriptors" => "it belongs beside `rate_limit`, not into it",
-        "unit_multiplier" => "write `period`, as in `period: 5m`, in place of `unit`",
+        | "descriptors" => "it belongs beside `rate_limit`, not in it",
+        "unit_multiplier" => "write `period`, as in `period: 5m`, instead of `unit`",
         "limit" | "max" | "requests" => "did you mean `requests_per_unit`?",
         "capacity" => "did you mean `burst`?",
         _ => return None,
@@ -125,7 +125,7 @@ fn replaced(item: &Rc<Node>, own: Option<&str>, problems: &mut Vec<Problem>) -> 
         return None;
     }
     if own == Some(name) {
-        problems.push(Problem::new(at, format!("a limit can't replace itself: name another than {name:?}")));
+        problems.push(Problem::new(at, format!("a limit can't replace itself: write another name than {name:?}")));
         return None;
     }
     Some(name.to_owned())
@@ -144,14 +144,14 @@ fn cost(fields: &Fields<'_>, allowance: Option<Allowance>, problems: &mut Vec<Pr
     Some(cost)
 }
 
-/// What becomes of requests that the store does not decide; each of `nodes` decides by its part.
+/// Reads `on_store_error` and `nodes`, which divides the limit of `decide_locally`.
 fn on_store_error(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<OnStoreError> {
     let policy = fields.choice("on_store_error", STORE_ERROR, problems);
     let Some(nodes) = allowance::positive(fields, "nodes", problems) else { return policy };
     if !matches!(policy, Some(OnStoreError::DecideLocally(_))) {
-        // If the policy was wrong, that is said already.
+        // An invalid policy is reported already.
         if policy.is_some() || fields.lacks("on_store_error") {
-            let message = "`nodes` says what is a node's part: write `on_store_error: decide_locally`, or leave it out";
+            let message = "`nodes` divides a limit among nodes that decide locally: write `on_store_error: decide_locally`, or leave it out";
             problems.push(Problem::new(fields.get("nodes").map_or(fields.at, |node| node.at), message));
         }
         return policy;
@@ -159,26 +159,25 @@ fn on_store_error(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Option<On
     Share::try_one_of(nodes).ok().map(OnStoreError::DecideLocally)
 }
 
-/// `20` or `20%`.
+/// Reads `soft`: `20` or `20%`.
 fn soft(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> (Option<u32>, Position) {
     let Some(node) = fields.get("soft") else { return (None, Position::default()) };
     let percent = match &node.value {
         Value::Scalar { text, .. } => {
             let digits = text.strip_suffix('%').unwrap_or(text).trim_end();
-            // `parse` would also take a sign.
+            // `parse` would also accept a sign.
             digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))
         }
         _ => None,
     };
     if percent.is_none() {
-        let message =
-            format!("`soft` is {}: write how many per cent may be used beyond the limit, as in `20%`", node.kind());
+        let message = format!("`soft` is {}: write the overage in percent of the limit, as in `20%`", node.kind());
         problems.push(Problem::new(node.at, message));
     }
     (percent, node.at)
 }
 
-/// A name, or a list of names.
+/// Reads `key`: a name, or a list of names.
 fn key(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Vec<(String, Position)> {
     let Some(node) = fields.get("key") else { return Vec::new() };
     let names = match &node.value {
@@ -186,7 +185,7 @@ fn key(fields: &Fields<'_>, problems: &mut Vec<Problem>) -> Vec<(String, Positio
         _ => vec![node],
     };
     if names.is_empty() {
-        problems.push(Problem::new(node.at, "`key` is an empty list: name what is charged, or leave it out"));
+        problems.push(Problem::new(node.at, "`key` is an empty list: name at least one extractor, or leave it out"));
     }
     let mut read = Vec::new();
     for node in names {

@@ -1,20 +1,20 @@
-//! What is wrong with a file, and where.
+//! The errors of rules files, with their positions.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
 pub struct Position {
     /// The line, from 1.
     pub line: usize,
-    /// The character of the line, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
 }
 
-/// One thing that is wrong with a file.
+/// One error in a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Problem {
     position: Position,
@@ -26,26 +26,26 @@ impl Problem {
         Self { position, message: message.into() }
     }
 
-    /// The line, from 1; 0 where it is the file as a whole: it can't be read, for example.
+    /// Returns the line, from 1, or 0 if the error concerns the file as a whole, for example if it can't be read.
     #[must_use]
     pub fn line(&self) -> usize {
         self.position.line
     }
 
-    /// The character of the line, from 1; 0 where it is the file as a whole.
+    /// Returns the column in characters, from 1, or 0 if the error concerns the file as a whole.
     #[must_use]
     pub fn column(&self) -> usize {
         self.position.column
     }
 
-    /// What is wrong, and what to do.
+    /// Returns what is wrong and what to do.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
     }
 }
 
-/// A file of rules that was refused, with all that is wrong with it.
+/// An invalid rules file, with all its errors.
 ///
 /// ```
 /// use tower_ratelimit::rules::Rules;
@@ -58,37 +58,36 @@ impl Problem {
 pub struct RulesError {
     file: Option<Arc<Path>>,
     problems: Vec<Problem>,
-    /// How many more there are.
+    /// The number of problems that are not listed.
     more: usize,
 }
 
 impl RulesError {
-    /// The most problems that are shown: nobody reads more.
-    pub(super) const MOST: usize = 100;
+    /// The maximum number of problems that are listed.
+    pub(super) const MAX_PROBLEMS: usize = 100;
 
-    /// Of problems that were found in any order.
+    /// Creates an error of problems in any order.
     pub(super) fn new(file: Option<Arc<Path>>, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.position);
         problems.dedup();
-        let more = problems.len().saturating_sub(Self::MOST);
-        problems.truncate(Self::MOST);
+        let more = problems.len().saturating_sub(Self::MAX_PROBLEMS);
+        problems.truncate(Self::MAX_PROBLEMS);
         Self { file, problems, more }
     }
 
-    /// Of what is wrong with the file as a whole.
-    pub(super) fn of_all(file: Option<Arc<Path>>, problem: impl fmt::Display) -> Self {
+    /// Creates an error that concerns the file as a whole.
+    pub(super) fn for_file(file: Option<Arc<Path>>, problem: impl fmt::Display) -> Self {
         Self::new(file, vec![Problem::new(Position::default(), problem.to_string())])
     }
 
-    /// What is wrong, from the first line to the last: at least one problem, and the first hundred
-    /// at most.
+    /// Returns the problems in the order of their positions: at least one, and at most the first hundred.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 }
 
-/// A line for each problem: `limits.yaml:7:15: what is wrong: what to do`.
+/// Writes a line for each problem: `limits.yaml:7:15: what is wrong: what to do`.
 impl fmt::Display for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Problem { position, message }) in self.problems.iter().enumerate() {
@@ -110,7 +109,7 @@ impl fmt::Display for RulesError {
     }
 }
 
-/// The text, as `main` shows it that returns this error.
+/// Writes the same text as `Display`, so that a `main` that returns this error shows it.
 impl fmt::Debug for RulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

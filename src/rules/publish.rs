@@ -1,4 +1,4 @@
-//! Rules that a fleet keeps in Redis.
+//! Publishes rules for a fleet in Redis, and follows them.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use super::Rules;
 use super::extractors::Extractors;
 use super::problem::RulesError;
 use crate::error::{ConfigError, StoreError};
-use crate::limit::{Document, Limit, LiveLimits, ParseFn};
+use crate::limit::{Apply, Document, Limit, LiveLimits};
 use crate::store::RedisStore;
 
-/// What it is called, behind the store's prefix.
+/// The name of the document, after the prefix of the store.
 const NAME: &str = "rules";
 
 impl RedisStore {
-    /// Has the whole fleet go by other rules: a file's text, which is kept in Redis under this store's prefix,
-    /// and read within about a second by all who [follow](Self::follow_rules) it there.
+    /// Publishes the text of a rules file for a whole fleet. It is stored in Redis under the prefix of this store, and
+    /// all processes that [follow](Self::follow_rules) it apply it within about a second.
     ///
-    /// The `extractors` are those of the fleet: the text is first read as its nodes will.
+    /// The text is validated first, so `extractors` must be the same as those of the fleet.
     ///
     /// ```no_run
     /// use tower_ratelimit::RedisStore;
@@ -36,18 +36,19 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// With all that is wrong with the text, and then nothing is published; and when Redis does not say that it
-    /// is: it may be all the same, and can be published again.
+    /// - [`PublishError::Invalid`] with all errors of the text. Nothing is published.
+    /// - [`PublishError::Store`] if Redis does not confirm the publication. The text may have been published, and can be
+    ///   published again.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn publish_rules(&self, text: &str, extractors: &Extractors) -> Result<(), PublishError> {
         let (checked, extractors) = (text.to_owned(), extractors.clone());
         let check = move || Rules::from_yaml(&checked)?.live(&extractors).map(drop);
-        blocking(check).await.map_err(PublishError::Refused)?;
+        blocking(check).await.map_err(PublishError::Invalid)?;
         self.publish(NAME, text).await.map_err(PublishError::Store)
     }
 
-    /// The rules that the fleet [was given](Self::publish_rules), which are replaced when it is given others:
-    /// within about a second. Until there are any, `otherwise` applies.
+    /// Follows the [published](Self::publish_rules) rules of the fleet, and replaces them within about a second when
+    /// others are published. Until there are any, the limits `fallback` apply.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RateLimitLayer, RedisStore};
@@ -64,15 +65,16 @@ impl RedisStore {
     /// # }
     /// ```
     ///
-    /// Redis is asked now, and then every second in the background whether they are still the same, for as long
-    /// as anyone goes by them. While it does not answer, the old rules stay: those that applied `otherwise`, if
-    /// it never has. So they do where the text is wrong, which someone else may have put there, or gone:
-    /// [`Event::RulesRejected`](crate::Event::RulesRejected) tells those who [observe](LiveLimits::observe) the
-    /// rules, and with the feature `tracing` it is an error in the log; once, until it says something else.
+    /// Redis is read now, and then polled for changes every second in the background, for as long as the limits are in
+    /// use. While Redis does not answer, the previous rules stay in force, or `fallback` if there are none yet.
+    ///
+    /// They also stay in force if the text is invalid or was deleted. This is reported once until the text changes: as an
+    /// [`Event::RulesRejected`](crate::Event::RulesRejected) to [observers](LiveLimits::observe) of the limits, and as an
+    /// error in the log with the feature `tracing`.
     ///
     /// # Errors
     ///
-    /// When the limits that apply `otherwise` are refused, as by [`LiveLimits::try_new`].
+    /// If the `fallback` limits are invalid, as by [`LiveLimits::try_new`].
     ///
     /// # Panics
     ///
@@ -81,44 +83,43 @@ impl RedisStore {
     pub async fn follow_rules(
         &self,
         extractors: Extractors,
-        otherwise: impl IntoIterator<Item = Limit>,
+        fallback: impl IntoIterator<Item = Limit>,
     ) -> Result<LiveLimits, ConfigError> {
-        let rules = LiveLimits::try_new(otherwise)?;
-        let mut followed = Followed { store: self.clone(), extractors, seen: None, outages: Outages::default() };
-        if let Some(parse) = followed.poll_change().await {
-            let replaced = rules.clone();
-            let take_up = move || parse().is_ok_and(|limits| replaced.replace(limits).is_ok());
-            if !blocking(take_up).await {
-                // What is wrong is told in a second, when there may be someone to tell.
-                followed.seen = None;
+        let rules = LiveLimits::try_new(fallback)?;
+        let mut published = PublishedRules { store: self.clone(), extractors, seen: None, outages: Outages::default() };
+        if let Some(apply) = published.poll_change().await {
+            let live = rules.clone();
+            if !blocking(move || apply(&live).is_ok()).await {
+                // Invalid rules are reported in a second, when there may be an observer.
+                published.seen = None;
             }
         }
-        rules.spawn_watcher(&Handle::current(), followed);
+        rules.spawn_watcher(&Handle::current(), published);
         Ok(rules)
     }
 }
 
-/// Does what takes long on a thread that may block.
+/// Runs blocking work on a thread for it.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is shutting down, and drops this task next.
+        // The runtime is shutting down, and will drop this task.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// What a fleet is given, and what was last found there.
-struct Followed {
+/// The published rules of a fleet.
+struct PublishedRules {
     store: RedisStore,
     extractors: Extractors,
-    /// Its version.
+    /// The version that was last read.
     seen: Option<Vec<u8>>,
     outages: Outages,
 }
 
-impl Followed {
-    async fn ask(&mut self) -> Result<Option<ParseFn>, StoreError> {
+impl PublishedRules {
+    async fn poll(&mut self) -> Result<Option<Apply>, StoreError> {
         let version = self.store.version(NAME).await?;
         if version == self.seen {
             return Ok(None);
@@ -126,23 +127,25 @@ impl Followed {
         let text = if version.is_some() { self.store.text(NAME).await? } else { None };
         self.seen = version;
         let Some(text) = text else {
-            let gone = RulesError::of_all(None, "the rules that Redis kept are gone: publish them again");
-            return Ok(Some(Box::new(|| Err(gone.into()))));
+            let deleted = RulesError::for_file(None, "the rules were deleted from Redis: publish them again");
+            return Ok(Some(Box::new(|_| Err(deleted.into()))));
         };
         let extractors = self.extractors.clone();
-        Ok(Some(Box::new(move || Ok(Rules::from_yaml(&String::from_utf8_lossy(&text))?.limits(&extractors)?))))
+        Ok(Some(Box::new(move |live| {
+            Ok(Rules::from_yaml(&String::from_utf8_lossy(&text))?.replace(live, &extractors)?)
+        })))
     }
 }
 
-impl Document for Followed {
-    async fn poll_change(&mut self) -> Option<ParseFn> {
-        match self.ask().await {
-            Ok(parse) => {
+impl Document for PublishedRules {
+    async fn poll_change(&mut self) -> Option<Apply> {
+        match self.poll().await {
+            Ok(apply) => {
                 self.outages.end();
-                parse
+                apply
             }
             Err(error) => {
-                if self.outages.is_to_be_logged() {
+                if self.outages.should_log() {
                     #[cfg(feature = "tracing")]
                     {
                         let error: &dyn std::error::Error = &error;
@@ -156,21 +159,21 @@ impl Document for Followed {
     }
 }
 
-/// How far apart the log lines of two outages are.
+/// The minimum time between the log lines of two outages.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Which outages of Redis are logged: each once, and at most one in a minute, however often Redis comes and goes.
+/// Limits the logging of Redis outages: once for each outage, and at most once a minute.
 #[derive(Debug, Default)]
 struct Outages {
     /// When one was last logged.
     last: Option<Instant>,
-    /// Whether the present one was.
+    /// Whether the present outage was logged.
     is_logged: bool,
 }
 
 impl Outages {
-    /// Returns whether a failure is to be logged now.
-    fn is_to_be_logged(&mut self) -> bool {
+    /// Records a failure. Returns whether to log it.
+    fn should_log(&mut self) -> bool {
         if self.is_logged || self.last.is_some_and(|last| last.elapsed() < LOG_INTERVAL) {
             return false;
         }
@@ -183,21 +186,23 @@ impl Outages {
     }
 }
 
-/// Rules that were not published.
+/// The reason why rules were not published.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PublishError {
-    /// They are wrong.
-    Refused(RulesError),
-    /// The store could not say that it keeps them.
+    /// The rules are invalid.
+    Invalid(RulesError),
+    /// The store did not confirm the publication.
     Store(StoreError),
 }
 
 impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(error) => error.fmt(f),
-            Self::Store(_) => f.write_str("the rules could not be published, as far as is known: publish them again"),
+            Self::Invalid(error) => error.fmt(f),
+            Self::Store(_) => {
+                f.write_str("the store did not confirm that the rules were published: publish them again")
+            }
         }
     }
 }
@@ -205,7 +210,7 @@ impl fmt::Display for PublishError {
 impl std::error::Error for PublishError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Refused(_) => None,
+            Self::Invalid(_) => None,
             Self::Store(error) => Some(error),
         }
     }
@@ -216,11 +221,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_redis_that_comes_and_goes_is_logged_once_a_minute() {
+    async fn an_unstable_redis_is_logged_once_a_minute() {
         let mut outages = Outages::default();
         let mut lines = 0;
         for _ in 0..300 {
-            lines += u32::from(outages.is_to_be_logged());
+            lines += u32::from(outages.should_log());
             tokio::time::advance(Duration::from_secs(1)).await;
             outages.end();
             tokio::time::advance(Duration::from_secs(1)).await;
@@ -233,7 +238,7 @@ mod tests {
         let mut outages = Outages::default();
         let mut lines = 0;
         for _ in 0..300 {
-            lines += u32::from(outages.is_to_be_logged());
+            lines += u32::from(outages.should_log());
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!(lines, 1);

@@ -1,202 +1,231 @@
-//! The descriptors at work: a tree of which a request walks what it meets.
+//! The compiled descriptors of a file: a tree in which each request follows the descriptors that match it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::extractors::Named;
 use super::pattern::Pattern;
-use super::value::{Form, Value};
-use super::values::{HasToWait, Values};
-use crate::key::{KeyBuf, KeyError, KeyExtractor, only_part};
+use super::value::{CompiledValue, ValueFormat};
+use super::values::{ExtractedValues, Pending};
+use crate::key::{KeyBuf, KeyError, only_part};
 use crate::limit::{LimitIndex, OnMatch, OnMissingKey, PendingMatches};
 use crate::request::RequestHead;
 
 /// All descriptors of a file.
 #[derive(Default)]
 pub(super) struct Tree {
-    /// What takes values from requests. Each is asked once, whatever number of descriptors want it.
-    pub(super) extractors: Vec<Arc<dyn KeyExtractor>>,
-    pub(super) descriptors: Box<[Group]>,
+    /// The extractors of the tree. Each runs at most once for a request, however many descriptors have its key.
+    pub(super) extractors: Vec<Named>,
+    pub(super) groups: Box<[Group]>,
     /// In the order of the file.
     pub(super) rules: Vec<Rule>,
 }
 
-/// The descriptors of a list that have one key, of which a request meets one: that of its value, or else
-/// the first whose pattern fits, or else the one without a value.
+/// The descriptors of a list that have the same key. A value selects one of them: the one with the exact value, or else
+/// the first with a matching pattern, or else the one without a value.
 pub(super) struct Group {
-    /// Where its extractor is.
+    /// The position of the extractor in the tree.
     extractor: usize,
-    form: Form,
-    exactly: HashMap<Box<[u8]>, Node>,
-    like: Vec<(Pattern, Node)>,
+    format: ValueFormat,
+    exact: HashMap<Box<[u8]>, Node>,
+    patterns: Vec<(Pattern, Node)>,
     any: Option<Node>,
 }
 
 /// One descriptor.
 pub(super) struct Node {
     pub(super) rule: Option<usize>,
-    pub(super) within: Box<[Group]>,
+    pub(super) children: Box<[Group]>,
 }
 
-/// What a descriptor says of its limit, even if that is none.
+/// The `rate_limit` block of a descriptor, which may be unlimited.
 pub(super) struct Rule {
-    /// The extractors whose values say whose bucket is charged.
-    pub(super) charged: Box<[(usize, Form)]>,
+    /// The extractors whose values make up the key.
+    pub(super) key: Box<[(usize, ValueFormat)]>,
     pub(super) name: Option<Arc<str>>,
     /// The names of the rules that do not apply where this one does.
     pub(super) replaces: Box<[Arc<str>]>,
 }
 
-/// A rule that a request has met, though perhaps without a value that is charged.
-type Met = (usize, Result<(), KeyError>);
-type AllMet = SmallVec<[Met; 8]>;
+/// A rule that applies to a request, and why its key is missing, if it is.
+type Match = (usize, Result<(), KeyError>);
+type Matches = SmallVec<[Match; 8]>;
 
 impl Group {
-    pub(super) fn new(extractor: usize, form: Form) -> Self {
-        Self { extractor, form, exactly: HashMap::new(), like: Vec::new(), any: None }
+    pub(super) fn new(extractor: usize, format: ValueFormat) -> Self {
+        Self { extractor, format, exact: HashMap::new(), patterns: Vec::new(), any: None }
     }
 
-    pub(super) fn add(&mut self, value: Value, node: Node) {
+    pub(super) fn add(&mut self, value: CompiledValue, node: Node) {
         match value {
-            Value::Any => self.any = Some(node),
-            Value::Exactly(bytes) => drop(self.exactly.insert(bytes, node)),
-            Value::Like(pattern) => self.like.push((pattern, node)),
+            CompiledValue::Any => self.any = Some(node),
+            CompiledValue::Exact(bytes) => drop(self.exact.insert(bytes, node)),
+            CompiledValue::Pattern(pattern) => self.patterns.push((pattern, node)),
         }
     }
 
-    /// The descriptor that takes what the extractor has written: `parts`, each behind its length.
-    fn choose(&self, parts: &[u8]) -> Option<&Node> {
-        // No text can be compared with several parts.
-        let Some(found) = only_part(parts) else { return self.any.as_ref() };
-        let like = || self.like.iter().find(|(pattern, _)| self.form.fits(pattern, found)).map(|(_, node)| node);
-        self.exactly.get(found).or_else(like).or(self.any.as_ref())
+    /// Selects the descriptor of a value: `parts`, each preceded by its length.
+    fn select(&self, parts: &[u8]) -> Option<&Node> {
+        match only_part(parts) {
+            Some(value) => self.select_value(value),
+            // Values of several parts can't be compared with text.
+            None => self.any.as_ref(),
+        }
+    }
+
+    fn select_value(&self, value: &[u8]) -> Option<&Node> {
+        let matches = |(pattern, _): &&(Pattern, Node)| self.format.matches(pattern, value);
+        let by_pattern = || self.patterns.iter().find(matches).map(|(_, node)| node);
+        self.exact.get(value).or_else(by_pattern).or(self.any.as_ref())
+    }
+
+    /// Selects the descriptors of an ambiguous value: those of its candidates, or all if these are unknown.
+    fn select_ambiguous(&self, candidates: Option<&[Box<[u8]>]>) -> Vec<&Node> {
+        let Some(candidates) = candidates else { return self.nodes().collect() };
+        let mut selected: Vec<&Node> = Vec::new();
+        for node in candidates.iter().filter_map(|value| self.select_value(value)) {
+            if !selected.iter().any(|known| std::ptr::eq(*known, node)) {
+                selected.push(node);
+            }
+        }
+        selected
     }
 
     fn nodes(&self) -> impl Iterator<Item = &Node> {
-        self.exactly.values().chain(self.like.iter().map(|(_, node)| node)).chain(&self.any)
+        self.exact.values().chain(self.patterns.iter().map(|(_, node)| node)).chain(&self.any)
     }
 }
 
-/// That a rule is not for a request weighs more than that its key is missing.
-fn heavier(so_far: Result<(), KeyError>, next: Result<(), KeyError>) -> Result<(), KeyError> {
-    match (so_far, next) {
-        (_, Err(KeyError::NotApplicable)) => next,
-        (Ok(()), _) => next,
-        (Err(_), _) => so_far,
+/// Combines the results of two extractors. A rule that is not applicable takes precedence over a missing key.
+fn combine(first: Result<(), KeyError>, second: Result<(), KeyError>) -> Result<(), KeyError> {
+    match (first, second) {
+        (_, Err(KeyError::NotApplicable)) => second,
+        (Ok(()), _) => second,
+        (Err(_), _) => first,
     }
 }
 
 impl Tree {
-    /// The rules that a request meets, and what they charge: in the order of the file.
-    fn meet(&self, values: &mut Values, head: Option<&RequestHead<'_>>) -> Result<AllMet, HasToWait> {
-        let mut met = AllMet::new();
-        self.walk(&self.descriptors, Ok(()), values, head, &mut met)?;
-        met.sort_unstable_by_key(|(rule, _)| *rule);
-        self.replace(&mut met);
-        for (rule, met) in &mut met {
-            for (extractor, _) in &self.rules[*rule].charged {
-                *met = heavier(*met, values.of(*extractor, self, head)?.map(drop));
+    /// Returns the rules that apply to a request, in the order of the file.
+    fn matches(&self, values: &mut ExtractedValues, head: Option<&RequestHead<'_>>) -> Result<Matches, Pending> {
+        let mut matches = Matches::new();
+        self.walk(&self.groups, Ok(()), values, head, &mut matches)?;
+        matches.sort_unstable_by_key(|(rule, _)| *rule);
+        self.remove_replaced(&mut matches);
+        for (rule, key) in &mut matches {
+            for (extractor, _) in &self.rules[*rule].key {
+                *key = combine(*key, values.get(*extractor, self, head)?.map(drop));
             }
         }
-        met.retain(|(_, met)| *met != Err(KeyError::NotApplicable));
-        Ok(met)
+        matches.retain(|(_, key)| *key != Err(KeyError::NotApplicable));
+        Ok(matches)
     }
 
     fn walk(
         &self,
-        descriptors: &[Group],
-        so_far: Result<(), KeyError>,
-        values: &mut Values,
+        groups: &[Group],
+        key: Result<(), KeyError>,
+        values: &mut ExtractedValues,
         head: Option<&RequestHead<'_>>,
-        met: &mut AllMet,
-    ) -> Result<(), HasToWait> {
-        for group in descriptors {
-            let mut enter = |node: &Node, so_far, values: &mut Values| {
-                met.extend(node.rule.map(|rule| (rule, so_far)));
-                self.walk(&node.within, so_far, values, head, met)
+        matches: &mut Matches,
+    ) -> Result<(), Pending> {
+        for group in groups {
+            let mut enter = |node: &Node, key, values: &mut ExtractedValues| {
+                matches.extend(node.rule.map(|rule| (rule, key)));
+                self.walk(&node.children, key, values, head, matches)
             };
-            match values.of(group.extractor, self, head)? {
-                Ok(parts) => group.choose(parts).map_or(Ok(()), |node| enter(node, so_far, values))?,
+            match values.get(group.extractor, self, head)? {
+                Ok(parts) => group.select(parts).map_or(Ok(()), |node| enter(node, key, values))?,
                 Err(KeyError::NotApplicable) => {}
-                // Without its address, no request has the address that is wanted. It is reported. A request
-                // with several values may have any: it is rejected for every limit that depends on them.
-                Err(missing @ (KeyError::FromServer | KeyError::Ambiguous)) => {
-                    group.nodes().try_for_each(|node| enter(node, heavier(so_far, Err(missing)), values))?;
+                // The value may be that of any descriptor, so all are misconfigured.
+                Err(missing @ KeyError::FromServer) => {
+                    group.nodes().try_for_each(|node| enter(node, combine(key, Err(missing)), values))?;
+                }
+                // The request is rejected if any of its values has a limit.
+                Err(missing @ KeyError::Ambiguous) => {
+                    let selected = group.select_ambiguous(values.candidates(group.extractor));
+                    selected.into_iter().try_for_each(|node| enter(node, combine(key, Err(missing)), values))?;
                 }
                 Err(missing) => {
-                    group.any.iter().try_for_each(|node| enter(node, heavier(so_far, Err(missing)), values))?;
+                    group.any.iter().try_for_each(|node| enter(node, combine(key, Err(missing)), values))?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Takes out what is replaced by another rule, be that replaced itself.
-    fn replace(&self, met: &mut AllMet) {
-        let replacing = met.iter().filter(|(_, met)| met.is_ok()).map(|(rule, _)| &self.rules[*rule].replaces);
+    /// Removes the rules that another rule replaces, even if that one is replaced too.
+    fn remove_replaced(&self, matches: &mut Matches) {
+        let replacing = matches.iter().filter(|(_, key)| key.is_ok()).map(|(rule, _)| &self.rules[*rule].replaces);
         let replaced: SmallVec<[&Arc<str>; 8]> = replacing.flatten().collect();
         if !replaced.is_empty() {
-            met.retain(|(rule, _)| self.rules[*rule].name.as_ref().is_none_or(|name| !replaced.contains(&name)));
+            matches.retain(|(rule, _)| self.rules[*rule].name.as_ref().is_none_or(|name| !replaced.contains(&name)));
         }
     }
 
-    fn hand(&self, all: &AllMet, values: &Values, mut meet: impl FnMut(usize, Result<&KeyBuf, KeyError>)) {
+    fn visit(
+        &self,
+        matches: &Matches,
+        values: &ExtractedValues,
+        mut visit: impl FnMut(usize, Result<&KeyBuf, KeyError>),
+    ) {
         let mut key = KeyBuf::default();
-        for (rule, met) in all {
+        for (rule, matched) in matches {
             key.clear();
-            if met.is_ok() {
-                for (extractor, form) in &self.rules[*rule].charged {
-                    form.append_key(values.known(*extractor), &mut key);
+            if matched.is_ok() {
+                for (extractor, format) in &self.rules[*rule].key {
+                    format.append_key(values.known(*extractor), &mut key);
                 }
             }
-            meet(*rule, met.map(|()| &key));
+            visit(*rule, matched.map(|()| &key));
         }
     }
 }
 
-/// What finds the limits of a file.
-pub(super) struct Finder(pub(super) Arc<Tree>);
+/// Finds the limits of a file that apply to a request.
+pub(super) struct TreeIndex(pub(super) Arc<Tree>);
 
-impl LimitIndex for Finder {
-    fn find(&self, head: &RequestHead<'_>, meet: &mut OnMatch<'_>) -> Option<PendingMatches> {
+impl LimitIndex for TreeIndex {
+    fn find(&self, head: &RequestHead<'_>, on_match: &mut OnMatch<'_>) -> Option<PendingMatches> {
         let Self(tree) = self;
-        let mut values = Values::new(tree.extractors.len());
-        if let Ok(all) = tree.meet(&mut values, Some(head)) {
-            tree.hand(&all, &values, meet);
+        let mut values = ExtractedValues::new(tree.extractors.len());
+        if let Ok(matches) = tree.matches(&mut values, Some(head)) {
+            tree.visit(&matches, &values, on_match);
             return None;
         }
-        // What the head has to say is taken from it now, and waited for only if it matters.
-        values.take_all(tree, head);
+        // All extractors read the head now. The future awaits only those whose values matter.
+        values.extract_all(tree, head);
         let tree = tree.clone();
         Some(Box::pin(async move {
             let mut keys = Vec::new();
             loop {
-                match tree.meet(&mut values, None) {
-                    Ok(all) => {
-                        tree.hand(&all, &values, |rule, key| keys.push((rule, key.cloned())));
+                match tree.matches(&mut values, None) {
+                    Ok(matches) => {
+                        tree.visit(&matches, &values, |rule, key| keys.push((rule, key.cloned())));
                         return keys;
                     }
-                    Err(HasToWait(extractor)) => values.wait_for(extractor).await,
+                    Err(Pending(extractor)) => values.wait_for(extractor).await,
                 }
             }
         }))
     }
 
     fn max_matches(&self, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
-        most(&self.0.descriptors, limit)
+        max_matches(&self.0.groups, limit)
     }
 }
 
-/// The most limits that one request can meet among these.
-fn most(descriptors: &[Group], limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
-    let of_one = |node: &Node| usize::from(node.rule.and_then(limit).is_some()) + most(&node.within, limit);
-    // Where the server tells no value, all share a bucket that say so.
-    let together = |group: &Group| group.nodes().map(|node| shared(node, limit)).sum::<usize>();
-    descriptors.iter().map(|group| group.nodes().map(of_one).max().unwrap_or(0).max(together(group))).sum()
+/// Returns the largest number of limits that apply to one request.
+fn max_matches(groups: &[Group], limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
+    let of_node = |node: &Node| usize::from(node.rule.and_then(limit).is_some()) + max_matches(&node.children, limit);
+    // If the server provides no value, all limits that share a bucket for missing keys apply together.
+    let all_shared = |group: &Group| group.nodes().map(|node| max_shared(node, limit)).sum::<usize>();
+    groups.iter().map(|group| group.nodes().map(of_node).max().unwrap_or(0).max(all_shared(group))).sum()
 }
 
-fn shared(node: &Node, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
-    let within = node.within.iter().flat_map(Group::nodes).map(|node| shared(node, limit)).sum::<usize>();
-    within + usize::from(node.rule.and_then(limit) == Some(OnMissingKey::Share))
+fn max_shared(node: &Node, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
+    let children = node.children.iter().flat_map(Group::nodes).map(|node| max_shared(node, limit)).sum::<usize>();
+    children + usize::from(node.rule.and_then(limit) == Some(OnMissingKey::Share))
 }

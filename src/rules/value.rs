@@ -1,27 +1,30 @@
-//! Comparing what extractors write with the values of a file.
+//! Compares the values that extractors write with the values of a file.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::descriptor::Wanted;
+use super::descriptor::ValueMatcher;
 use super::pattern::Pattern;
 use crate::key::{self, KeyBuf};
 
-/// What an extractor writes, as far as values can be compared with it.
+/// The format in which an extractor writes values.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Form {
+pub(super) enum ValueFormat {
     Text,
-    /// A method, and never `HEAD`. Values are compared with any method; methods that are not standard share a
-    /// bucket.
+    /// A method other than `HEAD`, which is extracted as `GET`. Non-standard methods can be compared, but share a bucket.
     Method,
-    /// An address' 4 or 16 bytes, of which `ipv6_prefix` bits count.
+    /// The 4 or 16 bytes of an address. Of IPv6 addresses, only the first `ipv6_prefix` bits are set.
     Address {
         ipv6_prefix: u8,
     },
 }
 
-impl Form {
-    /// What an extractor writes for `text`, or why it never would.
+impl ValueFormat {
+    /// Returns what an extractor writes for `text`.
+    ///
+    /// # Errors
+    ///
+    /// If no extractor with this format can write it.
     fn bytes(self, text: &str) -> Result<Box<[u8]>, String> {
         match self {
             Self::Text => {}
@@ -34,7 +37,7 @@ impl Form {
             }
             Self::Address { ipv6_prefix } => {
                 let address = text.parse::<IpAddr>();
-                let address = address.map_err(|_| format!("{text:?} is no IP address: write one, or use a `*`"))?;
+                let address = address.map_err(|_| format!("{text:?} is not an IP address: write one, or use a `*`"))?;
                 return Ok(match address.to_canonical() {
                     IpAddr::V4(address) => address.octets().into(),
                     IpAddr::V6(address) => {
@@ -47,21 +50,21 @@ impl Form {
         Ok(text.as_bytes().into())
     }
 
-    /// Adds the key for what an extractor has written: `parts`, each behind its length.
+    /// Appends the key of an extracted value: `parts`, each preceded by its length.
     pub(super) fn append_key(self, parts: &[u8], key: &mut KeyBuf) {
-        let is_invented = |method| !str::from_utf8(method).is_ok_and(key::is_standard);
+        let is_non_standard = |method| !str::from_utf8(method).is_ok_and(key::is_standard);
         match (self, key::only_part(parts)) {
-            (Self::Method, Some(method)) if is_invented(method) => key.push(key::OTHER_METHODS.as_bytes()),
+            (Self::Method, Some(method)) if is_non_standard(method) => key.push(key::OTHER_METHODS.as_bytes()),
             _ => key.append_bytes(parts),
         }
     }
 
-    /// Hands `pattern` the text of what was found.
-    pub(super) fn fits(self, pattern: &Pattern, found: &[u8]) -> bool {
-        let address: IpAddr = match (self, found.len()) {
-            (Self::Text | Self::Method, _) => return pattern.is_match(found),
-            (Self::Address { .. }, 4) => <[u8; 4]>::try_from(found).map(Ipv4Addr::from).map(IpAddr::from),
-            (Self::Address { .. }, _) => <[u8; 16]>::try_from(found).map(Ipv6Addr::from).map(IpAddr::from),
+    /// Matches the text of an extracted value with a pattern.
+    pub(super) fn matches(self, pattern: &Pattern, value: &[u8]) -> bool {
+        let address: IpAddr = match (self, value.len()) {
+            (Self::Text | Self::Method, _) => return pattern.is_match(value),
+            (Self::Address { .. }, 4) => <[u8; 4]>::try_from(value).map(Ipv4Addr::from).map(IpAddr::from),
+            (Self::Address { .. }, _) => <[u8; 16]>::try_from(value).map(Ipv6Addr::from).map(IpAddr::from),
         }
         .unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let mut text = AddressText { bytes: [0; 45], len: 0 };
@@ -69,7 +72,7 @@ impl Form {
     }
 }
 
-/// An address as text, off the heap.
+/// The text of an address, without an allocation.
 struct AddressText {
     bytes: [u8; 45],
     len: usize,
@@ -84,19 +87,24 @@ impl Write for AddressText {
     }
 }
 
-/// A value of a file, as it is compared with what an extractor writes.
-pub(super) enum Value {
+/// A value of a file, in the format of its extractor.
+pub(super) enum CompiledValue {
     Any,
-    Exactly(Box<[u8]>),
-    Like(Pattern),
+    Exact(Box<[u8]>),
+    Pattern(Pattern),
 }
 
-impl Value {
-    pub(super) fn of(form: Form, wanted: &Wanted) -> Result<Self, String> {
-        Ok(match wanted {
-            Wanted::Any => Self::Any,
-            Wanted::Exactly(text) => Self::Exactly(form.bytes(text)?),
-            Wanted::Like(pattern) => Self::Like(pattern.clone()),
+impl CompiledValue {
+    /// Compiles a value of a file.
+    ///
+    /// # Errors
+    ///
+    /// If the extractor can't write such a value.
+    pub(super) fn new(format: ValueFormat, value: &ValueMatcher) -> Result<Self, String> {
+        Ok(match value {
+            ValueMatcher::Any => Self::Any,
+            ValueMatcher::Exact(text) => Self::Exact(format.bytes(text)?),
+            ValueMatcher::Pattern(pattern) => Self::Pattern(pattern.clone()),
         })
     }
 }

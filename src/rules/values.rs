@@ -1,4 +1,4 @@
-//! What extractors have found in a request.
+//! The values that extractors find in a request.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -6,63 +6,68 @@ use super::tree::Tree;
 use crate::key::{Extracted, KeyBuf, KeyError, PendingKey};
 use crate::request::RequestHead;
 
-/// What the extractors of a tree have found in a request, each asked at most once, and only if it
+/// The values that the extractors of a tree find in one request. Each extractor runs at most once, and only if its value
 /// matters.
-pub(super) struct Values {
+pub(super) struct ExtractedValues {
     states: SmallVec<[State; 16]>,
-    /// The parts of all values, one behind the other: off the heap, as they are mostly.
+    /// The parts of all values, usually without an allocation.
     bytes: SmallVec<[u8; 256]>,
-    to_come: Vec<ToCome>,
+    pending: Vec<PendingValue>,
+    /// The candidates of ambiguous values that are known, by extractor.
+    candidates: Vec<(usize, Vec<Box<[u8]>>)>,
     scratch: KeyBuf,
 }
 
 #[derive(Clone, Copy)]
 enum State {
-    Unasked,
-    /// From here to there.
+    NotExtracted,
+    /// A range of `bytes`.
     Parts(usize, usize),
     Missing(KeyError),
-    ToCome,
+    Pending,
 }
 
-/// The parts that an extractor has written, and those that it has yet to write.
-struct ToCome {
+/// A value of an asynchronous extractor.
+struct PendingValue {
     extractor: usize,
-    so_far: KeyBuf,
+    /// The parts that are already known.
+    known: KeyBuf,
     rest: PendingKey,
 }
 
-/// The value of this extractor is yet to come.
-pub(super) struct HasToWait(pub(super) usize);
+/// The extractor with this position has not returned yet.
+pub(super) struct Pending(pub(super) usize);
 
-impl Values {
+impl ExtractedValues {
     pub(super) fn new(extractors: usize) -> Self {
         Self {
-            states: smallvec![State::Unasked; extractors],
+            states: smallvec![State::NotExtracted; extractors],
             bytes: SmallVec::new(),
-            to_come: Vec::new(),
+            pending: Vec::new(),
+            candidates: Vec::new(),
             scratch: KeyBuf::default(),
         }
     }
 
-    /// What an extractor finds, each part behind its length. Without a head, all have been asked.
-    pub(super) fn of(
+    /// Returns the value of an extractor: its parts, each preceded by its length. Runs the extractor if it has not run
+    /// yet. Without a head, all extractors must have run.
+    pub(super) fn get(
         &mut self,
         extractor: usize,
         tree: &Tree,
         head: Option<&RequestHead<'_>>,
-    ) -> Result<Result<&[u8], KeyError>, HasToWait> {
-        if let (State::Unasked, Some(head)) = (self.states[extractor], head) {
-            self.ask(extractor, tree, head);
+    ) -> Result<Result<&[u8], KeyError>, Pending> {
+        if let (State::NotExtracted, Some(head)) = (self.states[extractor], head) {
+            self.extract(extractor, tree, head);
         }
         match self.states[extractor] {
             State::Parts(from, to) => Ok(Ok(&self.bytes[from..to])),
             State::Missing(missing) => Ok(Err(missing)),
-            State::Unasked | State::ToCome => Err(HasToWait(extractor)),
+            State::NotExtracted | State::Pending => Err(Pending(extractor)),
         }
     }
 
-    /// The parts of a value that is known.
+    /// Returns the parts of a value that is known.
     pub(super) fn known(&self, extractor: usize) -> &[u8] {
         match self.states[extractor] {
             State::Parts(from, to) => &self.bytes[from..to],
@@ -70,46 +75,56 @@ impl Values {
         }
     }
 
-    /// Asks all that were not asked.
-    pub(super) fn take_all(&mut self, tree: &Tree, head: &RequestHead<'_>) {
+    /// Returns the candidates of an ambiguous value, if they are known.
+    pub(super) fn candidates(&self, extractor: usize) -> Option<&[Box<[u8]>]> {
+        self.candidates.iter().find(|(owner, _)| *owner == extractor).map(|(_, candidates)| &**candidates)
+    }
+
+    /// Runs all extractors that have not run yet.
+    pub(super) fn extract_all(&mut self, tree: &Tree, head: &RequestHead<'_>) {
         for extractor in 0..self.states.len() {
-            if let State::Unasked = self.states[extractor] {
-                self.ask(extractor, tree, head);
+            if let State::NotExtracted = self.states[extractor] {
+                self.extract(extractor, tree, head);
             }
         }
     }
 
-    /// Waits until an extractor has found what it was asked for.
+    /// Waits for the value of an asynchronous extractor.
     pub(super) async fn wait_for(&mut self, extractor: usize) {
-        let place = self.to_come.iter().position(|to_come| to_come.extractor == extractor);
-        let Some(place) = place else {
-            unreachable!("whoever has to be waited for was asked");
+        let Some(position) = self.pending.iter().position(|pending| pending.extractor == extractor) else {
+            unreachable!("only a running extractor is waited for");
         };
-        let ToCome { mut so_far, rest, .. } = self.to_come.swap_remove(place);
+        let PendingValue { mut known, rest, .. } = self.pending.swap_remove(position);
         match rest.await {
             Ok(rest) => {
-                so_far.append(&rest);
-                self.note(extractor, so_far.as_bytes());
+                known.append(&rest);
+                self.store(extractor, known.as_bytes());
             }
             Err(missing) => self.states[extractor] = State::Missing(missing),
         }
     }
 
-    fn ask(&mut self, extractor: usize, tree: &Tree, head: &RequestHead<'_>) {
+    fn extract(&mut self, extractor: usize, tree: &Tree, head: &RequestHead<'_>) {
         let mut key = std::mem::take(&mut self.scratch);
         key.clear();
-        match tree.extractors[extractor].extract(head, &mut key) {
-            Extracted::Done => self.note(extractor, key.as_bytes()),
-            Extracted::Missing(missing) => self.states[extractor] = State::Missing(missing),
+        let named = &tree.extractors[extractor];
+        match named.extractor.extract(head, &mut key) {
+            Extracted::Done => self.store(extractor, key.as_bytes()),
+            Extracted::Missing(missing) => {
+                self.states[extractor] = State::Missing(missing);
+                if missing == KeyError::Ambiguous {
+                    self.candidates.extend(named.candidates(head).map(|candidates| (extractor, candidates)));
+                }
+            }
             Extracted::Pending(rest) => {
-                self.states[extractor] = State::ToCome;
-                self.to_come.push(ToCome { extractor, so_far: std::mem::take(&mut key), rest });
+                self.states[extractor] = State::Pending;
+                self.pending.push(PendingValue { extractor, known: std::mem::take(&mut key), rest });
             }
         }
         self.scratch = key;
     }
 
-    fn note(&mut self, extractor: usize, parts: &[u8]) {
+    fn store(&mut self, extractor: usize, parts: &[u8]) {
         let from = self.bytes.len();
         self.bytes.extend_from_slice(parts);
         self.states[extractor] = State::Parts(from, self.bytes.len());

@@ -1,4 +1,4 @@
-//! A YAML file as a tree, each node with its place. JSON is YAML, too.
+//! Parses YAML to a tree of nodes with positions. JSON is YAML, too.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -7,20 +7,20 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError};
 
 use super::problem::{Position, Problem};
 
-/// The largest file, in bytes: some ten thousand rules.
-pub(super) const LONGEST: usize = 4 << 20;
-/// The most nodes, those that aliases repeat counted as often as they are repeated.
-const MOST: usize = 200_000;
-/// How deep lists and mappings may be nested: 31 descriptors within each other.
-const DEEPEST: usize = 64;
+/// The maximum size of a file in bytes, which is enough for ten thousand rules.
+pub(super) const MAX_BYTES: usize = 4 << 20;
+/// The maximum number of nodes. Nodes behind aliases count each time.
+const MAX_NODES: usize = 200_000;
+/// The maximum depth of lists and mappings, which is enough for 31 nested descriptors.
+const MAX_DEPTH: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) at: Position,
     pub(super) value: Value,
-    /// How many nodes it has, itself included.
+    /// The number of nodes, including itself.
     nodes: usize,
-    /// How many levels it has.
+    /// The number of levels.
     levels: usize,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Node {
 pub(super) enum Value {
     Scalar {
         text: String,
-        /// Without quotes: it may be a number, a boolean, or nothing.
+        /// Whether it has no quotes, so that it may be a number, a boolean or null.
         plain: bool,
     },
     List(Vec<Rc<Node>>),
@@ -36,7 +36,7 @@ pub(super) enum Value {
 }
 
 impl Node {
-    /// Whether nothing is written here.
+    /// Returns whether the node is null.
     pub(super) fn is_null(&self) -> bool {
         match &self.value {
             Value::Scalar { text, plain } => *plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"),
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// What it is, for errors.
+    /// Describes the node in errors.
     pub(super) fn kind(&self) -> String {
         match &self.value {
             _ if self.is_null() => "nothing".to_owned(),
@@ -55,7 +55,7 @@ impl Node {
     }
 }
 
-/// A list or a mapping that is not complete yet.
+/// A list or a mapping that is being read.
 struct Open {
     at: Position,
     anchor: usize,
@@ -85,10 +85,10 @@ fn position(marker: &Marker) -> Position {
     Position { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// The only document in `text`; `None` where there is none.
+/// Reads the only document in `text`. Returns `None` if there is none.
 pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
-    if text.len() > LONGEST {
-        let message = format!("the file has more than {LONGEST} bytes: use several files");
+    if text.len() > MAX_BYTES {
+        let message = format!("the file has more than {MAX_BYTES} bytes: use several files");
         return Err(Problem::new(Position::default(), message));
     }
     let mut parser = Parser::new_from_str(text.strip_prefix('\u{feff}').unwrap_or(text));
@@ -97,7 +97,7 @@ pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
     let mut anchored: HashMap<usize, Rc<Node>> = HashMap::new();
     let mut total = 0;
     while let Some(event) = parser.next_event() {
-        let (event, span) = event.map_err(|error| no_yaml(&error, open.last()))?;
+        let (event, span) = event.map_err(|error| invalid_yaml(&error, open.last()))?;
         let at = position(&span.start);
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -108,7 +108,7 @@ pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
             }
             Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
                 let is_mapping = matches!(event, Event::MappingStart(..));
-                if open.len() >= DEEPEST {
+                if open.len() >= MAX_DEPTH {
                     return Err(too_deep(at));
                 }
                 open.push(Open { at, anchor, is_mapping, children: Vec::new() });
@@ -117,14 +117,19 @@ pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
             Event::SequenceEnd | Event::MappingEnd => {
                 let Some(complete) = open.pop() else { continue };
                 let (anchor, node) = complete.close();
-                // Its children are counted already.
+                // The children are counted already.
                 total -= node.nodes - 1;
                 (anchor, Rc::new(node))
             }
             Event::Alias(anchor) => match anchored.get(&anchor) {
-                Some(node) if open.len() + node.levels > DEEPEST => return Err(too_deep(at)),
+                Some(node) if open.len() + node.levels > MAX_DEPTH => return Err(too_deep(at)),
                 Some(node) => (0, node.clone()),
-                None => return Err(Problem::new(at, "this alias stands within what it repeats: write it out")),
+                None => {
+                    return Err(Problem::new(
+                        at,
+                        "this alias is inside the value that it repeats: write the value out",
+                    ));
+                }
             },
             Event::DocumentStart(_) if root.is_some() => {
                 return Err(Problem::new(at, "a second document begins here: put it into a file of its own"));
@@ -134,8 +139,8 @@ pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
             }
         };
         total += node.nodes;
-        if total > MOST {
-            return Err(Problem::new(at, format!("the file has more than {MOST} values: use several files")));
+        if total > MAX_NODES {
+            return Err(Problem::new(at, format!("the file has more than {MAX_NODES} values: use several files")));
         }
         if anchor > 0 {
             anchored.insert(anchor, node.clone());
@@ -148,15 +153,15 @@ pub(super) fn read(text: &str) -> Result<Option<Rc<Node>>, Problem> {
     Ok(root)
 }
 
-/// A bracket that is missing is noticed far behind the one that it belongs to: the error names that, too.
-fn no_yaml(error: &ScanError, within: Option<&Open>) -> Problem {
-    let mut message = format!("this is no YAML: {}", error.info());
+/// A missing bracket is found far behind its counterpart, so the error names the position of that, too.
+fn invalid_yaml(error: &ScanError, within: Option<&Open>) -> Problem {
+    let mut message = format!("this is not valid YAML: {}", error.info());
     if let Some(Open { at, .. }) = within.filter(|_| message.contains("while parsing a flow")) {
-        message += &format!(", of what begins on line {}, column {}", at.line, at.column);
+        message += &format!(", which begins on line {}, column {}", at.line, at.column);
     }
     Problem::new(position(error.marker()), message)
 }
 
 fn too_deep(at: Position) -> Problem {
-    Problem::new(at, format!("this is nested more than {DEEPEST} levels deep: use fewer"))
+    Problem::new(at, format!("this is nested more than {MAX_DEPTH} levels deep: use fewer"))
 }

@@ -53,5 +53,5 @@ fn a_file_that_is_not_there_is_named() {
 #[test]
 fn without_a_file_errors_begin_with_the_line() {
     let error = Rules::from_yaml("domain: shop\ndescriptors: 5").unwrap_err();
-    assert_eq!(error.to_string(), "2:14: `descriptors` is \"5\": write a list, each item behind a dash");
+    assert_eq!(error.to_string(), "2:14: `descriptors` is \"5\": write a list, with a dash before each item");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::rules::{Allowance, Extractors, Rules, Wanted};
+use tower_ratelimit::rules::{Allowance, Extractors, Rules, ValueMatcher};
 use tower_ratelimit::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Refill, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
@@ -198,7 +198,7 @@ descriptors:
     let policy = plan.rate_limit.as_ref().unwrap();
     assert_eq!(rules.domain, "shop");
     assert_eq!((plan.key.as_str(), plan.value.as_str()), ("plan", Some("pro*")));
-    assert!(matches!(plan.value, Wanted::Like(_)));
+    assert!(matches!(plan.value, ValueMatcher::Pattern(_)));
     assert!(plan.share_threshold && plan.value_to_metric && !plan.detailed_metric && !plan.is_shadow());
     assert_eq!((plan.position.line, plan.position.column), (4, 8));
     assert_eq!(policy.allowance, Allowance::Limited(FixedWindow::per_day(1_000).into()));
@@ -208,7 +208,7 @@ descriptors:
     assert_eq!(key, ["header.x-api-key", "remote_address"]);
     let [method] = &plan.descriptors[..] else { panic!("{plan:?}") };
     // A value is text, however much it looks like a number.
-    assert_eq!(method.value, Wanted::Exactly("1.50".into()));
+    assert_eq!(method.value, ValueMatcher::Exact("1.50".into()));
     assert!(method.detailed_metric && method.is_shadow() && method.rate_limit.is_none());
 }
 

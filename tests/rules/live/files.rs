@@ -80,7 +80,7 @@ async fn a_file_is_read_again_when_it_changes() {
 async fn a_broken_file_changes_nothing_and_is_told_once() {
     let watched = Watched::start(&yaml("a", 9));
     fs::write(&watched.path, "domain: shop\ndescriptors: 5\n").unwrap();
-    let refused = "refused: limits.yaml:2:14: `descriptors` is \"5\": write a list, each item behind a dash";
+    let refused = "refused: limits.yaml:2:14: `descriptors` is \"5\": write a list, with a dash before each item";
     assert_eq!(watched.later().await, (vec![refused.to_owned()], "a 8".to_owned()));
     assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
     fs::write(&watched.path, "domain: shop\ndescriptors: 6\n").unwrap();
@@ -89,10 +89,21 @@ async fn a_broken_file_changes_nothing_and_is_told_once() {
     let rule = |number| format!("- {{ key: header.h{number}, rate_limit: {{ unit: day, requests_per_unit: 9 }} }}\n");
     let many: String = (0..65).map(rule).collect();
     fs::write(&watched.path, format!("domain: shop\ndescriptors:\n{many}")).unwrap();
-    let refused = "refused: 65 limits for one request are too many: use at most 64";
+    let refused = "refused: limits.yaml: 65 limits for one request are too many: use at most 64";
     assert_eq!(watched.later().await, (vec![refused.to_owned()], "a 5".to_owned()));
     fs::write(&watched.path, yaml("a", 9)).unwrap();
     assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "a 4".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_too_small_for_a_route_is_rejected_with_its_position() {
+    let watched = Watched::start(&yaml("a", 9));
+    let route = RateLimitLayer::with_live_limits(&watched.rules).cost(5);
+    fs::write(&watched.path, yaml("a", 4)).unwrap();
+    let (told, limits) = watched.later().await;
+    assert_eq!((told.len(), limits.as_str()), (1, "a 8"), "{told:?}");
+    assert!(told[0].starts_with("refused: limits.yaml:3:37: a cost of 5 can never pass the limit \"a\""), "{told:?}");
+    drop(route);
 }
 
 #[tokio::test(start_paused = true)]

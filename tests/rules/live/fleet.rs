@@ -122,7 +122,7 @@ async fn broken_rules_are_not_published() {
     let many = format!("domain: d\ndescriptors:\n{}", (0..65).map(rule).collect::<String>());
     for broken in ["domain: 5\ndescriptors: 5", unknown, &many] {
         let error = store.publish_rules(broken, &Extractors::new()).await.unwrap_err();
-        assert!(matches!(&error, PublishError::Refused(_)), "{error}");
+        assert!(matches!(&error, PublishError::Invalid(_)), "{error}");
     }
     assert_eq!(version(), before);
     assert_eq!(server.ask::<String>(cmd("GET").arg("ratelimit:rules")), yaml("a"));
@@ -142,7 +142,7 @@ async fn broken_rules_that_are_there_all_the_same_change_nothing_and_are_told_on
     let new = Machine::start(&store).await;
     old.is_told(1).await;
     new.is_told(1).await;
-    let refused = "refused: 2:14: `descriptors` is \"5\": write a list, each item behind a dash";
+    let refused = "refused: 2:14: `descriptors` is \"5\": write a list, with a dash before each item";
     assert_eq!((old.told(), new.told()), (vec![refused.to_owned()], vec![refused.to_owned()]));
     assert_eq!((old.limit().await.as_str(), new.limit().await.as_str()), ("a", "otherwise"));
     // What is put there by hand is gone by as well, if it is right.
@@ -151,7 +151,7 @@ async fn broken_rules_that_are_there_all_the_same_change_nothing_and_are_told_on
     new.comes_to("b").await;
     server.ask::<()>(cmd("DEL").arg("ratelimit:rules").arg("ratelimit:rules:version"));
     old.is_told(3).await;
-    assert!(old.told()[2].starts_with("refused: the rules that Redis kept are gone"), "{:?}", old.told());
+    assert!(old.told()[2].starts_with("refused: the rules were deleted from Redis"), "{:?}", old.told());
     assert_eq!(old.limit().await, "b");
 }
 
