@@ -249,7 +249,7 @@ impl LiveLimits {
 }
 
 /// Joins the lines of an error, so that it is one line in the log.
-#[cfg(feature = "tracing")]
+#[cfg(all(feature = "rules", feature = "tracing"))]
 fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string().replace('\n', "; ")
 }
@@ -285,7 +285,7 @@ impl fmt::Debug for LiveLimits {
     }
 }
 
-#[cfg(all(test, feature = "tracing"))]
+#[cfg(all(test, feature = "rules", feature = "tracing"))]
 mod tests {
     use super::*;
 
