@@ -34,11 +34,12 @@ enum Gate {
 
 pub fn compare(scale: &Scale) {
     println!(
-        "\n## Over-admission\n\n{THREADS} threads ask for one key. At once: 20,000 are allowed, and hardly any more for \
-         a minute. For long: 100 are allowed, and one more every 10 ms; over is what exceeds 100 and one for each 10 ms. After a pause in which all came back: the same again."
+        "\n## Over-admission\n\n{THREADS} threads use one key. Burst: 20,000 are allowed, and hardly any more for a \
+         minute. Sustained: 100 are allowed, and one more every 10 ms; the excess is over 100 and one for each 10 ms. \
+         Afterwards: the same again after a pause in which the bucket fills."
     );
-    let title = format!("at once: most over, of {} trials", scale.trials);
-    let table = Table::new("In memory", &["", &title, "trials over", "for long: over", "after a pause: over"]);
+    let title = format!("burst: largest excess in {} trials", scale.trials);
+    let table = Table::new("In memory", &["", &title, "trials with excess", "sustained: excess", "afterwards: excess"]);
     let wrong = || Gate::Memory(Arc::new(ChecksThenCounts(AtomicU32::new(0))));
     let [most, some] = trials(scale, wrong);
     table.row("wrong on purpose: checks, then counts", &[&most, &some, &"", &""]);

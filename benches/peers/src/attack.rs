@@ -44,10 +44,10 @@ struct Attacker {
 pub fn compare(scale: &Scale) {
     let keys = scale.keys[0];
     println!(
-        "\n## Attack\n\nNew keys, of which each evicts another, in a store for {keys} keys that is full. After each \
-         batch of {BATCH}, its keys are brought into the state of the others. For each the median of {} rounds (10 to \
-         90 %), a round's figure being the median of its batches. The last percentile is that of all requests that \
-         were timed one by one, with the clock's own time.",
+        "\n## Attack\n\nInserts into a full store, each of which evicts a key. The store holds {keys} keys. After each \
+         batch of {BATCH}, its keys are put into the same state as the others. The median of {} rounds (10 to 90 %), \
+         each of which is the median of its batches. The last percentile is of single requests, and includes the time \
+         of reading the clock.",
         scale.rounds
     );
     for threads in [1, 2] {

@@ -27,7 +27,7 @@ pub struct Decider {
 
 pub fn compare(scale: &Scale) {
     println!(
-        "\n## Decisions in memory\n\nFor each the median of {} rounds (10 to 90 %), a round's figure being the median of its batches of {BATCH}.",
+        "\n## Decisions in memory\n\nThe median of {} rounds (10 to 90 %), each of which is the median of its batches of {BATCH}.",
         scale.rounds
     );
     for threads in [1, 2] {
@@ -59,7 +59,7 @@ pub fn compare(scale: &Scale) {
     let subjects = algorithms().map(|(name, algorithm)| (name, in_memory([Limit::new("limit", algorithm)])));
     let mut runners: Vec<_> = subjects.map(|(name, subject)| decider(name, subject, load, 1)).into();
     race(&mut runners, scale.rounds, Decider::round);
-    let title = "Every algorithm of ours, 10,000 keys, threads: 1 (the log denies)";
+    let title = "All algorithms of this crate, 10,000 keys, threads: 1 (the log denies)";
     rows(&Table::new(title, &["", "ns a decision", "of the token bucket's"]), &runners, [BUCKET]);
 }
 

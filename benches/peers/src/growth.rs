@@ -31,7 +31,7 @@ fn subjects(load: &Load) -> [(&'static str, Box<dyn Memory>); 3] {
 fn keys(scale: &Scale) {
     let [fewest, most] = scale.keys;
     let table =
-        Table::new("More keys, each as likely: ns a decision", &["keys", TABLE, BASE, OURS, "ours, of governor's"]);
+        Table::new("More keys, uniformly distributed: ns per decision", &["keys", TABLE, BASE, OURS, "ours, of governor's"]);
     for keys in [fewest, most / 2, most] {
         let load = Load::uniform("", keys);
         let mut runners = subjects(&load).map(|(name, subject)| decider(name, subject, &load, 1));
@@ -56,7 +56,7 @@ fn limits(scale: &Scale) {
 }
 
 fn threads(scale: &Scale) {
-    let title = "Two threads: what they decide together, of what one decides";
+    let title = "Two threads: throughput of both, relative to one";
     let table = Table::new(title, &["", "1 key", "10,000 keys", "1 million keys"]);
     let loads = LOADS.iter().filter(|load| load.keys <= scale.keys[0] && load.name != "1M-zipf");
     let gains: Vec<[Spread; 3]> = loads.map(|load| gains(load, scale)).collect();

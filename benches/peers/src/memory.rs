@@ -14,7 +14,7 @@ use crate::table::Table;
 const LONGEST: Duration = Duration::from_secs(60);
 
 pub fn compare(scale: &Scale) {
-    println!("\n## Memory\n\nDistinct keys of 12 bytes, by one thread. Bytes are those asked of the allocator.");
+    println!("\n## Memory\n\nDistinct keys of 12 bytes, by one thread. Bytes are those requested from the allocator.");
     for keys in scale.keys {
         let title = format!("{keys} keys");
         let columns = ["", "bytes a key", "longest insert, ms", "99.999 %, µs", "mean, ns"];

@@ -32,7 +32,7 @@ pub async fn compare(server: &RedisServer, scale: &Scale) {
     ];
     let many = if scale.quick { MANY / 10 } else { MANY };
     let table = Table::new(
-        "Ours, each decision a call",
+        "Ours, one call for each decision",
         &[
             "",
             "server's µs for a call",

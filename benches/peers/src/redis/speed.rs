@@ -35,7 +35,7 @@ pub async fn decisions(server: &RedisServer, scale: &Scale) {
         runners.push(Runner::new("the same through a pool (deadpool-redis 0.23)", Arc::new(pooled)));
         for concurrency in [1, 16, 64, 256] {
             rounds(&mut runners, keys, concurrency, scale).await;
-            report(&format!("Allowed, keys: {keys}, requests at a time: {concurrency}"), &mut runners);
+            report(&format!("Allowed, keys: {keys}, concurrent requests: {concurrency}"), &mut runners);
         }
     }
 }
@@ -53,7 +53,7 @@ pub async fn denials(server: &RedisServer, scale: &Scale) {
     runners.push(Runner::new(format!("{OURS}, if it always asked"), Arc::new(shared([limit], store))));
     for concurrency in [1, 64, 256] {
         rounds(&mut runners, 1, concurrency, scale).await;
-        report(&format!("Denied (but by the floor), one key, requests at a time: {concurrency}"), &mut runners);
+        report(&format!("Denied (except by the lower bound), one key, concurrent requests: {concurrency}"), &mut runners);
     }
 }
 
@@ -71,7 +71,7 @@ pub async fn limits(server: &RedisServer, scale: &Scale) {
         rounds(&mut runners, MANY, concurrency, scale).await;
         let figures: Vec<_> = runners.iter_mut().map(|runner| (runner.name.clone(), runner.take())).collect();
         let base = per_second(&figures[0].1);
-        let title = format!("Limits of a request, {MANY} keys, requests at a time: {concurrency}");
+        let title = format!("Limits of a request, {MANY} keys, concurrent requests: {concurrency}");
         let table = Table::new(&title, &["", "requests a second", "p50, p99 in µs", "time, of one limit's"]);
         for (name, figures) in &figures {
             let own = per_second(figures);
