@@ -51,6 +51,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod algorithm;
+mod builder;
 mod cidrs;
 mod cost;
 mod decision;
@@ -59,6 +60,7 @@ mod hash;
 mod http;
 pub mod key;
 mod limit;
+mod limit_handle;
 mod limit_spec;
 mod limiter;
 mod list;
@@ -81,15 +83,18 @@ pub use algorithm::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog,
     SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
+pub use builder::Builder;
 pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
-    CountInFlight, HeaderStyle, InFlightFuture, KeepBody, KeepBodyFuture, KeepBodyLayer, Permit, PermitRejection,
-    RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody, ResponseFuture, Settled,
+    CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody, KeepBodyFuture,
+    KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody,
+    ResponseFuture, RouteCost, Settled,
 };
 pub use limit::{Limit, LiveLimits, OnMissingKey};
-pub use limiter::{Limiter, WaitError};
+pub use limit_handle::LimitHandle;
+pub use limiter::{AcquireError, Limiter};
 pub use list::{AddressList, KeyList, ListAction};
 pub use observe::{BreakerState, Event, Fallback};
 pub use on_store_error::{OnStoreError, Share};

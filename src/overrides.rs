@@ -9,6 +9,7 @@ use crate::error::{ConfigError, ConfigErrorKind, StoreError};
 use crate::hash::KeyHash;
 use crate::key::{self, Key};
 use crate::limit::Limit;
+use crate::limit_handle::LimitHandle;
 use crate::resilience::StoreClient;
 use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, Store, StoreFuture};
 
@@ -102,19 +103,13 @@ use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, Store, StoreFuture};
 /// A key of another form is another key: its override is stored, but matches no request.
 #[derive(Clone)]
 pub struct Overrides {
-    /// Returns the configuration in force, because live limits may be replaced.
-    client: Arc<dyn Fn() -> Arc<StoreClient> + Send + Sync>,
-    limit: Arc<str>,
+    limit: LimitHandle,
 }
 
 impl Overrides {
-    /// Returns an error if there is no limit named `limit`, or it is not overridable.
-    pub(crate) fn new(
-        client: impl Fn() -> Arc<StoreClient> + Send + Sync + 'static,
-        limit: &str,
-    ) -> Result<Self, ConfigError> {
-        let overrides = Self { client: Arc::new(client), limit: limit.into() };
-        overrides.find(&(overrides.client)())?;
+    pub(crate) fn new(limit: LimitHandle) -> Result<Self, ConfigError> {
+        let overrides = Self { limit };
+        overrides.find(&overrides.limit.client())?;
         Ok(overrides)
     }
 
@@ -140,7 +135,7 @@ impl Overrides {
         expires_after: Option<Duration>,
     ) -> Result<(), OverrideError> {
         let algorithm = size.into();
-        let client = (self.client)();
+        let client = self.limit.client();
         let (limit, _) = self.find(&client).map_err(OverrideError::Invalid)?;
         limit.check_override(&algorithm).map_err(OverrideError::Invalid)?;
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
@@ -172,11 +167,9 @@ impl Overrides {
 
     /// Returns the limit in force.
     fn find<'a>(&self, client: &'a StoreClient) -> Result<(&'a Limit, &'a Arc<LimitSpec>), ConfigError> {
-        let name = || self.limit.to_string();
-        let limit = client.limits().iter().find(|(limit, _)| limit.name() == &*self.limit);
-        let (limit, spec) = limit.ok_or_else(|| ConfigErrorKind::NoSuchLimit { name: name() })?;
+        let (limit, spec) = self.limit.find(client)?;
         if !limit.is_overridable() {
-            return Err(ConfigErrorKind::NotOverridable { limit: name() }.into());
+            return Err(ConfigErrorKind::NotOverridable { limit: self.limit.name().to_owned() }.into());
         }
         Ok((limit, spec))
     }
@@ -186,7 +179,7 @@ impl Overrides {
         key: &impl Key,
         call: impl FnOnce(&dyn Store, &Arc<LimitSpec>, KeyHash) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
-        let client = (self.client)();
+        let client = self.limit.client();
         let key = key::hash(key, client.hasher());
         match self.find(&client) {
             Ok((_, spec)) => client.call([key].into_iter().collect(), |store| call(store, spec, key)),
@@ -197,7 +190,7 @@ impl Overrides {
 
 impl fmt::Debug for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Overrides").field("limit", &self.limit).finish_non_exhaustive()
+        f.debug_struct("Overrides").field("limit", &self.limit.name()).finish_non_exhaustive()
     }
 }
 

@@ -194,7 +194,7 @@ impl Headers {
     }
 
     /// Adds all headers of a refusal, with room for the body's length, which servers tell.
-    pub(super) fn write_refusal(
+    pub(super) fn write_rejection(
         &self,
         content_type: HeaderValue,
         retry_after: Option<u64>,

@@ -1,8 +1,9 @@
-//! Responses whose bodies are of the inner service's own type.
+//! A service that keeps the type of response bodies.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -12,20 +13,22 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::future::ResponseFuture;
-use super::layer::RateLimitLayer;
 use super::service::RateLimit;
+use super::shared::Shared;
 
-/// Limits the requests that reach a service, and leaves the type of its responses' bodies as it is, which has to be
-/// `From<Bytes>`: for others, use the [`RateLimitLayer`] itself. [`RateLimitLayer::keep_body`] makes it.
+/// Limits the requests that reach a service, and keeps the type of its response bodies, which has to be `From<Bytes>`.
+///
+/// Created by [`RateLimitLayer::keep_body`](crate::RateLimitLayer::keep_body), or
+/// [`RouteCost::keep_body`](crate::RouteCost::keep_body) for a route. For other bodies, use those layers themselves.
 #[derive(Clone, Debug)]
-#[must_use]
+#[must_use = "a layer does nothing until it is applied to a service"]
 pub struct KeepBodyLayer {
-    layer: RateLimitLayer,
+    shared: Arc<Shared>,
 }
 
 impl KeepBodyLayer {
-    pub(super) fn new(layer: RateLimitLayer) -> Self {
-        Self { layer }
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
     }
 }
 
@@ -33,7 +36,7 @@ impl<S> Layer<S> for KeepBodyLayer {
     type Service = KeepBody<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        KeepBody { limited: self.layer.layer(inner) }
+        KeepBody { limited: RateLimit::new(inner, self.shared.clone()) }
     }
 }
 
@@ -46,17 +49,17 @@ pub struct KeepBody<S> {
 }
 
 impl<S> KeepBody<S> {
-    /// The service within.
+    /// Returns a reference to the inner service.
     pub fn get_ref(&self) -> &S {
         self.limited.get_ref()
     }
 
-    /// The service within.
+    /// Returns a mutable reference to the inner service.
     pub fn get_mut(&mut self) -> &mut S {
         self.limited.get_mut()
     }
 
-    /// The service within.
+    /// Returns the inner service.
     pub fn into_inner(self) -> S {
         self.limited.into_inner()
     }

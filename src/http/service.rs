@@ -25,6 +25,9 @@ pub struct RateLimit<S> {
 
 impl<S> RateLimit<S> {
     pub(super) fn new(inner: S, shared: Arc<Shared>) -> Self {
+        shared.note_use();
+        // So that the first request does not have to prepare thousands of limits.
+        shared.prepare();
         Self { inner, shared }
     }
 

@@ -11,8 +11,9 @@ use smallvec::SmallVec;
 use super::headers::Headers;
 use super::lists::Lists;
 use super::merge::is_first_report;
-use super::wording::Wording;
+use super::rejection_format::RejectionFormat;
 use crate::cost::Cost;
+use crate::error::ConfigError;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
 use crate::limit::{Derived, LimitsSnapshot};
@@ -25,7 +26,7 @@ pub(super) struct Shared {
     pub(super) lists: Lists,
     pub(super) cost: Cost,
     pub(super) headers: Headers,
-    pub(super) wording: Wording,
+    pub(super) format: RejectionFormat,
     /// Whether handlers may charge and give back.
     pub(super) permits: bool,
     pub(super) identity: Arc<Identity>,
@@ -107,6 +108,32 @@ impl Shared {
         shared
     }
 
+    /// Returns a variant of this limiter with another cost.
+    ///
+    /// # Errors
+    ///
+    /// See [`check_cost`](Self::check_cost).
+    pub(super) fn with_cost(&self, cost: Cost) -> Result<Arc<Self>, ConfigError> {
+        let mut variant = Self { cost, ..self.clone() };
+        variant.following.iter_mut().for_each(Derived::reset);
+        variant.check_cost()?;
+        Ok(Arc::new(variant))
+    }
+
+    /// Checks that every limit can allow the cost, now and after a replacement of live limits.
+    ///
+    /// # Errors
+    ///
+    /// A limit could never allow a constant cost, or a path in a cost table does not start with a slash.
+    pub(super) fn check_cost(&self) -> Result<(), ConfigError> {
+        self.cost.validate()?;
+        let Some(largest) = self.cost.largest() else { return Ok(()) };
+        match &self.following {
+            Some(following) => following.live_limits().require_cost(largest),
+            None => self.client.limits().check_cost(largest),
+        }
+    }
+
     /// Notes that a service was made of this variant.
     pub(super) fn note_use(&self) {
         if !self.variant.0.swap(true, Ordering::Relaxed) {
@@ -162,7 +189,7 @@ impl fmt::Debug for Shared {
             .field("client", &self.client)
             .field("lists", &self.lists)
             .field("cost", &self.cost)
-            .field("wording", &self.wording)
+            .field("format", &self.format)
             .finish_non_exhaustive()
     }
 }

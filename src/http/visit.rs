@@ -233,18 +233,18 @@ impl<'a> Visit<'a> {
     }
 
     fn refusal(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) -> Response<Bytes> {
-        let Shared { client, headers, wording, .. } = &**self.shared;
-        let grpc_content_type = wording.grpc_content_type(head);
+        let Shared { client, headers, format, .. } = &**self.shared;
+        let grpc_content_type = format.grpc_content_type(head);
         let mut violated: SmallVec<[&str; 4]> = SmallVec::new();
         if let Some(decision) = denied
-            && (wording.names_limits() || grpc_content_type.is_some())
+            && (format.names_limits() || grpc_content_type.is_some())
         {
             let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
             violated.extend(denies.map(|outcome| client.limits().as_slice()[outcome.limit()].name()));
         }
         let rejection = Rejection { reason, violated: &violated, head: *head };
         // Whoever has opened a ledger tells the last decision.
-        wording.response(&rejection, grpc_content_type, headers, denied.filter(|_| self.ledger.is_none()))
+        format.response(&rejection, grpc_content_type, headers, denied.filter(|_| self.ledger.is_none()))
     }
 }
 

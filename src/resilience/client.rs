@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::breakers::Breakers;
+use super::client_config::ClientConfig;
 use super::local_store::LocalStore;
 #[cfg(feature = "tracing")]
 use super::outage_log::OutageLog;
-use super::settings::CircuitBreaker;
 use crate::error::{ConfigError, Fault};
 use crate::hash::KeyHasher;
-use crate::limit::{Limit, Limits, LimitsSnapshot};
+use crate::limit::{Limits, LimitsSnapshot};
 use crate::observe::Observer;
 use crate::on_store_error::OnStoreError;
-use crate::store::{MemoryStore, Store};
+use crate::store::Store;
 
 /// The limits of a limiter, their store, and the settings for failures of the store.
 ///
@@ -39,39 +39,35 @@ pub(crate) struct StoreClient {
     pub(super) outage_log: Arc<OutageLog>,
 }
 
-/// The default time limit for a store's answer.
-const DEADLINE: Duration = Duration::from_millis(50);
-
 impl StoreClient {
-    pub(crate) fn new(limits: Vec<Limit>) -> Result<Self, ConfigError> {
-        let store = MemoryStore::new();
-        Ok(Self::over(Limits::new(limits, &store.hasher())?, store))
-    }
-
-    /// Creates a client for the present snapshot of live limits.
-    pub(crate) fn following(set: &LimitsSnapshot) -> Self {
-        let store = MemoryStore::new();
-        Self { is_replaceable: true, ..Self::over(set.limits(&store.hasher()), store) }
-    }
-
-    fn over(limits: Limits, store: MemoryStore) -> Self {
-        let on_store_error = OnStoreError::default();
-        let local = LocalStore::new(&limits, on_store_error);
-        Self {
-            limits,
+    /// Creates a client of the configured store, whose hasher `limits` were made with.
+    ///
+    /// # Errors
+    ///
+    /// The deadline is 0.
+    pub(crate) fn new(mut limits: Limits, mut config: ClientConfig, is_replaceable: bool) -> Result<Self, ConfigError> {
+        if config.deadline.is_zero() {
+            return Err(Fault::WaitZero { what: "deadline" }.into());
+        }
+        if config.is_shadow {
+            limits.shadow();
+        }
+        let store = config.store().clone();
+        Ok(Self {
             hasher: store.hasher(),
-            store: Arc::new(store),
-            breakers: Breakers::new(CircuitBreaker::new()),
-            deadline: DEADLINE,
-            on_store_error,
-            local,
-            observer: Observer::default(),
-            reports_decisions: false,
-            is_shadow: false,
-            is_replaceable: false,
+            store,
+            breakers: Breakers::new(config.breaker),
+            deadline: config.deadline,
+            on_store_error: config.on_store_error,
+            local: LocalStore::new(&limits, config.on_store_error),
+            reports_decisions: config.observer.is_set() && limits.has_thresholds(),
+            observer: config.observer,
+            is_shadow: config.is_shadow,
+            is_replaceable,
+            limits,
             #[cfg(feature = "tracing")]
             outage_log: Arc::new(OutageLog::new()),
-        }
+        })
     }
 
     /// Creates a client for other limits that shares the store, the breakers and the local store.
@@ -83,49 +79,6 @@ impl StoreClient {
         client.local.set_policies(&client.limits, client.on_store_error);
         client.reports_decisions = client.observer.is_set() && client.limits.has_thresholds();
         client
-    }
-
-    /// Replaces the store, and resets all that is known about its health.
-    pub(crate) fn set_store(&mut self, store: impl Store) {
-        self.hasher = store.hasher();
-        self.limits.set_hasher(&self.hasher);
-        self.store = Arc::new(store);
-        self.breakers = Breakers::new(self.breakers.settings());
-        self.local = LocalStore::new(&self.limits, self.on_store_error);
-        #[cfg(feature = "tracing")]
-        {
-            self.outage_log = Arc::new(OutageLog::new());
-        }
-    }
-
-    pub(crate) fn set_deadline(&mut self, deadline: Duration) -> Result<(), ConfigError> {
-        if deadline.is_zero() {
-            return Err(Fault::WaitZero { what: "deadline" }.into());
-        }
-        self.deadline = deadline;
-        Ok(())
-    }
-
-    pub(crate) fn set_breaker(&mut self, settings: CircuitBreaker) {
-        self.breakers = Breakers::new(settings);
-    }
-
-    pub(crate) fn set_policy(&mut self, policy: OnStoreError) {
-        self.on_store_error = policy;
-        self.local.set_policies(&self.limits, policy);
-    }
-
-    pub(crate) fn set_observer(&mut self, observer: Observer) {
-        self.observer = observer;
-        self.reports_decisions = self.observer.is_set() && self.limits.has_thresholds();
-    }
-
-    /// Puts all limits in shadow mode.
-    pub(crate) fn shadow(&mut self) {
-        self.is_shadow = true;
-        self.limits.shadow();
-        self.local.set_policies(&self.limits, self.on_store_error);
-        self.reports_decisions = self.observer.is_set();
     }
 
     pub(crate) fn limits(&self) -> &Limits {

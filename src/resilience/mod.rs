@@ -9,6 +9,7 @@ mod breaker;
 mod breakers;
 mod call;
 mod client;
+mod client_config;
 mod decide;
 mod events;
 mod fallback;
@@ -21,4 +22,5 @@ mod refunds;
 mod settings;
 
 pub(crate) use client::StoreClient;
+pub(crate) use client_config::ClientConfig;
 pub use settings::CircuitBreaker;

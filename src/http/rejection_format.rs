@@ -1,4 +1,4 @@
-//! The answers to requests that don't go on.
+//! The format of rejections.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 
 pub(super) type Closure = dyn Fn(&Rejection<'_>) -> Response<Bytes> + Send + Sync;
 
-/// How rejections are answered.
+/// The format of rejections.
 #[derive(Clone, Debug)]
-pub(super) struct Wording {
+pub(super) struct RejectionFormat {
     pub(super) body: Body,
     /// Whether genuine gRPC requests are answered with a gRPC status.
     pub(super) grpc: bool,
@@ -50,13 +50,13 @@ impl fmt::Debug for Body {
     }
 }
 
-impl Default for Wording {
+impl Default for RejectionFormat {
     fn default() -> Self {
         Self { body: Body::default(), grpc: true }
     }
 }
 
-impl Wording {
+impl RejectionFormat {
     /// Returns the content type of a gRPC response, if the request gets one.
     pub(super) fn grpc_content_type(&self, head: &RequestHead<'_>) -> Option<&'static str> {
         if self.grpc { grpc::content_type(head) } else { None }
@@ -67,7 +67,7 @@ impl Wording {
         !matches!(self.body, Body::PlainText)
     }
 
-    /// Builds the response, with what `headers` tell of a decision.
+    /// Builds the response, with the headers that report `decision`.
     pub(super) fn response(
         &self,
         rejection: &Rejection<'_>,
@@ -76,30 +76,30 @@ impl Wording {
         decision: Option<&Decision>,
     ) -> Response<Bytes> {
         if let Some(content_type) = grpc_content_type {
-            return told(grpc::response(rejection, content_type, headers.most()), headers, decision);
+            return with_headers(grpc::response(rejection, content_type, headers.most()), headers, decision);
         }
         let (content_type, body) = match &self.body {
             Body::PlainText => (PLAIN, text(rejection)),
             Body::ProblemJson => (PROBLEM, problem(rejection)),
-            Body::Custom(word) => return told(custom(rejection, &**word), headers, decision),
+            Body::Custom(respond) => return with_headers(custom(rejection, &**respond), headers, decision),
         };
         let mut response = Response::new(body);
         *response.status_mut() = rejection.status();
-        headers.write_refusal(content_type, rejection.retry_after_seconds(), decision, response.headers_mut());
+        headers.write_rejection(content_type, rejection.retry_after_seconds(), decision, response.headers_mut());
         response
     }
 }
 
-/// With what `headers` tell of a decision.
-fn told(mut response: Response<Bytes>, headers: &Headers, decision: Option<&Decision>) -> Response<Bytes> {
+/// Adds the headers that report a decision.
+fn with_headers(mut response: Response<Bytes>, headers: &Headers, decision: Option<&Decision>) -> Response<Bytes> {
     if let Some(decision) = decision {
         headers.write(decision, response.headers_mut());
     }
     response
 }
 
-fn custom(rejection: &Rejection<'_>, word: &Closure) -> Response<Bytes> {
-    let mut response = word(rejection);
+fn custom(rejection: &Rejection<'_>, respond: &Closure) -> Response<Bytes> {
+    let mut response = respond(rejection);
     let headers = response.headers_mut();
     if let Some(seconds) = rejection.retry_after_seconds() {
         headers.entry(RETRY_AFTER).or_insert_with(|| number(seconds));

@@ -1,0 +1,162 @@
+//! The configuration of a limiter, before it is built.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::limit::{Limit, Limits, LiveLimits};
+use crate::observe::{Event, Observer};
+use crate::on_store_error::OnStoreError;
+use crate::resilience::{CircuitBreaker, ClientConfig, StoreClient};
+use crate::store::Store;
+
+/// Configures a [`RateLimitLayer`](crate::RateLimitLayer) or a [`Limiter`](crate::Limiter).
+///
+/// Created by [`RateLimitLayer::builder`](crate::RateLimitLayer::builder) or
+/// [`Limiter::builder`](crate::Limiter::builder). A method that is called twice replaces the earlier value, unless its
+/// documentation says that it adds to it. The order of calls does not matter.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{FixedWindow, Limit, MemoryStore, OnStoreError, RateLimitLayer, key};
+///
+/// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+///     .store(MemoryStore::new())
+///     .deadline(Duration::from_millis(20))
+///     .on_store_error(OnStoreError::Allow)
+///     .build();
+/// # let _ = limits;
+/// ```
+///
+/// # Errors
+///
+/// Mistakes are reported when the limiter is built. `build` panics with a message that names the wrong value and is
+/// meant for a configuration written in code. `try_build` returns the same message as a [`ConfigError`] and is meant
+/// for a configuration read at runtime.
+#[derive(Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder<T = ()> {
+    limits: LimitSource,
+    client: ClientConfig,
+    pub(crate) options: T,
+}
+
+/// The limits to build with.
+#[derive(Clone)]
+enum LimitSource {
+    Fixed(Vec<Limit>),
+    Live(LiveLimits),
+}
+
+impl<T: Default> Builder<T> {
+    pub(crate) fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self::from_source(LimitSource::Fixed(limits.into_iter().collect()))
+    }
+
+    pub(crate) fn live(limits: &LiveLimits) -> Self {
+        Self::from_source(LimitSource::Live(limits.clone()))
+    }
+
+    fn from_source(limits: LimitSource) -> Self {
+        Self { limits, client: ClientConfig::default(), options: T::default() }
+    }
+}
+
+impl<T> Builder<T> {
+    /// Sets the store that keeps the state of the limits. Defaults to a new [`MemoryStore`](crate::MemoryStore).
+    ///
+    /// Limiters that are given clones of one store share it: their limits of the same name, algorithm and period count
+    /// together. A store that is chosen at runtime can be passed as an `Arc<dyn Store>`.
+    pub fn store(mut self, store: impl Store) -> Self {
+        self.client.store = Some(Arc::new(store));
+        self
+    }
+
+    /// Sets how long the store may take for one request, at least 1 ns. Defaults to 50 ms.
+    ///
+    /// The deadline covers all calls to the store for one request, but not the time that a
+    /// [`from_async_fn`](crate::key::from_async_fn) takes to find its key. Once it has passed,
+    /// [`on_store_error`](Self::on_store_error) decides. The store may still complete the call: the request is then
+    /// charged in vain, so limits become stricter, never laxer.
+    ///
+    /// A store that does not answer immediately needs a Tokio runtime with its timers enabled.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.client.deadline = deadline;
+        self
+    }
+
+    /// Sets when to stop calling a failing store, and for how long. Defaults to [`CircuitBreaker::new`].
+    pub fn circuit_breaker(mut self, breaker: CircuitBreaker) -> Self {
+        self.client.breaker = breaker;
+        self
+    }
+
+    /// Sets the policy for requests that the store can't decide. Defaults to [`OnStoreError::Reject`].
+    ///
+    /// [`Limit::on_store_error`] overrides it for a single limit.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter, OnStoreError, Share};
+    ///
+    /// let mails = Limiter::builder([Limit::new("mails", FixedWindow::per_day(20))])
+    ///     .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)))
+    ///     .build();
+    /// # let _ = mails;
+    /// ```
+    pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
+        self.client.on_store_error = policy;
+        self
+    }
+
+    /// Calls a closure with each [`Event`], for metrics and logs. It is called inline, so keep it fast.
+    pub fn observe(mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.client.observer = Observer::new(observer);
+        self
+    }
+
+    /// Enforces no limit: all of them are in [shadow mode](Limit::shadow), and responses carry no headers about them.
+    pub fn shadow(mut self) -> Self {
+        self.client.is_shadow = true;
+        self
+    }
+
+    /// Returns the limits as they are now.
+    pub(crate) fn limits(&self) -> Vec<Limit> {
+        match &self.limits {
+            LimitSource::Fixed(limits) => limits.clone(),
+            LimitSource::Live(limits) => limits.limits(),
+        }
+    }
+
+    /// Returns the live limits, if the limits can be replaced.
+    pub(crate) fn live_limits(&self) -> Option<&LiveLimits> {
+        match &self.limits {
+            LimitSource::Fixed(_) => None,
+            LimitSource::Live(limits) => Some(limits),
+        }
+    }
+
+    /// Builds the client of the store, and returns the remaining options.
+    pub(crate) fn into_client(mut self) -> Result<(StoreClient, T), ConfigError> {
+        let hasher = self.client.store().hasher();
+        let is_replaceable = self.live_limits().is_some();
+        let limits = match self.limits {
+            LimitSource::Fixed(limits) => Limits::new(limits, &hasher)?,
+            LimitSource::Live(limits) => limits.snapshot().limits(&hasher),
+        };
+        Ok((StoreClient::new(limits, self.client, is_replaceable)?, self.options))
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Builder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limits = self.limits();
+        let names: Vec<&str> = limits.iter().map(Limit::name).collect();
+        f.debug_struct("Builder")
+            .field("limits", &names)
+            .field("client", &self.client)
+            .field("options", &self.options)
+            .finish()
+    }
+}

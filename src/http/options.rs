@@ -1,0 +1,255 @@
+//! The options of a layer: exemptions, costs and responses.
+
+use std::sync::Arc;
+
+use super::header_style::HeaderStyle;
+use super::headers::Headers;
+use super::layer::RateLimitLayer;
+use super::lists::Lists;
+use super::rejection::Rejection;
+use super::rejection_format::{Body, RejectionFormat};
+use super::rejection_response::IntoRejectionResponse;
+use super::shared::{Shared, Variant};
+use crate::builder::Builder;
+use crate::cost::{Cost, CostTable};
+use crate::error::{ConfigError, or_panic};
+use crate::limit::Derived;
+use crate::list::ListAction;
+use crate::request::RequestHead;
+use crate::when::Condition;
+
+/// The options that only a [`RateLimitLayer`] has: see its [`builder`](RateLimitLayer::builder).
+#[derive(Clone, Debug)]
+pub struct HttpOptions {
+    lists: Lists,
+    cost: Cost,
+    styles: Vec<HeaderStyle>,
+    format: RejectionFormat,
+    permits: bool,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            lists: Lists::default(),
+            cost: Cost::Constant(1),
+            styles: vec![HeaderStyle::IETF],
+            format: RejectionFormat::default(),
+            permits: false,
+        }
+    }
+}
+
+impl Builder<HttpOptions> {
+    /// Exempts the requests for which a condition holds: an [`AddressList`](crate::AddressList), a
+    /// [`KeyList`](crate::KeyList), or any condition of [`when`](crate::when). Adds to earlier calls.
+    ///
+    /// Exempt requests go on before keys are extracted or the store is called. Nothing is charged, and their responses
+    /// carry no headers about limits.
+    ///
+    /// [`always_reject`](Self::always_reject) takes precedence. To except the exempt from it, say so in its condition:
+    /// `always_reject(blocked.and(when::not(offices)))`.
+    ///
+    /// ```
+    /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key, when};
+    ///
+    /// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+    ///     .never_limit(AddressList::new(key::peer_ip(), ["10.0.0.0/8"]))
+    ///     .never_limit(when::route("/health"))
+    ///     .build();
+    /// # let _ = limits;
+    /// ```
+    pub fn never_limit(mut self, condition: impl Condition) -> Self {
+        self.options.lists.exempt(condition);
+        self
+    }
+
+    /// Rejects the requests for which a condition holds with 403, or `PERMISSION_DENIED` for gRPC. Adds to earlier calls.
+    ///
+    /// They are rejected before keys are extracted or the store is called, with
+    /// [`Reason::Listed`](crate::Reason::Listed) and without headers about limits, and observers receive
+    /// [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) does not change that, as it is
+    /// about limits. Where several conditions hold, the first counts.
+    ///
+    /// ```
+    /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key};
+    ///
+    /// let blocked = AddressList::new(key::peer_ip(), ["198.51.100.0/24"]);
+    /// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+    ///     .always_reject(blocked.clone())
+    ///     .build();
+    /// # let _ = limits;
+    /// ```
+    pub fn always_reject(self, condition: impl Condition) -> Self {
+        self.always_reject_with(ListAction::Forbidden, condition)
+    }
+
+    /// Does the same as [`always_reject`](Self::always_reject) with another response, or with none, to try a list out.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, KeyList, Limit, ListAction, RateLimitLayer, key};
+    ///
+    /// let overdue = KeyList::new(key::header("x-api-key"), ["3f6c0a"]);
+    /// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+    ///     .always_reject_with(ListAction::TooManyRequests, overdue)
+    ///     .build();
+    /// # let _ = limits;
+    /// ```
+    pub fn always_reject_with(mut self, action: ListAction, condition: impl Condition) -> Self {
+        self.options.lists.refuse(condition, action);
+        self
+    }
+
+    /// Sets the cost of a request in tokens. Defaults to 1.
+    ///
+    /// Limits with a [cost](crate::Limit::cost) of their own ignore it. For a single route, use
+    /// [`RateLimitLayer::cost`].
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.options.cost = Cost::Constant(cost);
+        self
+    }
+
+    /// Sets the cost of a request by its method and route.
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let costs = CostTable::new().route(Method::POST, "/users", 2).path("/reports/{id}", 10);
+    /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))]).costs(costs).build();
+    /// # let _ = limits;
+    /// ```
+    pub fn costs(mut self, costs: CostTable) -> Self {
+        self.options.cost = Cost::Table(Arc::new(costs));
+        self
+    }
+
+    /// Sets a closure that returns the cost of a request. A cost of 0 takes nothing. A cost over a limit's capacity is
+    /// denied.
+    pub fn cost_by(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.options.cost = Cost::By(Arc::new(cost));
+        self
+    }
+
+    /// Gives each request a [`Permit`](crate::Permit), with which its handler can charge more, settle, refund or reset.
+    /// Costs a few allocations per request.
+    pub fn permits(mut self) -> Self {
+        self.options.permits = true;
+        self
+    }
+
+    /// Sets the headers that tell clients how much of their limits is left. Defaults to [`HeaderStyle::IETF`].
+    ///
+    /// Several styles can be combined; `[]` disables them all. `Retry-After` is always sent. Of two styles that differ
+    /// only in their [`Reset`](crate::Reset) or in the version of the draft, the first counts.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
+    ///
+    /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+    ///     .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)])
+    ///     .build();
+    /// # let _ = limits;
+    /// ```
+    pub fn headers(mut self, styles: impl IntoIterator<Item = HeaderStyle>) -> Self {
+        self.options.styles = styles.into_iter().collect();
+        self
+    }
+
+    /// Rejects requests with `application/problem+json` (RFC 9457) instead of plain text.
+    pub fn problem_json(mut self) -> Self {
+        self.options.format.body = Body::ProblemJson;
+        self
+    }
+
+    /// Rejects requests with the response that a closure returns, whatever the [reason](Rejection::reason).
+    ///
+    /// With the feature `axum`, that is anything that implements Axum's `IntoResponse`. Otherwise, it is an
+    /// [`http::Response`] with a body, such as text. `Retry-After` and `Cache-Control` are added unless the response has
+    /// them. Genuine gRPC requests are rejected as described at [`grpc_rejections`](Self::grpc_rejections).
+    ///
+    /// The body must be complete when the closure returns, as text, bytes and JSON are: a body that is still being
+    /// produced is replaced by an empty one.
+    ///
+    /// ```
+    /// use axum::http::StatusCode;
+    /// use axum::response::Html;
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+    ///     .on_reject(|rejection| (rejection.status(), Html(format!("<h1>{}</h1>", rejection.message()))))
+    ///     .build();
+    /// # let _ = (limits, StatusCode::OK);
+    /// ```
+    pub fn on_reject<R: IntoRejectionResponse>(
+        mut self,
+        respond: impl Fn(&Rejection<'_>) -> R + Send + Sync + 'static,
+    ) -> Self {
+        let respond = move |rejection: &Rejection<'_>| respond(rejection).into_rejection_response();
+        self.options.format.body = Body::Custom(Arc::new(respond));
+        self
+    }
+
+    /// Chooses whether genuine gRPC and gRPC-Web requests are rejected with a gRPC status. Defaults to `true`.
+    ///
+    /// gRPC clients take the HTTP status 429 for "unavailable", which many retry at once. So a request that is
+    /// genuinely gRPC gets 200 OK with `grpc-status`, as that protocol wants, and error details
+    /// (`google.rpc.RetryInfo` and `QuotaFailure`) that name the limits that deny. A request is genuine if it is a
+    /// `POST` with the content type `application/grpc` over HTTP/2 or later, or with `application/grpc-web` or
+    /// `application/grpc-web-text` over any version of HTTP.
+    ///
+    /// Any client can send such a request. Where the service behind the limits serves no gRPC, turn this off: then every
+    /// rejection has an HTTP error status, and whatever counts 429 or 403, such as a proxy or a ban list, counts them
+    /// all.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+    ///
+    /// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+    ///     .grpc_rejections(false)
+    ///     .build();
+    /// # let _ = limits;
+    /// ```
+    pub fn grpc_rejections(mut self, enabled: bool) -> Self {
+        self.options.format.grpc = enabled;
+        self
+    }
+
+    /// Builds the layer.
+    ///
+    /// # Panics
+    ///
+    /// Panics if [`try_build`](Self::try_build) would return an error.
+    #[track_caller]
+    pub fn build(self) -> RateLimitLayer {
+        or_panic(self.try_build())
+    }
+
+    /// Builds the layer.
+    ///
+    /// # Errors
+    ///
+    /// - More than 64 limits may apply to one request, or two limits have the same name.
+    /// - A constant cost is over the capacity of a limit that it applies to.
+    /// - A path in a [`CostTable`] does not start with a slash.
+    /// - The [deadline](Self::deadline) is 0.
+    pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
+        let live_limits = self.live_limits().cloned();
+        let (client, options) = self.into_client()?;
+        let HttpOptions { lists, cost, styles, format, permits } = options;
+        let shared = Shared {
+            headers: Headers::new(styles, client.limits().as_slice()),
+            client: Arc::new(client),
+            lists,
+            cost,
+            format,
+            permits,
+            identity: Arc::default(),
+            variant: Variant::default(),
+            following: live_limits.map(Derived::new),
+            set: None,
+        };
+        shared.check_cost()?;
+        Ok(RateLimitLayer::from_shared(Arc::new(shared)))
+    }
+}

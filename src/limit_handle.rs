@@ -1,0 +1,119 @@
+//! One limit of a built limiter, for administration.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::decision::Decision;
+use crate::error::{ConfigError, ConfigErrorKind, StoreError};
+use crate::hash::KeyHash;
+use crate::key::{self, Key};
+use crate::limit::Limit;
+use crate::resilience::StoreClient;
+use crate::store::{Charge, LimitSpec, StoreFuture};
+
+/// Inspects and resets single keys of one limit, for an admin endpoint, say.
+///
+/// Created by [`RateLimitLayer::limit`](crate::RateLimitLayer::limit) or [`Limiter::limit`](crate::Limiter::limit).
+/// Clones refer to the same limit. [`Overrides`](crate::Overrides) lists the key that each extractor takes from requests.
+///
+/// ```
+/// use axum::extract::{Path, State};
+/// use axum::http::StatusCode;
+/// use axum::{Router, routing::get};
+/// use tower_ratelimit::{FixedWindow, Limit, LimitHandle, RateLimitLayer, key};
+///
+/// // GET /customers/42/quota
+/// async fn quota(State(daily): State<LimitHandle>, Path(customer): Path<String>) -> Result<String, StatusCode> {
+///     let decision = daily.peek(&customer, 1).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+///     let left = decision.outcomes().first().map_or(0, |outcome| outcome.remaining());
+///     Ok(format!("{left} left"))
+/// }
+///
+/// // DELETE /customers/42/quota
+/// async fn reset(State(daily): State<LimitHandle>, Path(customer): Path<String>) -> StatusCode {
+///     match daily.reset(&customer).await {
+///         Ok(()) => StatusCode::NO_CONTENT,
+///         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+///     }
+/// }
+///
+/// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer"))]);
+/// let admin: Router = Router::new()
+///     .route("/customers/{customer}/quota", get(quota).delete(reset))
+///     .with_state(limits.limit("daily").unwrap());
+/// let app: Router = Router::new().route("/", get("hello")).layer(limits).merge(admin);
+/// ```
+#[derive(Clone)]
+pub struct LimitHandle {
+    /// Returns the current client: live limits may have been replaced.
+    client: Arc<dyn Fn() -> Arc<StoreClient> + Send + Sync>,
+    name: Arc<str>,
+}
+
+impl LimitHandle {
+    pub(crate) fn new(
+        client: impl Fn() -> Arc<StoreClient> + Send + Sync + 'static,
+        name: &str,
+    ) -> Result<Self, ConfigError> {
+        let handle = Self { client: Arc::new(client), name: name.into() };
+        handle.find(&handle.client())?;
+        Ok(handle)
+    }
+
+    /// Returns the limit's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Decides whether `key` could take `cost` tokens now, and takes nothing.
+    ///
+    /// The decision has one outcome, for this limit alone. It uses the key's [override](crate::Overrides), if it has one.
+    /// It does not use conditions and [other sizes](Limit::instead), which depend on a request.
+    ///
+    /// # Errors
+    ///
+    /// The store can't decide and the [policy](crate::OnStoreError) is to reject, or the limit has been removed from its
+    /// [`LiveLimits`](crate::LiveLimits).
+    pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
+        self.call(&key, |client, spec, key| client.peek(&[Charge { spec: client.limits().current(spec), key, cost }]))
+    }
+
+    /// Forgets what `key` has used, as if it had never been seen. Its override stays.
+    ///
+    /// # Errors
+    ///
+    /// The store fails, or the limit has been removed from its [`LiveLimits`](crate::LiveLimits). A store that does not
+    /// answer may have reset the key.
+    pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
+        self.call(&key, |client, spec, key| client.reset_keys(&[(spec, key)]))
+    }
+
+    fn call<T: Send + Unpin + 'static>(
+        &self,
+        key: &impl Key,
+        call: impl FnOnce(&Arc<StoreClient>, &Arc<LimitSpec>, KeyHash) -> StoreFuture<T>,
+    ) -> StoreFuture<T> {
+        let client = self.client();
+        match self.find(&client) {
+            Ok((_, spec)) => call(&client, spec, key::hash(key, client.hasher())),
+            Err(removed) => StoreFuture::ready(Err(StoreError::of_one_request(removed))),
+        }
+    }
+
+    pub(crate) fn client(&self) -> Arc<StoreClient> {
+        (self.client)()
+    }
+
+    /// Finds the limit among those of a client.
+    pub(crate) fn find<'a>(&self, client: &'a StoreClient) -> Result<(&'a Limit, &'a Arc<LimitSpec>), ConfigError> {
+        let found = client.limits().iter().find(|(limit, _)| limit.name() == &*self.name);
+        found.ok_or_else(|| ConfigErrorKind::NoSuchLimit { name: self.name.to_string() }.into())
+    }
+}
+
+impl fmt::Debug for LimitHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitHandle").field("name", &self.name).finish_non_exhaustive()
+    }
+}

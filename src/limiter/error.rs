@@ -1,0 +1,57 @@
+//! Why a limiter did not allow an operation.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::StoreError;
+
+/// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// A limit denies the operation.
+    #[non_exhaustive]
+    Denied {
+        /// The shortest time after which it would be allowed if nothing else is charged. `None` where no wait can help,
+        /// as for a cost over a limit's capacity.
+        retry_after: Option<Duration>,
+    },
+    /// The store could not decide, and the [policy](crate::OnStoreError) is to reject.
+    Store(StoreError),
+}
+
+impl AcquireError {
+    /// Returns whether a limit denies the operation, rather than the store having failed.
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Denied { .. })
+    }
+}
+
+impl From<StoreError> for AcquireError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied { retry_after: Some(wait) } => write!(f, "rate limit exceeded: retry after {wait:?}"),
+            Self::Denied { retry_after: None } => {
+                f.write_str("rate limit exceeded: the cost is over the limit's capacity")
+            }
+            Self::Store(error) => write!(f, "rate limit not decided: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for AcquireError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Denied { .. } => None,
+            // The store's error is part of this one's text, so its cause comes next.
+            Self::Store(error) => error.source(),
+        }
+    }
+}
