@@ -40,7 +40,7 @@ fn algorithms() -> [(&'static str, Algorithm); 7] {
 fn app(store: &Arc<dyn Store>) -> Router {
     let layer = |limits: Vec<Limit>| {
         let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
-        RateLimitLayer::new(limits).store(store.clone()).headers(styles)
+        RateLimitLayer::builder(limits).store(store.clone()).headers(styles).build()
     };
     let limited = |limits| get("ok\n").route_layer(layer(limits));
 

@@ -23,7 +23,7 @@ use crate::request::RequestHead;
 ///     .route(Method::POST, "/users", 2)
 ///     .path("/reports/{id}", 10)
 ///     .otherwise(1);
-/// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]).costs(costs);
+/// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))]).costs(costs).build();
 /// # let _ = limits;
 /// ```
 #[derive(Clone, Debug)]

@@ -20,14 +20,14 @@ use crate::node::Node;
 ///
 /// let failures = Arc::new(AtomicUsize::new(0));
 /// let counted = failures.clone();
-/// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))]).observe(move |event| {
+/// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))]).observe(move |event| {
 ///     match event {
 ///         Event::StoreFailed { .. } => {
 ///             counted.fetch_add(1, Ordering::Relaxed);
 ///         }
 ///         _ => {}
 ///     }
-/// });
+/// }).build();
 /// # let _ = limits;
 /// ```
 #[derive(Debug)]

@@ -46,8 +46,9 @@ pub enum OnStoreError {
 ///
 /// // Four nodes: while the store fails, each allows 25 a second, 50 at once.
 /// const SHARE: Share = Share::one_of(4);
-/// let limits = RateLimitLayer::new([Limit::new("burst", TokenBucket::per_second(100).burst(200))])
-///     .on_store_error(OnStoreError::DecideLocally(SHARE));
+/// let limits = RateLimitLayer::builder([Limit::new("burst", TokenBucket::per_second(100).burst(200))])
+///     .on_store_error(OnStoreError::DecideLocally(SHARE))
+///     .build();
 /// # let _ = limits;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]

@@ -21,8 +21,8 @@ use tower::util::MapRequestLayer;
 use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
 use tower_ratelimit::{
-    AddressList, CostTable, FixedWindow, HeaderStyle, KeyList, Limit, LiveLimits, Penalty, RateLimitLayer, Reset,
-    TokenBucket, key,
+    AddressList, Builder, CostTable, FixedWindow, HeaderStyle, HttpOptions, KeyList, Limit, LiveLimits, Penalty,
+    RateLimitLayer, Reset, TokenBucket, key,
 };
 
 /// The system's allocator, which counts the calls of each thread.
@@ -141,8 +141,8 @@ const BOX: usize = 1;
 /// The note itself, and its place among the request's extensions.
 const NOTE: usize = 2;
 
-fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
-    RateLimitLayer::new(limits)
+fn layer(limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
+    RateLimitLayer::builder(limits)
 }
 
 fn limit(name: &str) -> Limit {
@@ -172,7 +172,7 @@ fn the_counter_counts() {
 
 #[test]
 fn nothing_where_nothing_is_told() {
-    let none = |limits: Vec<Limit>| layer(limits).headers([]);
+    let none = |limits: Vec<Limit>| layer(limits).headers([]).build();
     allocates("global", &none(vec![limit("a")]), ALLOWED, 0);
     allocates("by peer", &none(vec![limit("a").by(key::peer_ip())]), ALLOWED, 0);
     allocates("by header", &none(vec![limit("a").by(key::header("x-api-key"))]), ALLOWED, 0);
@@ -200,7 +200,7 @@ fn nothing_where_nothing_is_told() {
 #[test]
 fn nothing_where_limits_can_be_replaced() {
     let rules = LiveLimits::new([limit("a").by(key::peer_ip()), bucket("b")]);
-    let live = RateLimitLayer::with_live_limits(&rules).headers([]);
+    let live = RateLimitLayer::live_builder(&rules).headers([]).build();
     allocates("live rules", &live, ALLOWED, 0);
     rules.replace([limit("a").by(key::header("x-api-key")), bucket("c")]).unwrap();
     allocates("live rules, replaced", &live, ALLOWED, 0);
@@ -211,15 +211,20 @@ fn nothing_where_lists_are_asked() {
     let other = AddressList::new(TrustedProxies::hops(1).x_forwarded_for(), ["198.51.100.9"]);
     let layer = layer([limit("a").by(key::peer_ip())]).headers([]).always_reject(other);
     let listed = KeyList::new(key::header("x-api-key"), ["a-key-of-32-characters-0123456789"]);
-    allocates("on no list", &layer.clone().never_limit(AddressList::new(key::peer_ip(), ["10.0.0.0/8"])), ALLOWED, 0);
-    allocates("never limited", &layer.never_limit(listed), ALLOWED, 0);
+    allocates(
+        "on no list",
+        &layer.clone().never_limit(AddressList::new(key::peer_ip(), ["10.0.0.0/8"])).build(),
+        ALLOWED,
+        0,
+    );
+    allocates("never limited", &layer.never_limit(listed).build(), ALLOWED, 0);
 }
 
 /// Neither until there is a strike, nor for one.
 #[test]
 fn nothing_for_a_penalty() {
     let day = Duration::from_secs(86_400);
-    let penalised = || layer([limit("a").by(key::peer_ip()).penalty(Penalty::after(50, day))]).headers([]);
+    let penalised = || layer([limit("a").by(key::peer_ip()).penalty(Penalty::after(50, day))]).headers([]).build();
     allocates("with a penalty", &penalised(), ALLOWED, 0);
     allocates("denied, and refused by it", &penalised(), DENIED, REFUSAL);
 }
@@ -231,12 +236,12 @@ fn nothing_where_windows_are_a_calendars() {
 
     let berlin = || CalendarWindow::monthly(1_000).from_day(15).in_zone("Europe/Berlin");
     let limits = || layer([Limit::new("a", berlin())]);
-    allocates("by a calendar", &limits().headers([]), ALLOWED, 0);
+    allocates("by a calendar", &limits().headers([]).build(), ALLOWED, 0);
     // How long the present window is, each response is told anew.
-    allocates("by a calendar, draft", &limits(), ALLOWED, DRAFT + 1);
+    allocates("by a calendar, draft", &limits().build(), ALLOWED, DRAFT + 1);
 
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
-    let limiter = Limiter::new([Limit::new("a", berlin())]).store(MemoryStore::new().clock(clock.clone()));
+    let limiter = Limiter::builder([Limit::new("a", berlin())]).store(MemoryStore::new().clock(clock.clone())).build();
     let decide = || limiter.acquire("key", 600).into_ready().unwrap().unwrap().is_allowed();
     assert!(decide());
     let before = COUNT.get();
@@ -251,7 +256,7 @@ fn nothing_where_windows_are_a_calendars() {
 /// Of limits that keys may have another size of, while others have one, and none.
 #[test]
 fn nothing_where_a_key_has_no_override() {
-    let open = |limits: Vec<Limit>| layer(limits.into_iter().map(Limit::overridable)).headers([]);
+    let open = |limits: Vec<Limit>| layer(limits.into_iter().map(Limit::overridable)).headers([]).build();
     let by_header = || limit("a").by(key::header("x-api-key"));
     allocates("overridable", &open(vec![by_header()]), ALLOWED, 0);
     allocates("overridable, two limits", &open(vec![by_header(), bucket("b").by(key::peer_ip())]), ALLOWED, 0);
@@ -285,7 +290,7 @@ descriptors:
 ";
     let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
     assert_eq!(limits.len(), 4);
-    allocates("rules", &layer(limits).headers([]), ALLOWED, 0);
+    allocates("rules", &layer(limits).headers([]).build(), ALLOWED, 0);
 }
 
 #[test]
@@ -293,17 +298,17 @@ fn little_where_limits_are_told() {
     let by_peer = || layer([limit("a").by(key::peer_ip())]);
     let two = || layer([limit("a").by(key::peer_ip()), bucket("b")]);
     let triple = [HeaderStyle::XRateLimit(Reset::Seconds)];
-    allocates("draft, one limit", &by_peer(), ALLOWED, DRAFT);
-    allocates("draft, two limits", &two(), ALLOWED, DRAFT);
-    allocates("triple", &two().headers(triple), ALLOWED, TRIPLE);
+    allocates("draft, one limit", &by_peer().build(), ALLOWED, DRAFT);
+    allocates("draft, two limits", &two().build(), ALLOWED, DRAFT);
+    allocates("triple", &two().headers(triple).build(), ALLOWED, TRIPLE);
     let many = || layer([Limit::new("a", FixedWindow::per_day(1_000_000))]);
-    allocates("triple of large numbers", &many().headers(triple), ALLOWED, TRIPLE);
-    allocates("denied, untold", &by_peer().headers([]), DENIED, REFUSAL);
-    allocates("denied, draft", &by_peer(), DENIED, REFUSAL + DRAFT);
-    allocates("denied, triple", &by_peer().headers(triple), DENIED, REFUSAL + TRIPLE);
-    allocates("denied by two, draft", &layer([limit("a"), limit("b")]), DENIED, REFUSAL + DRAFT);
-    allocates("denied, problem+json", &by_peer().headers([]).problem_json(), DENIED, REFUSAL);
-    let soon = layer([Limit::new("a", TokenBucket::new(1_000, 1, Duration::from_secs(60)))]);
+    allocates("triple of large numbers", &many().headers(triple).build(), ALLOWED, TRIPLE);
+    allocates("denied, untold", &by_peer().headers([]).build(), DENIED, REFUSAL);
+    allocates("denied, draft", &by_peer().build(), DENIED, REFUSAL + DRAFT);
+    allocates("denied, triple", &by_peer().headers(triple).build(), DENIED, REFUSAL + TRIPLE);
+    allocates("denied by two, draft", &layer([limit("a"), limit("b")]).build(), DENIED, REFUSAL + DRAFT);
+    allocates("denied, problem+json", &by_peer().headers([]).problem_json().build(), DENIED, REFUSAL);
+    let soon = layer([Limit::new("a", TokenBucket::new(1_000, 1, Duration::from_secs(60)))]).build();
     allocates("denied for a while, draft", &soon, DENIED, REFUSAL - 1 + DRAFT);
 }
 
@@ -340,20 +345,20 @@ fn nothing_more_on_a_router_whose_bodies_are_kept() {
     let limits = || layer([limit("a").by(key::peer_ip())]);
     let two = || layer([limit("a").by(key::peer_ip()), bucket("b").by(key::header("x-api-key"))]);
     for (what, app, more) in [
-        ("kept", app().layer(limits().headers([]).keep_body()), 0),
-        ("kept, two limits", app().layer(two().headers([]).keep_body()), 0),
-        ("kept, told", app().layer(limits().keep_body()), DRAFT),
-        ("wrapped", app().layer(limits().headers([])), BOX),
-        ("wrapped, told", app().layer(limits()), BOX + DRAFT),
+        ("kept", app().layer(limits().headers([]).build().keep_body()), 0),
+        ("kept, two limits", app().layer(two().headers([]).build().keep_body()), 0),
+        ("kept, told", app().layer(limits().build().keep_body()), DRAFT),
+        ("wrapped", app().layer(limits().headers([]).build()), BOX),
+        ("wrapped, told", app().layer(limits().build()), BOX + DRAFT),
     ] {
         let (measured, status) = routed(app, ALLOWED);
         assert_eq!((measured - empty, status), (more, StatusCode::OK), "{what}");
     }
     // Whoever is denied spares it the handler, and its headers; any body that Axum did not make is boxed.
     for (what, app, more) in [
-        ("denied, kept", app().layer(limits().keep_body()), BOX),
-        ("denied, wrapped", app().layer(limits()), BOX),
-        ("denied, problem+json", app().layer(limits().problem_json()), BOX),
+        ("denied, kept", app().layer(limits().build().keep_body()), BOX),
+        ("denied, wrapped", app().layer(limits().build()), BOX),
+        ("denied, problem+json", app().layer(limits().problem_json().build()), BOX),
     ] {
         let (measured, status) = routed(app, DENIED);
         assert_eq!((measured - empty, status), (more, StatusCode::TOO_MANY_REQUESTS), "{what}");
@@ -363,18 +368,18 @@ fn nothing_more_on_a_router_whose_bodies_are_kept() {
 /// A route whose cost is its own: a note of what was charged goes with the request.
 #[test]
 fn some_where_routes_have_costs() {
-    let limits = layer([limit("a").by(key::peer_ip())]).headers([]);
+    let limits = layer([limit("a").by(key::peer_ip())]).headers([]).build();
     let _elsewhere = limits.cost(2).layer(());
     allocates("beside a route with a cost", &limits, ALLOWED, NOTE);
-    let by_table = layer([limit("a").by(key::peer_ip())]).headers([]).costs(CostTable::new().path("/", 2));
+    let by_table = layer([limit("a").by(key::peer_ip())]).headers([]).costs(CostTable::new().path("/", 2)).build();
     allocates("with a table of costs", &by_table, ALLOWED, 0);
 }
 
 /// What may still be given back is noted in the same way.
 #[test]
 fn some_where_handlers_or_responses_have_a_say() {
-    let permits = layer([limit("a").by(key::peer_ip())]).headers([]).permits();
+    let permits = layer([limit("a").by(key::peer_ip())]).headers([]).permits().build();
     allocates("with a permit", &permits, ALLOWED, NOTE);
-    let counts = layer([limit("a").by(key::peer_ip()).count_if(|_| true)]).headers([]);
+    let counts = layer([limit("a").by(key::peer_ip()).count_if(|_| true)]).headers([]).build();
     allocates("with a look at the response, which counts", &counts, ALLOWED, NOTE + 1);
 }

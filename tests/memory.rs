@@ -83,7 +83,7 @@ impl Subject {
     }
 
     fn limiter(&self, name: &str, algorithm: impl Into<Algorithm>) -> Limiter {
-        Limiter::new([Limit::new(name, algorithm)]).store(Arc::clone(&self.store))
+        Limiter::builder([Limit::new(name, algorithm)]).store(Arc::clone(&self.store)).build()
     }
 
     fn allocated(&self) -> usize {
@@ -229,7 +229,7 @@ fn what_many_limits_leave_vanishes_by_itself() {
         let store = Arc::new(MemoryStore::new().max_keys(150_000).clock(clock.clone()));
         let all =
             (0..limits).map(|limit| Limit::new(limit.to_string(), FixedWindow::new(10, Duration::from_millis(1))));
-        let limiter = Limiter::new(all).store(store.clone());
+        let limiter = Limiter::builder(all).store(store.clone()).build();
         for key in 0..KEYS / limits {
             assert!(acquire(&limiter, key).is_allowed());
             // All that came before means nothing any more.
@@ -299,7 +299,7 @@ fn a_decision_allocates_nothing() {
         let subject = Subject::new(1_000);
         let named = |name| Limit::new(name, algorithm);
         for limits in [vec![named("one")], vec![named("one"), named("other")]] {
-            let limiter = Limiter::new(limits).store(Arc::clone(&subject.store));
+            let limiter = Limiter::builder(limits).store(Arc::clone(&subject.store)).build();
             let _ = acquire(&limiter, 1);
             let before = allocations();
             for _ in 0..150 {
@@ -322,8 +322,11 @@ async fn waves_of_requests_to_a_redis_that_hangs_take_no_more_memory_than_the_fi
     const REQUESTS: u64 = 8_000;
     let server = support::redis_server::RedisServer::start();
     let store = RedisConfig::node(server.url()).patient().connect().await.unwrap();
-    let limiter = Limiter::new([Limit::new("limit", TokenBucket::per_second(1))]).patient().store(store);
-    let limiter = limiter.deadline(Duration::from_millis(100));
+    let limiter = Limiter::builder([Limit::new("limit", TokenBucket::per_second(1))])
+        .patient()
+        .store(store)
+        .deadline(Duration::from_millis(100))
+        .build();
     server.pause();
     let mut after = Vec::new();
     for wave in 0..10 {

@@ -16,7 +16,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{
     CostTable, Decision, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey, OnStoreError,
-    RateLimitLayer, RedisConfig, Reset, Share, Store, StoreError, key,
+    RateLimit, RateLimitLayer, RedisConfig, Reset, Share, Store, StoreError, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -59,6 +59,8 @@ impl Subscriber for Reports {
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
 }
+
+type Hello = tower::util::ServiceFn<fn(Request<()>) -> Ready<Result<Response<String>, Infallible>>>;
 
 fn hello(_: Request<()>) -> Ready<Result<Response<String>, Infallible>> {
     ready(Ok(Response::new("hello".to_owned())))
@@ -105,10 +107,14 @@ fn minutely(name: &str) -> Limit {
 }
 
 /// What is reported while so many requests pass `outer` around `inner`.
-fn reports_of_nested(outer: &RateLimitLayer, inner: &RateLimitLayer, requests: usize) -> Vec<String> {
+fn reports_of_nested<L, M>(outer: &L, inner: &M, requests: usize) -> Vec<String>
+where
+    L: Layer<RateLimit<Hello>, Service = RateLimit<RateLimit<Hello>>>,
+    M: Layer<Hello, Service = RateLimit<Hello>>,
+{
     let reports = Reports::default();
     tracing::subscriber::with_default(reports.clone(), || {
-        let service = outer.layer(inner.layer(service_fn(hello)));
+        let service = outer.layer(inner.layer(service_fn(hello as fn(Request<()>) -> Ready<_>)));
         let runtime = Builder::new_current_thread().enable_time().build().expect("there is a runtime");
         runtime.block_on(async {
             for _ in 0..requests {
@@ -133,12 +139,12 @@ fn a_layer_that_is_applied_twice_is_reported_once_with_the_remedy() {
         ("twice-triple", vec![HeaderStyle::XRateLimit(Reset::Seconds)]),
         ("twice-untold", vec![]),
     ] {
-        let limits = RateLimitLayer::new([minutely(name)]).headers(styles.clone());
+        let limits = RateLimitLayer::builder([minutely(name)]).headers(styles.clone()).build();
         let reports = reports_of_nested(&limits, &limits, 3);
         is_one_warning(&reports, &["charged twice", "apply the layer once", ".cost(", &format!("limit=\"{name}\"")]);
         // With permits, and rules that can be replaced.
         let rules = LiveLimits::new([minutely(&format!("live-{name}"))]);
-        let limits = RateLimitLayer::with_live_limits(&rules).headers(styles).permits();
+        let limits = RateLimitLayer::live_builder(&rules).headers(styles).permits().build();
         is_one_warning(&reports_of_nested(&limits, &limits, 3), &["charged twice"]);
     }
 }
@@ -232,7 +238,7 @@ impl Store for Broken {
 #[test]
 fn a_failing_store_is_reported_with_the_cause_the_store_and_the_policy() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
-    let reports = reports_of(&RateLimitLayer::new([limit]).store(Broken));
+    let reports = reports_of(&RateLimitLayer::builder([limit]).store(Broken).build());
     // Four requests in much less than a minute.
     let report = "WARN message=the store failed to decide a request \
                   error=the rate limit store could not decide: the cable is out \
@@ -245,7 +251,10 @@ fn policies_of_all_limits_are_reported() {
     let limit = |name: &str| Limit::new(name, FixedWindow::per_minute(1));
     let limits = [limit("one").on_store_error(OnStoreError::Allow), limit("two")];
     let reports = reports_of(
-        &RateLimitLayer::new(limits).store(Broken).on_store_error(OnStoreError::DecideLocally(Share::whole())),
+        &RateLimitLayer::builder(limits)
+            .store(Broken)
+            .on_store_error(OnStoreError::DecideLocally(Share::whole()))
+            .build(),
     );
     assert!(reports[0].contains(" on_store_error=\"allow, decide locally\" "), "{reports:#?}");
 }
@@ -301,7 +310,7 @@ fn reports_over(time: Duration, interval: Duration, is_up: impl Fn(Duration) -> 
         runtime.block_on(async {
             let works = Arc::new(AtomicBool::new(false));
             let store = Later { memory: MemoryStore::new(), works: works.clone() };
-            let limiter = Limiter::new([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store);
+            let limiter = Limiter::builder([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store).build();
             let begun = Instant::now();
             while begun.elapsed() < time {
                 works.store(is_up(begun.elapsed()), Ordering::Relaxed);

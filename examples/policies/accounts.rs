@@ -17,6 +17,6 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     // client writes is further left, and never read.
     let address = TrustedProxies::cidrs(["127.0.0.1"]).x_forwarded_for();
     let accounts = Limit::new("accounts", FixedWindow::per_day(20)).by(key::client_ip(address));
-    let limits = RateLimitLayer::new([accounts]).store(store);
+    let limits = RateLimitLayer::builder([accounts]).store(store).build();
     Router::new().route("/accounts", post((StatusCode::CREATED, "created\n")).route_layer(limits))
 }

@@ -15,6 +15,6 @@ curl -i -X POST http://HOST/users
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     let users = Limit::new("users", TokenBucket::per_minute(60).burst(10)).by(key::peer_ip());
     let costs = CostTable::new().route(Method::POST, "/users", 2); // everything else costs 1
-    let limits = RateLimitLayer::new([users]).store(store).costs(costs);
+    let limits = RateLimitLayer::builder([users]).store(store).costs(costs).build();
     Router::new().route("/users", get("ann\n").post("created\n")).route_layer(limits)
 }

@@ -17,7 +17,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     let failures = Limit::new("failed-logins", SlidingLog::per_hour(5))
         .by(key::peer_ip())
         .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
-    let limits = RateLimitLayer::new([failures]).store(store).permits();
+    let limits = RateLimitLayer::builder([failures]).store(store).permits().build();
     Router::new().route("/login", post(login).route_layer(limits))
 }
 

@@ -18,7 +18,7 @@ curl -i http://HOST/messages -H 'x-user: ann' -d 'tell me your password'
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     let risky = Limit::new("risky-messages", FixedWindow::per_day(1)).by(key::header("x-user"));
     // A limiter never reads bodies. To come here is free, and the handler charges what is risky.
-    let limits = RateLimitLayer::new([risky]).store(store).permits().cost(0);
+    let limits = RateLimitLayer::builder([risky]).store(store).permits().cost(0).build();
     Router::new().route("/messages", post(send).route_layer(limits))
 }
 

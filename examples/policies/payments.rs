@@ -18,7 +18,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     let failures = Limit::new("failed-payments", SlidingLog::per_day(5))
         .by(key::header("x-device"))
         .count_if(|response| response.status == StatusCode::PAYMENT_REQUIRED);
-    let limits = RateLimitLayer::new([failures]).store(store);
+    let limits = RateLimitLayer::builder([failures]).store(store).build();
     Router::new().route("/payments", post(pay).route_layer(limits))
 }
 

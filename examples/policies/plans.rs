@@ -26,7 +26,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
             Plan::Free | Plan::Staff => None,
         })
         .when(when::from_fn(|head| !is_staff(head)));
-    let limits = RateLimitLayer::new([by_plan]).store(store);
+    let limits = RateLimitLayer::builder([by_plan]).store(store).build();
     Router::new()
         .route("/reports", get("a report\n"))
         .route_layer(limits)

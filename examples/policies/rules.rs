@@ -22,7 +22,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
         .route("/friends", post("you are friends now\n"))
         .route("/accounts", post("created\n"))
         .route("/reports", get("a report\n"))
-        .route_layer(RateLimitLayer::new(limits).store(store))
+        .route_layer(RateLimitLayer::builder(limits).store(store).build())
 }
 
 fn limits() -> Result<Vec<Limit>, RulesError> {

@@ -21,7 +21,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     let bucket = TokenBucket::per_day(5_000).burst(20_000).at_intervals();
     let spending = Limit::new("spending", bucket).by(key::header("x-user"));
     // What a purchase costs, its body says: the handler charges it.
-    let limits = RateLimitLayer::new([spending]).store(store).permits().cost(0);
+    let limits = RateLimitLayer::builder([spending]).store(store).permits().cost(0).build();
     Router::new().route("/purchases", post(buy).route_layer(limits))
 }
 

@@ -26,7 +26,7 @@ use crate::time::{Clock, SystemClock};
 ///     if decision.is_allowed() { Ok("done") } else { Err(StatusCode::TOO_MANY_REQUESTS) }
 /// }
 ///
-/// let limits = RateLimitLayer::new([Limit::new("rows", FixedWindow::per_hour(10_000))]).permits();
+/// let limits = RateLimitLayer::builder([Limit::new("rows", FixedWindow::per_hour(10_000))]).permits().build();
 /// let app: Router = Router::new().route("/batch", post(batch)).layer(limits);
 /// ```
 ///

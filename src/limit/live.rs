@@ -22,7 +22,7 @@ use crate::observe::{Event, Observer};
 ///
 /// let hourly = |requests| [Limit::new("hourly", FixedWindow::per_hour(requests)).by(key::peer_ip())];
 /// let limits = LiveLimits::new(hourly(100));
-/// let app: Router = Router::new().layer(RateLimitLayer::with_live_limits(&limits));
+/// let app: Router = Router::new().layer(RateLimitLayer::live_builder(&limits).build());
 ///
 /// // Later, for example in an admin's request: keys that have used 80 of 100 have 120 left.
 /// limits.replace(hourly(200))?;

@@ -20,9 +20,10 @@ use crate::when::Condition;
 ///
 /// let offices = AddressList::new(key::peer_ip(), ["192.0.2.0/24", "2001:db8::7"]);
 /// let blocked = AddressList::new(key::peer_ip(), [] as [&str; 0]);
-/// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+/// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
 ///     .never_limit(offices)
-///     .always_reject(blocked.clone());
+///     .always_reject(blocked.clone())
+///     .build();
 ///
 /// // Later, while requests are served:
 /// blocked.replace(["198.51.100.0/24"]);

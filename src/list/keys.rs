@@ -27,8 +27,9 @@ use crate::when::Condition;
 ///
 /// // Authenticated by an outer layer, so clients can't choose it.
 /// let staff = KeyList::new(key::extension(|user: &User| user.id), [7_u64, 12]);
-/// let limits = RateLimitLayer::new([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
-///     .never_limit(staff.clone());
+/// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
+///     .never_limit(staff.clone())
+///     .build();
 ///
 /// // Later, while requests are served:
 /// staff.replace([7_u64]);

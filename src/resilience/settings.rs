@@ -28,8 +28,9 @@ use crate::quota::checked;
 /// use std::time::Duration;
 /// use tower_ratelimit::{CircuitBreaker, FixedWindow, Limit, RateLimitLayer};
 ///
-/// let limits = RateLimitLayer::new([Limit::new("all", FixedWindow::per_minute(100))])
-///     .circuit_breaker(CircuitBreaker::new().failures(10).longest_pause(Duration::from_millis(500)));
+/// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+///     .circuit_breaker(CircuitBreaker::new().failures(10).longest_pause(Duration::from_millis(500)))
+///     .build();
 /// # let _ = limits;
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

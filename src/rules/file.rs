@@ -58,7 +58,7 @@ impl Rules {
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let rules = Rules::watch("limits.yaml", Extractors::new())?;
-    /// let limits = RateLimitLayer::with_live_limits(&rules);
+    /// let limits = RateLimitLayer::live_builder(&rules).build();
     /// # let _ = limits;
     /// # Ok(())
     /// # }

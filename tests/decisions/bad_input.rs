@@ -107,12 +107,12 @@ fn names_can_stand_in_a_header() {
 fn a_limiter_has_limits_that_can_be_told_apart() {
     let named = |name: &str| Limit::new(name, FixedWindow::per_day(1));
     refused(
-        Limiter::try_new([named("a"), named("b"), named("a")]),
+        Limiter::builder([named("a"), named("b"), named("a")]).try_build(),
         "two limits are named \"a\": give each a name of its own",
     );
     let limits = |limits: usize| (0..limits).map(|index| Limit::new(index.to_string(), FixedWindow::per_day(1)));
-    assert!(Limiter::try_new(limits(64)).is_ok());
-    refused(Limiter::try_new(limits(65)), "65 limits for one request are too many: use at most 64");
+    assert!(Limiter::builder(limits(64)).try_build().is_ok());
+    refused(Limiter::builder(limits(65)).try_build(), "65 limits for one request are too many: use at most 64");
 }
 
 #[test]
@@ -124,10 +124,10 @@ fn a_limiter_takes_nothing_from_a_request() {
              decide it where you call `acquire`, or use a `RateLimitLayer`"
         )
     };
-    refused(Limiter::try_new([limit().by(key::header("x-api-key"))]), &text("key"));
-    refused(Limiter::try_new([limit().cost(2)]), &text("cost"));
-    refused(Limiter::try_new([limit().cost(6)]), &text("cost"));
-    refused(Limiter::try_new([limit().cost_by(|_| 1)]), &text("cost"));
+    refused(Limiter::builder([limit().by(key::header("x-api-key"))]).try_build(), &text("key"));
+    refused(Limiter::builder([limit().cost(2)]).try_build(), &text("cost"));
+    refused(Limiter::builder([limit().cost(6)]).try_build(), &text("cost"));
+    refused(Limiter::builder([limit().cost_by(|_| 1)]).try_build(), &text("cost"));
 }
 
 #[test]

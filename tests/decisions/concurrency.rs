@@ -124,7 +124,7 @@ fn opposites() -> [Limiter; 2] {
     let loose = Limit::new("loose", FixedWindow::per_day(10));
     let tight = Limit::new("tight", SlidingLog::per_day(5));
     let orders = [[loose.clone(), tight.clone()], [tight, loose]];
-    orders.map(|limits| Limiter::new(limits).store(Arc::clone(&store)))
+    orders.map(|limits| Limiter::builder(limits).store(Arc::clone(&store)).build())
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
         let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
         let limit = |name: &str| Limit::new(name, TokenBucket::per_second(20));
         let store = MemoryStore::new().max_keys(100_000).clock(clock);
-        let limiter = Limiter::new([limit("from"), limit("to")]).store(store);
+        let limiter = Limiter::builder([limit("from"), limit("to")]).store(store).build();
         let taken = all_at_once(&runtime(), |task| {
             let limiter = limiter.clone();
             async move {
@@ -217,7 +217,7 @@ fn a_clock_that_panics_harms_nobody_who_waits() {
     unless_stuck(|| {
         let clock = Arc::new(Failing { fails: AtomicBool::new(true), waits: std::sync::Barrier::new(2) });
         let store = MemoryStore::new().clock(Arc::clone(&clock));
-        let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).store(store);
+        let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(10))]).store(store).build();
         let ask = |limiter: &Limiter| limiter.acquire(KEY, 1).into_ready().unwrap().unwrap().outcomes()[0].remaining();
         let failing = std::thread::spawn({
             let limiter = limiter.clone();

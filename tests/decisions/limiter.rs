@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tokio::time::{Instant, advance};
 use tower_ratelimit::{
-    Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, StoreErrorKind, TokenBucket, Verdict,
-    WaitError, store::StoreFuture,
+    AcquireError, Decision, FixedWindow, LeakyBucketQueue, Limit, Limiter, MemoryStore, StoreErrorKind, TokenBucket,
+    Verdict, store::StoreFuture,
 };
 
 use crate::bounds::{Admitted, keeps_to};
@@ -119,15 +119,15 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
     let short = TENTH - Duration::from_millis(1);
 
     let error = bucket.wait_at_most("key", 1, short).await.unwrap_err();
-    assert!(matches!(error, WaitError::TooLong { retry_after: Some(TENTH) }), "{error:?}");
+    assert!(matches!(error, AcquireError::Denied { retry_after: Some(TENTH), .. }), "{error:?}");
     assert_eq!(error.to_string(), "there is no room for another 100ms");
 
     let error = queue.wait_at_most("key", 1, 3 * short).await.unwrap_err();
-    assert!(matches!(error, WaitError::TooLong { retry_after: Some(wait) } if wait == 3 * TENTH), "{error:?}");
+    assert!(matches!(error, AcquireError::Denied { retry_after: Some(wait), .. } if wait == 3 * TENTH), "{error:?}");
     assert_eq!(remaining(&queue.peek("key", 0).await.unwrap()), [3], "a slot for nobody");
 
     let error = bucket.wait("key", 3).await.unwrap_err();
-    assert!(matches!(error, WaitError::TooLong { retry_after: None }), "{error:?}");
+    assert!(matches!(error, AcquireError::Denied { retry_after: None, .. }), "{error:?}");
     assert_eq!(error.to_string(), "there will never be room: the cost is over the capacity");
 
     assert_eq!(start.elapsed(), Duration::ZERO);
@@ -169,7 +169,7 @@ async fn two_waits_are_together_no_longer_than_they_may() {
     advance(TENTH).await;
     assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
     let error = patient.await.unwrap_err();
-    assert!(matches!(error, WaitError::TooLong { retry_after: Some(TENTH) }), "{error:?}");
+    assert!(matches!(error, AcquireError::Denied { retry_after: Some(TENTH), .. }), "{error:?}");
     assert_eq!(start.elapsed(), TENTH, "at once when it was clear");
 }
 
@@ -188,7 +188,8 @@ async fn a_reset_forgets_one_key_under_all_limits() {
 #[tokio::test]
 async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
     let store = Arc::new(MemoryStore::new());
-    let named = |name: &str| Limiter::new([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store));
+    let named =
+        |name: &str| Limiter::builder([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store)).build();
     let (one, same, other) = (named("mails"), named("mails"), named("letters"));
     let _ = one.acquire("ann", 4).await.unwrap();
     let _ = one.clone().acquire("ann", 3).await.unwrap();
@@ -199,7 +200,7 @@ async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
     let apart = Limiter::new([Limit::new("mails", FixedWindow::per_day(10))]);
     assert_eq!(remaining(&apart.peek("ann", 0).await.unwrap()), [10]);
     // What is counted in one way says nothing about another.
-    let bucket = Limiter::new([Limit::new("mails", TokenBucket::per_day(10))]).store(store);
+    let bucket = Limiter::builder([Limit::new("mails", TokenBucket::per_day(10))]).store(store).build();
     assert_eq!(remaining(&bucket.peek("ann", 0).await.unwrap()), [10]);
 }
 
@@ -260,7 +261,7 @@ proptest! {
         let subject = Subject::new(&[one]);
         let store = Arc::new(MemoryStore::new().max_keys(100).clock(subject.clock.clone()));
         let rules: Vec<Rule> = [one].into_iter().chain(others).collect();
-        let limiter = |rule: &Rule| Limiter::new([Limit::new("changed", rule.algorithm())]).store(Arc::clone(&store));
+        let limiter = |rule: &Rule| Limiter::builder([Limit::new("changed", rule.algorithm())]).store(Arc::clone(&store)).build();
         let limiters: Vec<Limiter> = rules.iter().map(limiter).collect();
         let mut at = 1_767_225_600_000_000;
         for (which, thousandths, wait) in acts {
@@ -291,8 +292,8 @@ async fn nobody_in_particular_is_a_key() {
 #[tokio::test]
 async fn a_receipt_of_another_limiter_gives_nothing_back() {
     let store = Arc::new(MemoryStore::new());
-    let [one, two] =
-        ["one", "two"].map(|name| Limiter::new([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store)));
+    let [one, two] = ["one", "two"]
+        .map(|name| Limiter::builder([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store)).build());
     let receipt = one.acquire("key", 5).await.unwrap().into_receipt();
     let _ = two.acquire("key", 5).await.unwrap();
     two.refund(receipt).await.unwrap();

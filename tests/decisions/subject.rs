@@ -18,7 +18,7 @@ impl Subject {
         let clock = ManualClock::default();
         let named = |(index, rule): (usize, &Rule)| Limit::new(format!("limit-{index}"), rule.algorithm());
         let store = MemoryStore::new().max_keys(1_000).clock(clock.clone());
-        Self { clock, limiter: Limiter::new(rules.iter().enumerate().map(named)).store(store) }
+        Self { clock, limiter: Limiter::builder(rules.iter().enumerate().map(named)).store(store).build() }
     }
 
     pub(crate) fn set(&self, at: u64) -> &Self {

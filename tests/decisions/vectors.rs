@@ -144,11 +144,11 @@ struct Subject {
 impl Subject {
     fn memory() -> Self {
         let store = |clock| MemoryStore::new().max_keys(1_000).clock(clock);
-        Self { limiter: Box::new(move |limits, clock| Limiter::new(limits).store(store(clock))) }
+        Self { limiter: Box::new(move |limits, clock| Limiter::builder(limits).store(store(clock)).build()) }
     }
     async fn redis(server: &RedisServer) -> Self {
         let store = tower_ratelimit::RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
-        let limiter = move |limits, clock| Limiter::new(limits).patient().store(store.clone().clock(clock));
+        let limiter = move |limits, clock| Limiter::builder(limits).patient().store(store.clone().clock(clock)).build();
         Self { limiter: Box::new(limiter) }
     }
 }

@@ -17,7 +17,7 @@ use support::server::Server;
 
 fn one_each(by: impl KeyExtractor) -> RateLimit<Hello> {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by);
-    RateLimitLayer::new([limit]).store(still()).layer(Hello::default())
+    RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default())
 }
 
 /// Whether two peers share a bucket of one.
@@ -99,7 +99,7 @@ async fn the_port_does_not_count_and_peer_addr_wins() {
 async fn a_server_that_does_not_tell_is_at_fault() {
     let inner = Hello::default();
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
-    let service = RateLimitLayer::new([limit]).store(still()).layer(inner.clone());
+    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(inner.clone());
     for _ in 0..3 {
         let answer = ask(&service, service::get("/")).await;
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -116,7 +116,7 @@ async fn a_server_that_does_not_tell_is_at_fault() {
 async fn a_server_that_does_not_tell_gets_what_was_chosen_for_it() {
     let limit = || Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
     let asked = async |missing| {
-        let layer = RateLimitLayer::new([limit().on_missing_key(missing)]).store(still());
+        let layer = RateLimitLayer::builder([limit().on_missing_key(missing)]).store(still()).build();
         let service = layer.layer(Hello::default());
         [ask(&service, service::get("/")).await.is_refused(), ask(&service, service::get("/")).await.is_refused()]
     };
@@ -127,7 +127,9 @@ async fn a_server_that_does_not_tell_gets_what_was_chosen_for_it() {
 /// In-process tests have no connection: Axum lets them make one up.
 #[tokio::test]
 async fn a_mock_connection_is_one() {
-    let limits = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())]).store(still());
+    let limits = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())])
+        .store(still())
+        .build();
     let peer = axum::extract::connect_info::MockConnectInfo(std::net::SocketAddr::from(([192, 0, 2, 1], 80)));
     let app = Router::new().route("/", get(async || "hello")).layer(limits).layer(peer);
     let visit = || http::Request::get("/").body(axum::body::Body::empty()).unwrap();
@@ -137,8 +139,8 @@ async fn a_mock_connection_is_one() {
 
 #[tokio::test]
 async fn axum_tells_when_it_is_asked_to() {
-    let limits = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())]);
-    let app = Router::new().route("/", get(async || "hello")).layer(limits.store(still()));
+    let limits = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())]);
+    let app = Router::new().route("/", get(async || "hello")).layer(limits.store(still()).build());
     let server = Server::axum(app.clone()).await;
     assert_eq!(server.get("/").await.body, "hello");
     let silent = Server::run(async |listener| axum::serve(listener, app).await.unwrap()).await;

@@ -12,8 +12,8 @@ use tower::Layer;
 use tower_http::cors::{Any, CorsLayer};
 use tower_ratelimit::key::KeyError;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, HeaderStyle, LeakyBucket, Limit, RateLimitLayer, Reason, Reset, SlidingLog,
-    SlidingWindowCounter, TokenBucket, key,
+    Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, Limit, RateLimitLayer, Reason, Reset,
+    SlidingLog, SlidingWindowCounter, TokenBucket, key,
 };
 
 use crate::service::{Hello, get};
@@ -21,8 +21,8 @@ use crate::store::{midnight, still};
 use support::answer::{Answer, ask};
 use support::server::Server;
 
-fn one(algorithm: impl Into<Algorithm>) -> RateLimitLayer {
-    RateLimitLayer::new([Limit::new("one", algorithm)]).store(still())
+fn one(algorithm: impl Into<Algorithm>) -> Builder<HttpOptions> {
+    RateLimitLayer::builder([Limit::new("one", algorithm)]).store(still())
 }
 
 async fn refusal(layer: RateLimitLayer) -> Answer {
@@ -35,7 +35,7 @@ async fn refusal(layer: RateLimitLayer) -> Answer {
 
 #[tokio::test]
 async fn a_refusal_is_plain_text_that_is_not_kept() {
-    let refused = refusal(one(FixedWindow::per_minute(1))).await;
+    let refused = refusal(one(FixedWindow::per_minute(1)).build()).await;
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.header("retry-after"), Some("60"));
     assert_eq!(refused.header("cache-control"), Some("no-store"));
@@ -55,10 +55,10 @@ async fn the_wait_is_whole_seconds_rounded_up() {
         (Duration::from_millis(1_999), "2"),
         (Duration::from_secs(366 * 86_400), "31622400"),
     ] {
-        let refused = refusal(one(TokenBucket::new(1, 1, period))).await;
+        let refused = refusal(one(TokenBucket::new(1, 1, period)).build()).await;
         assert_eq!(refused.header("retry-after"), Some(seconds), "{period:?}");
     }
-    let refused = refusal(one(TokenBucket::per_second(1))).await;
+    let refused = refusal(one(TokenBucket::per_second(1)).build()).await;
     assert_eq!(refused.body, "Too many requests: try again in 1 second.\n");
 }
 
@@ -75,7 +75,8 @@ async fn to_wait_as_told_is_enough() {
     for algorithm in algorithms {
         let clock = midnight();
         let store = tower_ratelimit::MemoryStore::new().clock(clock.clone());
-        let service = RateLimitLayer::new([Limit::new("three", algorithm)]).store(store).layer(Hello::default());
+        let service =
+            RateLimitLayer::builder([Limit::new("three", algorithm)]).store(store).build().layer(Hello::default());
         clock.advance(Duration::from_micros(1_234_567));
         let mut waits = 0;
         for _ in 0..20 {
@@ -103,7 +104,7 @@ async fn a_problem_as_json() {
         Limit::new("daily", FixedWindow::per_day(10)),
         Limit::new("b", FixedWindow::per_minute(1)),
     ];
-    let refused = refusal(RateLimitLayer::new(limits).store(still()).problem_json()).await;
+    let refused = refusal(RateLimitLayer::builder(limits).store(still()).problem_json().build()).await;
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
     assert_eq!(refused.header("retry-after"), Some("60"));
@@ -122,7 +123,7 @@ async fn a_problem_as_json() {
 #[tokio::test]
 async fn a_problem_with_the_request_as_json() {
     let limit = Limit::new("secret", FixedWindow::per_minute(1)).by(key::header("x-api-key"));
-    let service = RateLimitLayer::new([limit]).store(still()).problem_json().layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(still()).problem_json().build().layer(Hello::default());
     let refused = ask(&service, get("/")).await;
     assert_eq!(refused.header("retry-after"), None);
     let problem: Value = serde_json::from_str(&refused.body).unwrap();
@@ -133,17 +134,19 @@ async fn a_problem_with_the_request_as_json() {
 #[tokio::test]
 async fn worded_by_a_closure() {
     let seen = Arc::new(Mutex::new(None));
-    let layer = one(FixedWindow::per_minute(1)).on_reject({
-        let seen = seen.clone();
-        move |rejection| {
-            let violated: Vec<String> = rejection.violated().iter().map(|name| (*name).to_owned()).collect();
-            let path = rejection.head().uri.path().to_owned();
-            *seen.lock().unwrap() = Some((rejection.reason(), violated, path, rejection.retry_after_seconds()));
-            let mut response = Response::new(format!("<p>{}</p>", rejection.message()));
-            *response.status_mut() = StatusCode::IM_A_TEAPOT;
-            response
-        }
-    });
+    let layer = one(FixedWindow::per_minute(1))
+        .on_reject({
+            let seen = seen.clone();
+            move |rejection| {
+                let violated: Vec<String> = rejection.violated().iter().map(|name| (*name).to_owned()).collect();
+                let path = rejection.head().uri.path().to_owned();
+                *seen.lock().unwrap() = Some((rejection.reason(), violated, path, rejection.retry_after_seconds()));
+                let mut response = Response::new(format!("<p>{}</p>", rejection.message()));
+                *response.status_mut() = StatusCode::IM_A_TEAPOT;
+                response
+            }
+        })
+        .build();
     let refused = refusal(layer).await;
     assert_eq!(refused.status, StatusCode::IM_A_TEAPOT);
     assert_eq!(refused.body, "<p>Too many requests: try again in 1 minute.</p>");
@@ -158,10 +161,13 @@ async fn worded_by_a_closure() {
 
 #[tokio::test]
 async fn what_a_closure_has_said_is_not_said_twice() {
-    let layer = one(FixedWindow::per_minute(1)).on_reject(|_| {
-        let response = Response::builder().status(429).header("retry-after", "7").header("cache-control", "no-cache");
-        response.body("").unwrap()
-    });
+    let layer = one(FixedWindow::per_minute(1))
+        .on_reject(|_| {
+            let response =
+                Response::builder().status(429).header("retry-after", "7").header("cache-control", "no-cache");
+            response.body(String::new()).unwrap()
+        })
+        .build();
     let refused = refusal(layer).await;
     assert_eq!(refused.header("retry-after"), Some("7"));
     assert_eq!(refused.header("cache-control"), Some("no-cache"));
@@ -173,7 +179,7 @@ async fn a_closure_words_every_refusal() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
     let words = |rejection: &tower_ratelimit::Rejection<'_>| Response::new(format!("{:?}", rejection.reason()));
     let body = async |limit: Limit| {
-        let service = RateLimitLayer::new([limit]).store(still()).on_reject(words).layer(Hello::default());
+        let service = RateLimitLayer::builder([limit]).store(still()).on_reject(words).build().layer(Hello::default());
         ask(&service, get("/")).await.body
     };
     assert_eq!(
@@ -189,7 +195,7 @@ async fn a_closure_words_every_refusal() {
 #[tokio::test]
 async fn with_cors_outside_a_browser_can_read_a_refusal() {
     let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
-    let limits = one(FixedWindow::per_minute(1)).headers(styles);
+    let limits = one(FixedWindow::per_minute(1)).headers(styles).build();
     let cors = CorsLayer::new().allow_origin(Any).expose_headers(limits.exposed_headers());
     let server = Server::axum(Router::new().route("/", route(async || "hello")).layer(limits).layer(cors)).await;
     let ask = async |method: Method| {

@@ -11,14 +11,14 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, RateLimitLayer, ResponseBody, key};
+use tower_ratelimit::{Builder, FixedWindow, HttpOptions, LeakyBucketQueue, Limit, RateLimitLayer, ResponseBody, key};
 
 use crate::service::{Hello, get};
 use crate::store::still;
 use support::answer::{Answer, ask};
 
-fn one() -> RateLimitLayer {
-    RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1))]).store(still())
+fn one() -> Builder<HttpOptions> {
+    RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(still())
 }
 
 /// A request's body that must not be looked at.
@@ -35,7 +35,7 @@ impl Body for Untouchable {
 
 #[tokio::test]
 async fn of_a_refused_request_nothing_is_read() {
-    let service = one().layer(Hello::default());
+    let service = one().build().layer(Hello::default());
     assert!(!ask(&service, Request::new(Untouchable)).await.is_refused());
     assert!(ask(&service, Request::new(Untouchable)).await.is_refused());
 }
@@ -65,7 +65,7 @@ impl<D: Buf + Unpin> Body for Frames<D> {
 async fn streams_arrive_whole_both_ways() {
     let echo =
         service_fn(async |request: Request<Frames<Bytes>>| Ok::<_, Infallible>(Response::new(request.into_body())));
-    let echoed = one().layer(echo).oneshot(Request::new(Frames::new())).await.unwrap().into_body();
+    let echoed = one().build().layer(echo).oneshot(Request::new(Frames::new())).await.unwrap().into_body();
     assert!(!echoed.is_end_stream());
     assert_eq!(echoed.size_hint().exact(), None);
     let collected = echoed.collect().await.unwrap();
@@ -100,7 +100,7 @@ impl Buf for Chunk {
 #[tokio::test]
 async fn data_need_not_be_bytes() {
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Frames::<Chunk>::new())));
-    let service = one().layer(inner);
+    let service = one().build().layer(inner);
     assert_eq!(ask(&service, get("/")).await.body, "one two three");
     assert_eq!(ask(&service, get("/")).await.body, "Too many requests: try again in 1 minute.\n");
 }
@@ -120,7 +120,7 @@ impl Body for Torn {
 #[tokio::test]
 async fn a_bodys_error_is_its_own() {
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Torn(Some("one".into())))));
-    let mut body: ResponseBody<Torn> = one().layer(inner).oneshot(get("/")).await.unwrap().into_body();
+    let mut body: ResponseBody<Torn> = one().build().layer(inner).oneshot(get("/")).await.unwrap().into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
     assert_eq!(body.frame().await.unwrap().unwrap_err(), "torn");
 }
@@ -135,14 +135,14 @@ where
 
 #[tokio::test]
 async fn a_bodys_type_is_kept_where_asked_for() {
-    let (kept, wrapped) = (one().keep_body().layer(Hello::default()), one().layer(Hello::default()));
+    let (kept, wrapped) = (one().build().keep_body().layer(Hello::default()), one().build().layer(Hello::default()));
     for is_refused in [false, true] {
         let (answer, expected) = (full(&kept).await, ask(&wrapped, get("/")).await);
         assert_eq!(answer.is_refused(), is_refused);
         assert_eq!(answer.standings().len(), 1);
         assert_eq!((answer.status, answer.headers, answer.body), (expected.status, expected.headers, expected.body));
     }
-    let untold = one().headers([]).keep_body().layer(Hello::default());
+    let untold = one().headers([]).build().keep_body().layer(Hello::default());
     assert_eq!(full(&untold).await.headers.len(), 0);
     assert!(full(&untold).await.is_refused());
 }
@@ -150,7 +150,7 @@ async fn a_bodys_type_is_kept_where_asked_for() {
 /// The service within can be looked at, replaced and taken out.
 #[tokio::test]
 async fn the_service_within_is_at_hand_where_bodies_are_kept() {
-    let two = RateLimitLayer::new([Limit::new("two", FixedWindow::per_minute(2))]).store(still());
+    let two = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(still()).build();
     let (first, second) = (Hello::default(), Hello::default());
     let mut service = two.keep_body().layer(first.clone());
     assert!(!full(&service).await.is_refused());
@@ -174,9 +174,9 @@ async fn a_bodys_type_is_kept_after_a_wait() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         Some(1_u64)
     });
-    let turns = RateLimitLayer::new([Limit::new("turns", LeakyBucketQueue::per_second(1).waiting(1)).by(by)]);
+    let turns = RateLimitLayer::builder([Limit::new("turns", LeakyBucketQueue::per_second(1).waiting(1)).by(by)]);
     let hello = Hello::default();
-    let service = turns.store(still()).keep_body().layer(hello.clone());
+    let service = turns.store(still()).build().keep_body().layer(hello.clone());
     let start = tokio::time::Instant::now();
     for (seconds, calls, is_refused) in [(1, 1, false), (3, 2, false), (4, 2, true)] {
         assert_eq!(full(&service).await.is_refused(), is_refused);
@@ -186,7 +186,7 @@ async fn a_bodys_type_is_kept_after_a_wait() {
 
 #[tokio::test]
 async fn lengths_are_known_where_they_were() {
-    let service = one().layer(Hello::default());
+    let service = one().build().layer(Hello::default());
     let sizes = async || {
         let mut body = service.clone().oneshot(get("/")).await.unwrap().into_body();
         let before = (body.size_hint().exact(), body.is_end_stream());

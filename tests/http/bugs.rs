@@ -21,7 +21,7 @@ use support::answer::ask;
 fn limited(limit: Limit) -> (RateLimit<Hello>, ManualClock) {
     let clock = midnight();
     let store = MemoryStore::new().clock(clock.clone());
-    (RateLimitLayer::new([limit]).store(store).layer(Hello::default()), clock)
+    (RateLimitLayer::builder([limit]).store(store).build().layer(Hello::default()), clock)
 }
 
 /// tower_governor lib.rs:125, benwis/tower-governor#65: `Retry-After: 0` for a wait below a second.
@@ -67,9 +67,9 @@ async fn unreadied_clone_called() {
     let looked_up = key::from_async_fn(|_| async { Some(1) });
     let limit = || Limit::new("two", FixedWindow::per_minute(2));
     let layers = [
-        RateLimitLayer::new([limit()]).store(still()),
-        RateLimitLayer::new([limit()]).store(Slow::new(still())),
-        RateLimitLayer::new([limit().by(looked_up)]).store(still()),
+        RateLimitLayer::builder([limit()]).store(still()).build(),
+        RateLimitLayer::builder([limit()]).store(Slow::new(still())).build(),
+        RateLimitLayer::builder([limit().by(looked_up)]).store(still()).build(),
     ];
     for layer in layers {
         let mut service = layer.layer(inner());
@@ -85,7 +85,8 @@ async fn unreadied_clone_called() {
 #[tokio::test]
 async fn inner_called_before_the_verdict() {
     let inner = Hello::default();
-    let layer = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1))]).store(Slow::new(still()));
+    let layer =
+        RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(Slow::new(still())).build();
     let service = layer.layer(inner.clone());
     for _ in 0..5 {
         let mut asking = pin!(service.clone().oneshot(get("/")));
@@ -101,8 +102,8 @@ async fn inner_called_before_the_verdict() {
 /// throttle-kit backend.rs:78: `X-RateLimit-Remaining` was what had been used.
 #[tokio::test]
 async fn remaining_counts_up() {
-    let layer = RateLimitLayer::new([Limit::new("three", FixedWindow::per_minute(3))]).store(still());
-    let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).layer(Hello::default());
+    let layer = RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(still());
+    let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build().layer(Hello::default());
     for left in ["2", "1", "0", "0"] {
         assert_eq!(ask(&service, get("/")).await.header("x-ratelimit-remaining"), Some(left));
     }
@@ -112,7 +113,7 @@ async fn remaining_counts_up() {
 /// its own state. tower's own, axum#2634: one for each connection.
 #[tokio::test]
 async fn state_rebuilt_per_route() {
-    let layer = RateLimitLayer::new([Limit::new("three", FixedWindow::per_minute(3))]).store(still());
+    let layer = RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(still()).build();
     let app = Router::new()
         .route("/a", route(async || "a").post(async || "a"))
         .route("/b", route(async || "b"))
@@ -165,7 +166,10 @@ async fn early_closed_connection_skips_accounting() {
         Ok::<_, Infallible>(Response::new(String::new()))
     });
     let slow = Slow::new(still());
-    for layer in [RateLimitLayer::new([limit()]).store(still()), RateLimitLayer::new([limit()]).store(slow)] {
+    for layer in [
+        RateLimitLayer::builder([limit()]).store(still()).build(),
+        RateLimitLayer::builder([limit()]).store(slow).build(),
+    ] {
         let service = layer.layer(stuck);
         // Closed at the first await, at the second, and so on.
         for polls in 1..=3 {
@@ -194,7 +198,7 @@ async fn pk_leaks_the_address() {
 #[tokio::test]
 async fn earlier_limits_charged_on_denial() {
     let limits = [Limit::new("hour", FixedWindow::per_hour(10)), Limit::new("minute", FixedWindow::per_minute(1))];
-    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
     for _ in 0..4 {
         assert_eq!(ask(&service, get("/")).await.remaining_of("hour"), 9);
     }
@@ -228,7 +232,8 @@ async fn retry_after_that_is_no_integer() {
 #[tokio::test]
 async fn head_escapes_the_limit_of_get() {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by((key::method(), key::matched_route()));
-    let app = Router::new().route("/", any(async || "hello")).layer(RateLimitLayer::new([limit]).store(still()));
+    let app =
+        Router::new().route("/", any(async || "hello")).layer(RateLimitLayer::builder([limit]).store(still()).build());
     let head = |method: &str| Request::builder().method(method).uri("/").body(Body::empty()).unwrap();
     assert!(!ask(&app, head("HEAD")).await.is_refused());
     assert!(ask(&app, head("GET")).await.is_refused());

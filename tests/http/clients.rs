@@ -20,7 +20,7 @@ fn one_each(by: impl KeyExtractor) -> Limit {
 }
 
 fn app(limit: Limit) -> Router {
-    Router::new().route("/", route(async || "hello")).layer(RateLimitLayer::new([limit]).store(still()))
+    Router::new().route("/", route(async || "hello")).layer(RateLimitLayer::builder([limit]).store(still()).build())
 }
 
 /// Serves with one request for each client. Who asks is 127.0.0.1.
@@ -95,7 +95,7 @@ async fn a_request_past_the_proxies_gets_what_was_chosen_for_it() {
 
 #[tokio::test]
 async fn without_a_peer_the_server_is_at_fault() {
-    let service = RateLimitLayer::new([one_each(key::client_ip(local().x_forwarded_for()))]).store(still());
+    let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
     let answer = ask(&service.layer(Hello::default()), with(&[(XFF, "192.0.2.1")])).await;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
 }
@@ -103,7 +103,7 @@ async fn without_a_peer_the_server_is_at_fault() {
 /// Whether two clients share a bucket of one, told by a proxy.
 async fn share(by: impl Fn(ClientIp) -> ClientIp, one: &str, other: &str) -> bool {
     let limit = one_each(by(key::client_ip(local().x_forwarded_for())));
-    let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
     let request = |client: &str| {
         let mut request = from("127.0.0.1");
         request.headers_mut().insert(XFF, client.parse().unwrap());
@@ -142,7 +142,7 @@ fn a_prefix_of_more_than_there_is_is_refused() {
 /// The same client is the same key, whether it came through a proxy or not.
 #[tokio::test]
 async fn a_client_is_the_same_with_and_without_a_proxy() {
-    let service = RateLimitLayer::new([one_each(key::client_ip(local().x_forwarded_for()))]).store(still());
+    let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
     let service = service.layer(Hello::default());
     let mut behind = from("127.0.0.1");
     behind.headers_mut().insert(XFF, "192.0.2.1".parse().unwrap());
@@ -169,7 +169,7 @@ async fn mapped_addresses_are_others() {
 /// CVE-2026-39409 (Hono), CVE-2026-123603 (hickory): lists of addresses did not hold mapped ones.
 #[tokio::test]
 async fn a_mapped_proxy_is_a_stranger() {
-    let service = RateLimitLayer::new([one_each(key::client_ip(local().x_forwarded_for()))]).store(still());
+    let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
     let service = service.layer(Hello::default());
     for client in ["192.0.2.1, ::ffff:10.0.0.7", "192.0.2.2"] {
         let mut request = from("::ffff:127.0.0.1");

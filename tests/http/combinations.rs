@@ -40,7 +40,7 @@ type Found = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 /// How `requests` fare with one token for each key.
 async fn statuses(by: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> Vec<u16> {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by);
-    let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
     let mut statuses = Vec::new();
     for request in requests {
         statuses.push(ask(&service, request).await.status.as_u16());
@@ -97,7 +97,7 @@ async fn tuples_within_tuples() {
 #[tokio::test]
 async fn when_it_is_found_does_not_tell_keys_apart() {
     let store = Arc::new(still());
-    let limited = |limit: Limit| RateLimitLayer::new([limit]).store(store.clone()).layer(Hello::default());
+    let limited = |limit: Limit| RateLimitLayer::builder([limit]).store(store.clone()).build().layer(Hello::default());
     let limit = || Limit::new("one", FixedWindow::per_minute(1));
     let one = limited(limit().by((now("x-one"), later("x-two"), now("x-three"))));
     let other = limited(limit().by((later("x-one"), now("x-two"), later("x-three"))));
@@ -162,7 +162,7 @@ async fn half_a_key_is_none() {
     let halves = [parts("a", "", ""), parts("x", "", ""), parts("a", "b", "")];
     let asked = async |by: Arc<dyn KeyExtractor>| {
         let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by).on_missing_key(OnMissingKey::Share);
-        let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+        let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
         let mut statuses = Vec::new();
         for request in halves.clone() {
             statuses.push(ask(&service, request).await.status.as_u16());
@@ -218,7 +218,7 @@ async fn limits_keep_their_order_and_their_policy() {
         limit("shared", 2).by(later("x-three")).on_missing_key(OnMissingKey::Share),
         limit("all", 9),
     ];
-    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
     let answer = ask(&service, parts("a", "b", "")).await;
     let told: Vec<(String, i64)> = answer
         .standings()

@@ -18,7 +18,7 @@ fn app(limits: impl IntoIterator<Item = Limit>) -> Router {
     Router::new()
         .route("/users/{id}", any(async || "user"))
         .route("/other", get(async || "other"))
-        .layer(RateLimitLayer::new(limits).store(still()))
+        .layer(RateLimitLayer::builder(limits).store(still()).build())
 }
 
 #[tokio::test]
@@ -71,6 +71,6 @@ async fn a_key_is_not_missing_where_nobody_asks_for_it() {
 #[test]
 fn who_sees_no_requests_cannot_tell_when() {
     let limit = Limit::new("posts", FixedWindow::per_day(2)).when(when::method(Method::POST));
-    let error = Limiter::try_new([limit]).unwrap_err().to_string();
+    let error = Limiter::builder([limit]).try_build().unwrap_err().to_string();
     assert!(error.contains("the limit \"posts\" takes its condition from a request"), "{error}");
 }

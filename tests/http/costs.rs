@@ -8,7 +8,7 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceBuilder};
 use tower_ratelimit::{
-    FixedWindow, LeakyBucket, Limit, OnMissingKey, RateLimitLayer, SlidingLog, SlidingWindowCounter, Store,
+    FixedWindow, LeakyBucket, Limit, OnMissingKey, RateLimitLayer, RouteCost, SlidingLog, SlidingWindowCounter, Store,
     TokenBucket, key,
 };
 
@@ -17,7 +17,7 @@ use crate::store::{Slow, still};
 use support::answer::{Answer, ask};
 
 fn of_ten(store: impl Store) -> RateLimitLayer {
-    RateLimitLayer::new([Limit::new("ten", FixedWindow::per_minute(10))]).store(store)
+    RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_minute(10))]).store(store).build()
 }
 
 async fn hello() -> &'static str {
@@ -83,7 +83,7 @@ async fn whatever_the_algorithm() {
         LeakyBucket::per_minute(10).into(),
     ] as [tower_ratelimit::Algorithm; 5];
     for algorithm in algorithms {
-        let app = app(RateLimitLayer::new([Limit::new("ten", algorithm)]).store(still()));
+        let app = app(RateLimitLayer::builder([Limit::new("ten", algorithm)]).store(still()).build());
         for (path, left) in [("/six", 4), ("/five", 4), ("/nothing", 4), ("/one", 3), ("/five", 3)] {
             assert_eq!(visit(&app, path).await.remaining(), left, "{path} under {algorithm:?}");
         }
@@ -94,7 +94,7 @@ async fn whatever_the_algorithm() {
 #[tokio::test]
 async fn all_limits_or_none() {
     let limits = [Limit::new("ten", FixedWindow::per_minute(10)), Limit::new("hundred", FixedWindow::per_hour(100))];
-    let app = app(RateLimitLayer::new(limits).store(still()));
+    let app = app(RateLimitLayer::builder(limits).store(still()).build());
     let left = async |path| {
         let answer = visit(&app, path).await;
         (answer.is_refused(), answer.remaining_of("ten"), answer.remaining_of("hundred"))
@@ -138,7 +138,7 @@ async fn limits_of_their_own_cost_are_not_concerned() {
         Limit::new("bytes", FixedWindow::per_minute(100)).cost_by(|head| head.uri.path().len() as u64),
         Limit::new("tokens", FixedWindow::per_minute(10)),
     ];
-    let app = app(RateLimitLayer::new(limits).store(still()));
+    let app = app(RateLimitLayer::builder(limits).store(still()).build());
     let left = async |path| {
         let answer = visit(&app, path).await;
         ["requests", "bytes", "tokens"].map(|name| answer.remaining_of(name))
@@ -152,7 +152,7 @@ async fn limits_of_their_own_cost_are_not_concerned() {
 #[tokio::test]
 async fn two_limiters_keep_apart() {
     let (ten, hundred) = (of_ten(still()), Limit::new("hundred", FixedWindow::per_hour(100)));
-    let hundred = RateLimitLayer::new([hundred]).store(still());
+    let hundred = RateLimitLayer::builder([hundred]).store(still()).build();
     let both = || ServiceBuilder::new().layer(hundred.cost(20)).layer(ten.cost(3));
     let app = Router::new()
         .route("/one", get(hello))
@@ -171,9 +171,9 @@ async fn two_limiters_keep_apart() {
 
 /// The innermost has the last word, whatever those around it have charged and when.
 async fn the_innermost_decides(limit: Limit) {
-    let limits = RateLimitLayer::new([limit]).store(still());
+    let builder = RateLimitLayer::builder([limit]);
     for (outer, inner, left) in [(8, 2, 8), (2, 8, 2), (0, 5, 5), (5, 0, 10), (7, 7, 3)] {
-        let limits = limits.clone().store(still());
+        let limits = builder.clone().store(still()).build();
         let nested = Router::new().route("/", get(hello).route_layer(limits.cost(inner))).layer(limits.cost(outer));
         let app = Router::new().nest("/nested", nested).layer(limits);
         assert_eq!(visit(&app, "/nested").await.remaining(), left, "{outer} around {inner}");
@@ -193,7 +193,7 @@ async fn costs_within_costs() {
 async fn what_the_router_has_not_charged_the_route_charges_whole() {
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
     let limit = limit.by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
-    let limits = RateLimitLayer::new([limit]).store(still());
+    let limits = RateLimitLayer::builder([limit]).store(still()).build();
     let authenticate = tower::util::MapRequestLayer::new(|mut request: Request<()>| {
         request.headers_mut().insert("x-user", http::HeaderValue::from_static("ann"));
         request
@@ -208,13 +208,13 @@ async fn what_the_router_has_not_charged_the_route_charges_whole() {
 #[tokio::test]
 async fn with_another_store_it_is_another_limiter() {
     let outer = of_ten(still());
-    let inner = outer.clone().store(still()).headers([]).cost(6);
+    let inner = RateLimitLayer::builder(outer.limits().to_vec()).store(still()).headers([]).cost(6).build();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
     assert_eq!(ask(&service, service::get("/")).await.remaining(), 9);
     assert_eq!(ask(&service, service::get("/")).await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
-fn by_header(limits: &RateLimitLayer) -> RateLimitLayer {
+fn by_header(limits: &RateLimitLayer) -> RouteCost {
     limits.cost_by(|head| head.header("x-cost").map_or(1, |cost| cost.parse().unwrap()))
 }
 
@@ -260,7 +260,7 @@ fn a_constant_cost_over_the_capacity_is_refused_when_it_is_built() {
     assert!(limits.try_cost(10).is_ok());
     assert_eq!(limits.try_cost(11).unwrap_err().to_string(), text);
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
-    assert_eq!(RateLimitLayer::try_new([limit.clone().cost(11)]).unwrap_err().to_string(), text);
+    assert_eq!(RateLimitLayer::builder([limit.clone().cost(11)]).try_build().unwrap_err().to_string(), text);
     // One that has a cost of its own does not mind the route's.
     assert!(RateLimitLayer::new([limit.cost(1)]).try_cost(11).is_ok());
 }

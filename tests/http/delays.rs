@@ -94,7 +94,7 @@ async fn first_in_first_out_at_exact_instants() {
 #[tokio::test(start_paused = true)]
 async fn told_later_they_queue_the_same() {
     let log = Log::new();
-    let service = RateLimitLayer::new([queue()]).store(Slow::new(Default::default())).layer(log.clone());
+    let service = RateLimitLayer::builder([queue()]).store(Slow::new(Default::default())).build().layer(log.clone());
     for path in ["/a", "/b", "/c"] {
         send(&service, path).await;
     }

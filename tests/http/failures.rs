@@ -6,19 +6,19 @@ use axum::routing::get as route;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tower::{Layer, ServiceBuilder};
-use tower_ratelimit::{FixedWindow, Limit, OnStoreError, RateLimitLayer, key};
+use tower_ratelimit::{Builder, FixedWindow, HttpOptions, Limit, OnStoreError, RateLimitLayer, key};
 
 use crate::service::{Hello, get, with};
 use crate::store::{Broken, Slow, still};
 use support::answer::{Answer, ask};
 
 /// Limits with names, keys and a store that are nobody's business.
-fn secret(store: impl tower_ratelimit::Store) -> RateLimitLayer {
+fn secret(store: impl tower_ratelimit::Store) -> Builder<HttpOptions> {
     let limits = [
         Limit::new("secret-plan", FixedWindow::per_minute(2)).by(key::header("x-api-key")),
         Limit::new("all", FixedWindow::per_hour(100)),
     ];
-    RateLimitLayer::new(limits).store(store)
+    RateLimitLayer::builder(limits).store(store)
 }
 
 fn keyed() -> Request<()> {
@@ -27,7 +27,8 @@ fn keyed() -> Request<()> {
 
 #[tokio::test]
 async fn answers_that_come_later_are_the_same() {
-    let (slow, fast) = (secret(Slow::new(still())).layer(Hello::default()), secret(still()).layer(Hello::default()));
+    let (slow, fast) =
+        (secret(Slow::new(still())).build().layer(Hello::default()), secret(still()).build().layer(Hello::default()));
     for _ in 0..4 {
         let (late, early) = (ask(&slow, keyed()).await, ask(&fast, keyed()).await);
         assert_eq!(late.status, early.status);
@@ -48,7 +49,7 @@ fn gives_nothing_away(answer: &Answer) {
 async fn a_store_that_fails_refuses_and_says_nothing_of_itself() {
     for broken in [Broken::AtOnce, Broken::Later] {
         let inner = Hello::default();
-        let answer = ask(&secret(broken).layer(inner.clone()), keyed()).await;
+        let answer = ask(&secret(broken).build().layer(inner.clone()), keyed()).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert_eq!(answer.header("cache-control"), Some("no-store"));
@@ -56,7 +57,7 @@ async fn a_store_that_fails_refuses_and_says_nothing_of_itself() {
         gives_nothing_away(&answer);
         assert_eq!(inner.calls(), 0);
 
-        let answer = ask(&secret(broken).problem_json().layer(inner), keyed()).await;
+        let answer = ask(&secret(broken).problem_json().build().layer(inner), keyed()).await;
         let problem: Value = serde_json::from_str(&answer.body).unwrap();
         let expected = json!({
             "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
@@ -72,7 +73,7 @@ async fn a_store_that_fails_refuses_and_says_nothing_of_itself() {
 #[tokio::test]
 async fn a_store_that_fails_lets_pass_where_it_is_told_to() {
     for broken in [Broken::AtOnce, Broken::Later] {
-        let layer = secret(broken).on_store_error(OnStoreError::Allow);
+        let layer = secret(broken).on_store_error(OnStoreError::Allow).build();
         for _ in 0..3 {
             let answer = ask(&layer.layer(Hello::default()), keyed()).await;
             assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "hello"));
@@ -85,7 +86,7 @@ async fn a_store_that_fails_lets_pass_where_it_is_told_to() {
 
 #[tokio::test]
 async fn a_request_without_a_key_learns_nothing_either() {
-    for layer in [secret(still()), secret(still()).problem_json()] {
+    for layer in [secret(still()).build(), secret(still()).problem_json().build()] {
         let answer = ask(&layer.layer(Hello::default()), get("/")).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST);
         gives_nothing_away(&answer);
@@ -96,7 +97,7 @@ async fn a_request_without_a_key_learns_nothing_either() {
 #[tokio::test]
 async fn a_cost_on_a_route_fails_as_the_router_does() {
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200)] {
-        let limits = secret(Broken::Later).on_store_error(policy);
+        let limits = secret(Broken::Later).on_store_error(policy).build();
         let service = ServiceBuilder::new().layer(limits.clone()).layer(limits.cost(2)).service(Hello::default());
         let answer = ask(&service, keyed()).await;
         assert_eq!(answer.status, status);
@@ -107,7 +108,8 @@ async fn a_cost_on_a_route_fails_as_the_router_does() {
 /// Once a store works again, it counts as before.
 #[tokio::test]
 async fn clones_and_routes_share_a_store_whatever_it_is() {
-    let limits = RateLimitLayer::new([Limit::new("two", FixedWindow::per_minute(2))]).store(Slow::new(still()));
+    let limits =
+        RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(Slow::new(still())).build();
     let app = Router::new()
         .route("/a", route(async || "a").route_layer(limits.clone()))
         .route("/b", route(async || "b").route_layer(limits.clone()));

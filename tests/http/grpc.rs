@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode, Version};
+use http::{Method, Request, StatusCode, Version};
 use tonic_types::StatusExt;
 use tower::Layer;
 use tower_ratelimit::{FixedWindow, Limit, RateLimit, RateLimitLayer, TokenBucket, key};
@@ -21,7 +21,7 @@ fn request(method: Method, version: Version, content_type: &str) -> Request<()> 
 }
 
 fn limited(limit: Limit) -> RateLimit<Hello> {
-    RateLimitLayer::new([limit]).store(still()).layer(Hello::default())
+    RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default())
 }
 
 async fn refusal(limit: Limit) -> Answer {
@@ -128,10 +128,12 @@ async fn the_content_type_of_a_rejection_is_one_of_a_fixed_list() {
 /// Anything else would let a client turn its rejection into 200 OK by a header.
 #[tokio::test]
 async fn only_genuine_grpc_requests_are_rejected_with_200() {
-    let limits = RateLimitLayer::new([Limit::new("none", FixedWindow::per_minute(1)).cost_by(|_| 2)]).store(still());
-    let refused = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1))])
+    let limits =
+        RateLimitLayer::builder([Limit::new("none", FixedWindow::per_minute(1)).cost_by(|_| 2)]).store(still()).build();
+    let refused = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))])
         .store(still())
-        .always_reject(tower_ratelimit::when::path_prefix("/package.Service"));
+        .always_reject(tower_ratelimit::when::path_prefix("/package.Service"))
+        .build();
     for (layer, rejected) in [(limits, StatusCode::TOO_MANY_REQUESTS), (refused, StatusCode::FORBIDDEN)] {
         let service = layer.layer(Hello::default());
         for (method, version, content_type, expected) in [
@@ -165,7 +167,7 @@ async fn details_tell_when_to_retry_and_which_limits_are_exceeded() {
             Limit::new("trial", FixedWindow::per_day(1)).shadow(),
             Limit::new("short", TokenBucket::new(1, 1, micros(1))).by(key::header("x-api-key")),
         ];
-        let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+        let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
         let with_key = || {
             let mut call = call("application/grpc");
             call.headers_mut().insert("x-api-key", http::HeaderValue::from_static("s3cr3t"));
@@ -210,7 +212,7 @@ async fn details_are_left_out_where_there_is_nothing_to_add() {
     assert_eq!(details.quota_failure().map(|failure| failure.violations.len()), Some(1));
     // The store fails: no limit is exceeded.
     let limit = || Limit::new("one", FixedWindow::per_minute(1));
-    let service = RateLimitLayer::new([limit()]).store(Broken::AtOnce).layer(Hello::default());
+    let service = RateLimitLayer::builder([limit()]).store(Broken::AtOnce).build().layer(Hello::default());
     let details = tonic_status(&ask(&service, call("application/grpc")).await).get_error_details();
     assert_eq!(details.retry_info().and_then(|info| info.retry_delay), Some(Duration::from_secs(1)));
     assert!(details.quota_failure().is_none());
@@ -223,7 +225,7 @@ async fn details_are_left_out_where_there_is_nothing_to_add() {
 async fn details_of_many_limits_stay_short() {
     let names: Vec<String> = (0..64).map(|index| format!("{index:064}")).collect();
     let limits = names.iter().map(|name| Limit::new(name, FixedWindow::per_minute(1)));
-    let service = RateLimitLayer::new(limits).store(still()).headers([]).layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(still()).headers([]).build().layer(Hello::default());
     ask(&service, call("application/grpc")).await;
     let rejected = ask(&service, call("application/grpc")).await;
     let details = rejected.header("grpc-status-details-bin").expect("there are details");
@@ -235,13 +237,13 @@ async fn details_of_many_limits_stay_short() {
 #[tokio::test]
 async fn turned_off_every_rejection_has_an_http_error_status() {
     let limit = || Limit::new("one", FixedWindow::per_minute(1)).cost_by(|_| 2);
-    let layer = RateLimitLayer::new([limit()]).store(still()).grpc_rejections(false);
-    let problems = layer.clone().problem_json();
-    let costly = layer.cost(1);
-    let derived = RateLimitLayer::new([limit()]).store(still()).problem_json().grpc_rejections(false);
-    for layer in [layer, problems, costly, derived] {
+    let builder = RateLimitLayer::builder([limit()]).store(still()).grpc_rejections(false);
+    let layer = builder.clone().build();
+    let problems = builder.problem_json().build();
+    let hello = Hello::default();
+    for service in [layer.layer(hello.clone()), problems.layer(hello.clone()), layer.cost(1).layer(hello)] {
         for content_type in ["application/grpc", "application/grpc-web+proto"] {
-            let rejected = ask(&layer.layer(Hello::default()), call(content_type)).await;
+            let rejected = ask(&service, call(content_type)).await;
             assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
             assert_eq!(rejected.header("grpc-status"), None);
             assert_ne!(rejected.body, "");
@@ -257,7 +259,7 @@ async fn other_refusals_have_other_codes() {
     assert_eq!(answer.header("grpc-retry-pushback-ms"), None);
     let answer = ask(&limited(limit().by(key::peer_ip())), call("application/grpc")).await;
     assert_eq!(status(&answer), (Some("13"), Some("Client address unavailable.")));
-    let service = RateLimitLayer::new([limit()]).store(Broken::AtOnce).layer(Hello::default());
+    let service = RateLimitLayer::builder([limit()]).store(Broken::AtOnce).build().layer(Hello::default());
     let answer = ask(&service, call("application/grpc")).await;
     assert_eq!(status(&answer), (Some("14"), Some("Too busy to take the request: try again in a moment.")));
     // As Retry-After says over HTTP.
@@ -268,7 +270,8 @@ async fn other_refusals_have_other_codes() {
 #[tokio::test]
 async fn no_closure_words_them() {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
-    let layer = RateLimitLayer::new([limit]).store(still()).on_reject(|_| Response::new("<p>No.</p>"));
+    let layer =
+        RateLimitLayer::builder([limit]).store(still()).on_reject(|_| axum::response::Html("<p>No.</p>")).build();
     let service = layer.layer(Hello::default());
     let ask_as = async |content_type: &'static str| {
         let mut request = from("192.0.2.1");

@@ -7,17 +7,17 @@ use std::time::Duration;
 use http::{Request, Response};
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_ratelimit::{
-    Algorithm, FixedWindow, HeaderStyle, LeakyBucket, LeakyBucketQueue, Limit, ManualClock, MemoryStore,
-    RateLimitLayer, Refill, Reset, SlidingLog, SlidingWindowCounter, TokenBucket,
+    Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, LeakyBucketQueue, Limit, ManualClock,
+    MemoryStore, RateLimitLayer, Refill, Reset, SlidingLog, SlidingWindowCounter, TokenBucket,
 };
 
 use crate::service::{Hello, get, with};
 use crate::store::{MIDNIGHT, midnight, still};
 use support::answer::{Answer, Member, ask};
 
-fn layer(limits: impl IntoIterator<Item = Limit>) -> (RateLimitLayer, ManualClock) {
+fn layer(limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, ManualClock) {
     let clock = midnight();
-    (RateLimitLayer::new(limits).store(MemoryStore::new().clock(clock.clone())), clock)
+    (RateLimitLayer::builder(limits).store(MemoryStore::new().clock(clock.clone())), clock)
 }
 
 fn two() -> Limit {
@@ -49,7 +49,7 @@ async fn answer_in(style: HeaderStyle) -> Answer {
         Limit::new("thirds", TokenBucket::new(3, 3, Duration::from_secs(10))),
         Limit::new("untouched", TokenBucket::per_minute(5)).cost(0),
     ]);
-    let service = layer.headers([style]).layer(Hello::default());
+    let service = layer.headers([style]).build().layer(Hello::default());
     clock.advance(Duration::from_micros(1));
     let answer = ask(&service, get("/")).await;
     let policies = [
@@ -105,7 +105,7 @@ async fn in_draft_10_t_is_the_time_until_there_is_more() {
 async fn a_single_limit_has_the_t_of_its_draft() {
     for (style, t) in [(HeaderStyle::IetfDraft11, 540), (HeaderStyle::IetfDraft10, 60)] {
         let limit = Limit::new("queue", LeakyBucketQueue::new(9, 1, Duration::from_secs(60)));
-        let service = layer([limit]).0.headers([style]).layer(Hello::default());
+        let service = layer([limit]).0.headers([style]).build().layer(Hello::default());
         assert_eq!(ask(&service, get("/")).await.standings(), [Member::new("queue", &[("r", 9), ("t", t)])]);
     }
 }
@@ -115,7 +115,7 @@ async fn a_single_limit_has_the_t_of_its_draft() {
 async fn in_draft_11_t_is_never_later_than_retry_after() {
     let limit = Limit::new("ten", TokenBucket::per_minute(10));
     let service =
-        layer([limit]).0.cost_by(|head| head.header("cost").unwrap().parse().unwrap()).layer(Hello::default());
+        layer([limit]).0.cost_by(|head| head.header("cost").unwrap().parse().unwrap()).build().layer(Hello::default());
     let mut denied = 0;
     for cost in [7, 5, 4, 3, 1, 2] {
         let answer = ask(&service, with(&[("cost", &cost.to_string())])).await;
@@ -143,7 +143,7 @@ async fn in_draft_11_a_client_that_paces_itself_keeps_to_the_limits_rate() {
     ];
     for algorithm in algorithms {
         let (layer, clock) = layer([Limit::new("ten", algorithm)]);
-        let service = layer.layer(Hello::default());
+        let service = layer.build().layer(Hello::default());
         let mut allowed = 0;
         let mut elapsed = Duration::ZERO;
         while elapsed < 50 * period {
@@ -173,6 +173,7 @@ async fn names_are_escaped() {
     let service =
         layer([Limit::new(name, FixedWindow::per_minute(2)), Limit::new(&longest, FixedWindow::per_minute(3))])
             .0
+            .build()
             .layer(Hello::default());
     let answer = ask(&service, get("/")).await;
     assert_eq!(answer.policies().iter().map(|member| member.name.as_str()).collect::<Vec<_>>(), [name, &longest]);
@@ -181,9 +182,9 @@ async fn names_are_escaped() {
 
 #[tokio::test]
 async fn the_effective_window_of_an_untouched_limit_is_its_window() {
-    let service = layer([two().cost(0)]).0.layer(Hello::default());
+    let service = layer([two().cost(0)]).0.build().layer(Hello::default());
     assert_eq!(ask(&service, get("/")).await.standings(), [Member::new("two", &[("r", 2), ("t", 60)])]);
-    let service = layer([two().cost(0)]).0.headers([HeaderStyle::IetfDraft10]).layer(Hello::default());
+    let service = layer([two().cost(0)]).0.headers([HeaderStyle::IetfDraft10]).build().layer(Hello::default());
     assert_eq!(ask(&service, get("/")).await.standings(), [Member::new("two", &[("r", 2)])]);
 }
 
@@ -191,7 +192,7 @@ async fn the_effective_window_of_an_untouched_limit_is_its_window() {
 async fn triples_allowed_and_denied() {
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRateLimitDashed(Reset::Epoch)];
     let (layer, clock) = layer([two()]);
-    let service = layer.headers(styles).layer(Hello::default());
+    let service = layer.headers(styles).build().layer(Hello::default());
     clock.advance(Duration::from_millis(1_500));
     for left in ["1", "0", "0"] {
         let expected = [
@@ -210,7 +211,7 @@ async fn triples_allowed_and_denied() {
 async fn the_other_resets() {
     let styles = [HeaderStyle::XRateLimit(Reset::Epoch), HeaderStyle::XRateLimitDashed(Reset::Seconds)];
     let (layer, clock) = layer([Limit::new("two", TokenBucket::new(2, 1, Duration::from_millis(1_500)))]);
-    let service = layer.headers(styles).layer(Hello::default());
+    let service = layer.headers(styles).build().layer(Hello::default());
     clock.advance(Duration::from_micros(1));
     let answer = ask(&service, get("/")).await;
     // 1.5 s from a microsecond past midnight: rounded up, both of them.
@@ -229,9 +230,9 @@ async fn every_number_is_told_as_it_is() {
     let long = Duration::from_secs(1_111);
     let one = Limit::new("one", FixedWindow::new(1, long));
     let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
-    let layer = RateLimitLayer::new([one]).store(MemoryStore::new().clock(clock.clone()));
+    let layer = RateLimitLayer::builder([one]).store(MemoryStore::new().clock(clock.clone()));
     let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
-    let service = layer.headers(styles).layer(Hello::default());
+    let service = layer.headers(styles).build().layer(Hello::default());
     ask(&service, get("/")).await;
     for seconds in (2..=1_111).rev() {
         let answer = ask(&service, get("/")).await;
@@ -256,8 +257,8 @@ async fn triples_of_large_numbers() {
     for (capacity, seconds) in [(1_000, 1_000), (1_001, 1_000), (1_001, 999), (u32::MAX, 31_622_400)] {
         let limit = Limit::new("large", FixedWindow::new(capacity, Duration::from_secs(seconds)));
         let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
-        let layer = RateLimitLayer::new([limit]).store(MemoryStore::new().clock(clock));
-        let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).layer(Hello::default());
+        let layer = RateLimitLayer::builder([limit]).store(MemoryStore::new().clock(clock));
+        let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build().layer(Hello::default());
         let expected = [
             ("x-ratelimit-limit", capacity.to_string()),
             ("x-ratelimit-remaining", (capacity - 1).to_string()),
@@ -275,7 +276,7 @@ async fn the_draft_tells_many_limits() {
         let names: Vec<String> = (0..count).map(|index| format!("limit-{index}")).collect();
         let limits = names.iter().map(|name| Limit::new(name, FixedWindow::per_minute(2)));
         let (layer, _) = layer(limits);
-        let answer = ask(&layer.layer(Hello::default()), get("/")).await;
+        let answer = ask(&layer.build().layer(Hello::default()), get("/")).await;
         let standing = |name: &String| Member::new(name, &[("r", 1), ("t", 60)]);
         assert_eq!(answer.standings(), names.iter().map(standing).collect::<Vec<_>>());
         let policy = |name: &String| Member::new(name, &[("q", 2), ("w", 60)]);
@@ -292,14 +293,14 @@ async fn a_style_chosen_twice_is_told_once() {
         HeaderStyle::XRateLimit(Reset::Epoch),
     ];
     let (layer, _) = layer([two()]);
-    let answer = ask(&layer.headers(styles).layer(Hello::default()), get("/")).await;
+    let answer = ask(&layer.headers(styles).build().layer(Hello::default()), get("/")).await;
     assert_eq!(answer.all("ratelimit").len(), 1);
     assert!(answer.header("x-ratelimit-reset").is_some_and(|reset| reset.len() < 10), "{answer:?}");
 }
 
 #[tokio::test]
 async fn a_wait_by_another_name() {
-    let service = layer([two()]).0.headers([HeaderStyle::XRetryAfter]).layer(Hello::default());
+    let service = layer([two()]).0.headers([HeaderStyle::XRetryAfter]).build().layer(Hello::default());
     assert_eq!(told(&ask(&service, get("/")).await), []);
     ask(&service, get("/")).await;
     let refused = ask(&service, get("/")).await;
@@ -311,7 +312,7 @@ async fn a_wait_by_another_name() {
 async fn x_ratelimit_retry_after_is_rounded_up_like_retry_after() {
     for (micros, seconds) in [(1, "1"), (999_999, "1"), (1_000_001, "2"), (1_500_000, "2"), (61_200_000, "62")] {
         let limit = Limit::new("one", TokenBucket::new(1, 1, Duration::from_micros(micros)));
-        let service = layer([limit]).0.headers([HeaderStyle::XRetryAfter]).layer(Hello::default());
+        let service = layer([limit]).0.headers([HeaderStyle::XRetryAfter]).build().layer(Hello::default());
         ask(&service, get("/")).await;
         let denied = ask(&service, get("/")).await;
         assert_eq!(denied.header("x-ratelimit-retry-after"), Some(seconds), "{micros} µs");
@@ -321,7 +322,7 @@ async fn x_ratelimit_retry_after_is_rounded_up_like_retry_after() {
 
 #[tokio::test]
 async fn in_no_style_a_refusal_still_says_when_to_come_back() {
-    let service = layer([two()]).0.headers([]).layer(Hello::default());
+    let service = layer([two()]).0.headers([]).build().layer(Hello::default());
     for expected in [None, None, Some("60")] {
         let answer = ask(&service, get("/")).await;
         assert_eq!(told(&answer), []);
@@ -340,7 +341,7 @@ async fn triples_tell_the_tightest() {
     ];
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
     let (layer, _) = layer(limits);
-    let service = layer.headers(styles).cost(3).layer(Hello::default());
+    let service = layer.headers(styles).cost(3).build().layer(Hello::default());
     let triple = |answer: &Answer| {
         ["limit", "remaining", "reset"].map(|name| answer.header(&format!("x-ratelimit-{name}")).unwrap().to_owned())
     };
@@ -361,7 +362,7 @@ async fn of_limits_with_equally_much_left_a_triple_describes_the_one_that_resets
             limits.reverse();
         }
         let (layer, _) = layer(limits);
-        let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).layer(Hello::default());
+        let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build().layer(Hello::default());
         let answer = ask(&service, get("/")).await;
         assert_eq!(answer.header("x-ratelimit-remaining"), Some("4"));
         assert_eq!(answer.header("x-ratelimit-reset"), Some("3600"), "reversed: {reverse}");
@@ -374,8 +375,8 @@ async fn of_limits_with_equally_much_left_a_triple_describes_the_one_that_resets
 async fn stacked_limiters_tell_all() {
     for wide_is_outside in [true, false] {
         let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
-        let wide = layer([Limit::new("wide", FixedWindow::per_hour(100))]).0.headers(styles);
-        let tight = layer([two()]).0.headers(styles);
+        let wide = layer([Limit::new("wide", FixedWindow::per_hour(100))]).0.headers(styles).build();
+        let tight = layer([two()]).0.headers(styles).build();
         let (outer, inner) = if wide_is_outside { (wide, tight) } else { (tight, wide) };
         let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
         for (wide, tight) in [(99, 1), (98, 0)] {
@@ -402,7 +403,7 @@ async fn an_inner_services_triple_stays_if_it_is_tighter() {
             let response = response.header("x-ratelimit-remaining", remaining).body(String::new()).unwrap();
             ready(Ok::<_, Infallible>(response))
         });
-        let layer = layer([two()]).0.headers([HeaderStyle::XRateLimit(Reset::Seconds)]);
+        let layer = layer([two()]).0.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build();
         let answer = ask(&layer.layer(inner), get("/")).await;
         ["limit", "remaining", "reset"].map(|name| answer.header(&format!("x-ratelimit-{name}")).unwrap().to_owned())
     };
@@ -414,7 +415,7 @@ async fn an_inner_services_triple_stays_if_it_is_tighter() {
 #[test]
 fn every_name_is_exposed() {
     let names = |styles: &[HeaderStyle]| {
-        let layer = RateLimitLayer::new([two()]).store(still()).headers(styles.iter().copied());
+        let layer = RateLimitLayer::builder([two()]).store(still()).headers(styles.iter().copied()).build();
         layer.exposed_headers().iter().map(|name| name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names(&[]), ["retry-after"]);

@@ -20,7 +20,7 @@ fn one() -> Limit {
 }
 
 fn limited(limit: Limit) -> RateLimit<Hello> {
-    RateLimitLayer::new([limit]).store(still()).layer(Hello::default())
+    RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default())
 }
 
 /// Whether two requests share a bucket of one.
@@ -93,7 +93,7 @@ async fn invented_methods_share_one_bucket() {
 
 #[tokio::test]
 async fn an_override_of_other_methods_is_for_all_of_them() {
-    let limits = RateLimitLayer::new([one().by(key::method()).overridable()]).store(still());
+    let limits = RateLimitLayer::builder([one().by(key::method()).overridable()]).store(still()).build();
     limits.overrides("one").unwrap().set("_OTHER", FixedWindow::per_minute(3), None).await.unwrap();
     let service = limits.layer(Hello::default());
     for (method, left) in [("PURGE", 2), ("LINK", 1), ("PURGE", 0), ("POST", 0)] {
@@ -108,7 +108,7 @@ async fn conditions_and_costs_know_methods_of_any_name() {
     let method = |name: &str| Method::from_bytes(name.as_bytes()).unwrap();
     let purges = Limit::new("purges", FixedWindow::per_minute(20)).when(when::method(method("PURGE")));
     let costs = CostTable::new().route(method("PURGE"), "/", 10);
-    let service = RateLimitLayer::new([purges]).store(still()).costs(costs).layer(Hello::default());
+    let service = RateLimitLayer::builder([purges]).store(still()).costs(costs).build().layer(Hello::default());
     let request = |name: &str| Request::builder().method(name).uri("/").body(()).unwrap();
     assert_eq!(ask(&service, request("PURGE")).await.remaining(), 10);
     assert_eq!(ask(&service, request("LINK")).await.header("ratelimit"), None);
@@ -163,7 +163,7 @@ async fn parts_do_not_run_into_each_other() {
 #[tokio::test]
 async fn limits_of_one_key_do_not_share_a_bucket() {
     let limits = [one().by(key::path()), Limit::new("two", FixedWindow::per_minute(2)).by(key::path())];
-    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
     let answer = ask(&service, get("/")).await;
     assert_eq!((answer.remaining_of("one"), answer.remaining_of("two")), (0, 1));
 }
@@ -189,7 +189,7 @@ async fn a_missing_key_does_what_was_chosen() {
 async fn a_limit_that_is_skipped_is_not_told_and_the_others_hold() {
     let skipped = one().by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
     let limits = [skipped, Limit::new("two", FixedWindow::per_minute(2))];
-    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
     let answer = ask(&service, get("/")).await;
     assert_eq!(answer.header("ratelimit-policy"), Some("\"two\";q=2;w=60"));
     assert_eq!(answer.remaining(), 1);
@@ -202,7 +202,7 @@ async fn a_limit_that_is_skipped_is_not_told_and_the_others_hold() {
 #[tokio::test]
 async fn a_missing_key_charges_no_other_limit() {
     let limits = [Limit::new("two", FixedWindow::per_minute(2)), one().by(key::header("x-user"))];
-    let service = RateLimitLayer::new(limits).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
     for _ in 0..3 {
         assert_eq!(ask(&service, get("/")).await.status, StatusCode::BAD_REQUEST);
     }
@@ -216,7 +216,7 @@ async fn a_key_as_large_as_a_header_takes_no_more_memory() {
         // Small enough for one table, whose size hardly depends on anything but how many keys it has.
         let store = Arc::new(still().max_keys(1_000));
         let limit = Limit::new("two", FixedWindow::per_minute(2)).by(key::header("x-user"));
-        let service = RateLimitLayer::new([limit]).store(store.clone()).layer(Hello::default());
+        let service = RateLimitLayer::builder([limit]).store(store.clone()).build().layer(Hello::default());
         for number in 0..64 {
             // They differ in their last characters only.
             let user = format!("{number:0>length$}");
@@ -244,7 +244,7 @@ async fn a_header_that_is_not_text_is_a_key_like_any_other() {
 async fn by_the_matched_route_no_spelling_is_a_fresh_bucket() {
     let inner = Router::new().route("/{code}", route(async || "hello"));
     let app = Router::new().route("/reset/{code}", route(async || "hello")).nest("/api/{version}", inner);
-    let app = app.layer(RateLimitLayer::new([one().by(key::matched_route())]).store(still()));
+    let app = app.layer(RateLimitLayer::builder([one().by(key::matched_route())]).store(still()).build());
     let status = async |path: &str| {
         let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
         ask(&app, request).await.status.as_u16()
@@ -266,7 +266,7 @@ async fn by_the_matched_route_no_spelling_is_a_fresh_bucket() {
 async fn by_route_and_method() {
     let app = Router::new().route("/a", any(async || "a")).route("/b", any(async || "b"));
     let by = (key::method(), key::matched_route());
-    let app = app.layer(RateLimitLayer::new([one().by(by)]).store(still()));
+    let app = app.layer(RateLimitLayer::builder([one().by(by)]).store(still()).build());
     let status = async |method: &str, path: &str| {
         let request = Request::builder().method(method).uri(path).body(axum::body::Body::empty()).unwrap();
         ask(&app, request).await.status.as_u16()
@@ -292,7 +292,7 @@ async fn a_key_that_is_never_found_charges_nothing() {
         }
     });
     let limits = [Limit::new("two", FixedWindow::per_minute(2)), one().by(never)];
-    let service = RateLimitLayer::new(limits).store(store.clone()).layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(store.clone()).build().layer(Hello::default());
     let mut asking = Box::pin(service.clone().oneshot(get("/")));
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(asking.as_mut().poll(&mut context), Poll::Pending));

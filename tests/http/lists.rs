@@ -15,8 +15,8 @@ use tower::Layer;
 use tower_ratelimit::key::{self, PeerAddr, TrustedProxies, UnixPeer};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{
-    AddressList, Event, FixedWindow, KeyList, Limit, ListAction, OnMissingKey, Permit, RateLimit, RateLimitLayer,
-    Reason, RequestHead,
+    AddressList, Builder, Event, FixedWindow, HttpOptions, KeyList, Limit, ListAction, OnMissingKey, Permit, RateLimit,
+    RateLimitLayer, Reason, RequestHead,
 };
 
 use crate::service::{self, Hello, from, with};
@@ -24,8 +24,8 @@ use crate::store::{Broken, Slow, still};
 use support::answer::{Answer, ask};
 
 /// One request a day, whoever sends it.
-fn one() -> RateLimitLayer {
-    RateLimitLayer::new([Limit::new("one", FixedWindow::per_day(1))]).store(still())
+fn one() -> Builder<HttpOptions> {
+    RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1))]).store(still())
 }
 
 fn peers<const N: usize>(cidrs: [&str; N]) -> AddressList {
@@ -55,10 +55,11 @@ async fn nobody_is_asked_about_whom_a_list_knows() {
         Some("all")
     });
     let inner = Hello::default();
-    let service = RateLimitLayer::new([Limit::new("one", FixedWindow::per_day(1)).by(by)])
+    let service = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1)).by(by)])
         .store(store.clone())
         .never_limit(peers(["192.0.2.1"]))
         .always_reject(peers(["192.0.2.2"]))
+        .build()
         .layer(inner.clone());
     for _ in 0..3 {
         let exempt = ask(&service, from("192.0.2.1")).await;
@@ -77,10 +78,11 @@ async fn nobody_is_asked_about_whom_a_list_knows() {
 
 #[tokio::test]
 async fn a_store_that_fails_is_no_matter() {
-    let service = RateLimitLayer::new([Limit::new("one", FixedWindow::per_day(1))])
+    let service = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1))])
         .store(Broken::AtOnce)
         .never_limit(peers(["192.0.2.1"]))
         .always_reject(peers(["192.0.2.2"]))
+        .build()
         .layer(Hello::default());
     assert_eq!(ask(&service, from("192.0.2.1")).await.status, StatusCode::OK);
     assert_eq!(ask(&service, from("192.0.2.2")).await.status, StatusCode::FORBIDDEN);
@@ -90,12 +92,12 @@ async fn a_store_that_fails_is_no_matter() {
 #[tokio::test]
 async fn refused_wins_and_exceptions_are_said_where_it_is() {
     let service =
-        one().never_limit(peers(["10.0.0.0/8"])).always_reject(peers(["10.1.0.0/16"])).layer(Hello::default());
+        one().never_limit(peers(["10.0.0.0/8"])).always_reject(peers(["10.1.0.0/16"])).build().layer(Hello::default());
     assert_eq!(ask(&service, from("10.1.2.3")).await.status, StatusCode::FORBIDDEN);
     assert_eq!(ask(&service, from("10.2.2.3")).await.status, StatusCode::OK);
 
     let blocked = peers(["10.1.0.0/16"]).and(when::not(peers(["10.1.2.3"])));
-    let service = one().always_reject(blocked).layer(Hello::default());
+    let service = one().always_reject(blocked).build().layer(Hello::default());
     assert_eq!(ask(&service, from("10.1.2.3")).await.remaining(), 0);
     assert_eq!(ask(&service, from("10.1.2.4")).await.status, StatusCode::FORBIDDEN);
 }
@@ -113,6 +115,7 @@ async fn observers_are_told_and_a_list_can_be_tried_out() {
         .always_reject_with(ListAction::Shadow, peers(["192.0.2.0/24"]))
         .always_reject_with(ListAction::TooManyRequests, peers(["192.0.2.2"]))
         .always_reject(peers(["192.0.2.2", "192.0.2.3"]))
+        .build()
         .layer(Hello::default());
     assert_eq!(ask(&service, from("192.0.2.1")).await.remaining(), 0);
     assert_eq!(std::mem::take(&mut *told.lock().unwrap()), [ListAction::Shadow]);
@@ -132,9 +135,10 @@ async fn observers_are_told_and_a_list_can_be_tried_out() {
 /// What is in the shadow is the limits.
 #[tokio::test]
 async fn a_list_refuses_while_limits_are_in_the_shadow() {
-    for layer in
-        [one().always_reject(peers(["192.0.2.2"])).shadow(), one().shadow().always_reject(peers(["192.0.2.2"]))]
-    {
+    for layer in [
+        one().always_reject(peers(["192.0.2.2"])).shadow().build(),
+        one().shadow().always_reject(peers(["192.0.2.2"])).build(),
+    ] {
         let service = layer.layer(Hello::default());
         for _ in 0..2 {
             assert_eq!(ask(&service, from("192.0.2.2")).await.status, StatusCode::FORBIDDEN);
@@ -148,7 +152,7 @@ async fn every_wording_knows_lists() {
     let layer = one()
         .always_reject(when::header("x-plan", "blocked"))
         .always_reject_with(ListAction::TooManyRequests, when::header("x-plan", "late"));
-    let service = layer.clone().problem_json().layer(Hello::default());
+    let service = layer.clone().problem_json().build().layer(Hello::default());
     let problem = ask(&service, with(&[("x-plan", "blocked")])).await;
     assert_eq!(problem.header("content-type"), Some("application/problem+json"));
     assert_eq!(
@@ -166,11 +170,11 @@ async fn every_wording_knows_lists() {
         assert!(rejection.violated().is_empty());
         Response::new(format!("{:?} {:?}", rejection.reason(), rejection.retry_after_seconds()))
     });
-    let answer = ask(&worded.layer(Hello::default()), with(&[("x-plan", "late")])).await;
+    let answer = ask(&worded.build().layer(Hello::default()), with(&[("x-plan", "late")])).await;
     assert_eq!(answer.body, format!("{:?} None", Reason::Listed(ListAction::TooManyRequests)));
     assert_eq!(answer.header("cache-control"), Some("no-store"));
 
-    let service = layer.layer(Hello::default());
+    let service = layer.build().layer(Hello::default());
     for (plan, status) in [("blocked", "7"), ("late", "8")] {
         let mut call = with(&[("x-plan", plan), ("content-type", "application/grpc")]);
         (*call.method_mut(), *call.version_mut()) = (Method::POST, Version::HTTP_2);
@@ -257,7 +261,7 @@ async fn no_header_puts_a_client_on_a_list_or_takes_it_off() {
         ]
     };
     for (exempt, blocked) in lists("192.0.2.1").into_iter().zip(lists("198.51.100.7")) {
-        let service = one().never_limit(exempt).always_reject(blocked).layer(Hello::default());
+        let service = one().never_limit(exempt).always_reject(blocked).build().layer(Hello::default());
         assert_eq!(ask(&service, spoofing("198.51.100.7", "192.0.2.1")).await.status, StatusCode::FORBIDDEN);
         assert!(!ask(&service, spoofing("198.51.100.8", "192.0.2.1")).await.is_refused());
         assert!(ask(&service, spoofing("198.51.100.8", "192.0.2.1")).await.is_refused(), "it is limited");
@@ -298,7 +302,8 @@ async fn a_request_without_an_address_is_on_no_list() {
     }
     // What the limit says of it is another matter.
     let limit = |missing| Limit::new("one", FixedWindow::per_day(1)).by(key::peer_ip()).on_missing_key(missing);
-    let layer = |missing| RateLimitLayer::new([limit(missing)]).store(still()).always_reject(peers(everyone));
+    let layer =
+        |missing| RateLimitLayer::builder([limit(missing)]).store(still()).always_reject(peers(everyone)).build();
     let service = layer(OnMissingKey::Skip).layer(Hello::default());
     assert_eq!(ask(&service, service::get("/")).await.status, StatusCode::OK);
     let service = layer(OnMissingKey::Reject).layer(Hello::default());
@@ -308,7 +313,7 @@ async fn a_request_without_an_address_is_on_no_list() {
 #[tokio::test]
 async fn lists_are_replaced_while_requests_are_served() {
     let (exempt, blocked) = (peers([]), KeyList::new(key::header("x-api-key"), ["leaked"]));
-    let service = one().never_limit(exempt.clone()).always_reject(blocked.clone()).layer(Hello::default());
+    let service = one().never_limit(exempt.clone()).always_reject(blocked.clone()).build().layer(Hello::default());
     assert!(!ask(&service, from("192.0.2.1")).await.is_refused());
     assert!(ask(&service, from("192.0.2.1")).await.is_refused());
     exempt.replace(["192.0.2.1"]);
@@ -389,11 +394,12 @@ fn what_is_listed_is_not_told() {
 /// permit all the same.
 #[tokio::test]
 async fn routes_that_cost_something_else_keep_to_the_lists() {
-    let limits = RateLimitLayer::new([Limit::new("few", FixedWindow::per_day(5))])
+    let limits = RateLimitLayer::builder([Limit::new("few", FixedWindow::per_day(5))])
         .store(still())
         .permits()
         .never_limit(peers(["192.0.2.1"]))
-        .always_reject(peers(["192.0.2.2"]));
+        .always_reject(peers(["192.0.2.2"]))
+        .build();
     let app = Router::new()
         .route("/report", get(async |permit: Permit| permit.limits().len().to_string()).route_layer(limits.cost(5)))
         .layer(limits);
@@ -416,8 +422,8 @@ async fn routes_that_cost_something_else_keep_to_the_lists() {
 #[tokio::test]
 async fn a_key_that_comes_later_is_not_waited_for() {
     let forever = key::from_async_fn(|_| std::future::pending::<Option<u8>>());
-    let layer = RateLimitLayer::new([Limit::new("one", FixedWindow::per_day(1)).by(forever)]).store(still());
-    let service: RateLimit<Hello> = layer.never_limit(peers(["192.0.2.1"])).layer(Hello::default());
+    let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1)).by(forever)]).store(still());
+    let service: RateLimit<Hello> = layer.never_limit(peers(["192.0.2.1"])).build().layer(Hello::default());
     assert_eq!(ask(&service, from("192.0.2.1")).await.status, StatusCode::OK);
 }
 

@@ -5,14 +5,14 @@ use std::future::ready;
 
 use http::{Request, Response};
 use tower::{Layer, ServiceBuilder, service_fn};
-use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
+use tower_ratelimit::{Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, RateLimitLayer, Reset};
 
 use crate::service::{Hello, get};
 use crate::store::still;
 use support::answer::{Answer, Member, ask};
 
-fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
-    RateLimitLayer::new(limits).store(still())
+fn layer(limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
+    RateLimitLayer::builder(limits).store(still())
 }
 
 fn hourly(name: &str, limit: u32) -> Limit {
@@ -34,14 +34,17 @@ async fn of_two_limits_of_one_name_the_one_with_less_left_is_told() {
     let standings = [Member::new("api", &[("r", 4), ("t", 3_600)])];
     let few = || layer([hourly("api", 5)]);
     let many = || layer([daily("api", 9)]);
-    for (outer, inner) in [(few(), many()), (many(), few())] {
+    for (outer, inner) in [(few().build(), many().build()), (many().build(), few().build())] {
         let answer = told(outer, inner).await;
         assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
     }
     // The same where several styles are told, or a note goes with the request.
     let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
-    for (outer, inner) in [(few().permits(), many()), (many(), few().headers(styles)), (many().headers(styles), few())]
-    {
+    for (outer, inner) in [
+        (few().permits().build(), many().build()),
+        (many().build(), few().headers(styles).build()),
+        (many().headers(styles).build(), few().build()),
+    ] {
         let answer = told(outer, inner).await;
         assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
     }
@@ -50,8 +53,8 @@ async fn of_two_limits_of_one_name_the_one_with_less_left_is_told() {
 #[tokio::test]
 async fn limits_of_other_names_stay_in_their_order() {
     let name = r#"a, "b\"#;
-    let outer = layer([hourly("outer", 8), hourly(name, 3), hourly("api", 5)]);
-    let inner = layer([daily("api", 9), daily("inner", 7), daily(name, 2)]);
+    let outer = layer([hourly("outer", 8), hourly(name, 3), hourly("api", 5)]).build();
+    let inner = layer([daily("api", 9), daily("inner", 7), daily(name, 2)]).build();
     let answer = told(outer, inner).await;
     let named = |members: Vec<Member>, key| -> Vec<(String, i64)> {
         members.into_iter().map(|member| (member.name.clone(), member.get(key).unwrap())).collect()
@@ -70,7 +73,7 @@ async fn what_the_service_tells_itself_is_merged_or_left_alone() {
             let response = Response::builder().header("ratelimit-policy", policy).header("ratelimit", standing);
             ready(Ok::<_, Infallible>(response.body(String::new()).unwrap()))
         });
-        let answer = ask(&layer([hourly("api", 5)]).layer(inner), get("/")).await;
+        let answer = ask(&layer([hourly("api", 5)]).build().layer(inner), get("/")).await;
         (answer.all("ratelimit-policy").join(" | "), answer.all("ratelimit").join(" | "))
     };
     let own = (r#""api";q=5;w=3600"#, r#""api";r=4;t=3600"#);
@@ -92,7 +95,7 @@ async fn what_the_service_tells_itself_is_merged_or_left_alone() {
 async fn overage_of_one_name_is_told_once() {
     let soft = |names: &[&str]| {
         let limits = names.iter().map(|name| hourly(name, 1).soft(200));
-        layer(limits.collect::<Vec<_>>()).headers([HeaderStyle::Overage])
+        layer(limits.collect::<Vec<_>>()).headers([HeaderStyle::Overage]).build()
     };
     let service = ServiceBuilder::new().layer(soft(&["a", "b"])).layer(soft(&["b", "c"])).service(Hello::default());
     ask(&service, get("/")).await;
@@ -104,8 +107,8 @@ async fn overage_of_one_name_is_told_once() {
 #[tokio::test]
 async fn the_triple_of_a_denial_stays() {
     let style = [HeaderStyle::XRateLimit(Reset::Seconds)];
-    let inner = layer([hourly("inner", 5)]).headers(style).cost(3);
-    let outer = layer([daily("outer", 3)]).headers(style);
+    let inner = layer([hourly("inner", 5)]).headers(style).cost(3).build();
+    let outer = layer([daily("outer", 3)]).headers(style).build();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
     assert!(!ask(&service, get("/")).await.is_refused());
     let denied = ask(&service, get("/")).await;

@@ -67,12 +67,12 @@ async fn two_of_four_go_on(layer: RateLimitLayer) {
 
 #[tokio::test]
 async fn decided_at_once() {
-    two_of_four_go_on(RateLimitLayer::new([two()]).store(still())).await;
+    two_of_four_go_on(RateLimitLayer::builder([two()]).store(still()).build()).await;
 }
 
 #[tokio::test]
 async fn decided_later() {
-    two_of_four_go_on(RateLimitLayer::new([two()]).store(Slow::new(still()))).await;
+    two_of_four_go_on(RateLimitLayer::builder([two()]).store(Slow::new(still())).build()).await;
 }
 
 #[tokio::test]
@@ -81,12 +81,12 @@ async fn with_a_key_that_is_looked_up() {
         tokio::task::yield_now().await;
         Some(7)
     });
-    two_of_four_go_on(RateLimitLayer::new([two().by(looked_up)]).store(still())).await;
+    two_of_four_go_on(RateLimitLayer::builder([two().by(looked_up)]).store(still()).build()).await;
 }
 
 #[tokio::test]
 async fn with_a_cost_of_its_own_within() {
-    let limits = RateLimitLayer::new([Limit::new("four", FixedWindow::per_minute(4))]).store(still());
+    let limits = RateLimitLayer::builder([Limit::new("four", FixedWindow::per_minute(4))]).store(still()).build();
     let inner = Hello::default();
     let strict = Strict { is_ready: false, inner: inner.clone() };
     let mut service = ServiceBuilder::new().layer(limits.clone()).layer(limits.cost(2)).service(strict);
@@ -132,7 +132,7 @@ impl Service<Request<()>> for Faulty {
 
 #[tokio::test]
 async fn errors_and_readiness_are_the_inner_services() {
-    let limits = RateLimitLayer::new([two()]).store(still());
+    let limits = RateLimitLayer::builder([two()]).store(still()).build();
     let mut context = Context::from_waker(Waker::noop());
     for told in [Poll::Pending, Poll::Ready(Ok(())), Poll::Ready(Err(Fault("never ready")))] {
         assert_eq!(limits.layer(Faulty(told.clone())).poll_ready(&mut context), told);
@@ -144,7 +144,7 @@ async fn errors_and_readiness_are_the_inner_services() {
 
 #[tokio::test]
 async fn a_refused_request_holds_no_permit() {
-    let limits = RateLimitLayer::new([two()]).store(still());
+    let limits = RateLimitLayer::builder([two()]).store(still()).build();
     let service = ServiceBuilder::new().layer(limits).concurrency_limit(1).service(Strict::default());
     let [mut one, mut other] = [service.clone(), service];
     for is_refused in [false, false, true, true] {
@@ -161,7 +161,7 @@ async fn a_refused_request_holds_no_permit() {
 #[tokio::test]
 async fn around_a_buffer_and_inside_one() {
     let inner = Hello::default();
-    let limits = RateLimitLayer::new([two()]).store(still());
+    let limits = RateLimitLayer::builder([two()]).store(still()).build();
     let around = limits.layer(Buffer::new(inner.clone(), 1));
     assert!(!ask(&around, get("/")).await.is_refused());
     let within = Buffer::new(limits.layer(inner.clone()), 1);
@@ -228,7 +228,7 @@ impl Service<Request<()>> for Counted {
 #[tokio::test]
 async fn allowed_at_once_nothing_is_cloned() {
     let clones = Arc::new(AtomicUsize::new(0));
-    let mut service = RateLimitLayer::new([two()]).store(still()).layer(Counted(clones.clone()));
+    let mut service = RateLimitLayer::builder([two()]).store(still()).build().layer(Counted(clones.clone()));
     for _ in 0..2 {
         service.ready().await.unwrap().call(get("/")).await.unwrap();
     }

@@ -39,11 +39,14 @@ async fn a_repeated_key_header_is_a_bad_request() {
     let requests: [&[&str]; 5] = [&["ann", "bob"], &["ann", "ann"], &["", "ann"], &["ann"], &["ann"]];
     let expected = [400, 400, 400, 200, 429];
     let limits = || one().by(key::header(KEY));
-    assert_eq!(statuses(RateLimitLayer::new([limits()]).store(still()), &requests).await, expected);
-    assert_eq!(statuses(RateLimitLayer::new([limits()]).store(Slow::new(still())), &requests).await, expected);
+    assert_eq!(statuses(RateLimitLayer::builder([limits()]).store(still()).build(), &requests).await, expected);
+    assert_eq!(
+        statuses(RateLimitLayer::builder([limits()]).store(Slow::new(still())).build(), &requests).await,
+        expected
+    );
     // A limit that lets requests without a key pass is not escaped by two keys either.
     for policy in [OnMissingKey::Skip, OnMissingKey::Share, OnMissingKey::Reject] {
-        let limits = RateLimitLayer::new([limits().on_missing_key(policy)]).store(still());
+        let limits = RateLimitLayer::builder([limits().on_missing_key(policy)]).store(still()).build();
         assert_eq!(statuses(limits, &requests).await, expected, "{policy:?}");
     }
 }
@@ -52,7 +55,7 @@ async fn a_repeated_key_header_is_a_bad_request() {
 async fn repeating_a_key_header_leads_to_no_other_bucket() {
     let requests: [&[&str]; 4] = [&["ann"], &["ann"], &["ann", "bob"], &[]];
     let expected = [200, 429, 400, 200];
-    let limits = |by| RateLimitLayer::new([by]).store(still());
+    let limits = |by| RateLimitLayer::builder([by]).store(still()).build();
     assert_eq!(statuses(limits(one().by(key::header(KEY).or(key::peer_ip()))), &requests).await, expected);
     let pair = (key::peer_ip(), key::header(KEY)).or(key::peer_ip());
     assert_eq!(statuses(limits(one().by(pair)), &requests).await, expected);
@@ -64,7 +67,7 @@ async fn repeating_a_key_header_leads_to_no_other_bucket() {
 
 #[tokio::test]
 async fn the_answer_says_that_the_header_was_repeated() {
-    let service = RateLimitLayer::new([one().by(key::header(KEY))]).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder([one().by(key::header(KEY))]).store(still()).build().layer(Hello::default());
     let answer = ask(&service, lines(KEY, &["ann", "bob"])).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(answer.body, "Ambiguous client identifier: send it once.\n");
@@ -75,17 +78,17 @@ async fn a_list_refuses_what_any_line_names() {
     let leaked = || KeyList::new(key::header(KEY), ["leaked"]);
     let refused: [&[&str]; 7] =
         [&["leaked"], &["zzz", "leaked"], &["leaked", "zzz"], &["", "leaked"], &["zzz", "yyy"], &["zzz"], &[]];
-    let limits = || RateLimitLayer::new([Limit::new("all", FixedWindow::per_day(100))]).store(still());
+    let limits = || RateLimitLayer::builder([Limit::new("all", FixedWindow::per_day(100))]).store(still());
     let expected = [403, 403, 403, 403, 200, 200, 200];
-    assert_eq!(statuses(limits().always_reject(leaked()), &refused).await, expected);
+    assert_eq!(statuses(limits().always_reject(leaked()).build(), &refused).await, expected);
     // Exceptions hold for certain, or not at all.
     let ours = KeyList::new(key::header(KEY), ["ours"]);
     let refuse = leaked().or(when::path_prefix("/")).and(when::not(ours));
     let requests: [&[&str]; 4] = [&["ours"], &["ours", "leaked"], &["zzz", "ours"], &["zzz"]];
-    assert_eq!(statuses(limits().always_reject(refuse), &requests).await, [200, 403, 403, 403]);
+    assert_eq!(statuses(limits().always_reject(refuse).build(), &requests).await, [200, 403, 403, 403]);
     // Which of several keys together a client has is not tried out: it is refused.
     let both = KeyList::new((key::header("x-tenant"), key::header(KEY)), [("shop", "leaked")]);
-    let service = limits().always_reject(both).layer(Hello::default());
+    let service = limits().always_reject(both).build().layer(Hello::default());
     let request = |keys: [&str; 2]| with(&[("x-tenant", "shop"), (KEY, keys[0]), (KEY, keys[1])]);
     assert_eq!(ask(&service, request(["zzz", "leaked"])).await.status, StatusCode::FORBIDDEN);
     let single = with(&[("x-tenant", "shop"), (KEY, "zzz")]);
@@ -96,20 +99,21 @@ async fn a_list_refuses_what_any_line_names() {
 async fn nobody_is_exempt_by_one_line_of_two() {
     let requests: [&[&str]; 5] = [&["zzz"], &["ours"], &["ours", "zzz"], &["zzz", "ours"], &["ours", "ours"]];
     let expected = [200, 200, 429, 429, 429];
-    let limits = || RateLimitLayer::new([one()]).store(still());
+    let limits = || RateLimitLayer::builder([one()]).store(still());
     let ours = KeyList::new(key::header(KEY), ["ours"]);
-    assert_eq!(statuses(limits().never_limit(ours), &requests).await, expected);
+    assert_eq!(statuses(limits().never_limit(ours).build(), &requests).await, expected);
     // All lines of a plain condition say the same of the last.
     let expected = [200, 200, 429, 429, 200];
-    assert_eq!(statuses(limits().never_limit(when::header(KEY, "ours")), &requests).await, expected);
+    assert_eq!(statuses(limits().never_limit(when::header(KEY, "ours")).build(), &requests).await, expected);
     let not_free = when::not(when::header(KEY, "free"));
     let requests: [&[&str]; 3] = [&["free"], &["free", "pro"], &["pro"]];
-    assert_eq!(statuses(limits().never_limit(not_free), &requests).await, [200, 429, 200]);
+    assert_eq!(statuses(limits().never_limit(not_free).build(), &requests).await, [200, 429, 200]);
 }
 
 #[tokio::test]
 async fn a_limit_applies_where_any_line_meets_its_condition() {
-    let limits = |condition: Box<dyn Fn(Limit) -> Limit>| RateLimitLayer::new([condition(one())]).store(still());
+    let limits =
+        |condition: Box<dyn Fn(Limit) -> Limit>| RateLimitLayer::builder([condition(one())]).store(still()).build();
     let requests: [&[&str]; 4] = [&["free"], &["pro", "free"], &["free", "pro"], &["pro"]];
     let free = limits(Box::new(|limit| limit.when(when::header(KEY, "free"))));
     assert_eq!(statuses(free, &requests).await, [200, 429, 429, 200]);
@@ -123,14 +127,17 @@ async fn a_limit_applies_where_any_line_meets_its_condition() {
 async fn another_size_is_for_requests_all_of_whose_lines_ask_for_it() {
     let limit = one().instead(when::header(KEY, "pro"), FixedWindow::per_day(100));
     let requests: [&[&str]; 5] = [&["free"], &["pro"], &["pro", "free"], &["free", "pro"], &["pro", "pro"]];
-    assert_eq!(statuses(RateLimitLayer::new([limit]).store(still()), &requests).await, [200, 200, 429, 429, 200]);
+    assert_eq!(
+        statuses(RateLimitLayer::builder([limit]).store(still()).build(), &requests).await,
+        [200, 200, 429, 429, 200]
+    );
 }
 
 #[tokio::test]
 async fn an_address_that_is_given_twice_is_a_bad_request() {
     let address = || TrustedProxies::hops(1).single_valued("x-real-ip");
     let limit = one().by(key::client_ip(address()).or(key::peer_ip()));
-    let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
     let status = async |values: &[&str]| ask(&service, lines("x-real-ip", values)).await.status.as_u16();
     assert_eq!(status(&["198.51.100.1"]).await, 200);
     assert_eq!(status(&["198.51.100.1"]).await, 429);
@@ -141,14 +148,14 @@ async fn an_address_that_is_given_twice_is_a_bad_request() {
 #[tokio::test]
 async fn a_list_of_addresses_refuses_and_does_not_exempt_one_that_is_given_twice() {
     let list = || AddressList::new(TrustedProxies::hops(1).single_valued("x-real-ip"), ["198.51.100.1"]);
-    let limits = || RateLimitLayer::new([one()]).store(still());
+    let limits = || RateLimitLayer::builder([one()]).store(still());
     let request = |values: &[&str]| lines("x-real-ip", values);
-    let service = limits().always_reject(list()).layer(Hello::default());
+    let service = limits().always_reject(list()).build().layer(Hello::default());
     for values in [["198.51.100.1", "192.0.2.9"], ["192.0.2.9", "198.51.100.1"]] {
         assert_eq!(ask(&service, request(&values)).await.status, StatusCode::FORBIDDEN);
     }
     assert_eq!(ask(&service, request(&["192.0.2.9"])).await.status, StatusCode::OK);
-    let service = limits().never_limit(list()).layer(Hello::default());
+    let service = limits().never_limit(list()).build().layer(Hello::default());
     for expected in [false, true] {
         let answer = ask(&service, request(&["198.51.100.1", "192.0.2.9"])).await;
         assert_eq!(answer.is_refused(), expected);
@@ -160,7 +167,7 @@ async fn a_list_of_addresses_refuses_and_does_not_exempt_one_that_is_given_twice
 #[tokio::test]
 async fn lists_of_hops_may_have_many_lines() {
     let limit = one().by(key::client_ip(TrustedProxies::hops(1).x_forwarded_for()));
-    let service = RateLimitLayer::new([limit]).store(still()).layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
     let request = || lines("x-forwarded-for", &["203.0.113.9", "198.51.100.1"]);
     assert!(!ask(&service, request()).await.is_refused());
     assert!(ask(&service, request()).await.is_refused());
@@ -169,7 +176,7 @@ async fn lists_of_hops_may_have_many_lines() {
 /// An override is met by whom it names, and by nobody who also says another name.
 #[tokio::test]
 async fn an_override_is_not_met_by_one_line_of_two() {
-    let limits = RateLimitLayer::new([one().by(key::header(KEY)).overridable()]).store(still());
+    let limits = RateLimitLayer::builder([one().by(key::header(KEY)).overridable()]).store(still()).build();
     limits.overrides("one").unwrap().set("vip", FixedWindow::per_day(100), None).await.unwrap();
     let requests: [&[&str]; 6] = [&["vip"], &["vip"], &["ann"], &["ann"], &["vip", "ann"], &["ann", "vip"]];
     assert_eq!(statuses(limits, &requests).await, [200, 200, 200, 429, 400, 400]);
@@ -185,28 +192,28 @@ fn a_closure_sees_no_header_that_is_repeated() {
 /// Closures read headers by `RequestHead::header`, which has no value where a header is repeated.
 #[tokio::test]
 async fn closures_are_not_evaded_by_repeating_a_header() {
-    let any = || RateLimitLayer::new([one().by(key::peer_ip())]).store(still());
+    let any = || RateLimitLayer::builder([one().by(key::peer_ip())]).store(still());
     let leaked = when::from_fn(|head| head.header(KEY) == Some("leaked"));
-    let refused = any().always_reject(leaked);
+    let refused = any().always_reject(leaked).build();
     assert_eq!(statuses(refused, &[&["leaked"], &["leaked", "zzz"], &["ann"]]).await, [403, 403, 200]);
-    let exempt = any().never_limit(leaked);
+    let exempt = any().never_limit(leaked).build();
     assert_eq!(statuses(exempt, &[&["leaked"], &["ann"], &["leaked", "ann"]]).await, [200, 200, 429]);
     // Nobody is exempt by a condition that a repeated header makes true, either.
-    let exempt = any().never_limit(when::from_fn(|head| head.header(KEY).is_none()));
+    let exempt = any().never_limit(when::from_fn(|head| head.header(KEY).is_none())).build();
     assert_eq!(statuses(exempt, &[&["ann"], &["ann", "bob"], &[]]).await, [200, 429, 200]);
     let free = one().when(when::from_fn(|head| head.header(KEY) == Some("free")));
-    let limits = RateLimitLayer::new([free]).store(still());
+    let limits = RateLimitLayer::builder([free]).store(still()).build();
     assert_eq!(statuses(limits, &[&["free"], &["free", "zzz"], &["paid"]]).await, [200, 429, 200]);
     for policy in [OnMissingKey::Skip, OnMissingKey::Share, OnMissingKey::Reject] {
         let by = key::from_fn(|head| head.header(KEY).map(str::to_owned)).or(key::peer_ip());
-        let limits = RateLimitLayer::new([one().by(by).on_missing_key(policy)]).store(still());
+        let limits = RateLimitLayer::builder([one().by(by).on_missing_key(policy)]).store(still()).build();
         assert_eq!(statuses(limits, &[&["ann"], &["ann", "bob"], &["ann"]]).await, [200, 400, 429], "{policy:?}");
     }
     let later = key::from_async_fn(|head| {
         let key = head.header(KEY).map(str::to_owned);
         async move { key }
     });
-    let limits = RateLimitLayer::new([one().by(later).on_missing_key(OnMissingKey::Skip)]).store(still());
+    let limits = RateLimitLayer::builder([one().by(later).on_missing_key(OnMissingKey::Skip)]).store(still()).build();
     assert_eq!(statuses(limits, &[&["ann"], &["ann", "bob"], &["ann"]]).await, [200, 400, 429]);
 }
 
@@ -214,8 +221,8 @@ async fn closures_are_not_evaded_by_repeating_a_header() {
 async fn a_shadow_limit_rejects_no_repeated_header() {
     let limit = || one().by(key::header(KEY));
     let requests: [&[&str]; 3] = [&["ann"], &["ann", "bob"], &[]];
-    let limits = RateLimitLayer::new([limit().on_missing_key(OnMissingKey::Skip).shadow()]).store(still());
+    let limits = RateLimitLayer::builder([limit().on_missing_key(OnMissingKey::Skip).shadow()]).store(still()).build();
     assert_eq!(statuses(limits, &requests).await, [200; 3]);
-    let limits = RateLimitLayer::new([limit().on_missing_key(OnMissingKey::Skip)]).store(still()).shadow();
+    let limits = RateLimitLayer::builder([limit().on_missing_key(OnMissingKey::Skip)]).store(still()).shadow().build();
     assert_eq!(statuses(limits, &requests).await, [200; 3]);
 }

@@ -23,7 +23,7 @@ use support::server::Server;
 
 /// Two a minute for each peer, at the minute's start.
 fn two() -> RateLimitLayer {
-    RateLimitLayer::new([Limit::new("two", FixedWindow::per_minute(2)).by(key::peer_ip())]).store(still())
+    RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2)).by(key::peer_ip())]).store(still()).build()
 }
 
 async fn hello() -> &'static str {
@@ -130,7 +130,7 @@ async fn in_hyper() {
 async fn in_a_client() {
     let calls = Hello::default();
     let server = Server::hyper(calls.clone()).await;
-    let limits = RateLimitLayer::new([Limit::new("two", FixedWindow::per_minute(2))]).store(still());
+    let limits = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(still()).build();
     let client = ServiceBuilder::new().layer(limits).service(Client::builder(TokioExecutor::new()).build_http());
     let ask = async || {
         let request = Request::get(server.uri("/")).body(Full::<bytes::Bytes>::default()).unwrap();

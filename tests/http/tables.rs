@@ -12,7 +12,7 @@ use crate::store::still;
 use support::answer::ask;
 
 fn hundred() -> RateLimitLayer {
-    RateLimitLayer::new([Limit::new("hundred", FixedWindow::per_minute(100))]).store(still())
+    RateLimitLayer::builder([Limit::new("hundred", FixedWindow::per_minute(100))]).store(still()).build()
 }
 
 fn costs() -> CostTable {

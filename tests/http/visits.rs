@@ -13,7 +13,7 @@ use crate::store::still;
 use support::answer::ask;
 
 fn of_ten() -> RateLimitLayer {
-    RateLimitLayer::new([Limit::new("ten", FixedWindow::per_minute(10))]).store(still())
+    RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_minute(10))]).store(still()).build()
 }
 
 /// CVE-2026-30972 (Parse Server): what `/batch` asked for in turn passed the limiter unseen. Here

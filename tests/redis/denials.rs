@@ -10,9 +10,9 @@ use support::limits::Patient;
 use support::redis_server::RedisServer;
 use support::split_mix::Random;
 use tower_ratelimit::{
-    Algorithm, BreakerState, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter,
-    ManualClock, MemoryStore, Receipt, RedisConfig, RedisStore, SlidingLog, SlidingWindow, SlidingWindowCounter,
-    StoreErrorKind, Timestamp, TokenBucket,
+    Algorithm, BreakerState, Builder, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit,
+    Limiter, ManualClock, MemoryStore, Receipt, RedisConfig, RedisStore, SlidingLog, SlidingWindow,
+    SlidingWindowCounter, StoreErrorKind, Timestamp, TokenBucket,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -46,8 +46,12 @@ impl Setup {
         Self { server, store, connection }
     }
 
+    fn builder(&self, algorithm: impl Into<Algorithm>) -> Builder {
+        Limiter::builder([Limit::new("limit", algorithm)]).patient().store(self.store.clone())
+    }
+
     fn limiter(&self, algorithm: impl Into<Algorithm>) -> Limiter {
-        Limiter::new([Limit::new("limit", algorithm)]).patient().store(self.store.clone())
+        self.builder(algorithm).build()
     }
 
     async fn calls(&mut self) -> u64 {
@@ -94,7 +98,7 @@ async fn a_flood_hardly_reaches_redis() {
 async fn a_flood_from_many_clients_hardly_reaches_redis() {
     let mut setup = Setup::new().await;
     let limits = [Limit::new("all", FixedWindow::per_day(5)), Limit::new("own", FixedWindow::per_day(100))];
-    let limiter = Limiter::new(limits).patient().store(setup.store.clone());
+    let limiter = Limiter::builder(limits).patient().store(setup.store.clone()).build();
     let acquire = async |client: u32| limiter.acquire_all(&[(&"all", 1), (&client, 1)]).await.expect("a decision");
     for _ in 0..5 {
         assert!(acquire(0).await.is_allowed());
@@ -254,7 +258,7 @@ async fn what_another_process_resets_is_seen_soon() {
     let limiter = setup.limiter(FixedWindow::per_day(1));
     exhaust(&limiter).await;
     let another = RedisConfig::node(setup.server.url()).patient().connect().await.expect("a connection");
-    limiter.clone().store(another).reset("key").await.expect("a reset");
+    setup.builder(FixedWindow::per_day(1)).store(another).build().reset("key").await.expect("a reset");
     let started = Instant::now();
     while !acquire(&limiter, 1).await.is_allowed() {
         assert!(started.elapsed() < Duration::from_secs(20), "a day's denial outlives the reset");
@@ -270,14 +274,15 @@ async fn a_flood_of_the_denied_keeps_the_breaker_open_while_redis_is_down() {
     let closed = Arc::new(AtomicUsize::new(0));
     let counted = closed.clone();
     let store = setup.store.clone().remember_denials(Duration::from_secs(600));
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1))])
+    let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1))])
         .store(store)
         .deadline(Duration::from_millis(300))
         .observe(move |event| {
             if let Event::BreakerChanged { state: BreakerState::HalfOpen | BreakerState::Closed, .. } = event {
                 counted.fetch_add(1, Ordering::Relaxed);
             }
-        });
+        })
+        .build();
     exhaust(&limiter).await;
     setup.server.pause();
     let other = || async { limiter.acquire("other", 1).await.map_err(|error| error.kind()) };
@@ -305,7 +310,8 @@ async fn prefixes_and_clocks_have_denials_of_their_own() {
     let limiter = setup.limiter(FixedWindow::per_day(1));
     exhaust(&limiter).await;
     for store in [setup.store.clone().prefix("another"), setup.store.clone().secret([7; 16])] {
-        assert!(acquire(&limiter.clone().store(store), 1).await.is_allowed());
+        let other = setup.builder(FixedWindow::per_day(1)).store(store).build();
+        assert!(acquire(&other, 1).await.is_allowed());
     }
 }
 
@@ -335,12 +341,12 @@ async fn bug_34_what_is_remembered_and_what_redis_says_are_one() {
         let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000 + random.below(1 << 40)));
         // What was forgotten before the clock stepped back, one store knows longer than the other.
         let steps_back = random.below(2) == 0;
-        let limiter = Limiter::new(limits).patient();
+        let builder = Limiter::builder(limits).patient();
         let asking = setup.store.clone().remember_denials(Duration::ZERO).prefix("asking").clock(clock.clone());
         let subjects = [
-            limiter.clone().store(setup.store.clone().clock(clock.clone())),
-            limiter.clone().store(asking),
-            limiter.store(MemoryStore::new().max_keys(100).clock(clock.clone())),
+            builder.clone().store(setup.store.clone().clock(clock.clone())).build(),
+            builder.clone().store(asking).build(),
+            builder.store(MemoryStore::new().max_keys(100).clock(clock.clone())).build(),
         ];
         let subjects = if steps_back { &subjects[..2] } else { &subjects };
         let mut receipts: Vec<Vec<Receipt>> = Vec::new();
@@ -404,7 +410,7 @@ async fn tasks_that_are_denied_in_a_loop_let_others_reach_redis() {
     let server = RedisServer::start();
     let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
     let limit = Limit::new("limit", FixedWindow::new(1, 366 * 24 * HOUR));
-    let limiter = Limiter::new([limit]).patient().store(store.remember_denials(2 * LONG));
+    let limiter = Limiter::builder([limit]).patient().store(store.remember_denials(2 * LONG)).build();
     for allowed in [true, false] {
         assert_eq!(limiter.acquire("denied", 1).await.expect("a decision").is_allowed(), allowed);
     }

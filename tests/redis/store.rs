@@ -36,7 +36,7 @@ async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
     let server = RedisServer::start();
     // A calendar's windows take a day.
     let limits = limits(10, Duration::from_secs(4)).into_iter().filter(|limit| limit.name() != "calendar_window");
-    let limiter = Limiter::new(limits).patient().store(store(&server).await);
+    let limiter = Limiter::builder(limits).patient().store(store(&server).await).build();
     let mut connection = server.connection().await;
     for round in 0..3 {
         let decision = limiter.acquire("key", 2).await.expect("a decision");
@@ -74,7 +74,10 @@ async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one
     let mut connection = server.connection().await;
     let limiters = [100, 10_000].map(|tokens| {
         let bucket = TokenBucket::new(tokens, 1, Duration::from_secs(1));
-        (u64::from(tokens) * 1_000 / 16, Limiter::new([Limit::new("limit", bucket)]).patient().store(store.clone()))
+        (
+            u64::from(tokens) * 1_000 / 16,
+            Limiter::builder([Limit::new("limit", bucket)]).patient().store(store.clone()).build(),
+        )
     });
     let (mut expiries, mut rounded) = (Vec::new(), 0);
     for round in 0..100 {
@@ -98,7 +101,7 @@ async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one
 #[tokio::test]
 async fn all_is_given_back_and_forgotten() {
     let server = RedisServer::start();
-    let limiter = Limiter::new(limits(5, Duration::from_secs(3_600))).patient().store(store(&server).await);
+    let limiter = Limiter::builder(limits(5, Duration::from_secs(3_600))).patient().store(store(&server).await).build();
     let mut connection = server.connection().await;
 
     let decision = limiter.acquire("key", 5).await.expect("a decision");
@@ -117,9 +120,10 @@ async fn all_is_given_back_and_forgotten() {
 async fn a_denied_request_takes_nothing_from_any_limit() {
     let server = RedisServer::start();
     let limiter =
-        Limiter::new([Limit::new("wide", FixedWindow::per_day(100)), Limit::new("narrow", SlidingLog::per_day(1))])
+        Limiter::builder([Limit::new("wide", FixedWindow::per_day(100)), Limit::new("narrow", SlidingLog::per_day(1))])
             .patient()
-            .store(store(&server).await);
+            .store(store(&server).await)
+            .build();
     assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
     for _ in 0..10 {
         let decision = limiter.acquire("key", 1).await.expect("a decision");
@@ -136,7 +140,8 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
     for (name, algorithm) in all(100, Duration::from_secs(86_400)) {
         let tasks: Vec<_> = (0..64)
             .map(|task| {
-                let limiter = Limiter::new([Limit::new(name, algorithm)]).patient().store(stores[task % 2].clone());
+                let limiter =
+                    Limiter::builder([Limit::new(name, algorithm)]).patient().store(stores[task % 2].clone()).build();
                 tokio::spawn(async move {
                     let mut allowed = 0;
                     for _ in 0..5 {
@@ -157,8 +162,10 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 #[tokio::test]
 async fn requests_that_wait_at_the_same_time_leave_together() {
     let server = RedisServer::start();
-    let limiter =
-        Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
+    let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1_000))])
+        .patient()
+        .store(store(&server).await)
+        .build();
     let mut connection = server.connection().await;
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
     let calls: Vec<_> = (0..200)
@@ -182,7 +189,7 @@ async fn requests_that_wait_at_the_same_time_leave_together() {
 async fn requests_of_many_limits_share_calls_of_at_most_256_charges() {
     let server = RedisServer::start();
     let limits = (0..64).map(|limit| Limit::new(format!("limit {limit}"), FixedWindow::per_day(1_000)));
-    let limiter = Limiter::new(limits).patient().store(store(&server).await);
+    let limiter = Limiter::builder(limits).patient().store(store(&server).await).build();
     let mut connection = server.connection().await;
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
     let calls: Vec<_> = (0..64)
@@ -204,8 +211,10 @@ async fn requests_of_many_limits_share_calls_of_at_most_256_charges() {
 #[tokio::test]
 async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
     let server = RedisServer::start();
-    let limiter =
-        Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
+    let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1_000))])
+        .patient()
+        .store(store(&server).await)
+        .build();
     let mut connection = server.connection().await;
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
     server.pause();
@@ -235,8 +244,10 @@ async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
 #[tokio::test]
 async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
     let server = RedisServer::start();
-    let limiter =
-        Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))]).patient().store(store(&server).await);
+    let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1_000))])
+        .patient()
+        .store(store(&server).await)
+        .build();
     let mut connection = server.connection().await;
     let () = cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.expect("a flush");
     // The log has every command. (Redis before 7.0 counts no subcommands, such as `SCRIPT LOAD`.)
@@ -269,7 +280,7 @@ async fn what_is_not_ours_is_an_error_and_stays() {
     let mut connection = server.connection().await;
     for (name, algorithm) in all(10, Duration::from_secs(3_600)) {
         let free = Limit::new("free", FixedWindow::per_day(10));
-        let limiter = Limiter::new([free, Limit::new(name, algorithm)]).patient().store(store.clone());
+        let limiter = Limiter::builder([free, Limit::new(name, algorithm)]).patient().store(store.clone()).build();
         assert!(limiter.acquire(name, 1).await.expect("a decision").is_allowed());
         let ours = keys(&mut connection).await;
         let ours = ours.iter().find(|key| key.contains(&format!("}}:{name}:"))).expect("our key").clone();
@@ -292,9 +303,10 @@ async fn what_is_not_ours_is_an_error_and_stays() {
 #[tokio::test]
 async fn what_is_not_ours_keeps_nobody_else_from_redis() {
     let server = RedisServer::start();
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(1_000))])
+    let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1_000))])
         .store(store(&server).await)
-        .deadline(Duration::from_secs(30));
+        .deadline(Duration::from_secs(30))
+        .build();
     let mut connection = server.connection().await;
     for (key, wrong) in [("spoilt", "LPUSH"), ("also spoilt", "SET")] {
         let before = keys(&mut connection).await;
@@ -318,7 +330,7 @@ async fn prefixes_secrets_and_stores_are_apart_or_shared() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let used = |store: RedisStore| async move {
-        let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_day(10))]).patient().store(store);
+        let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(10))]).patient().store(store).build();
         limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].remaining()
     };
     assert_eq!(used(store.clone()).await, 9);
@@ -336,7 +348,7 @@ async fn another_period_starts_anew() {
     let store = store(&server).await;
     for ((name, long), (_, longer)) in all(5, DAY).into_iter().zip(all(5, 7 * DAY)) {
         let left = async |algorithm: Algorithm, cost: u64| {
-            let limiter = Limiter::new([Limit::new(name, algorithm)]).patient().store(store.clone());
+            let limiter = Limiter::builder([Limit::new(name, algorithm)]).patient().store(store.clone()).build();
             limiter.acquire("key", cost).await.expect("a decision").outcomes()[0].remaining()
         };
         assert_eq!(left(long, 3).await, 2, "{name}");
@@ -378,7 +390,7 @@ async fn keys_are_small() {
     let store = store(&server).await;
     let mut connection = server.connection().await;
     for (name, algorithm) in all(200, Duration::from_secs(3_600)) {
-        let limiter = Limiter::new([Limit::new("limit", algorithm)]).patient().store(store.clone());
+        let limiter = Limiter::builder([Limit::new("limit", algorithm)]).patient().store(store.clone()).build();
         let mut sizes = Vec::new();
         for _ in 0..100 {
             assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());

@@ -1,18 +1,20 @@
 //! A store that fails is left alone, and found again.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep};
-use tower_ratelimit::{CircuitBreaker, DecidedBy, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind};
+use tower_ratelimit::{CircuitBreaker, DecidedBy, Event, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind};
 
 use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{Events, LOCALLY, acquire, limiter, ms, recovers, stubborn, ten, visit};
 
 /// A limiter whose breaker has just opened.
 async fn opened(store: &Faulty) -> Limiter {
-    let limiter = limiter(store);
+    let limiter = limiter(store).build();
     for _ in 0..5 {
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
     }
@@ -24,10 +26,8 @@ async fn it_opens_after_so_many_failures_in_a_row() {
     for (mode, kind) in [(Mode::Hangs, StoreErrorKind::TimedOut), (Mode::Fails, StoreErrorKind::Failed)] {
         for failures in [None, Some(1), Some(3)] {
             let store = Faulty::new(mode);
-            let mut limiter = limiter(&store);
-            if let Some(failures) = failures {
-                limiter = limiter.circuit_breaker(CircuitBreaker::new().failures(failures));
-            }
+            let breaker = failures.map_or(CircuitBreaker::new(), |failures| CircuitBreaker::new().failures(failures));
+            let limiter = limiter(&store).circuit_breaker(breaker).build();
             let failures = failures.unwrap_or(5) as usize;
             for _ in 0..failures {
                 assert_eq!(acquire(&limiter).await.0, Err(kind));
@@ -44,7 +44,7 @@ async fn it_opens_after_so_many_failures_in_a_row() {
 #[tokio::test(start_paused = true)]
 async fn one_success_in_between_starts_the_count_anew() {
     let store = Faulty::new(Mode::Works);
-    let limiter = limiter(&store);
+    let limiter = limiter(&store).build();
     for _ in 0..5 {
         store.set(Mode::Fails);
         for _ in 0..4 {
@@ -60,7 +60,7 @@ async fn one_success_in_between_starts_the_count_anew() {
 async fn requests_that_fail_together_are_one_failure() {
     for (mode, kind) in [(Mode::Hangs, StoreErrorKind::TimedOut), (Mode::Fails, StoreErrorKind::Failed)] {
         let store = Faulty::new(mode);
-        let limiter = limiter(&store);
+        let limiter = limiter(&store).build();
         for _ in 0..5 {
             let together: Vec<_> = (0..100).map(|_| limiter.acquire("key", 1)).collect();
             let tasks: Vec<_> = together.into_iter().map(tokio::spawn).collect();
@@ -77,7 +77,7 @@ async fn requests_that_fail_together_are_one_failure() {
 #[tokio::test(start_paused = true)]
 async fn under_load_a_store_that_hangs_is_left_alone_after_as_many_deadlines() {
     let store = Faulty::new(Mode::Hangs);
-    let limiter = limiter(&store);
+    let limiter = limiter(&store).build();
     let start = Instant::now();
     while acquire_in_background(&limiter).is_none() {
         sleep(ms(1)).await;
@@ -101,7 +101,7 @@ fn acquire_in_background(limiter: &Limiter) -> Option<StoreErrorKind> {
 async fn while_it_is_open_policies_answer_at_once() {
     let store = Faulty::new(Mode::Hangs);
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
-        let layer = RateLimitLayer::new([ten()]).store(store.clone()).on_store_error(policy);
+        let layer = RateLimitLayer::builder([ten()]).store(store.clone()).on_store_error(policy).build();
         for _ in 0..5 {
             assert_eq!(visit(&layer).await.status, status);
         }
@@ -135,7 +135,7 @@ async fn it_opens_again_if_the_next_request_fails() {
     let store = Faulty::new(Mode::Fails);
     store.set_for(Op::Peek, Mode::Works);
     let events = Events::default();
-    let limiter = limiter(&store).observe(events.observer());
+    let limiter = limiter(&store).observe(events.observer()).build();
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(20) {
         assert!(acquire(&limiter).await.0.is_err());
@@ -155,7 +155,7 @@ async fn it_opens_again_if_the_next_request_fails() {
 #[tokio::test(start_paused = true)]
 async fn a_second_outage_begins_with_a_short_pause() {
     let store = Faulty::new(Mode::Hangs);
-    let limiter = limiter(&store).circuit_breaker(CircuitBreaker::new().longest_pause(Duration::from_secs(60)));
+    let limiter = limiter(&store).circuit_breaker(CircuitBreaker::new().longest_pause(Duration::from_secs(60))).build();
     for _ in 0..3 {
         store.set(Mode::Hangs);
         for _ in 0..5 {
@@ -317,7 +317,7 @@ fn a_probe_that_never_ends_makes_way_for_the_next() {
     let [first, second] = [(); 2].map(|()| Builder::new_current_thread().enable_time().build().expect("a runtime"));
     let store = Faulty::new(Mode::Fails);
     let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
-    let limiter = limiter(&store).circuit_breaker(settings);
+    let limiter = limiter(&store).circuit_breaker(settings).build();
     assert_eq!(first.block_on(acquire(&limiter)).0, Err(StoreErrorKind::Failed));
     store.set(Mode::Works);
     std::thread::sleep(ms(1));
@@ -333,7 +333,7 @@ fn a_probe_that_never_ends_makes_way_for_the_next() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_from_memory_does_not_close_it() {
     let (store, events) = (Faulty::new(Mode::Hangs), Events::default());
-    let limiter = limiter(&store).observe(events.observer());
+    let limiter = limiter(&store).observe(events.observer()).build();
     for _ in 0..5 {
         assert!(acquire(&limiter).await.0.is_err());
     }
@@ -383,7 +383,7 @@ async fn a_store_that_panics_does_not_keep_it_open() {
 #[tokio::test(start_paused = true)]
 async fn off_every_request_asks_and_waits() {
     let store = Faulty::new(Mode::Hangs);
-    let limiter = stubborn(&store);
+    let limiter = stubborn(&store).build();
     for asked in 1..=20 {
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
         assert_eq!(store.asked(Op::Acquire), asked);
@@ -393,7 +393,7 @@ async fn off_every_request_asks_and_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_at_once_is_always_asked() {
     let store = Faulty::new(Mode::FailsAtOnce);
-    let limiter = limiter(&store);
+    let limiter = limiter(&store).build();
     for asked in 1..=20 {
         assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::Failed), Duration::ZERO));
         assert_eq!(store.asked(Op::Acquire), asked);
@@ -403,16 +403,16 @@ async fn a_store_that_answers_at_once_is_always_asked() {
 #[tokio::test(start_paused = true)]
 async fn clones_and_routes_share_it() {
     let store = Faulty::new(Mode::Hangs);
-    let layer = RateLimitLayer::new([ten()]).store(store.clone());
+    let layer = RateLimitLayer::builder([ten()]).store(store.clone()).build();
     let (clone, route) = (layer.clone(), layer.cost(3));
-    for layer in [&layer, &clone, &route, &layer, &clone] {
+    for layer in [&layer, &clone, &layer, &clone] {
         assert_eq!(visit(layer).await.after.as_millis() / 10, 5);
     }
-    for layer in [&layer, &clone, &route] {
+    assert_eq!(visit(&route).await.after.as_millis() / 10, 5);
+    for layer in [&layer, &clone] {
         assert_eq!(visit(layer).await.after, Duration::ZERO);
     }
-    // Another store is none of its business.
-    assert_eq!(visit(&layer.store(Faulty::new(Mode::Works))).await.status, 200);
+    assert_eq!(visit(&route).await.after, Duration::ZERO);
 }
 
 /// Asked outside of a runtime, there is nowhere to look in the background.
@@ -421,7 +421,7 @@ fn without_a_runtime_the_request_tries_itself() {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let store = Faulty::new(Mode::Fails);
     let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
-    let limiter = limiter(&store).circuit_breaker(settings);
+    let limiter = limiter(&store).circuit_breaker(settings).build();
     assert_eq!(runtime.block_on(acquire(&limiter)).0, Err(StoreErrorKind::Failed));
     store.set(Mode::Works);
     std::thread::sleep(ms(1));
@@ -438,10 +438,17 @@ fn without_a_runtime_the_request_tries_itself() {
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_panics_leaves_it_usable() {
     let store = Faulty::new(Mode::Hangs);
-    let limiter = opened(&store).await;
-    let noisy = limiter.clone().observe(|_| panic!("the observer panics"));
-    let caught = std::panic::catch_unwind(AssertUnwindSafe(|| drop(noisy.acquire("key", 1))));
+    let panics = Arc::new(AtomicBool::new(false));
+    let observer_panics = panics.clone();
+    let observer = move |_: &Event<'_>| assert!(!observer_panics.load(Ordering::Relaxed), "the observer panics");
+    let limiter = limiter(&store).observe(observer).build();
+    for _ in 0..5 {
+        assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
+    }
+    panics.store(true, Ordering::Relaxed);
+    let caught = std::panic::catch_unwind(AssertUnwindSafe(|| drop(limiter.acquire("key", 1))));
     assert!(caught.is_err());
+    panics.store(false, Ordering::Relaxed);
     store.set(Mode::Works);
     assert!(recovers(&limiter, ms(5)).await <= ms(1_100));
 }

@@ -14,7 +14,7 @@ use crate::limited::{LOCALLY, acquire, limiter, ms, ten, visit};
 async fn a_server_that_is_stopped_holds_no_request_beyond_the_deadline() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let store = Faulty::new(Mode::Works);
-        let layer = RateLimitLayer::new([ten()]).store(store.clone()).on_store_error(policy);
+        let layer = RateLimitLayer::builder([ten()]).store(store.clone()).on_store_error(policy).build();
         assert_eq!(visit(&layer).await.status, 200);
         store.set(Mode::Hangs);
         let start = Instant::now();
@@ -29,8 +29,10 @@ async fn a_server_that_is_stopped_holds_no_request_beyond_the_deadline() {
 /// envoyproxy/ratelimit#462: each request failed open, after 10 s of its own.
 #[tokio::test(start_paused = true)]
 async fn an_outage_costs_a_few_requests_their_deadline_and_the_others_nothing() {
-    let limiter =
-        limiter(&Faulty::new(Mode::Hangs)).deadline(Duration::from_secs(10)).on_store_error(OnStoreError::Allow);
+    let limiter = limiter(&Faulty::new(Mode::Hangs))
+        .deadline(Duration::from_secs(10))
+        .on_store_error(OnStoreError::Allow)
+        .build();
     let start = Instant::now();
     for _ in 0..1_000 {
         assert!(acquire(&limiter).await.0.is_ok());

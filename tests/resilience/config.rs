@@ -16,8 +16,8 @@ fn refused<T>(built: Result<T, ConfigError>, text: &str) {
 
 #[test]
 fn zeros_are_refused() {
-    refused(Limiter::new(one()).try_deadline(Duration::ZERO), "deadline is 0: use at least 1 ns");
-    refused(RateLimitLayer::new(one()).try_deadline(Duration::ZERO), "deadline is 0: use at least 1 ns");
+    refused(Limiter::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
+    refused(RateLimitLayer::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
     refused(
         CircuitBreaker::new().try_failures(0),
         "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
@@ -28,17 +28,17 @@ fn zeros_are_refused() {
 
 #[test]
 fn what_is_least_is_not() {
-    assert!(Limiter::new(one()).try_deadline(Duration::from_nanos(1)).is_ok());
+    assert!(Limiter::builder(one()).deadline(Duration::from_nanos(1)).try_build().is_ok());
     assert!(CircuitBreaker::new().try_failures(1).is_ok());
     assert_eq!(Share::try_one_of(1).ok(), Some(Share::whole()));
     let longest = CircuitBreaker::new().longest_pause(Duration::MAX);
-    assert!(RateLimitLayer::new(one()).circuit_breaker(longest).try_deadline(Duration::MAX).is_ok());
+    assert!(RateLimitLayer::builder(one()).circuit_breaker(longest).deadline(Duration::MAX).try_build().is_ok());
 }
 
 #[test]
 #[should_panic(expected = "deadline is 0")]
 fn a_deadline_of_0_panics_where_it_is_written() {
-    let _ = RateLimitLayer::new(one()).deadline(Duration::ZERO);
+    let _ = RateLimitLayer::builder(one()).deadline(Duration::ZERO).build();
 }
 
 #[test]

@@ -21,11 +21,11 @@ fn at(expected: Duration, is: Duration) {
 async fn a_store_that_hangs_is_left_at_the_deadline_whatever_the_policy() {
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
         for deadline in [None, Some(ms(7)), Some(ms(900))] {
-            let mut layer = RateLimitLayer::new([ten()]).store(Faulty::new(Mode::Hangs)).on_store_error(policy);
+            let mut builder = RateLimitLayer::builder([ten()]).store(Faulty::new(Mode::Hangs)).on_store_error(policy);
             if let Some(deadline) = deadline {
-                layer = layer.deadline(deadline);
+                builder = builder.deadline(deadline);
             }
-            let told = visit(&layer).await;
+            let told = visit(&builder.build()).await;
             assert_eq!(told.status, status, "{policy:?}");
             at(deadline.unwrap_or(ms(50)), told.after);
         }
@@ -35,7 +35,7 @@ async fn a_store_that_hangs_is_left_at_the_deadline_whatever_the_policy() {
 #[tokio::test(start_paused = true)]
 async fn a_limiter_says_that_it_was_too_late() {
     let store = Faulty::new(Mode::Hangs);
-    let limiter = stubborn(&store).deadline(ms(20));
+    let limiter = stubborn(&store).deadline(ms(20)).build();
     let (decided, after) = acquire(&limiter).await;
     assert_eq!(decided, Err(StoreErrorKind::TimedOut));
     at(ms(20), after);
@@ -57,7 +57,7 @@ async fn a_limiter_says_that_it_was_too_late() {
 async fn who_is_in_time_decides() {
     let store = Faulty::new(Mode::Dawdles(ms(49)));
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
-        let (decided, after) = acquire(&limiter(&store).on_store_error(policy)).await;
+        let (decided, after) = acquire(&limiter(&store).on_store_error(policy).build()).await;
         assert_eq!(decided, Ok(DecidedBy::Store));
         at(ms(49), after);
     }
@@ -67,7 +67,7 @@ async fn who_is_in_time_decides() {
 #[tokio::test(start_paused = true)]
 async fn each_try_of_a_wait_has_its_own() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
-    let limiter = Limiter::new([limit]).store(Faulty::new(Mode::Dawdles(ms(40))));
+    let limiter = Limiter::builder([limit]).store(Faulty::new(Mode::Dawdles(ms(40)))).build();
     for _ in 0..3 {
         assert!(limiter.wait("key", 1).await.is_ok());
     }
@@ -78,7 +78,7 @@ async fn each_try_of_a_wait_has_its_own() {
 async fn it_counts_for_all_that_a_request_asks_for() {
     for (step, status) in [(ms(20), StatusCode::OK), (ms(30), StatusCode::SERVICE_UNAVAILABLE)] {
         let store = Faulty::new(Mode::Dawdles(step));
-        let limits = RateLimitLayer::new([ten()]).store(store.clone());
+        let limits = RateLimitLayer::builder([ten()]).store(store.clone()).build();
         let service = ServiceBuilder::new().layer(limits.cost(5)).layer(limits.cost(2)).service(hello());
         let told = ask(&service, Request::new(())).await;
         assert_eq!(told.status, status);
@@ -93,7 +93,7 @@ async fn it_does_not_count_for_what_finds_the_key() {
         tokio::time::sleep(ms(1_000)).await;
         Some("ann")
     }));
-    let layer = RateLimitLayer::new([limit]).store(Faulty::new(Mode::Dawdles(ms(40))));
+    let layer = RateLimitLayer::builder([limit]).store(Faulty::new(Mode::Dawdles(ms(40)))).build();
     let told = ask(&layer.layer(hello()), Request::new(())).await;
     assert_eq!(told.status, StatusCode::OK);
     at(ms(1_040), told.after);
@@ -102,6 +102,6 @@ async fn it_does_not_count_for_what_finds_the_key() {
 #[tokio::test(start_paused = true)]
 async fn the_longest_there_is_is_none() {
     let limiter = limiter(&Faulty::new(Mode::Dawdles(Duration::from_secs(3_600))));
-    let limiter = limiter.deadline(Duration::MAX).circuit_breaker(CircuitBreaker::off());
+    let limiter = limiter.deadline(Duration::MAX).circuit_breaker(CircuitBreaker::off()).build();
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
 }

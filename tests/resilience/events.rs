@@ -15,7 +15,8 @@ async fn each_request_that_the_store_does_not_decide_is_one_failure() {
         let (store, events) = (Faulty::new(Mode::Works), Events::default());
         // Requests that fail together count as one failure.
         let breaker = CircuitBreaker::new().failures(1);
-        let limiter = limiter(&store).on_store_error(policy).circuit_breaker(breaker).observe(events.observer());
+        let limiter =
+            limiter(&store).on_store_error(policy).circuit_breaker(breaker).observe(events.observer()).build();
         let mut undecided = 0;
         for mode in [Mode::Works, Mode::Fails, Mode::Works, Mode::FailsAtOnce, Mode::Hangs, Mode::Works, Mode::Hangs] {
             store.set(mode);
@@ -46,7 +47,7 @@ async fn each_request_that_the_store_does_not_decide_is_one_failure() {
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_told_from_its_start_to_its_end() {
     let (store, events) = (Faulty::new(Mode::Hangs), Events::default());
-    let limiter = limiter(&store).observe(events.observer());
+    let limiter = limiter(&store).observe(events.observer()).build();
     for _ in 0..6 {
         assert!(acquire(&limiter).await.0.is_err());
     }
@@ -72,13 +73,16 @@ async fn an_outage_is_told_from_its_start_to_its_end() {
 async fn the_reason_is_told() {
     let told = Arc::new(AtomicUsize::new(0));
     let counted = told.clone();
-    let layer = RateLimitLayer::new([ten()]).store(Faulty::new(Mode::Fails)).observe(move |event| {
-        if let Event::StoreFailed { error, .. } = event {
-            let source = std::error::Error::source(error).expect("a source");
-            assert_eq!(source.to_string(), "redis://secret@10.0.0.7 is gone");
-            counted.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    let layer = RateLimitLayer::builder([ten()])
+        .store(Faulty::new(Mode::Fails))
+        .observe(move |event| {
+            if let Event::StoreFailed { error, .. } = event {
+                let source = std::error::Error::source(error).expect("a source");
+                assert_eq!(source.to_string(), "redis://secret@10.0.0.7 is gone");
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .build();
     assert_eq!(visit(&layer).await.status, 503);
     assert_eq!(visit(&layer.cost(2)).await.status, 503, "routes have the same observer");
     assert_eq!(told.load(Ordering::Relaxed), 2);
@@ -87,7 +91,7 @@ async fn the_reason_is_told() {
 #[tokio::test(start_paused = true)]
 async fn what_is_not_decided_but_done_is_told_too() {
     let (store, events) = (Faulty::new(Mode::Works), Events::default());
-    let limiter = stubborn(&store).observe(events.observer());
+    let limiter = stubborn(&store).observe(events.observer()).build();
     let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
     store.set(Mode::Fails);
     assert!(limiter.refund(receipt).await.is_err());
@@ -100,7 +104,7 @@ async fn what_is_not_decided_but_done_is_told_too() {
 #[tokio::test(start_paused = true)]
 async fn all_is_quiet_while_the_store_works() {
     let (store, events) = (Faulty::new(Mode::Works), Events::default());
-    let limiter = limiter(&store).observe(events.observer());
+    let limiter = limiter(&store).observe(events.observer()).build();
     for _ in 0..20 {
         assert!(acquire(&limiter).await.0.is_ok());
     }

@@ -56,7 +56,7 @@ fn process_of_the_fleet() {
         let begin = std::io::stdin().lines().next();
         assert!(begin.is_some(), "the fleet begins");
         for (name, algorithm) in all(TOKENS, PERIOD) {
-            let limiter = Limiter::new([Limit::new(name, algorithm)]).patient().store(store.clone());
+            let limiter = Limiter::builder([Limit::new(name, algorithm)]).patient().store(store.clone()).build();
             println!("\n{ALLOWED}{}", admitted(limiter).await);
         }
     });

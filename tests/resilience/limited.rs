@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    CircuitBreaker, DecidedBy, Event, FixedWindow, Limit, Limiter, OnStoreError, RateLimitLayer, Share, StoreErrorKind,
+    Builder, CircuitBreaker, DecidedBy, Event, FixedWindow, Limit, Limiter, OnStoreError, RateLimit, Share,
+    StoreErrorKind,
 };
 
 use crate::faulty::Faulty;
@@ -28,12 +29,12 @@ pub(crate) fn ten() -> Limit {
     Limit::new("ten", FixedWindow::per_day(10))
 }
 
-pub(crate) fn limiter(store: &Faulty) -> Limiter {
-    Limiter::new([ten()]).store(store.clone())
+pub(crate) fn limiter(store: &Faulty) -> Builder {
+    Limiter::builder([ten()]).store(store.clone())
 }
 
 /// One that asks a failing store again and again.
-pub(crate) fn stubborn(store: &Faulty) -> Limiter {
+pub(crate) fn stubborn(store: &Faulty) -> Builder {
     limiter(store).circuit_breaker(CircuitBreaker::off())
 }
 
@@ -72,7 +73,7 @@ where
     Told { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned(), after }
 }
 
-pub(crate) async fn visit(layer: &RateLimitLayer) -> Told {
+pub(crate) async fn visit(layer: &impl Layer<Hello, Service = RateLimit<Hello>>) -> Told {
     ask(&layer.layer(hello()), Request::new(())).await
 }
 

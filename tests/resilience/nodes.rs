@@ -107,12 +107,15 @@ impl Setup {
         let (store, changes) = (TwoNodes::new(), Arc::<Mutex<Vec<String>>>::default());
         let seen = changes.clone();
         let limits = ["user", "tenant"].map(|name| Limit::new(name, FixedWindow::per_day(1_000_000)));
-        let limiter = Limiter::new(limits).store(store.clone()).observe(move |event| {
-            if let Event::BreakerChanged { state, node, .. } = event {
-                let node = node.map_or("none", Node::name);
-                seen.lock().expect("nobody has panicked").push(format!("{node}: {state:?}"));
-            }
-        });
+        let limiter = Limiter::builder(limits)
+            .store(store.clone())
+            .observe(move |event| {
+                if let Event::BreakerChanged { state, node, .. } = event {
+                    let node = node.map_or("none", Node::name);
+                    seen.lock().expect("nobody has panicked").push(format!("{node}: {state:?}"));
+                }
+            })
+            .build();
         Self { store, limiter, changes }
     }
 

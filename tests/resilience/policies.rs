@@ -3,12 +3,12 @@
 use http::{Request, StatusCode, Version};
 use tower::Layer;
 use tower_ratelimit::{
-    DecidedBy, FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, Limiter, OnMissingKey, OnStoreError, RateLimitLayer,
-    Reset, Share, StoreErrorKind, TokenBucket, WaitError, key,
+    AcquireError, DecidedBy, FixedWindow, HeaderStyle, LeakyBucketQueue, Limit, Limiter, OnMissingKey, OnStoreError,
+    RateLimit, RateLimitLayer, Reset, Share, StoreErrorKind, TokenBucket, key,
 };
 
 use crate::faulty::{Faulty, Mode};
-use crate::limited::{LOCALLY, Told, ask, hello, ms, stubborn, ten, with};
+use crate::limited::{Hello, LOCALLY, Told, ask, hello, ms, stubborn, ten, with};
 
 const FAILING: [Mode; 3] = [Mode::FailsAtOnce, Mode::Fails, Mode::Hangs];
 
@@ -23,7 +23,7 @@ async fn status(layer: &RateLimitLayer, names: &[&str]) -> u16 {
     told(layer, names).await.status.as_u16()
 }
 
-async fn told(layer: &RateLimitLayer, names: &[&str]) -> Told {
+async fn told(layer: &impl Layer<Hello, Service = RateLimit<Hello>>, names: &[&str]) -> Told {
     let headers: Vec<(&str, &str)> = names.iter().map(|name| (*name, "ann")).collect();
     ask(&layer.layer(hello()), with(&headers)).await
 }
@@ -32,7 +32,7 @@ async fn told(layer: &RateLimitLayer, names: &[&str]) -> Told {
 async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_here() {
     for mode in FAILING {
         let limits = [two("a", OnStoreError::Reject), two("b", LOCALLY), two("c", OnStoreError::Allow)];
-        let layer = RateLimitLayer::new(limits).store(Faulty::new(mode));
+        let layer = RateLimitLayer::builder(limits).store(Faulty::new(mode)).build();
         for names in [&["a", "b", "c"][..], &["a", "b"], &["b", "a"], &["a", "c"], &["a"]] {
             for _ in 0..3 {
                 let told = told(&layer, names).await;
@@ -49,7 +49,7 @@ async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_here() {
 async fn those_that_decide_here_do_so_without_those_that_allow() {
     for mode in FAILING {
         let limits = [two("a", OnStoreError::Allow), two("b", LOCALLY)];
-        let layer = RateLimitLayer::new(limits).store(Faulty::new(mode));
+        let layer = RateLimitLayer::builder(limits).store(Faulty::new(mode)).build();
         for left in ["1", "0"] {
             let told = told(&layer, &["a", "b"]).await;
             assert_eq!(told.status, 200);
@@ -70,7 +70,7 @@ async fn those_that_decide_here_do_so_without_those_that_allow() {
 #[tokio::test(start_paused = true)]
 async fn those_that_decide_here_do_so_all_or_nothing() {
     for mode in FAILING {
-        let layer = RateLimitLayer::new([two("a", LOCALLY), two("b", LOCALLY)]).store(Faulty::new(mode));
+        let layer = RateLimitLayer::builder([two("a", LOCALLY), two("b", LOCALLY)]).store(Faulty::new(mode)).build();
         assert_eq!([status(&layer, &["a"]).await, status(&layer, &["a"]).await], [200, 200]);
         for _ in 0..3 {
             assert_eq!(status(&layer, &["a", "b"]).await, 429);
@@ -89,20 +89,21 @@ async fn a_limits_own_wins_over_the_layers() {
         (OnStoreError::Reject, LOCALLY, 200),
     ] {
         let store = Faulty::new(Mode::Fails);
-        let layer = RateLimitLayer::new([two("a", own)]).store(store.clone()).on_store_error(layers);
+        let layer = RateLimitLayer::builder([two("a", own)]).store(store.clone()).on_store_error(layers).build();
         assert_eq!(status(&layer, &["a"]).await, expected, "{layers:?}, {own:?}");
         // Whichever is said first.
-        let layer = RateLimitLayer::new([two("a", own)]).on_store_error(layers).store(store);
+        let layer = RateLimitLayer::builder([two("a", own)]).on_store_error(layers).store(store).build();
         assert_eq!(status(&layer, &["a"]).await, expected, "{layers:?}, {own:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_is_denied_here_is_told_as_ever() {
-    let layer = RateLimitLayer::new([Limit::new("two", TokenBucket::per_minute(2))])
+    let layer = RateLimitLayer::builder([Limit::new("two", TokenBucket::per_minute(2))])
         .store(Faulty::new(Mode::Fails))
         .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)])
-        .on_store_error(LOCALLY);
+        .on_store_error(LOCALLY)
+        .build();
     for _ in 0..2 {
         assert_eq!(told(&layer, &[]).await.status, 200);
     }
@@ -117,7 +118,10 @@ async fn who_is_denied_here_is_told_as_ever() {
 #[tokio::test(start_paused = true)]
 async fn what_only_the_whole_limit_holds_is_refused_until_the_store_is_back() {
     let store = Faulty::new(Mode::FailsAtOnce);
-    let layer = RateLimitLayer::new([ten()]).store(store).on_store_error(OnStoreError::DecideLocally(Share::one_of(4)));
+    let layer = RateLimitLayer::builder([ten()])
+        .store(store)
+        .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)))
+        .build();
     let of = |cost: u64| layer.cost_by(move |_| cost);
     for (cost, expected) in [(3, 503), (10, 503), (11, 429), (2, 200), (3, 503), (1, 429)] {
         let told = told(&of(cost), &[]).await;
@@ -143,10 +147,11 @@ async fn grpc_is_answered_in_its_own_words() {
             told.header("grpc-retry-pushback-ms").map(str::to_owned),
         )
     };
-    let layer = RateLimitLayer::new([Limit::new("one", TokenBucket::per_minute(1))]).store(Faulty::new(Mode::Fails));
+    let layer =
+        RateLimitLayer::builder([Limit::new("one", TokenBucket::per_minute(1))]).store(Faulty::new(Mode::Fails));
     // UNAVAILABLE
-    assert_eq!(ask(&layer).await, (200, Some("14".to_owned()), Some("1000".to_owned())));
-    let layer = layer.on_store_error(LOCALLY);
+    assert_eq!(ask(&layer.clone().build()).await, (200, Some("14".to_owned()), Some("1000".to_owned())));
+    let layer = layer.on_store_error(LOCALLY).build();
     assert_eq!(ask(&layer).await, (200, None, None));
     // RESOURCE_EXHAUSTED
     assert_eq!(ask(&layer).await, (200, Some("8".to_owned()), Some("60000".to_owned())));
@@ -156,7 +161,7 @@ async fn grpc_is_answered_in_its_own_words() {
 async fn clients_learn_nothing_of_the_store() {
     for mode in FAILING {
         for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
-            let layer = RateLimitLayer::new([two("a", policy)]).store(Faulty::new(mode)).problem_json();
+            let layer = RateLimitLayer::builder([two("a", policy)]).store(Faulty::new(mode)).problem_json().build();
             for _ in 0..8 {
                 let told = told(&layer, &["a"]).await;
                 let text = format!("{:?} {}", told.headers, told.body);
@@ -171,7 +176,8 @@ async fn clients_learn_nothing_of_the_store() {
 #[tokio::test(start_paused = true)]
 async fn a_limiter_says_who_has_decided() {
     let store = Faulty::new(Mode::Works);
-    let refusing = stubborn(&store);
+    let builder = stubborn(&store);
+    let refusing = builder.clone().build();
     let decided = async |limiter: &Limiter| {
         let decision = limiter.acquire("key", 1).await;
         decision.map(|decision| (decision.decided_by(), decision.outcomes().len())).map_err(|error| error.kind())
@@ -179,10 +185,10 @@ async fn a_limiter_says_who_has_decided() {
     assert_eq!(decided(&refusing).await, Ok((DecidedBy::Store, 1)));
     store.set(Mode::Fails);
     assert_eq!(decided(&refusing).await, Err(StoreErrorKind::Failed));
-    let allowing = refusing.clone().on_store_error(OnStoreError::Allow);
+    let allowing = builder.clone().on_store_error(OnStoreError::Allow).build();
     assert_eq!(decided(&allowing).await, Ok((DecidedBy::Nobody, 0)));
     assert!(allowing.acquire("key", 11).await.expect("a decision").is_allowed());
-    let deciding = refusing.clone().on_store_error(LOCALLY);
+    let deciding = builder.on_store_error(LOCALLY).build();
     for _ in 0..10 {
         assert_eq!(decided(&deciding).await, Ok((DecidedBy::Local, 1)));
     }
@@ -193,7 +199,7 @@ async fn a_limiter_says_who_has_decided() {
 #[tokio::test(start_paused = true)]
 async fn a_peek_takes_nothing_here_either() {
     let store = Faulty::new(Mode::Fails);
-    let limiter = stubborn(&store).on_store_error(LOCALLY);
+    let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     for _ in 0..20 {
         let decision = limiter.peek("key", 1).await.expect("a decision");
         assert_eq!((decision.decided_by(), decision.outcomes()[0].remaining()), (DecidedBy::Local, 10));
@@ -208,15 +214,15 @@ async fn a_peek_takes_nothing_here_either() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_goes_by_the_policy() {
     let store = Faulty::new(Mode::Fails);
-    let limiter = Limiter::new([Limit::new("one", TokenBucket::per_second(1))]).store(store);
-    assert!(matches!(limiter.wait("key", 1).await, Err(WaitError::Store(_))));
+    let builder = Limiter::builder([Limit::new("one", TokenBucket::per_second(1))]).store(store);
+    assert!(matches!(builder.clone().build().wait("key", 1).await, Err(AcquireError::Store(_))));
     let start = tokio::time::Instant::now();
-    let local = limiter.clone().on_store_error(LOCALLY);
+    let local = builder.clone().on_store_error(LOCALLY).build();
     for _ in 0..3 {
         assert_eq!(local.wait("key", 1).await.expect("a decision").decided_by(), DecidedBy::Local);
     }
     assert_eq!(start.elapsed().as_secs(), 2);
-    let allowing = limiter.on_store_error(OnStoreError::Allow);
+    let allowing = builder.on_store_error(OnStoreError::Allow).build();
     assert_eq!(allowing.wait("key", 1).await.expect("a decision").decided_by(), DecidedBy::Nobody);
     assert_eq!(start.elapsed().as_secs(), 2);
 }
@@ -225,7 +231,7 @@ async fn a_wait_goes_by_the_policy() {
 #[tokio::test(start_paused = true)]
 async fn a_queue_goes_on_in_this_process() {
     let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(2));
-    let layer = RateLimitLayer::new([queue]).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY);
+    let layer = RateLimitLayer::builder([queue]).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY).build();
     let service = layer.layer(hello());
     let (one, two, three, four) = tokio::join!(
         ask(&service, Request::new(())),

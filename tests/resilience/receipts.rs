@@ -16,7 +16,7 @@ async fn remaining(limiter: &Limiter) -> (DecidedBy, u64) {
 #[tokio::test(start_paused = true)]
 async fn a_local_one_gives_back_here() {
     let store = Faulty::new(Mode::Fails);
-    let limiter = stubborn(&store).on_store_error(LOCALLY);
+    let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     let (one, two) = (limiter.acquire("key", 4).await, limiter.acquire("key", 5).await);
     let (one, two) = (one.expect("a decision").into_receipt(), two.expect("a decision").into_receipt());
     assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 1));
@@ -35,7 +35,7 @@ async fn a_local_one_gives_back_here() {
 #[tokio::test(start_paused = true)]
 async fn one_of_the_store_gives_nothing_back_here() {
     let store = Faulty::new(Mode::Works);
-    let limiter = stubborn(&store).on_store_error(LOCALLY);
+    let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     let receipts = [(); 2].map(|()| limiter.acquire("key", 3));
     let mut receipts = Vec::from(receipts);
     let (two, one) = (receipts.pop().expect("two"), receipts.pop().expect("one"));
@@ -52,7 +52,7 @@ async fn one_of_the_store_gives_nothing_back_here() {
 #[tokio::test(start_paused = true)]
 async fn nobodys_gives_nothing_back() {
     let store = Faulty::new(Mode::Fails);
-    let limiter = stubborn(&store).on_store_error(tower_ratelimit::OnStoreError::Allow);
+    let limiter = stubborn(&store).on_store_error(tower_ratelimit::OnStoreError::Allow).build();
     let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
     assert!(receipt.is_empty());
     limiter.refund(receipt).await.expect("nothing is asked");
@@ -62,7 +62,7 @@ async fn nobodys_gives_nothing_back() {
 #[tokio::test(start_paused = true)]
 async fn another_limiters_local_one_gives_nothing_back() {
     let store = Faulty::new(Mode::Fails);
-    let [one, other] = [(); 2].map(|()| stubborn(&store).on_store_error(LOCALLY));
+    let [one, other] = [(); 2].map(|()| stubborn(&store).on_store_error(LOCALLY).build());
     let receipt = one.acquire("key", 5).await.expect("a decision").into_receipt();
     assert!(other.acquire("key", 5).await.expect("a decision").is_allowed());
     other.refund(receipt).await.expect("nothing is refunded");
@@ -80,7 +80,7 @@ fn queue() -> [Limit; 2] {
 
 /// Whoever waits and is given up gives its slot back, wherever it was taken.
 async fn a_slot_is_given_back(store: &Faulty) {
-    let layer = RateLimitLayer::new(queue()).store(store.clone()).on_store_error(LOCALLY);
+    let layer = RateLimitLayer::builder(queue()).store(store.clone()).on_store_error(LOCALLY).build();
     let service = layer.layer(hello());
     assert_eq!(ask(&service, Request::new(())).await.after, ms(0));
     let waits = tokio::spawn(service.clone().oneshot(Request::new(())));
@@ -111,7 +111,7 @@ async fn a_request_that_waits_here_and_is_given_up_gives_its_slot_back_here() {
 async fn whoever_waits_for_a_limiter_and_gives_up_gives_its_slot_back() {
     for (mode, refunds) in [(Mode::Works, 1), (Mode::FailsAtOnce, 0)] {
         let store = Faulty::new(mode);
-        let limiter = Limiter::new(queue()).store(store.clone()).on_store_error(LOCALLY);
+        let limiter = Limiter::builder(queue()).store(store.clone()).on_store_error(LOCALLY).build();
         assert!(limiter.wait("key", 1).await.is_ok());
         let waits = tokio::spawn({
             let limiter = limiter.clone();
@@ -133,7 +133,7 @@ async fn whoever_waits_for_a_limiter_and_gives_up_gives_its_slot_back() {
 fn whoever_gives_up_outside_of_a_runtime_is_charged() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let store = Faulty::new(Mode::Works);
-    let layer = RateLimitLayer::new(queue()).store(store.clone());
+    let layer = RateLimitLayer::builder(queue()).store(store.clone()).build();
     let service = layer.layer(hello());
     let waits = runtime.block_on(async {
         assert_eq!(ask(&service, Request::new(())).await.status, 200);
@@ -154,7 +154,7 @@ fn whoever_gives_up_outside_of_a_runtime_is_charged() {
 async fn a_local_one_is_given_back_to_a_limit_that_has_moved() {
     let [a, b] = ["a", "b"].map(|name| move || Limit::new(name, FixedWindow::per_day(10)));
     let rules = LiveLimits::new([a()]);
-    let limiter = Limiter::with_live_limits(&rules).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY);
+    let limiter = Limiter::live_builder(&rules).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY).build();
     let receipt = limiter.acquire("key", 4).await.expect("a decision").into_receipt();
     rules.replace([b(), a()]).expect("they fit");
     limiter.refund(receipt).await.expect("a refund");

@@ -3,14 +3,16 @@
 use http::Request;
 use tokio::time::sleep;
 use tower::{Layer, ServiceBuilder};
-use tower_ratelimit::{CircuitBreaker, FixedWindow, HeaderStyle, Limit, OnStoreError, RateLimitLayer, Reset, Share};
+use tower_ratelimit::{
+    Builder, CircuitBreaker, FixedWindow, HeaderStyle, HttpOptions, Limit, OnStoreError, RateLimitLayer, Reset, Share,
+};
 
 use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{Events, LOCALLY, Told, ask, hello, ms};
 
 /// Ten a day.
-fn layer(store: &Faulty, policy: OnStoreError) -> RateLimitLayer {
-    RateLimitLayer::new([Limit::new("ten", FixedWindow::per_day(10))])
+fn layer(store: &Faulty, policy: OnStoreError) -> Builder<HttpOptions> {
+    RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_day(10))])
         .store(store.clone())
         .circuit_breaker(CircuitBreaker::off())
         .headers([HeaderStyle::XRateLimit(Reset::Seconds)])
@@ -40,7 +42,7 @@ async fn route(
 /// What is left in the store itself, once it works.
 async fn left(store: &Faulty) -> u64 {
     store.set(Mode::Works);
-    let told = ask(&layer(store, OnStoreError::Reject).cost(0).layer(hello()), Request::new(())).await;
+    let told = ask(&layer(store, OnStoreError::Reject).cost(0).build().layer(hello()), Request::new(())).await;
     told.header("x-ratelimit-remaining").expect("it is told").parse().expect("a number")
 }
 
@@ -49,7 +51,7 @@ const FAILING: [Mode; 3] = [Mode::Fails, Mode::FailsAtOnce, Mode::Hangs];
 #[tokio::test(start_paused = true)]
 async fn all_is_well_while_the_store_works() {
     let store = Faulty::new(Mode::Works);
-    let layer = layer(&store, OnStoreError::Reject);
+    let layer = layer(&store, OnStoreError::Reject).build();
     assert_eq!(route(&layer, 1, 4, || ()).await.header("x-ratelimit-remaining"), Some("6"));
     assert_eq!(route(&layer, 4, 1, || ()).await.header("x-ratelimit-remaining"), Some("5"));
     assert_eq!(route(&layer, 1, 6, || ()).await.status, 429);
@@ -60,7 +62,7 @@ async fn all_is_well_while_the_store_works() {
 async fn a_difference_that_can_not_be_charged_is_refused_and_the_routers_charge_given_back() {
     for mode in FAILING {
         let (store, events) = (Faulty::new(Mode::Works), Events::default());
-        let layer = layer(&store, OnStoreError::Reject).observe(events.observer());
+        let layer = layer(&store, OnStoreError::Reject).observe(events.observer()).build();
         let breaking = store.clone();
         let told = route(&layer, 1, 4, move || breaking.set_for(Op::Acquire, mode)).await;
         assert_eq!(told.status, 503);
@@ -75,7 +77,7 @@ async fn a_difference_that_can_not_be_charged_goes_on_where_it_may() {
     for mode in FAILING {
         let store = Faulty::new(Mode::Works);
         let breaking = store.clone();
-        let layer = layer(&store, OnStoreError::Allow);
+        let layer = layer(&store, OnStoreError::Allow).build();
         let told = route(&layer, 1, 4, move || breaking.set(mode)).await;
         assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (200, Some("9")));
         assert_eq!(left(&store).await, 9);
@@ -86,7 +88,7 @@ async fn a_difference_that_can_not_be_charged_goes_on_where_it_may() {
 async fn a_difference_that_can_not_be_charged_is_charged_here() {
     for mode in FAILING {
         let store = Faulty::new(Mode::Works);
-        let layer = layer(&store, LOCALLY);
+        let layer = layer(&store, LOCALLY).build();
         for (remaining, status) in [(Some("4"), 200), (Some("4"), 429)] {
             store.set(Mode::Works);
             let breaking = store.clone();
@@ -103,7 +105,7 @@ async fn a_refund_that_fails_is_not_tried_twice() {
     for mode in FAILING {
         for (policy, status, kept) in [(OnStoreError::Reject, 503, 9), (OnStoreError::Allow, 200, 6)] {
             let store = Faulty::new(Mode::Works);
-            let layer = layer(&store, policy);
+            let layer = layer(&store, policy).build();
             let breaking = store.clone();
             let told = route(&layer, 4, 1, move || breaking.set_for(Op::Refund, mode)).await;
             assert_eq!(told.status, status);
@@ -121,7 +123,7 @@ async fn a_denial_stands_if_its_refund_fails() {
     for mode in FAILING {
         for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
             let (store, events) = (Faulty::new(Mode::Works), Events::default());
-            let layer = layer(&store, policy).observe(events.observer());
+            let layer = layer(&store, policy).observe(events.observer()).build();
             assert_eq!(route(&layer, 1, 6, || ()).await.status, 200);
             let breaking = store.clone();
             let told = route(&layer, 1, 6, move || breaking.set_for(Op::Refund, mode)).await;
@@ -136,7 +138,7 @@ async fn a_denial_stands_if_its_refund_fails() {
 #[tokio::test(start_paused = true)]
 async fn what_was_first_charged_here_is_charged_on_here() {
     let store = Faulty::new(Mode::Works);
-    let layer = layer(&store, OnStoreError::DecideLocally(Share::one_of(2)));
+    let layer = layer(&store, OnStoreError::DecideLocally(Share::one_of(2))).build();
     let back = |store: &Faulty| {
         let store = store.clone();
         move || store.set(Mode::Works)
@@ -164,7 +166,7 @@ async fn what_was_first_charged_here_is_charged_on_here() {
 #[tokio::test(start_paused = true)]
 async fn what_nobody_charged_the_route_charges_whole() {
     let store = Faulty::new(Mode::Fails);
-    let layer = layer(&store, OnStoreError::Allow);
+    let layer = layer(&store, OnStoreError::Allow).build();
     let back = store.clone();
     let told = route(&layer, 1, 4, move || back.set(Mode::Works)).await;
     assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (200, Some("6")));
@@ -174,7 +176,7 @@ async fn what_nobody_charged_the_route_charges_whole() {
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_keeps_routes_from_the_store() {
     let store = Faulty::new(Mode::Works);
-    let layer = layer(&store, OnStoreError::Reject).circuit_breaker(CircuitBreaker::new().failures(1));
+    let layer = layer(&store, OnStoreError::Reject).circuit_breaker(CircuitBreaker::new().failures(1)).build();
     let breaking = store.clone();
     // The router's charge is the store's last: the route's fails, and opens the breaker.
     let told = route(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
@@ -190,7 +192,7 @@ async fn an_open_breaker_keeps_routes_from_the_store() {
 async fn what_was_given_back_is_given_back_once() {
     for mode in FAILING {
         let store = Faulty::new(Mode::Works);
-        let layer = layer(&store, OnStoreError::Reject);
+        let layer = layer(&store, OnStoreError::Reject).build();
         assert_eq!(route(&layer, 1, 5, || ()).await.status, 200);
         let breaking = store.clone();
         let told = route(&layer, 4, 1, move || breaking.set_for(Op::Acquire, mode)).await;
@@ -203,7 +205,8 @@ async fn what_was_given_back_is_given_back_once() {
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_is_nothing_to_what_is_charged_here() {
     let (store, events) = (Faulty::new(Mode::Fails), Events::default());
-    let layer = layer(&store, LOCALLY).circuit_breaker(CircuitBreaker::new().failures(1)).observe(events.observer());
+    let layer =
+        layer(&store, LOCALLY).circuit_breaker(CircuitBreaker::new().failures(1)).observe(events.observer()).build();
     assert_eq!(route(&layer, 1, 1, || ()).await.header("x-ratelimit-remaining"), Some("9"));
     let before = events.count("failed");
     assert_eq!(route(&layer, 5, 2, || ()).await.header("x-ratelimit-remaining"), Some("7"));

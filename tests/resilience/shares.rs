@@ -14,7 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 fn sharing(algorithm: Algorithm, share: Share) -> Limiter {
     let limit = Limit::new("limit", algorithm).on_store_error(OnStoreError::DecideLocally(share));
-    Limiter::new([limit]).store(Faulty::new(Mode::FailsAtOnce))
+    Limiter::builder([limit]).store(Faulty::new(Mode::FailsAtOnce)).build()
 }
 
 async fn is_allowed(limiter: &Limiter) -> bool {
@@ -143,7 +143,7 @@ async fn extremes_are_shared_without_a_panic() {
 /// A share of a soft limit is soft, and what is in the shadow refuses nothing, not even for a store that fails.
 #[tokio::test(start_paused = true)]
 async fn thresholds_hold_of_shares() {
-    let limiter = Limiter::new([
+    let limiter = Limiter::builder([
         Limit::new("soft", FixedWindow::per_minute(20))
             .soft(20)
             .on_store_error(OnStoreError::DecideLocally(Share::one_of(4))),
@@ -152,7 +152,7 @@ async fn thresholds_hold_of_shares() {
             .on_store_error(OnStoreError::DecideLocally(Share::one_of(4))),
         Limit::new("refusing", FixedWindow::per_minute(4)).shadow(),
     ]);
-    let limiter = limiter.store(Faulty::new(Mode::FailsAtOnce));
+    let limiter = limiter.store(Faulty::new(Mode::FailsAtOnce)).build();
     for used in 1..=7 {
         let decision = limiter.acquire("key", 1).await.expect("a decision");
         assert_eq!(decision.is_allowed(), used <= 6, "{used}");

@@ -9,9 +9,10 @@ use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::key::PeerAddr;
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{RateLimitLayer, Store};
+use tower_ratelimit::{HttpOptions, RateLimitLayer, Store};
 
 pub(crate) struct Limited {
+    builder: tower_ratelimit::Builder<HttpOptions>,
     layer: RateLimitLayer,
     runtime: Runtime,
 }
@@ -32,11 +33,13 @@ impl Limited {
     pub(crate) fn with(yaml: &str, extractors: &Extractors) -> Self {
         let limits = Rules::from_yaml(yaml).unwrap().limits(extractors).unwrap();
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-        Self { layer: RateLimitLayer::new(limits), runtime }
+        let builder = RateLimitLayer::builder(limits);
+        Self { layer: builder.clone().build(), builder, runtime }
     }
 
     pub(crate) fn store(self, store: impl Store) -> Self {
-        Self { layer: self.layer.store(store), ..self }
+        let builder = self.builder.store(store);
+        Self { layer: builder.clone().build(), builder, ..self }
     }
 
     pub(crate) fn send(&self, request: Request<()>) -> Met {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tower_ratelimit::{CircuitBreaker, Limiter, RedisConfig, RedisStore};
+use tower_ratelimit::{Builder, CircuitBreaker, RedisConfig, RedisStore};
 
 /// Who waits however long it takes, where a test is not about that: machines stand still for seconds.
 pub trait Patient {
@@ -12,7 +12,7 @@ pub trait Patient {
 /// How long something may take that is bound to happen.
 pub const LONG: Duration = Duration::from_secs(30);
 
-impl Patient for Limiter {
+impl<T> Patient for Builder<T> {
     fn patient(self) -> Self {
         self.deadline(LONG).circuit_breaker(CircuitBreaker::off())
     }

@@ -9,7 +9,8 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
-    CircuitBreaker, Limit, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store, Timestamp, key,
+    Builder, CircuitBreaker, HttpOptions, Limit, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store,
+    Timestamp, key,
 };
 
 use crate::answer::{Answer, ask};
@@ -40,8 +41,8 @@ impl Shop {
     }
 
     /// A layer of these limits that waits for the store however long it takes.
-    pub fn limits(&self, limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
-        RateLimitLayer::new(limits)
+    pub fn limits(&self, limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
+        RateLimitLayer::builder(limits)
             .store(self.store.clone())
             .deadline(Duration::from_secs(30))
             .circuit_breaker(CircuitBreaker::off())
@@ -50,7 +51,7 @@ impl Shop {
     /// What is left to a user of a limit by [`user_key`], once the store answers.
     pub async fn left(&self, limit: &Limit, user: &str) -> i64 {
         let only = Limit::new(limit.name(), *limit.algorithm()).by(user_key());
-        let look = self.limits([only]).cost_by(|_| 0);
+        let look = self.limits([only]).cost_by(|_| 0).build();
         let nothing = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
         let look = look.layer(nothing);
         for _ in 0..2_000 {

@@ -47,5 +47,5 @@ pub fn layered(limits: usize, headers: bool) -> App {
 }
 
 pub fn in_memory(limits: impl IntoIterator<Item = Limit>) -> Box<dyn Memory> {
-    Box::new(Limiter::new(limits).store(MemoryStore::new().max_keys(2_000_000)))
+    Box::new(Limiter::builder(limits).store(MemoryStore::new().max_keys(2_000_000)).build())
 }

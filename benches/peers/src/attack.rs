@@ -77,7 +77,7 @@ pub fn compare(scale: &Scale) {
 impl Flood {
     fn new(keys: u32, further_costs: &'static [u64], threads: u32) -> Self {
         let store = Arc::new(MemoryStore::new().max_keys(keys as usize));
-        let limiter = Limiter::new([Limit::new("limit", LIMIT)]).store(Arc::clone(&store));
+        let limiter = Limiter::builder([Limit::new("limit", LIMIT)]).store(Arc::clone(&store)).build();
         // Some shards fill up before others.
         let fill = keys + keys / 4;
         let attackers = (0..threads).map(|first| Attacker {

@@ -46,7 +46,7 @@ use crate::time::{Clock, SystemClock, micros};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let store = MemoryStore::new().max_keys(100_000);
-/// let limiter = Limiter::new([Limit::new("mails", FixedWindow::per_day(20))]).store(store);
+/// let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(20))]).store(store).build();
 /// assert!(limiter.acquire("ann@example.org", 1).await.unwrap().is_allowed());
 /// # });
 /// ```

@@ -62,7 +62,7 @@ use crate::time::{Clock, SystemClock};
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?.secret(*b"0123456789abcdef");
-/// let limiter = Limiter::new([Limit::new("mails", FixedWindow::per_day(20))]).store(store);
+/// let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(20))]).store(store).build();
 /// assert!(limiter.acquire("ann@example.org", 1).await?.is_allowed());
 /// # Ok(())
 /// # }

@@ -58,7 +58,7 @@ fn live_keys_are_forgotten() {
 async fn what_takes_nothing_leaves_something_behind() {
     let store = Arc::new(MemoryStore::new());
     let limits = [Limit::new("window", FixedWindow::per_day(5)), Limit::new("log", SlidingLog::per_day(3))];
-    let limiter = Limiter::new(limits).store(Arc::clone(&store));
+    let limiter = Limiter::builder(limits).store(Arc::clone(&store)).build();
     for key in 0..100_u32 {
         assert!(!limiter.acquire(key, 6).await.unwrap().is_allowed());
         assert!(!limiter.acquire(key, 4).await.unwrap().is_allowed(), "by one of two");
@@ -76,7 +76,8 @@ async fn what_takes_nothing_leaves_something_behind() {
 async fn long_keys_take_more() {
     let bytes = async |key: &str| {
         let store = Arc::new(MemoryStore::new());
-        let limiter = Limiter::new([Limit::new("window", FixedWindow::per_day(5))]).store(Arc::clone(&store));
+        let limiter =
+            Limiter::builder([Limit::new("window", FixedWindow::per_day(5))]).store(Arc::clone(&store)).build();
         let _ = limiter.acquire(key, 1).await.unwrap();
         store.bytes()
     };
@@ -101,7 +102,7 @@ async fn the_limiter_outlives_its_owner() {
     let alive = Arc::new(());
     let watch: Weak<()> = Arc::downgrade(&alive);
     let store = MemoryStore::new().clock(Watched(alive));
-    let limiter = Limiter::new([Limit::new("window", FixedWindow::per_day(5))]).store(store);
+    let limiter = Limiter::builder([Limit::new("window", FixedWindow::per_day(5))]).store(store).build();
     let clone = limiter.clone();
     let _ = clone.wait("key", 1).await.unwrap();
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "a task in the background");
@@ -116,7 +117,7 @@ fn sweeping_does_not_keep_up() {
     let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
     let store = Arc::new(MemoryStore::new().clock(clock.clone()));
     let limits = ["one", "two", "three"].map(|name| Limit::new(name, FixedWindow::new(1, Duration::from_millis(100))));
-    let limiter = Limiter::new(limits).store(Arc::clone(&store));
+    let limiter = Limiter::builder(limits).store(Arc::clone(&store)).build();
     for key in 0..100_000_u64 {
         clock.advance(Duration::from_millis(1));
         let _ = limiter.acquire(key, 1).into_ready().unwrap().unwrap();
@@ -131,7 +132,7 @@ fn nothing_is_swept_by_those_who_add_nothing() {
     let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
     let store = Arc::new(MemoryStore::new().clock(clock.clone()));
     let limits = [Limit::new("minute", FixedWindow::per_minute(u32::MAX))];
-    let limiter = Limiter::new(limits).store(Arc::clone(&store));
+    let limiter = Limiter::builder(limits).store(Arc::clone(&store)).build();
     let acquire = |key: u64| drop(limiter.acquire(key, 1).into_ready().unwrap().unwrap());
     (0..50_000).for_each(acquire);
     assert_eq!(store.keys(), 50_000);
@@ -147,7 +148,7 @@ fn nothing_is_swept_by_those_who_charge_several_keys() {
     let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
     let store = Arc::new(MemoryStore::new().clock(clock.clone()));
     let limits = ["from", "to"].map(|name| Limit::new(name, FixedWindow::per_minute(u32::MAX)));
-    let limiter = Limiter::new(limits).store(Arc::clone(&store));
+    let limiter = Limiter::builder(limits).store(Arc::clone(&store)).build();
     let acquire =
         |from: u64, to: u64| drop(limiter.acquire_all(&[(&from, 1), (&to, 1)]).into_ready().unwrap().unwrap());
     (0..25_000).for_each(|key| acquire(key, key));
@@ -165,8 +166,8 @@ fn nothing_is_swept_by_those_who_charge_several_keys() {
 fn a_denied_request_makes_its_keys_outlive_others() {
     let store = Arc::new(MemoryStore::new().max_keys(3));
     let [wide, narrow] = [100, 60].map(|limit| Limit::new(limit.to_string(), FixedWindow::per_day(limit)));
-    let both = Limiter::new([wide.clone(), narrow]).store(Arc::clone(&store));
-    let one = Limiter::new([wide]).store(Arc::clone(&store));
+    let both = Limiter::builder([wide.clone(), narrow]).store(Arc::clone(&store)).build();
+    let one = Limiter::builder([wide]).store(Arc::clone(&store)).build();
     let acquire = |limiter: &Limiter, key, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap().is_allowed();
     assert!(acquire(&both, "ann", 50));
     assert!(!acquire(&both, "ann", 40));
@@ -183,7 +184,7 @@ fn a_denied_request_makes_its_keys_outlive_others() {
 fn what_was_never_used_up_outlives_what_was() {
     for pins_by_peeking in [false, true] {
         let store = MemoryStore::new().max_keys(1_000);
-        let limiter = Limiter::new([Limit::new("day", FixedWindow::per_day(10))]).store(store);
+        let limiter = Limiter::builder([Limit::new("day", FixedWindow::per_day(10))]).store(store).build();
         let acquire = |key: u64, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
         assert!(acquire(0, 10).is_allowed());
         assert!(!acquire(0, 1).is_allowed());
@@ -203,7 +204,7 @@ fn what_was_never_used_up_outlives_what_was() {
 #[test]
 fn a_request_displaces_its_own() {
     let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("two", FixedWindow::per_day(10))];
-    let limiter = Limiter::new(limits).store(MemoryStore::new().max_keys(1));
+    let limiter = Limiter::builder(limits).store(MemoryStore::new().max_keys(1)).build();
     let allowed = (0..100).filter(|_| limiter.acquire("key", 1).into_ready().unwrap().unwrap().is_allowed()).count();
     assert_eq!(allowed, 10);
 }
@@ -212,7 +213,7 @@ fn a_request_displaces_its_own() {
 #[test]
 fn what_takes_nothing_displaces_others() {
     let store = Arc::new(MemoryStore::new().max_keys(100));
-    let limiter = Limiter::new([Limit::new("day", FixedWindow::per_day(10))]).store(Arc::clone(&store));
+    let limiter = Limiter::builder([Limit::new("day", FixedWindow::per_day(10))]).store(Arc::clone(&store)).build();
     let acquire = |key: u64, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
     for key in 0..100 {
         assert!(acquire(key, 5).is_allowed());
@@ -230,7 +231,7 @@ fn what_takes_nothing_displaces_others() {
 fn memory_stays_bounded_while_every_key_is_denied() {
     const KEYS: u64 = 20_000;
     let store = Arc::new(MemoryStore::new().max_keys(KEYS as usize));
-    let limiter = Limiter::new([Limit::new("day", FixedWindow::per_day(1))]).store(Arc::clone(&store));
+    let limiter = Limiter::builder([Limit::new("day", FixedWindow::per_day(1))]).store(Arc::clone(&store)).build();
     let mut bytes = Vec::new();
     for round in 0..21 {
         for key in round * KEYS..(round + 1) * KEYS {
@@ -251,8 +252,9 @@ fn a_request_of_many_limits_never_exceeds_max_keys() {
         let store = Arc::new(MemoryStore::new().max_keys(max_keys));
         let limits: Vec<Limit> =
             (0..limits).map(|limit: u32| Limit::new(limit.to_string(), FixedWindow::per_day(20 + limit))).collect();
-        let limiters: Vec<Limiter> =
-            (1..=limits.len()).map(|few| Limiter::new(limits[..few].to_vec()).store(Arc::clone(&store))).collect();
+        let limiters: Vec<Limiter> = (1..=limits.len())
+            .map(|few| Limiter::builder(limits[..few].to_vec()).store(Arc::clone(&store)).build())
+            .collect();
         for request in 0..300_usize {
             let limiter = &limiters[request * 7 % limiters.len()];
             let _ = limiter.acquire((request % 5) as u64, 1 + request as u64 % 3).into_ready().unwrap().unwrap();

@@ -71,7 +71,7 @@ async fn a_clock_that_steps_back_admits_nothing_more() {
 async fn overage_is_counted_in_the_same_window() {
     everywhere(async |place| {
         let limits = [Limit::new("quota", monthly()).soft(20)];
-        let limiter = limiter(limits).store(place.store.clone());
+        let limiter = limiter(limits).store(place.store.clone()).build();
         place.set(at("2026-03-20T00:00:00Z"));
         let mut over = 0;
         for _ in 0..12 {
@@ -92,7 +92,7 @@ async fn several_limits_are_decided_together() {
     everywhere(async |place| {
         let daily = CalendarWindow::daily(3).in_zone("America/New_York");
         let limits = [Limit::new("month", monthly()), Limit::new("day", daily)];
-        let limiter = limiter(limits).store(place.store.clone());
+        let limiter = limiter(limits).store(place.store.clone()).build();
         place.set(at("2026-11-01T12:00:00Z"));
         for allowed in [true, true, true, false, false] {
             assert_eq!(limiter.acquire("key", 1).await.unwrap().is_allowed(), allowed, "{}", place.name);
@@ -141,8 +141,10 @@ async fn shares_are_of_the_same_windows() {
     for (limit, share) in [(10, 2), (2, 1)] {
         loop {
             let monthly = CalendarWindow::monthly(limit).in_zone("Europe/Berlin");
-            let limiter = limiter([Limit::new("quota", monthly)]).store(Down);
-            let limiter = limiter.on_store_error(OnStoreError::DecideLocally(Share::one_of(4)));
+            let limiter = limiter([Limit::new("quota", monthly)])
+                .store(Down)
+                .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)))
+                .build();
             let mut allowed = 0;
             let mut ends = Vec::new();
             for _ in 0..5 {

@@ -55,7 +55,7 @@ impl Elsewhere {
 
     async fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
         let store = RedisConfig::node(format!("redis://127.0.0.1:{}", self.port)).patient().connect().await.unwrap();
-        limiter(limits).store(store)
+        limiter(limits).store(store).build()
     }
 
     /// How many calls of the script `what` takes.

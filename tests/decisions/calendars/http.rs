@@ -12,7 +12,7 @@ use support::answer::{Answer, Member, ask};
 const HOUR: i64 = 3_600;
 
 fn app(place: &Place) -> Router {
-    let limits = RateLimitLayer::new([
+    let limits = RateLimitLayer::builder([
         Limit::new("daily", CalendarWindow::daily(2).in_zone("Europe/Berlin")),
         Limit::new("hourly", FixedWindow::per_hour(100)),
         Limit::new("monthly", CalendarWindow::monthly(50).from_day(15).in_zone("Europe/Berlin")),
@@ -20,7 +20,8 @@ fn app(place: &Place) -> Router {
     let limits = limits
         .store(place.store.clone())
         .deadline(std::time::Duration::from_secs(30))
-        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Epoch)]);
+        .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Epoch)])
+        .build();
     Router::new().route("/", get(async || "hello")).layer(limits)
 }
 
@@ -78,8 +79,10 @@ async fn another_size_is_told_with_the_same_window() {
     everywhere(async |place| {
         let daily = |limit| CalendarWindow::daily(limit).in_zone("Europe/Berlin");
         let limit = Limit::new("daily", daily(2)).instead(when::header("x-plan", "pro"), daily(9));
-        let limits = RateLimitLayer::new([limit]).store(place.store.clone());
-        let limits = limits.deadline(std::time::Duration::from_secs(30));
+        let limits = RateLimitLayer::builder([limit])
+            .store(place.store.clone())
+            .deadline(std::time::Duration::from_secs(30))
+            .build();
         let app = Router::new().route("/", get(async || "hello")).layer(limits);
         place.set(at("2026-10-25T12:00:00Z"));
         let pro = Request::get("/").header("x-plan", "pro").body(Body::empty()).unwrap();

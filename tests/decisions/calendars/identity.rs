@@ -53,7 +53,7 @@ async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
         (CalendarWindow::yearly(5).in_zone("America/New_York"), "cwy.America/New_York"),
     ] {
         let store = config(&server).connect().await.unwrap();
-        let limiter = limiter([Limit::new("quota", windows)]).store(store);
+        let limiter = limiter([Limit::new("quota", windows)]).store(store).build();
         let decision = limiter.acquire("key", 2).await.unwrap();
         assert!(decision.at().as_micros() / 1_000_000 >= now[0], "it is by Redis' clock");
         let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
@@ -76,7 +76,7 @@ async fn on_a_real_clock_windows_are_those_of_the_rule() {
     for zone in ["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Pacific/Kiritimati", "Pacific/Pago_Pago"] {
         for dates in [Dates::Days, Dates::Weeks(6), Dates::Months(31), Dates::Years] {
             let calendar = Calendar::new(dates, zone);
-            let limiter = limiter([Limit::new("quota", calendar.of(3))]).store(store.clone());
+            let limiter = limiter([Limit::new("quota", calendar.of(3))]).store(store.clone()).build();
             for allowed in [true, true, true, false] {
                 let decision = limiter.acquire(zone, 1).await.unwrap();
                 let at = decision.at().as_micros();
@@ -95,7 +95,7 @@ async fn a_window_goes_on_until_the_end_that_it_was_begun_with() {
     let clock = ManualClock::new(Timestamp::from_micros(at("2026-03-20T12:00:00Z")));
     let store = config(&server).connect().await.unwrap().clock(clock.clone());
     let windows = CalendarWindow::daily(5).in_zone("Europe/Berlin");
-    let limiter = limiter([Limit::new("quota", windows)]).store(store);
+    let limiter = limiter([Limit::new("quota", windows)]).store(store).build();
     let _ = limiter.acquire("key", 2).await.unwrap();
 
     // By its rules, the day ends an hour later.

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use support::patient::Patient;
 use support::redis_server::RedisServer;
-use tower_ratelimit::{Algorithm, Decision, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp};
+use tower_ratelimit::{
+    Algorithm, Builder, Decision, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp,
+};
 
 /// A store, and the clock that it goes by.
 struct Place {
@@ -41,7 +43,7 @@ fn config(server: &RedisServer) -> RedisConfig {
 
 impl Place {
     fn limiter(&self, algorithm: impl Into<Algorithm>) -> Limiter {
-        limiter([Limit::new("quota", algorithm)]).store(self.store.clone())
+        limiter([Limit::new("quota", algorithm)]).store(self.store.clone()).build()
     }
 
     fn set(&self, at: u64) {
@@ -49,8 +51,8 @@ impl Place {
     }
 }
 
-fn limiter(limits: impl IntoIterator<Item = Limit>) -> Limiter {
-    Limiter::new(limits).patient()
+fn limiter(limits: impl IntoIterator<Item = Limit>) -> Builder {
+    Limiter::builder(limits).patient()
 }
 
 /// `2026-03-29T02:30:00Z` in µs.

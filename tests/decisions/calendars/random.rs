@@ -131,7 +131,7 @@ async fn answers_as_the_model(place: &Place, seed: u64) {
     let limit = 1 + random.below(8);
     // Limits of one name would share what their keys have used.
     let limits = [tower_ratelimit::Limit::new(format!("quota {seed}"), calendar.of(limit as u32))];
-    let limiter = crate::calendars::limiter(limits).store(place.store.clone());
+    let limiter = crate::calendars::limiter(limits).store(place.store.clone()).build();
     let mut now = random_instant(&mut random, &calendar);
     let mut model = Model { calendar, limit, counts: HashMap::new() };
     let mut held = Vec::new();

@@ -106,7 +106,8 @@ async fn a_store_in_memory_keeps_as_many_as_it_may() {
     let store = MemoryStore::new().max_overrides(100).clock(clock.clone());
     let store = std::sync::Arc::new(store);
     let empty = store.bytes();
-    let limiter = Limiter::new([Limit::new("daily", FixedWindow::per_day(100)).overridable()]).store(store.clone());
+    let limiter =
+        Limiter::builder([Limit::new("daily", FixedWindow::per_day(100)).overridable()]).store(store.clone()).build();
     let overrides = limiter.overrides("daily").unwrap();
     let size = FixedWindow::per_day(200);
     for round in 0..3_u64 {
@@ -142,9 +143,9 @@ async fn a_store_in_memory_keeps_as_many_as_it_may() {
 async fn a_denial_is_not_told_by_an_override_that_has_expired() {
     let server = RedisServer::start();
     let year = |tokens| FixedWindow::new(tokens, 366 * DAY);
-    let limiter = Limiter::new([Limit::new("limit", year(100)).overridable()]).patient();
+    let limiter = Limiter::builder([Limit::new("limit", year(100)).overridable()]).patient();
     let (clock, hour) = (ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000)), Duration::from_secs(3_600));
-    let limiter = limiter.store(on(&server).await.remember_denials(hour).clock(clock.clone()));
+    let limiter = limiter.store(on(&server).await.remember_denials(hour).clock(clock.clone())).build();
     let overrides = limiter.overrides("limit").unwrap();
     overrides.set("key", year(10), None).await.unwrap();
     assert!(limiter.acquire("key", 10).await.unwrap().is_allowed());

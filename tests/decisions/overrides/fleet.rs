@@ -19,7 +19,7 @@ fn window(limit: u32) -> FixedWindow {
 }
 
 async fn node(server: &RedisServer) -> Limiter {
-    Limiter::new([Limit::new("daily", window(100)).overridable()]).patient().store(on(server).await)
+    Limiter::builder([Limit::new("daily", window(100)).overridable()]).patient().store(on(server).await).build()
 }
 
 /// How often the script was called.
@@ -121,9 +121,9 @@ async fn setting_lifts_denials_here_at_once_and_elsewhere_within_their_time() {
         let large = holding(small, 50);
         let limit = || [Limit::new(name, small).overridable()];
         let long = on(&server).await.remember_denials(Duration::from_secs(600));
-        let one = Limiter::new(limit()).patient().store(long);
+        let one = Limiter::builder(limit()).patient().store(long).build();
         let short = on(&server).await.remember_denials(Duration::from_millis(200));
-        let other = Limiter::new(limit()).patient().store(short);
+        let other = Limiter::builder(limit()).patient().store(short).build();
         for _ in 0..5 {
             assert!(is_allowed(&one, "42", 1).await, "{name}");
         }
@@ -209,12 +209,12 @@ async fn decided_locally_a_key_has_the_size_that_was_seen_last() {
         let policy = OnStoreError::DecideLocally(Share::one_of(2));
         [Limit::new("daily", window(100)).overridable().on_store_error(policy)]
     };
-    let first = Limiter::new(limits()).patient().store(on(&server).await.clock(clock.clone()));
+    let first = Limiter::builder(limits()).patient().store(on(&server).await.clock(clock.clone())).build();
     let overrides = first.overrides("daily").unwrap();
     overrides.set("42", window(200), None).await.unwrap();
     overrides.set("43", window(200), Some(Duration::from_secs(60))).await.unwrap();
     overrides.set("44", window(200), None).await.unwrap();
-    let limiter = Limiter::new(limits()).patient().store(on(&server).await.clock(clock.clone()));
+    let limiter = Limiter::builder(limits()).patient().store(on(&server).await.clock(clock.clone())).build();
     for key in ["42", "43"] {
         assert_eq!(left(&limiter, key).await, 200);
     }
@@ -260,8 +260,8 @@ async fn prefixes_keep_overrides_apart() {
     let server = RedisServer::start();
     let store = on(&server).await;
     let limit = || [Limit::new("log", SlidingLog::new(9, LONG)).overridable()];
-    let shop = Limiter::new(limit()).patient().store(store.clone().prefix("shop"));
-    let blog = Limiter::new(limit()).patient().store(store.prefix("blog"));
+    let shop = Limiter::builder(limit()).patient().store(store.clone().prefix("shop")).build();
+    let blog = Limiter::builder(limit()).patient().store(store.prefix("blog")).build();
     shop.overrides("log").unwrap().set("42", SlidingLog::new(20, LONG), None).await.unwrap();
     assert_eq!((left(&shop, "42").await, left(&blog, "42").await), (20, 9));
 }

@@ -32,7 +32,7 @@ fn request() -> Request<Body> {
 
 /// Whether an override of `key`, and of none of `others`, is that of the request above.
 async fn is_of(place: &Place, what: &str, limit: Limit, key: impl Key, others: &[&dyn Key]) {
-    let layer = place.layer([limit.overridable()]);
+    let layer = place.layer([limit.overridable()]).build();
     let overrides = layer.overrides("daily").unwrap();
     let app = Router::new().route("/orders/{id}", get(async || "")).layer(layer);
     for other in others {
@@ -158,7 +158,7 @@ async fn an_override_is_of_one_limit() {
     everywhere(async |place| {
         let limits =
             |size| ["daily", "other"].map(|name| Limit::new(name, size).by(key::header("x-customer")).overridable());
-        let layer: RateLimitLayer = place.layer(limits(FixedWindow::per_day(100)));
+        let layer: RateLimitLayer = place.layer(limits(FixedWindow::per_day(100))).build();
         layer.overrides("daily").unwrap().set("42", FixedWindow::per_day(200), None).await.unwrap();
         let app = Router::new().route("/orders/{id}", get(async || "")).layer(layer);
         let answer = ask(&app, request()).await;

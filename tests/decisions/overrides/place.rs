@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, CircuitBreaker, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, RedisStore,
-    Store, Timestamp,
+    Algorithm, Builder, CircuitBreaker, HttpOptions, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer,
+    RedisConfig, RedisStore, Store, Timestamp,
 };
 
 use support::limits::{Patient, all};
@@ -41,17 +41,20 @@ fn midnight() -> ManualClock {
 
 impl Place {
     pub(crate) fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
-        Limiter::new(limits).patient().store(self.store.clone())
+        Limiter::builder(limits).patient().store(self.store.clone()).build()
     }
 
-    pub(crate) fn layer(&self, limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
+    pub(crate) fn layer(&self, limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
         layer(limits, self.store.clone())
     }
 }
 
 /// A layer that waits for its store however long it takes.
-pub(crate) fn layer(limits: impl IntoIterator<Item = Limit>, store: impl Store) -> RateLimitLayer {
-    RateLimitLayer::new(limits).store(store).deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+pub(crate) fn layer(limits: impl IntoIterator<Item = Limit>, store: impl Store) -> Builder<HttpOptions> {
+    RateLimitLayer::builder(limits)
+        .store(store)
+        .deadline(Duration::from_secs(30))
+        .circuit_breaker(CircuitBreaker::off())
 }
 
 /// The same limit, of so many tokens at once. A bucket's rate stays: how many tokens it owes at another one is its

@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(366 * 86_400);
 /// that were allowed have been the first, the second, … and none was the 301st of 300.
 async fn race(stores: [Arc<dyn Store>; 2]) {
     let limit = || [Limit::new("daily", FixedWindow::new(200, LONG)).by(key::header("x-customer")).overridable()];
-    let layers = stores.map(|store| layer(limit(), store));
+    let layers = stores.map(|store| layer(limit(), store).build());
     let overrides = layers[0].overrides("daily").unwrap();
     let apps = layers.map(|layer| Router::new().route("/", get(async || "")).layer(layer));
     let is_over = Arc::new(AtomicBool::new(false));

@@ -54,7 +54,7 @@ fn daily(limit: u32) -> Limit {
 async fn an_operator_raises_a_customers_limit_and_the_next_request_is_told_so() {
     everywhere(async |place| {
         let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
-        let app = app(place.layer([daily(2), Limit::new("all", FixedWindow::new(100, DAY))]).headers(styles));
+        let app = app(place.layer([daily(2), Limit::new("all", FixedWindow::new(100, DAY))]).headers(styles).build());
         let told = |answer: &Answer| {
             let limit = answer.header("x-ratelimit-limit").unwrap().parse::<u32>().unwrap();
             (answer.status.as_u16(), limit, answer.remaining_of("daily"))
@@ -88,7 +88,7 @@ async fn the_size_of_a_key_goes_before_that_of_a_request() {
         let limit = daily(2)
             .instead(when::header("x-plan", "pro"), FixedWindow::new(10, DAY))
             .instead(when::header("x-plan", "bucket"), TokenBucket::new(7, 7, DAY));
-        let app = app(place.layer([limit]));
+        let app = app(place.layer([limit]).build());
         let ask_as = async |plan: &str| {
             let request = Request::get("/").header("x-customer", "42").header("x-plan", plan);
             let answer = ask(&app, request.body(Body::empty()).unwrap()).await;
@@ -110,7 +110,7 @@ async fn the_size_of_a_key_goes_before_that_of_a_request() {
 async fn a_route_is_charged_by_the_size_that_applies() {
     everywhere(async |place| {
         let small = Limit::new("small", FixedWindow::new(4, DAY)).by(key::header("x-customer"));
-        let app = app(place.layer([daily(2), small]));
+        let app = app(place.layer([daily(2), small]).build());
         admin(&app, "PUT", "42", "100").await;
         let answer = send(&app, "/expensive", "42").await;
         assert_eq!((answer.status.as_u16(), answer.remaining_of("daily")), (200, 97), "{}", place.name);
@@ -129,7 +129,7 @@ async fn a_route_is_charged_by_the_size_that_applies() {
 async fn a_permit_charges_by_the_size_of_then_and_gives_back_by_that_of_before() {
     everywhere(async |place| {
         let bucket = Limit::new("bucket", TokenBucket::new(50, 50, DAY)).by(key::header("x-customer")).overridable();
-        let layer = place.layer([bucket]).permits();
+        let layer = place.layer([bucket]).permits().build();
         let bucket = layer.overrides("bucket").unwrap();
         let work = {
             let bucket = bucket.clone();
@@ -156,7 +156,7 @@ async fn a_permit_charges_by_the_size_of_then_and_gives_back_by_that_of_before()
 #[tokio::test]
 async fn a_permit_charges_by_the_size_of_then_though_that_is_the_limits_own() {
     everywhere(async |place| {
-        let layer = place.layer([daily(10)]).permits();
+        let layer = place.layer([daily(10)]).permits().build();
         let daily = layer.overrides("daily").unwrap();
         daily.set("42", FixedWindow::new(100, DAY), None).await.unwrap();
         let work = async move |permit: Permit| {
@@ -176,7 +176,7 @@ async fn a_permit_charges_by_the_size_of_then_though_that_is_the_limits_own() {
 #[tokio::test]
 async fn settling_finds_the_room_that_there_is() {
     everywhere(async |place| {
-        let layer = place.layer([daily(10).soft(50)]).permits();
+        let layer = place.layer([daily(10).soft(50)]).permits().build();
         let daily = layer.overrides("daily").unwrap();
         let work = async |permit: Permit, body: String| {
             let settled = permit.settle(body.parse().unwrap()).await.unwrap();

@@ -38,9 +38,10 @@ impl Store for Plain {
 
 #[tokio::test]
 async fn a_store_that_keeps_none_says_so_and_decides_on() {
-    let limiter = Limiter::new([Limit::new("daily", FixedWindow::per_day(2)).overridable()])
+    let limiter = Limiter::builder([Limit::new("daily", FixedWindow::per_day(2)).overridable()])
         .store(Plain(MemoryStore::new()))
-        .circuit_breaker(CircuitBreaker::new().failures(1));
+        .circuit_breaker(CircuitBreaker::new().failures(1))
+        .build();
     let overrides = limiter.overrides("daily").unwrap();
     let not_supported = |error: &StoreError| {
         assert_eq!(error.kind(), StoreErrorKind::NotSupported);
@@ -60,7 +61,7 @@ async fn a_store_that_keeps_none_says_so_and_decides_on() {
 #[tokio::test]
 async fn a_limit_that_is_not_overridable_goes_by_its_own_size() {
     let store = Arc::new(MemoryStore::new());
-    let of = |limit| Limiter::new([limit]).store(store.clone());
+    let of = |limit| Limiter::builder([limit]).store(store.clone()).build();
     let open = of(Limit::new("daily", FixedWindow::per_day(2)).overridable());
     let plain = of(Limit::new("daily", FixedWindow::per_day(2)));
     open.overrides("daily").unwrap().set("42", FixedWindow::per_day(5), None).await.unwrap();

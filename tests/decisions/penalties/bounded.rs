@@ -16,7 +16,8 @@ fn store(keys: usize) -> (std::sync::Arc<MemoryStore>, ManualClock) {
 fn a_flood_lifts_no_refusal() {
     let (store, clock) = store(1_000);
     let limit = Limit::new("bucket", TokenBucket::new(10, 10, Duration::from_secs(1)));
-    let limiter = Limiter::new([limit.penalty(Penalty::after(2, MINUTE).locked_out_for(DAY))]).store(store.clone());
+    let limiter =
+        Limiter::builder([limit.penalty(Penalty::after(2, MINUTE).locked_out_for(DAY))]).store(store.clone()).build();
     let ask = |key: &str, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
     let refused: Vec<String> = (0..100).map(|n| format!("refused {n}")).collect();
     for key in &refused {
@@ -40,7 +41,7 @@ fn a_flood_lifts_no_refusal() {
 fn a_flood_of_denials_stays_bounded() {
     let (store, _) = store(1_000);
     let limit = Limit::new("window", FixedWindow::new(2, DAY)).penalty(Penalty::after(100, DAY).locked_out_for(DAY));
-    let limiter = Limiter::new([limit]).store(store.clone());
+    let limiter = Limiter::builder([limit]).store(store.clone()).build();
     let ask = |key: &str, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();
     for _ in 0..100 {
         let _ = ask("refused", 3);
@@ -61,7 +62,7 @@ fn a_strike_does_not_displace_what_denies() {
     for keys in [1, 2] {
         let (store, _) = store(keys);
         let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(2, DAY).locked_out_for(DAY));
-        let limiter = Limiter::new([limit]).store(store.clone());
+        let limiter = Limiter::builder([limit]).store(store.clone()).build();
         let ask = || limiter.acquire("key", 1).into_ready().unwrap().unwrap();
         assert!(ask().is_allowed());
         for _ in 0..4 {
@@ -77,7 +78,7 @@ fn a_strike_does_not_displace_what_denies() {
 fn what_is_not_kept_is_not_told() {
     let (store, clock) = store(1);
     let limit = Limit::new("one", FixedWindow::new(1, MINUTE)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
-    let limiter = Limiter::new([limit]).store(store);
+    let limiter = Limiter::builder([limit]).store(store).build();
     let ask = || limiter.acquire("key", 1).into_ready().unwrap().unwrap();
     assert!(ask().is_allowed());
     let denied = ask();
@@ -91,12 +92,13 @@ fn what_is_not_kept_is_not_told() {
 fn strikes_count_while_the_store_is_full_of_denied_keys() {
     const KEYS: u64 = 1_000;
     let (store, clock) = store(KEYS as usize);
-    let filler = Limiter::new([Limit::new("day", FixedWindow::new(1, DAY))]).store(store.clone());
+    let filler = Limiter::builder([Limit::new("day", FixedWindow::new(1, DAY))]).store(store.clone()).build();
     let deny = |key: u64| while filler.acquire(key, 1).into_ready().unwrap().unwrap().is_allowed() {};
     (0..2 * KEYS).for_each(deny);
     assert_eq!(store.keys(), KEYS as usize);
     let limit = Limit::new("second", FixedWindow::new(1, Duration::from_secs(1)));
-    let limiter = Limiter::new([limit.penalty(Penalty::after(3, MINUTE).locked_out_for(DAY))]).store(store.clone());
+    let limiter =
+        Limiter::builder([limit.penalty(Penalty::after(3, MINUTE).locked_out_for(DAY))]).store(store.clone()).build();
     let mut admitted = 0;
     for request in 0..60 {
         admitted += u32::from(limiter.acquire("client", 1).into_ready().unwrap().unwrap().is_allowed());
@@ -113,7 +115,7 @@ fn strikes_count_while_the_store_is_full_of_denied_keys() {
 fn what_means_nothing_any_more_is_gone() {
     let (store, clock) = store(10_000);
     let limit = || Limit::new("window", FixedWindow::new(1, Duration::from_secs(1)));
-    let limiter = |limit| Limiter::new([limit]).store(store.clone());
+    let limiter = |limit| Limiter::builder([limit]).store(store.clone()).build();
     let plain = limiter(limit());
     for n in 0..200 {
         for _ in 0..3 {
@@ -138,7 +140,7 @@ fn what_means_nothing_any_more_is_gone() {
 #[tokio::test]
 async fn a_flood_of_hopeless_requests_displaces_nobody() {
     let limit = Limit::new("limit", FixedWindow::per_day(10)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
-    let limiter = Limiter::new([limit]).store(MemoryStore::new().max_keys(1_000));
+    let limiter = Limiter::builder([limit]).store(MemoryStore::new().max_keys(1_000)).build();
     for victim in 0..100 {
         assert!(limiter.acquire(("victim", victim), 9).await.unwrap().is_allowed());
     }

@@ -11,7 +11,7 @@ async fn the_nth_strike_begins_a_refusal_of_exactly_that_long() {
     everywhere(async |place| {
         // One token a second: for most of a refusal there would be room.
         let penalty = Penalty::after(3, MINUTE).locked_out_for(10 * SECOND);
-        let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]);
+        let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]).build();
         let ask = async || limiter.acquire("key", 1).await.unwrap();
         assert!(ask().await.is_allowed());
         for _ in 0..2 {
@@ -69,7 +69,7 @@ async fn each_refusal_is_twice_as_long_up_to_the_longest() {
         let (told, tell) = teller();
         let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(5 * SECOND);
         let mut one = One::spent(place, penalty).await;
-        one.limiter = one.limiter.observe(tell);
+        one.limiter = One::limiter(place, penalty).observe(tell).build();
         for seconds in [1, 2, 4, 5, 5, 5] {
             one.begin(seconds * SECOND).await;
         }
@@ -149,7 +149,7 @@ async fn strikes_and_level_are_forgotten_each_at_its_time() {
 async fn what_is_told_of_a_reset_is_when_all_is_forgotten() {
     everywhere(async |place| {
         let penalty = Penalty::after(2, 10 * MINUTE).locked_out_for(SECOND).remembered_for(MINUTE);
-        let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]);
+        let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]).build();
         let reset_after = async || limiter.peek("key", 0).await.unwrap().outcomes()[0].reset_after();
         assert_eq!(reset_after().await, Duration::ZERO);
         let _ = limiter.acquire("key", 1).await.unwrap();
@@ -171,11 +171,13 @@ async fn only_what_this_limit_denies_is_a_strike() {
     everywhere(async |place| {
         let (told, tell) = teller();
         let penalty = Penalty::after(2, MINUTE).locked_out_for(MINUTE);
-        let limiter = place.limiter([
-            Limit::new("small", FixedWindow::new(1, DAY)),
-            Limit::new("large", FixedWindow::new(5, DAY)).penalty(penalty),
-        ]);
-        let limiter = limiter.observe(tell);
+        let limiter = place
+            .limiter([
+                Limit::new("small", FixedWindow::new(1, DAY)),
+                Limit::new("large", FixedWindow::new(5, DAY)).penalty(penalty),
+            ])
+            .observe(tell)
+            .build();
         let ask = async |cost| limiter.acquire_each("key", &[1, cost]).await.unwrap();
         assert!(ask(1).await.is_allowed());
         for _ in 0..4 {
@@ -201,11 +203,13 @@ async fn only_what_this_limit_denies_is_a_strike() {
 async fn who_is_refused_takes_nothing_from_other_limits() {
     everywhere(async |place| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
-        let limiter = place.limiter([
-            Limit::new("large", FixedWindow::new(100, DAY)),
-            Limit::new("strict", TokenBucket::new(1, 1, SECOND)).penalty(penalty),
-            Limit::new("log", SlidingLog::new(100, DAY)),
-        ]);
+        let limiter = place
+            .limiter([
+                Limit::new("large", FixedWindow::new(100, DAY)),
+                Limit::new("strict", TokenBucket::new(1, 1, SECOND)).penalty(penalty),
+                Limit::new("log", SlidingLog::new(100, DAY)),
+            ])
+            .build();
         let left = async || {
             let outcomes = limiter.peek("key", 0).await.unwrap();
             outcomes.outcomes().iter().map(|outcome| outcome.remaining()).collect::<Vec<_>>()
@@ -236,7 +240,7 @@ async fn who_is_refused_takes_nothing_from_other_limits() {
 async fn it_is_of_one_key_under_one_limit() {
     everywhere(async |place| {
         let limit = |name| Limit::new(name, FixedWindow::new(1, DAY)).penalty(Penalty::after(1, MINUTE));
-        let [one, other] = ["one", "other"].map(|name| place.limiter([limit(name)]));
+        let [one, other] = ["one", "other"].map(|name| place.limiter([limit(name)]).build());
         for _ in 0..2 {
             let _ = one.acquire("key", 1).await.unwrap();
         }
@@ -244,7 +248,10 @@ async fn it_is_of_one_key_under_one_limit() {
         assert!(one.acquire("another", 1).await.unwrap().is_allowed());
         assert!(other.acquire("key", 1).await.unwrap().is_allowed());
         assert!(!other.acquire("key", 0).await.unwrap().outcomes()[0].is_penalty(), "{}", place.name);
-        assert!(place.limiter([limit("one")]).acquire("key", 1).await.unwrap().is_penalty(), "a twin shares it");
+        assert!(
+            place.limiter([limit("one")]).build().acquire("key", 1).await.unwrap().is_penalty(),
+            "a twin shares it"
+        );
     })
     .await;
 }
@@ -271,8 +278,10 @@ async fn the_longer_wait_counts_where_the_limit_says_one() {
 #[tokio::test]
 async fn a_reset_forgets_it_and_a_refund_does_not() {
     everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("one", FixedWindow::new(1, DAY))
-            .penalty(Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE))]);
+        let limiter = place
+            .limiter([Limit::new("one", FixedWindow::new(1, DAY))
+                .penalty(Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE))])
+            .build();
         let ask = async || limiter.acquire("key", 1).await.unwrap();
         let receipt = ask().await.into_receipt();
         assert!(!ask().await.is_penalty());
@@ -300,7 +309,7 @@ async fn a_limit_in_the_shadow_has_none() {
         let (told, tell) = teller();
         let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(1, MINUTE));
         for limiter in [place.limiter([limit.clone().shadow()]), place.limiter([limit]).shadow()] {
-            let limiter = limiter.observe(tell.clone());
+            let limiter = limiter.observe(tell.clone()).build();
             for _ in 0..5 {
                 let decision = limiter.acquire("key", 1).await.unwrap();
                 assert!(decision.is_allowed() && !decision.outcomes()[0].is_penalty(), "{}", place.name);
@@ -315,12 +324,12 @@ async fn a_limit_in_the_shadow_has_none() {
 async fn soft_limits_and_queues_have_them_too() {
     everywhere(async |place| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
-        let soft = place.limiter([Limit::new("soft", FixedWindow::new(2, DAY)).soft(50).penalty(penalty)]);
+        let soft = place.limiter([Limit::new("soft", FixedWindow::new(2, DAY)).soft(50).penalty(penalty)]).build();
         for _ in 0..3 {
             assert!(soft.acquire("key", 1).await.unwrap().is_allowed(), "overage is room");
         }
         assert!(soft.acquire("key", 1).await.unwrap().is_penalty(), "{}", place.name);
-        let queue = place.limiter([Limit::new("queue", LeakyBucketQueue::new(1, 1, SECOND)).penalty(penalty)]);
+        let queue = place.limiter([Limit::new("queue", LeakyBucketQueue::new(1, 1, SECOND)).penalty(penalty)]).build();
         for delay in [0, 1] {
             assert_eq!(queue.acquire("key", 1).await.unwrap().delay(), delay * SECOND);
         }

@@ -36,8 +36,11 @@ impl Store for Broken {
 async fn penalties_are_kept_locally() {
     let (told, tell) = teller();
     let limit = Limit::new("one", FixedWindow::new(4, DAY)).penalty(Penalty::after(2, MINUTE).locked_out_for(MINUTE));
-    let limiter =
-        Limiter::new([limit]).store(Broken).observe(tell).on_store_error(OnStoreError::DecideLocally(Share::one_of(4)));
+    let limiter = Limiter::builder([limit])
+        .store(Broken)
+        .observe(tell)
+        .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)))
+        .build();
     let ask = async || limiter.acquire("key", 1).await.unwrap();
     assert!(ask().await.is_allowed());
     assert!(!ask().await.is_penalty());

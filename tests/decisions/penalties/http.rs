@@ -4,14 +4,16 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::{get, post};
 use http::{Request, StatusCode, Version};
-use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, Penalty, Permit, RateLimitLayer, Reset, TokenBucket, key};
+use tower_ratelimit::{
+    Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Penalty, Permit, RateLimitLayer, Reset, TokenBucket, key,
+};
 
 use crate::penalties::place::{DAY, MINUTE, Place, SECOND, Told, everywhere, teller};
 use support::answer::{Answer, ask};
 
-fn layer(place: &Place, limits: impl IntoIterator<Item = Limit>) -> (RateLimitLayer, Told) {
+fn layer(place: &Place, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, Told) {
     let (told, tell) = teller();
-    (RateLimitLayer::new(limits).store(place.store.clone()).deadline(30 * SECOND).observe(tell), told)
+    (RateLimitLayer::builder(limits).store(place.store.clone()).deadline(30 * SECOND).observe(tell), told)
 }
 
 fn request(path: &str) -> Request<Body> {
@@ -32,7 +34,7 @@ async fn clients_are_told_how_long_they_are_refused() {
         let penalty = Penalty::after(2, MINUTE).locked_out_for(90 * SECOND).doubling_up_to(DAY);
         let limit = Limit::new("burst", TokenBucket::new(1, 1, SECOND)).by(key::header("x-user")).penalty(penalty);
         let (limits, events) = layer(place, [limit]);
-        let limits = limits.headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)]);
+        let limits = limits.headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)]).build();
         let app = Router::new().route("/", get(async || "hello")).layer(limits);
         assert_eq!(visit(&app, "/").await.status, 200);
         assert_eq!(visit(&app, "/").await.header("retry-after"), Some("1"));
@@ -65,6 +67,7 @@ async fn a_request_that_is_charged_in_steps_is_one_strike() {
     everywhere(async |place| {
         let limit = Limit::new("daily", FixedWindow::new(5, DAY)).penalty(Penalty::after(3, DAY));
         let (limits, events) = layer(place, [limit]);
+        let limits = limits.build();
         let expensive = get(async || "expensive").route_layer(limits.cost(3));
         let app = Router::new().route("/", get(async || "")).route("/expensive", expensive).layer(limits);
         assert_eq!(visit(&app, "/expensive").await.status, 200);
@@ -96,7 +99,7 @@ async fn a_handlers_charges_count_settling_does_not_and_a_reset_forgets() {
         let reset = get(async |permit: Permit| permit.reset().await.unwrap());
         let app = Router::new().route("/settle", settle).route("/charge", charge).route("/reset", reset);
         // Forgets where a limit that costs nothing lets it in.
-        let app = app.layer(limits.permits().cost_by(|head| u64::from(head.uri.path() != "/reset")));
+        let app = app.layer(limits.permits().cost_by(|head| u64::from(head.uri.path() != "/reset")).build());
         assert_eq!(visit(&app, "/settle").await.body, "90");
         assert!(told(&events).is_empty(), "{}: settling is no strike", place.name);
         assert_eq!(visit(&app, "/reset").await.status, 200);
@@ -121,7 +124,7 @@ async fn what_a_response_gives_back_changes_nothing_of_it() {
         let app = Router::new()
             .route("/good", get(async || "hello"))
             .route("/bad", get(async || StatusCode::UNAUTHORIZED))
-            .layer(limits);
+            .layer(limits.build());
         assert_eq!(visit(&app, "/bad").await.status, 401);
         assert_eq!(visit(&app, "/bad").await.status, 401);
         assert_eq!(visit(&app, "/bad").await.status, 429);
@@ -136,7 +139,7 @@ async fn what_a_response_gives_back_changes_nothing_of_it() {
 async fn grpc_clients_are_pushed_back_to_its_end() {
     everywhere(async |place| {
         let limit = Limit::new("one", TokenBucket::new(1, 1, SECOND)).penalty(Penalty::after(1, MINUTE));
-        let app = Router::new().route("/", post(async || "hello")).layer(layer(place, [limit]).0);
+        let app = Router::new().route("/", post(async || "hello")).layer(layer(place, [limit]).0.build());
         let call = || {
             let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
             call.body(Body::empty()).unwrap()

@@ -107,7 +107,8 @@ fn now_of(answer: tower_ratelimit::store::StoreFuture<Decision>) -> Decision {
 impl Oracle {
     pub(crate) fn new(setting: &Setting, clock: &ManualClock) -> Self {
         let model = |index: usize| {
-            let limiter = Limiter::new([setting.bare(index)]).store(MemoryStore::new().clock(clock.clone()));
+            let limiter =
+                Limiter::builder([setting.bare(index)]).store(MemoryStore::new().clock(clock.clone())).build();
             Model { limiter, penalty: setting.limits[index].penalty, denials: Vec::new() }
         };
         Self { clock: clock.clone(), models: (0..setting.limits.len()).map(model).collect() }

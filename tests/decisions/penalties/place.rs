@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Clock, Decision, Event, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, RedisConfig, Store,
-    Timestamp,
+    Builder, Clock, Decision, Event, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, RedisConfig,
+    Store, Timestamp,
 };
 
 use support::limits::Patient;
@@ -60,9 +60,8 @@ impl Place {
         Self { name: "redis", store: Arc::new(store), clock, _server: Some(server) }
     }
 
-    pub(crate) fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
-        let limiter = Limiter::new(limits).store(self.store.clone());
-        limiter.patient()
+    pub(crate) fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Builder {
+        Limiter::builder(limits).store(self.store.clone()).patient()
     }
 
     pub(crate) fn advance(&self, span: Duration) {
@@ -85,9 +84,13 @@ pub(crate) struct One<'a> {
 }
 
 impl<'a> One<'a> {
+    pub(crate) fn limiter(place: &Place, penalty: Penalty) -> Builder {
+        place.limiter([Limit::new("one", FixedWindow::new(1, DAY)).penalty(penalty)])
+    }
+
     /// A limit whose one token is taken: whatever is asked is denied until the day is over.
     pub(crate) async fn spent(place: &'a Place, penalty: Penalty) -> Self {
-        let limiter = place.limiter([Limit::new("one", FixedWindow::new(1, DAY)).penalty(penalty)]);
+        let limiter = Self::limiter(place, penalty).build();
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
         Self { place, limiter }
     }

@@ -64,7 +64,7 @@ impl Setting {
                 self.bare(index).penalty(kept.map_or(penalty, |kept| penalty.remembered_for(kept)))
             }
         };
-        place.limiter((0..self.limits.len()).map(limit))
+        place.limiter((0..self.limits.len()).map(limit)).build()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
-use tower_ratelimit::{CircuitBreaker, FixedWindow, Limit, Limiter, Penalty, RedisConfig, RedisStore, TokenBucket};
+use tower_ratelimit::{Builder, FixedWindow, Limit, Limiter, Penalty, RedisConfig, RedisStore, TokenBucket};
 
 use crate::penalties::place::{DAY, MINUTE, SECOND};
 use support::limits::Patient;
@@ -13,8 +13,8 @@ async fn store(server: &RedisServer) -> RedisStore {
     RedisConfig::node(server.url()).patient().connect().await.unwrap()
 }
 
-fn limiter(store: RedisStore, limit: Limit) -> Limiter {
-    Limiter::new([limit]).store(store).patient()
+fn limiter(store: RedisStore, limit: Limit) -> Builder {
+    Limiter::builder([limit]).store(store).patient()
 }
 
 fn calls(server: &RedisServer, command: &str) -> u64 {
@@ -32,7 +32,7 @@ fn one(penalty: Penalty) -> Limit {
 async fn denials_are_counted_until_the_refusal_which_is_remembered() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
-    let limiter = limiter(store, one(Penalty::after(5, DAY).locked_out_for(DAY)));
+    let limiter = limiter(store, one(Penalty::after(5, DAY).locked_out_for(DAY))).build();
     let ask = async || limiter.acquire("key", 1).await.unwrap();
     let before = calls(&server, "evalsha");
     assert!(ask().await.is_allowed());
@@ -56,7 +56,8 @@ async fn a_remembered_refusal_ends_when_it_ends() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
     let limit = Limit::new("bucket", TokenBucket::new(1, 1, Duration::from_millis(10)));
-    let limiter = limiter(store, limit.penalty(Penalty::after(1, SECOND).locked_out_for(Duration::from_secs(3))));
+    let limiter =
+        limiter(store, limit.penalty(Penalty::after(1, SECOND).locked_out_for(Duration::from_secs(3)))).build();
     let ask = async || limiter.acquire("key", 1).await.unwrap();
     while !ask().await.is_penalty() {}
     let mut told = 0;
@@ -78,7 +79,7 @@ async fn a_remembered_refusal_ends_when_it_ends() {
 async fn processes_count_together() {
     let server = RedisServer::start();
     let limit = one(Penalty::after(4, DAY).locked_out_for(DAY));
-    let limiters = [limiter(store(&server).await, limit.clone()), limiter(store(&server).await, limit)];
+    let limiters = [limiter(store(&server).await, limit.clone()).build(), limiter(store(&server).await, limit).build()];
     assert!(limiters[0].acquire("key", 1).await.unwrap().is_allowed());
     for n in 0..3 {
         assert!(!limiters[n % 2].acquire("key", 1).await.unwrap().is_penalty());
@@ -96,11 +97,13 @@ async fn of_many_at_once_one_begins_it() {
     let began = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let noted = began.clone();
     let limiter = limiter(store(&server).await, one(Penalty::after(20, DAY).locked_out_for(DAY)));
-    let limiter = limiter.observe(move |event| {
-        if let tower_ratelimit::Event::PenaltyBegan { .. } = event {
-            noted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        }
-    });
+    let limiter = limiter
+        .observe(move |event| {
+            if let tower_ratelimit::Event::PenaltyBegan { .. } = event {
+                noted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        })
+        .build();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..64 {
         let limiter = limiter.clone();
@@ -120,8 +123,8 @@ async fn of_many_at_once_one_begins_it() {
 async fn a_limit_without_a_penalty_costs_nothing_more() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::ZERO);
-    let plain = limiter(store.clone(), Limit::new("plain", FixedWindow::new(1, 366 * DAY)));
-    let penalised = limiter(store, one(Penalty::after(5, MINUTE).locked_out_for(MINUTE)));
+    let plain = limiter(store.clone(), Limit::new("plain", FixedWindow::new(1, 366 * DAY))).build();
+    let penalised = limiter(store, one(Penalty::after(5, MINUTE).locked_out_for(MINUTE))).build();
     let keys = || server.ask::<Vec<String>>(cmd("KEYS").arg("*"));
     let spent = async |limiter: &Limiter| {
         let before = (calls(&server, "get"), calls(&server, "set"), calls(&server, "evalsha"));
@@ -151,7 +154,7 @@ async fn what_can_not_be_read_keeps_nobody_else_from_being_decided() {
     let store = store(&server).await.remember_denials(Duration::ZERO);
     let limits =
         || [one(Penalty::after(1, DAY)), Limit::new("two", FixedWindow::new(2, DAY)).penalty(Penalty::after(2, DAY))];
-    let limiter = Limiter::new(limits()).store(store).patient();
+    let limiter = Limiter::builder(limits()).store(store).patient().build();
     for _ in 0..2 {
         let _ = limiter.acquire("broken", 1).await.unwrap();
     }
@@ -178,9 +181,8 @@ async fn another_limits_denials_are_remembered_and_hide_no_strike() {
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
     let small = Limit::new("small", FixedWindow::new(1, 366 * DAY));
     let large = Limit::new("large", FixedWindow::new(5, 366 * DAY)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
-    let alone = limiter(store.clone(), large.clone());
-    let limiter = Limiter::new([small, large]).store(store).deadline(Duration::from_secs(30));
-    let limiter = limiter.circuit_breaker(CircuitBreaker::off());
+    let alone = limiter(store.clone(), large.clone()).build();
+    let limiter = Limiter::builder([small, large]).store(store).patient().build();
     let ask = async |costs: [u64; 2]| limiter.acquire_each("key", &costs).await.unwrap();
     assert!(ask([1, 1]).await.is_allowed());
     let before = calls(&server, "evalsha");

@@ -16,8 +16,8 @@ use http::Request;
 use support::patient::Patient;
 use support::redis_server::RedisServer;
 use tower_ratelimit::{
-    CircuitBreaker, Event, HeaderStyle, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer, RedisConfig, Store,
-    Timestamp,
+    Builder, CircuitBreaker, Event, HeaderStyle, HttpOptions, Limit, Limiter, ManualClock, MemoryStore, RateLimitLayer,
+    RedisConfig, Store, Timestamp,
 };
 
 use support::answer::{Answer, ask};
@@ -51,15 +51,15 @@ async fn everywhere(test: impl AsyncFn(&Place)) {
 type Told = Arc<Mutex<Vec<String>>>;
 
 impl Place {
-    fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
-        let limiter = Limiter::new(limits).store(self.store.clone());
-        limiter.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+    fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Builder {
+        let builder = Limiter::builder(limits).store(self.store.clone());
+        builder.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
     }
 
-    fn layer(&self, limits: impl IntoIterator<Item = Limit>) -> (RateLimitLayer, Told) {
+    fn layer(&self, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, Told) {
         let told = Told::default();
         let noted = told.clone();
-        let layer = RateLimitLayer::new(limits)
+        let layer = RateLimitLayer::builder(limits)
             .store(self.store.clone())
             .deadline(Duration::from_secs(30))
             .headers([HeaderStyle::IETF, HeaderStyle::Overage])
@@ -83,7 +83,8 @@ impl Place {
     }
 }
 
-fn app(layer: RateLimitLayer) -> Router {
+fn app(builder: Builder<HttpOptions>) -> Router {
+    let layer = builder.build();
     let expensive = get(async || "expensive").route_layer(layer.cost(3));
     Router::new().route("/", get(async || "cheap")).route("/expensive", expensive).layer(layer)
 }

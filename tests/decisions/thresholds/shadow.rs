@@ -31,12 +31,14 @@ async fn it_denies_nothing_and_clients_hear_nothing_of_it() {
 #[tokio::test]
 async fn all_or_nothing_holds_among_the_enforced() {
     everywhere(async |place| {
-        let limiter = place.limiter([
-            Limit::new("small", TokenBucket::new(2, 1, DAY)).shadow(),
-            Limit::new("enforced", FixedWindow::new(4, DAY)),
-            Limit::new("large", SlidingLog::new(5, DAY)).shadow(),
-            Limit::new("other", FixedWindow::new(100, DAY)),
-        ]);
+        let limiter = place
+            .limiter([
+                Limit::new("small", TokenBucket::new(2, 1, DAY)).shadow(),
+                Limit::new("enforced", FixedWindow::new(4, DAY)),
+                Limit::new("large", SlidingLog::new(5, DAY)).shadow(),
+                Limit::new("other", FixedWindow::new(100, DAY)),
+            ])
+            .build();
         let left = async || {
             let outcomes = limiter.peek("key", 0).await.unwrap();
             outcomes.outcomes().iter().map(|outcome| outcome.remaining()).collect::<Vec<_>>()
@@ -75,7 +77,7 @@ impl Wait for tower_ratelimit::Outcome {
 #[tokio::test]
 async fn a_queue_in_the_shadow_delays_nobody() {
     everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("queue", LeakyBucketQueue::new(5, 1, DAY)).shadow()]);
+        let limiter = place.limiter([Limit::new("queue", LeakyBucketQueue::new(5, 1, DAY)).shadow()]).build();
         for _ in 0..3 {
             let decision = limiter.acquire("key", 1).await.unwrap();
             assert!(decision.is_allowed() && decision.delay().is_zero(), "{}", place.name);
@@ -100,7 +102,7 @@ async fn all_of_a_layer_can_be_in_the_shadow() {
         }
         // 1, 1 and not 2 more, 1, and not 1.
         assert_eq!(*told.lock().unwrap(), ["shadow tried"; 2], "{}", place.name);
-        let limiter = place.limiter([Limit::new("free", FixedWindow::new(1, DAY))]).shadow();
+        let limiter = place.limiter([Limit::new("free", FixedWindow::new(1, DAY))]).shadow().build();
         for _ in 0..3 {
             assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
         }

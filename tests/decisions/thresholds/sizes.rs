@@ -84,6 +84,6 @@ async fn a_route_is_charged_and_given_back_by_the_size_that_applied() {
 fn a_limiter_without_requests_has_one_size() {
     let limit =
         Limit::new("daily", FixedWindow::new(2, DAY)).instead(when::header("x-plan", "pro"), FixedWindow::new(5, DAY));
-    let error: ConfigError = Limiter::try_new([limit]).unwrap_err();
+    let error: ConfigError = Limiter::builder([limit]).try_build().unwrap_err();
     assert!(error.to_string().contains("takes its size from a request"), "{error}");
 }

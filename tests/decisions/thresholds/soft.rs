@@ -30,8 +30,8 @@ fn all(tokens: u32) -> [Algorithm; 8] {
 async fn is_as_defined(place: &Place) {
     let steps = if place.name == "memory" { 3_000 } else { 250 };
     for (index, (ten, twelve)) in all(10).into_iter().zip(all(12)).enumerate() {
-        let soft = place.limiter([Limit::new(format!("soft {index}"), ten).soft(25)]);
-        let hard = place.limiter([Limit::new(format!("hard {index}"), twelve)]);
+        let soft = place.limiter([Limit::new(format!("soft {index}"), ten).soft(25)]).build();
+        let hard = place.limiter([Limit::new(format!("hard {index}"), twelve)]).build();
         let mut random = 88_172_645_463_325_252_u64;
         let mut below = |most: u64| {
             random ^= random << 13;
@@ -86,7 +86,7 @@ async fn clients_and_observers_are_told() {
             Limit::new("daily", FixedWindow::new(2, DAY)).soft(100),
             Limit::new("all", FixedWindow::new(100, DAY)),
         ]);
-        let exposed: Vec<_> = layer.exposed_headers();
+        let exposed: Vec<_> = layer.clone().build().exposed_headers();
         assert!(exposed.iter().any(|name| name == "ratelimit-overage"), "{exposed:?}");
         let app = app(layer);
         for (left, over) in [(1, None), (0, None), (0, Some("\"daily\"")), (0, Some("\"daily\""))] {

@@ -7,7 +7,7 @@ use axum::extract::Path;
 use axum::routing::get;
 use http::StatusCode;
 use tokio::sync::Mutex;
-use tower_ratelimit::{DecidedBy, FixedWindow, Limit, OnStoreError, Permit, RateLimitLayer, Share};
+use tower_ratelimit::{Builder, DecidedBy, FixedWindow, HttpOptions, Limit, OnStoreError, Permit, Share};
 
 use support::shop::{Shop, on_both, user_key, visit};
 
@@ -17,13 +17,13 @@ fn hundred() -> Limit {
     Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
 }
 
-fn app(limits: RateLimitLayer) -> Router {
+fn app(limits: Builder<HttpOptions>) -> Router {
     let handler = async |permit: Permit, Path(actual): Path<u64>| {
         let by = permit.decision().decided_by();
         let Ok(settled) = permit.settle(actual).await else { return Err(StatusCode::BAD_GATEWAY) };
         Ok(format!("{by:?} {}", settled.shortfall))
     };
-    Router::new().route("/{actual}", get(handler)).layer(limits.permits())
+    Router::new().route("/{actual}", get(handler)).layer(limits.permits().build())
 }
 
 async fn what_the_store_was_paid_comes_back_to_it(shop: Shop) {
@@ -64,7 +64,7 @@ async fn what_began_here_ends_here() {
         let decision = permit.settle(30).await.expect("it is settled").decision;
         assert_eq!((decision.decided_by(), decision.outcomes()[0].remaining()), (DecidedBy::Local, 70));
     };
-    let app = Router::new().route("/", get(handler)).layer(limits.permits());
+    let app = Router::new().route("/", get(handler)).layer(limits.permits().build());
     assert_eq!(visit(&app, "/", "ann").await.remaining(), 70);
     assert_eq!(kept.lock().await.left(&hundred(), "ann").await, 100);
 }
@@ -84,7 +84,7 @@ async fn nobody_is_charged_what_nobody_has_decided() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_has_decided_is_not_told() {
     let shop = Shop::on_redis().await;
-    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits();
+    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits().build();
     let server = Arc::new(std::sync::Mutex::new(shop.server));
     let handler = async move |permit: Permit| {
         let server = server.clone();
@@ -103,7 +103,7 @@ async fn what_nobody_has_decided_is_not_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_goes_meanwhile_gives_nothing_back() {
     let shop = Shop::on_redis().await;
-    let limits = shop.limits([hundred()]).cost(10).permits();
+    let limits = shop.limits([hundred()]).cost(10).permits().build();
     let server = Arc::new(std::sync::Mutex::new(shop.server));
     let stopped = server.clone();
     let handler = async move |permit: Permit, Path(actual): Path<u64>| {

@@ -7,7 +7,8 @@ use axum::routing::get;
 use http::{Request, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
-    DecidedBy, FixedWindow, Limit, OnMissingKey, Permit, RateLimitLayer, SlidingLog, SlidingWindowCounter, TokenBucket,
+    Builder, DecidedBy, FixedWindow, HttpOptions, Limit, OnMissingKey, Permit, RateLimitLayer, SlidingLog,
+    SlidingWindowCounter, TokenBucket,
 };
 
 use support::answer::ask;
@@ -36,13 +37,13 @@ fn hundred() -> Limit {
 }
 
 /// `/{n}` with `handle(permit, n)`.
-fn app<F, R>(limits: &RateLimitLayer, handle: impl Fn(Permit, u64) -> F + Clone + Send + Sync + 'static) -> Router
+fn app<F, R>(limits: &Builder<HttpOptions>, handle: impl Fn(Permit, u64) -> F + Clone + Send + Sync + 'static) -> Router
 where
     F: Future<Output = R> + Send + 'static,
     R: axum::response::IntoResponse + 'static,
 {
     let handler = move |permit: Permit, Path(number): Path<u64>| handle(permit, number);
-    Router::new().route("/{number}", get(handler)).layer(limits.clone().permits())
+    Router::new().route("/{number}", get(handler)).layer(limits.clone().permits().build())
 }
 
 async fn charge(permit: Permit, more: u64) -> StatusCode {
@@ -231,7 +232,7 @@ async fn a_window_that_is_over_gets_nothing_back(shop: Shop) {
 }
 
 async fn a_route_with_a_cost_is_settled(shop: Shop) {
-    let limits = shop.limits([hundred()]).permits();
+    let limits = shop.limits([hundred()]).permits().build();
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
         permit.settle(actual).await.expect("it is settled").shortfall.to_string()
     };
@@ -329,7 +330,7 @@ async fn any_service_finds_its_permit() {
         assert!(permit.charge(9).await.expect("a decision").is_allowed());
         Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))
     });
-    let answer = ask(&shop.limits([hundred()]).permits().layer(service), support::shop::get("/", "ann")).await;
+    let answer = ask(&shop.limits([hundred()]).permits().build().layer(service), support::shop::get("/", "ann")).await;
     assert_eq!(answer.remaining(), 90);
 }
 
@@ -337,8 +338,8 @@ async fn any_service_finds_its_permit() {
 #[tokio::test]
 async fn of_two_limiters_one_gives_the_permit() {
     let shop = Shop::in_memory();
-    let (outer, inner) = (shop.limits([hundred()]).permits(), shop.limits([tokens().count_if(|_| true)]));
-    for (inner, left) in [(inner.clone(), (89, 999)), (inner.permits(), (88, 988))] {
+    let (outer, inner) = (shop.limits([hundred()]).permits().build(), shop.limits([tokens().count_if(|_| true)]));
+    for (inner, left) in [(inner.clone().build(), (89, 999)), (inner.permits().build(), (88, 988))] {
         let handler = get(async |permit: Permit| charge(permit, 10).await);
         let app = Router::new().route("/", handler).layer(inner).layer(outer.clone());
         assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::OK);

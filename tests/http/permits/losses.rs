@@ -29,7 +29,7 @@ fn hundred() -> Limit {
 }
 
 async fn a_handler_that_panics_has_cost_what_was_reserved(shop: Shop) {
-    let limits = shop.limits([hundred().count_if(|_| false)]).permits().cost(10);
+    let limits = shop.limits([hundred().count_if(|_| false)]).permits().cost(10).build();
     let handler = async |permit: Permit, Path(more): Path<u64>| {
         assert!(permit.charge(more).await.expect("a decision").is_allowed());
         assert!(more < 5, "too much for this handler");
@@ -46,7 +46,7 @@ async fn a_handler_that_panics_has_cost_what_was_reserved(shop: Shop) {
 }
 
 async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
-    let limits = shop.limits([hundred().count_if(|_| false)]).permits().cost(10);
+    let limits = shop.limits([hundred().count_if(|_| false)]).permits().cost(10).build();
     let is_there = Arc::new(Notify::new());
     let arrived = is_there.clone();
     let handler = async move |permit: Permit, Path(more): Path<u64>| {
@@ -66,7 +66,7 @@ async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
 
 async fn a_service_that_fails_has_cost_what_was_reserved(shop: Shop) {
     let fails = service_fn(async |_| Err::<Response<Body>, _>("it fails"));
-    let service = shop.limits([hundred().count_if(|_| false)]).cost(10).layer(fails);
+    let service = shop.limits([hundred().count_if(|_| false)]).cost(10).build().layer(fails);
     assert_eq!(service.oneshot(shop::get("/", "ann")).await.map(drop), Err("it fails"));
     assert_eq!(shop.left(&hundred(), "ann").await, 90);
 }
@@ -74,7 +74,7 @@ async fn a_service_that_fails_has_cost_what_was_reserved(shop: Shop) {
 /// Who waits for its turn and is given up has not begun.
 async fn a_place_in_a_queue_is_given_back(shop: Shop) {
     let queue = Limit::new("queue", LeakyBucketQueue::per_hour(1).waiting(2)).by(user_key());
-    let limits = shop.limits([queue.clone(), hundred()]).permits();
+    let limits = shop.limits([queue.clone(), hundred()]).permits().build();
     let hello = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let mut service = limits.layer(hello);
     assert_eq!(ask(&service, shop::get("/", "ann")).await.status, StatusCode::OK);

@@ -118,11 +118,12 @@ impl Run {
         let limit = Limit::new("limit", algorithm).count_if(|response| response.status == 200);
         let cost =
             |head: &tower_ratelimit::RequestHead<'_>| head.header("x-cost").map_or(0, |cost| cost.parse().unwrap());
-        let layer = RateLimitLayer::new([limit])
+        let layer = RateLimitLayer::builder([limit])
             .store(MemoryStore::new().clock(clock.clone()))
             .headers([HeaderStyle::XRateLimit(Reset::Epoch)])
             .cost_by(cost)
-            .permits();
+            .permits()
+            .build();
         Self { oracle: Oracle { algorithm, now: 0, taken: Vec::new() }, clock, layer, permits: Vec::new() }
     }
 

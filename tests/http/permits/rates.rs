@@ -34,8 +34,8 @@ fn limiter(shop: &Shop, name: &str, algorithm: impl Into<Algorithm>) -> Limiter 
 }
 
 fn on(store: Arc<dyn Store>, name: &str, algorithm: Algorithm) -> Limiter {
-    let limiter = Limiter::new([Limit::new(name, algorithm)]).store(store);
-    limiter.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
+    let limiter = Limiter::builder([Limit::new(name, algorithm)]).store(store);
+    limiter.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off()).build()
 }
 
 async fn take(limiter: &Limiter, cost: u64) -> Decision {
@@ -126,7 +126,7 @@ async fn what_is_settled_late_is_given_back(shop: Shop) {
         ("meter", LeakyBucket::per_minute(100_000).into(), 27_833),
     ] {
         let limit = || Limit::new(name, algorithm).by(user_key());
-        let limits = |cost| shop.limits([limit()]).cost(cost).permits();
+        let limits = |cost| shop.limits([limit()]).cost(cost).permits().build();
         let debts = Router::new().route("/", get(async || "")).layer(limits(90_000));
         let clock = shop.clock.clone();
         let settle = move |permit: Permit| async move {

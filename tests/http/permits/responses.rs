@@ -37,7 +37,7 @@ fn login(limits: &tower_ratelimit::RateLimitLayer) -> Router {
 }
 
 async fn only_failed_logins_count(shop: Shop) {
-    let app = login(&shop.limits([failures()]));
+    let app = login(&shop.limits([failures()]).build());
     for _ in 0..10 {
         assert_eq!(visit(&app, "/login/right", "ann").await.status, StatusCode::OK);
         shop.comes_back(&failures(), "ann", 5).await;
@@ -57,7 +57,7 @@ async fn only_failed_logins_count(shop: Shop) {
 }
 
 async fn failed_logins_that_come_together_are_no_more(shop: Shop) {
-    let app = login(&shop.limits([failures()]));
+    let app = login(&shop.limits([failures()]).build());
     let attempts: Vec<_> = (0..60)
         .map(|number| {
             let app = app.clone();
@@ -83,7 +83,7 @@ async fn failed_payments_count_by_device(shop: Shop) {
     let payments = payments.count_if(|response| response.header("x-payment") == Some("declined"));
     let pay =
         |Path(card): Path<String>| async move { [("x-payment", if card == "bad" { "declined" } else { "paid" })] };
-    let app = Router::new().route("/pay/{card}", get(pay)).layer(shop.limits([payments.clone()]));
+    let app = Router::new().route("/pay/{card}", get(pay)).layer(shop.limits([payments.clone()]).build());
     for left in (0..5).rev() {
         assert!(!visit(&app, "/pay/good", "phone").await.is_refused());
         shop.comes_back(&payments, "phone", left + 1).await;
@@ -99,7 +99,7 @@ async fn failed_payments_count_by_device(shop: Shop) {
 async fn a_route_with_a_cost_gets_all_of_it_back(shop: Shop) {
     let errors = Limit::new("errors", FixedWindow::per_day(100)).by(user_key());
     let errors = errors.count_if(|response| response.status.is_client_error());
-    let limits = shop.limits([errors.clone()]);
+    let limits = shop.limits([errors.clone()]).build();
     let app = Router::new()
         .route("/good", get(async || "good").route_layer(limits.cost(10)))
         .route("/bad", get(async || StatusCode::IM_A_TEAPOT).route_layer(limits.cost(10)))
@@ -114,7 +114,7 @@ async fn a_route_with_a_cost_gets_all_of_it_back(shop: Shop) {
 
 async fn only_limits_that_ask_are_given_back(shop: Shop) {
     let all = Limit::new("all", TokenBucket::per_day(20)).by(user_key());
-    let app = login(&shop.limits([all.clone(), failures()]));
+    let app = login(&shop.limits([all.clone(), failures()]).build());
     for left in [19, 18, 17] {
         visit(&app, "/login/right", "ann").await;
         shop.comes_back(&failures(), "ann", 5).await;
@@ -127,11 +127,14 @@ async fn what_a_response_has_cost_is_settled(shop: Shop) {
     let settled = tokens.clone().cost(100).settle_by(|response| response.header("x-used")?.parse().ok());
     let shortfall = Arc::new(Mutex::new(Vec::new()));
     let noted = shortfall.clone();
-    let limits = shop.limits([settled]).observe(move |event| {
-        if let Event::Shortfall { limit, tokens, .. } = event {
-            noted.lock().expect("nobody has panicked").push((limit.to_string(), *tokens));
-        }
-    });
+    let limits = shop
+        .limits([settled])
+        .observe(move |event| {
+            if let Event::Shortfall { limit, tokens, .. } = event {
+                noted.lock().expect("nobody has panicked").push((limit.to_string(), *tokens));
+            }
+        })
+        .build();
     let complete = |Path(used): Path<String>| async move { [("x-used", used)].into_response() };
     let app = Router::new().route("/{used}", get(complete)).layer(limits);
     // Less, more, what was reserved, and more than is left.
@@ -150,7 +153,7 @@ async fn what_a_response_has_cost_is_settled(shop: Shop) {
 }
 
 async fn headers_tell_what_is_known(shop: Shop) {
-    let app = login(&shop.limits([failures()]));
+    let app = login(&shop.limits([failures()]).build());
     let answer = visit(&app, "/login/right", "ann").await;
     assert_eq!(answer.remaining(), if shop.is_memory { 5 } else { 4 });
     shop.comes_back(&failures(), "ann", 5).await;
@@ -159,7 +162,8 @@ async fn headers_tell_what_is_known(shop: Shop) {
 
 #[test]
 fn a_limiter_sees_no_response() {
-    let error = Limiter::try_new([Limit::new("logins", FixedWindow::per_day(5)).count_if(|_| true)]).unwrap_err();
+    let error =
+        Limiter::builder([Limit::new("logins", FixedWindow::per_day(5)).count_if(|_| true)]).try_build().unwrap_err();
     assert_eq!(
         error.to_string(),
         "the limit \"logins\" takes its actual cost from a request, but a `Limiter` has none: decide it \

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
-use tower_ratelimit::{Event, FixedWindow, Limit, Permit, RateLimitLayer, SlidingLog, when};
+use tower_ratelimit::{Builder, Event, FixedWindow, HttpOptions, Limit, Permit, SlidingLog, when};
 
 use support::shop::{Shop, on_both, user_key, visit};
 
@@ -20,11 +20,11 @@ on_both!(
 );
 
 /// `/{n}` settles n tokens, and says what is shortfall.
-fn app(limits: &RateLimitLayer) -> Router {
+fn app(limits: &Builder<HttpOptions>) -> Router {
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
         permit.settle(actual).await.expect("it is settled").shortfall.to_string()
     };
-    Router::new().route("/{actual}", get(settle)).layer(limits.clone().permits())
+    Router::new().route("/{actual}", get(settle)).layer(limits.clone().permits().build())
 }
 
 /// 100 a day; for pro, 1,000 by another algorithm.
@@ -59,7 +59,7 @@ async fn another_size_is_given_back_and_forgotten(shop: Shop) {
     };
     let limits = shop.limits([tokens()]).cost(10);
     let settle = app(&limits);
-    let app = Router::new().route("/{forget}", get(handler)).layer(limits.clone().permits());
+    let app = Router::new().route("/{forget}", get(handler)).layer(limits.clone().permits().build());
     for (path, left) in [("/false", 700), ("/true", 1_000)] {
         if path == "/false" {
             visit(&settle, "/300", "pro").await;
@@ -73,7 +73,7 @@ async fn another_size_is_given_back_and_forgotten(shop: Shop) {
 async fn another_size_is_settled_by_its_response(shop: Shop) {
     let limit = tokens().settle_by(|response| response.header("x-used")?.parse().ok());
     let handler = async |Path(used): Path<String>| [("x-used", used)];
-    let app = Router::new().route("/{used}", get(handler)).layer(shop.limits([limit]).cost(200));
+    let app = Router::new().route("/{used}", get(handler)).layer(shop.limits([limit]).cost(200).build());
     for (path, left) in [("/50", 950), ("/150", 800), ("/500", 300), ("/0", 300)] {
         visit(&app, path, "pro").await;
         shop.comes_back(&tokens_of_pro(), "pro", left).await;

@@ -40,7 +40,7 @@ async fn failed_logins_are_counted_and_forgotten(shop: Shop) {
         "later" => StatusCode::FOUND,
         _ => StatusCode::UNAUTHORIZED,
     };
-    let limits = shop.limits([five()]).permits();
+    let limits = shop.limits([five()]).permits().build();
     let server = Server::axum(Router::new().route("/{password}", get(login)).layer(limits)).await;
     for _ in 0..3 {
         for left in (1..5).rev() {
@@ -72,7 +72,7 @@ async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
         there.notify_one();
         std::future::pending::<()>().await;
     };
-    let server = Server::axum(Router::new().route("/", get(hang)).layer(shop.limits([five()]).permits())).await;
+    let server = Server::axum(Router::new().route("/", get(hang)).layer(shop.limits([five()]).permits().build())).await;
     let address = server.uri("").replace("http://", "");
     for left in [4, 3] {
         let mut client = TcpStream::connect(&address).await.expect("a connection");
@@ -86,7 +86,8 @@ async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
 
 async fn a_handler_that_panics_has_cost_what_was_reserved(shop: Shop) {
     let panics = async |_: Permit| -> StatusCode { panic!("it panics") };
-    let server = Server::axum(Router::new().route("/", get(panics)).layer(shop.limits([five()]).permits())).await;
+    let server =
+        Server::axum(Router::new().route("/", get(panics)).layer(shop.limits([five()]).permits().build())).await;
     let address = server.uri("").replace("http://", "");
     for left in [4, 3] {
         let mut client = TcpStream::connect(&address).await.expect("a connection");

@@ -56,7 +56,7 @@ impl Site {
     /// Waits until so much is left to `key`, of a limit of this name and algorithm: what did not count
     /// after all, Redis is told while the response is on its way.
     pub(crate) async fn comes_back(&self, name: &str, algorithm: impl Into<Algorithm>, key: &str, left: u64) {
-        let limiter = Limiter::new([Limit::new(name, algorithm)]).store(self.store.clone());
+        let limiter = Limiter::builder([Limit::new(name, algorithm)]).store(self.store.clone()).build();
         let mut seen = None;
         for _ in 0..4_000 {
             let decision = limiter.peek(key, 1).await.expect("a decision");

@@ -30,8 +30,8 @@ async fn it_decides_as_memory_does_for_one_subject_and_for_several() {
         if name == "calendar_window" { CalendarWindow::daily(10_000).into() } else { algorithm }
     };
     let limits = || all(7, Duration::from_secs(10)).map(|(name, algorithm)| Limit::new(name, size(name, algorithm)));
-    let shared = Limiter::new(limits()).patient().store(store(&cluster).await.clock(clocks[0].clone()));
-    let memory = Limiter::new(limits()).patient().store(MemoryStore::new().clock(clocks[1].clone()));
+    let shared = Limiter::builder(limits()).patient().store(store(&cluster).await.clock(clocks[0].clone())).build();
+    let memory = Limiter::builder(limits()).patient().store(MemoryStore::new().clock(clocks[1].clone())).build();
     let mut receipts = Vec::new();
     for step in 0..300_u64 {
         let by = Duration::from_micros([0, 1, 999_999, 1_250_000, 3_333_333][step as usize % 5]);
@@ -73,7 +73,8 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
     for (name, algorithm) in all(100, DAY) {
         let mut tasks = JoinSet::new();
         for task in 0..64 {
-            let limiter = Limiter::new([Limit::new(name, algorithm)]).patient().store(stores[task % 2].clone());
+            let limiter =
+                Limiter::builder([Limit::new(name, algorithm)]).patient().store(stores[task % 2].clone()).build();
             tasks.spawn(async move {
                 let mut allowed = 0;
                 for _ in 0..5 {
@@ -89,7 +90,7 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_on_one_key_leave_together_and_many_keys_all_at_once() {
     let cluster = RedisCluster::start(0);
-    let limiter = Limiter::new([daily("limit", 1_000)]).patient().store(store(&cluster).await);
+    let limiter = Limiter::builder([daily("limit", 1_000)]).patient().store(store(&cluster).await).build();
     (0..3).for_each(|node| cluster.tell(node, "CONFIG RESETSTAT"));
     let mut calls = JoinSet::new();
     for _ in 0..200 {
@@ -119,8 +120,10 @@ async fn odd_names_of_limits_and_prefixes_share_their_subjects_slot() {
     let cluster = RedisCluster::start(0);
     for prefix in ["p", "{p}", "{}", "a:b{"] {
         let names = ["plain", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "%7b"];
-        let limiter =
-            Limiter::new(names.map(|name| daily(name, 10))).patient().store(store(&cluster).await.prefix(prefix));
+        let limiter = Limiter::builder(names.map(|name| daily(name, 10)))
+            .patient()
+            .store(store(&cluster).await.prefix(prefix))
+            .build();
         for key in 0..20_u64 {
             assert!(limiter.acquire(key, 1).await.expect("one slot").is_allowed());
         }

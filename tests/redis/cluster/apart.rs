@@ -23,7 +23,7 @@ async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
         let limits = || [daily(&format!("user of {name}"), 30), Limit::new(name, algorithm)];
         let mut tasks = JoinSet::new();
         for task in 0..48_usize {
-            let limiter = Limiter::new(limits()).patient().store(stores[task % 2].clone());
+            let limiter = Limiter::builder(limits()).patient().store(stores[task % 2].clone()).build();
             tasks.spawn(async move {
                 let user = task % 4;
                 let mut allowed = [0_u64; 4];
@@ -38,7 +38,7 @@ async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
         for allowed in tasks.join_all().await {
             (0..4).for_each(|user| taken[user] += allowed[user]);
         }
-        let limiter = Limiter::new(limits()).patient().store(stores[0].clone());
+        let limiter = Limiter::builder(limits()).patient().store(stores[0].clone()).build();
         let mut left_of_tenant = 75 - taken.iter().sum::<u64>();
         for (user, taken) in taken.into_iter().enumerate() {
             let decision = peek(&limiter, user, "tenant").await;
@@ -63,7 +63,8 @@ async fn peek(limiter: &Limiter, one: impl Key + Sync, other: impl Key + Sync) -
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_denied_by_one_slot_takes_nothing_from_another_not_even_for_a_moment() {
     let cluster = RedisCluster::start(0);
-    let limiter = Limiter::new([daily("user", 1_000), daily("tenant", 1)]).patient().store(store(&cluster).await);
+    let limiter =
+        Limiter::builder([daily("user", 1_000), daily("tenant", 1)]).patient().store(store(&cluster).await).build();
     assert!(limiter.acquire_all(&[(&0, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
     (0..3).for_each(|node| cluster.tell(node, "CONFIG RESETSTAT"));
     for user in 0..20 {
@@ -83,8 +84,8 @@ async fn who_is_denied_by_one_slot_takes_nothing_from_another_not_even_for_a_mom
 async fn denials_by_several_slots_leave_those_of_one_alone() {
     let cluster = RedisCluster::start(0);
     let store = store(&cluster).await.remember_denials(Duration::from_secs(600));
-    let both = Limiter::new([daily("user", 1), daily("tenant", 1)]).patient().store(store.clone());
-    let one = Limiter::new([daily("user", 1)]).patient().store(store);
+    let both = Limiter::builder([daily("user", 1), daily("tenant", 1)]).patient().store(store.clone()).build();
+    let one = Limiter::builder([daily("user", 1)]).patient().store(store).build();
     assert!(both.acquire_all(&[(&"ann", 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
     let is_asked = async || {
         (0..3).for_each(|node| cluster.tell(node, "CONFIG RESETSTAT"));
@@ -108,7 +109,7 @@ async fn who_wants_the_same_two_limits_gets_exactly_what_they_allow() {
     let cluster = RedisCluster::start(0);
     let store = store(&cluster).await;
     for pair in 0..8 {
-        let limiter = Limiter::new([daily("one", 40), daily("other", 40)]).patient().store(store.clone());
+        let limiter = Limiter::builder([daily("one", 40), daily("other", 40)]).patient().store(store.clone()).build();
         let mut tasks = JoinSet::new();
         for _ in 0..100 {
             let limiter = limiter.clone();
@@ -125,7 +126,8 @@ async fn who_wants_the_same_two_limits_gets_exactly_what_they_allow() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gives_up_in_between_leaves_nothing_half_charged() {
     let cluster = RedisCluster::start(0);
-    let limiter = Limiter::new([daily("one", 10_000), daily("other", 10_000)]).patient().store(store(&cluster).await);
+    let limiter =
+        Limiter::builder([daily("one", 10_000), daily("other", 10_000)]).patient().store(store(&cluster).await).build();
     let mut allowed = 0;
     for round in 0..400_u64 {
         let charges: [(&(dyn Key + Sync), u64); 2] = [(&"a", 1), (&"b", 1)];
@@ -152,7 +154,8 @@ async fn who_gives_up_in_between_leaves_nothing_half_charged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_taken_before_an_error_is_given_back() {
     let cluster = RedisCluster::start(0);
-    let limiter = Limiter::new([daily("one", 10), daily("other", 10)]).patient().store(store(&cluster).await);
+    let limiter =
+        Limiter::builder([daily("one", 10), daily("other", 10)]).patient().store(store(&cluster).await).build();
     assert!(limiter.acquire_all(&[(&"a", 1), (&"b", 1)]).await.expect("a decision").is_allowed());
     let (node, _, key) = slot(&cluster, "other");
     cluster.tell(node, &format!("DEL {key}"));
@@ -180,12 +183,14 @@ async fn denials_in_another_slot_count_for_its_penalty() {
     let began = Arc::new(AtomicUsize::new(0));
     let noted = began.clone();
     let tenant = daily("tenant", 1).penalty(Penalty::after(3, DAY).locked_out_for(DAY));
-    let limiter = Limiter::new([daily("user", 100), tenant]).patient().store(store(&cluster).await);
-    let limiter = limiter.observe(move |event| {
-        if let Event::PenaltyBegan { .. } = event {
-            noted.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    let limiter = Limiter::builder([daily("user", 100), tenant]).patient().store(store(&cluster).await);
+    let limiter = limiter
+        .observe(move |event| {
+            if let Event::PenaltyBegan { .. } = event {
+                noted.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .build();
     let ask = async |user: usize| limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
     assert!(ask(0).await.is_allowed());
     for user in 1..3 {
@@ -208,8 +213,8 @@ async fn a_changed_rate_ends_denials_whatever_is_decided() {
     let store = store(&cluster).await.remember_denials(DAY);
     let hour = Duration::from_secs(3_600);
     let limit = |amount| Limit::new("bucket", TokenBucket::new(1, amount, hour));
-    let slow = Limiter::new([limit(1)]).patient().store(store.clone());
-    let fast = Limiter::new([limit(36_000), daily("other", 1)]).patient().store(store);
+    let slow = Limiter::builder([limit(1)]).patient().store(store.clone()).build();
+    let fast = Limiter::builder([limit(36_000), daily("other", 1)]).patient().store(store).build();
     for other in ["one", "two", "three", "four"] {
         let key = format!("key of {other}");
         let both = async |cost| fast.acquire_all(&[(&key, cost), (&other, 1)]).await.expect("a decision").is_allowed();
@@ -231,7 +236,7 @@ async fn quotas_in_different_slots_deny_only_if_none_has_room() {
     let limits = || [daily("own", 10).quota_mode(), daily("team", 25).quota_mode(), daily("all", 1_000)];
     let mut tasks = JoinSet::new();
     for task in 0..12_usize {
-        let limiter = Limiter::new(limits()).patient().store(stores[task % 2].clone());
+        let limiter = Limiter::builder(limits()).patient().store(stores[task % 2].clone()).build();
         tasks.spawn(async move {
             let mut allowed = 0_u64;
             for _ in 0..5 {
@@ -243,7 +248,7 @@ async fn quotas_in_different_slots_deny_only_if_none_has_room() {
     }
     let allowed = tasks.join_all().await.into_iter().sum::<u64>();
     assert_eq!(allowed, 25, "as many as the larger quota has, which every request is charged to");
-    let limiter = Limiter::new(limits()).patient().store(stores[0].clone());
+    let limiter = Limiter::builder(limits()).patient().store(stores[0].clone()).build();
     let denied = limiter.acquire_all(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
     assert!(!denied.is_allowed() && denied.retry_after().is_some_and(|wait| wait <= DAY), "{denied:?}");
     let left: Vec<u64> = denied.outcomes().iter().map(|outcome| outcome.remaining()).collect();

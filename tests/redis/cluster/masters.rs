@@ -33,7 +33,7 @@ async fn dies(
 ) {
     let mut cluster = RedisCluster::start(1);
     let store = connected(with(RedisConfig::cluster(cluster.urls()))).await;
-    let limiter = Limiter::new([daily("limit", 1_000_000)]).patient().store(store);
+    let limiter = Limiter::builder([daily("limit", 1_000_000)]).patient().store(store).build();
     let answer = |key: u64| {
         let limiter = limiter.clone();
         async move { tokio::time::timeout(patience, limiter.acquire(key, 1)).await.is_ok_and(|answer| answer.is_ok()) }
@@ -95,7 +95,7 @@ async fn dies(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_replica_a_master_is_missed_until_it_returns() {
     let mut cluster = RedisCluster::start(0);
-    let limiter = Limiter::new([daily("limit", 10)]).patient().store(store(&cluster).await);
+    let limiter = Limiter::builder([daily("limit", 10)]).patient().store(store(&cluster).await).build();
     let answer = async |key: u64| limiter.acquire(key, 1).await.is_ok();
     let (mut lost, mut kept) = (Vec::new(), Vec::new());
     for key in 0..30 {
@@ -125,9 +125,10 @@ async fn without_a_replica_a_master_is_missed_until_it_returns() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_charge_without_an_answer_is_never_sent_again() {
     let cluster = RedisCluster::start(0);
-    let patient = Limiter::new([daily("limit", 1_000)]).patient().store(store(&cluster).await);
+    let builder = Limiter::builder([daily("limit", 1_000)]).patient();
+    let patient = builder.clone().store(store(&cluster).await).build();
     let config = RedisConfig::cluster(cluster.urls()).patient().response_timeout(Duration::from_millis(500));
-    let limiter = patient.clone().store(config.connect().await.expect("a connection"));
+    let limiter = builder.store(config.connect().await.expect("a connection")).build();
     assert!(patient.acquire("key", 1).await.expect("a decision").is_allowed());
     let (node, ..) = slot(&cluster, "limit");
     cluster.hang(node);
@@ -158,7 +159,7 @@ async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
     let url = |user: &str| format!("redis://{user}127.0.0.1:{}", cluster.port(0));
     let store = RedisConfig::cluster([url("limiter:s3cret@")]).patient().connect().await.expect("a connection");
     let limits = all(10, DAY).map(|(name, algorithm)| Limit::new(name, algorithm));
-    let limiter = Limiter::new(limits).patient().store(store);
+    let limiter = Limiter::builder(limits).patient().store(store).build();
     for key in 0..30_u64 {
         let decision = limiter.acquire(key, 1).await.unwrap_or_else(|error| panic!("{error:?}"));
         assert!(decision.is_allowed());
@@ -196,8 +197,9 @@ async fn without_any_of_the_permissions_for_a_cluster_the_error_names_the_remedy
     assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
 
     // Keys are asked for elsewhere while their slot is on its way.
-    let limiter =
-        async |user| Limiter::new([daily("limit", 10)]).patient().store(config(user).connect().await.expect("a store"));
+    let limiter = async |user| {
+        Limiter::builder([daily("limit", 10)]).patient().store(config(user).connect().await.expect("a store")).build()
+    };
     let (allowed, refused) = (limiter("all").await, limiter("+asking").await);
     assert!(allowed.acquire("key", 1).await.expect("a decision").is_allowed());
     let (from, slot, key) = slot(&cluster, "limit");

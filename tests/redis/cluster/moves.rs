@@ -15,7 +15,7 @@ use support::redis_cluster::{RedisCluster, wait};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
     let cluster = RedisCluster::start(0);
-    let limiter = Limiter::new([daily("limit", 100_000)]).patient().store(store(&cluster).await);
+    let limiter = Limiter::builder([daily("limit", 100_000)]).patient().store(store(&cluster).await).build();
     let (done, taken) = (Arc::new(AtomicBool::new(false)), Arc::new([const { AtomicU32::new(0) }; 16]));
     let mut tasks = JoinSet::new();
     for task in 0..taken.len() {
@@ -52,7 +52,7 @@ async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_loses_no_count_and_charges_nothing_twice() {
     let cluster = RedisCluster::start(0);
-    let limiter = Limiter::new([daily("limit", 1_000_000)]).patient().store(store(&cluster).await);
+    let limiter = Limiter::builder([daily("limit", 1_000_000)]).patient().store(store(&cluster).await).build();
     assert!(limiter.acquire("key", 1).await.expect("a decision").is_allowed());
     let (mut from, slot, key) = slot(&cluster, "limit");
     let (done, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(1)));
@@ -98,8 +98,9 @@ async fn a_slot_that_moves_loses_no_count_and_charges_nothing_twice() {
 async fn subjects_of_a_slot_that_is_half_moved_are_all_decided() {
     let cluster = RedisCluster::start(0);
     let store = store(&cluster).await;
-    let limiter =
-        |subject: usize| Limiter::new([daily(&format!("of {subject}"), 1_000)]).patient().store(store.clone());
+    let limiter = |subject: usize| {
+        Limiter::builder([daily(&format!("of {subject}"), 1_000)]).patient().store(store.clone()).build()
+    };
     let mut slots = HashMap::new();
     let (one, other) = (0..20_000)
         .find_map(|subject| {

@@ -17,8 +17,8 @@ async fn each_subject_has_its_size_wherever_its_slot_is() {
             Limit::new("tenant", TokenBucket::new(10, 10, DAY * 366)).overridable(),
         ]
     };
-    let one = Limiter::new(limits()).patient().store(store(&cluster).await);
-    let other = Limiter::new(limits()).patient().store(store(&cluster).await);
+    let one = Limiter::builder(limits()).patient().store(store(&cluster).await).build();
+    let other = Limiter::builder(limits()).patient().store(store(&cluster).await).build();
     let (users, tenants) = (one.overrides("user").unwrap(), one.overrides("tenant").unwrap());
 
     let acquire = async |node: &Limiter, user: u64, cost: u64| {

@@ -43,7 +43,7 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
     ];
     for (n, algorithm) in algorithms.into_iter().enumerate() {
         let limit = Limit::new(format!("limit-{n}"), algorithm).penalty(Penalty::after(2, HOUR).locked_out_for(HOUR));
-        let limiter = Limiter::new([limit]).patient().store(store.clone());
+        let limiter = Limiter::builder([limit]).patient().store(store.clone()).build();
         // The second of two refunds leaves something, the last one nothing.
         let mut receipts = Vec::new();
         for cost in [1, 2, 3] {
@@ -59,15 +59,18 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
         limiter.reset("key").await?;
     }
     // Trimming a log removes the requests that no longer count.
-    let brief = Limiter::new([Limit::new("brief", SlidingLog::new(10, Duration::from_millis(20)))])
+    let brief = Limiter::builder([Limit::new("brief", SlidingLog::new(10, Duration::from_millis(20)))])
         .patient()
-        .store(store.clone());
+        .store(store.clone())
+        .build();
     for _ in 0..5 {
         let _ = brief.acquire("key", 1).await?;
         tokio::time::sleep(Duration::from_millis(12)).await;
     }
-    let sizes =
-        Limiter::new([Limit::new("sizes", FixedWindow::per_hour(10)).overridable()]).patient().store(store.clone());
+    let sizes = Limiter::builder([Limit::new("sizes", FixedWindow::per_hour(10)).overridable()])
+        .patient()
+        .store(store.clone())
+        .build();
     let overrides = sizes.overrides("sizes")?;
     for expires_after in [None, Some(HOUR)] {
         overrides.set("key", FixedWindow::per_hour(20), expires_after).await?;
@@ -101,7 +104,7 @@ async fn a_server_refuses_nothing_that_a_store_sends_to_another_database() {
     let rules = [documented(), documented_for("a database other than 0")].concat();
     let () = server.ask(&set_user("limits", &rules));
     let config = RedisConfig::node(format!("{}/3", server.url())).patient().credentials("limits", "s3cret");
-    assert_eq!(charge(&limiter(config.connect().await.expect("a connection"))).await, 1);
+    assert_eq!(charge(&limiter(config.connect().await.expect("a connection")).build()).await, 1);
     assert_eq!(refused_by(&server), [""; 0]);
     let () = server.ask(&set_user("limits", &documented()));
     let config = RedisConfig::node(format!("{}/3", server.url())).patient().credentials("limits", "s3cret");
@@ -114,7 +117,7 @@ async fn a_server_refuses_nothing_that_a_store_sends_to_another_database() {
 async fn a_server_refuses_nothing_that_checks_a_connection() {
     let server = RedisServer::start();
     let store = user(&server, "limits", &documented()).connect().await.expect("a connection");
-    let limiter = limiter(store);
+    let limiter = limiter(store).build();
     assert_eq!(charge(&limiter).await, 1);
     server.pause();
     tokio::time::timeout(DEADLINE, limiter.acquire("key", 1)).await.expect_err("the server is paused");
@@ -171,7 +174,7 @@ async fn a_wrong_password_is_told_and_never_shown() {
     let address = format!("127.0.0.1:{}", server.port());
     let store =
         RedisConfig::node(format!("redis://:correct@{address}")).patient().connect().await.expect("a connection");
-    assert_eq!(charge(&limiter(store)).await, 1);
+    assert_eq!(charge(&limiter(store).build()).await, 1);
     for config in [
         RedisConfig::node(format!("redis://{address}")).patient(),
         RedisConfig::node(format!("redis://:h1dden@{address}")).patient(),
@@ -183,7 +186,7 @@ async fn a_wrong_password_is_told_and_never_shown() {
         assert!(format!("{error:?}").contains("refused the user or the password"), "{error:?}");
         let all = format!("{error} {error:?}");
         assert!(!all.contains("h1dden") && !all.contains("correct"), "{all}");
-        let lazy = limiter(config.connect_lazily().expect("a store"));
+        let lazy = limiter(config.connect_lazily().expect("a store")).build();
         let error = lazy.acquire("key", 1).await.expect_err("refused");
         assert!(format!("{error:?}").contains("refused the user or the password"), "{error:?}");
     }

@@ -23,7 +23,7 @@ fn calls(server: &RedisServer) -> u64 {
 #[tokio::test]
 async fn a_server_that_is_killed_and_started_again_is_found_again() {
     let mut server = RedisServer::start();
-    let limiter = limiter(connect(&server).await);
+    let limiter = limiter(connect(&server).await).build();
     for _ in 0..100 {
         charge(&limiter).await;
     }
@@ -42,7 +42,7 @@ async fn a_server_that_is_killed_and_started_again_is_found_again() {
 #[tokio::test]
 async fn no_charge_is_lost_or_sent_twice_when_connections_are_cut() {
     let server = RedisServer::start();
-    let limiter = limiter(connect(&server).await);
+    let limiter = limiter(connect(&server).await).build();
     let (mut answered, mut failed) = (0, 0);
     for n in 0..600 {
         if n % 20 == 0 {
@@ -80,7 +80,7 @@ async fn no_charge_is_lost_or_sent_twice_when_connections_are_cut() {
 #[tokio::test]
 async fn one_connection_that_is_cut_fails_only_what_was_on_it() {
     let server = RedisServer::start();
-    let limiter = limiter(connect(&server).await);
+    let limiter = limiter(connect(&server).await).build();
     for _ in 0..4 {
         charge(&limiter).await;
     }
@@ -103,11 +103,14 @@ async fn one_connection_that_is_cut_under_load_opens_no_circuit_breaker() {
     let openings = Arc::new(AtomicUsize::new(0));
     let counted = openings.clone();
     // The default circuit breaker.
-    let limiter = limiter(connect(&server).await).circuit_breaker(CircuitBreaker::new()).observe(move |event| {
-        if let Event::BreakerChanged { state: BreakerState::Open, .. } = event {
-            counted.fetch_add(1, Ordering::Relaxed);
-        }
-    });
+    let limiter = limiter(connect(&server).await)
+        .circuit_breaker(CircuitBreaker::new())
+        .observe(move |event| {
+            if let Event::BreakerChanged { state: BreakerState::Open, .. } = event {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+        .build();
     let (answered, rejected) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
@@ -144,7 +147,7 @@ async fn one_connection_that_is_cut_under_load_opens_no_circuit_breaker() {
 #[tokio::test]
 async fn a_server_that_stands_still_is_used_again_when_it_goes_on() {
     let server = RedisServer::start();
-    let limiter = limiter(connected(RedisConfig::node(server.url())).await);
+    let limiter = limiter(connected(RedisConfig::node(server.url())).await).build();
     assert_eq!(charge(&limiter).await, 1);
     server.pause();
     let paused = Instant::now();
@@ -167,7 +170,7 @@ async fn a_dead_connection_is_replaced_though_all_callers_give_up_early() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port()).await;
     let config = RedisConfig::node(proxy.url()).patient().response_timeout(Duration::from_millis(300));
-    let limiter = limiter(config.connect().await.expect("a connection"));
+    let limiter = limiter(config.connect().await.expect("a connection")).build();
     let opened = || proxy.opened.load(Ordering::Relaxed);
     resume(&limiter).await;
     let before = opened();
@@ -202,7 +205,7 @@ async fn a_dead_connection_is_replaced_though_all_callers_give_up_early() {
 async fn a_caller_that_gives_up_on_a_live_connection_leaves_it_in_place() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port()).await;
-    let limiter = limiter(RedisConfig::node(proxy.url()).patient().connect().await.expect("a connection"));
+    let limiter = limiter(RedisConfig::node(proxy.url()).patient().connect().await.expect("a connection")).build();
     server.pause();
     for _ in 0..3 {
         assert!(hurry(&limiter).await.is_none(), "the server waits");
@@ -215,7 +218,7 @@ async fn a_caller_that_gives_up_on_a_live_connection_leaves_it_in_place() {
 #[tokio::test]
 async fn a_service_starts_before_its_redis() {
     let mut server = RedisServer::not_started();
-    let limiter = limiter(RedisConfig::node(server.url()).patient().connect_lazily().expect("a store"));
+    let limiter = limiter(RedisConfig::node(server.url()).patient().connect_lazily().expect("a store")).build();
     let text = format!("{:?}", limiter.acquire("key", 1).await.expect_err("no server"));
     assert!(text.contains("no connection to Redis"), "{text}");
     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -227,8 +230,8 @@ async fn a_service_starts_before_its_redis() {
 fn a_store_outlives_the_runtime_that_connected_it() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let lazy = limiter(RedisConfig::node(server.url()).patient().connect_lazily().expect("a store"));
-    let eager = runtime().block_on(async { limiter(connect(&server).await) });
+    let lazy = limiter(RedisConfig::node(server.url()).patient().connect_lazily().expect("a store")).build();
+    let eager = runtime().block_on(async { limiter(connect(&server).await).build() });
     for limiter in [lazy, eager] {
         for _ in 0..3 {
             runtime().block_on(resume(&limiter));
@@ -242,7 +245,7 @@ async fn a_store_that_is_dropped_leaves_no_task() {
     let mut server = RedisServer::start();
     assert_eq!(tasks(), 0);
     let store = connect(&server).await;
-    let limiter = limiter(store);
+    let limiter = limiter(store).build();
     charge(&limiter).await;
     server.stop();
     limiter.acquire("key", 1).await.expect_err("no server");
@@ -259,7 +262,7 @@ async fn a_store_that_is_dropped_leaves_no_task() {
 #[tokio::test]
 async fn nothing_but_calls_is_sent_while_all_is_well() {
     let server = RedisServer::start();
-    let limiter = limiter(connect(&server).await);
+    let limiter = limiter(connect(&server).await).build();
     let () = server.ask(cmd("CONFIG").arg("RESETSTAT"));
     for _ in 0..10 {
         charge(&limiter).await;
@@ -273,7 +276,7 @@ async fn nothing_but_calls_is_sent_while_all_is_well() {
 #[tokio::test]
 async fn a_replica_is_told_as_such_until_it_is_a_master() {
     let server = RedisServer::start();
-    let limiter = limiter(connect(&server).await);
+    let limiter = limiter(connect(&server).await).build();
     charge(&limiter).await;
     let () = server.ask(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
     let () = server.ask(cmd("CONFIG").arg("RESETSTAT"));
@@ -298,7 +301,7 @@ async fn a_server_that_loads_its_data_is_waited_for() {
     let fill = "for i = 1, 10000 do redis.call('SET', 'other' .. i, string.rep('x', 1000)) end";
     let () = server.ask(cmd("EVAL").arg(fill).arg(0));
     let () = server.ask(&cmd("SAVE"));
-    let limiter = limiter(connect(&server).await);
+    let limiter = limiter(connect(&server).await).build();
     server.restart();
     let text = format!("{:?}", RedisConfig::node(server.url()).patient().connect().await.expect_err("it loads"));
     assert!(text.contains("loading its data"), "{text}");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use support::patient::Patient;
 use support::redis_server::RedisServer;
-use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreError};
+use tower_ratelimit::{Builder, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreError};
 
 /// What callers in a hurry allow a decision.
 const DEADLINE: Duration = Duration::from_millis(50);
@@ -20,8 +20,8 @@ const DEADLINE: Duration = Duration::from_millis(50);
 /// So many that none is ever denied: what is left counts the charges.
 const MOST: u32 = 1_000_000;
 
-fn limiter(store: RedisStore) -> Limiter {
-    Limiter::new([Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400)))])
+fn limiter(store: RedisStore) -> Builder {
+    Limiter::builder([Limit::new("limit", FixedWindow::new(MOST, Duration::from_secs(366 * 86_400)))])
         .patient()
         .store(store)
 }

@@ -34,7 +34,7 @@ async fn a_killed_master_is_followed_by_the_replica() {
     let mut master = RedisServer::start();
     let replica = RedisServer::replica_of(&master);
     let sentinels = Sentinels::watch(3, &master, 1);
-    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await);
+    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await).build();
     for n in 1..=10 {
         assert_eq!(charge(&limiter).await, n);
     }
@@ -68,7 +68,7 @@ async fn a_demoted_master_is_left_for_the_new_one() {
     let master = RedisServer::start();
     let replica = RedisServer::replica_of(&master);
     let sentinels = Sentinels::watch(1, &master, 1);
-    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await);
+    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await).build();
     assert_eq!(charge(&limiter).await, 1);
     in_step(&replica, &master).await;
     let () = master.ask(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
@@ -86,7 +86,7 @@ async fn a_planned_failover_is_followed() {
     let master = RedisServer::start();
     let replica = RedisServer::replica_of(&master);
     let sentinels = Sentinels::watch(1, &master, 1);
-    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await);
+    let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await).build();
     assert_eq!(charge(&limiter).await, 1);
     sentinels.fail_over(&replica);
     crate::connections::until("the roles are exchanged", || is(&replica, "master") && is(&master, "slave")).await;
@@ -103,7 +103,7 @@ async fn a_sentinel_that_hangs_or_is_gone_does_not_keep_the_others_from_being_as
     let urls = sentinels.urls();
     sentinels.servers[0].pause();
     sentinels.servers[1].stop();
-    let limiter = limiter(RedisConfig::sentinel(MASTER, urls).connect_lazily().expect("a store"));
+    let limiter = limiter(RedisConfig::sentinel(MASTER, urls).connect_lazily().expect("a store")).build();
     println!("connected behind half-dead Sentinels: {:?}", resume(&limiter).await);
     master.restart();
     println!("restarted behind half-dead Sentinels: {:?}", resume(&limiter).await);
@@ -123,7 +123,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
     refused(&config, "refused the user or the password").await;
     let config = config.credentials("default", "masters");
     // Sentinel takes a moment to log in.
-    assert_eq!(charge(&limiter(connected(config.clone()).await)).await, 1);
+    assert_eq!(charge(&limiter(connected(config.clone()).await).build()).await, 1);
 
     let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&[
         "SETUSER",
@@ -165,7 +165,7 @@ async fn sentinels_and_masters_refuse_nothing_that_a_store_with_the_documented_p
     };
     let () = master.ask(&set_user("limits", &at_master));
     let () = sentinel.ask(&set_user("limits", &at_sentinel));
-    assert_eq!(charge(&limiter(connected(config("limits")).await)).await, 1);
+    assert_eq!(charge(&limiter(connected(config("limits")).await).build()).await, 1);
     for server in [&master, sentinel] {
         assert_eq!(refused_by(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG"))), [""; 0]);
     }

@@ -13,7 +13,8 @@ async fn a_server_is_trusted_by_its_authority_alone() {
     let authority = Authority::new();
     let mut server = authority.server(false);
     let config = RedisConfig::node(url(&server)).patient();
-    let limiter = limiter(config.clone().ca_certificates(&*authority.pem).connect().await.expect("a connection"));
+    let limiter =
+        limiter(config.clone().ca_certificates(&*authority.pem).connect().await.expect("a connection")).build();
     assert_eq!(charge(&limiter).await, 1);
     server.restart();
     resume(&limiter).await;
@@ -37,7 +38,7 @@ async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
     assert!(format!("{error:?}").contains("can't be reached"), "{error:?}");
     let Certificate { pem, key } = authority.certify("client");
     let store = config.clone().client_certificate(&*pem, &*key).connect().await.expect("a connection");
-    assert_eq!(charge(&limiter(store)).await, 1);
+    assert_eq!(charge(&limiter(store).build()).await, 1);
     let config = config.client_certificate(&*pem, &*key);
     assert!(!format!("{config:?}").contains("PRIVATE"), "{config:?}");
 }
@@ -79,7 +80,7 @@ async fn masters_that_sentinel_names_are_trusted_by_their_authority_alone() {
     ] {
         let config = config.patient();
         let store = connected(config.clone().ca_certificates(&*authority.pem)).await;
-        assert!(charge(&limiter(store)).await > 0);
+        assert!(charge(&limiter(store).build()).await > 0);
         let another = Authority::new();
         let error = config.ca_certificates(&*another.pem).connect().await.expect_err("not trusted");
         assert!(format!("{error:?}").contains("UnknownIssuer"), "{error:?}");

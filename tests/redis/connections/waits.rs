@@ -19,7 +19,7 @@ fn runtime() -> Runtime {
 fn a_runtime_that_ends_with_requests_under_way_leaves_the_store_to_others() {
     let server = RedisServer::start();
     let main = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    let limiter = limiter(main.block_on(connect(&server)));
+    let limiter = limiter(main.block_on(connect(&server))).build();
     for round in 0..20 {
         let other = runtime();
         other.block_on(async {
@@ -46,7 +46,7 @@ fn a_runtime_that_ends_with_requests_under_way_leaves_the_store_to_others() {
 #[tokio::test]
 async fn who_holds_a_request_without_polling_it_holds_up_nobody() {
     let server = RedisServer::start();
-    let limiter = limiter(connect(&server).await);
+    let limiter = limiter(connect(&server).await).build();
     let mut held = [(), ()].map(|()| Box::pin(limiter.acquire("key", 1)));
     for request in &mut held {
         assert!(request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -64,7 +64,7 @@ async fn who_holds_a_request_without_polling_it_holds_up_nobody() {
 fn who_gives_up_outside_a_runtime_fails_nobody_else() {
     let server = RedisServer::start();
     let main = runtime();
-    let limiter = limiter(main.block_on(connect(&server)));
+    let limiter = limiter(main.block_on(connect(&server))).build();
     for _ in 0..10 {
         let held = main.block_on(async {
             let mut held = [(), ()].map(|()| Box::pin(limiter.acquire("key", 1)));
@@ -90,7 +90,7 @@ fn who_gives_up_outside_a_runtime_fails_nobody_else() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_while_nobody_calls_fail_no_request() {
     let server = RedisServer::start();
-    let limiter = limiter(connect(&server).await);
+    let limiter = limiter(connect(&server).await).build();
     for _ in 0..5 {
         let _ = limiter.acquire("key", 1).await.expect("a decision");
         let killed: u32 = server.ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes"));

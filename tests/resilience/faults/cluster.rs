@@ -85,8 +85,11 @@ async fn a_lost_master_fails_only_the_requests_of_its_slots() {
     let store = RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
     let lost = format!("127.0.0.1:{}", cluster.port(0));
     // The default circuit breaker. Only the deadline is longer, as the machine may stand still.
-    let single = Limiter::new([limit()]).deadline(LONG).store(store.clone());
-    let pairs = Limiter::new([limit(), Limit::new("another", FixedWindow::per_day(10))]).deadline(LONG).store(store);
+    let single = Limiter::builder([limit()]).deadline(LONG).store(store.clone()).build();
+    let pairs = Limiter::builder([limit(), Limit::new("another", FixedWindow::per_day(10))])
+        .deadline(LONG)
+        .store(store)
+        .build();
     assert_eq!(single.acquire(0_u64, 1).await.expect("a decision").decided_by(), DecidedBy::Store);
     cluster.kill(0);
     let decided = share_decided(6_000, &lost, move |key| single.acquire(key, 1)).await;
@@ -131,10 +134,11 @@ async fn share_decided(
 async fn as_many_requests_wait_for_each_master_as_may() {
     let cluster = RedisCluster::start(0);
     let config = RedisConfig::cluster(cluster.urls()).patient().queue_capacity(10);
-    let limiter = Limiter::new([limit()])
+    let limiter = Limiter::builder([limit()])
         .store(connected(config).await)
         .deadline(Duration::from_secs(30))
-        .circuit_breaker(CircuitBreaker::off());
+        .circuit_breaker(CircuitBreaker::off())
+        .build();
     (0..3).for_each(|master| cluster.hang(master));
     let waiting: Vec<_> = (0..500_u64)
         .map(|key| {

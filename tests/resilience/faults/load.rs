@@ -70,18 +70,22 @@ impl Load {
         let errors = Arc::new(AtomicU64::new(0));
         let limiters = policies.map(|policy| {
             let count = errors.clone();
-            Limiter::new([limit()]).store(store.clone()).on_store_error(policy).observe(move |event| match event {
-                Event::StoreFailed { error, .. } if error.kind() == StoreErrorKind::Failed => {
-                    count.fetch_add(1, Ordering::Relaxed);
-                }
-                _ => {}
-            })
+            Limiter::builder([limit()])
+                .store(store.clone())
+                .on_store_error(policy)
+                .observe(move |event| match event {
+                    Event::StoreFailed { error, .. } if error.kind() == StoreErrorKind::Failed => {
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                    _ => {}
+                })
+                .build()
         });
         let [keys, by_store, by_policy] = [const { AtomicU64::new(0) }; 3];
         let shared = Arc::new(Shared { limiters, stop: AtomicBool::new(false), keys, by_store, by_policy, errors });
         let tasks = (0..TASKS).map(|_| tokio::spawn(requests(shared.clone()))).collect();
         let pulse = tokio::spawn(longest_late(shared.clone()));
-        let auditor = Limiter::new([limit()]).patient().store(store.clone());
+        let auditor = Limiter::builder([limit()]).patient().store(store.clone()).build();
         Self { auditor, shared, tasks, pulse }
     }
 

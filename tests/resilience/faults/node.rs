@@ -150,7 +150,8 @@ async fn its_clock_stepped_back() {
     let noon = Timestamp::from_micros(1_767_268_800_000_000);
     let clock = ManualClock::new(noon);
     let store = patient_store(&server).await.clock(clock.clone());
-    let limiter = Limiter::new([Limit::new("limit", FixedWindow::per_hour(100))]).patient().store(store.clone());
+    let limiter =
+        Limiter::builder([Limit::new("limit", FixedWindow::per_hour(100))]).patient().store(store.clone()).build();
     let load = Load::start(&store);
     let mut allowed = 0;
     for step in 0..200 {
@@ -172,7 +173,8 @@ async fn its_clock_stepped_back() {
 async fn more_requests_than_may_wait_are_answered_by_policy_at_once() {
     let server = RedisServer::start();
     let store = RedisConfig::node(server.url()).patient().queue_capacity(100).connect().await.expect("a connection");
-    let limiter = Limiter::new([limit()]).store(store).deadline(Duration::from_secs(30));
+    let builder = Limiter::builder([limit()]).store(store).deadline(Duration::from_secs(30));
+    let limiter = builder.clone().build();
     server.pause();
     let waiting: Vec<_> = (0..300_u64)
         .map(|key| {
@@ -188,7 +190,7 @@ async fn more_requests_than_may_wait_are_answered_by_policy_at_once() {
         (OnStoreError::Allow, Some(DecidedBy::Nobody)),
         (OnStoreError::DecideLocally(Share::whole()), Some(DecidedBy::Local)),
     ] {
-        match limiter.clone().on_store_error(policy).acquire("another", 1).await {
+        match builder.clone().on_store_error(policy).build().acquire("another", 1).await {
             Ok(decision) => assert_eq!(Some(decision.decided_by()), by, "{policy:?}"),
             Err(error) => {
                 assert_eq!((error.kind(), by), (StoreErrorKind::QueueFull, None), "{policy:?}: {error:?}");

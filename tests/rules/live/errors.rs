@@ -18,7 +18,7 @@ fn daily(name: &str, tokens: u32) -> Limit {
 
 async fn rules_that_are_refused_change_nothing(shop: Shop) {
     let rules = LiveLimits::new([daily("a", 20)]);
-    let limits = by(&rules, &shop);
+    let limits = by(&rules, &shop).build();
     let (app, big) = (app(limits.clone()), app(limits.cost(10)));
     let refused = |limits: Vec<Limit>| rules.replace(limits).unwrap_err().to_string();
     assert_eq!(refused(vec![daily("a", 1), daily("a", 2)]), "two limits are named \"a\": give each a name of its own");
@@ -44,11 +44,11 @@ on_both!(rules_that_are_refused_change_nothing);
 #[test]
 fn a_limiter_without_requests_keeps_out_what_needs_one() {
     let rules = LiveLimits::new([Limit::new("a", FixedWindow::per_day(1))]);
-    let _limiter = Limiter::with_live_limits(&rules);
+    let _limiter = Limiter::live_builder(&rules).build();
     let error = rules.replace([Limit::new("a", FixedWindow::per_day(1)).by(key::peer_ip())]).unwrap_err();
     assert!(error.to_string().contains("\"a\""), "{error}");
     let keyed = LiveLimits::new([Limit::new("a", FixedWindow::per_day(1)).by(key::peer_ip())]);
-    assert!(Limiter::try_with_live_limits(&keyed).is_err());
+    assert!(Limiter::live_builder(&keyed).try_build().is_err());
 }
 
 /// The breaker stays open, and what was decided locally counts on.
@@ -59,7 +59,7 @@ async fn a_store_that_fails_is_still_known_to_after_a_switch() {
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = events.clone();
     let rules = LiveLimits::new([daily("a", 3)]);
-    let limits = RateLimitLayer::with_live_limits(&rules)
+    let limits = RateLimitLayer::live_builder(&rules)
         .store(store)
         .on_store_error(OnStoreError::DecideLocally(Share::whole()))
         .circuit_breaker(CircuitBreaker::new().failures(2))
@@ -67,7 +67,8 @@ async fn a_store_that_fails_is_still_known_to_after_a_switch() {
             Event::StoreFailed { error, .. } => told.lock().unwrap().push(format!("{:?}", error.kind())),
             Event::BreakerChanged { state: BreakerState::Open, .. } => told.lock().unwrap().push("open".to_owned()),
             _ => {}
-        });
+        })
+        .build();
     let app = app(limits);
     for _ in 0..2 {
         assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::OK);
@@ -87,8 +88,10 @@ async fn a_store_that_fails_is_still_known_to_after_a_switch() {
 async fn a_denial_that_is_remembered_is_so_after_a_switch() {
     let mut shop = Shop::on_redis().await;
     let rules = LiveLimits::new([daily("a", 1), daily("b", 9)]);
-    let app =
-        app(RateLimitLayer::with_live_limits(&rules).store(shop.store.clone()).circuit_breaker(CircuitBreaker::off()));
+    let app = app(RateLimitLayer::live_builder(&rules)
+        .store(shop.store.clone())
+        .circuit_breaker(CircuitBreaker::off())
+        .build());
     assert!(!visit(&app, "/", "ann").await.is_refused());
     assert!(visit(&app, "/", "ann").await.is_refused());
     shop.server.as_mut().unwrap().stop();

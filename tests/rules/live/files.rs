@@ -43,7 +43,7 @@ impl Watched {
                 other => format!("{other:?}"),
             });
         });
-        let app = app(RateLimitLayer::with_live_limits(&rules));
+        let app = app(RateLimitLayer::live_builder(&rules).build());
         Self { folder, path, rules, app, told }
     }
 

@@ -39,7 +39,7 @@ impl Machine {
                 other => format!("{other:?}"),
             });
         });
-        let app = app(RateLimitLayer::with_live_limits(&rules));
+        let app = app(RateLimitLayer::live_builder(&rules).build());
         Self { _rules: rules, app, told }
     }
 

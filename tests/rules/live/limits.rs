@@ -6,14 +6,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use tokio::sync::Notify;
-use tower::Layer;
 use tower_ratelimit::{
-    Algorithm, FixedWindow, LeakyBucket, Limit, LiveLimits, Penalty, Permit, RateLimitLayer, SlidingLog, SlidingWindow,
+    Algorithm, FixedWindow, LeakyBucket, Limit, LiveLimits, Penalty, Permit, SlidingLog, SlidingWindow,
     SlidingWindowCounter, TokenBucket,
 };
 
 use crate::live::{app, are, by, left};
-use support::answer::ask;
 use support::shop::{Shop, on_both, user_key, visit};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -39,7 +37,7 @@ async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
         };
         let name = windows(1)[index].0;
         let rules = LiveLimits::new(of(100));
-        let limits = by(&rules, &shop);
+        let limits = by(&rules, &shop).build();
         let app = app(limits.clone());
         let eighty = crate::live::app(limits.cost_by(|_| 80));
         assert_eq!(left(&visit(&eighty, "/", "ann").await), are(&[(name, 20)]));
@@ -61,7 +59,7 @@ async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
 async fn overrides_are_of_the_limit_that_there_is(shop: Shop) {
     let hourly = || Limit::new("limit", FixedWindow::per_hour(3)).by(user_key());
     let rules = LiveLimits::new([hourly().overridable()]);
-    let limits = by(&rules, &shop);
+    let limits = by(&rules, &shop).build();
     let app = app(limits.clone());
     let overrides = limits.overrides("limit").unwrap();
 
@@ -83,7 +81,7 @@ async fn overrides_are_of_the_limit_that_there_is(shop: Shop) {
 
 async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop) {
     let rules = LiveLimits::new([daily("a", 3), daily("b", 9)]);
-    let app = app(by(&rules, &shop));
+    let app = app(by(&rules, &shop).build());
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2), ("b", 8)]));
     rules.replace([daily("b", 9)]).unwrap();
     for remaining in [7, 6, 5, 4] {
@@ -100,7 +98,7 @@ async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop)
 
 async fn another_algorithm_or_period_begins_anew(shop: Shop) {
     let rules = LiveLimits::new([daily("a", 3)]);
-    let app = app(by(&rules, &shop));
+    let app = app(by(&rules, &shop).build());
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
     rules.replace([Limit::new("a", FixedWindow::per_hour(3)).by(user_key())]).unwrap();
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
@@ -124,7 +122,7 @@ async fn another_way_to_count_begins_anew(shop: Shop) {
         let of = |algorithm: Algorithm| [Limit::new(format!("a{index}"), algorithm).by(user_key())];
         let name = format!("a{index}");
         let rules = LiveLimits::new(of(one));
-        let app = app(by(&rules, &shop));
+        let app = app(by(&rules, &shop).build());
         assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
         rules.replace(of(other)).unwrap();
         assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
@@ -139,7 +137,7 @@ async fn a_penalty_moves_to_another_limit(shop: Shop) {
     let b = || Limit::new("b", LeakyBucket::new(1, 1, Duration::from_millis(50))).by(user_key());
     let penalty = Penalty::after(1, DAY).locked_out_for(DAY);
     let rules = LiveLimits::new([a(), b().penalty(penalty)]);
-    let app = app(by(&rules, &shop));
+    let app = app(by(&rules, &shop).build());
     assert!(!visit(&app, "/", "ann").await.is_refused());
     for _ in 0..2 {
         assert!(visit(&app, "/", "ann").await.is_refused());
@@ -162,7 +160,8 @@ async fn a_late_refund_changes_no_rate(shop: Shop) {
         goes.notified().await;
         permit.refund().await.expect("it is given back");
     };
-    let app = app(limits.clone()).merge(Router::new().route("/refund", get(refund)).layer(limits.permits()));
+    let app =
+        app(limits.clone().build()).merge(Router::new().route("/refund", get(refund)).layer(limits.permits().build()));
     let refunded = app.clone();
     let refunded = tokio::spawn(async move { visit(&refunded, "/refund", "ann").await });
     inside.notified().await;
@@ -184,7 +183,7 @@ async fn a_late_refund_changes_no_rate(shop: Shop) {
 
 async fn there_may_be_no_limits_for_a_while(shop: Shop) {
     let rules = LiveLimits::new([]);
-    let app = app(by(&rules, &shop));
+    let app = app(by(&rules, &shop).build());
     for _ in 0..3 {
         let answer = visit(&app, "/", "ann").await;
         assert!(!answer.is_refused() && answer.standings().is_empty());
@@ -202,8 +201,8 @@ async fn the_layers_settings_stay(shop: Shop) {
 
     let rules = LiveLimits::new([daily("a", 9)]);
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds)];
-    let told = app(by(&rules, &shop).headers(styles).cost_by(|_| 2).problem_json());
-    let shadow = app(by(&rules, &shop).shadow());
+    let told = app(by(&rules, &shop).headers(styles).cost_by(|_| 2).problem_json().build());
+    let shadow = app(by(&rules, &shop).shadow().build());
     visit(&told, "/", "ann").await;
     visit(&shadow, "/", "bob").await;
     rules.replace([daily("b", 3)]).unwrap();
@@ -219,20 +218,7 @@ async fn the_layers_settings_stay(shop: Shop) {
     }
 }
 
-async fn a_layer_that_was_used_can_still_be_told_otherwise(shop: Shop) {
-    let rules = LiveLimits::new([daily("a", 9)]);
-    let mut limits = by(&rules, &shop);
-    let served = |limits: &RateLimitLayer| limits.layer(Router::new().route("/", get(|| async {})));
-    let service = served(&limits);
-    assert_eq!(left(&ask(&service, support::shop::get("/", "ann")).await), are(&[("a", 8)]));
-    drop(service);
-    limits = limits.headers([]);
-    let answer = ask(&served(&limits), support::shop::get("/", "ann")).await;
-    assert!(!answer.is_refused() && answer.standings().is_empty());
-}
-
 on_both!(
-    a_layer_that_was_used_can_still_be_told_otherwise,
     a_changed_limit_keeps_what_was_used,
     a_removed_limit_applies_no_more_and_counts_if_it_comes_back,
     another_algorithm_or_period_begins_anew,

@@ -37,11 +37,13 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
     let rules = LiveLimits::new(set(0, &first));
     let mut tokens: Vec<Weak<()>> = vec![Arc::downgrade(&first)];
     drop(first);
-    let limits = by(&rules, &shop).observe(|event| {
-        if let Event::StoreFailed { error, .. } = event {
-            println!("{error:?}");
-        }
-    });
+    let limits = by(&rules, &shop)
+        .observe(|event| {
+            if let Event::StoreFailed { error, .. } = event {
+                println!("{error:?}");
+            }
+        })
+        .build();
     let app = app(limits);
     let request = || {
         let mut request = get("/", "ann");

@@ -42,9 +42,9 @@ async fn a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one(shop: S
     let (extractors, count) = counting();
     let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
     let rules = LiveLimits::new(limits(700));
-    let live = app(by(&rules, &shop));
+    let live = app(by(&rules, &shop).build());
     // Those of a layer that does not change are found in the same way.
-    let fixed = app(shop.limits(limits(700)));
+    let fixed = app(shop.limits(limits(700)).build());
     for app in [&live, &fixed] {
         count.store(0, Ordering::Relaxed);
         for user in [700, 64, 399] {
@@ -78,7 +78,7 @@ async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(shop: Shop) {
             }
         });
         let rules = LiveLimits::new(limits);
-        let app = app(by(&rules, &shop));
+        let app = app(by(&rules, &shop).build());
         let mut request = get("/", "u3");
         request.headers_mut().insert("x-other", HeaderValue::from_static("o"));
         let names = |answer: &support::answer::Answer| -> Vec<String> {
@@ -107,7 +107,7 @@ async fn the_last_of_as_many_as_there_can_be_is_told_from_all_others() {
         assert_eq!(left(&visit(&app, "/", &format!("u{user}")).await), are(&[(&format!("n{user}"), user - 1)]));
     }
     assert!(visit(&app, "/", "u1").await.is_refused());
-    let error = RateLimitLayer::try_new(limits(8_192)).map(drop).unwrap_err().to_string();
+    let error = RateLimitLayer::builder(limits(8_192)).try_build().map(drop).unwrap_err().to_string();
     assert!(error.contains("8193") && error.contains("8192"), "{error}");
 }
 
@@ -129,10 +129,10 @@ fn at_most_64_may_apply_to_one_request() {
     };
     assert_eq!(keys(64, "").len(), 128);
     assert!(LiveLimits::try_new(keys(64, "")).is_ok());
-    assert!(RateLimitLayer::try_new(keys(64, "")).is_ok());
+    assert!(RateLimitLayer::builder(keys(64, "")).try_build().is_ok());
     let refused = "65 limits for one request are too many: use at most 64";
     assert_eq!(LiveLimits::try_new(keys(65, "")).unwrap_err().to_string(), refused);
-    assert_eq!(RateLimitLayer::try_new(keys(65, "")).unwrap_err().to_string(), refused);
+    assert_eq!(RateLimitLayer::builder(keys(65, "")).try_build().unwrap_err().to_string(), refused);
     let within = "- key: header.h0
   value: y
   descriptors:

@@ -13,21 +13,25 @@ mod routes;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get;
+use axum::routing::{Route, get};
 use support::answer::Answer;
 use support::shop::Shop;
-use tower_ratelimit::{CircuitBreaker, LiveLimits, RateLimitLayer};
+use tower::Layer;
+use tower_ratelimit::{Builder, CircuitBreaker, HttpOptions, LiveLimits, RateLimit, RateLimitLayer};
 
 /// A layer by these rules on the shop's store, for which it waits however long it takes.
-fn by(rules: &LiveLimits, shop: &Shop) -> RateLimitLayer {
-    RateLimitLayer::with_live_limits(rules)
+fn by(rules: &LiveLimits, shop: &Shop) -> Builder<HttpOptions> {
+    RateLimitLayer::live_builder(rules)
         .store(shop.store.clone())
         .deadline(Duration::from_secs(30))
         .circuit_breaker(CircuitBreaker::off())
 }
 
 /// A service that answers `GET /`.
-fn app(limits: RateLimitLayer) -> Router {
+fn app<L>(limits: L) -> Router
+where
+    L: Layer<Route, Service = RateLimit<Route>> + Clone + Send + Sync + 'static,
+{
     Router::new().route("/", get(|| async { "hello" })).layer(limits)
 }
 

@@ -7,10 +7,11 @@ use tower_ratelimit::{CircuitBreaker, FixedWindow, LeakyBucketQueue, Limit, Limi
 use support::shop::{Shop, on_both};
 
 fn limiter(rules: &LiveLimits, shop: &Shop) -> Limiter {
-    Limiter::with_live_limits(rules)
+    Limiter::live_builder(rules)
         .store(shop.store.clone())
         .deadline(std::time::Duration::from_secs(30))
         .circuit_breaker(CircuitBreaker::off())
+        .build()
 }
 
 fn daily(name: &str, tokens: u32) -> Limit {

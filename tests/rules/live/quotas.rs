@@ -17,7 +17,7 @@ fn quota(name: &str, tokens: u32) -> Limit {
 }
 
 fn limiter(shop: &Shop, limits: impl IntoIterator<Item = Limit>) -> Limiter {
-    Limiter::new(limits).store(shop.store.clone()).deadline(Duration::from_secs(30))
+    Limiter::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build()
 }
 
 fn remaining(decision: &Decision) -> Vec<u64> {
@@ -87,7 +87,7 @@ async fn clients_are_told_of_the_quotas_that_have_room(shop: Shop) {
     let (_, section) = document.split_once("## Quotas\n").expect("a section");
     let yaml = section.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
-    let limits = RateLimitLayer::new(limits).store(shop.store.clone()).deadline(Duration::from_secs(30));
+    let limits = RateLimitLayer::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build();
     let app = app(limits);
     let request = || {
         let mut request = get("/", "ann");
@@ -117,6 +117,6 @@ on_both!(
 #[test]
 fn a_quota_has_no_penalty() {
     let limit = quota("one", 1).penalty(Penalty::after(2, DAY));
-    let error = Limiter::try_new([limit]).map(drop).unwrap_err().to_string();
+    let error = Limiter::builder([limit]).try_build().map(drop).unwrap_err().to_string();
     assert!(error.starts_with("the limit \"one\" is in quota mode and has a penalty"), "{error}");
 }

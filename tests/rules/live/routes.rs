@@ -27,7 +27,7 @@ async fn replace(State(rules): State<LiveLimits>, request: Request, next: Next) 
 
 async fn a_route_charges_the_rest_by_the_rules_that_the_router_went_by(shop: Shop) {
     let rules = LiveLimits::new([old()]);
-    let limits = by(&rules, &shop);
+    let limits = by(&rules, &shop).build();
     let app = Router::new()
         .route("/", get(|| async {}))
         .route("/big", get(|| async {}).route_layer(limits.cost(10)))
@@ -43,7 +43,7 @@ async fn a_route_charges_the_rest_by_the_rules_that_the_router_went_by(shop: Sho
 
 async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(shop: Shop) {
     let rules = LiveLimits::new([old()]);
-    let limits = by(&rules, &shop);
+    let limits = by(&rules, &shop).build();
     let app = Router::new()
         .route("/big", get(|| async {}).route_layer(limits.cost(50)))
         .route("/", get(|| async {}).route_layer(limits.cost(60)))
@@ -68,7 +68,7 @@ async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(sho
 /// As without switches: the same limiter, passed twice at the same cost, charges twice.
 async fn a_limiter_that_is_passed_twice_charges_twice(shop: Shop) {
     let rules = LiveLimits::new([old()]);
-    let limits = by(&rules, &shop);
+    let limits = by(&rules, &shop).build();
     let other = limits.cost(3);
     let app = Router::new()
         .route("/", get(|| async {}).route_layer(limits.clone()))
@@ -101,7 +101,7 @@ async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(shop: Shop)
     }
     let rules = LiveLimits::new([old()]);
     let app = Router::new().route("/settle", get(settle)).route("/refund", get(refund)).with_state(rules.clone());
-    let app = app.layer(by(&rules, &shop).permits());
+    let app = app.layer(by(&rules, &shop).permits().build());
     let answer = visit(&app, "/settle", "ann").await;
     assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "old"));
     assert_eq!(left(&answer), are(&[("old", 95)]));
@@ -116,7 +116,7 @@ async fn a_response_counts_by_the_rules_that_its_request_was_let_in_with(shop: S
     let counted = old().count_if(|response| response.status == StatusCode::UNAUTHORIZED);
     let rules = LiveLimits::new([counted]);
     let app = Router::new().route("/", get(|| async {}));
-    let app = app.layer(from_fn_with_state(rules.clone(), replace)).layer(by(&rules, &shop));
+    let app = app.layer(from_fn_with_state(rules.clone(), replace)).layer(by(&rules, &shop).build());
     visit(&app, "/", "ann").await;
     shop.comes_back(&old(), "ann", 100).await;
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("new", 49)]));

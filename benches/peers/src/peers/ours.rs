@@ -41,7 +41,7 @@ impl Peer for Ours {
     fn memory(&self, quota: Quota, keys: u32) -> Result<Box<dyn Memory>, Why> {
         match self {
             Self::WrappingBodies => Err("a layer's matter"),
-            _ => Ok(Box::new(Limiter::new([Limit::new("limit", bucket(quota))]).store(self.store(keys)))),
+            _ => Ok(Box::new(Limiter::builder([Limit::new("limit", bucket(quota))]).store(self.store(keys)).build())),
         }
     }
 
@@ -51,7 +51,7 @@ impl Peer for Ours {
 
     fn app(&self, quota: Quota, headers: bool) -> Result<App, Why> {
         let layer =
-            RateLimitLayer::new([Limit::new("limit", bucket(quota)).by(key::peer_ip())]).store(self.store(1_000));
+            RateLimitLayer::builder([Limit::new("limit", bucket(quota)).by(key::peer_ip())]).store(self.store(1_000)).build();
         let layer = if headers { layer } else { layer.headers([]) };
         Ok(App::Axum(match self {
             Self::WrappingBodies => App::hello().layer(layer),
@@ -76,7 +76,7 @@ fn bucket(quota: Quota) -> TokenBucket {
 
 /// This crate on Redis.
 pub fn shared(limits: impl IntoIterator<Item = Limit>, store: RedisStore) -> Limiter {
-    Limiter::new(limits).deadline(PATIENCE).store(store)
+    Limiter::builder(limits).deadline(PATIENCE).store(store).build()
 }
 
 impl Memory for Limiter {
