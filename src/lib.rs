@@ -21,17 +21,19 @@
 //! - [`RateLimitLayer`] limits a service. [`Limiter`] limits anything else.
 //! - [`algorithm`] compares the algorithms to choose from.
 //! - [`key`] chooses the bucket that is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
+//! - A [`Builder`] configures both: the store, headers, rejections, and what happens when the store fails.
+//! - A [`LimitHandle`] inspects and resets single keys.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
 //!   are denied too often, and [`Limit::instead`] gives some requests another size.
 //! - [`Overrides`] change a limit's size for single keys at runtime.
-//! - [`RateLimitLayer::never_limit`] and [`RateLimitLayer::always_reject`] take lists: [`AddressList`] and [`KeyList`].
+//! - [`Builder::never_limit`] and [`Builder::always_reject`] take lists: [`AddressList`] and [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] charge by the response. A handler's [`Permit`] charges more, settles,
 //!   refunds or resets.
 //! - [`LiveLimits`] are limits that can be replaced at runtime.
-//! - [`HeaderStyle`] selects the response headers, [`RateLimitLayer::on_reject`] customizes rejections.
+//! - [`HeaderStyle`] selects the response headers, [`Builder::on_reject`] customizes rejections.
 //! - [`MemoryStore`] keeps the state in this process.
 //! - [`OnStoreError`] is the policy for a store that is slow or fails, [`CircuitBreaker`] stops asking it for a while,
-//!   and [`RateLimitLayer::observe`] reports both.
+//!   and [`Builder::observe`] reports both.
 //!
 //! # Features
 //!

@@ -10,7 +10,7 @@ use crate::list::ListAction;
 use crate::node::Node;
 
 /// An event that a limiter reports to its observer. Set the observer with
-/// [`RateLimitLayer::observe`](crate::RateLimitLayer::observe). More events may be added, so end a `match` with
+/// [`RateLimitLayer::observe`](crate::Builder::observe). More events may be added, so end a `match` with
 /// `_ => {}`.
 ///
 /// ```
@@ -73,7 +73,7 @@ pub enum Event<'a> {
         /// The length of the lockout.
         span: Duration,
     },
-    /// A request matched a list: see [`always_reject`](crate::RateLimitLayer::always_reject).
+    /// A request matched a list: see [`always_reject`](crate::Builder::always_reject).
     #[non_exhaustive]
     ListMatched {
         /// What was done with the request.

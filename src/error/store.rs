@@ -56,7 +56,7 @@ enum Cause {
 pub enum StoreErrorKind {
     /// The store failed. The error's [`source`](std::error::Error::source) is the cause.
     Failed,
-    /// The store did not answer within the [deadline](crate::Limiter::deadline).
+    /// The store did not answer within the [deadline](crate::Builder::deadline).
     TimedOut,
     /// The store was not called, because too many requests are waiting for it. Does not affect the
     /// [circuit breaker](crate::CircuitBreaker).

@@ -12,7 +12,7 @@ use crate::limit::Limit;
 use crate::time::{Clock, SystemClock};
 
 /// A handler's handle on what its request is charged: from a limiter that
-/// [gives permits](crate::RateLimitLayer::permits), by extractor (feature `axum`) or
+/// [gives permits](crate::Builder::permits), by extractor (feature `axum`) or
 /// [`of`](Self::of) the request's extensions. Its clones are the same permit.
 ///
 /// ```

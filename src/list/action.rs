@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 /// What is done with requests that match a list: see
-/// [`always_reject_with`](crate::RateLimitLayer::always_reject_with).
+/// [`always_reject_with`](crate::Builder::always_reject_with).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum ListAction {

@@ -11,8 +11,8 @@ use crate::key::AddressSource;
 use crate::request::RequestHead;
 use crate::when::Condition;
 
-/// A list of networks and addresses, for [`never_limit`](crate::RateLimitLayer::never_limit) and
-/// [`always_reject`](crate::RateLimitLayer::always_reject): a [`Condition`] that holds for requests from one of them.
+/// A list of networks and addresses, for [`never_limit`](crate::Builder::never_limit) and
+/// [`always_reject`](crate::Builder::always_reject): a [`Condition`] that holds for requests from one of them.
 /// Clones share the list.
 ///
 /// ```

@@ -13,8 +13,8 @@ use crate::key::{Extracted, Key, KeyBuf, KeyError, KeyExtractor};
 use crate::request::RequestHead;
 use crate::when::Condition;
 
-/// A list of keys, for [`never_limit`](crate::RateLimitLayer::never_limit) and
-/// [`always_reject`](crate::RateLimitLayer::always_reject): a [`Condition`] that holds for requests with one of them. Clones
+/// A list of keys, for [`never_limit`](crate::Builder::never_limit) and
+/// [`always_reject`](crate::Builder::always_reject): a [`Condition`] that holds for requests with one of them. Clones
 /// share the list.
 ///
 /// ```

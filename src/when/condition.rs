@@ -36,8 +36,8 @@ pub trait Condition: Send + Sync + 'static {
     /// Defaults to [`holds`](Self::holds). Override it if the condition reads a header, or clients can evade the
     /// condition by repeating that header. Closures that use [`RequestHead::header`] need no override.
     ///
-    /// [`Limit::when`](crate::Limit::when) and [`always_reject`](crate::RateLimitLayer::always_reject) call this method.
-    /// Exemptions such as [`never_limit`](crate::RateLimitLayer::never_limit) call `holds`.
+    /// [`Limit::when`](crate::Limit::when) and [`always_reject`](crate::Builder::always_reject) call this method.
+    /// Exemptions such as [`never_limit`](crate::Builder::never_limit) call `holds`.
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         self.holds(head)
     }

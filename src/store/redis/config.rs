@@ -136,7 +136,7 @@ impl RedisConfig {
 
     /// Sets how many requests may wait for a server at a time, from 1: for each master of a Cluster. Defaults to
     /// 10,000, about as many as a fast Redis decides in twice the default
-    /// [deadline](crate::Limiter::deadline), and some megabytes.
+    /// [deadline](crate::Builder::deadline), and some megabytes.
     ///
     /// A request beyond that fails at once, with [`StoreErrorKind::QueueFull`](crate::StoreErrorKind::QueueFull), and
     /// is answered as [`OnStoreError`](crate::OnStoreError) says. A request leaves the queue when it is sent, and when

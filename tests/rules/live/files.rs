@@ -98,7 +98,7 @@ async fn a_broken_file_changes_nothing_and_is_told_once() {
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_is_too_small_for_a_route_is_rejected_with_its_position() {
     let watched = Watched::start(&yaml("a", 9));
-    let route = RateLimitLayer::with_live_limits(&watched.rules).cost(5);
+    let route = RateLimitLayer::live_builder(&watched.rules).build().cost(5);
     fs::write(&watched.path, yaml("a", 4)).unwrap();
     let (told, limits) = watched.later().await;
     assert_eq!((told.len(), limits.as_str()), (1, "a 8"), "{told:?}");
