@@ -25,6 +25,8 @@ const FLOORS: &[(&str, &[&str])] = &[
             "observe",
             "on_store_error",
             "resilience",
+            "builder",
+            "limit_handle",
             "overrides",
             "limiter",
             "rules",

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use http::HeaderName;
 use tower_layer::Layer;
 
+use super::headers::Headers;
 use super::keep_body::KeepBodyLayer;
 use super::options::HttpOptions;
 use super::route_cost::RouteCost;
 use super::service::RateLimit;
-use super::shared::Shared;
+use super::shared::{Shared, Variant};
 use crate::builder::Builder;
 use crate::cost::{Cost, CostTable};
 use crate::error::{ConfigError, or_panic};
-use crate::limit::{Limit, LiveLimits};
+use crate::limit::{Derived, Limit, LiveLimits};
 use crate::limit_handle::LimitHandle;
 use crate::overrides::Overrides;
 use crate::request::RequestHead;
@@ -118,10 +119,6 @@ impl RateLimitLayer {
         Builder::live(limits)
     }
 
-    pub(super) fn from_shared(shared: Arc<Shared>) -> Self {
-        Self { shared }
-    }
-
     /// Returns a layer for a route whose requests cost `cost` tokens.
     ///
     /// Inside this layer, it charges the difference to what this layer has charged. If that is denied, the request is
@@ -219,7 +216,6 @@ impl RateLimitLayer {
 
     /// Returns the limits in the order in which they were given. Of [`LiveLimits`], they are those that the layer was
     /// built with.
-    #[must_use]
     pub fn limits(&self) -> &[Limit] {
         self.shared.client.limits().as_slice()
     }
@@ -241,6 +237,46 @@ impl RateLimitLayer {
     /// No limit has that name, or it is not [overridable](Limit::overridable).
     pub fn overrides(&self, name: &str) -> Result<Overrides, ConfigError> {
         Overrides::new(self.limit(name)?)
+    }
+}
+
+impl Builder<HttpOptions> {
+    /// Builds the layer.
+    ///
+    /// # Panics
+    ///
+    /// Panics if [`try_build`](Self::try_build) would return an error.
+    #[track_caller]
+    pub fn build(self) -> RateLimitLayer {
+        or_panic(self.try_build())
+    }
+
+    /// Builds the layer.
+    ///
+    /// # Errors
+    ///
+    /// - More than 64 limits may apply to one request, or two limits have the same name.
+    /// - A constant cost is over the capacity of a limit that it applies to.
+    /// - A path in a [`CostTable`] does not start with a slash.
+    /// - The [deadline](Self::deadline) is 0.
+    pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
+        let live_limits = self.live_limits().cloned();
+        let (client, options) = self.into_client()?;
+        let HttpOptions { lists, cost, styles, format, permits } = options;
+        let shared = Shared {
+            headers: Headers::new(styles, client.limits().as_slice()),
+            client: Arc::new(client),
+            lists,
+            cost,
+            format,
+            permits,
+            identity: Arc::default(),
+            variant: Variant::default(),
+            following: live_limits.map(Derived::new),
+            set: None,
+        };
+        shared.check_cost()?;
+        Ok(RateLimitLayer { shared: Arc::new(shared) })
     }
 }
 

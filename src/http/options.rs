@@ -3,29 +3,25 @@
 use std::sync::Arc;
 
 use super::header_style::HeaderStyle;
-use super::headers::Headers;
-use super::layer::RateLimitLayer;
 use super::lists::Lists;
 use super::rejection::Rejection;
 use super::rejection_format::{Body, RejectionFormat};
 use super::rejection_response::IntoRejectionResponse;
-use super::shared::{Shared, Variant};
 use crate::builder::Builder;
 use crate::cost::{Cost, CostTable};
-use crate::error::{ConfigError, or_panic};
-use crate::limit::Derived;
 use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::when::Condition;
 
-/// The options that only a [`RateLimitLayer`] has: see its [`builder`](RateLimitLayer::builder).
+/// The options that only a [`RateLimitLayer`](crate::RateLimitLayer) has: see its
+/// [`builder`](crate::RateLimitLayer::builder).
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    lists: Lists,
-    cost: Cost,
-    styles: Vec<HeaderStyle>,
-    format: RejectionFormat,
-    permits: bool,
+    pub(super) lists: Lists,
+    pub(super) cost: Cost,
+    pub(super) styles: Vec<HeaderStyle>,
+    pub(super) format: RejectionFormat,
+    pub(super) permits: bool,
 }
 
 impl Default for HttpOptions {
@@ -103,7 +99,7 @@ impl Builder<HttpOptions> {
     /// Sets the cost of a request in tokens. Defaults to 1.
     ///
     /// Limits with a [cost](crate::Limit::cost) of their own ignore it. For a single route, use
-    /// [`RateLimitLayer::cost`].
+    /// [`RateLimitLayer::cost`](crate::RateLimitLayer::cost).
     pub fn cost(mut self, cost: u64) -> Self {
         self.options.cost = Cost::Constant(cost);
         self
@@ -213,43 +209,5 @@ impl Builder<HttpOptions> {
     pub fn grpc_rejections(mut self, enabled: bool) -> Self {
         self.options.format.grpc = enabled;
         self
-    }
-
-    /// Builds the layer.
-    ///
-    /// # Panics
-    ///
-    /// Panics if [`try_build`](Self::try_build) would return an error.
-    #[track_caller]
-    pub fn build(self) -> RateLimitLayer {
-        or_panic(self.try_build())
-    }
-
-    /// Builds the layer.
-    ///
-    /// # Errors
-    ///
-    /// - More than 64 limits may apply to one request, or two limits have the same name.
-    /// - A constant cost is over the capacity of a limit that it applies to.
-    /// - A path in a [`CostTable`] does not start with a slash.
-    /// - The [deadline](Self::deadline) is 0.
-    pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
-        let live_limits = self.live_limits().cloned();
-        let (client, options) = self.into_client()?;
-        let HttpOptions { lists, cost, styles, format, permits } = options;
-        let shared = Shared {
-            headers: Headers::new(styles, client.limits().as_slice()),
-            client: Arc::new(client),
-            lists,
-            cost,
-            format,
-            permits,
-            identity: Arc::default(),
-            variant: Variant::default(),
-            following: live_limits.map(Derived::new),
-            set: None,
-        };
-        shared.check_cost()?;
-        Ok(RateLimitLayer::from_shared(Arc::new(shared)))
     }
 }

@@ -104,7 +104,6 @@ impl Limiter {
 
     /// Returns the limits in the order in which they were given. Of [`LiveLimits`], they are those that the limiter was
     /// built with.
-    #[must_use]
     pub fn limits(&self) -> &[Limit] {
         self.client.limits().as_slice()
     }
