@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwapOption;
 
-use super::live::{LimitsSnapshot, LiveLimits, Prepare, Retired};
+use super::live::LiveLimits;
+use super::snapshot::{LimitsSnapshot, Prepare, Retired};
 
 /// A value that is derived from live limits, and kept up to date. Clones share it.
 pub(crate) struct Derived<T> {

@@ -1,6 +1,5 @@
 //! Limits that can be replaced at runtime.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::AbortHandle;
 
 use super::builder::Limit;
-use super::limits::{Limits, check_needs_no_request};
+use super::limits::check_needs_no_request;
+use super::snapshot::{LimitsSnapshot, Prepare, Retired, without_store};
 use crate::error::{ConfigError, or_panic};
-use crate::hash::KeyHasher;
 use crate::observe::{Event, Observer};
 
 /// Limits that can be replaced at runtime: by hand, by a file that is watched (`Rules::watch`), or by rules that a fleet
@@ -68,22 +67,6 @@ struct State {
     watchers: Vec<AbortHandle>,
     /// Derive the configurations of the layers and limiters in use.
     preparers: Vec<Arc<Prepare>>,
-}
-
-/// Prepares a layer or limiter for other limits. Returns `None` if the layer or limiter was dropped.
-pub(super) type Prepare = dyn Fn(&Arc<LimitsSnapshot>) -> Option<Activate> + Send + Sync;
-
-/// Activates what was prepared, and returns what was active before.
-pub(super) type Activate = Box<dyn FnOnce() -> Option<Retired>>;
-
-/// A configuration that only requests in flight still use.
-pub(crate) type Retired = Arc<dyn Any + Send + Sync>;
-
-/// A version of live limits.
-pub(crate) struct LimitsSnapshot {
-    version: u64,
-    /// With specs for no store in particular.
-    limits: Limits,
 }
 
 impl LiveLimits {
@@ -252,24 +235,6 @@ impl LiveLimits {
 #[cfg(all(feature = "rules", feature = "tracing"))]
 fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
     error.to_string().replace('\n', "; ")
-}
-
-/// Checks the limits. Each layer derives the specs for its own store.
-fn without_store(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
-    Limits::new(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
-}
-
-impl LimitsSnapshot {
-    pub(super) fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// Returns the limits, with specs for a store that hashes with `hasher`.
-    pub(crate) fn limits(&self, hasher: &KeyHasher) -> Limits {
-        let mut limits = self.limits.clone();
-        limits.set_hasher(hasher);
-        limits
-    }
 }
 
 impl Drop for Inner {

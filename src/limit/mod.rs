@@ -8,6 +8,7 @@ mod live;
 mod on_missing_key;
 mod settle;
 mod sizes;
+mod snapshot;
 mod threshold;
 #[cfg(feature = "rules")]
 mod watch;
@@ -18,10 +19,10 @@ pub(crate) use self::index::PendingMatches;
 #[cfg(feature = "rules")]
 pub(crate) use self::index::{LimitIndex, OnMatch};
 pub(crate) use self::limits::{Limits, check_needs_no_request};
-pub(crate) use self::live::LimitsSnapshot;
 pub use self::live::LiveLimits;
-#[cfg(feature = "rules")]
-pub(crate) use self::live::Retired;
 pub use self::on_missing_key::OnMissingKey;
+pub(crate) use self::snapshot::LimitsSnapshot;
+#[cfg(feature = "rules")]
+pub(crate) use self::snapshot::Retired;
 #[cfg(feature = "rules")]
 pub(crate) use self::watch::{Apply, Document};

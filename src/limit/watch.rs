@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::live::LiveLimits;
-use super::live::Retired;
+use super::snapshot::Retired;
 
 /// The interval at which a document is read.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -52,6 +52,36 @@ async fn a_repeated_key_header_is_a_bad_request() {
 }
 
 #[tokio::test]
+async fn repeated_cookies_and_query_parameters_are_bad_requests() {
+    let layer = |by: Limit| RateLimitLayer::new([by.on_missing_key(OnMissingKey::Skip)]).store(still());
+    let service = layer(one().by(key::cookie("sid").or(key::peer_ip()))).layer(Hello::default());
+    let cases: [(&[&str], u16); 6] = [
+        (&["sid=7"], 200),
+        (&["a=1; sid=7"], 429),
+        (&["sid=7; sid=8"], 400),
+        (&["sid=7", "sid=8"], 400),
+        (&["a=1"], 200),
+        (&[], 429),
+    ];
+    for (cookies, expected) in cases {
+        assert_eq!(ask(&service, lines("cookie", cookies)).await.status, expected, "{cookies:?}");
+    }
+    let service = layer(one().by(key::query("user"))).layer(Hello::default());
+    for (uri, expected) in [
+        ("/?user=ann", 200),
+        ("/?x=1&user=%61nn", 429),
+        ("/?user=ann&user=bob", 400),
+        ("/?user=bob", 200),
+        ("/?user=", 200),
+        ("/", 200),
+    ] {
+        let mut request = from("192.0.2.1");
+        *request.uri_mut() = uri.parse().unwrap();
+        assert_eq!(ask(&service, request).await.status, expected, "{uri}");
+    }
+}
+
+#[tokio::test]
 async fn repeating_a_key_header_leads_to_no_other_bucket() {
     let requests: [&[&str]; 4] = [&["ann"], &["ann"], &["ann", "bob"], &[]];
     let expected = [200, 429, 400, 200];

@@ -1,0 +1,43 @@
+//! Versions of live limits, and how layers and limiters switch between them.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::builder::Limit;
+use super::limits::Limits;
+use crate::error::ConfigError;
+use crate::hash::KeyHasher;
+
+/// Prepares a layer or limiter for other limits. Returns `None` if the layer or limiter was dropped.
+pub(super) type Prepare = dyn Fn(&Arc<LimitsSnapshot>) -> Option<Activate> + Send + Sync;
+
+/// Activates what was prepared, and returns what was active before.
+pub(super) type Activate = Box<dyn FnOnce() -> Option<Retired>>;
+
+/// A configuration that only requests in flight still use.
+pub(crate) type Retired = Arc<dyn Any + Send + Sync>;
+
+/// A version of live limits.
+pub(crate) struct LimitsSnapshot {
+    pub(super) version: u64,
+    /// With specs for no store in particular.
+    pub(super) limits: Limits,
+}
+
+/// Checks the limits. Each layer derives the specs for its own store.
+pub(super) fn without_store(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
+    Limits::new(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
+}
+
+impl LimitsSnapshot {
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Returns the limits, with specs for a store that hashes with `hasher`.
+    pub(crate) fn limits(&self, hasher: &KeyHasher) -> Limits {
+        let mut limits = self.limits.clone();
+        limits.set_hasher(hasher);
+        limits
+    }
+}
