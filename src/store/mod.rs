@@ -28,6 +28,11 @@ pub use crate::node::Node;
 ///
 /// For now, a store of your own can wrap another (to count, to log, to fail on purpose); what it
 /// takes to write one from scratch is not public yet.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a rate limit store",
+    label = "expected a `Store`",
+    note = "use `MemoryStore`, or `RedisStore` with the feature `redis`"
+)]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// How keys are to be hashed for this store.
     fn hasher(&self) -> KeyHasher;
