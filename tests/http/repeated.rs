@@ -53,7 +53,7 @@ async fn a_repeated_key_header_is_a_bad_request() {
 
 #[tokio::test]
 async fn repeated_cookies_and_query_parameters_are_bad_requests() {
-    let layer = |by: Limit| RateLimitLayer::new([by.on_missing_key(OnMissingKey::Skip)]).store(still());
+    let layer = |by: Limit| RateLimitLayer::builder([by.on_missing_key(OnMissingKey::Skip)]).store(still()).build();
     let service = layer(one().by(key::cookie("sid").or(key::peer_ip()))).layer(Hello::default());
     let cases: [(&[&str], u16); 6] = [
         (&["sid=7"], 200),
