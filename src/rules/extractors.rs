@@ -9,7 +9,7 @@ use http::HeaderName;
 
 use super::fields::{closest, one_of};
 use super::value::ValueFormat;
-use crate::key::{self, Extracted, Key, KeyBuf, KeyError, KeyExtractor};
+use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor};
 use crate::request::RequestHead;
 
 /// Maps the keys of descriptors to extractors.
@@ -123,7 +123,7 @@ impl Extractors {
             }
             Some(name) => {
                 let name: Arc<str> = name.into();
-                let extractor = Arc::new(Query(name.clone()));
+                let extractor = Arc::new(key::query(&*name));
                 Ok(Named { extractor, format: ValueFormat::Text, query: Some(name) })
             }
             None => Err(self.unknown(name)),
@@ -158,23 +158,6 @@ impl KeyExtractor for AnyMethod {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         key::get_for_head(head.method).as_str().write(key);
         Extracted::Done
-    }
-}
-
-/// Extracts a query parameter. All encodings of a value are the same key.
-struct Query(Arc<str>);
-
-impl KeyExtractor for Query {
-    fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        let mut values = parameters(head, &self.0);
-        match (values.next(), values.next()) {
-            (_, Some(_)) => Extracted::Missing(KeyError::Ambiguous),
-            (Some(value), None) if !value.is_empty() => {
-                value.write(key);
-                Extracted::Done
-            }
-            _ => Extracted::Missing(KeyError::FromRequest),
-        }
     }
 }
 

@@ -185,20 +185,15 @@ async fn more_requests_than_may_wait_are_answered_by_policy_at_once() {
     // Two calls of up to 64 requests, and 100 that wait.
     let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 300 - 100 - 2 * 64;
     block_in_place(|| wait_until("those that may not wait are answered", is_over));
-    for (policy, by) in [
-        (OnStoreError::Reject, None),
-        (OnStoreError::Allow, Some(DecidedBy::Nobody)),
-        (OnStoreError::DecideLocally(Share::whole()), Some(DecidedBy::Local)),
-    ] {
-        match builder.clone().on_store_error(policy).build().acquire("another", 1).await {
-            Ok(decision) => assert_eq!(Some(decision.decided_by()), by, "{policy:?}"),
-            Err(error) => {
-                assert_eq!((error.kind(), by), (StoreErrorKind::QueueFull, None), "{policy:?}: {error:?}");
-                assert!(format!("{error:?}").contains("100 requests wait"), "{error:?}");
-                assert!(format!("{error:?}").contains("raise `RedisConfig::queue_capacity`"), "{error:?}");
-            }
-        }
-    }
+    let answer = async |policy| builder.clone().on_store_error(policy).build().acquire("another", 1).await;
+    let rejected = answer(OnStoreError::Reject).await.expect_err("a full queue");
+    assert_eq!(rejected.kind(), StoreErrorKind::QueueFull, "{rejected:?}");
+    assert!(format!("{rejected:?}").contains("100 requests wait"), "{rejected:?}");
+    assert!(format!("{rejected:?}").contains("raise `RedisConfig::queue_capacity`"), "{rejected:?}");
+    let allowed = answer(OnStoreError::Allow).await.expect("a decision");
+    assert_eq!(allowed.decided_by(), DecidedBy::Nobody);
+    let decided = answer(OnStoreError::DecideLocally(Share::whole())).await.expect("a decision");
+    assert_eq!(decided.decided_by(), DecidedBy::Local);
     server.resume();
     let mut decided = 0;
     for answer in waiting {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, Penalty, RateLimitLayer, TokenBucket};
+use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, Penalty, RateLimitLayer, TokenBucket, key};
 
 use crate::live::app;
 use support::answer::ask;
@@ -106,7 +106,56 @@ async fn clients_are_told_of_the_quotas_that_have_room(shop: Shop) {
     }
 }
 
+async fn a_quota_uses_its_overage_before_the_request_is_denied(shop: Shop) {
+    let limiter = limiter(&shop, [quota("soft", 2).soft(50), quota("hard", 1)]);
+    for (is_allowed, uses_overage) in [(true, false), (true, false), (true, true), (false, false)] {
+        let decision = limiter.acquire("ann", 1).await.unwrap();
+        let outcome = &decision.outcomes()[0];
+        assert_eq!((decision.is_allowed(), outcome.uses_overage()), (is_allowed, uses_overage), "{decision:?}");
+    }
+}
+
+async fn an_override_raises_a_quota_for_its_key_only(shop: Shop) {
+    let limiter = limiter(&shop, [quota("own", 1).overridable(), quota("team", 1)]);
+    limiter.overrides("own").unwrap().set("ann", FixedWindow::per_day(3), None).await.unwrap();
+    for (key, admitted) in [("ann", 3), ("bob", 1)] {
+        for number in 0..=admitted {
+            assert_eq!(limiter.acquire(key, 1).await.unwrap().is_allowed(), number < admitted, "{key} {number}");
+        }
+    }
+}
+
+async fn a_quota_whose_responses_do_not_count_has_room_again(shop: Shop) {
+    let by_user = || key::header("x-user");
+    let own = quota("own", 1).by(by_user());
+    let limits =
+        [own.clone().count_if(|response| response.status == StatusCode::NOT_FOUND), quota("team", 1).by(by_user())];
+    let app = app(RateLimitLayer::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build());
+    for _ in 0..3 {
+        assert_eq!(ask(&app, get("/", "ann")).await.status, StatusCode::OK);
+        shop.comes_back(&own, "ann", 1).await;
+    }
+    assert_eq!(ask(&app, get("/missing", "ann")).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(ask(&app, get("/", "ann")).await.status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+async fn policy_headers_list_the_quotas_that_have_room(shop: Shop) {
+    let limits = [quota("one", 1).by(key::header("x-user")), quota("two", 2).by(key::header("x-user"))];
+    let app = app(RateLimitLayer::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build());
+    let mut policies = Vec::new();
+    for _ in 0..3 {
+        let answer = ask(&app, get("/", "ann")).await;
+        policies.push(answer.headers["ratelimit-policy"].to_str().unwrap().to_owned());
+    }
+    let (one, two) = ("\"one\";q=1;w=86400", "\"two\";q=2;w=86400");
+    assert_eq!(policies, [format!("{one}, {two}"), two.to_owned(), one.to_owned()]);
+}
+
 on_both!(
+    a_quota_uses_its_overage_before_the_request_is_denied,
+    an_override_raises_a_quota_for_its_key_only,
+    a_quota_whose_responses_do_not_count_has_room_again,
+    policy_headers_list_the_quotas_that_have_room,
     each_quota_with_room_is_charged_and_the_last_one_denies,
     a_quota_alone_denies_as_any_limit,
     another_limit_that_denies_keeps_quotas_from_being_charged,
