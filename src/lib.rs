@@ -90,9 +90,9 @@ pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
-    CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody, KeepBodyFuture,
-    KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Reason, Rejection, Reset, ResponseBody,
-    ResponseFuture, RouteCost, Settled,
+    ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody,
+    KeepBodyFuture, KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Reason, Rejection, Reset,
+    ResponseBody, ResponseFuture, RouteCost, Settled,
 };
 pub use limit::{Limit, LiveLimits, OnMissingKey};
 pub use limit_handle::LimitHandle;

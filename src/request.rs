@@ -96,27 +96,29 @@ impl<'a> RequestHead<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated;
 
-/// An owned head, for requests whose key is asynchronous.
-pub(crate) struct OwnHead {
+/// A copy of a head without its extensions, for rejections after the request has been consumed.
+#[derive(Debug)]
+pub(crate) struct OwnedHead {
     method: Method,
     uri: Uri,
     version: Version,
     headers: HeaderMap,
+    /// Empty.
     extensions: Extensions,
 }
 
-impl OwnHead {
-    pub(crate) fn of(head: &RequestHead<'_>) -> Self {
+impl OwnedHead {
+    pub(crate) fn new(head: &RequestHead<'_>) -> Self {
         Self {
             method: head.method.clone(),
             uri: head.uri.clone(),
             version: head.version,
             headers: head.headers.clone(),
-            extensions: head.extensions.clone(),
+            extensions: Extensions::new(),
         }
     }
 
-    pub(crate) fn head(&self) -> RequestHead<'_> {
+    pub(crate) fn as_head(&self) -> RequestHead<'_> {
         let Self { method, uri, version, headers, extensions } = self;
         RequestHead { method, uri, version: *version, headers, extensions, ambiguity: None }
     }

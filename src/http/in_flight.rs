@@ -1,4 +1,4 @@
-//! Counting the requests that are in flight.
+//! A layer that counts the requests in flight.
 
 use std::fmt;
 use std::future::Future;
@@ -20,7 +20,9 @@ impl<S> Layer<S> for InFlight {
     }
 }
 
-/// Counts the requests that are in flight in a service. An [`InFlight`] makes it.
+/// Counts the requests in flight in a service.
+///
+/// Created by [`InFlight`], which is a layer.
 #[derive(Clone, Debug)]
 pub struct CountInFlight<S> {
     inner: S,
@@ -37,8 +39,8 @@ impl<S: Service<Request<B>>, B> Service<Request<B>> for CountInFlight<S> {
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let flight = Some(self.in_flight.enter());
-        InFlightFuture { response: self.inner.call(request), flight }
+        let guard = Some(self.in_flight.enter());
+        InFlightFuture { response: self.inner.call(request), guard }
     }
 }
 
@@ -47,7 +49,8 @@ pin_project! {
     pub struct InFlightFuture<F> {
         #[pin]
         response: F,
-        flight: Option<InFlightGuard>,
+        // Dropped when the response is ready, even if this future is kept.
+        guard: Option<InFlightGuard>,
     }
 }
 
@@ -58,7 +61,7 @@ impl<F: Future> Future for InFlightFuture<F> {
         let this = self.project();
         let response = this.response.poll(context);
         if response.is_ready() {
-            *this.flight = None;
+            *this.guard = None;
         }
         response
     }

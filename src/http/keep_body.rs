@@ -1,4 +1,4 @@
-//! A service that keeps the type of response bodies.
+//! A service that limits requests and keeps the type of response bodies.
 
 use std::fmt;
 use std::future::Future;
@@ -12,9 +12,9 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::future::ResponseFuture;
+use super::layer_config::LayerConfig;
+use super::request_state::RequestState;
 use super::service::RateLimit;
-use super::shared::Shared;
 
 /// Limits the requests that reach a service, and keeps the type of its response bodies, which has to be `From<Bytes>`.
 ///
@@ -23,12 +23,12 @@ use super::shared::Shared;
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct KeepBodyLayer {
-    shared: Arc<Shared>,
+    config: Arc<LayerConfig>,
 }
 
 impl KeepBodyLayer {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(super) fn new(config: Arc<LayerConfig>) -> Self {
+        Self { config }
     }
 }
 
@@ -36,13 +36,13 @@ impl<S> Layer<S> for KeepBodyLayer {
     type Service = KeepBody<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        KeepBody { limited: RateLimit::new(inner, self.shared.clone()) }
+        KeepBody { limited: RateLimit::new(inner, &self.config) }
     }
 }
 
-/// A [`RateLimit`] service whose responses' bodies are of the inner service's own type. A [`KeepBodyLayer`] makes it.
+/// A [`RateLimit`] service that keeps the type of response bodies. Implements [`Service`] if that type is `From<Bytes>`.
 ///
-/// It is a service only where that type is `From<Bytes>`.
+/// Created by a [`KeepBodyLayer`].
 #[derive(Clone, Debug)]
 pub struct KeepBody<S> {
     limited: RateLimit<S>,
@@ -79,7 +79,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        KeepBodyFuture { response: self.limited.limit(request) }
+        KeepBodyFuture { state: self.limited.start(request) }
     }
 }
 
@@ -90,7 +90,7 @@ pin_project! {
         S: Service<Request<B>>,
     {
         #[pin]
-        response: ResponseFuture<S, B>,
+        state: RequestState<S, B, S::Future>,
     }
 }
 
@@ -101,27 +101,9 @@ where
 {
     type Output = Result<Response<R>, S::Error>;
 
-    #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut response = self.project().response;
-        match response.as_mut().as_passing() {
-            Some(response) => response.poll(context),
-            None => poll(response, context),
-        }
+        self.project().state.poll(context, |body| body, R::from)
     }
-}
-
-// Not inlined: where there is nothing to tell, nobody has to make room for what it works with.
-#[inline(never)]
-fn poll<S, B, R>(
-    response: Pin<&mut ResponseFuture<S, B>>,
-    context: &mut Context<'_>,
-) -> Poll<Result<Response<R>, S::Error>>
-where
-    S: Service<Request<B>, Response = Response<R>>,
-    R: From<Bytes>,
-{
-    response.poll_for(context, |body| body, R::from)
 }
 
 impl<S, B> fmt::Debug for KeepBodyFuture<S, B>
@@ -129,6 +111,6 @@ where
     S: Service<Request<B>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeepBodyFuture").field("response", &self.response).finish()
+        f.debug_struct("KeepBodyFuture").field("state", &self.state).finish_non_exhaustive()
     }
 }

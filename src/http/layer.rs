@@ -6,12 +6,11 @@ use std::sync::Arc;
 use http::HeaderName;
 use tower_layer::Layer;
 
-use super::headers::Headers;
 use super::keep_body::KeepBodyLayer;
+use super::layer_config::LayerConfig;
 use super::options::HttpOptions;
 use super::route_cost::RouteCost;
 use super::service::RateLimit;
-use super::shared::{Shared, Variant};
 use crate::builder::Builder;
 use crate::cost::{Cost, CostTable};
 use crate::error::{ConfigError, or_panic};
@@ -70,7 +69,7 @@ use crate::request::RequestHead;
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct RateLimitLayer {
-    shared: Arc<Shared>,
+    config: Arc<LayerConfig>,
 }
 
 impl RateLimitLayer {
@@ -176,7 +175,7 @@ impl RateLimitLayer {
     }
 
     fn route_cost(&self, cost: Cost) -> Result<RouteCost, ConfigError> {
-        self.shared.with_cost(cost).map(RouteCost::new)
+        self.config.with_cost(cost).map(RouteCost::new)
     }
 
     /// Returns a layer that keeps the type of response bodies, which has to be `From<Bytes>`.
@@ -195,7 +194,7 @@ impl RateLimitLayer {
     /// let app: Router = Router::new().route("/", get("hello")).layer(limits.keep_body());
     /// ```
     pub fn keep_body(&self) -> KeepBodyLayer {
-        KeepBodyLayer::new(self.shared.clone())
+        KeepBodyLayer::new(self.config.clone())
     }
 
     /// Returns the names of all headers that the layer can add to a response, for CORS to expose. They don't include
@@ -211,13 +210,13 @@ impl RateLimitLayer {
     /// ```
     #[must_use]
     pub fn exposed_headers(&self) -> Vec<HeaderName> {
-        self.shared.headers.names()
+        self.config.headers.names()
     }
 
     /// Returns the limits in the order in which they were given. Of [`LiveLimits`], they are those that the layer was
     /// built with.
     pub fn limits(&self) -> &[Limit] {
-        self.shared.client.limits().as_slice()
+        self.config.client.limits().as_slice()
     }
 
     /// Returns a handle that inspects and resets single keys of the limit called `name`.
@@ -226,8 +225,8 @@ impl RateLimitLayer {
     ///
     /// No limit has that name.
     pub fn limit(&self, name: &str) -> Result<LimitHandle, ConfigError> {
-        let shared = self.shared.clone();
-        LimitHandle::new(move || shared.present().client.clone(), name)
+        let config = self.config.clone();
+        LimitHandle::new(move || config.current().client.clone(), name)
     }
 
     /// Returns the overrides of the limit called `name`: other sizes of it for single keys.
@@ -262,21 +261,9 @@ impl Builder<HttpOptions> {
     pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
         let live_limits = self.live_limits().cloned();
         let (client, options) = self.into_client()?;
-        let HttpOptions { lists, cost, styles, format, permits } = options;
-        let shared = Shared {
-            headers: Headers::new(styles, client.limits().as_slice()),
-            client: Arc::new(client),
-            lists,
-            cost,
-            format,
-            permits,
-            identity: Arc::default(),
-            variant: Variant::default(),
-            following: live_limits.map(Derived::new),
-            set: None,
-        };
-        shared.check_cost()?;
-        Ok(RateLimitLayer { shared: Arc::new(shared) })
+        let config = LayerConfig::new(client, options, live_limits.map(Derived::new));
+        config.check_cost()?;
+        Ok(RateLimitLayer { config: Arc::new(config) })
     }
 }
 
@@ -284,12 +271,12 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, self.shared.clone())
+        RateLimit::new(inner, &self.config)
     }
 }
 
 impl fmt::Debug for RateLimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
+        self.config.fmt(f)
     }
 }

@@ -1,4 +1,4 @@
-//! Who is never limited, and who is always refused.
+//! Requests that are never limited, and requests that are always rejected.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,42 +7,39 @@ use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::when::Condition;
 
-/// What is asked before anything else.
+/// The lists of a layer, which are checked before anything else.
 #[derive(Clone, Default)]
 pub(super) struct Lists {
-    refused: Vec<(Arc<dyn Condition>, ListAction)>,
+    rejected: Vec<(Arc<dyn Condition>, ListAction)>,
     exempt: Vec<Arc<dyn Condition>>,
 }
 
-/// What they say of a request.
+/// The kind of list that a request is on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Listed {
-    Refused(ListAction),
+    Rejected(ListAction),
     Exempt,
 }
 
 impl Lists {
-    pub(super) fn refuse(&mut self, list: impl Condition, refusal: ListAction) {
-        self.refused.push((Arc::new(list), refusal));
+    /// Adds requests to reject.
+    pub(super) fn reject(&mut self, list: impl Condition, action: ListAction) {
+        self.rejected.push((Arc::new(list), action));
     }
 
+    /// Adds requests to exempt.
     pub(super) fn exempt(&mut self, list: impl Condition) {
         self.exempt.push(Arc::new(list));
     }
 
-    #[inline]
-    pub(super) fn are_empty(&self) -> bool {
-        self.refused.is_empty() && self.exempt.is_empty()
-    }
-
-    /// What they say of a request, if anything. Whoever is on lists of both kinds is refused; `tell` is
-    /// told of each list that refuses, until one does so in earnest.
-    pub(super) fn find(&self, head: &RequestHead<'_>, tell: impl Fn(ListAction)) -> Option<Listed> {
-        for (list, refusal) in &self.refused {
+    /// Returns the kind of list that a request is on. A rejection takes precedence over an exemption. Calls `report` for
+    /// each list of requests to reject that the request is on, up to the first that is not in shadow mode.
+    pub(super) fn find(&self, head: &RequestHead<'_>, report: impl Fn(ListAction)) -> Option<Listed> {
+        for (list, action) in &self.rejected {
             if list.may_hold(head) {
-                tell(*refusal);
-                if *refusal != ListAction::Shadow {
-                    return Some(Listed::Refused(*refusal));
+                report(*action);
+                if *action != ListAction::Shadow {
+                    return Some(Listed::Rejected(*action));
                 }
             }
         }
@@ -52,6 +49,6 @@ impl Lists {
 
 impl fmt::Debug for Lists {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} refused, {} exempt", self.refused.len(), self.exempt.len())
+        write!(f, "{} rejected, {} exempt", self.rejected.len(), self.exempt.len())
     }
 }

@@ -92,7 +92,7 @@ impl Builder<HttpOptions> {
     /// # let _ = limits;
     /// ```
     pub fn always_reject_with(mut self, action: ListAction, condition: impl Condition) -> Self {
-        self.options.lists.refuse(condition, action);
+        self.options.lists.reject(condition, action);
         self
     }
 

@@ -1,89 +1,93 @@
-//! What a handler may do about what its request is charged.
+//! A handler's access to what its request is charged.
 
 use std::fmt;
 use std::sync::Arc;
 
-use http::Extensions;
+use bytes::Bytes;
+use http::{Extensions, Response};
 
+use super::balance::Balance;
+use super::charge_error::ChargeError;
 use super::ledger::Ledger;
+use super::settlement;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::time::{Clock, SystemClock};
 
-/// A handler's handle on what its request is charged: from a limiter that
-/// [gives permits](crate::Builder::permits), by extractor (feature `axum`) or
-/// [`of`](Self::of) the request's extensions. Its clones are the same permit.
+/// Lets a handler change what its request is charged.
+///
+/// A limiter that [gives permits](crate::Builder::permits) adds one to each request. Take it from the request by
+/// extractor (feature `axum`), or by [`of`](Self::of) from its extensions. Clones refer to the same request.
 ///
 /// ```
-/// use axum::{Router, http::StatusCode, routing::post};
-/// use tower_ratelimit::{FixedWindow, Limit, Permit, RateLimitLayer};
+/// use axum::{Router, routing::post};
+/// use tower_ratelimit::{ChargeError, FixedWindow, Limit, Permit, RateLimitLayer};
 ///
-/// // A batch costs what is in it. One was charged before it came here.
-/// async fn batch(permit: Permit, body: String) -> Result<&'static str, StatusCode> {
+/// // A batch costs one token per line. The layer has charged the first.
+/// async fn batch(permit: Permit, body: String) -> Result<&'static str, ChargeError> {
 ///     let more = (body.lines().count() as u64).saturating_sub(1);
-///     let decision = permit.charge(more).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-///     if decision.is_allowed() { Ok("done") } else { Err(StatusCode::TOO_MANY_REQUESTS) }
+///     let _ = permit.try_charge(more).await?; // otherwise 429, as the layer would send it
+///     Ok("done")
 /// }
 ///
 /// let limits = RateLimitLayer::builder([Limit::new("rows", FixedWindow::per_hour(10_000))]).permits().build();
 /// let app: Router = Router::new().route("/batch", post(batch)).layer(limits);
 /// ```
 ///
-/// Where it is the body alone that says what a request costs, let it come to its handler for nothing, by
-/// [`cost(0)`](crate::RateLimitLayer::cost), and be charged there.
+/// If the cost depends on the body alone, let the request reach its handler at [cost 0](crate::RateLimitLayer::cost), and
+/// charge it there.
 ///
-/// It stays of use after the response has begun, from a task that sends a stream too. Headers tell the
-/// last decision that there was when the response came to the limiter.
+/// A permit can be used after the response has begun, for example by a task that produces a stream. The response's
+/// headers describe the last decision before the response reached the limiter.
 ///
-/// # What it is about
+/// # Limits that a permit applies to
 ///
-/// All limits that apply to the request, under the keys that they have found in it; or one of them, by
-/// [`limit`](Self::limit). A cost is not meant for the limits that have a [`cost`](Limit::cost) of their
-/// own, as with [`RateLimitLayer::cost`](crate::RateLimitLayer::cost), unless the permit is for that limit
-/// alone. A request that nobody has counted, as no limit applies to it or as it goes on by
-/// [`OnStoreError::Allow`](crate::OnStoreError::Allow), is not counted by its permit either.
+/// A permit applies to all limits that apply to the request, under the keys that they have found in it, or to
+/// [one of them](Self::limit). A cost is not charged to limits with a [`cost`](Limit::cost) of their own, unless the
+/// permit is for that limit alone. If the request is not counted, because no limit applies to it or because of
+/// [`OnStoreError::Allow`](crate::OnStoreError::Allow), its permit charges nothing either.
 ///
-/// What a request was charged, by the router, by its route and by its permit, can be given back once,
-/// whoever does so: to whom it was paid, as far as it still counts, as with
-/// [`Limiter::refund`](crate::Limiter::refund).
+/// What the router, the route and the permit have charged can be refunded once, by any of them, as far as it still
+/// counts: see [`Limiter::refund`](crate::Limiter::refund).
 ///
-/// # When all does not go well
+/// # Failures
 ///
-/// What was charged stays, if nobody gives it back: when a handler panics or fails, when the client hangs
-/// up and the handler is dropped, and when a future of this permit's is dropped half way. Then, and when
-/// the store fails half way, limits are stricter, never laxer. What must be given back all the same is to
-/// be given back by a task of its own.
+/// Charges stay unless they are refunded: also if the handler panics or fails, if the client disconnects and the handler
+/// is dropped, and if a future of this permit is dropped before it completes. In these cases, and if the store fails
+/// between two calls, limits become stricter, never laxer. To make sure of a refund, spawn a task for it.
 #[derive(Clone)]
 pub struct Permit {
     ledger: Arc<Ledger>,
-    /// The limit that it is about, if it is one.
+    /// The index of the limit that it is for, if that is only one.
     only: Option<usize>,
 }
 
-/// What has come of settling.
+/// The result of [`Permit::settle`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Settled {
-    /// What limits say after it.
+    /// The state of the limits after the settlement.
     pub decision: Decision,
-    /// What there was no room for, in tokens: of the limit that lacked most. 0 where all is paid.
+    /// The tokens that could not be charged because there was no room: those of the limit that lacked the most. 0 if the
+    /// actual cost was charged in full.
     pub shortfall: u64,
 }
 
 impl Permit {
-    /// The permit of a request with these extensions: that of the innermost limiter that gives any.
+    /// Returns the permit of a request with these extensions: that of the innermost limiter that gives permits.
     #[must_use]
     pub fn of(extensions: &Extensions) -> Option<Self> {
         Ledger::of_permit(extensions).map(|ledger| Self { ledger, only: None })
     }
 
-    /// The limits of the limiter, whether or not they apply, by [`Outcome::limit`](crate::Outcome::limit).
+    /// Returns all limits of the limiter, whether or not they apply, in the order of
+    /// [`Outcome::limit`](crate::Outcome::limit).
     pub fn limits(&self) -> &[Limit] {
-        self.ledger.shared.client.limits().as_slice()
+        self.ledger.config.client.limits().as_slice()
     }
 
-    /// The permit for one limit alone, if it applies to the request.
+    /// Returns a permit for the limit called `name` alone, if that limit applies to the request.
     ///
     /// ```
     /// use tower_ratelimit::{Permit, StoreError};
@@ -98,38 +102,67 @@ impl Permit {
     #[must_use]
     pub fn limit(&self, name: &str) -> Option<Self> {
         let index = self.limits().iter().position(|limit| limit.name() == name)?;
-        let (_, bills) = self.ledger.bills(self.ledger.shared.client.limits(), &|_, paid| paid);
-        let applies = bills.iter().any(|bill| bill.limit() == index) && self.only.is_none_or(|only| only == index);
+        let (_, balances) = self.ledger.balances(self.ledger.config.client.limits(), &|_, paid| paid);
+        let applies = balances.iter().map(Balance::limit).any(|limit| limit == index) && self.is_for(index);
         applies.then(|| Self { ledger: self.ledger.clone(), only: Some(index) })
     }
 
-    /// The last decision about the request, or what limits said after something was given back or
-    /// forgotten. Its receipt is empty: the permit gives back.
+    /// Returns the last decision about the request, or the state of the limits after the last refund or reset. Its
+    /// receipt is empty, because only the permit can refund.
     pub fn decision(&self) -> Decision {
-        self.told(None)
+        self.view(None)
     }
 
-    /// Charges `more` tokens, all limits or none. If they are denied, what was charged before stays: to
-    /// refuse the request is up to the handler, and to [give back](Self::refund) what it was charged. The
-    /// limiter adds the headers that say where limits stand, but `Retry-After` is the handler's to write: the
-    /// decision's [`retry_after`](Decision::retry_after) in seconds, rounded up.
+    /// Charges `more` tokens to all limits or to none, or returns the rejection for the handler to respond with.
     ///
-    /// Under a [`LeakyBucketQueue`](crate::LeakyBucketQueue), the decision's
-    /// [`delay`](Decision::delay) is for the handler to wait.
+    /// Use [`charge`](Self::charge) to handle a denial otherwise. Earlier charges stay in both cases, unless the handler
+    /// [refunds](Self::refund) them.
     ///
     /// # Errors
     ///
-    /// When the store can't decide, and a policy is to refuse.
-    pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
-        let due = |limit, paid: u64| if self.means(limit) { paid.saturating_add(more) } else { paid };
-        let decision = self.ledger.charge(&due).await?;
-        Ok(self.told(decision))
+    /// The charge was denied, or the store can't decide and the [policy](crate::OnStoreError) is to reject.
+    pub async fn try_charge(&self, more: u64) -> Result<Decision, ChargeError> {
+        match self.charge(more).await {
+            Ok(decision) if decision.is_allowed() => Ok(decision),
+            Ok(decision) => Err(ChargeError::denied(&self.ledger, decision)),
+            Err(error) => Err(ChargeError::store(&self.ledger, error)),
+        }
     }
 
-    /// Makes what the request is charged `actual` tokens: gives back what was too much, or charges what
-    /// was too little, as far as each limit has room for it. Said again, the last counts. Overage is room
-    /// too; a limit in the [shadow](Limit::shadow) is charged all that is missing or nothing, and leaves
-    /// nothing shortfall.
+    /// Charges `more` tokens to all limits or to none.
+    ///
+    /// A denial is `Ok` too: check [`Decision::is_allowed`], or use [`try_charge`](Self::try_charge). After a
+    /// denial, earlier charges stay unless the handler [refunds](Self::refund) them, and the handler chooses the response:
+    /// [`reject`](Self::reject) creates the one that the limiter would send.
+    ///
+    /// Under a [`LeakyBucketQueue`](crate::LeakyBucketQueue), the handler has to wait for the decision's
+    /// [`delay`](Decision::delay).
+    ///
+    /// # Errors
+    ///
+    /// The store can't decide, and the [policy](crate::OnStoreError) is to reject.
+    pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
+        let target = |limit, paid: u64| if self.charges(limit) { paid.saturating_add(more) } else { paid };
+        let decision = settlement::charge(&self.ledger, &target).await?;
+        Ok(self.view(decision))
+    }
+
+    /// Returns the response with which the limiter rejects a request after this denial: its status, body, `Retry-After` and
+    /// `Cache-Control`. The headers about limits follow when the response passes the limiter.
+    ///
+    /// With Axum, convert its body by `.map(Body::from)`.
+    ///
+    /// A closure of [`on_reject`](crate::Builder::on_reject) sees the request's head without its extensions.
+    #[must_use]
+    pub fn reject(&self, denied: &Decision) -> Response<Bytes> {
+        self.ledger.reject_denied(denied)
+    }
+
+    /// Changes the cost of the request to `actual` tokens: refunds what was charged in excess, or charges what is missing
+    /// as far as each limit has room. May be called repeatedly; the last call counts.
+    ///
+    /// Overage counts as room. A limit in [shadow mode](Limit::shadow) is charged all that is missing or nothing, and adds
+    /// nothing to the [shortfall](Settled::shortfall).
     ///
     /// ```
     /// use axum::http::StatusCode;
@@ -149,49 +182,50 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// When the store can't, or can't decide and a policy is to refuse.
+    /// The store can't refund, or can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
-        let settling = self.ledger.settle(&|limit, paid| if self.means(limit) { actual } else { paid }).await?;
-        let decision = if settling.gave_back { self.look().await } else { settling.decision };
-        Ok(Settled { decision: self.told(decision), shortfall: settling.shortfall })
+        let target = |limit, paid| if self.charges(limit) { actual } else { paid };
+        let settlement = settlement::settle(&self.ledger, &target).await?;
+        let decision = if settlement.has_refunded { self.peek().await } else { settlement.decision };
+        Ok(Settled { decision: self.view(decision), shortfall: settlement.shortfall })
     }
 
-    /// Gives back what the request was charged, under limits that have a cost of their own too.
+    /// Refunds everything that the request was charged, including the charges of limits with a cost of their own.
     ///
     /// # Errors
     ///
-    /// When the store can't. It is not tried again.
+    /// The store fails. The refund is not retried.
     pub async fn refund(&self) -> Result<(), StoreError> {
-        let settling = self.ledger.settle(&|limit, paid| if self.is_about(limit) { 0 } else { paid }).await?;
-        if settling.gave_back {
-            self.look().await;
+        let target = |limit, paid| if self.is_for(limit) { 0 } else { paid };
+        let settlement = settlement::settle(&self.ledger, &target).await?;
+        if settlement.has_refunded {
+            self.peek().await;
         }
         Ok(())
     }
 
-    /// Forgets the request's keys: it is as if they had never been seen. What this request was charged is
-    /// forgotten too, and can't be given back any more.
+    /// Forgets the request's keys, as if they had never been seen. What the request was charged can't be refunded any more.
     ///
-    /// Other requests with these keys may be under way, which were charged before. If they are given back
-    /// later, while their window lasts or until their bucket had been full, that is taken from what was
-    /// charged since.
+    /// A concurrent request with the same keys may have been charged before the reset. Refunding it later, while its
+    /// window lasts or until its bucket would have been full, takes from what was charged since the reset.
     ///
     /// # Errors
     ///
-    /// When the store can't.
+    /// The store fails.
     pub async fn reset(&self) -> Result<(), StoreError> {
-        self.ledger.reset(self.only).await?;
-        self.look().await;
+        settlement::reset(&self.ledger, self.only).await?;
+        self.peek().await;
         Ok(())
     }
 
-    /// What is left now. That the store can't say makes nothing undone.
-    async fn look(&self) -> Option<Decision> {
-        let decision = self.ledger.look()?.await.ok()?;
-        Some(self.ledger.note(decision))
+    /// Records the current state of the limits. A failure is ignored, because the refund or reset before has succeeded.
+    async fn peek(&self) -> Option<Decision> {
+        let decision = settlement::peek(&self.ledger)?.await.ok()?;
+        Some(self.ledger.record(decision))
     }
 
-    fn told(&self, decision: Option<Decision>) -> Decision {
+    /// Returns a decision, or else the last one, for the limits that the permit is for.
+    fn view(&self, decision: Option<Decision>) -> Decision {
         let decision = decision.or_else(|| self.ledger.last());
         let decision = decision.unwrap_or_else(|| Decision::by_nobody(SystemClock::new().now()));
         match self.only {
@@ -200,12 +234,12 @@ impl Permit {
         }
     }
 
-    fn is_about(&self, limit: usize) -> bool {
+    fn is_for(&self, limit: usize) -> bool {
         self.only.is_none_or(|only| only == limit)
     }
 
-    /// Whether a cost is meant for a limit.
-    fn means(&self, limit: usize) -> bool {
+    /// Returns whether the limit is charged the costs that are passed to this permit.
+    fn charges(&self, limit: usize) -> bool {
         match self.only {
             Some(only) => only == limit,
             None => self.limits().get(limit).is_some_and(|limit| limit.own_cost().is_none()),
@@ -216,45 +250,5 @@ impl Permit {
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit").field("only", &self.only).field("decision", &self.ledger.last()).finish()
-    }
-}
-
-/// A request has no [`Permit`]: no limiter that gives any has let it in.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct PermitRejection;
-
-impl fmt::Display for PermitRejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request has no `Permit`: put a `RateLimitLayer` with `.permits()` around the route")
-    }
-}
-
-impl std::error::Error for PermitRejection {}
-
-#[cfg(feature = "axum")]
-mod extractor {
-    use axum::extract::FromRequestParts;
-    use axum::response::{IntoResponse, Response};
-    use http::StatusCode;
-    use http::request::Parts;
-
-    use super::{Permit, PermitRejection};
-
-    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-    impl<S: Sync> FromRequestParts<S> for Permit {
-        type Rejection = PermitRejection;
-
-        async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, PermitRejection> {
-            Self::of(&parts.extensions).ok_or(PermitRejection)
-        }
-    }
-
-    /// 500: only the operator can mend it.
-    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
-    impl IntoResponse for PermitRejection {
-        fn into_response(self) -> Response {
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("{self}\n")).into_response()
-        }
     }
 }

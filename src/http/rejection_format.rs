@@ -62,6 +62,11 @@ impl RejectionFormat {
         if self.grpc { grpc::content_type(head) } else { None }
     }
 
+    /// Returns whether the response depends on the head of the request.
+    pub(super) fn depends_on_head(&self, head: &RequestHead<'_>) -> bool {
+        matches!(self.body, Body::Custom(_)) || self.grpc_content_type(head).is_some()
+    }
+
     /// Returns whether a response over plain HTTP names the limits that deny.
     pub(super) fn names_limits(&self) -> bool {
         !matches!(self.body, Body::PlainText)

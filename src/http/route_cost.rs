@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use super::keep_body::KeepBodyLayer;
+use super::layer_config::LayerConfig;
 use super::service::RateLimit;
-use super::shared::Shared;
 
 /// Charges the requests of a route a cost of their own, from the limits of a [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -28,18 +28,18 @@ use super::shared::Shared;
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct RouteCost {
-    shared: Arc<Shared>,
+    config: Arc<LayerConfig>,
 }
 
 impl RouteCost {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(super) fn new(config: Arc<LayerConfig>) -> Self {
+        Self { config }
     }
 
     /// Returns a layer that keeps the type of response bodies: see
     /// [`RateLimitLayer::keep_body`](crate::RateLimitLayer::keep_body).
     pub fn keep_body(&self) -> KeepBodyLayer {
-        KeepBodyLayer::new(self.shared.clone())
+        KeepBodyLayer::new(self.config.clone())
     }
 }
 
@@ -47,12 +47,12 @@ impl<S> Layer<S> for RouteCost {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, self.shared.clone())
+        RateLimit::new(inner, &self.config)
     }
 }
 
 impl fmt::Debug for RouteCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RouteCost").field("cost", &self.shared.cost).finish_non_exhaustive()
+        f.debug_struct("RouteCost").field("cost", &self.config.cost).finish_non_exhaustive()
     }
 }

@@ -177,15 +177,6 @@ impl Limits {
         self.limits.iter().zip(&self.specs)
     }
 
-    /// Returns the limit if there is only one, with one size for all requests and in no index.
-    #[inline]
-    pub(crate) fn single(&self) -> Option<(&Limit, &Arc<LimitSpec>)> {
-        match (&*self.limits, &*self.specs, &*self.indexed, &*self.resizable) {
-            ([limit], [spec], [], []) => Some((limit, spec)),
-            _ => None,
-        }
-    }
-
     /// Returns the limits that are checked one by one.
     #[inline]
     pub(crate) fn unindexed(&self) -> impl Iterator<Item = (&Limit, &Arc<LimitSpec>)> {

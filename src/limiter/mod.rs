@@ -20,7 +20,7 @@ use crate::key::{self, Key};
 use crate::limit::{Derived, Limit, LiveLimits, check_needs_no_request};
 use crate::limit_handle::LimitHandle;
 use crate::overrides::Overrides;
-use crate::resilience::StoreClient;
+use crate::resilience::{ReservationGuard, StoreClient};
 use crate::store::{Charge, StoreFuture};
 use crate::time::{Clock, SystemClock};
 
@@ -268,8 +268,9 @@ impl Limiter {
         loop {
             let decision = acquire(&client, &charges).await?;
             let wait = match decision.verdict() {
+                Verdict::Allow { delay: Duration::ZERO } => return Ok(decision),
                 Verdict::Allow { delay } if delay <= left() => {
-                    return Ok(QueuedCharge { client: &client, decision: Some(decision) }.proceed_after(delay).await);
+                    return Ok(ReservationGuard::new(&client, decision, delay).wait().await);
                 }
                 Verdict::Allow { delay } => {
                     client.refund(&decision.into_receipt()).await?;
@@ -395,28 +396,5 @@ fn uncounted() -> Decision {
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Limiter").field(&self.client).finish()
-    }
-}
-
-/// A charge that waits for its slot in a queue. Dropped before that, it is refunded.
-struct QueuedCharge<'a> {
-    client: &'a Arc<StoreClient>,
-    decision: Option<Decision>,
-}
-
-impl QueuedCharge<'_> {
-    async fn proceed_after(mut self, delay: Duration) -> Decision {
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
-        self.decision.take().expect("it is taken once")
-    }
-}
-
-impl Drop for QueuedCharge<'_> {
-    fn drop(&mut self) {
-        if let Some(decision) = self.decision.take() {
-            self.client.refund_in_background(&decision.into_receipt());
-        }
     }
 }

@@ -9,8 +9,7 @@ use super::breakers::HealthChecks;
 use super::client::StoreClient;
 use super::operation::Operation;
 use crate::decision::Decision;
-use crate::hash::KeyHash;
-use crate::store::{Charge, LimitSpec, StoreFuture};
+use crate::store::{Charge, OwnedCharge, StoreFuture};
 
 impl StoreClient {
     /// Decides a request, and takes its charges from all its limits or from none.
@@ -77,13 +76,11 @@ impl StoreClient {
         };
         let attempt = attempt.unwrap_or_else(|| Attempt::new(&self.breakers, keys_of(charges), HealthChecks::new()));
         let client = self.clone();
-        let owned: SmallVec<[(Arc<LimitSpec>, KeyHash, u64); 2]> =
-            charges.iter().map(|charge| (charge.spec.clone(), charge.key, charge.cost)).collect();
+        let charges: SmallVec<[OwnedCharge; 2]> = charges.iter().map(OwnedCharge::from).collect();
         StoreFuture::pending(async move {
             let result = client.await_answer(attempt, pending).await;
             let result = result.or_else(|error| {
-                let charges: SmallVec<[Charge<'_>; 4]> =
-                    owned.iter().map(|(spec, key, cost)| Charge { spec, key: *key, cost: *cost }).collect();
+                let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().map(OwnedCharge::as_charge).collect();
                 client.fall_back(operation, error, &charges)
             });
             result.inspect(|decision| client.report_if_acquired(operation, decision))

@@ -19,8 +19,10 @@ mod operation;
 #[cfg(feature = "tracing")]
 mod outage_log;
 mod refunds;
+mod reservation;
 mod settings;
 
 pub(crate) use client::StoreClient;
 pub(crate) use client_config::ClientConfig;
+pub(crate) use reservation::ReservationGuard;
 pub use settings::CircuitBreaker;

@@ -72,12 +72,6 @@ impl<T> StoreFuture<T> {
         matches!(self.0, State::There(..))
     }
 
-    /// The answer, if it is there and no error.
-    #[inline]
-    pub(crate) fn settled(&self) -> Option<&T> {
-        if let State::There(answer, _) = &self.0 { Some(answer) } else { None }
-    }
-
     /// Whether it is known without asking.
     pub(crate) fn is_remembered(&self) -> bool {
         matches!(self.0, State::There(_, Source::Memory))

@@ -3,6 +3,7 @@
 //! A store is handed the charges of one request: which limits apply, under which keys, at what
 //! cost. It decides them together, at one instant: all are taken or none.
 
+mod charge;
 mod future;
 mod memory;
 #[cfg(feature = "redis")]
@@ -12,13 +13,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use charge::Charge;
+pub(crate) use charge::OwnedCharge;
 pub use future::StoreFuture;
 pub use memory::MemoryStore;
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisStore};
 
 use crate::algorithm::{Algorithm, ChargeMark};
-use crate::decision::{Decision, Subject};
+use crate::decision::Decision;
 use crate::error::StoreError;
 pub use crate::hash::{KeyHash, KeyHasher};
 pub use crate::limit_spec::LimitSpec;
@@ -185,25 +188,6 @@ pub(crate) const LONGEST_OVERRIDE: Duration = Duration::from_secs(36_525 * 86_40
 /// A span in µs, of which a started one counts whole.
 fn span(expires_after: Duration) -> u64 {
     expires_after.min(LONGEST_OVERRIDE).as_nanos().div_ceil(1_000) as u64
-}
-
-/// What a request is to take from one limit.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Charge<'a> {
-    /// The limit.
-    pub spec: &'a Arc<LimitSpec>,
-    /// Whose bucket.
-    pub key: KeyHash,
-    /// Tokens. Zero takes nothing, is always allowed, and reports.
-    pub cost: u64,
-}
-
-impl Charge<'_> {
-    fn subject(&self) -> Subject {
-        let Charge { spec, key, cost } = *self;
-        Subject { limit: spec.index(), identity: spec.identity(), key, cost, is_enforced: spec.is_enforced() }
-    }
 }
 
 /// What an earlier request took from one limit, to be given back.

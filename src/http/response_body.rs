@@ -1,4 +1,4 @@
-//! The body of a response, whoever has made it.
+//! The body of a response from the inner service, or of a rejection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,10 +8,9 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The inner service's body, or that of a refusal.
+    /// The body of a response from the inner service, or of a rejection.
     ///
-    /// It works for every inner body whose data can be made of [`Bytes`], and has that body's
-    /// error.
+    /// Implements [`Body`] for every inner body whose data is `From<Bytes>`, with that body's error type.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -24,7 +23,7 @@ pin_project! {
     #[project = KindProjection]
     enum Kind<B> {
         Inner { #[pin] body: B },
-        ListAction { text: Bytes },
+        Rejection { text: Bytes },
     }
 }
 
@@ -33,15 +32,15 @@ impl<B> ResponseBody<B> {
         Self { kind: Kind::Inner { body } }
     }
 
-    pub(super) fn refusal(text: Bytes) -> Self {
-        Self { kind: Kind::ListAction { text } }
+    pub(super) fn rejection(text: Bytes) -> Self {
+        Self { kind: Kind::Rejection { text } }
     }
 }
 
 impl<B> Default for ResponseBody<B> {
-    /// An empty body.
+    /// Creates an empty body.
     fn default() -> Self {
-        Self::refusal(Bytes::new())
+        Self::rejection(Bytes::new())
     }
 }
 
@@ -59,22 +58,22 @@ where
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         match self.project().kind.project() {
             KindProjection::Inner { body } => body.poll_frame(context),
-            KindProjection::ListAction { text } if text.is_empty() => Poll::Ready(None),
-            KindProjection::ListAction { text } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text).into())))),
+            KindProjection::Rejection { text } if text.is_empty() => Poll::Ready(None),
+            KindProjection::Rejection { text } => Poll::Ready(Some(Ok(Frame::data(std::mem::take(text).into())))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body } => body.is_end_stream(),
-            Kind::ListAction { text } => text.is_empty(),
+            Kind::Rejection { text } => text.is_empty(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body } => body.size_hint(),
-            Kind::ListAction { text } => SizeHint::with_exact(text.len() as u64),
+            Kind::Rejection { text } => SizeHint::with_exact(text.len() as u64),
         }
     }
 }

@@ -1,0 +1,192 @@
+//! The charges of a request: which limits apply to it, under which keys, at what costs.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::layer_config::LayerConfig;
+use super::missing_key::replace_missing_key;
+use super::rejection::Reason;
+use crate::hash::KeyHash;
+use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
+use crate::limit::{Limit, PendingMatches};
+use crate::limit_spec;
+use crate::request::RequestHead;
+use crate::store::{Charge, LimitSpec, OwnedCharge};
+
+/// The charges of a request. Requests with more limits are seldom enough for an allocation.
+pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
+
+/// The charges of a request with keys that have yet to be found.
+pub(super) struct PendingCharges {
+    /// The limits that have another size for the request.
+    sizes: Box<[Arc<LimitSpec>]>,
+    found: Vec<OwnedCharge>,
+    pending: Vec<PendingCharge>,
+}
+
+enum PendingCharge {
+    /// The charge of a limit whose key is incomplete.
+    Key { spec: Arc<LimitSpec>, cost: u64, prefix: KeyBuf, rest: PendingKey },
+    /// The limits that a search finds among those of the [`Together`](crate::limit) with this index.
+    Search { index: usize, found: PendingMatches },
+}
+
+/// Adds the charges of a request to `charges`, in the order in which the limits were given, unless some of its keys have
+/// yet to be found. In `sizes` are the limits that have another size for this request.
+///
+/// The vector is filled in place because moving it costs more than finding a charge.
+///
+/// # Errors
+///
+/// A limit rejects the request because its key is missing.
+pub(super) fn find_charges<'a>(
+    config: &'a LayerConfig,
+    sizes: &'a [Arc<LimitSpec>],
+    head: &RequestHead<'_>,
+    charges: &mut Charges<'a>,
+) -> Result<Option<PendingCharges>, Reason> {
+    let limits = config.client.limits();
+    let mut finder = ChargeFinder { config, sizes, charges, pending: Vec::new() };
+    for (limit, spec) in limits.unindexed() {
+        finder.add(limit, spec, head)?;
+    }
+    for index in 0..limits.indexed().len() {
+        finder.search(index, head)?;
+    }
+    let ChargeFinder { charges, pending, .. } = finder;
+    if !pending.is_empty() {
+        let found = charges.iter().map(OwnedCharge::from).collect();
+        return Ok(Some(PendingCharges { sizes: sizes.into(), found, pending }));
+    }
+    if limits.may_match_out_of_order() {
+        charges.sort_unstable_by_key(|charge| charge.spec.index());
+    }
+    Ok(None)
+}
+
+/// Finds the charges of a request.
+struct ChargeFinder<'a, 'c> {
+    config: &'a LayerConfig,
+    sizes: &'a [Arc<LimitSpec>],
+    charges: &'c mut Charges<'a>,
+    pending: Vec<PendingCharge>,
+}
+
+impl<'a> ChargeFinder<'a, '_> {
+    /// Adds the charge of a limit, if it applies.
+    fn add(&mut self, limit: &Limit, spec: &'a Arc<LimitSpec>, head: &RequestHead<'_>) -> Result<(), Reason> {
+        if !is_applicable(limit, head) {
+            return Ok(());
+        }
+        let spec = size(self.config, self.sizes, spec);
+        let cost = cost(self.config, limit, head);
+        let hasher = self.config.client.hasher();
+        let hashed = match limit.extractor() {
+            Some(extractor) => extractor.hashed(head, hasher),
+            None => Hashed::Now(KeyBuf::default().hash(hasher)),
+        };
+        let key = match hashed {
+            Hashed::Now(key) => key,
+            Hashed::Missing(error) => match replace_missing_key(self.config, limit, spec, error)? {
+                Some(key) => key,
+                None => return Ok(()),
+            },
+            Hashed::Pending(prefix, rest) => {
+                self.pending.push(PendingCharge::Key { spec: spec.clone(), cost, prefix, rest });
+                return Ok(());
+            }
+        };
+        self.charges.push(Charge { spec, key, cost });
+        Ok(())
+    }
+
+    /// Adds the charges of the limits that a search finds.
+    fn search(&mut self, index: usize, head: &RequestHead<'_>) -> Result<(), Reason> {
+        let (config, sizes, charges) = (self.config, self.sizes, &mut *self.charges);
+        let together = &config.client.limits().indexed()[index];
+        let mut result = Ok(());
+        let unfinished = together.index.find(head, &mut |place, key| {
+            if let (Some(limit), Ok(())) = (together.get(place), &result) {
+                match found_charge(config, sizes, limit, key, head) {
+                    Ok(charge) => charges.extend(charge),
+                    Err(reason) => result = Err(reason),
+                }
+            }
+        });
+        self.pending.extend(unfinished.map(|found| PendingCharge::Search { index, found }));
+        result
+    }
+}
+
+impl PendingCharges {
+    /// Waits for the keys. Returns the charges, and the limits that have another size for the request.
+    ///
+    /// # Errors
+    ///
+    /// A limit rejects the request because its key is missing.
+    pub(super) async fn resolve(
+        self,
+        config: &LayerConfig,
+        head: &RequestHead<'_>,
+    ) -> Result<(Vec<OwnedCharge>, Box<[Arc<LimitSpec>]>), Reason> {
+        let Self { sizes, found: mut charges, pending } = self;
+        let limits = config.client.limits();
+        for pending in pending {
+            match pending {
+                PendingCharge::Key { spec, cost, mut prefix, rest } => {
+                    let key = match rest.await {
+                        Ok(rest) => {
+                            prefix.append(&rest);
+                            Some(prefix.hash(config.client.hasher()))
+                        }
+                        Err(error) => replace_missing_key(config, limits.get(spec.index().into()).0, &spec, error)?,
+                    };
+                    charges.extend(key.map(|key| OwnedCharge { spec, key, cost }));
+                }
+                PendingCharge::Search { index, found } => {
+                    for (place, key) in found.await {
+                        let Some(limit) = limits.indexed()[index].get(place) else { continue };
+                        let charge = found_charge(config, &sizes, limit, key.as_ref().map_err(|error| *error), head)?;
+                        charges.extend(charge.as_ref().map(OwnedCharge::from));
+                    }
+                }
+            }
+        }
+        charges.sort_by_key(|charge| charge.spec.index());
+        Ok((charges, sizes))
+    }
+}
+
+/// Returns the charge of a limit that a search has found, if its condition holds.
+fn found_charge<'a>(
+    config: &'a LayerConfig,
+    sizes: &'a [Arc<LimitSpec>],
+    limit: usize,
+    key: Result<&KeyBuf, KeyError>,
+    head: &RequestHead<'_>,
+) -> Result<Option<Charge<'a>>, Reason> {
+    let (limit, spec) = config.client.limits().get(limit);
+    if !is_applicable(limit, head) {
+        return Ok(None);
+    }
+    let spec = size(config, sizes, spec);
+    let key: Option<KeyHash> = match key {
+        Ok(key) => Some(key.hash(config.client.hasher())),
+        Err(error) => replace_missing_key(config, limit, spec, error)?,
+    };
+    Ok(key.map(|key| Charge { spec, key, cost: cost(config, limit, head) }))
+}
+
+fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
+    limit.condition().is_none_or(|condition| condition.may_hold(head))
+}
+
+/// Returns the size that a limit has for the request.
+fn size<'a>(config: &'a LayerConfig, sizes: &'a [Arc<LimitSpec>], spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
+    limit_spec::find(spec.index().into(), sizes).unwrap_or_else(|| config.client.limits().current(spec))
+}
+
+fn cost(config: &LayerConfig, limit: &Limit, head: &RequestHead<'_>) -> u64 {
+    limit.own_cost().unwrap_or(&config.cost).of(head)
+}

@@ -1,0 +1,175 @@
+//! The immutable configuration that the services of a layer use.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Extensions, Response};
+use smallvec::SmallVec;
+
+use super::headers::Headers;
+use super::layer_group::{LayerGroup, LayerId};
+use super::lists::Lists;
+use super::merge::is_first_report;
+use super::options::HttpOptions;
+use super::rejection::{Reason, Rejection};
+use super::rejection_format::RejectionFormat;
+use crate::cost::Cost;
+use crate::decision::Decision;
+use crate::error::ConfigError;
+#[cfg(feature = "tracing")]
+use crate::limit::Limit;
+use crate::limit::{Derived, LimitsSnapshot};
+use crate::request::RequestHead;
+use crate::resilience::StoreClient;
+
+/// The configuration of a layer.
+#[derive(Clone)]
+pub(super) struct LayerConfig {
+    pub(super) client: Arc<StoreClient>,
+    pub(super) lists: Lists,
+    pub(super) cost: Cost,
+    pub(super) headers: Headers,
+    pub(super) format: RejectionFormat,
+    /// Whether requests carry a [`Permit`](crate::Permit).
+    pub(super) permits: bool,
+    /// Shared with the route costs of the same limiter, which are layers of their own.
+    pub(super) group: Arc<LayerGroup>,
+    pub(super) layer: LayerId,
+    /// Derives the configuration for the current limits, if they can be replaced.
+    pub(super) live: Option<Derived<LayerConfig>>,
+    /// The live limits that this configuration was derived for.
+    pub(super) limits: Option<Arc<LimitsSnapshot>>,
+}
+
+impl LayerConfig {
+    /// Creates the configuration of a limiter's first layer.
+    pub(super) fn new(client: StoreClient, options: HttpOptions, live: Option<Derived<Self>>) -> Self {
+        let HttpOptions { lists, cost, styles, format, permits } = options;
+        Self {
+            headers: Headers::new(styles, client.limits().as_slice()),
+            client: Arc::new(client),
+            lists,
+            cost,
+            format,
+            permits,
+            group: Arc::default(),
+            layer: LayerId::default(),
+            live,
+            limits: None,
+        }
+    }
+
+    /// Returns the configuration of another layer of the same limiter, in which requests have another cost.
+    ///
+    /// # Errors
+    ///
+    /// See [`check_cost`](Self::check_cost).
+    pub(super) fn with_cost(&self, cost: Cost) -> Result<Arc<Self>, ConfigError> {
+        let mut config = Self { cost, layer: LayerId::default(), ..self.clone() };
+        config.live.iter_mut().for_each(Derived::reset);
+        config.check_cost()?;
+        Ok(Arc::new(config))
+    }
+
+    /// Checks that every limit can allow the cost, now and after a replacement of live limits.
+    ///
+    /// # Errors
+    ///
+    /// A limit could never allow a constant cost, or a path in a cost table does not start with a slash.
+    pub(super) fn check_cost(&self) -> Result<(), ConfigError> {
+        self.cost.validate()?;
+        let Some(largest) = self.cost.largest() else { return Ok(()) };
+        match &self.live {
+            Some(live) => live.live_limits().require_cost(largest),
+            None => self.client.limits().check_cost(largest),
+        }
+    }
+
+    /// Returns the configuration for a new request, which keeps it to its end.
+    #[inline]
+    pub(super) fn current(self: &Arc<Self>) -> Arc<Self> {
+        match &self.live {
+            None => self.clone(),
+            Some(live) => live.get(self, Self::with_limits),
+        }
+    }
+
+    /// Returns the configuration for a request to which an outer layer has applied the limits of `outer`.
+    pub(super) fn current_beside(self: &Arc<Self>, outer: &Self) -> Arc<Self> {
+        let current = self.current();
+        match (&outer.limits, &current.limits) {
+            (Some(then), Some(now)) if !Arc::ptr_eq(then, now) => Arc::new(self.with_limits(then)),
+            _ => current,
+        }
+    }
+
+    /// Derives the configuration for other limits.
+    fn with_limits(&self, limits: &Arc<LimitsSnapshot>) -> Self {
+        let client = Arc::new(self.client.with_limits(limits));
+        let mut config = Self { client, live: None, limits: Some(limits.clone()), ..self.clone() };
+        config.headers.set_limits(config.client.limits().as_slice());
+        config
+    }
+
+    /// Registers a service of the layer. Derives the current configuration, so that the first request does not have to.
+    pub(super) fn register_service(self: &Arc<Self>) {
+        self.group.register(&self.layer);
+        drop(self.current());
+    }
+
+    /// Returns the response to a request that is rejected. It has the headers of the decision, if there is one and
+    /// `with_headers` is set.
+    pub(super) fn reject(
+        &self,
+        reason: Reason,
+        denied: Option<&Decision>,
+        with_headers: bool,
+        head: &RequestHead<'_>,
+    ) -> Response<Bytes> {
+        let Self { client, headers, format, .. } = self;
+        let grpc_content_type = format.grpc_content_type(head);
+        let mut violated: SmallVec<[&str; 4]> = SmallVec::new();
+        if let Some(decision) = denied
+            && (format.names_limits() || grpc_content_type.is_some())
+        {
+            let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
+            violated.extend(denies.map(|outcome| client.limits().as_slice()[outcome.limit()].name()));
+        }
+        let rejection = Rejection { reason, violated: &violated, head: *head };
+        format.response(&rejection, grpc_content_type, headers, denied.filter(|_| with_headers))
+    }
+
+    /// Returns whether a request that is forwarded may be charged more or less later, so that its charges are recorded.
+    pub(super) fn needs_ledger(&self) -> bool {
+        self.permits || self.group.has_several_layers() || self.client.limits().settles_by_response()
+    }
+
+    /// Logs once that a request has passed the layer twice. Only the limiter's first requests are examined.
+    #[inline]
+    pub(super) fn report_repeated_layer(self: &Arc<Self>, extensions: &mut Extensions) {
+        if self.group.mark(&self.layer, extensions) && self.group.repeated_layer.is_first() {
+            let current = self.current();
+            // Merging the headers would report the names once more.
+            current.headers.limit_names().for_each(|name| _ = is_first_report(name));
+            #[cfg(feature = "tracing")]
+            tracing::warn!(
+                limit = current.client.limits().as_slice().first().map_or("", Limit::name),
+                "a request passed the same layer twice, and was charged twice: apply the layer once, to a router or \
+                 to its routes. For a route that costs something else, use `layer.cost(…)`. If a handler sends \
+                 requests to its own service, it must not copy the extensions of the request it handles",
+            );
+        }
+    }
+}
+
+impl fmt::Debug for LayerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("client", &self.client)
+            .field("lists", &self.lists)
+            .field("cost", &self.cost)
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! Adjusting what an outer layer has charged to the cost of a route.
+
+use std::sync::Arc;
+
+use super::balance::{Balance, charges};
+use super::layer_config::LayerConfig;
+use super::ledger::Ledger;
+use super::rejection::Reason;
+use crate::decision::{DecidedBy, Decision};
+use crate::error::StoreError;
+use crate::resilience::StoreClient;
+use crate::store::Charge;
+
+/// Charges the difference to `cost`, all or nothing, where the request was first charged.
+///
+/// If that is denied, the earlier charges are refunded and the whole is requested, so that the decision says how long to
+/// wait for it. If the store fails, the refunds that it was not asked for yet follow in the background.
+///
+/// # Errors
+///
+/// The store can't decide, and the policy is to reject.
+pub(super) async fn adjust_to_route(ledger: &Ledger, config: &LayerConfig, cost: u64) -> Result<Decision, Reason> {
+    let client = &config.client;
+    let decision = decide(ledger, client, cost).await.map(|decision| decision.overridden(&ledger.sizes()));
+    if let Ok(decision) = &decision {
+        client.report_decision(decision);
+    }
+    if !decision.as_ref().is_ok_and(Decision::is_allowed) {
+        while let Some(charged) = ledger.pop() {
+            client.refund_in_background(&charged.into_receipt());
+        }
+    }
+    decision.map_err(|_| Reason::StoreFailed)
+}
+
+async fn decide(ledger: &Ledger, client: &Arc<StoreClient>, cost: u64) -> Result<Decision, StoreError> {
+    let limits = client.limits();
+    let has_own_cost = |limit: usize| limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
+    let (by, balances) = ledger.balances(limits, &|limit, paid| if has_own_cost(limit) { paid } else { cost });
+    // If the difference is denied, the whole is requested, and only that denial counts towards penalties.
+    let without_strikes =
+        limits.has_penalties().then(|| balances.iter().map(Balance::without_strikes).collect::<Vec<_>>());
+    let difference = charges(without_strikes.as_deref().unwrap_or(&balances), Balance::missing);
+    let mut denied = None;
+    let decision = request_difference(ledger, client, by, &balances, &difference, &mut denied);
+    if by != DecidedBy::Store {
+        return decision.await;
+    }
+    let error = match client.admit(&difference) {
+        Ok(attempt) => match client.await_answer(attempt, decision).await {
+            Ok(decision) => return Ok(decision),
+            Err(error) => error,
+        },
+        Err(error) => {
+            drop(decision);
+            error
+        }
+    };
+    // A denial of the difference stands, even if the store has failed since.
+    denied.map_or_else(|| client.fall_back_to_acquire(error, &difference), Ok)
+}
+
+/// Asks the party that has charged the request first. Notes a denial of the difference in `denied`.
+async fn request_difference(
+    ledger: &Ledger,
+    client: &StoreClient,
+    by: DecidedBy,
+    balances: &[Balance],
+    difference: &[Charge<'_>],
+    denied: &mut Option<Decision>,
+) -> Result<Decision, StoreError> {
+    for receipt in ledger.take_excess(balances) {
+        client.charged_store(receipt.by).refund(&client.refunds(&receipt)).await?;
+    }
+    let decision = client.charged_store(by).acquire(difference).await?;
+    if decision.is_allowed() {
+        return Ok(decision);
+    }
+    *denied = Some(decision);
+    // Taken before the store is asked: a refund whose result is unknown is not repeated. A queue releases only its last
+    // slot, so the last charge comes first.
+    while let Some(charged) = ledger.pop() {
+        let by = charged.decided_by();
+        let receipt = charged.into_receipt();
+        client.charged_store(by).refund(&client.refunds(&receipt)).await?;
+    }
+    client.charged_store(by).acquire(&charges(balances, |balance| balance.target.cost)).await
+}
