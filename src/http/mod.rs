@@ -24,6 +24,7 @@ mod lists;
 mod merge;
 mod missing_key;
 mod options;
+mod pending_decision;
 mod permit;
 mod permit_extractor;
 mod rejection;

@@ -9,11 +9,11 @@ use http::{Extensions, Response};
 use super::balance::Balance;
 use super::charge_error::ChargeError;
 use super::ledger::Ledger;
+use super::pending_decision::uncounted;
 use super::settlement;
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::limit::Limit;
-use crate::time::{Clock, SystemClock};
 
 /// Lets a handler change what its request is charged.
 ///
@@ -227,7 +227,7 @@ impl Permit {
     /// Returns a decision, or else the last one, for the limits that the permit is for.
     fn view(&self, decision: Option<Decision>) -> Decision {
         let decision = decision.or_else(|| self.ledger.last());
-        let decision = decision.unwrap_or_else(|| Decision::by_nobody(SystemClock::new().now()));
+        let decision = decision.unwrap_or_else(uncounted);
         match self.only {
             Some(limit) => decision.only(limit),
             None => decision,

@@ -16,20 +16,18 @@ use pin_project_lite::pin_project;
 use tokio::task::coop::poll_proceed;
 use tower_service::Service;
 
-use super::charges::{Charges, PendingCharges, find_charges};
+use super::charges::{Charges, find_charges};
 use super::layer_config::LayerConfig;
 use super::ledger::Ledger;
 use super::lists::Listed;
+use super::pending_decision::{PendingDecision, uncounted};
 use super::rejection::Reason;
-use super::route_adjustment::adjust_to_route;
 use super::settlement::settle_by_response;
 use crate::decision::{DecidedBy, Decision, Verdict};
 use crate::observe::Event;
 use crate::request::RequestHead;
 use crate::resilience::ReservationGuard;
 use crate::response::ResponseHead;
-use crate::store::{Charge, LimitSpec, OwnedCharge, StoreFuture};
-use crate::time::{Clock, SystemClock};
 
 pin_project! {
     /// The state of a request at the limiter.
@@ -59,16 +57,6 @@ type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
 struct LimitedRequest {
     config: Arc<LayerConfig>,
     ledger: Option<Arc<Ledger>>,
-}
-
-/// A decision that has yet to be made.
-enum PendingDecision {
-    /// Some of the keys have yet to be found.
-    Keys(PendingCharges),
-    /// The store has yet to answer.
-    Store { decision: StoreFuture<Decision>, sizes: Box<[Arc<LimitSpec>]> },
-    /// An outer layer has charged the request, and the difference to this cost has yet to be charged.
-    Route { ledger: Arc<Ledger>, cost: u64 },
 }
 
 /// The next step of a request about which a decision has been made.
@@ -284,27 +272,6 @@ impl LimitedRequest {
     }
 }
 
-impl PendingDecision {
-    async fn decide(self, config: &Arc<LayerConfig>, head: &RequestHead<'_>) -> Result<Decision, Reason> {
-        let (decision, sizes) = match self {
-            Self::Store { decision, sizes } => (decision, sizes),
-            Self::Keys(charges) => {
-                let (charges, sizes) = charges.resolve(config, head).await?;
-                if charges.is_empty() {
-                    return Ok(uncounted());
-                }
-                let charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
-                (config.client.acquire(&charges), sizes)
-            }
-            Self::Route { ledger, cost } => return adjust_to_route(&ledger, config, cost).await,
-        };
-        match decision.await {
-            Ok(decision) => Ok(decision.overridden(&sizes)),
-            Err(_) => Err(Reason::StoreFailed),
-        }
-    }
-}
-
 impl Completion {
     fn complete<B>(&mut self, response: &mut Response<B>) {
         match self {
@@ -316,11 +283,6 @@ impl Completion {
             }
         }
     }
-}
-
-/// Returns the decision about a request to which no limit applies.
-fn uncounted() -> Decision {
-    Decision::by_nobody(SystemClock::new().now())
 }
 
 impl<S, B, F> fmt::Debug for RequestState<S, B, F> {

@@ -6,6 +6,7 @@ mod handlers;
 mod losses;
 mod random;
 mod rates;
+mod rejections;
 mod responses;
 mod sizes;
 mod wire;

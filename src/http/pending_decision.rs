@@ -1,0 +1,54 @@
+//! Decisions that wait for keys or for the store.
+
+use std::sync::Arc;
+
+use super::charges::PendingCharges;
+use super::layer_config::LayerConfig;
+use super::ledger::Ledger;
+use super::rejection::Reason;
+use super::route_adjustment::adjust_to_route;
+use crate::decision::Decision;
+use crate::request::RequestHead;
+use crate::store::{Charge, LimitSpec, OwnedCharge, StoreFuture};
+use crate::time::{Clock, SystemClock};
+
+/// A decision that has yet to be made.
+pub(super) enum PendingDecision {
+    /// Some of the keys have yet to be found.
+    Keys(PendingCharges),
+    /// The store has yet to answer. In `sizes` are the limits that have another size for the request.
+    Store { decision: StoreFuture<Decision>, sizes: Box<[Arc<LimitSpec>]> },
+    /// An outer layer has charged the request, and the difference to this cost has yet to be charged.
+    Route { ledger: Arc<Ledger>, cost: u64 },
+}
+
+impl PendingDecision {
+    /// Waits for the decision.
+    ///
+    /// # Errors
+    ///
+    /// The request is rejected without a decision.
+    pub(super) async fn decide(self, config: &Arc<LayerConfig>, head: &RequestHead<'_>) -> Result<Decision, Reason> {
+        let (decision, sizes) = match self {
+            Self::Store { decision, sizes } => (decision, sizes),
+            Self::Keys(charges) => {
+                let (charges, sizes) = charges.resolve(config, head).await?;
+                if charges.is_empty() {
+                    return Ok(uncounted());
+                }
+                let charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
+                (config.client.acquire(&charges), sizes)
+            }
+            Self::Route { ledger, cost } => return adjust_to_route(&ledger, config, cost).await,
+        };
+        match decision.await {
+            Ok(decision) => Ok(decision.overridden(&sizes)),
+            Err(_) => Err(Reason::StoreFailed),
+        }
+    }
+}
+
+/// Returns the decision about a request to which no limit applies.
+pub(super) fn uncounted() -> Decision {
+    Decision::by_nobody(SystemClock::new().now())
+}
