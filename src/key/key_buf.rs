@@ -77,6 +77,7 @@ impl KeyBuf {
     }
 
     #[inline]
+    #[cfg(feature = "rules")]
     pub(crate) fn clear(&mut self) {
         self.truncate(0);
     }
