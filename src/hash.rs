@@ -16,9 +16,6 @@ pub struct KeyHash {
 }
 
 impl KeyHash {
-    /// Of no key.
-    pub(crate) const NONE: Self = Self::new(0);
-
     #[inline]
     const fn new(hash: u128) -> Self {
         Self { high: (hash >> 64) as u64, low: hash as u64 }

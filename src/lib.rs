@@ -54,6 +54,7 @@
 
 pub mod algorithm;
 mod builder;
+mod charge;
 mod cidrs;
 mod cost;
 mod decision;

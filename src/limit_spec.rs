@@ -3,166 +3,185 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use crate::algorithm::{Algorithm, Penalty, PreparedAlgorithm, Size};
+use crate::algorithm::{Algorithm, LimitRule, Penalty, Size};
 use crate::hash::{KeyHash, KeyHasher};
 
-/// What a store needs to know of a limit.
+/// A limit as a store sees it: which rule decides, and which states of keys belong to it.
+///
+/// The crate makes one for each limit and store, with the [hasher](crate::Store::hasher) of the store.
 #[derive(Clone, Debug)]
-// In this order, what nearly every decision looks at lies in as few cache lines as it can.
-#[repr(C)]
 pub struct LimitSpec {
+    settings: LimitSettings,
+    /// The hash of what tells its states from those of other limits.
     hash: KeyHash,
-    rule: PreparedAlgorithm,
-    /// What decides where there is overage.
-    ceiling: Option<Box<(Algorithm, PreparedAlgorithm)>>,
-    penalty: Option<Box<Penalised>>,
-    capacity: u64,
-    index: u16,
-    is_enforced: bool,
-    is_quota: bool,
-    /// Worked out of penalty, overrides and ceiling.
-    is_plain: bool,
-    overrides: Overrides,
-    algorithm: Algorithm,
-    name: Arc<str>,
-    /// How much may be used beyond the limit, in per cent of it.
-    percent: u32,
-    /// By how many per cent the store's size is raised where overage is told as what is left.
-    raised_by: u32,
-    /// What the store has derived from the rest.
+    /// The same for the states of its penalty.
+    penalty_hash: Option<KeyHash>,
+    rule: LimitRule,
+    counts_strikes: bool,
+    reports_overage: bool,
+    is_override: bool,
     store_data: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The penalty of a limit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Penalised {
-    pub(crate) penalty: Penalty,
-    /// What tells the print of a key's penalty from that of its limit.
-    pub(crate) mask: u128,
-    /// Whether denials are strikes.
-    pub(crate) counts: bool,
+/// The settings that a limit's spec is made from.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitSettings {
+    pub(crate) name: Arc<str>,
+    /// The position among the limits of the limiter.
+    pub(crate) index: u16,
+    /// The limit without its overage.
+    pub(crate) algorithm: Algorithm,
+    /// How much may be used beyond the limit, in percent of it.
+    pub(crate) overage_percent: u32,
+    pub(crate) mode: Mode,
+    pub(crate) penalty: Option<Penalty>,
+    /// Whether the store is to look for overrides.
+    pub(crate) is_overridable: bool,
 }
 
-/// Whether a store may hold another size for some keys.
+/// How a limit counts for the decision on a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Overrides {
-    None,
-    Some,
-    /// This is one.
-    This,
+pub(crate) enum Mode {
+    /// It denies requests for which it has no room.
+    Enforced,
+    /// It denies a request if none of the request's limits in this mode has room.
+    Quota,
+    /// It denies nothing.
+    Shadow,
 }
 
-/// Those of the limit at `index`, among the spec of some.
-#[inline]
-pub(crate) fn find(index: usize, specs: &[Arc<LimitSpec>]) -> Option<&Arc<LimitSpec>> {
-    specs.iter().find(|spec| usize::from(spec.index) == index)
+impl LimitSettings {
+    /// An enforced limit without further settings.
+    pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm) -> Self {
+        let (overage_percent, penalty) = (0, None);
+        Self { name, index, algorithm, overage_percent, mode: Mode::Enforced, penalty, is_overridable: false }
+    }
 }
 
 impl LimitSpec {
-    /// The spec of the limit `name`, the `index`th of its limiter, on a store that hashes keys by
-    /// `hasher`.
-    pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
-        // What is remembered under one algorithm, period or calendar means nothing under another.
-        let identity = format!("{} {} {name}", algorithm.tag(), algorithm.state_period());
+    /// Creates the spec of a limit on a store that hashes keys by `hasher`.
+    pub(crate) fn new(settings: LimitSettings, hasher: &KeyHasher) -> Self {
+        // States mean something under one algorithm and period only.
+        let algorithm = &settings.algorithm;
+        let identity = format!("{} {} {}", algorithm.tag(), algorithm.state_period(), settings.name);
+        let hash = hasher.hash(identity.as_bytes());
+        let penalty_hash = || hasher.hash(&[&b"penalty"[..], &hash.as_u128().to_le_bytes()].concat());
         Self {
-            name,
-            hash: hasher.hash(identity.as_bytes()),
-            index,
-            algorithm,
-            rule: algorithm.prepare(),
-            percent: 0,
-            ceiling: None,
-            capacity: algorithm.capacity(),
-            is_enforced: true,
-            is_quota: false,
-            is_plain: true,
-            penalty: None,
-            overrides: Overrides::None,
-            raised_by: 0,
+            hash,
+            penalty_hash: settings.penalty.map(|_| penalty_hash()),
+            rule: LimitRule::new(algorithm, settings.overage_percent),
+            counts_strikes: true,
+            reports_overage: false,
+            is_override: false,
             store_data: OnceLock::new(),
+            settings,
         }
     }
 
-    /// The same, of which a denial too many has consequences.
-    pub(crate) fn penalised(self, penalty: Penalty, hasher: &KeyHasher) -> Self {
-        let identity = [&b"penalty"[..], &self.hash.as_u128().to_le_bytes()].concat();
-        let mask = hasher.hash(&identity).as_u128();
-        Self { penalty: Some(Box::new(Penalised { penalty, mask, counts: true })), ..self }.seen_through()
+    /// Returns this limit with another algorithm, which may have another period.
+    pub(crate) fn with_algorithm(&self, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
+        let settings = LimitSettings { algorithm, ..self.settings.clone() };
+        Self { counts_strikes: self.counts_strikes, ..Self::new(settings, hasher) }
     }
 
-    /// The same, whose denials count for no penalty, if there is one.
+    /// Returns this limit with the size of an override, or `None` if it cannot have that size.
+    pub(crate) fn with_override(&self, size: Size) -> Option<Self> {
+        let algorithm = self.settings.algorithm.sized(size)?;
+        let settings = LimitSettings { algorithm, is_overridable: false, ..self.settings.clone() };
+        Some(Self { settings, is_override: true, ..self.clone() }.rederived())
+    }
+
+    /// Returns this limit with its overage reported as a part of what remains.
+    pub(crate) fn with_overage_reported(&self) -> Self {
+        Self { reports_overage: true, ..self.clone() }.rederived()
+    }
+
+    /// Returns this limit in shadow mode.
+    pub(crate) fn in_shadow(&self) -> Self {
+        let settings = LimitSettings { mode: Mode::Shadow, ..self.settings.clone() };
+        Self { settings, ..self.clone() }.rederived()
+    }
+
+    /// Returns this limit with denials that are no strikes for its penalty, if it has one.
     pub(crate) fn without_strikes(self: &Arc<Self>) -> Arc<Self> {
-        let Some(penalised) = self.penalty() else { return self.clone() };
-        let penalty = Some(Box::new(Penalised { counts: false, ..*penalised }));
-        Arc::new(Self { penalty, ..Self::clone(self) }.seen_through())
-    }
-
-    /// The same, with as much overage as `percent` of the limit.
-    pub(crate) fn soft(self, percent: u32) -> Self {
-        let ceiling = self.algorithm.raised(percent);
-        let capacity = ceiling.capacity();
-        let ceiling = (ceiling != self.algorithm).then(|| Box::new((ceiling, ceiling.prepare())));
-        Self { percent, ceiling, capacity, ..self }.seen_through()
-    }
-
-    /// The same, decided and not enforced.
-    pub(crate) fn shadow(self) -> Self {
-        Self { is_enforced: false, is_quota: false, penalty: None, ..self }.seen_through()
-    }
-
-    /// Puts the spec in quota mode: a request needs room in one of its limits in quota mode.
-    pub(crate) fn quota(self) -> Self {
-        Self { is_quota: true, ..self }.seen_through()
-    }
-
-    /// Leaves it to the caller to enforce quota mode, because the limits of a request lie in several slots.
-    #[cfg(feature = "redis")]
-    pub(crate) fn quota_cross_slot(&self) -> Self {
-        Self { is_enforced: false, ..self.clone() }.seen_through()
-    }
-
-    /// The same, of which the store may hold other sizes.
-    pub(crate) fn overridable(self) -> Self {
-        Self { overrides: Overrides::Some, ..self }.seen_through()
-    }
-
-    /// The same, which was made of others: what is worked out of the rest is its own.
-    fn seen_through(self) -> Self {
-        Self {
-            is_plain: self.penalty.is_none() && !self.is_overridable() && self.ceiling.is_none(),
-            store_data: OnceLock::new(),
-            ..self
+        if self.settings.penalty.is_none() {
+            return self.clone();
         }
+        Arc::new(Self { counts_strikes: false, ..Self::clone(self) }.rederived())
     }
 
-    /// The same, of the size that the store holds for a key.
-    pub(crate) fn overridden(&self, size: Size) -> Option<Self> {
-        let algorithm = self.algorithm.sized(size)?.raised(self.raised_by);
-        let capacity = algorithm.capacity();
-        let rule = algorithm.prepare();
-        let sized = Self { algorithm, rule, ceiling: None, capacity, overrides: Overrides::This, ..self.clone() };
-        Some(sized.soft(self.percent))
+    /// Derives anew what depends on the settings.
+    fn rederived(self) -> Self {
+        let (algorithm, percent) = (&self.settings.algorithm, self.settings.overage_percent);
+        let rule = if self.reports_overage {
+            LimitRule::new(&algorithm.raised(percent), 0)
+        } else {
+            LimitRule::new(algorithm, percent)
+        };
+        Self { rule, store_data: OnceLock::new(), ..self }
     }
 
-    /// The same limit, of another size.
-    pub(crate) fn sized(&self, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
-        let sized = Self::new(self.name.clone(), self.index, algorithm, hasher).soft(self.percent);
-        let sized = Self { is_enforced: self.is_enforced, is_quota: self.is_quota, ..sized };
-        match self.penalty() {
-            Some(of) => {
-                let counts = of.counts;
-                let mut sized = sized.penalised(of.penalty, hasher);
-                sized.penalty.iter_mut().for_each(|penalty| penalty.counts = counts);
-                sized
-            }
-            None => sized,
-        }
-    }
-
-    /// The limit's name. Limits of one name, algorithm and period (or calendar) share what their keys have used.
+    /// Returns the name of the limit. Limits with the same name, algorithm and period (or calendar) share the states of
+    /// their keys.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.settings.name
+    }
+
+    /// Returns the algorithm and its settings, without overage: what `remaining` is reported of.
+    #[must_use]
+    pub fn algorithm(&self) -> &Algorithm {
+        self.rule.algorithm()
+    }
+
+    /// Returns the algorithm that decides: the limit with its overage (see [`Limit::soft`](crate::Limit::soft)).
+    #[must_use]
+    pub fn ceiling(&self) -> &Algorithm {
+        self.rule.ceiling()
+    }
+
+    /// Returns the penalty for keys that the limit denies too often, if it has one.
+    #[must_use]
+    pub fn penalty(&self) -> Option<&Penalty> {
+        self.settings.penalty.as_ref()
+    }
+
+    /// Returns whether a denial is a strike for the penalty.
+    #[must_use]
+    pub fn counts_strikes(&self) -> bool {
+        self.counts_strikes && self.settings.penalty.is_some()
+    }
+
+    /// Returns whether the limit denies requests for which it has no room. One that is not enforced is charged if it has
+    /// room and the request is allowed.
+    #[must_use]
+    pub fn is_enforced(&self) -> bool {
+        self.settings.mode != Mode::Shadow
+    }
+
+    /// Returns whether the limit is in [quota mode](crate::Limit::quota_mode): of the limits of a request that are, one
+    /// must have room. Each that has room is charged if the request is allowed.
+    #[must_use]
+    pub fn is_quota(&self) -> bool {
+        self.settings.mode == Mode::Quota
+    }
+
+    /// Returns whether the store is to look for an [override](crate::Overrides) of the key, and to decide by it.
+    #[must_use]
+    pub fn is_overridable(&self) -> bool {
+        self.settings.is_overridable
+    }
+
+    /// Returns the fingerprint that identifies the state of `key` under this limit.
+    #[must_use]
+    pub fn fingerprint(&self, key: KeyHash) -> u128 {
+        key.under(self.hash).as_u128()
+    }
+
+    /// Returns the fingerprint that identifies the state of the penalty for `key`, if the limit has a penalty.
+    #[must_use]
+    pub fn penalty_fingerprint(&self, key: KeyHash) -> Option<u128> {
+        self.penalty_hash.map(|penalty| key.under(self.hash).under(penalty).as_u128())
     }
 
     /// Returns what the store derives from the limit, such as the names or arguments that all requests share. Calls
@@ -185,102 +204,35 @@ impl LimitSpec {
         data.clone().downcast().unwrap_or_else(|_| Arc::new(derive()))
     }
 
-    /// What it decides, and what is told of it: without its overage.
-    #[must_use]
-    pub fn algorithm(&self) -> &Algorithm {
-        &self.algorithm
-    }
-
-    /// How a store in this process decides that.
-    #[inline]
-    pub(crate) fn rule(&self) -> &PreparedAlgorithm {
+    /// Returns the rule that decides.
+    pub(crate) fn rule(&self) -> &LimitRule {
         &self.rule
     }
 
-    /// Whether it denies requests for which it has no room. One that is not enforced is charged if it has
-    /// room, whatever others of its kind say, but only if all that are enforced have room.
-    #[must_use]
-    pub fn is_enforced(&self) -> bool {
-        self.is_enforced
-    }
-
-    /// Whether the limit is in [quota mode](crate::Limit::quota_mode): of the limits of a request that are, one needs
-    /// to have room. Each that has room is charged, if those that are enforced otherwise have room, too.
-    #[must_use]
-    #[inline]
-    pub fn is_quota(&self) -> bool {
-        self.is_quota
-    }
-
-    /// What becomes of keys that it denies too often.
-    #[inline]
-    pub(crate) fn penalty(&self) -> Option<&Penalised> {
-        self.penalty.as_deref()
-    }
-
-    /// Whether a store is to look for an [override](crate::Overrides) of it, and to decide by that.
-    #[must_use]
-    #[inline]
-    pub fn is_overridable(&self) -> bool {
-        self.overrides == Overrides::Some
-    }
-
-    /// Whether all that a store has to look at is what a key has used, by one rule.
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.is_plain
-    }
-
-    /// Whether it is what a store has held for a key.
-    pub(crate) fn is_override(&self) -> bool {
-        self.overrides == Overrides::This
-    }
-
-    /// By what it decides: the limit with its overage.
-    #[cfg(feature = "redis")]
-    pub(crate) fn deciding(&self) -> &PreparedAlgorithm {
-        self.raised().unwrap_or(&self.rule)
-    }
-
-    /// What decides where it has overage.
-    #[inline]
-    pub(crate) fn raised(&self) -> Option<&PreparedAlgorithm> {
-        self.ceiling.as_deref().map(|(_, rule)| rule)
-    }
-
-    /// The same, which tells its overage as what is left of the limit.
-    pub(crate) fn at_ceiling(&self) -> Self {
-        let algorithm = self.ceiling.as_ref().map_or(self.algorithm, |ceiling| ceiling.0);
-        let rule = algorithm.prepare();
-        let raised = Self { algorithm, rule, percent: 0, ceiling: None, raised_by: self.percent, ..self.clone() };
-        raised.seen_through()
-    }
-
-    /// What decides: the limit with its overage.
-    #[cfg(feature = "redis")]
-    pub(crate) fn ceiling(&self) -> &Algorithm {
-        self.ceiling.as_ref().map_or(&self.algorithm, |ceiling| &ceiling.0)
-    }
-
-    /// The largest cost that it can ever allow.
-    #[inline]
+    /// Returns the largest cost that can ever be allowed, including overage.
     pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
+        self.ceiling().capacity()
     }
 
+    /// Returns whether this is the size of an override rather than the limit's own.
+    pub(crate) fn is_override(&self) -> bool {
+        self.is_override
+    }
+
+    /// Returns the position among the limits of the limiter.
     pub(crate) fn index(&self) -> u16 {
-        self.index
+        self.settings.index
     }
 
-    /// Tells it from the limits of other limiters.
+    /// Returns what tells the limit from those of other limiters.
     pub(crate) fn identity(&self) -> u64 {
         self.hash.as_u128() as u64
     }
+}
 
-    /// The hash of `key` under this limit.
-    pub(crate) fn print(&self, key: KeyHash) -> u128 {
-        key.under(self.hash).as_u128()
-    }
+/// Finds the spec of the limit at `index`.
+pub(crate) fn find(index: usize, specs: &[Arc<LimitSpec>]) -> Option<&Arc<LimitSpec>> {
+    specs.iter().find(|spec| usize::from(spec.index()) == index)
 }
 
 #[cfg(test)]
@@ -290,19 +242,35 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindow;
 
+    fn spec() -> LimitSpec {
+        let settings = LimitSettings::new("limit".into(), 0, FixedWindow::per_day(10).into());
+        LimitSpec::new(LimitSettings { overage_percent: 20, ..settings }, &KeyHasher::random())
+    }
+
+    #[test]
+    fn an_override_keeps_the_overage_and_how_it_is_reported() {
+        let capacities = |spec: &LimitSpec| [spec.algorithm(), spec.ceiling()].map(Algorithm::capacity);
+        assert_eq!(capacities(&spec()), [10, 12]);
+        assert_eq!(capacities(&spec().with_override([100, 0]).unwrap()), [100, 120]);
+        let reported = spec().with_overage_reported();
+        assert_eq!(capacities(&reported), [12, 12]);
+        assert_eq!(capacities(&reported.with_override([100, 0]).unwrap()), [120, 120]);
+        assert!(spec().with_override([0, 0]).is_none());
+    }
+
     #[test]
     fn store_data_is_derived_once_and_anew_for_a_changed_limit() {
-        let spec = LimitSpec::new("limit".into(), 0, FixedWindow::per_day(1).into(), &KeyHasher::random());
+        let spec = spec();
         let calls = Cell::new(0);
         let derive = || calls.replace(calls.get() + 1);
         assert_eq!([*spec.store_data(derive), *spec.store_data(derive)], [0, 0]);
         assert_eq!(*spec.clone().store_data(derive), 0);
-        assert_eq!(*spec.soft(10).store_data(derive), 1);
+        assert_eq!(*spec.in_shadow().store_data(derive), 1);
     }
 
     #[test]
     fn store_data_of_another_type_is_derived_each_time() {
-        let spec = LimitSpec::new("limit".into(), 0, FixedWindow::per_day(1).into(), &KeyHasher::random());
+        let spec = spec();
         assert_eq!(*spec.store_data(|| 1), 1);
         assert_eq!([*spec.store_data(|| "a"), *spec.store_data(|| "b")], ["a", "b"]);
         assert_eq!(*spec.store_data(|| 2), 1);

@@ -11,7 +11,7 @@ use crate::key::{self, Key};
 use crate::limit::Limit;
 use crate::limit_handle::LimitHandle;
 use crate::resilience::StoreClient;
-use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, Store, StoreFuture};
+use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, OverrideStore, StoreFuture};
 
 /// Other sizes of one limit for single keys: "customer 42 has 10,000 per day". They are set at runtime, kept in the store,
 /// and shared by all processes that share the store.
@@ -141,7 +141,7 @@ impl Overrides {
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(OverrideError::Invalid(ConfigErrorKind::OverrideExpiry { after }.into()));
         }
-        let set = self.call_store(&key, |store, spec, key| store.set_override(spec, key, &algorithm, expires_after));
+        let set = self.call_store(&key, |store, spec, key| store.set(spec, key, &algorithm, expires_after));
         drop(key);
         set.await.map_err(OverrideError::Store)
     }
@@ -152,7 +152,7 @@ impl Overrides {
     ///
     /// Returns an error if the store fails, or if the limit no longer exists.
     pub fn get(&self, key: impl Key) -> StoreFuture<Option<Override>> {
-        self.call_store(&key, |store, spec, key| store.get_override(spec, key))
+        self.call_store(&key, |store, spec, key| store.get(spec, key))
     }
 
     /// Removes the override of `key`, if it has one.
@@ -162,7 +162,7 @@ impl Overrides {
     /// Returns an error if the store fails, or if the limit no longer exists. If the store did not answer, the override may
     /// have been removed.
     pub fn remove(&self, key: impl Key) -> StoreFuture<()> {
-        self.call_store(&key, |store, spec, key| store.remove_override(spec, key))
+        self.call_store(&key, |store, spec, key| store.remove(spec, key))
     }
 
     /// Returns the limit in force.
@@ -177,12 +177,15 @@ impl Overrides {
     fn call_store<T: Send + Unpin + 'static>(
         &self,
         key: &impl Key,
-        call: impl FnOnce(&dyn Store, &Arc<LimitSpec>, KeyHash) -> StoreFuture<T>,
+        call: impl FnOnce(&dyn OverrideStore, &Arc<LimitSpec>, KeyHash) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let client = self.limit.client();
         let key = key::hash(key, client.hasher());
         match self.find(&client) {
-            Ok((_, spec)) => client.call([key].into_iter().collect(), |store| call(store, spec, key)),
+            Ok((_, spec)) => client.call([key].into_iter().collect(), |store| match store.overrides() {
+                Some(overrides) => call(overrides, spec, key),
+                None => StoreFuture::ready(Err(StoreError::not_supported())),
+            }),
             Err(error) => StoreFuture::ready(Err(StoreError::of_one_request(error))),
         }
     }

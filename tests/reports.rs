@@ -218,7 +218,7 @@ impl Store for Broken {
         Some("10.0.0.5:6379".into())
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         failure()
     }
 
@@ -284,8 +284,8 @@ impl Store for Later {
         self.memory.hasher()
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(self.memory.acquire(charges))
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.answer(self.memory.decide(charges))
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::penalty::Penalty;
 use super::rate_algorithm::{Availability, QuotaSnapshot};
-use super::state::{ChargeMark, CompactState};
+use super::state::CompactState;
 use crate::time;
 
 /// A lockout that a strike has begun.
@@ -19,15 +19,6 @@ pub(crate) struct Lockout {
 impl Lockout {
     pub(crate) fn duration(self) -> Duration {
         time::micros(self.span.into())
-    }
-
-    /// The form in which an outcome carries a lockout: a denied request has no charge to mark.
-    pub(crate) fn to_mark(self) -> ChargeMark {
-        ChargeMark { at: self.span, detail: self.level }
-    }
-
-    pub(crate) fn from_mark(mark: ChargeMark) -> Option<Self> {
-        (mark.detail > 0).then_some(Self { level: mark.detail, span: mark.at })
     }
 }
 

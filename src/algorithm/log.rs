@@ -11,7 +11,7 @@ use super::state::ChargeMark;
 /// Most decisions need the oldest and the newest entry only, which are stored inline; the others are on the heap.
 /// Entries hold running totals rather than counts, so that a sum is a difference, and a binary search finds the entry
 /// with which a given number of tokens has expired. Totals are modulo 2^32, as fewer tokens count at a time.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Log {
     /// The instant, in µs, from which nothing counts: a period after the start of the newest bucket.
     pub(crate) expires_at: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Log {
 }
 
 // Packed: padding would take a quarter of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(Rust, packed(4))]
 struct Entry {
     /// The start of the bucket, in µs.

@@ -5,11 +5,12 @@ use super::fixed_window::FixedWindow;
 use super::gcra::Gcra;
 use super::gcra_queue::GcraQueue;
 use super::interval_bucket::IntervalBucket;
+use super::key_state::{KeyState, StateMut};
 use super::kind::Algorithm;
 use super::log::{Log, LogWindow};
-use super::rate_algorithm::RateAlgorithm;
+use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
 use super::sliding_window_counter::SlidingWindowCounter;
-use super::state::CompactState;
+use super::state::{ChargeMark, CompactState};
 use super::token_bucket::Refill;
 
 /// The [`RateAlgorithm`] by which an [`Algorithm`] decides: several have the same.
@@ -26,12 +27,6 @@ pub(crate) enum PreparedAlgorithm {
     SlidingWindowCounter(SlidingWindowCounter),
     /// A sliding log, or a sliding window.
     LogWindow(LogWindow),
-}
-
-/// A [`RateAlgorithm`] by its type of state.
-pub(crate) enum ByState<'a> {
-    Compact(&'a dyn RateAlgorithm<CompactState>),
-    Log(&'a dyn RateAlgorithm<Log>),
 }
 
 impl Algorithm {
@@ -52,16 +47,51 @@ impl Algorithm {
     }
 }
 
-impl PreparedAlgorithm {
-    pub(crate) fn by_state(&self) -> ByState<'_> {
-        match self {
-            Self::Gcra(rule) => ByState::Compact(rule),
-            Self::GcraQueue(rule) => ByState::Compact(rule),
-            Self::IntervalBucket(rule) => ByState::Compact(rule),
-            Self::FixedWindow(rule) => ByState::Compact(rule),
-            Self::CalendarWindow(rule) => ByState::Compact(rule),
-            Self::SlidingWindowCounter(rule) => ByState::Compact(rule),
-            Self::LogWindow(rule) => ByState::Log(rule),
+/// Calls a method of the [`RateAlgorithm`] with the state that belongs to it.
+macro_rules! with_state {
+    ($prepared:expr, $state:expr, ($algorithm:ident, $of:ident) => $call:expr) => {
+        match ($prepared, $state) {
+            (PreparedAlgorithm::Gcra($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::GcraQueue($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::IntervalBucket($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::FixedWindow($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::CalendarWindow($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::SlidingWindowCounter($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::LogWindow($algorithm), StateMut::Log($of)) => $call,
+            (algorithm, state) => unreachable!("{algorithm:?} has no {state:?}"),
         }
+    };
+}
+
+/// The methods of [`RateAlgorithm`]. They panic if the state belongs to another algorithm.
+impl PreparedAlgorithm {
+    pub(super) fn peek(&self, state: &StateMut<'_>, now: u64, cost: u64) -> Availability {
+        with_state!(self, state, (algorithm, state) => algorithm.peek(state, now, cost))
+    }
+
+    pub(super) fn commit(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
+        with_state!(self, state, (algorithm, state) => algorithm.commit(state, now, cost))
+    }
+
+    pub(super) fn snapshot(&self, state: &StateMut<'_>, now: u64) -> QuotaSnapshot {
+        with_state!(self, state, (algorithm, state) => algorithm.snapshot(state, now))
+    }
+
+    pub(super) fn refund(&self, state: &mut StateMut<'_>, mark: ChargeMark, now: u64, cost: u64) {
+        with_state!(self, state, (algorithm, state) => algorithm.refund(state, mark, now, cost));
+    }
+
+    pub(super) fn convert_rate(&self, state: &mut StateMut<'_>, now: u64) {
+        with_state!(self, state, (algorithm, state) => algorithm.convert_rate(state, now));
+    }
+
+    /// Returns whether states are logs.
+    pub(crate) fn keeps_log(&self) -> bool {
+        matches!(self, Self::LogWindow(_))
+    }
+
+    /// Returns the state of an unused key.
+    pub(crate) fn unused(&self) -> KeyState {
+        if self.keeps_log() { KeyState::Log(Log::default()) } else { KeyState::Compact(CompactState::UNUSED) }
     }
 }

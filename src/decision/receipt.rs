@@ -2,54 +2,50 @@
 
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::DecidedBy;
 use super::outcome::Outcome;
-use super::outcomes::Outcomes;
 use crate::limit_spec::LimitSpec;
 
-/// Proof of what a request was charged, and when: what can be given back, exactly and once.
+/// Proof of what a request was charged, and when, so that it can be given back exactly and once.
 ///
-/// A refund gives back what of the charge still counts, and nothing else: it never banks credit,
-/// never moves a reset, never touches a later window.
+/// A refund gives back what still counts of the charge, and nothing else: it never banks credit, never moves a reset,
+/// and never touches a later window.
 #[derive(Debug)]
 #[must_use = "a receipt that is dropped gives nothing back: pass it to `refund`"]
 pub struct Receipt {
-    /// Who was paid.
+    /// Who made the charge.
     pub(crate) by: DecidedBy,
-    pub(super) charged: Outcomes,
+    pub(super) charged: SmallVec<[Outcome; 1]>,
+    /// The limits that had another size for the request.
+    pub(super) resized: Box<[Arc<LimitSpec>]>,
 }
 
 impl Receipt {
-    pub(crate) fn of(by: DecidedBy, charged: Outcome) -> Self {
-        Self { by, charged: Outcomes::One(charged) }
+    /// Creates the receipt of one charge, made while some limits had another size.
+    pub(crate) fn new(by: DecidedBy, charged: Outcome, resized: &[Arc<LimitSpec>]) -> Self {
+        Self { by, charged: smallvec![charged], resized: resized.into() }
     }
 
-    /// Adds what was charged besides, by the same.
+    /// Adds another charge that was made alike.
     pub(crate) fn push(&mut self, charged: Outcome) {
         self.charged.push(charged);
     }
 
-    /// Notes which limits were of another size for this request, if any.
-    pub(crate) fn overridden(self, overridden: &[Arc<LimitSpec>]) -> Self {
-        if overridden.is_empty() {
-            return self;
-        }
-        Self { charged: self.charged.overridden(overridden), ..self }
-    }
-
-    /// What was charged, by all limits that it was charged from.
+    /// Returns the outcomes that were charged.
     pub(crate) fn charged(&self) -> &[Outcome] {
-        self.charged.as_slice()
+        &self.charged
     }
 
-    /// The spec of all limits that were of another size for this request.
-    pub(crate) fn all_overridden(&self) -> &[Arc<LimitSpec>] {
-        self.charged.all_overridden()
+    /// Returns the limits that had another size for the request.
+    pub(crate) fn resized(&self) -> &[Arc<LimitSpec>] {
+        &self.resized
     }
 
-    /// Whether there is nothing to give back.
+    /// Returns whether there is nothing to give back.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.charged().is_empty()
+        self.charged.is_empty()
     }
 }

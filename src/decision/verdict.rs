@@ -1,4 +1,4 @@
-//! Whether there is room.
+//! Whether a limit has room.
 
 use std::time::Duration;
 
@@ -8,27 +8,25 @@ use crate::time;
 /// Whether a limit has room for a cost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
-    /// There is room. The request goes on after `delay`, which only a
-    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue) makes longer than zero.
+    /// There is room.
     Allow {
-        /// How long the request waits before it goes on.
+        /// How long the request waits before it proceeds. Only a [`LeakyBucketQueue`](crate::LeakyBucketQueue) delays.
         delay: Duration,
     },
     /// There is no room.
     Deny {
-        /// The shortest wait after which the same cost would have room, if nothing else comes:
-        /// exact to the microsecond. `None` where no wait can help, as for a cost over the
-        /// limit's capacity.
+        /// The shortest wait after which the same cost would have room if no other request arrived, exact to the
+        /// microsecond. `None` if waiting cannot help, as for a cost beyond the limit's capacity.
         retry_after: Option<Duration>,
     },
 }
 
 impl Verdict {
-    /// There is room, at once.
+    /// Room without a delay.
     pub const NOW: Self = Self::Allow { delay: Duration::ZERO };
 
-    /// What this and another limit's verdict on one request say together: room where both have
-    /// room, after the longer delay; or else the longer wait of those that deny.
+    /// Combines the verdicts of two limits on one request: room after the longer delay if both have room, or else the
+    /// longer wait of those that deny.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -40,7 +38,7 @@ impl Verdict {
         }
     }
 
-    /// There is room.
+    /// Returns whether there is room.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow { .. })

@@ -33,7 +33,7 @@ impl Balance {
 
     /// Returns the balance with the limit extended by all its overage.
     pub(super) fn at_ceiling(&self) -> Self {
-        self.with_spec(Arc::new(self.target.spec.at_ceiling()))
+        self.with_spec(Arc::new(self.target.spec.with_overage_reported()))
     }
 
     /// Returns the balance with the limit in a version whose denials do not count towards penalties.

@@ -1,7 +1,7 @@
 //! The effective window of a limit: how long what is left of it has to suffice.
 
-use crate::algorithm::{Algorithm, Availability};
-use crate::decision::Outcome;
+use crate::algorithm::Algorithm;
+use crate::decision::{Outcome, Verdict};
 use crate::time::{self, Timestamp, ceil_seconds};
 
 /// What the effective window of a limit depends on.
@@ -31,7 +31,7 @@ impl Pace {
 
     /// Returns the effective window in seconds: see [`HeaderStyle::IetfDraft11`](super::HeaderStyle::IetfDraft11).
     pub(super) fn effective_window(&self, outcome: &Outcome, at: Timestamp) -> u64 {
-        let until_more = outcome.snapshot().more_after;
+        let until_more = outcome.more_after().map(|wait| wait.as_micros());
         let micros = match self {
             Self::Window(algorithm) => until_more.unwrap_or_else(|| algorithm.window_at(at).as_micros()),
             Self::Rolling { capacity, micros } => {
@@ -39,9 +39,10 @@ impl Pace {
                 until_as_many.max(until_more.unwrap_or(0))
             }
         };
-        ceil_seconds(time::micros(match outcome.availability() {
-            Availability::After(wait) => micros.min(wait),
-            Availability::Now { .. } | Availability::Never => micros,
-        }))
+        let window = time::micros(micros);
+        ceil_seconds(match outcome.verdict() {
+            Verdict::Deny { retry_after: Some(wait) } => window.min(wait),
+            Verdict::Deny { retry_after: None } | Verdict::Allow { .. } => window,
+        })
     }
 }

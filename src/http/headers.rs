@@ -186,7 +186,7 @@ impl Headers {
         else {
             return None;
         };
-        let is_always_so = self.enforced == 1 && decision.all_overridden().is_empty();
+        let is_always_so = self.enforced == 1 && decision.resized().is_empty();
         if !is_always_so || !outcome.is_enforced() {
             return None;
         }
@@ -218,7 +218,7 @@ impl Headers {
     fn policies(&self, decision: &Decision, count: usize) -> HeaderValue {
         if let Some(policies) = &self.policies
             && count == self.enforced
-            && decision.all_overridden().is_empty()
+            && decision.resized().is_empty()
         {
             return policies.clone();
         }
@@ -240,7 +240,7 @@ impl Headers {
 
     /// What is said of the limit as it was for this request.
     fn texts(&self, decision: &Decision, outcome: &Outcome) -> Cow<'_, Texts> {
-        match limit_spec::find(outcome.limit(), decision.all_overridden()) {
+        match limit_spec::find(outcome.limit(), decision.resized()) {
             Some(spec) => Cow::Owned(Texts::of(spec.name(), spec.algorithm())),
             None => Cow::Borrowed(&self.limits[outcome.limit()]),
         }
@@ -283,7 +283,7 @@ impl Headers {
         if style == HeaderStyle::IetfDraft10 {
             return outcome.more_after().map(ceil_seconds);
         }
-        Some(match limit_spec::find(outcome.limit(), decision.all_overridden()) {
+        Some(match limit_spec::find(outcome.limit(), decision.resized()) {
             Some(spec) => Pace::of(spec.algorithm()).effective_window(outcome, decision.at()),
             None => self.limits[outcome.limit()].pace.effective_window(outcome, decision.at()),
         })

@@ -88,8 +88,8 @@ impl Ledger {
 
     /// Adds a later decision about the limits in their sizes for the request. Returns a copy that proves no charge.
     pub(super) fn record(&self, decision: Decision) -> Decision {
-        let decision = decision.overridden(&self.sizes());
-        let copy = decision.told();
+        let decision = decision.with_resized(&self.sizes());
+        let copy = decision.without_charges();
         if decision.decided_by() != DecidedBy::Nobody {
             self.add(decision);
         }
@@ -103,7 +103,7 @@ impl Ledger {
 
     /// Returns a copy of the last decision, which proves no charge.
     pub(super) fn last(&self) -> Option<Decision> {
-        self.entries().decisions.last().map(Decision::told)
+        self.entries().decisions.last().map(Decision::without_charges)
     }
 
     /// Adds the headers of the last decision.
@@ -154,18 +154,18 @@ impl Ledger {
         let mut receipts: Vec<Receipt> = Vec::new();
         for decision in charged {
             let by = decision.decided_by();
-            let sizes: Box<[Arc<LimitSpec>]> = decision.all_overridden().into();
+            let sizes: Box<[Arc<LimitSpec>]> = decision.resized().into();
             let balances = balances.iter().zip(&mut excesses);
             let taken = balances.filter_map(|(balance, excess)| balance.take_excess(decision.outcomes_mut(), excess));
             for taken in taken {
                 let accepts = |last: &&mut Receipt| {
                     last.by == by
                         && last.charged().len() < CHARGES_PER_REFUND
-                        && last.all_overridden().iter().map(Arc::as_ptr).eq(sizes.iter().map(Arc::as_ptr))
+                        && last.resized().iter().map(Arc::as_ptr).eq(sizes.iter().map(Arc::as_ptr))
                 };
                 match receipts.last_mut().filter(accepts) {
                     Some(last) => last.push(taken),
-                    None => receipts.push(Receipt::of(by, taken).overridden(&sizes)),
+                    None => receipts.push(Receipt::new(by, taken, &sizes)),
                 }
             }
         }
@@ -181,7 +181,7 @@ impl Ledger {
 /// the overrides, which it finds again for each charge.
 fn sizes(first: &Decision) -> impl Iterator<Item = &Arc<LimitSpec>> {
     let by_store = first.decided_by() == DecidedBy::Store;
-    first.all_overridden().iter().filter(move |spec| !(by_store && spec.is_override()))
+    first.resized().iter().filter(move |spec| !(by_store && spec.is_override()))
 }
 
 /// Returns whether part of a decision can be refunded.

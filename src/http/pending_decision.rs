@@ -42,7 +42,7 @@ impl PendingDecision {
             Self::Route { ledger, cost } => return adjust_to_route(&ledger, config, cost).await,
         };
         match decision.await {
-            Ok(decision) => Ok(decision.overridden(&sizes)),
+            Ok(decision) => Ok(decision.with_resized(&sizes)),
             Err(_) => Err(Reason::StoreFailed),
         }
     }

@@ -200,7 +200,7 @@ impl LimitedRequest {
         let decision = client.acquire(&charges).into_ready();
         drop(charges);
         match decision {
-            Ok(Ok(decision)) => Ok(self.next_step(decision.overridden(&sizes), request)),
+            Ok(Ok(decision)) => Ok(self.next_step(decision.with_resized(&sizes), request)),
             Ok(Err(_)) => Ok(self.reject(Reason::StoreFailed, head)),
             Err(decision) => Err(Box::new(PendingDecision::Store { decision, sizes })),
         }

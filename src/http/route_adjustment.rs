@@ -21,7 +21,7 @@ use crate::store::Charge;
 /// The store can't decide, and the policy is to reject.
 pub(super) async fn adjust_to_route(ledger: &Ledger, config: &LayerConfig, cost: u64) -> Result<Decision, Reason> {
     let client = &config.client;
-    let decision = decide(ledger, client, cost).await.map(|decision| decision.overridden(&ledger.sizes()));
+    let decision = decide(ledger, client, cost).await.map(|decision| decision.with_resized(&ledger.sizes()));
     if let Ok(decision) = &decision {
         client.report_decision(decision);
     }
@@ -72,7 +72,7 @@ async fn request_difference(
     for receipt in ledger.take_excess(balances) {
         client.charged_store(receipt.by).refund(&client.refunds(&receipt)).await?;
     }
-    let decision = client.charged_store(by).acquire(difference).await?;
+    let decision = client.charged_store(by).decide(difference).await?;
     if decision.is_allowed() {
         return Ok(decision);
     }
@@ -84,5 +84,5 @@ async fn request_difference(
         let receipt = charged.into_receipt();
         client.charged_store(by).refund(&client.refunds(&receipt)).await?;
     }
-    client.charged_store(by).acquire(&charges(balances, |balance| balance.target.cost)).await
+    client.charged_store(by).decide(&charges(balances, |balance| balance.target.cost)).await
 }

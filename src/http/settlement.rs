@@ -105,7 +105,7 @@ pub(super) fn settle_by_response(ledger: &Arc<Ledger>, head: &ResponseHead<'_>) 
     match settling.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(settlement)) if settlement.has_refunded && !ledger.config.headers.is_empty() => {
             if let Some(Ok(Ok(decision))) = peek(ledger).map(StoreFuture::into_ready) {
-                ledger.add(decision.overridden(&ledger.sizes()));
+                ledger.add(decision.with_resized(&ledger.sizes()));
             }
         }
         Poll::Ready(_) => {}
@@ -141,7 +141,7 @@ async fn acquire(ledger: &Ledger, by: DecidedBy, charges: &[Charge<'_>]) -> Resu
     if by == DecidedBy::Store {
         return client.acquire(charges).await;
     }
-    let decision = client.charged_store(by).acquire(charges).await?;
+    let decision = client.charged_store(by).decide(charges).await?;
     client.report_decision(&decision);
     Ok(decision)
 }
@@ -149,7 +149,7 @@ async fn acquire(ledger: &Ledger, by: DecidedBy, charges: &[Charge<'_>]) -> Resu
 /// Returns how many of the missing tokens each limit may have room for, after a denial.
 async fn rooms(ledger: &Ledger, by: DecidedBy, balances: &[Balance], denied: Decision) -> Result<Vec<u64>, StoreError> {
     // A decision does not say how much overage is left. A peek at the limit with all its overage does.
-    let seen = if balances.iter().any(|balance| balance.target.spec.raised().is_some()) {
+    let seen = if balances.iter().any(|balance| balance.target.spec.ceiling() != balance.target.spec.algorithm()) {
         let ceilings: Vec<Balance> = balances.iter().map(Balance::at_ceiling).collect();
         peek_charges(ledger, by, &charges(&ceilings, Balance::missing)).await?
     } else {

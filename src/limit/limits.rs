@@ -7,12 +7,11 @@ use std::sync::Arc;
 use super::builder::Limit;
 use super::index::IndexedLimits;
 use crate::cost::Cost;
-use crate::decision::Outcome;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
+use crate::limit_spec::{LimitSettings, LimitSpec, Mode};
 use crate::request::RequestHead;
 use crate::signal::Signal;
-use crate::store::LimitSpec;
 
 /// Limits that are decided together, each with its spec for one store. Limits are numbered in order.
 #[derive(Clone)]
@@ -35,7 +34,7 @@ pub(crate) struct Limits {
 /// The maximum number of limits that apply to one request.
 const MAX_PER_REQUEST: usize = 64;
 /// The maximum number of limits of a limiter.
-const MAX_LIMITS: usize = Outcome::LIMITS;
+const MAX_LIMITS: usize = 8_192;
 
 /// Returns an error if a limit needs a request.
 pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError> {
@@ -97,23 +96,25 @@ impl Limits {
     pub(crate) fn set_hasher(&mut self, hasher: &KeyHasher) {
         self.hasher = *hasher;
         let limits = || self.limits.iter().enumerate();
-        let without_overage = |(index, limit): (usize, &Limit)| {
-            let spec = LimitSpec::new(limit.name.clone(), index as u16, limit.algorithm, hasher);
-            let spec = if limit.is_overridable { spec.overridable() } else { spec };
-            match limit.penalty {
-                _ if limit.is_shadow => spec.shadow(),
-                _ if limit.is_quota => spec.quota(),
-                Some(penalty) => spec.penalised(penalty, hasher),
-                None => spec,
-            }
+        let spec = |index: usize, limit: &Limit, overage_percent| {
+            let mode = match () {
+                () if limit.is_shadow => Mode::Shadow,
+                () if limit.is_quota => Mode::Quota,
+                () => Mode::Enforced,
+            };
+            let settings = LimitSettings {
+                overage_percent,
+                mode,
+                penalty: limit.penalty.filter(|_| mode == Mode::Enforced),
+                is_overridable: limit.is_overridable,
+                ..LimitSettings::new(limit.name.clone(), index as u16, limit.algorithm)
+            };
+            Arc::new(LimitSpec::new(settings, hasher))
         };
-        let with_overage = |(index, limit): (usize, &Limit)| {
-            let spec = without_overage((index, limit));
-            Arc::new(limit.overage.iter().fold(spec, |spec, overage| spec.soft(overage.percent)))
-        };
+        let percent = |limit: &Limit| limit.overage.as_ref().map_or(0, |overage| overage.percent);
         let is_elastic = |limit: &Limit| limit.overage.as_ref().is_some_and(|overage| overage.signal.is_some());
-        let if_elastic = |each: (usize, &Limit)| is_elastic(each.1).then(|| Arc::new(without_overage(each)));
-        self.specs = limits().map(with_overage).collect();
+        let if_elastic = |(index, limit): (usize, &Limit)| is_elastic(limit).then(|| spec(index, limit, 0));
+        self.specs = limits().map(|(index, limit)| spec(index, limit, percent(limit))).collect();
         self.specs_without_overage = limits().map(if_elastic).collect();
         if self.specs_without_overage.iter().all(Option::is_none) {
             self.specs_without_overage = Box::default();
@@ -146,8 +147,7 @@ impl Limits {
         }
         let resized = |index: &u16| {
             let (limit, spec) = self.get((*index).into());
-            let sized = self.current(spec).sized(limit.size_for(head)?, &self.hasher);
-            Some(Arc::new(if limit.is_overridable { sized.overridable() } else { sized }))
+            Some(Arc::new(self.current(spec).with_algorithm(limit.size_for(head)?, &self.hasher)))
         };
         self.resizable.iter().filter_map(resized).collect()
     }

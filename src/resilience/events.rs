@@ -30,7 +30,7 @@ impl StoreClient {
             if is_charged && outcome.uses_overage() {
                 self.report_event(&Event::OverageUsed { limit, outcome });
             }
-            if let Some(begun) = outcome.begun() {
+            if let Some(begun) = outcome.lockout() {
                 let (level, span) = (begun.level as u32, begun.duration());
                 self.report_event(&Event::PenaltyBegan { limit, level, span });
             }

@@ -1,16 +1,11 @@
 //! Applies the fallback policies to a request that the store did not decide.
 
-use std::sync::Arc;
-
-use smallvec::SmallVec;
-
 use super::client::StoreClient;
 use super::operation::Operation;
 use crate::decision::Decision;
 use crate::error::StoreError;
-use crate::limit_spec;
 use crate::observe::{Event, Fallback};
-use crate::store::{Charge, LimitSpec};
+use crate::store::{Charge, Resized};
 
 impl StoreClient {
     /// Decides charges by the policies after the store failed to acquire them.
@@ -33,16 +28,10 @@ impl StoreClient {
         error: StoreError,
         charges: &[Charge<'_>],
     ) -> Result<Decision, StoreError> {
-        let known = |charge: &Charge<'_>| {
-            let last = charge.spec.is_overridable().then(|| self.store.last_override(charge.spec, charge.key))??;
-            charge.spec.overridden(last.size()).map(Arc::new)
-        };
-        let overridden: SmallVec<[Arc<LimitSpec>; 1]> = charges.iter().filter_map(known).collect();
-        let size = |charge: &Charge<'_>| limit_spec::find(charge.spec.index().into(), &overridden);
-        let sized = charges.iter().map(|&charge| (size(&charge).unwrap_or(charge.spec), charge));
-        let charges: SmallVec<[Charge<'_>; 4]> = sized.map(|(spec, charge)| Charge { spec, ..charge }).collect();
-        let (to, decision) = self.local.fall_back(operation, &charges);
-        let decision = decision.map(|decision| decision.overridden(&overridden));
+        let resized =
+            Resized::new(charges, |charge| Some(self.store.overrides()?.last_known(charge.spec, charge.key)?.size()));
+        let (to, decision) = self.local.fall_back(operation, &resized.charges(charges));
+        let decision = decision.map(|decision| decision.with_resized(resized.specs()));
         self.report_event(&Event::FellBack { to });
         match to {
             Fallback::Rejected => Err(error),

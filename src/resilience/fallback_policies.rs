@@ -128,5 +128,5 @@ impl FallbackPolicies {
 
 /// Returns one of `parts` of a limit.
 fn local_share(spec: &LimitSpec, parts: u32, hasher: &KeyHasher) -> LimitSpec {
-    spec.sized(spec.algorithm().share(parts), hasher)
+    spec.with_algorithm(spec.algorithm().share(parts), hasher)
 }

@@ -48,15 +48,15 @@ impl LocalStore {
             FallbackAction::Reject => (Fallback::Rejected, None),
             FallbackAction::Allow => (Fallback::Allowed, Some(Decision::by_nobody(SystemClock::new().now()))),
             FallbackAction::DecideLocally(quotas) => {
-                let decision = self.decide(operation, charges, quotas);
+                let decision = self.decide_by_shares(operation, charges, quotas);
                 (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
             }
         }
     }
 
-    fn decide(&self, operation: Operation, charges: &[Charge<'_>], quotas: Quotas) -> Decision {
+    fn decide_by_shares(&self, operation: Operation, charges: &[Charge<'_>], quotas: Quotas) -> Decision {
         let share = |spec: &Arc<LimitSpec>| match self.share(spec)? {
-            share if share.is_quota() && quotas == Quotas::Allowed => Some(Arc::new(LimitSpec::clone(&share).shadow())),
+            share if share.is_quota() && quotas == Quotas::Allowed => Some(Arc::new(share.in_shadow())),
             share => Some(share),
         };
         let decided = charges.iter().filter_map(|charge| Some((charge, share(charge.spec)?)));
@@ -100,7 +100,7 @@ impl Store for LocalStore {
         self.hasher
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         StoreFuture::ready(self.fall_back(Operation::Acquire, charges).1.ok_or(StoreError::breaker_open()))
     }
 

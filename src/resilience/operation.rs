@@ -14,7 +14,7 @@ impl Operation {
     #[inline]
     pub(super) fn run(self, store: &dyn Store, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match self {
-            Self::Acquire => store.acquire(charges),
+            Self::Acquire => store.decide(charges),
             Self::Peek => store.peek(charges),
         }
     }

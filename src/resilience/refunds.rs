@@ -37,7 +37,7 @@ impl StoreClient {
 
     /// Returns the limit that was charged. Its position may have changed since if the limits can be replaced.
     fn charged_spec<'a>(&'a self, receipt: &'a Receipt, charged: &Outcome) -> Option<&'a Arc<LimitSpec>> {
-        let overridden = limit_spec::find(charged.limit(), receipt.all_overridden());
+        let overridden = limit_spec::find(charged.limit(), receipt.resized());
         overridden.or_else(|| match receipt.by {
             _ if !self.is_replaceable => self.limits.spec(charged.limit()),
             DecidedBy::Store => self.limits.find_by_identity(charged.identity),

@@ -1,4 +1,4 @@
-//! A store's answer: there already, or on its way.
+//! The future that a store returns.
 
 use std::fmt;
 use std::future::Future;
@@ -10,8 +10,7 @@ use tokio::task::coop::poll_proceed;
 
 use crate::error::StoreError;
 
-/// A future of what a store answers, which may be there already. A store that answers from memory
-/// allocates nothing for it.
+/// The future of a store's result. It may be ready already: a store that answers from memory allocates nothing for it.
 ///
 /// ```
 /// use tower_ratelimit::store::StoreFuture;
@@ -22,111 +21,100 @@ use crate::error::StoreError;
 /// assert_eq!(ready.await.unwrap() + pending.await.unwrap(), 3);
 /// # });
 /// ```
-#[must_use = "an answer that is not awaited may never be worked out"]
+#[must_use = "futures do nothing unless polled"]
 pub struct StoreFuture<T>(State<T>);
 
 enum State<T> {
-    There(T, Source),
-    Failed(StoreError),
+    Ready(Result<T, StoreError>),
+    Remembered(T),
     Taken,
     Pending(Pending<T>),
 }
 
-/// Where an answer is from. As wide as a word, for the reason that [`Outcome`](crate::Outcome) tells.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u64)]
-enum Source {
-    Store,
-    Memory,
-}
-
-/// An answer that has yet to come.
+/// A future that is not known to be ready.
 pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<T> StoreFuture<T> {
-    /// An answer that is there.
-    #[inline]
-    pub fn ready(answer: Result<T, StoreError>) -> Self {
-        Self(match answer {
-            Ok(answer) => State::There(answer, Source::Store),
-            Err(error) => State::Failed(error),
-        })
+    /// Creates a future that is ready.
+    pub fn ready(result: Result<T, StoreError>) -> Self {
+        Self(State::Ready(result))
     }
 
-    /// An answer that is known without asking, where the store would otherwise have to be: such as a
-    /// denial that `RedisStore` remembers. It says nothing of whether the store
-    /// works.
-    #[inline]
-    pub fn remembered(answer: T) -> Self {
-        Self(State::There(answer, Source::Memory))
+    /// Creates a future that is ready although the database was not asked, such as a denial whose wait is not over. A
+    /// circuit breaker counts it neither as a success nor as a failure.
+    pub fn remembered(value: T) -> Self {
+        Self(State::Remembered(value))
     }
 
-    /// An answer that has yet to come.
-    pub fn pending(answer: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
-        Self(State::Pending(Box::pin(answer)))
+    /// Creates a future that has yet to be polled. It is boxed.
+    pub fn pending(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
+        Self(State::Pending(Box::pin(future)))
     }
 
-    /// Whether the answer is there, and no error.
-    #[inline]
+    /// Returns whether the future is ready with a value rather than an error.
     pub(crate) fn is_settled(&self) -> bool {
-        matches!(self.0, State::There(..))
+        self.settled().is_some()
     }
 
-    /// Whether it is known without asking.
+    /// Returns the value, if the future is ready with one.
+    pub(crate) fn settled(&self) -> Option<&T> {
+        match &self.0 {
+            State::Ready(Ok(value)) | State::Remembered(value) => Some(value),
+            State::Ready(Err(_)) | State::Taken | State::Pending(_) => None,
+        }
+    }
+
+    /// Returns whether the value is known without the database.
     pub(crate) fn is_remembered(&self) -> bool {
-        matches!(self.0, State::There(_, Source::Memory))
+        matches!(self.0, State::Remembered(_))
     }
 
-    /// A look at the answer, if it is there and was not taken. None, where it has yet to come: `await` it then.
-    ///
-    /// Who needs no more than to look saves the copy of some hundred bytes that [`into_ready`](Self::into_ready) makes.
+    /// Returns a reference to the result if it is ready and was not taken, or `None` if the future has to be awaited.
+    /// This saves the copy that [`into_ready`](Self::into_ready) makes.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
     ///
     /// let mails = Limiter::new([Limit::new("mails", FixedWindow::per_day(20))]);
-    /// let answer = mails.acquire("ann@example.org", 1);
-    /// let decision = answer.as_ready().expect("memory answers at once").expect("and without errors");
+    /// let future = mails.acquire("ann@example.org", 1);
+    /// let decision = future.as_ready().expect("memory answers at once").expect("memory does not fail");
     /// assert!(decision.is_allowed());
     /// ```
     ///
     /// # Errors
     ///
-    /// When the store could not answer.
-    #[inline]
+    /// If the store has failed.
     pub fn as_ready(&self) -> Option<Result<&T, &StoreError>> {
         match &self.0 {
-            State::There(answer, _) => Some(Ok(answer)),
-            State::Failed(error) => Some(Err(error)),
+            State::Ready(result) => Some(result.as_ref()),
+            State::Remembered(value) => Some(Ok(value)),
             State::Taken | State::Pending(_) => None,
         }
     }
 
-    /// The answer, if it is there, or that which it comes of, which takes less room.
+    /// Returns the result if it is ready, or else the boxed future, which is smaller than this one.
     ///
     /// # Panics
     ///
-    /// When it was taken.
-    #[inline]
+    /// If the result was taken.
     pub(crate) fn into_pending(self) -> Result<Result<T, StoreError>, Pending<T>> {
         match self.0 {
-            State::There(answer, _) => Ok(Ok(answer)),
-            State::Failed(error) => Ok(Err(error)),
+            State::Ready(result) => Ok(result),
+            State::Remembered(value) => Ok(Ok(value)),
             State::Pending(pending) => Err(pending),
-            State::Taken => panic!("an answer is taken once"),
+            State::Taken => panic!("`StoreFuture` used after it was ready"),
         }
     }
 
-    /// The answer, if it is there and was not taken.
+    /// Returns the result if it is ready and was not taken.
     ///
     /// # Errors
     ///
-    /// The future itself, if the answer has yet to come.
-    #[inline]
+    /// The future itself, if it has to be awaited.
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
-            State::There(answer, _) => Ok(Ok(answer)),
-            State::Failed(error) => Ok(Err(error)),
+            State::Ready(result) => Ok(result),
+            State::Remembered(value) => Ok(Ok(value)),
             state => Err(Self(state)),
         }
     }
@@ -135,22 +123,22 @@ impl<T> StoreFuture<T> {
 impl<T: Unpin> Future for StoreFuture<T> {
     type Output = Result<T, StoreError>;
 
-    /// Takes the answer. One that is there already costs a unit of the task's [cooperative budget](tokio::task::coop),
-    /// so that a task which only asks for such answers yields to the others now and then. Outside a Tokio runtime
-    /// there is no budget.
+    /// Takes the result. One that is ready already costs a unit of the task's [cooperative budget](tokio::task::coop),
+    /// so that a task which only awaits such results yields to others now and then. Outside a Tokio runtime there is no
+    /// budget.
     ///
     /// # Panics
     ///
-    /// When polled again after it was ready.
+    /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let State::Pending(answer) = &mut self.0 {
-            return answer.as_mut().poll(context);
+        if let State::Pending(future) = &mut self.0 {
+            return future.as_mut().poll(context);
         }
         ready!(poll_proceed(context)).made_progress();
         match mem::replace(&mut self.0, State::Taken) {
-            State::There(answer, _) => Poll::Ready(Ok(answer)),
-            State::Failed(error) => Poll::Ready(Err(error)),
-            State::Pending(_) | State::Taken => panic!("an answer is polled once it is there"),
+            State::Ready(result) => Poll::Ready(result),
+            State::Remembered(value) => Poll::Ready(Ok(value)),
+            State::Pending(_) | State::Taken => panic!("`StoreFuture` polled after it was ready"),
         }
     }
 }
@@ -158,8 +146,8 @@ impl<T: Unpin> Future for StoreFuture<T> {
 impl<T> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.0 {
-            State::There(_, Source::Store) | State::Failed(_) => "ready",
-            State::There(_, Source::Memory) => "remembered",
+            State::Ready(_) => "ready",
+            State::Remembered(_) => "remembered",
             State::Taken => "taken",
             State::Pending(_) => "pending",
         };

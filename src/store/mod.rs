@@ -1,205 +1,185 @@
-//! Who remembers: the [`Store`] trait, and the [`MemoryStore`].
+//! Storage backends: the [`Store`] trait, and the [`MemoryStore`].
 //!
-//! A store is handed the charges of one request: which limits apply, under which keys, at what
-//! cost. It decides them together, at one instant: all are taken or none.
+//! A store receives the charges of one request: which limits apply, under which keys, at what cost. It decides them
+//! together, at one instant, and takes all of them or none.
 
-mod charge;
+mod evaluation;
 mod future;
 mod memory;
+mod override_store;
 #[cfg(feature = "redis")]
 mod redis;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
-pub use charge::Charge;
-pub(crate) use charge::OwnedCharge;
-pub use future::StoreFuture;
-pub use memory::MemoryStore;
+pub(crate) use self::evaluation::resize::Resized;
+pub use self::future::StoreFuture;
+pub use self::memory::MemoryStore;
+pub(crate) use self::override_store::LONGEST_OVERRIDE;
+pub use self::override_store::{Override, OverrideStore};
 #[cfg(feature = "redis")]
-pub use redis::{RedisConfig, RedisStore};
-
-use crate::algorithm::{Algorithm, ChargeMark};
+pub use self::redis::{RedisConfig, RedisStore};
+pub use crate::algorithm::ChargeMark;
+pub(crate) use crate::charge::OwnedCharge;
+pub use crate::charge::{Charge, Refund};
 use crate::decision::Decision;
-use crate::error::StoreError;
 pub use crate::hash::{KeyHash, KeyHasher};
 pub use crate::limit_spec::LimitSpec;
 pub use crate::node::Node;
 
-/// Remembers what keys have used, and decides by it.
+/// Keeps the state of keys, and decides requests by it.
 ///
-/// For now, a store of your own can wrap another (to count, to log, to fail on purpose); what it
-/// takes to write one from scratch is not public yet.
+/// The first five methods are required. The others are capabilities that a store may lack: their defaults say so. A
+/// store that wraps another forwards them.
+///
+/// # Implementing a store
+///
+/// A store decides as [`MemoryStore`] does: for each charge, [`LimitSpec::algorithm`] says which rule applies, and the
+/// [decision semantics](crate::algorithm) say what it allows. This one allows everything:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
+/// use tower_ratelimit::{Clock, Decision, FixedWindow, Limit, Limiter, Outcome, Store, SystemClock, Verdict};
+///
+/// #[derive(Debug)]
+/// struct Unlimited {
+///     clock: SystemClock,
+///     hasher: KeyHasher,
+/// }
+///
+/// impl Unlimited {
+///     fn outcomes(charges: &[Charge<'_>]) -> impl Iterator<Item = Outcome> {
+///         charges.iter().map(|charge| {
+///             let remaining = charge.spec.algorithm().capacity();
+///             Outcome::new(charge, Verdict::NOW, remaining, None, Duration::ZERO)
+///         })
+///     }
+/// }
+///
+/// impl Store for Unlimited {
+///     fn hasher(&self) -> KeyHasher {
+///         self.hasher
+///     }
+///
+///     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+///         StoreFuture::ready(Ok(Decision::new(self.clock.now(), Self::outcomes(charges))))
+///     }
+///
+///     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+///         StoreFuture::ready(Ok(Decision::peeked(self.clock.now(), Self::outcomes(charges))))
+///     }
+///
+///     fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
+///         StoreFuture::ready(Ok(()))
+///     }
+///
+///     fn reset(&self, _: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+///         StoreFuture::ready(Ok(()))
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let store = Unlimited { clock: SystemClock::new(), hasher: KeyHasher::fast() };
+/// let limiter = Limiter::new([Limit::new("mails", FixedWindow::per_day(1))]).store(store);
+/// assert!(limiter.acquire("ann@example.org", 1_000).await.unwrap().is_allowed());
+/// # });
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a rate limit store",
     label = "expected a `Store`",
     note = "use `MemoryStore`, or `RedisStore` with the feature `redis`"
 )]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// How keys are to be hashed for this store.
+    /// Returns the hasher of this store's keys. Stores that share a database need one with the same secret.
     fn hasher(&self) -> KeyHasher;
 
-    /// Decides a request, and takes its charges from all its limits or from none. No two of the
-    /// charges name one limit. A limit that is not [enforced](LimitSpec::is_enforced) is charged if it has
-    /// room, and denies nothing.
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
+    /// Decides a request, and takes its charges from all limits or from none. No two charges name the same limit.
+    ///
+    /// A limit that is not [enforced](LimitSpec::is_enforced) denies nothing, and is charged if it has room. Of the
+    /// limits in [quota mode](LimitSpec::is_quota), one must have room.
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
-    /// Decides a request as [`acquire`](Self::acquire) would now, and takes nothing.
+    /// Decides a request as [`decide`](Self::decide) would now, and takes nothing.
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
-    /// What [`acquire`](Self::acquire) and [`peek`](Self::peek) would decide without asking anyone: a
-    /// denial that is remembered. It is told even while a [circuit breaker](crate::CircuitBreaker) is
-    /// open. None, unless a store says otherwise: one that wraps another asks that.
+    /// Gives back what still counts of earlier charges.
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()>;
+
+    /// Removes the state of keys, as if they had never been used.
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()>;
+
+    /// Returns the decision on a request that the store knows without asking its database, such as a denial whose wait
+    /// is not over. It applies even while a [circuit breaker](crate::CircuitBreaker) is open. Defaults to `None`.
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let _ = charges;
         None
     }
 
-    /// The node that keeps `key`, where a store spreads its keys over several: each has a
-    /// [circuit breaker](crate::CircuitBreaker) of its own. `None`, the default, makes the store a single node. A
-    /// store that wraps another must forward this method: otherwise all nodes share one breaker.
+    /// Returns the node that keeps `key`, if the store spreads its keys over several: each node has a
+    /// [circuit breaker](crate::CircuitBreaker) of its own. Defaults to `None`, for a store that is a single node.
     ///
-    /// Called only while a node fails. It answers by what it knows, without waiting.
+    /// Called only while a node fails. It must not wait.
     fn node(&self, key: KeyHash) -> Option<Node> {
         let _ = key;
         None
     }
 
-    /// Names the store in logs, such as `10.0.0.5:6379`. The name must not contain credentials. Defaults to `None`. A
-    /// store that wraps another should forward this method.
+    /// Returns the name of the store in logs, such as `10.0.0.5:6379`. It must not contain credentials. Defaults to
+    /// `None`.
     fn name(&self) -> Option<String> {
         None
     }
 
-    /// Gives back what still counts of earlier charges.
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()>;
-
-    /// Forgets keys: it is as if they had never been seen.
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()>;
-
-    /// Gives a key another size of a limit, until it is removed or has expired: `algorithm`, of the limit's kind
-    /// and period. [`Overrides`](crate::Overrides) checks that; a store decides by it wherever spec are
-    /// [overridable](LimitSpec::is_overridable).
-    ///
-    /// A store keeps none unless it says otherwise, which is an error of
-    /// [its own kind](crate::StoreErrorKind::NotSupported): one that wraps another passes this on, and the three
-    /// methods that follow.
-    fn set_override(
-        &self,
-        spec: &Arc<LimitSpec>,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> StoreFuture<()> {
-        let _ = (spec, key, algorithm, expires_after);
-        StoreFuture::ready(Err(StoreError::not_supported()))
-    }
-
-    /// What [`set_override`](Self::set_override) has set, if it holds.
-    fn get_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
-        let _ = (spec, key);
-        StoreFuture::ready(Err(StoreError::not_supported()))
-    }
-
-    /// Gives a key the limit's own size again.
-    fn remove_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
-        let _ = (spec, key);
-        StoreFuture::ready(Err(StoreError::not_supported()))
-    }
-
-    /// What is known here of a key's override without asking, for when the store can't be asked. None, unless a
-    /// store says otherwise.
-    fn last_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
-        let _ = (spec, key);
+    /// Returns the store's [overrides](crate::Overrides) of limits for single keys, if it supports them. Defaults to
+    /// `None`: setting an override is then an error of kind
+    /// [`NotSupported`](crate::StoreErrorKind::NotSupported).
+    fn overrides(&self) -> Option<&dyn OverrideStore> {
         None
     }
 }
 
-impl<S: Store + ?Sized> Store for Arc<S> {
-    fn hasher(&self) -> KeyHasher {
-        (**self).hasher()
-    }
+macro_rules! forward_store {
+    ($($pointer:ident),*) => {
+        $(impl<S: Store + ?Sized> Store for $pointer<S> {
+            fn hasher(&self) -> KeyHasher {
+                (**self).hasher()
+            }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        (**self).acquire(charges)
-    }
+            fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+                (**self).decide(charges)
+            }
 
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        (**self).peek(charges)
-    }
+            fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+                (**self).peek(charges)
+            }
 
-    fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-        (**self).remembered(charges)
-    }
+            fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
+                (**self).refund(refunds)
+            }
 
-    fn node(&self, key: KeyHash) -> Option<Node> {
-        (**self).node(key)
-    }
+            fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+                (**self).reset(keys)
+            }
 
-    fn name(&self) -> Option<String> {
-        (**self).name()
-    }
+            fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+                (**self).remembered(charges)
+            }
 
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        (**self).refund(refunds)
-    }
+            fn node(&self, key: KeyHash) -> Option<Node> {
+                (**self).node(key)
+            }
 
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        (**self).reset(keys)
-    }
+            fn name(&self) -> Option<String> {
+                (**self).name()
+            }
 
-    fn set_override(
-        &self,
-        spec: &Arc<LimitSpec>,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> StoreFuture<()> {
-        (**self).set_override(spec, key, algorithm, expires_after)
-    }
-
-    fn get_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
-        (**self).get_override(spec, key)
-    }
-
-    fn remove_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
-        (**self).remove_override(spec, key)
-    }
-
-    fn last_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
-        (**self).last_override(spec, key)
-    }
+            fn overrides(&self) -> Option<&dyn OverrideStore> {
+                (**self).overrides()
+            }
+        })*
+    };
 }
-
-/// What a store holds of a limit's size for one key: see [`Overrides`](crate::Overrides).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct Override {
-    /// The limit, as it is for that key.
-    pub algorithm: Algorithm,
-    /// How long it holds from here on. `None` is until it is removed.
-    pub expires_after: Option<Duration>,
-}
-
-/// The longest time after which an override expires: 100 years.
-pub(crate) const LONGEST_OVERRIDE: Duration = Duration::from_secs(36_525 * 86_400);
-
-/// A span in µs, of which a started one counts whole.
-fn span(expires_after: Duration) -> u64 {
-    expires_after.min(LONGEST_OVERRIDE).as_nanos().div_ceil(1_000) as u64
-}
-
-/// What an earlier request took from one limit, to be given back.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Refund<'a> {
-    /// The limit.
-    pub spec: &'a Arc<LimitSpec>,
-    /// Whose bucket.
-    pub key: KeyHash,
-    /// Tokens.
-    pub cost: u64,
-    /// What the charge left behind.
-    pub(crate) mark: ChargeMark,
-}
+forward_store!(Arc, Box);

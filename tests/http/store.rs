@@ -47,9 +47,9 @@ impl Store for Slow {
         self.memory.hasher()
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        StoreFuture::pending(later(self.memory.acquire(charges)))
+        StoreFuture::pending(later(self.memory.decide(charges)))
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
@@ -87,7 +87,7 @@ impl Store for Broken {
         KeyHasher::random()
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         self.answer()
     }
 

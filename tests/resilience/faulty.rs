@@ -136,8 +136,8 @@ impl Store for Faulty {
         self.memory.hasher()
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(Op::Acquire, |memory| memory.acquire(charges))
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.answer(Op::Acquire, |memory| memory.decide(charges))
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {

@@ -46,7 +46,7 @@ impl TwoNodes {
     }
 
     /// Has the nodes decide their charges, in turn.
-    fn decide(
+    fn ask_nodes(
         &self,
         charges: &[Charge<'_>],
         decide: impl Fn(&Faulty, &[Charge<'_>]) -> StoreFuture<Decision>,
@@ -77,12 +77,12 @@ impl Store for TwoNodes {
         (!self.hides_nodes.load(Ordering::Relaxed)).then(|| self.name(self.place(key)))
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide(charges, Faulty::acquire)
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.ask_nodes(charges, Faulty::decide)
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide(charges, Faulty::peek)
+        self.ask_nodes(charges, Faulty::peek)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {

@@ -21,7 +21,7 @@ impl Store for Gone {
         KeyHasher::with_secret([0; 16])
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         gone()
     }
 

@@ -1,269 +1,236 @@
-//! Decisions, from one that a limit makes alone to one that many make of keys in several parts of the store.
+//! Decisions.
 
-use std::hint;
-use std::iter;
-use std::sync::{Arc, MutexGuard};
+use std::sync::MutexGuard;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::settle::{look, settle};
-use super::shard::{Known, Shard, Tabled, of_charge, of_rule};
-use super::table::Place;
-use super::{Locked, MemoryStore, penalise};
-use crate::algorithm::{Availability, ByState, PreparedAlgorithm, RateAlgorithm, SoftLimit};
-use crate::decision::{Decision, Several};
+use super::MemoryStore;
+use super::rank::EvictionRank;
+use super::shard::{EntryKey, Shard};
+use super::table::Slot;
+use crate::algorithm::{Availability, ChargeMark, CompactState, KeyState, QuotaSnapshot, StateMut};
+use crate::charge::Charge;
+use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
-use crate::limit_spec;
-use crate::store::{Charge, LimitSpec, StoreFuture};
+use crate::store::evaluation::{self, KeyStates, Task};
+use crate::store::{Resized, StoreFuture};
 use crate::time::Timestamp;
 
-/// How many charges are taken at the price of one look-up each. More are decided all the same.
-const MOST: usize = 8;
+/// The shards of a request, each with its index.
+type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
 impl MemoryStore {
-    /// Decides a request, and takes its charges from all its limits or from none.
-    #[inline]
-    pub(super) fn take(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        match charges {
-            [charge] if charge.spec.is_plain() => of_rule!(charge.spec.rule(), rule => self.take_one(charge, rule)),
-            [charge] if charge.spec.penalty().is_none() && !charge.spec.is_overridable() => self.take_soft(charge),
-            charges => self.decide_all(charges, true),
-        }
+    /// Decides a request. Most requests have one limit, which needs no look at the states of others: that takes half the
+    /// instructions ("token bucket" in `.ci/instructions`).
+    pub(super) fn decide_now(&self, charges: &[Charge<'_>], task: Task) -> StoreFuture<Decision> {
+        StoreFuture::ready(Ok(match charges {
+            [charge] if charge.spec.penalty().is_none() && !charge.spec.is_overridable() => {
+                self.decide_one(charge, task)
+            }
+            _ => self.decide_all(charges, task),
+        }))
     }
 
-    /// What one limit decides that has overage.
-    #[inline(never)]
-    fn take_soft(&self, charge: &Charge<'_>) -> StoreFuture<Decision> {
-        of_charge!(charge, rule => self.take_one(charge, rule))
+    /// Decides a charge by the state of its key alone.
+    fn decide_one(&self, charge: &Charge<'_>, task: Task) -> Decision {
+        let index = self.shard_of(charge.key);
+        let mut locked = [(index, self.lock(index))];
+        let at = self.begin(&mut locked);
+        let [(_, shard)] = &mut locked;
+        let (now, key) = (at.as_micros(), EntryKey::new(charge));
+        let (availability, mark, snapshot) = match shard.find(key) {
+            Slot::Occupied(slot) => {
+                let decided = decide_state(charge, &mut shard.state(key, slot), now, task);
+                if task == Task::Decide
+                    && let Some(rank) = rank(charge, decided.0, decided.2.remaining)
+                {
+                    shard.set_rank(key, slot, rank);
+                }
+                decided
+            }
+            Slot::Vacant(_) => {
+                let mut state = charge.spec.rule().deciding().unused();
+                let decided = decide_state(charge, &mut state.as_mut(), now, task);
+                // Nothing is stored of a peek, a denial or a cost of 0.
+                if task == Task::Decide && state.expires_at() > 0 && shard.make_room(1, &[], self.most, now) {
+                    shard.insert(key, state, EvictionRank::new(decided.2.remaining, charge.spec.capacity()));
+                }
+                decided
+            }
+        };
+        let outcome = Outcome::evaluated(charge, availability, mark, snapshot);
+        Decision::of(at, task == Task::Decide, smallvec![outcome])
     }
 
-    /// Most requests have one limit, and need no more than one lock. A key that is known takes one look-up.
-    // One copy for each algorithm, and all in that, so that what is written is written where it stays: to copy what was
-    // written a moment ago stalls the processor.
-    #[inline(never)]
-    fn take_one<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl RateAlgorithm<S>) -> StoreFuture<Decision> {
-        let print = charge.spec.print(charge.key);
-        let (mut shard, at) = self.enter(charge.key);
-        let now = at.as_micros();
-        let table = S::table(&mut shard);
-        let told = |outcome| StoreFuture::ready(Ok(Decision::of(at, true, outcome)));
-        match table.find(print) {
-            Place::At(place) if charge.cost > 0 => settle(table, rule, place, charge, now, told),
-            place => self.take_otherwise(&mut shard, print, place, charge, at),
-        }
-    }
-
-    /// The same for a key that is not known yet, or what takes nothing.
-    #[cold]
-    #[inline(never)]
-    fn take_otherwise(
-        &self,
-        shard: &mut Shard,
-        print: u128,
-        place: Place,
-        charge: &Charge<'_>,
-        at: Timestamp,
-    ) -> StoreFuture<Decision> {
-        let outcome = shard.settle_otherwise(print, place, charge, self.most, at.as_micros());
-        StoreFuture::ready(Ok(Decision::of(at, true, outcome)))
-    }
-
-    /// Decides a request, and takes nothing.
-    pub(super) fn look(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        match charges {
-            [charge] if charge.spec.is_plain() => of_rule!(charge.spec.rule(), rule => self.look_at(charge, rule)),
-            charges => self.decide_all(charges, false),
-        }
-    }
-
-    /// What there is for a charge of one limit, of which nothing is taken.
-    #[inline(never)]
-    fn look_at<S: Tabled>(&self, charge: &Charge<'_>, rule: &impl RateAlgorithm<S>) -> StoreFuture<Decision> {
-        let print = charge.spec.print(charge.key);
-        let (mut shard, at) = self.enter(charge.key);
-        let table = S::table(&mut shard);
-        let outcome = look(table, rule, table.find(print), charge, at.as_micros());
-        StoreFuture::ready(Ok(Decision::of(at, false, outcome)))
-    }
-
-    /// The part of the store that has a key, locked, and the time.
-    #[inline(always)]
-    fn enter(&self, key: KeyHash) -> (MutexGuard<'_, Shard>, Timestamp) {
-        let index = self.shard_of(key);
-        let mut shard = self.lock(index);
-        // Under the lock, so that no request comes with an instant of long ago.
-        let at = self.clock.now();
-        let due = shard.sweep_due();
-        if due > 0 {
-            let dropped = self.sweep(due, at.as_micros(), |next| (next == index).then_some(&mut *shard));
-            shard.keep_pace(dropped);
-        }
-        (shard, at)
-    }
-
-    /// Decides any request.
-    #[inline(never)]
-    fn decide_all(&self, charges: &[Charge<'_>], asked: bool) -> StoreFuture<Decision> {
-        if let [first, others @ ..] = charges
-            && others.iter().all(|charge| charge.key == first.key)
-        {
-            let shard = self.shard_of(first.key);
-            return self.decide_in(&mut [(shard, self.lock(shard))], charges, asked);
-        }
-        self.decide_apart(charges, asked)
-    }
-
-    /// The same of keys that are in several parts of the store.
-    #[inline(never)]
-    fn decide_apart(&self, charges: &[Charge<'_>], asked: bool) -> StoreFuture<Decision> {
+    /// Decides a request of any limits.
+    fn decide_all(&self, charges: &[Charge<'_>], task: Task) -> Decision {
         let mut shards: SmallVec<[usize; 8]> = charges.iter().map(|charge| self.shard_of(charge.key)).collect();
+        // In ascending order, so that no two requests wait for each other.
         shards.sort_unstable();
         shards.dedup();
-        let mut locked: SmallVec<[_; 8]> = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
-        self.decide_in(&mut locked, charges, asked)
+        let mut locked: SmallVec<[_; 4]> = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
+        let at = self.begin(&mut locked);
+        let now = at.as_micros();
+        let resized = Resized::new(charges, |charge| {
+            let shard = self.shard_among(&mut locked, charge.key);
+            shard.overrides.get(charge.spec.fingerprint(charge.key), now, &self.overrides).map(|kept| kept.size)
+        });
+        let charges = resized.charges(charges);
+        let mut states = RequestStates {
+            store: self,
+            locked: &mut locked,
+            charges: &charges,
+            slot: Slot::Vacant(0),
+            new: KeyState::Compact(CompactState::UNUSED),
+            now,
+        };
+        evaluation::decide(&mut states, &charges, at, task).with_resized(resized.specs())
     }
 
-    // Inlined, so that in the copy for one part of the store nothing looks for that of a key.
-    #[inline(always)]
-    fn decide_in(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], asked: bool) -> StoreFuture<Decision> {
+    /// Reads the clock for a request, and sweeps a part of the store if that is due.
+    ///
+    /// Called while the locks are held, so that no request is decided at an instant of long ago.
+    fn begin(&self, locked: &mut Locked<'_>) -> Timestamp {
         let at = self.clock.now();
-        let now = at.as_micros();
         let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
         if due > 0 {
-            let dropped = self.sweep(due, now, |next| {
-                locked.iter_mut().find(|(index, _)| *index == next).map(|(_, shard)| &mut **shard)
-            });
-            locked.iter_mut().for_each(|(_, shard)| shard.keep_pace(dropped));
+            self.sweep(due, at.as_micros(), locked);
         }
-        if asked && let Some(outcomes) = self.take_all(locked, charges, now) {
-            return StoreFuture::ready(Ok(Decision::of_several(at, outcomes)));
-        }
-        StoreFuture::ready(Ok(self.decide_each(locked, charges, at, asked)))
+        at
     }
 
-    /// Takes all charges, each at the price of one look-up, if all have room and are of keys that are known: as most
-    /// are. If one is not, all is as it was.
-    #[inline(always)]
-    fn take_all(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], now: u64) -> Option<Several> {
-        let mut keys = [Known::default(); MOST];
-        let keys = keys.get_mut(..charges.len())?;
-        // What lies in memory is read first, with nothing that depends on it: the processor then waits for all at
-        // once, rather than for one look-up after the other.
-        let touched = charges.iter().map(|charge| self.shard_among(locked, charge.key).touch(charge));
-        hint::black_box(touched.fold(0, |all, one| all ^ one));
-        for (charge, key) in charges.iter().zip(&mut *keys) {
-            *key = self.shard_among(locked, charge.key).likely(charge)?;
+    /// The shard of a key, which is locked.
+    fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut Shard {
+        if let [(_, shard)] = locked {
+            return shard;
         }
-        let mut outcomes = Several::unwritten(charges.len());
-        for ((charge, key), outcome) in charges.iter().zip(&*keys).zip(outcomes.as_mut_slice()) {
-            if !self.shard_among(locked, charge.key).take_known(key, charge, now, outcome) {
-                for (charge, key) in charges.iter().zip(&*keys) {
-                    self.shard_among(locked, charge.key).put_back(key);
-                }
-                return None;
+        let shard = self.shard_of(key);
+        let place = locked.iter().position(|(index, _)| *index == shard);
+        &mut locked[place.expect("the shard of every key is locked")].1
+    }
+}
+
+/// Decides a charge by the state of its key.
+fn decide_state(
+    charge: &Charge<'_>,
+    state: &mut StateMut<'_>,
+    now: u64,
+    task: Task,
+) -> (Availability, ChargeMark, QuotaSnapshot) {
+    let rule = charge.spec.rule();
+    match task {
+        Task::Decide => rule.decide(state, now, charge.cost),
+        Task::Peek => {
+            let availability = rule.peek(state, now, charge.cost);
+            (availability, ChargeMark::NONE, rule.skip(state, now, charge.cost))
+        }
+    }
+}
+
+/// The rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing about how
+/// much the key has used.
+fn rank(charge: &Charge<'_>, availability: Availability, remaining: u64) -> Option<EvictionRank> {
+    match availability {
+        _ if charge.cost == 0 => None,
+        Availability::Now { .. } => Some(EvictionRank::new(remaining, charge.spec.capacity())),
+        Availability::After(_) => Some(EvictionRank::DENIED),
+        Availability::Never => None,
+    }
+}
+
+/// The states of a request's keys, in shards that are locked.
+struct RequestStates<'r, 's> {
+    store: &'s MemoryStore,
+    locked: &'r mut Locked<'s>,
+    charges: &'r [Charge<'r>],
+    /// The slot of the state that was last asked for.
+    slot: Slot,
+    /// That state, if the slot is vacant.
+    new: KeyState,
+    now: u64,
+}
+
+impl RequestStates<'_, '_> {
+    fn shard(&mut self, charge: usize) -> &mut Shard {
+        self.store.shard_among(self.locked, self.charges[charge].key)
+    }
+
+    /// The fingerprints of all entries of the request, which are not evicted for each other.
+    fn own(&self) -> SmallVec<[u128; 8]> {
+        let entries = |charge| [Some(EntryKey::new(charge)), EntryKey::of_penalty(charge)];
+        self.charges.iter().flat_map(entries).flatten().map(|key| key.fingerprint).collect()
+    }
+}
+
+impl KeyStates for RequestStates<'_, '_> {
+    fn state(&mut self, charge: usize) -> StateMut<'_> {
+        let key = EntryKey::new(&self.charges[charge]);
+        self.slot = self.shard(charge).find(key);
+        match self.slot {
+            Slot::Occupied(slot) => self.shard(charge).state(key, slot),
+            Slot::Vacant(_) => {
+                self.new = self.charges[charge].spec.rule().deciding().unused();
+                self.new.as_mut()
             }
         }
-        Some(outcomes)
     }
 
-    /// Decides what needs a closer look.
-    #[inline(never)]
-    fn decide_each(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], at: Timestamp, asked: bool) -> Decision {
-        let overridden = self.overridden(charges, locked, at.as_micros());
-        if overridden.is_empty() {
-            return self.decide_sized(locked, charges, at, asked);
+    fn penalty(&mut self, charge: usize) -> CompactState {
+        match EntryKey::of_penalty(&self.charges[charge]) {
+            Some(key) => self.shard(charge).penalty(key),
+            None => CompactState::UNUSED,
         }
-        let size = |charge: &Charge<'_>| limit_spec::find(charge.spec.index().into(), &overridden);
-        let sized = charges.iter().map(|&charge| Charge { spec: size(&charge).unwrap_or(charge.spec), ..charge });
-        let sized: SmallVec<[Charge<'_>; 4]> = sized.collect();
-        self.decide_sized(locked, &sized, at, asked).overridden(&overridden)
     }
 
-    /// The spec of all limits that have another size for their keys.
-    fn overridden(&self, charges: &[Charge<'_>], locked: Locked<'_, '_>, now: u64) -> SmallVec<[Arc<LimitSpec>; 1]> {
-        let mut overridden = SmallVec::new();
-        for charge in charges.iter().filter(|charge| charge.spec.is_overridable()) {
-            let print = charge.spec.print(charge.key);
-            let kept = self.shard_among(locked, charge.key).overrides.get(print, now, &self.overrides);
-            overridden.extend(kept.and_then(|kept| charge.spec.overridden(kept.size)).map(Arc::new));
-        }
-        overridden
-    }
-
-    fn decide_sized(&self, locked: Locked<'_, '_>, charges: &[Charge<'_>], at: Timestamp, asked: bool) -> Decision {
-        let now = at.as_micros();
-        let mut found: SmallVec<[(u128, Place, Availability); 4]> = SmallVec::new();
-        let (mut take, mut is_new, mut is_penal) = (asked, false, false);
-        // Whether one of the limits in quota mode has room, if there are any.
-        let mut quota_has_room = None;
-        for charge in charges {
-            let print = charge.spec.print(charge.key);
-            let shard = self.shard_among(locked, charge.key);
-            let (place, mut room) = shard.peek(print, charge, now);
-            if let Some(by) = charge.spec.penalty() {
-                room = penalise::room(shard, charge, by, room, now);
-                is_penal = true;
-            }
-            found.push((print, place, room));
-            if charge.spec.is_quota() {
-                quota_has_room = Some(quota_has_room.unwrap_or(false) || room.is_now());
-            } else {
-                take &= room.is_now() || !charge.spec.is_enforced();
-            }
-            is_new |= matches!(place, Place::Before(_));
-        }
-        take &= quota_has_room.unwrap_or(true);
-        let is_new = take && is_new;
-        let own = if is_new || is_penal { own_prints(charges) } else { SmallVec::new() };
-        if is_new {
-            self.make_room(charges, locked, &own, now);
-        }
-        // A new key moves those that were found, and so does a strike.
-        let moves = is_new || is_penal;
-        let mut decision = Decision::new(at, asked, charges.len());
-        for (charge, &(print, place, room)) in charges.iter().zip(&found) {
-            let shard = self.shard_among(locked, charge.key);
-            let place = if moves { shard.find(print, charge) } else { place };
-            let outcome = if take && room.is_now() && charge.cost > 0 {
-                shard.take(print, place, charge, self.most, now)
-            } else {
-                shard.report(place, charge, room, now, asked)
-            };
-            decision.push(match charge.spec.penalty() {
-                None => outcome,
-                Some(by) => penalise::outcome(shard, charge, by, outcome, asked, &own, self.most, now),
-            });
-        }
-        if quota_has_room.is_some() {
-            decision.enforce_quotas(charges.iter().map(|charge| charge.spec.is_quota()));
-        }
-        decision
-    }
-
-    /// Evicts other keys for all that are new to a request, and none of the request's `own`.
-    #[cold]
-    fn make_room(&self, charges: &[Charge<'_>], locked: Locked<'_, '_>, own: &[u128], now: u64) {
-        for (index, charge) in charges.iter().enumerate() {
-            // Few stores are so full that the new keys have to be counted.
-            if self.shard_among(locked, charge.key).keys() + index < self.most {
+    fn before_commit(&mut self) {
+        for (index, charge) in self.charges.iter().enumerate() {
+            let (store, now) = (self.store, self.now);
+            // Few shards are so full that the new keys have to be counted.
+            if self.shard(index).keys() + index < store.most {
                 continue;
             }
-            let in_shard = |other: &&Charge<'_>| self.shard_of(other.key) == self.shard_of(charge.key);
-            let shard = self.shard_among(locked, charge.key);
-            let is_new = |other: &&Charge<'_>| leaves_something(other) && !shard.holds(other);
-            let new = charges[..=index].iter().filter(in_shard).filter(is_new).count();
-            shard.make_room(new, own, self.most, now);
+            let own = self.own();
+            let shard = store.shard_among(self.locked, charge.key);
+            // A charge beyond the capacity of a limit that is not enforced leaves no state.
+            let is_new = |other: &&Charge<'_>| {
+                store.shard_of(other.key) == store.shard_of(charge.key)
+                    && (1..=other.spec.capacity()).contains(&other.cost)
+                    && matches!(shard.find(EntryKey::new(other)), Slot::Vacant(_))
+            };
+            let new = self.charges[..=index].iter().filter(is_new).count();
+            shard.make_room(new, &own, store.most, now);
         }
     }
-}
 
-/// Whether a charge of a new key is taken, and kept: one that is not enforced may never have room.
-fn leaves_something(charge: &Charge<'_>) -> bool {
-    (1..=charge.spec.capacity()).contains(&charge.cost)
-}
+    fn charged(&mut self, charge: usize, remaining: u64) {
+        let (key, most) = (EntryKey::new(&self.charges[charge]), self.store.most);
+        let rank = EvictionRank::new(remaining, self.charges[charge].spec.capacity());
+        match self.slot {
+            Slot::Occupied(slot) => self.shard(charge).set_rank(key, slot, rank),
+            Slot::Vacant(_) => {
+                let new = std::mem::replace(&mut self.new, KeyState::Compact(CompactState::UNUSED));
+                let shard = self.shard(charge);
+                if new.expires_at() > 0 && shard.keys() < most {
+                    shard.insert(key, new, rank);
+                }
+            }
+        }
+    }
 
-/// The prints of everything that the store may remember of a request's keys.
-fn own_prints(charges: &[Charge<'_>]) -> SmallVec<[u128; 8]> {
-    let strikes = |charge: &Charge<'_>| charge.spec.penalty().map(|by| penalise::print(charge, by));
-    charges.iter().flat_map(|charge| iter::once(charge.spec.print(charge.key)).chain(strikes(charge))).collect()
+    fn denied(&mut self, charge: usize) {
+        if let Slot::Occupied(slot) = self.slot {
+            let key = EntryKey::new(&self.charges[charge]);
+            self.shard(charge).set_rank(key, slot, EvictionRank::DENIED);
+        }
+    }
+
+    fn struck(&mut self, charge: usize, penalty: CompactState, availability: Availability) -> bool {
+        let Some(key) = EntryKey::of_penalty(&self.charges[charge]) else { return false };
+        // A key whose requests can never pass takes nothing from the limit. Its strikes are evicted first and displace
+        // no denied key, or else a flood of such requests would lift the limits of others.
+        let is_hopeless = availability == Availability::Never;
+        let rank = if is_hopeless { EvictionRank::LOWEST } else { EvictionRank::DENIED };
+        let (own, most, now) = (self.own(), self.store.most, self.now);
+        self.shard(charge).set_penalty(key, penalty, rank, &own, most, now)
+    }
 }

@@ -1,12 +1,21 @@
-//! Other sizes of limits, for some keys.
+//! Overrides of limits for single keys.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use crate::algorithm::Size;
+use super::MemoryStore;
+use crate::algorithm::{Algorithm, Size};
+use crate::error::StoreError;
+use crate::hash::KeyHash;
+use crate::limit_spec::LimitSpec;
+use crate::store::override_store::lifetime_micros;
+use crate::store::{Override, OverrideStore, StoreFuture};
+use crate::time;
 
-/// Those of a part of the store. Most parts have none.
-#[allow(clippy::box_collection, reason = "most parts have none, and should be no larger for it")]
+/// The overrides of a shard, by the fingerprint of the key.
+#[allow(clippy::box_collection, reason = "most shards have none, and should be no larger for it")]
 #[derive(Debug)]
 pub(super) struct Overrides(Option<Box<HashMap<u128, Kept>>>);
 
@@ -14,17 +23,17 @@ pub(super) struct Overrides(Option<Box<HashMap<u128, Kept>>>);
 pub(super) struct Kept {
     pub(super) size: Size,
     /// The instant at which it expires, in µs, if it does.
-    pub(super) until: Option<u64>,
+    expires_at: Option<u64>,
 }
 
-/// How many all parts of a store have, and how many they may have.
+/// How many overrides all shards of a store hold, and how many they may hold.
 #[derive(Debug)]
-pub(super) struct Count {
+pub(super) struct OverrideCount {
     pub(super) most: usize,
     kept: AtomicUsize,
 }
 
-impl Count {
+impl OverrideCount {
     pub(super) const fn new(most: usize) -> Self {
         Self { most, kept: AtomicUsize::new(0) }
     }
@@ -44,35 +53,35 @@ impl Overrides {
         Self(None)
     }
 
-    /// What is kept for a key. What has expired is dropped.
-    pub(super) fn get(&mut self, print: u128, now: u64, count: &Count) -> Option<Kept> {
-        let kept = *self.0.as_ref()?.get(&print)?;
+    /// Returns the override of a key, and removes it if it has expired.
+    pub(super) fn get(&mut self, fingerprint: u128, now: u64, count: &OverrideCount) -> Option<Kept> {
+        let kept = *self.0.as_ref()?.get(&fingerprint)?;
         if kept.holds(now) {
             return Some(kept);
         }
-        self.remove(print, count);
+        self.remove(fingerprint, count);
         None
     }
 
-    /// Whether there was room for it.
-    pub(super) fn set(&mut self, print: u128, kept: Kept, count: &Count) -> bool {
-        let is_there = self.0.as_ref().is_some_and(|map| map.contains_key(&print));
+    /// Sets the override of a key. Returns whether there was room for it.
+    fn set(&mut self, fingerprint: u128, kept: Kept, count: &OverrideCount) -> bool {
+        let is_there = self.0.as_ref().is_some_and(|map| map.contains_key(&fingerprint));
         let has_room = is_there || count.add();
         if has_room {
-            self.0.get_or_insert_default().insert(print, kept);
+            self.0.get_or_insert_default().insert(fingerprint, kept);
         }
         has_room
     }
 
-    pub(super) fn remove(&mut self, print: u128, count: &Count) {
+    fn remove(&mut self, fingerprint: u128, count: &OverrideCount) {
         let Some(map) = &mut self.0 else { return };
-        count.subtract(map.remove(&print).into_iter().count());
+        count.subtract(map.remove(&fingerprint).into_iter().count());
         if map.is_empty() {
             self.0 = None;
         }
     }
 
-    pub(super) fn drop_expired(&mut self, now: u64, count: &Count) {
+    fn remove_expired(&mut self, now: u64, count: &OverrideCount) {
         let Some(map) = &mut self.0 else { return };
         let before = map.len();
         map.retain(|_, kept| kept.holds(now));
@@ -83,7 +92,7 @@ impl Overrides {
     }
 
     pub(super) fn heap(&self) -> usize {
-        // A byte for each place, as the standard library's table has it.
+        // The standard library's table has a byte of metadata for each entry.
         let map = |map: &HashMap<u128, Kept>| size_of_val(map) + map.capacity() * (size_of::<(u128, Kept)>() + 1);
         self.0.as_deref().map_or(0, map)
     }
@@ -91,6 +100,59 @@ impl Overrides {
 
 impl Kept {
     fn holds(&self, now: u64) -> bool {
-        self.until.is_none_or(|until| now < until)
+        self.expires_at.is_none_or(|expires_at| now < expires_at)
+    }
+}
+
+impl MemoryStore {
+    /// Sets an override, if there is room for it once expired ones are removed.
+    fn set_override(
+        &self,
+        spec: &LimitSpec,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let set = || {
+            let mut shard = self.lock(self.shard_of(key));
+            let now = self.clock.now().as_micros();
+            let expires_at = expires_after.map(|after| now + lifetime_micros(after));
+            let kept = Kept { size: algorithm.size(), expires_at };
+            shard.overrides.set(spec.fingerprint(key), kept, &self.overrides)
+        };
+        if set() {
+            return Ok(());
+        }
+        let now = self.clock.now().as_micros();
+        (0..self.shards.len()).for_each(|shard| self.lock(shard).overrides.remove_expired(now, &self.overrides));
+        if set() { Ok(()) } else { Err(StoreError::full(self.overrides.most)) }
+    }
+}
+
+impl OverrideStore for MemoryStore {
+    fn set(
+        &self,
+        spec: &Arc<LimitSpec>,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> StoreFuture<()> {
+        StoreFuture::ready(self.set_override(spec, key, algorithm, expires_after))
+    }
+
+    fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
+        let mut shard = self.lock(self.shard_of(key));
+        let now = self.clock.now().as_micros();
+        let kept = shard.overrides.get(spec.fingerprint(key), now, &self.overrides);
+        let found = kept.and_then(|Kept { size, expires_at }| {
+            let expires_after = expires_at.map(|expires_at| time::micros((expires_at - now).into()));
+            Some(Override { algorithm: spec.algorithm().sized(size)?, expires_after })
+        });
+        StoreFuture::ready(Ok(found))
+    }
+
+    fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
+        self.lock(self.shard_of(key)).overrides.remove(spec.fingerprint(key), &self.overrides);
+        StoreFuture::ready(Ok(()))
     }
 }

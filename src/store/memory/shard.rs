@@ -4,404 +4,224 @@ use std::cmp::Ordering;
 use std::mem;
 
 use super::overrides::Overrides;
-use super::settle::{add, look, report, room, take_at, take_known};
-use super::table::{Candidate, HalfLine, Line, Place, Rank, Slot, Table};
-use crate::algorithm::{
-    Availability, ByState, ChargeMark, CompactState, Log, PreparedAlgorithm, RateAlgorithm, SoftLimit,
-};
-use crate::decision::Outcome;
-use crate::store::Charge;
+use super::rank::EvictionRank;
+use super::table::{Candidate, Expiring, HalfLine, Line, Slot, Table};
+use crate::algorithm::{CompactState, KeyState, Log, StateMut};
+use crate::charge::Charge;
 
-impl Slot for CompactState {
+impl Expiring for CompactState {
     type Aligned = HalfLine;
 
-    fn until(&self) -> u64 {
+    fn expires_at(&self) -> u64 {
         self.expires_at
     }
 }
 
-impl Slot for Log {
+impl Expiring for Log {
     type Aligned = Line;
 
-    fn until(&self) -> u64 {
+    fn expires_at(&self) -> u64 {
         self.expires_at
     }
 }
 
-/// What there is a table of.
-pub(super) trait Tabled: Slot + Sized {
-    fn table(shard: &mut Shard) -> &mut Table<Self>;
-}
-
-impl Tabled for CompactState {
-    #[inline]
-    fn table(shard: &mut Shard) -> &mut Table<Self> {
-        &mut shard.records
-    }
-}
-
-impl Tabled for Log {
-    #[inline]
-    fn table(shard: &mut Shard) -> &mut Table<Self> {
-        &mut shard.logs
-    }
-}
-
-/// What part of the keys have used: a table for each shape of state.
+/// What part of the keys have used: a table for each type of state.
 #[derive(Debug)]
-// In this order, what nearly every decision looks at lies in one cache line with the lock.
-#[repr(C)]
 pub(super) struct Shard {
-    /// How many slots are to be looked at, in quarters of one.
-    due: u32,
-    /// How many are added to them by a request.
-    pace: u32,
-    records: Table<CompactState>,
+    states: Table<CompactState>,
     logs: Table<Log>,
     pub(super) overrides: Overrides,
+    /// The slots to be swept next, in quarters of a slot.
+    due: u32,
+    /// What each request adds to them.
+    pace: u32,
 }
 
-/// How many slots a sweep looks at, at least, in quarters of one.
+/// The fewest slots that a sweep looks at, in quarters of a slot.
 const SWEEP: u32 = 4 * 64;
 
-/// How many slots a request is to look at, in quarters of one, where the last sweep dropped nothing, and where it did.
-/// Few where it didn't: what another core has just written takes long to look at.
+/// What a request adds to the slots to be swept if the last sweep removed nothing, and if it removed something, in
+/// quarters of a slot. The former is small because entries that another core has just written take long to read.
 const CALM: u32 = 1;
 const BUSY: u32 = 8;
 
-/// How many more for each key that it adds: several, so that a store in which every request leaves something that is
-/// soon forgotten stays a small multiple of what it remembers.
+/// What a new key adds to them: several slots, so that a store in which every request leaves a state that soon expires
+/// stays a small multiple of what counts.
 const FOR_NEW: u32 = 16;
 
-/// Where the key of one of several charges is, and what stands there before any is taken.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Known {
-    place: usize,
-    state: CompactState,
-    rank: Rank,
+/// Which entry a state has, and in which of the tables.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EntryKey {
+    pub(super) fingerprint: u128,
+    keeps_log: bool,
 }
 
-/// The entry that is evicted, and the table that holds it.
+impl EntryKey {
+    /// The entry of a charge's key under its limit.
+    pub(super) fn new(charge: &Charge<'_>) -> Self {
+        let keeps_log = charge.spec.rule().deciding().keeps_log();
+        Self { fingerprint: charge.spec.fingerprint(charge.key), keeps_log }
+    }
+
+    /// The entry of the penalty, if the limit has one.
+    pub(super) fn of_penalty(charge: &Charge<'_>) -> Option<Self> {
+        let fingerprint = charge.spec.penalty_fingerprint(charge.key)?;
+        Some(Self { fingerprint, keeps_log: false })
+    }
+}
+
+/// The entry to evict, and the table that holds it.
 enum Victim {
-    Record(Candidate),
+    State(Candidate),
     Log(Candidate),
 }
 
 impl Victim {
-    fn rank(&self) -> Rank {
+    fn rank(&self) -> EvictionRank {
         match self {
-            Self::Record(candidate) | Self::Log(candidate) => candidate.rank,
+            Self::State(candidate) | Self::Log(candidate) => candidate.rank,
         }
     }
 }
-
-/// What is done with a rule, whichever it is: one copy for each algorithm, so that the compiler sees through all of it.
-macro_rules! of_rule {
-    ($of:expr, $rule:ident => $call:expr) => {
-        of_rule!($of, $rule, { $call }, { $call })
-    };
-    ($of:expr, $rule:ident, $record:block, $log:block) => {
-        match $of {
-            PreparedAlgorithm::Gcra($rule) => $record,
-            PreparedAlgorithm::GcraQueue($rule) => $record,
-            PreparedAlgorithm::IntervalBucket($rule) => $record,
-            PreparedAlgorithm::FixedWindow($rule) => $record,
-            PreparedAlgorithm::CalendarWindow($rule) => $record,
-            PreparedAlgorithm::SlidingWindowCounter($rule) => $record,
-            PreparedAlgorithm::LogWindow($rule) => $log,
-        }
-    };
-}
-pub(super) use of_rule;
-
-/// The same with the rule of a charge, which may have overage, and with the table for it.
-macro_rules! of_charge {
-    ($charge:expr, $rule:ident => $call:expr) => {
-        of_charge!(@ $charge, $rule, { $call }, { $call })
-    };
-    ($shard:ident, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
-        of_charge!(@ $charge, $rule, { let $table = &$shard.records; $call }, { let $table = &$shard.logs; $call })
-    };
-    (mut $shard:ident, $charge:expr, ($table:ident, $rule:ident) => $call:expr) => {
-        of_charge!(
-            @ $charge, $rule,
-            { let $table = &mut $shard.records; $call },
-            { let $table = &mut $shard.logs; $call }
-        )
-    };
-    (@ $charge:expr, $rule:ident, $record:block, $log:block) => {
-        match $charge.spec.raised() {
-            None => of_rule!($charge.spec.rule(), $rule, $record, $log),
-            Some(ceiling) => match (ceiling.by_state(), $charge.spec.rule().by_state()) {
-                (ByState::Compact(ceiling), ByState::Compact(limit)) => {
-                    let $rule = &SoftLimit { limit, ceiling };
-                    $record
-                }
-                (ByState::Log(ceiling), ByState::Log(limit)) => {
-                    let $rule = &SoftLimit { limit, ceiling };
-                    $log
-                }
-                _ => unreachable!("overage does not change what is remembered"),
-            },
-        }
-    };
-}
-
-pub(super) use of_charge;
 
 impl Shard {
     pub(super) const fn new() -> Self {
-        Self { records: Table::new(), logs: Table::new(), overrides: Overrides::new(), due: 0, pace: CALM }
+        Self { states: Table::new(), logs: Table::new(), overrides: Overrides::new(), due: 0, pace: CALM }
     }
 
     pub(super) fn keys(&self) -> usize {
-        self.records.len() + self.logs.len()
+        self.states.len() + self.logs.len()
     }
 
+    /// The bytes allocated on the heap.
     pub(super) fn heap(&self) -> usize {
-        self.records.heap()
-            + self.logs.heap()
-            + self.overrides.heap()
-            + self.logs.states().map(Log::heap).sum::<usize>()
+        self.states.heap() + self.logs.heap() + self.overrides.heap() + self.logs.states().map(Log::heap).sum::<usize>()
     }
 
-    /// Decides a charge that is alone, of a key that is not known yet, or that takes nothing. At `most` keys, another
-    /// makes way.
-    pub(super) fn settle_otherwise(
-        &mut self,
-        print: u128,
-        place: Place,
-        charge: &Charge<'_>,
-        most: usize,
-        now: u64,
-    ) -> Outcome {
-        if charge.cost > 0 && matches!(place, Place::Before(_)) {
-            // Otherwise the charge has no room, and nothing is kept of a new key.
-            if charge.cost <= charge.spec.capacity() {
-                self.make_room(1, &[], most, now);
-            }
-            return self.add(print, charge, most, now);
-        }
-        of_charge!(mut self, charge, (table, rule) => look(table, rule, place, charge, now))
+    pub(super) fn find(&self, key: EntryKey) -> Slot {
+        if key.keeps_log { self.logs.find(key.fingerprint) } else { self.states.find(key.fingerprint) }
     }
 
-    /// Reads where the search for the key of a charge begins.
-    #[inline]
-    pub(super) fn touch(&self, charge: &Charge<'_>) -> u64 {
-        self.records.touch(charge.spec.print(charge.key))
-    }
-
-    /// The key of one of several charges, if it is known and the charge is likely to have room: it had when it was last
-    /// asked for. Not of limits that need a closer look, nor of logs, of which it is no small matter to keep what they
-    /// were.
-    #[inline]
-    pub(super) fn likely(&self, charge: &Charge<'_>) -> Option<Known> {
-        let spec = charge.spec;
-        if charge.cost == 0 || !spec.is_plain() {
-            return None;
-        }
-        let Place::At(place) = self.records.find(spec.print(charge.key)) else { return None };
-        let (state, rank) = self.records.entry(place).seen();
-        (rank != Rank::DENIED).then_some(Known { place, state, rank })
-    }
-
-    /// Takes one of several charges of a key that is there, if it has room.
-    #[inline]
-    pub(super) fn take_known(
-        &mut self,
-        &Known { place, .. }: &Known,
-        charge: &Charge<'_>,
-        now: u64,
-        outcome: &mut Outcome,
-    ) -> bool {
-        match charge.spec.rule() {
-            PreparedAlgorithm::Gcra(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            PreparedAlgorithm::GcraQueue(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            PreparedAlgorithm::IntervalBucket(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            PreparedAlgorithm::FixedWindow(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            PreparedAlgorithm::CalendarWindow(rule) => take_known(&mut self.records, rule, place, charge, now, outcome),
-            PreparedAlgorithm::SlidingWindowCounter(rule) => {
-                take_known(&mut self.records, rule, place, charge, now, outcome)
-            }
-            PreparedAlgorithm::LogWindow(_) => false,
+    /// The state in an occupied slot.
+    pub(super) fn state(&mut self, key: EntryKey, slot: usize) -> StateMut<'_> {
+        if key.keeps_log {
+            StateMut::Log(&mut self.logs.entry_mut(slot).state)
+        } else {
+            StateMut::Compact(&mut self.states.entry_mut(slot).state)
         }
     }
 
-    /// Has it as it was before any was taken.
-    pub(super) fn put_back(&mut self, &Known { place, state, rank }: &Known) {
-        let entry = self.records.entry_mut(place);
-        entry.state = state;
-        entry.parts().1.set(rank);
-    }
-
-    /// Where the charge's key is, and whether it has room, of which nothing is taken yet.
-    pub(super) fn peek(&self, print: u128, charge: &Charge<'_>, now: u64) -> (Place, Availability) {
-        of_charge!(self, charge, (table, rule) => {
-            let place = table.find(print);
-            match place {
-                Place::At(at) => (place, room(rule, &table.entry(at).state, charge, now)),
-                Place::Before(_) => (place, room(rule, &Default::default(), charge, now)),
-            }
-        })
-    }
-
-    /// Takes a charge that has room, of a key that is found there now. There must be room for a new key.
-    pub(super) fn take(&mut self, print: u128, place: Place, charge: &Charge<'_>, most: usize, now: u64) -> Outcome {
-        match place {
-            Place::At(at) => of_charge!(mut self, charge, (table, rule) => take_at(table, rule, at, charge, now)),
-            Place::Before(_) => self.add(print, charge, most, now),
+    /// Sets the rank of the entry in an occupied slot.
+    pub(super) fn set_rank(&mut self, key: EntryKey, slot: usize, rank: EvictionRank) {
+        if key.keeps_log {
+            self.logs.entry_mut(slot).set_rank(rank);
+        } else {
+            self.states.entry_mut(slot).set_rank(rank);
         }
     }
 
-    /// Takes a charge of a new key, if it has room. The key is not remembered if there are `most` already.
-    fn add(&mut self, print: u128, charge: &Charge<'_>, most: usize, now: u64) -> Outcome {
+    /// Adds an entry. Other entries may move.
+    pub(super) fn insert(&mut self, key: EntryKey, state: KeyState, rank: EvictionRank) {
         self.due += FOR_NEW;
-        let remember = self.keys() < most;
-        of_charge!(mut self, charge, (table, rule) => add(table, rule, print, charge, remember, now))
-    }
-
-    /// Evicts keys until `new` ones fit, but none of those that are `spared`: what a request has just found or written
-    /// would be lost to it. Where nothing else is left to evict, the new keys don't fit.
-    pub(super) fn make_room(&mut self, new: usize, spared: &[u128], most: usize, now: u64) {
-        while self.keys() + new > most {
-            let Some(victim) = self.victim(spared, now) else { return };
-            self.evict(victim);
+        match state {
+            KeyState::Compact(state) => self.states.insert(key.fingerprint, state).set_rank(rank),
+            KeyState::Log(log) => self.logs.insert(key.fingerprint, log).set_rank(rank),
         }
     }
 
-    /// Reports a charge that is not taken, of a key that is found there now: because there was no `room`,
-    /// where it was `asked` for, because others had none, or because it is only asked about.
-    #[cold]
-    pub(super) fn report(
-        &mut self,
-        place: Place,
-        charge: &Charge<'_>,
-        room: Availability,
-        now: u64,
-        asked: bool,
-    ) -> Outcome {
-        of_charge!(mut self, charge, (table, rule) => match place {
-            Place::At(at) => {
-                let (state, rank) = table.entry_mut(at).parts();
-                if asked && room.is_after() {
-                    rank.set(Rank::DENIED);
-                }
-                report(rule, state, charge, room, now)
-            }
-            Place::Before(_) => report(rule, &mut Default::default(), charge, room, now),
-        })
+    /// Removes the entry in an occupied slot. Other entries may move.
+    pub(super) fn remove(&mut self, key: EntryKey, slot: usize) {
+        if key.keeps_log { self.logs.remove(slot) } else { self.states.remove(slot) }
     }
 
-    /// Gives back what still counts of a `charge` that left `mark`.
-    pub(super) fn refund(&mut self, print: u128, charge: &Charge<'_>, mark: ChargeMark, now: u64) {
-        of_charge!(mut self, charge, (table, rule) => if let Place::At(at) = table.find(print) {
-            let entry = table.entry_mut(at);
-            rule.refund(&mut entry.state, mark, now, charge.cost);
-            if entry.state.until() == 0 {
-                table.remove(at);
-            } else {
-                let remaining = rule.snapshot(&entry.state, now).remaining;
-                entry.parts().1.set(Rank::of(remaining, charge.spec));
-            }
-        });
-    }
-
-    pub(super) fn forget(&mut self, print: u128) {
-        if let Place::At(at) = self.records.find(print) {
-            self.records.remove(at);
-        }
-        if let Place::At(at) = self.logs.find(print) {
-            self.logs.remove(at);
+    /// Returns the state of a penalty, or that of an unused key.
+    pub(super) fn penalty(&mut self, key: EntryKey) -> CompactState {
+        match self.states.find(key.fingerprint) {
+            Slot::Occupied(slot) => self.states.entry_mut(slot).state,
+            Slot::Vacant(_) => CompactState::UNUSED,
         }
     }
 
-    /// What a key is known for besides what it has used.
-    pub(super) fn record(&self, print: u128) -> CompactState {
-        match self.records.find(print) {
-            Place::At(at) => self.records.entry(at).state,
-            Place::Before(_) => CompactState::UNUSED,
-        }
-    }
-
-    /// Keeps a record of a key besides its limit's state, such as its strikes, and returns whether there was room.
+    /// Stores the state of a penalty, and returns whether there was room for it.
     ///
-    /// At `most` keys it displaces another, but none that is `spared`, and none that was denied if its own `rank` is
+    /// At `most` keys it evicts another entry, but none that is `spared`, and none that was denied if its own `rank` is
     /// lower than that.
-    pub(super) fn keep(
+    pub(super) fn set_penalty(
         &mut self,
-        print: u128,
-        record: CompactState,
-        rank: Rank,
+        key: EntryKey,
+        penalty: CompactState,
+        rank: EvictionRank,
         spared: &[u128],
         most: usize,
         now: u64,
     ) -> bool {
-        if let Place::At(at) = self.records.find(print) {
-            let entry = self.records.entry_mut(at);
-            let (_, known) = entry.seen();
-            entry.state = record;
-            // A key that was denied is not demoted by what is kept of it with a lower rank.
-            entry.parts().1.set(rank.max(known));
+        if let Slot::Occupied(slot) = self.states.find(key.fingerprint) {
+            let entry = self.states.entry_mut(slot);
+            entry.state = penalty;
+            // A later denial of a lower rank does not make the entry less worth keeping.
+            entry.set_rank(rank.max(entry.rank()));
             return true;
         }
         if self.keys() >= most {
             match self.victim(spared, now) {
-                Some(victim) if victim.rank() < Rank::DENIED || rank == Rank::DENIED => self.evict(victim),
+                Some(victim) if victim.rank() < EvictionRank::DENIED || rank == EvictionRank::DENIED => {
+                    self.evict(victim);
+                }
                 _ => return false,
             }
         }
-        self.due += FOR_NEW;
-        self.records.insert(print, record).parts().1.set(rank);
+        self.insert(key, KeyState::Compact(penalty), rank);
         true
     }
 
-    /// Counts a request; after every few, tells how many slots of the store are to be swept.
-    #[inline]
-    pub(super) fn sweep_due(&mut self) -> usize {
-        self.due += self.pace;
-        if self.due < SWEEP { 0 } else { mem::take(&mut self.due) as usize / 4 }
+    /// Evicts entries until `new` ones fit, but none of those that are `spared`: the request that needs the room has just
+    /// read or written them. Returns whether the new ones fit now.
+    pub(super) fn make_room(&mut self, new: usize, spared: &[u128], most: usize, now: u64) -> bool {
+        while self.keys() + new > most {
+            let Some(victim) = self.victim(spared, now) else { return false };
+            self.evict(victim);
+        }
+        true
     }
 
-    /// Has its requests look at more where a sweep has `dropped` something, and else at few.
-    pub(super) fn keep_pace(&mut self, dropped: bool) {
-        self.pace = if dropped { BUSY } else { CALM };
-    }
-
-    /// Whether it has dropped something.
-    pub(super) fn sweep(&mut self, slots: usize, now: u64) -> bool {
-        let before = self.keys();
-        self.records.sweep(slots, now);
-        self.logs.sweep(slots, now);
-        self.keys() < before
-    }
-
-    pub(super) fn holds(&self, charge: &Charge<'_>) -> bool {
-        matches!(self.find(charge.spec.print(charge.key), charge), Place::At(_))
-    }
-
-    pub(super) fn find(&self, print: u128, charge: &Charge<'_>) -> Place {
-        of_charge!(self, charge, (table, _rule) => table.find(print))
-    }
-
-    /// Chooses the key to evict from a sample of each table. Among equals, one of the larger table goes.
+    /// Chooses the entry to evict from a sample of each table. Among equals, one of the larger table.
     fn victim(&mut self, spared: &[u128], now: u64) -> Option<Victim> {
-        match (self.records.candidate(spared, now), self.logs.candidate(spared, now)) {
-            (Some(record), Some(log)) => {
-                let record_goes = match record.value().cmp(&log.value()) {
+        match (self.states.candidate(spared, now), self.logs.candidate(spared, now)) {
+            (Some(state), Some(log)) => {
+                let evicts_state = match state.value().cmp(&log.value()) {
                     Ordering::Less => true,
-                    Ordering::Equal => self.records.len() >= self.logs.len(),
+                    Ordering::Equal => self.states.len() >= self.logs.len(),
                     Ordering::Greater => false,
                 };
-                Some(if record_goes { Victim::Record(record) } else { Victim::Log(log) })
+                Some(if evicts_state { Victim::State(state) } else { Victim::Log(log) })
             }
-            (record, log) => record.map(Victim::Record).or(log.map(Victim::Log)),
+            (state, log) => state.map(Victim::State).or(log.map(Victim::Log)),
         }
     }
 
     fn evict(&mut self, victim: Victim) {
         match victim {
-            Victim::Record(candidate) => self.records.remove(candidate.at),
-            Victim::Log(candidate) => self.logs.remove(candidate.at),
+            Victim::State(candidate) => self.states.remove(candidate.slot),
+            Victim::Log(candidate) => self.logs.remove(candidate.slot),
         }
+    }
+
+    /// Counts a request. Every few requests, returns how many slots of the store are to be swept, and 0 otherwise.
+    pub(super) fn sweep_due(&mut self) -> usize {
+        self.due += self.pace;
+        if self.due < SWEEP { 0 } else { mem::take(&mut self.due) as usize / 4 }
+    }
+
+    /// Sets how much its requests sweep, by whether the last sweep has removed an entry.
+    pub(super) fn set_pace(&mut self, has_removed: bool) {
+        self.pace = if has_removed { BUSY } else { CALM };
+    }
+
+    /// Removes expired entries from the next `slots` of each table. Returns whether there were any.
+    pub(super) fn sweep(&mut self, slots: usize, now: u64) -> bool {
+        let before = self.keys();
+        self.states.sweep(slots, now);
+        self.logs.sweep(slots, now);
+        self.keys() < before
     }
 }

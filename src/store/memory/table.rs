@@ -1,142 +1,103 @@
-//! A hash table in sorted order: open addressing that grows in small steps and wastes little.
+//! A hash table in sorted order: open addressing that grows in small steps and wastes little memory.
 //!
-//! A key's print is random, so its leading bits say roughly where it would stand in a sorted
-//! array. Every entry stands at that place or a little behind it, in sorted order, with no gap in
-//! between (Knuth's ordered hash table, 6.4 exercise 66; "linear Robin Hood"). So a look-up ends
-//! at the first larger print, growing is one pass over both tables, any size will do, not only
-//! powers of two, and an entry is removed by moving its followers one place up: no tombstones.
+//! A key's fingerprint is random, so its leading bits say roughly where it would stand in a sorted array: its *home*.
+//! Every entry stands in its home slot or a little behind it, in sorted order, with no gap in between (Knuth's ordered
+//! hash table, 6.4 exercise 66; "linear Robin Hood"). So a look-up ends at the first larger fingerprint, the table grows
+//! in one pass over the old and the new slots and to any size, not only to powers of two, and an entry is removed by
+//! moving its followers one slot back, without tombstones.
 
 use std::fmt::Debug;
 
-use crate::store::LimitSpec;
+use super::rank::EvictionRank;
 
-/// What a table can hold.
-pub(super) trait Slot: Default {
-    /// What is aligned as entries are to be, so that none lies across two cache lines.
+/// A state that a table can hold. The default marks an empty slot.
+pub(super) trait Expiring: Default {
+    /// A type with the alignment of entries, so that none lies across two cache lines.
     type Aligned: Copy + Debug;
 
-    /// The instant, in µs, from which the slot's content means nothing any more. Zero for a slot
-    /// that is empty.
-    fn until(&self) -> u64;
+    /// The instant, in µs, from which the state means the same as that of an unused key. 0 for an empty slot.
+    fn expires_at(&self) -> u64;
 }
 
-/// Where entries take half a cache line.
+/// The alignment of entries that take half a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 pub(super) struct HalfLine;
 
-/// Where they take a whole one.
+/// The alignment of entries that take a whole cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Line;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry<T: Slot> {
-    print: Print,
+pub(super) struct Entry<T: Expiring> {
+    fingerprint: RankedFingerprint,
     pub(super) state: T,
     _aligned: [T::Aligned; 0],
 }
 
-/// The key's hash, but for the last 8 bits, which hold the entry's rank. In halves: most look-ups need
-/// no more than the first to see that an entry is not the one.
+/// A fingerprint whose last 8 bits are replaced by the entry's rank. Most comparisons only need the upper half.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Print {
+struct RankedFingerprint {
     high: u64,
     low: u64,
 }
 
-/// How much of its limit a key had used when it was last decided, from 0 for nothing to 254 for all of it, or
-/// [`Rank::DENIED`]. At the cap, entries of low ranks are evicted first.
-#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) struct Rank(u8);
-
-impl Rank {
-    pub(super) const DENIED: Self = Self(u8::MAX);
-
-    /// The first rank to be evicted.
-    pub(super) const LOWEST: Self = Self(0);
-
-    /// The rank of a key to which so much of its limit is left.
-    pub(super) fn of(remaining: u64, spec: &LimitSpec) -> Self {
-        let capacity = spec.capacity();
-        Self((capacity.saturating_sub(remaining) * 254 / capacity) as u8)
-    }
-}
-
 const RANK: u64 = 0xff;
 
-impl Print {
-    /// No look-up goes on behind an empty slot.
+impl RankedFingerprint {
+    /// The largest fingerprint, at which every search ends.
     const EMPTY: Self = Self { high: u64::MAX, low: u64::MAX };
 
-    #[inline]
-    fn of(print: u128) -> Self {
-        Self { high: (print >> 64) as u64, low: print as u64 & !RANK }
+    /// A fingerprint with the lowest rank.
+    fn new(fingerprint: u128) -> Self {
+        Self { high: (fingerprint >> 64) as u64, low: fingerprint as u64 & !RANK }
     }
 
-    #[inline]
-    fn rank(self) -> Rank {
-        Rank((self.low & RANK) as u8)
-    }
-
-    #[inline]
-    fn is(self, print: u128) -> bool {
-        let other = Self::of(print);
-        self.high == other.high && self.low & !RANK == other.low
-    }
-
-    #[inline]
-    pub(super) fn set(&mut self, rank: Rank) {
-        self.low = self.low & !RANK | u64::from(rank.0);
+    fn without_rank(self) -> (u64, u64) {
+        (self.high, self.low & !RANK)
     }
 }
 
-impl<T: Slot> Entry<T> {
+impl<T: Expiring> Entry<T> {
     fn empty() -> Self {
-        Self { print: Print::EMPTY, state: T::default(), _aligned: [] }
+        Self { fingerprint: RankedFingerprint::EMPTY, state: T::default(), _aligned: [] }
     }
 
     fn is_empty(&self) -> bool {
-        self.state.until() == 0
+        self.state.expires_at() == 0
     }
 
-    /// What it remembers, and its rank.
-    #[inline]
-    pub(super) fn seen(&self) -> (T, Rank)
-    where
-        T: Copy,
-    {
-        (self.state, self.print.rank())
+    pub(super) fn rank(&self) -> EvictionRank {
+        EvictionRank((self.fingerprint.low & RANK) as u8)
     }
 
-    /// What it remembers, and where its rank is.
-    #[inline]
-    pub(super) fn parts(&mut self) -> (&mut T, &mut Print) {
-        (&mut self.state, &mut self.print)
+    pub(super) fn set_rank(&mut self, rank: EvictionRank) {
+        self.fingerprint.low = self.fingerprint.low & !RANK | u64::from(rank.0);
     }
 }
 
-/// Where a print stands, or where it would.
+/// The slot of a fingerprint.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Place {
-    At(usize),
-    Before(usize),
+pub(super) enum Slot {
+    Occupied(usize),
+    /// The fingerprint is not in the table, and would be inserted here.
+    Vacant(usize),
 }
 
 /// An entry that can be evicted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
-    /// [`Rank::LOWEST`] if the entry has expired.
-    pub(super) rank: Rank,
-    until: u64,
-    pub(super) at: usize,
+    /// [`EvictionRank::LOWEST`] if the entry has expired.
+    pub(super) rank: EvictionRank,
+    expires_at: u64,
+    pub(super) slot: usize,
 }
 
 impl Candidate {
     /// The candidate with the lowest value is evicted.
-    #[inline]
-    pub(super) fn value(&self) -> (Rank, u64) {
-        (self.rank, self.until)
+    pub(super) fn value(&self) -> (EvictionRank, u64) {
+        (self.rank, self.expires_at)
     }
 }
 
@@ -150,12 +111,10 @@ const SAMPLE_OF_DENIED: usize = 24;
 const SAMPLE_SLOTS: usize = 64;
 
 #[derive(Debug)]
-// In this order: see the shard.
-#[repr(C)]
-pub(super) struct Table<T: Slot> {
+pub(super) struct Table<T: Expiring> {
     slots: Vec<Entry<T>>,
-    /// The slots that prints are spread over. A few more behind them take what is pushed out.
-    spread: usize,
+    /// The number of home slots. A few more slots behind them take what is pushed out.
+    homes: usize,
     len: usize,
     /// The slot at which the next sweep or eviction begins. As both move it on, evictions are spread over the whole
     /// table, as insertions are: otherwise entries would pile up where nothing is evicted.
@@ -164,126 +123,119 @@ pub(super) struct Table<T: Slot> {
 
 const SMALLEST: usize = 8;
 
-impl<T: Slot> Table<T> {
+impl<T: Expiring> Table<T> {
     pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), spread: 0, len: 0, hand: 0 }
+        Self { slots: Vec::new(), homes: 0, len: 0, hand: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    #[inline]
-    fn home(&self, print: Print) -> usize {
-        ((u128::from(print.high) * self.spread as u128) >> 64) as usize
+    fn home(&self, fingerprint: RankedFingerprint) -> usize {
+        ((u128::from(fingerprint.high) * self.homes as u128) >> 64) as usize
     }
 
-    #[inline]
-    pub(super) fn find(&self, print: u128) -> Place {
-        let print = Print::of(print);
-        let mut at = self.home(print);
-        while let Some(entry) = self.slots.get(at) {
-            if entry.print.high >= print.high {
-                let low = entry.print.low & !RANK;
-                if entry.print.high > print.high || low > print.low || entry.is_empty() {
+    pub(super) fn find(&self, fingerprint: u128) -> Slot {
+        let sought = RankedFingerprint::new(fingerprint);
+        let mut slot = self.home(sought);
+        while let Some(entry) = self.slots.get(slot) {
+            if entry.fingerprint.high >= sought.high {
+                let found = entry.fingerprint.without_rank();
+                if found > sought.without_rank() || entry.is_empty() {
                     break;
                 }
-                if low == print.low {
-                    return Place::At(at);
+                if found == sought.without_rank() {
+                    return Slot::Occupied(slot);
                 }
             }
-            at += 1;
+            slot += 1;
         }
-        Place::Before(at)
+        Slot::Vacant(slot)
     }
 
-    /// Reads where the search for a print begins, to have it nearby.
-    #[inline]
-    pub(super) fn touch(&self, print: u128) -> u64 {
-        self.slots.get(self.home(Print::of(print))).map_or(0, |entry| entry.print.high)
+    #[cfg(test)]
+    fn entry(&self, slot: usize) -> &Entry<T> {
+        &self.slots[slot]
     }
 
-    pub(super) fn entry(&self, at: usize) -> &Entry<T> {
-        &self.slots[at]
+    pub(super) fn entry_mut(&mut self, slot: usize) -> &mut Entry<T> {
+        &mut self.slots[slot]
     }
 
-    #[inline]
-    pub(super) fn entry_mut(&mut self, at: usize) -> &mut Entry<T> {
-        &mut self.slots[at]
-    }
-
-    /// Adds an entry for a print that is not there. Whatever was found earlier may have moved.
-    pub(super) fn insert(&mut self, print: u128, state: T) -> &mut Entry<T> {
+    /// Adds an entry of the lowest rank for a fingerprint that is not in the table. Other entries may move.
+    pub(super) fn insert(&mut self, fingerprint: u128, state: T) -> &mut Entry<T> {
         // At most nine tenths full: at that, a look-up reads three cache lines on average.
-        if (self.len + 1) * 10 > self.spread * 9 {
-            self.resize((self.spread + self.spread / 8).max(self.len + 2).max(SMALLEST));
+        if (self.len + 1) * 10 > self.homes * 9 {
+            self.resize((self.homes + self.homes / 8).max(self.len + 2).max(SMALLEST));
         }
-        let (Place::At(at) | Place::Before(at)) = self.find(print);
-        let gap = self.slots[at..].iter().position(Entry::is_empty);
-        let gap = gap.map_or(self.slots.len(), |distance| at + distance);
+        let (Slot::Occupied(slot) | Slot::Vacant(slot)) = self.find(fingerprint);
+        let gap = self.slots[slot..].iter().position(Entry::is_empty);
+        let gap = gap.map_or(self.slots.len(), |distance| slot + distance);
         if gap == self.slots.len() {
-            Self::push(&mut self.slots, self.spread, Entry::empty());
+            Self::push(&mut self.slots, self.homes, Entry::empty());
         }
-        self.slots[at..=gap].rotate_right(1);
-        self.slots[at] = Entry { print: Print::of(print), state, _aligned: [] };
+        self.slots[slot..=gap].rotate_right(1);
+        self.slots[slot] = Entry { fingerprint: RankedFingerprint::new(fingerprint), state, _aligned: [] };
         self.len += 1;
-        &mut self.slots[at]
+        &mut self.slots[slot]
     }
 
-    pub(super) fn remove(&mut self, at: usize) {
-        let mut end = at + 1;
-        while end < self.slots.len() && !self.slots[end].is_empty() && self.home(self.slots[end].print) < end {
+    /// Removes an entry. Other entries may move.
+    pub(super) fn remove(&mut self, slot: usize) {
+        let mut end = slot + 1;
+        while end < self.slots.len() && !self.slots[end].is_empty() && self.home(self.slots[end].fingerprint) < end {
             end += 1;
         }
-        self.slots[at..end].rotate_left(1);
+        self.slots[slot..end].rotate_left(1);
         self.slots[end - 1] = Entry::empty();
         self.len -= 1;
     }
 
-    /// How many slots are kept ready for what is pushed out at the end.
-    fn spare(spread: usize) -> usize {
-        8 + spread / 64
+    /// The number of slots to reserve for entries that are pushed out at the end.
+    fn spare(homes: usize) -> usize {
+        8 + homes / 64
     }
 
-    /// Adds a slot at the end of `slots`, and room for only a few more if there is none: left to
-    /// itself, a vector takes twice as much.
-    fn push(slots: &mut Vec<Entry<T>>, spread: usize, entry: Entry<T>) {
+    /// Adds a slot at the end of `slots`, and capacity for only a few more if there is none: by default, a vector
+    /// doubles.
+    fn push(slots: &mut Vec<Entry<T>>, homes: usize, entry: Entry<T>) {
         if slots.len() == slots.capacity() {
-            slots.reserve_exact(Self::spare(spread));
+            slots.reserve_exact(Self::spare(homes));
         }
         slots.push(entry);
     }
 
-    /// Moves all entries, in one pass, to a table spread over `spread` slots.
-    fn resize(&mut self, spread: usize) {
-        let mut larger = Vec::with_capacity(spread + Self::spare(spread));
+    /// Moves all entries, in one pass, to a table with that many homes.
+    fn resize(&mut self, homes: usize) {
+        let mut resized = Vec::with_capacity(homes + Self::spare(homes));
         let old = std::mem::take(&mut self.slots);
-        self.spread = spread;
+        self.homes = homes;
         for entry in old.into_iter().filter(|entry| !entry.is_empty()) {
-            let home = self.home(entry.print);
-            while larger.len() < home {
-                larger.push(Entry::empty());
+            let home = self.home(entry.fingerprint);
+            while resized.len() < home {
+                resized.push(Entry::empty());
             }
-            Self::push(&mut larger, spread, entry);
+            Self::push(&mut resized, homes, entry);
         }
-        while larger.len() < spread + 8 {
-            larger.push(Entry::empty());
+        while resized.len() < homes + 8 {
+            resized.push(Entry::empty());
         }
-        self.slots = larger;
+        self.slots = resized;
     }
 
-    /// Looks at the next `slots` slots and drops what means nothing at `now` any more.
+    /// Looks at the next `slots` slots, and removes entries that have expired at `now`.
     pub(super) fn sweep(&mut self, slots: usize, now: u64) {
         for _ in 0..slots.min(self.slots.len()) {
             self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
             let entry = &self.slots[self.hand];
-            if !entry.is_empty() && entry.state.until() <= now {
+            if !entry.is_empty() && entry.state.expires_at() <= now {
                 self.remove(self.hand);
             } else {
                 self.hand += 1;
             }
         }
-        if self.spread > SMALLEST && self.len < self.spread / 3 {
+        if self.homes > SMALLEST && self.len < self.homes / 3 {
             self.resize((self.len + self.len / 2).max(SMALLEST));
         }
     }
@@ -292,25 +244,26 @@ impl<T: Slot> Table<T> {
     ///
     /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
     /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of `spared`
-    /// keys are never chosen. `None` if the sample holds no others.
+    /// fingerprints are never chosen. `None` if the sample holds no others.
     pub(super) fn candidate(&mut self, spared: &[u128], now: u64) -> Option<Candidate> {
         let mut lowest: Option<Candidate> = None;
         let mut seen = 0;
         for _ in 0..self.slots.len().min(SAMPLE_SLOTS) {
-            let at = if self.hand < self.slots.len() { self.hand } else { 0 };
-            self.hand = at + 1;
-            let entry = &self.slots[at];
-            if entry.is_empty() || spared.iter().any(|&print| entry.print.is(print)) {
+            let slot = if self.hand < self.slots.len() { self.hand } else { 0 };
+            self.hand = slot + 1;
+            let entry = &self.slots[slot];
+            let found = entry.fingerprint.without_rank();
+            if entry.is_empty() || spared.iter().any(|&spared| RankedFingerprint::new(spared).without_rank() == found) {
                 continue;
             }
-            let until = entry.state.until();
-            let rank = if until <= now { Rank::LOWEST } else { entry.print.rank() };
-            let candidate = Candidate { rank, until, at };
+            let expires_at = entry.state.expires_at();
+            let rank = if expires_at <= now { EvictionRank::LOWEST } else { entry.rank() };
+            let candidate = Candidate { rank, expires_at, slot };
             if lowest.is_none_or(|lowest| candidate.value() < lowest.value()) {
                 lowest = Some(candidate);
             }
             seen += 1;
-            let all_denied = lowest.is_some_and(|lowest| lowest.rank == Rank::DENIED);
+            let all_denied = lowest.is_some_and(|lowest| lowest.rank == EvictionRank::DENIED);
             if seen >= if all_denied { SAMPLE_OF_DENIED } else { SAMPLE } {
                 break;
             }
@@ -322,7 +275,7 @@ impl<T: Slot> Table<T> {
         self.slots.iter().filter(|entry| !entry.is_empty()).map(|entry| &entry.state)
     }
 
-    /// Bytes on the heap, but for those of the states.
+    /// The bytes allocated for the table itself, without those that states have allocated.
     pub(super) fn heap(&self) -> usize {
         self.slots.capacity() * size_of::<Entry<T>>()
     }
@@ -341,16 +294,16 @@ mod tests {
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     struct Until(u64);
 
-    impl Slot for Until {
+    impl Expiring for Until {
         type Aligned = HalfLine;
 
-        fn until(&self) -> u64 {
+        fn expires_at(&self) -> u64 {
             self.0
         }
     }
 
-    /// Prints that crowd together, at the start, in the middle and at the end.
-    fn prints() -> impl Strategy<Value = u128> {
+    /// Fingerprints that crowd together, at the start, in the middle and at the end.
+    fn fingerprints() -> impl Strategy<Value = u128> {
         let near = |base: u128| (0u128..24).prop_map(move |n| base + (n << 8));
         prop_oneof![any::<u128>().prop_map(|p| p & !RANK), near(0), near(1 << 127), near(!RANK - (24 << 8))]
     }
@@ -358,25 +311,25 @@ mod tests {
     proptest! {
         /// Whatever comes and goes, the table holds what a sorted map holds.
         #[test]
-        fn it_is_a_map(steps in prop::collection::vec((prints(), 0u8..8, 1u64..100), 1..600)) {
+        fn the_table_holds_what_a_sorted_map_holds(steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600)) {
             let mut table = Table::<Until>::new();
             let mut map = BTreeMap::new();
-            for (print, action, until) in steps {
-                match (action, table.find(print)) {
-                    (0..=4, Place::At(at)) => {
+            for (fingerprint, action, until) in steps {
+                match (action, table.find(fingerprint)) {
+                    (0..=4, Slot::Occupied(at)) => {
                         table.entry_mut(at).state = Until(until);
-                        table.entry_mut(at).parts().1.set(Rank(until as u8));
-                        map.insert(print, until);
+                        table.entry_mut(at).set_rank(EvictionRank(until as u8));
+                        map.insert(fingerprint, until);
                     }
-                    (0..=4, Place::Before(_)) => {
-                        table.insert(print, Until(until));
-                        map.insert(print, until);
+                    (0..=4, Slot::Vacant(_)) => {
+                        table.insert(fingerprint, Until(until));
+                        map.insert(fingerprint, until);
                     }
-                    (5..=6, Place::At(at)) => {
+                    (5..=6, Slot::Occupied(at)) => {
                         table.remove(at);
-                        map.remove(&print);
+                        map.remove(&fingerprint);
                     }
-                    (5..=6, Place::Before(_)) => prop_assert!(!map.contains_key(&print)),
+                    (5..=6, Slot::Vacant(_)) => prop_assert!(!map.contains_key(&fingerprint)),
                     _ => {
                         // A sweep that removes nothing has looked at every slot.
                         loop {
@@ -390,8 +343,8 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(table.len(), map.len());
-                for (&print, &until) in &map {
-                    let Place::At(at) = table.find(print) else { panic!("{print:x} is lost") };
+                for (&fingerprint, &until) in &map {
+                    let Slot::Occupied(at) = table.find(fingerprint) else { panic!("{fingerprint:x} is lost") };
                     prop_assert_eq!(table.entry(at).state, Until(until));
                 }
             }
@@ -399,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn it_wastes_at_most_a_quarter_once_it_is_large() {
+    fn a_large_table_wastes_at_most_a_quarter() {
         let mut table = Table::<Until>::new();
         for n in 0..50_000u128 {
             table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835), Until(1));
@@ -408,9 +361,9 @@ mod tests {
         }
     }
 
-    /// What pushes the last slots' entries out takes a few slots more, not twice as many.
+    /// Entries that are pushed out at the end take a few more slots, not twice as many.
     #[test]
-    fn a_crowd_at_the_end_does_not_double_it() {
+    fn entries_crowded_at_the_end_do_not_double_the_table() {
         let mut table = Table::<Until>::new();
         for n in 0..1_000u128 {
             table.insert(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 8 << 8, Until(1));
@@ -422,7 +375,7 @@ mod tests {
         }
     }
 
-    /// The print of the key `n`, as random as a hash (SplitMix64).
+    /// The fingerprint of the key `n`, as random as a hash (SplitMix64).
     fn scattered(n: u128) -> u128 {
         let mut mixed = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -430,47 +383,47 @@ mod tests {
         u128::from(mixed ^ mixed >> 31) << 64
     }
 
-    fn insert(table: &mut Table<Until>, n: u128, until: u64, rank: Rank) {
-        table.insert(scattered(n), Until(until)).parts().1.set(rank);
+    fn insert(table: &mut Table<Until>, n: u128, until: u64, rank: EvictionRank) {
+        table.insert(scattered(n), Until(until)).set_rank(rank);
     }
 
     #[test]
-    fn the_lowest_rank_goes_first_and_a_denied_one_last() {
+    fn the_lowest_rank_is_evicted_first_and_a_denied_entry_last() {
         let mut table = Table::<Until>::new();
         for n in 0..10 {
-            insert(&mut table, n, 1_000, Rank::DENIED);
+            insert(&mut table, n, 1_000, EvictionRank::DENIED);
         }
-        insert(&mut table, 77, 1_000, Rank(3));
-        insert(&mut table, 78, 2_000, Rank(2));
-        for rank in [Rank(2), Rank(3), Rank::DENIED] {
+        insert(&mut table, 77, 1_000, EvictionRank(3));
+        insert(&mut table, 78, 2_000, EvictionRank(2));
+        for rank in [EvictionRank(2), EvictionRank(3), EvictionRank::DENIED] {
             let candidate = table.candidate(&[], 5).unwrap();
             assert_eq!(candidate.rank, rank);
-            table.remove(candidate.at);
+            table.remove(candidate.slot);
         }
     }
 
     #[test]
-    fn an_expired_entry_goes_before_all_others_even_if_it_was_denied() {
+    fn an_expired_entry_is_evicted_first_even_if_it_was_denied() {
         let mut table = Table::<Until>::new();
-        insert(&mut table, 0, 50, Rank(0));
-        insert(&mut table, 1, 10, Rank::DENIED);
-        insert(&mut table, 2, 60, Rank::DENIED);
-        let Place::At(expired) = table.find(scattered(1)) else { panic!("it was inserted") };
+        insert(&mut table, 0, 50, EvictionRank(0));
+        insert(&mut table, 1, 10, EvictionRank::DENIED);
+        insert(&mut table, 2, 60, EvictionRank::DENIED);
+        let Slot::Occupied(expired) = table.find(scattered(1)) else { panic!("it was inserted") };
         // Before it has expired, it goes after the entry that has used nothing.
-        assert_ne!(table.candidate(&[], 9).unwrap().at, expired);
-        assert_eq!(table.candidate(&[], 10).unwrap().at, expired);
+        assert_ne!(table.candidate(&[], 9).unwrap().slot, expired);
+        assert_eq!(table.candidate(&[], 10).unwrap().slot, expired);
     }
 
     #[test]
     fn an_eviction_looks_at_few_slots_whatever_the_table_holds() {
         let denied = |n| {
             let mut table = Table::<Until>::new();
-            (0..n).for_each(|n| insert(&mut table, n, 1_000, Rank::DENIED));
+            (0..n).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
             table
         };
         let mut sparse = denied(10_000);
         for n in 1..10_000 {
-            let Place::At(at) = sparse.find(scattered(n)) else { panic!("it was inserted") };
+            let Slot::Occupied(at) = sparse.find(scattered(n)) else { panic!("it was inserted") };
             sparse.remove(at);
         }
         for mut table in [denied(10_000), sparse] {
@@ -489,16 +442,16 @@ mod tests {
         const KEYS: u128 = 2_000;
         const PARTS: u128 = 16;
         let mut table = Table::<Until>::new();
-        (0..KEYS).for_each(|n| insert(&mut table, n, 1_000, Rank::DENIED));
+        (0..KEYS).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
         let slots = table.slots.capacity();
         for n in KEYS..20 * KEYS {
             let candidate = table.candidate(&[], 5).unwrap();
-            table.remove(candidate.at);
-            insert(&mut table, n, 1_000, Rank::DENIED);
+            table.remove(candidate.slot);
+            insert(&mut table, n, 1_000, EvictionRank::DENIED);
         }
         let mut parts = [0; PARTS as usize];
         for entry in table.slots.iter().filter(|entry| !entry.is_empty()) {
-            parts[((u128::from(entry.print.high) * PARTS) >> 64) as usize] += 1;
+            parts[((u128::from(entry.fingerprint.high) * PARTS) >> 64) as usize] += 1;
         }
         let even = KEYS / PARTS;
         assert!(parts.iter().all(|&part| (even / 2..even * 2).contains(&part)), "{parts:?}, not {even} each");

@@ -10,7 +10,6 @@ use super::limit_data::LimitData;
 use super::script::{self, Found, Request, Task};
 use crate::algorithm::{Algorithm, Size};
 use crate::hash::KeyHash;
-use crate::limit_spec::Penalised;
 use crate::store::{Charge, LimitSpec, Refund};
 
 /// A [`Charge`] that waits for its answer.
@@ -37,7 +36,7 @@ impl Asked {
         let &Charge { spec, key, cost } = charge;
         let mut asked = Self { spec: spec.clone(), key, cost, open: None };
         if spec.is_overridable() {
-            let believed = beliefs.of(spec.print(key));
+            let believed = beliefs.of(spec.fingerprint(key));
             asked.open = Some(Box::new(Open { spec: spec.clone(), believed: None }));
             // What can't be is for the script to say.
             let _ = asked.believe(believed);
@@ -71,7 +70,7 @@ impl Asked {
         let Some(open) = &mut self.open else { return Ok(()) };
         self.spec = match believed {
             None => open.spec.clone(),
-            Some(belief) => Arc::new(open.spec.overridden(belief.size).ok_or(NO_OVERRIDE)?),
+            Some(belief) => Arc::new(open.spec.with_override(belief.size).ok_or(NO_OVERRIDE)?),
         };
         open.believed = believed;
         Ok(())
@@ -89,7 +88,7 @@ pub(super) fn correct(asked: &mut [Asked], found: &Found, beliefs: &Beliefs) -> 
         if asked.open.is_some() {
             let is = belief(held)?;
             asked.believe(is)?;
-            beliefs.learn(asked.spec.print(asked.key), is);
+            beliefs.learn(asked.spec.fingerprint(asked.key), is);
         }
     }
     Ok(())
@@ -120,14 +119,14 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
             request.rule_of(&text);
             continue;
         }
-        let penalty = spec.penalty().map(|by| (by, key::of_penalty(name.clone())));
+        let penalty = spec.penalty().map(|penalty| (penalty, key::of_penalty(name.clone())));
         request.limit(name);
         if let Some(open) = open {
             let believed = open.believed.map(Belief::to_bytes);
             request.believe(key::of_override(prefix, spec, key), believed.as_ref().map_or(&[], |bytes| bytes));
         }
         let (letter, numbers, edges) = rule(spec, cost, now);
-        let Some((Penalised { penalty, counts, .. }, key)) = penalty else {
+        let Some((penalty, key)) = penalty else {
             request.rule(letter, None, &numbers);
             request.numbers(&edges);
             continue;
@@ -135,7 +134,7 @@ pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> 
         request.limit(key);
         request.rule(letter - script::PENALISED, None, &numbers);
         request.numbers(&edges);
-        request.numbers(&codec::penalty::args(penalty, *counts));
+        request.numbers(&codec::penalty::args(penalty, spec.counts_strikes()));
     }
     request
 }
@@ -155,7 +154,7 @@ pub(super) fn args_of_one(spec: &LimitSpec) -> Option<Arc<[u8]>> {
 /// The letter of a limit's rule, the numbers that it decides by, and those that are worked out for an instant.
 fn rule(spec: &LimitSpec, cost: u64, now: u64) -> (u8, ScriptArgs, ScriptArgs) {
     let told = spec.algorithm().capacity();
-    let codec = Codec::of(spec.deciding());
+    let codec = Codec::of(spec.rule().deciding());
     let (letter, numbers, edges) = (codec.tag(), codec.args(cost, told), codec.args_at(now));
     let letter = match spec {
         _ if !spec.is_enforced() => letter | script::SHADOW,
@@ -186,7 +185,7 @@ pub(super) fn look(prefix: &str, spec: &LimitSpec, key: KeyHash, now: u64) -> Re
     request.limit(key::name(prefix, spec, key));
     request.believe(key::of_override(prefix, spec, key), &[0]);
     let told = spec.algorithm().capacity();
-    let codec = Codec::of(spec.rule());
+    let codec = Codec::of(spec.rule().reporting());
     request.rule(codec.tag(), None, &codec.args(0, told));
     request.numbers(&codec.args_at(now));
     request
@@ -203,7 +202,7 @@ pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     for Refund { spec, key, cost, mark } in refunds {
         request.limit(key::name(prefix, spec, *key));
         let told = spec.algorithm().capacity();
-        let codec = Codec::of(spec.deciding());
+        let codec = Codec::of(spec.rule().deciding());
         request.rule(codec.tag(), Some(codec.encode_mark(mark)), &codec.args(*cost, told));
         // Nothing of a window that has ended is given back, so that it does not matter which one is current.
         request.numbers(&codec.args_at(0));

@@ -8,9 +8,9 @@ use super::ask::Asked;
 use super::codec::{self, Codec, StoredState};
 use super::error::Fault;
 use super::script::{Found, Task};
-use crate::algorithm::{Availability, ChargeMark, CompactState, Penalty, QuotaSnapshot, RateAlgorithm, SoftLimit};
+use crate::algorithm::{ChargeMark, CompactState, KeyState, Penalty};
 use crate::decision::{Decision, Outcome};
-use crate::limit_spec::Penalised;
+use crate::store::evaluation::{penalty, quota};
 use crate::store::{Charge, LimitSpec};
 use crate::time::Timestamp;
 
@@ -68,7 +68,7 @@ pub(super) struct Glance {
 /// What a limit's key held, and what its penalty remembers, if it has one.
 struct Held<'a> {
     states: &'a [StoredState],
-    penalty: Option<(&'a Penalised, CompactState)>,
+    penalty: Option<CompactState>,
 }
 
 /// A decision, where `tell` makes an outcome of each charge and of what was `found` of it.
@@ -79,7 +79,7 @@ fn decide_each<'a>(
     found: &Found,
     mut tell: impl FnMut(&Charge<'a>, &Held<'_>) -> Option<Outcome>,
 ) -> Result<Decision, Fault> {
-    let mut decision = Decision::new(Timestamp::from_micros(now), take, charges.len());
+    let mut outcomes: SmallVec<[Outcome; 1]> = SmallVec::new();
     let mut overridden: SmallVec<[Arc<LimitSpec>; 1]> = SmallVec::new();
     let mut quotas: SmallVec<[bool; 4]> = SmallVec::new();
     let mut keys = found.held();
@@ -92,67 +92,54 @@ fn decide_each<'a>(
         let Some(states) = next() else { return Err(NO_STATE) };
         let mut held = Held { states: &states, penalty: None };
         read += 1;
-        if let Some(by) = charge.spec.penalty() {
+        if charge.spec.penalty().is_some() {
             let Some(record) = codec::penalty::decode(&next().ok_or(NO_STATE)?) else { return Err(IMPOSSIBLE) };
-            held.penalty = Some((by, record));
+            held.penalty = Some(record);
             read += 1;
         }
         let Some(outcome) = tell(&charge, &held) else { return Err(IMPOSSIBLE) };
-        decision.push(outcome);
-        quotas.push(charge.spec.is_quota() && charge.spec.is_enforced());
+        outcomes.push(outcome);
+        quotas.push(charge.spec.is_quota());
     }
-    if quotas.contains(&true) {
-        decision.enforce_quotas(quotas.into_iter());
-    }
+    quota::enforce(&mut outcomes, quotas.into_iter());
     if read != found.keys() {
         return Err(Fault::Reply("another number of keys"));
     }
-    Ok(if overridden.is_empty() { decision } else { decision.overridden(&overridden) })
+    Ok(Decision::of(Timestamp::from_micros(now), take, outcomes).with_resized(&overridden))
 }
 
 /// What a limit says of a charge at `now`; nothing, where what its key held can't be.
 fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: bool) -> Option<Outcome> {
-    let seen = match (Codec::of(charge.spec.deciding()), Codec::of(charge.spec.rule())) {
-        (Codec::Compact(ceiling), Codec::Compact(limit)) => {
-            settle(&SoftLimit { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
-        }
-        (Codec::Log(ceiling), Codec::Log(limit)) => {
-            settle(&SoftLimit { limit, ceiling }, ceiling.decode(held.states)?, now, charge.cost, take)
-        }
-        _ => unreachable!("overage does not change what is remembered"),
+    let (spec, cost) = (charge.spec, charge.cost);
+    let mut state = decode(charge, held)?;
+    let mut state = state.as_mut();
+    let (availability, mark, snapshot) = if take {
+        spec.rule().decide(&mut state, now, cost)
+    } else {
+        let availability = spec.rule().peek(&state, now, cost);
+        (availability, ChargeMark::NONE, spec.rule().skip(&mut state, now, cost))
     };
     Some(match held.penalty {
-        None => Outcome::new(charge.subject(), seen.0, seen.1, seen.2),
-        Some((by, record)) => penalised(charge, by, seen, record, now, counted),
+        None => Outcome::evaluated(charge, availability, mark, snapshot),
+        Some(mut record) => penalty::outcome(charge, &mut record, availability, mark, snapshot, counted, now),
+    })
+}
+
+/// The state of a charge's key, unless no script can have stored that.
+fn decode(charge: &Charge<'_>, held: &Held<'_>) -> Option<KeyState> {
+    Some(match Codec::of(charge.spec.rule().deciding()) {
+        Codec::Compact(codec) => KeyState::Compact(codec.decode(held.states)?),
+        Codec::Log(codec) => KeyState::Log(codec.decode(held.states)?),
     })
 }
 
 /// Of an outcome, as much as that, which takes a third of the time.
 fn glance(charge: &Charge<'_>, held: &Held<'_>, now: u64) -> Option<Glance> {
-    let has_room = match Codec::of(charge.spec.deciding()) {
-        _ if charge.cost == 0 => true,
-        Codec::Compact(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
-        Codec::Log(rule) => rule.peek(&rule.decode(held.states)?, now, charge.cost).is_now(),
-    };
-    let is_penalty = held.penalty.is_some_and(|(_, record)| Penalty::locked_for(&record, now) > 0);
+    let has_room =
+        charge.cost == 0 || charge.spec.rule().peek(&decode(charge, held)?.as_mut(), now, charge.cost).is_now();
+    let is_penalty = held.penalty.is_some_and(|record| Penalty::locked_for(&record, now) > 0);
     let is_refused = !has_room || (is_penalty && charge.cost > 0);
     Some(Glance { denies: is_refused && charge.spec.is_enforced(), is_penalty })
-}
-
-/// What a limit says of a charge, and its penalty of that, which remembers `record`.
-fn penalised(
-    charge: &Charge<'_>,
-    by: &Penalised,
-    (room, mark, standing): (Availability, ChargeMark, QuotaSnapshot),
-    mut record: CompactState,
-    now: u64,
-    counted: bool,
-) -> Outcome {
-    let is_struck = counted && by.counts && !room.is_now() && Penalty::locked_for(&record, now) == 0;
-    let begun = if is_struck { by.penalty.strike(&mut record, now) } else { None };
-    let room = if charge.cost == 0 { room } else { Penalty::restrict(&record, now, room) };
-    let outcome = Outcome::new(charge.subject(), room, mark, Penalty::restrict_snapshot(&record, now, standing));
-    if Penalty::locked_for(&record, now) > 0 { outcome.penalised(begun) } else { outcome }
 }
 
 /// Whether what was `found` says that the script has changed a rate, whatever it decided.
@@ -163,22 +150,4 @@ pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
         spec.penalty().is_some().then(|| held.next());
         changes
     })
-}
-
-fn settle<S>(
-    rule: &SoftLimit<'_, S>,
-    mut state: S,
-    now: u64,
-    cost: u64,
-    take: bool,
-) -> (Availability, ChargeMark, QuotaSnapshot) {
-    if cost == 0 {
-        return (Availability::NOW, ChargeMark::NONE, rule.snapshot(&state, now));
-    }
-    if take {
-        return rule.decide(&mut state, now, cost);
-    }
-    let availability = rule.peek(&state, now, cost);
-    rule.convert_rate(&mut state, now);
-    (availability, ChargeMark::NONE, rule.snapshot(&state, now))
 }

@@ -129,7 +129,7 @@ fn set(sets: &[RwLock<Set>], print: u128) -> &RwLock<Set> {
 
 /// One hash of all that is charged, in its order.
 fn print<'a>(charges: impl Iterator<Item = Charge<'a>>) -> u128 {
-    charges.fold(0, |print: u128, charge| print.rotate_left(1) ^ charge.spec.print(charge.key))
+    charges.fold(0, |print: u128, charge| print.rotate_left(1) ^ charge.spec.fingerprint(charge.key))
 }
 
 fn epoch(print: u128) -> usize {
@@ -141,12 +141,12 @@ impl Denial {
     fn is_of(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(asked, charge): (&Asked, &Charge<'_>)| {
             let asked = asked.charge();
-            let is_record = || matches!(Codec::of(asked.spec.rule()), Codec::Compact(_));
+            let is_record = || matches!(Codec::of(asked.spec.rule().reporting()), Codec::Compact(_));
             if Arc::ptr_eq(asked.spec, charge.spec) {
                 return asked.key == charge.key && (asked.cost == charge.cost || is_record());
             }
             let [one, other] = [asked.spec, charge.spec].map(|spec| (spec.algorithm(), spec.ceiling()));
-            asked.spec.print(asked.key) == charge.spec.print(charge.key)
+            asked.spec.fingerprint(asked.key) == charge.spec.fingerprint(charge.key)
                 // What was found of a penalty stands behind what was found of its limit.
                 && asked.spec.penalty().is_some() == charge.spec.penalty().is_some()
                 && (one.0.tag(), codec::amount(one.0)) == (other.0.tag(), codec::amount(other.0))
@@ -180,7 +180,7 @@ impl Denial {
         let mut epochs = self.epochs.iter();
         let denial = decision::denial(earliest, latest, charges.iter().copied(), &self.found, |charge, seen| {
             let is_penalised = charge.spec.penalty().is_some();
-            let epoch = epochs.next().is_some_and(|epoch| *epoch == denials.epoch(charge.spec.print(charge.key)));
+            let epoch = epochs.next().is_some_and(|epoch| *epoch == denials.epoch(charge.spec.fingerprint(charge.key)));
             // What a limit with room has left may be told a little late, or else whoever shares it would
             // end the denials of all others.
             is_known &= epoch || !(seen.denies || is_penalised);
@@ -215,8 +215,8 @@ impl Watch {
             return;
         }
         let is_struck = |(asked, outcome): (&Asked, &Outcome)| {
-            let counts = asked.charge().spec.penalty().is_some_and(|by| by.counts);
-            counts && outcome.denies() && (!outcome.is_penalty() || outcome.begun().is_some())
+            let counts = asked.charge().spec.counts_strikes();
+            counts && outcome.denies() && (!outcome.is_penalty() || outcome.lockout().is_some())
         };
         let struck: SmallVec<[bool; 4]> = asked.iter().zip(decision.outcomes()).map(is_struck).collect();
         if struck.contains(&true) {
@@ -234,11 +234,11 @@ impl Watch {
         }
         let at = decision.at().as_micros();
         let logs = decision.outcomes().iter().zip(&asked).filter_map(|(outcome, asked)| {
-            let is_log = matches!(Codec::of(asked.charge().spec.rule()), Codec::Log(_));
-            outcome.snapshot().more_after.filter(|_| is_log)
+            let is_log = matches!(Codec::of(asked.charge().spec.rule().reporting()), Codec::Log(_));
+            outcome.more_after().filter(|_| is_log)
         });
         let overrides = asked.iter().filter_map(Asked::until).min().unwrap_or(u64::MAX);
-        let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after as u64)).min(overrides);
+        let until = logs.min().map_or(u64::MAX, |after| at.saturating_add(after.as_micros() as u64)).min(overrides);
         let denial = Denial {
             print: print(asked.iter().map(Asked::charge)),
             epochs: self.epochs.iter().map(|(_, epoch)| *epoch).collect(),
@@ -270,6 +270,7 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::hash::{KeyHash, KeyHasher};
+    use crate::limit_spec::LimitSettings;
     use crate::store::LimitSpec;
     use crate::store::redis::beliefs::Beliefs;
     use crate::store::redis::script::{self, Task};
@@ -281,7 +282,7 @@ mod tests {
     }
 
     fn spec(name: &str) -> Arc<LimitSpec> {
-        Arc::new(LimitSpec::new(name.into(), 0, FixedWindow::per_day(1).into(), &hasher()))
+        Arc::new(LimitSpec::new(LimitSettings::new(name.into(), 0, FixedWindow::per_day(1).into()), &hasher()))
     }
 
     fn key(n: u64) -> KeyHash {
@@ -289,7 +290,7 @@ mod tests {
     }
 
     fn watch(denials: &Arc<Denials>, charges: &[Charge<'_>], changes: bool) -> Watch {
-        denials.watch(charges.iter().map(|charge| charge.spec.print(charge.key)), changes)
+        denials.watch(charges.iter().map(|charge| charge.spec.fingerprint(charge.key)), changes)
     }
 
     /// Redis denies what `watch` has seen leave: at noon, all keys hold nothing, and 2 of 1 is asked for.
@@ -374,7 +375,7 @@ mod tests {
         let denials = Denials::new(Duration::from_secs(600)).unwrap();
         let bucket = TokenBucket::per_day(1);
         let [one, other] = [bucket, bucket.at_intervals()]
-            .map(|bucket| Arc::new(LimitSpec::new("limit".into(), 0, bucket.into(), &hasher())));
+            .map(|bucket| Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, bucket.into()), &hasher())));
         let [one, other] = [&one, &other].map(|spec| [Charge { spec, key: key(1), cost: 2 }]);
         deny(watch(&denials, &one, true), &one);
         assert!(is_denied(&denials, &one) && !is_denied(&denials, &other));

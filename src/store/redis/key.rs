@@ -66,10 +66,11 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::hash::KeyHasher;
+    use crate::limit_spec::LimitSettings;
 
     fn named(limit: &str) -> String {
         let hasher = KeyHasher::with_secret([0; 16]);
-        let spec = LimitSpec::new(limit.into(), 0, FixedWindow::per_day(1).into(), &hasher);
+        let spec = LimitSpec::new(LimitSettings::new(limit.into(), 0, FixedWindow::per_day(1).into()), &hasher);
         name(PREFIX, &spec, hasher.hash(b"ann@example.org"))
     }
 
@@ -85,7 +86,8 @@ mod tests {
     fn no_two_periods_share_a_key() {
         let hasher = KeyHasher::with_secret([0; 16]);
         let end = |period| {
-            let spec = LimitSpec::new("limit".into(), 0, FixedWindow::new(1, period).into(), &hasher);
+            let spec =
+                LimitSpec::new(LimitSettings::new("limit".into(), 0, FixedWindow::new(1, period).into()), &hasher);
             name(PREFIX, &spec, hasher.hash(b"key")).split_off("ratelimit:{}:limit:".len() + 32)
         };
         assert_eq!(end(Duration::from_secs(60)), "fw60s");

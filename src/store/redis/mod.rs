@@ -41,8 +41,7 @@ use self::deployment::Deployment;
 use self::error::Fault;
 use self::reserve::Apart;
 use self::script::{Reply, Request, Task};
-use super::{Charge, LimitSpec, Node, Override, Refund, Store, StoreFuture, span};
-use crate::algorithm::Algorithm;
+use super::{Charge, LimitSpec, Node, OverrideStore, Refund, Store, StoreFuture};
 use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
@@ -202,7 +201,7 @@ impl RedisStore {
         Self { denials, beliefs: Arc::default(), ..self }
     }
 
-    fn decide(&self, task: Task, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn run(&self, task: Task, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let clock = self.now();
         if let Some(decision) = self.remembered_at(clock, charges) {
             return StoreFuture::remembered(decision);
@@ -304,7 +303,7 @@ impl RedisStore {
 
     fn watch<'a>(&self, keys: impl Iterator<Item = (&'a Arc<LimitSpec>, KeyHash)>, changes: bool) -> Option<Watch> {
         let denials = self.denials.as_ref()?;
-        Some(denials.watch(keys.map(|(spec, key)| spec.print(key)), changes))
+        Some(denials.watch(keys.map(|(spec, key)| spec.fingerprint(key)), changes))
     }
 }
 
@@ -313,12 +312,12 @@ impl Store for RedisStore {
         self.hasher
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide(Task::Acquire, charges)
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.run(Task::Acquire, charges)
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.decide(Task::Peek, charges)
+        self.run(Task::Peek, charges)
     }
 
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
@@ -348,26 +347,8 @@ impl Store for RedisStore {
         self.change(requests, keys.iter().copied())
     }
 
-    fn set_override(
-        &self,
-        spec: &Arc<LimitSpec>,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> StoreFuture<()> {
-        self.keep(spec, key, algorithm.size(), expires_after.map(span))
-    }
-
-    fn get_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
-        self.look(spec, key)
-    }
-
-    fn remove_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
-        self.remove(spec, key)
-    }
-
-    fn last_override(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
-        self.last_known(spec, key)
+    fn overrides(&self) -> Option<&dyn OverrideStore> {
+        Some(self)
     }
 }
 

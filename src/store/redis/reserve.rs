@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::denials::Watch;
@@ -20,6 +21,7 @@ use super::{RedisStore, ask, decision, script, slot};
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::limit_spec;
+use crate::store::evaluation::quota;
 use crate::store::{Charge, LimitSpec, Refund};
 use crate::time::Timestamp;
 
@@ -37,6 +39,8 @@ pub(super) struct Apart {
 /// A [`Charge`], and which of the request's it is.
 struct Placed {
     place: usize,
+    /// The limit is in quota mode, and limits of other slots are, too. The slot decides it in shadow mode.
+    is_cross_slot_quota: bool,
     spec: Arc<LimitSpec>,
     key: KeyHash,
     cost: u64,
@@ -60,7 +64,7 @@ impl Apart {
     pub(super) fn new(store: RedisStore, charges: &[Charge<'_>], watch: Option<Watch>) -> Self {
         let place = |(place, Charge { spec, key, cost }): (_, Charge<'_>)| {
             let spec = spec.clone();
-            Placed { place, spec, key, cost }
+            Placed { place, is_cross_slot_quota: false, spec, key, cost }
         };
         let slots = slot::group(charges.iter().copied(), |charge| charge.key);
         let mut slots: Vec<Vec<Placed>> =
@@ -69,7 +73,8 @@ impl Apart {
         if slots.iter().filter(has_quota).count() > 1 {
             // No slot sees all quotas: they are enforced here.
             for charge in slots.iter_mut().flatten().filter(|charge| charge.spec.is_quota()) {
-                charge.spec = Arc::new(charge.spec.quota_cross_slot());
+                charge.is_cross_slot_quota = true;
+                charge.spec = Arc::new(charge.spec.in_shadow());
             }
         }
         Self { store, slots, watch, changes_a_rate: AtomicBool::new(false) }
@@ -87,8 +92,9 @@ impl Apart {
         });
         let parts = join_all(parts).await;
         if parts.iter().any(Result::is_err) {
-            let charged =
-                |(index, part): (_, &Part)| Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.told()));
+            let charged = |(index, part): (_, &Part)| {
+                Some((index, part.as_ref().ok().filter(|it| it.is_charged())?.without_charges()))
+            };
             let taken: Taken = parts.iter().enumerate().filter_map(charged).collect();
             let report = Report::of(&self.slots, parts);
             let decision = report.map(|report| report.decision(&self.slots, false));
@@ -125,7 +131,7 @@ impl Apart {
             }
             match self.part(Task::Acquire, slot).await {
                 Ok(decision) if decision.is_allowed() => {
-                    taken.push((index, decision.told()));
+                    taken.push((index, decision.without_charges()));
                     report.note(slot, decision);
                 }
                 Ok(denial) => {
@@ -207,7 +213,7 @@ impl Apart {
             let taken = self.slots[*index].iter().zip(decision.outcomes());
             let taken = taken.filter(|(charge, outcome)| charge.cost > 0 && outcome.is_allowed());
             let refunds = taken.map(|(Placed { spec, key, cost, .. }, outcome)| Refund {
-                spec: limit_spec::find(outcome.limit(), decision.all_overridden()).unwrap_or(spec),
+                spec: limit_spec::find(outcome.limit(), decision.resized()).unwrap_or(spec),
                 key: *key,
                 cost: *cost,
                 mark: outcome.mark,
@@ -222,7 +228,7 @@ impl Apart {
 /// Whether the limit at a place of the request is in quota mode, and others that are have other slots.
 fn is_quota_cross_slot(slots: &[Vec<Placed>], place: usize) -> bool {
     let charge = slots.iter().flatten().find(|charge| charge.place == place);
-    charge.is_some_and(|charge| charge.spec.is_quota() && !charge.spec.is_enforced())
+    charge.is_some_and(|charge| charge.is_cross_slot_quota)
 }
 
 /// Whether a slot is charged anything.
@@ -250,7 +256,7 @@ impl Report {
     fn note(&mut self, slot: &[Placed], decision: Decision) {
         self.at = self.at.max(decision.at());
         self.overridden.retain(|spec| !slot.iter().any(|charge| charge.spec.index() == spec.index()));
-        self.overridden.extend_from_slice(decision.all_overridden());
+        self.overridden.extend_from_slice(decision.resized());
         for (charge, outcome) in slot.iter().zip(decision.outcomes()) {
             match self.outcomes.iter_mut().find(|(place, _)| *place == charge.place) {
                 Some((_, before)) => before.clone_from(outcome),
@@ -267,14 +273,9 @@ impl Report {
     }
 
     fn decision(self, slots: &[Vec<Placed>], charge: bool) -> Decision {
-        let mut decision = Decision::new(self.at, charge, self.outcomes.len());
         let quotas: Vec<bool> = self.outcomes.iter().map(|(place, _)| is_quota_cross_slot(slots, *place)).collect();
-        for (_, outcome) in self.outcomes {
-            decision.push(outcome);
-        }
-        if quotas.contains(&true) {
-            decision.enforce_quotas(quotas.into_iter());
-        }
-        decision.overridden(&self.overridden)
+        let mut outcomes: SmallVec<[Outcome; 1]> = self.outcomes.into_iter().map(|(_, outcome)| outcome).collect();
+        quota::enforce(&mut outcomes, quotas.into_iter());
+        Decision::of(self.at, charge, outcomes).with_resized(&self.overridden)
     }
 }

@@ -43,6 +43,7 @@ mod tests {
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::hash::KeyHasher;
+    use crate::limit_spec::LimitSettings;
     use crate::store::LimitSpec;
     use crate::store::redis::key;
 
@@ -61,7 +62,7 @@ mod tests {
             let subject = hasher.hash(&[subject]);
             let [(slot, _)] = group([()], |()| subject)[..] else { panic!("one slot") };
             for limit in ["a", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "{00000000000000000000000000000000}"] {
-                let spec = LimitSpec::new(limit.into(), 0, FixedWindow::per_day(1).into(), &hasher);
+                let spec = LimitSpec::new(LimitSettings::new(limit.into(), 0, FixedWindow::per_day(1).into()), &hasher);
                 for prefix in ["ratelimit", "{p}", "{}"] {
                     let mut escaped = String::new();
                     key::escape(prefix, &mut escaped);

@@ -118,7 +118,7 @@ impl Store for Down {
         KeyHasher::with_secret([0; 16])
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<tower_ratelimit::Decision> {
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<tower_ratelimit::Decision> {
         down()
     }
 

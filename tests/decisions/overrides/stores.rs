@@ -19,8 +19,8 @@ impl Store for Plain {
         self.0.hasher()
     }
 
-    fn acquire(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.0.acquire(charges)
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.0.decide(charges)
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {

@@ -15,7 +15,7 @@ impl Store for Broken {
         KeyHasher::with_secret([0; 16])
     }
 
-    fn acquire(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
         StoreFuture::ready(Err(StoreError::new("broken")))
     }
 

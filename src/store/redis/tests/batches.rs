@@ -12,6 +12,7 @@ use super::trace::Done;
 use crate::algorithm::ChargeMark;
 use crate::decision::Decision;
 use crate::hash::{KeyHash, KeyHasher};
+use crate::limit_spec::{LimitSettings, Mode};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
@@ -88,14 +89,17 @@ impl<'a> Batches<'a> {
             let limit = |limit: u64| {
                 let kind = random.below(9);
                 let name = format!("limit {limiter}.{limit}");
-                let spec = LimitSpec::new(name.into(), limit as u16, random.algorithm(kind), &hasher);
-                let spec = if random.one_in(3) { spec.soft(random.up_to(200) as u32) } else { spec };
-                match random.below(6) {
-                    0 => Arc::new(spec.shadow()),
-                    1 => Arc::new(spec.penalised(random.penalty(), &hasher)),
-                    2 | 3 => Arc::new(spec.quota()),
-                    _ => Arc::new(spec),
+                let mut settings = LimitSettings::new(name.into(), limit as u16, random.algorithm(kind));
+                if random.one_in(3) {
+                    settings.overage_percent = random.up_to(200) as u32;
                 }
+                match random.below(6) {
+                    0 => settings.mode = Mode::Shadow,
+                    1 => settings.penalty = Some(random.penalty()),
+                    2 | 3 => settings.mode = Mode::Quota,
+                    _ => {}
+                }
+                Arc::new(LimitSpec::new(settings, &hasher))
             };
             (0..[1, 1, 2, 3][limiter as usize]).map(limit).collect()
         };
@@ -149,7 +153,7 @@ impl<'a> Batches<'a> {
         }
         let (limiter, limit) = self.limit();
         let spec = &mut self.limiters[limiter][limit];
-        *spec = Arc::new(spec.sized(self.random.resized(spec.algorithm()), &self.hasher));
+        *spec = Arc::new(spec.with_algorithm(self.random.resized(spec.algorithm()), &self.hasher));
     }
 
     fn limit(&mut self) -> (usize, usize) {
@@ -287,7 +291,7 @@ impl<'a> Batches<'a> {
         let charges = self.charges(ask);
         let answer = match ask {
             Ask::Decide { task: Task::Peek, .. } => self.memory.peek(&charges),
-            _ => self.memory.acquire(&charges),
+            _ => self.memory.decide(&charges),
         };
         answer.into_ready().unwrap().unwrap()
     }
@@ -295,15 +299,21 @@ impl<'a> Batches<'a> {
     fn compare(&mut self, ask: &Ask, decision: &Decision, expected: &Decision) {
         let told = |decision: &Decision| {
             let outcomes = decision.outcomes().iter().map(|outcome| {
-                let of_penalty = (outcome.is_penalty(), outcome.begun());
-                let mark = outcome.begun().is_none().then_some(outcome.mark);
-                (outcome.verdict(), outcome.uses_overage(), outcome.snapshot(), of_penalty, mark)
+                let of_penalty = (outcome.is_penalty(), outcome.lockout());
+                let mark = outcome.lockout().is_none().then_some(outcome.mark);
+                (
+                    outcome.verdict(),
+                    outcome.uses_overage(),
+                    (outcome.remaining(), outcome.more_after(), outcome.reset_after()),
+                    of_penalty,
+                    mark,
+                )
             });
             (decision.is_allowed(), decision.retry_after(), outcomes.collect::<Vec<_>>())
         };
         assert_eq!(told(decision), told(expected), "{ask:?} of {:?}", self.limiters);
         self.done.allowed += u64::from(expected.is_allowed());
-        self.done.begun += expected.outcomes().iter().filter(|outcome| outcome.begun().is_some()).count() as u64;
+        self.done.begun += expected.outcomes().iter().filter(|outcome| outcome.lockout().is_some()).count() as u64;
         let spans = expected.outcomes().iter().flat_map(|outcome| [outcome.more_after(), Some(outcome.reset_after())]);
         let spans = spans.flatten().chain(expected.retry_after());
         self.edges.extend(spans.filter_map(|span| u64::try_from(span.as_micros()).ok()).filter(|span| *span < 1 << 50));

@@ -29,6 +29,7 @@ use super::decision;
 use super::script::{self, Replies, Request, Task};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::hash::KeyHasher;
+use crate::limit_spec::LimitSettings;
 use crate::store::{Charge, LimitSpec};
 
 /// Environment variables for who looks closer: `TWIN_STEPS`, how many to compare, and `TWIN_SEED`,
@@ -151,7 +152,7 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     let algorithms = [TokenBucket::new(50, 1, minute).into(), FixedWindow::new(50, minute).into()];
     let spec = [0, 1].map(|limit: u16| {
         let name = format!("limit {limit}");
-        Arc::new(LimitSpec::new(name.into(), limit, algorithms[usize::from(limit)], &hasher))
+        Arc::new(LimitSpec::new(LimitSettings::new(name.into(), limit, algorithms[usize::from(limit)]), &hasher))
     });
     let now = 1_767_225_600_000_000;
     let asked = |key: &str, cost| {
@@ -170,11 +171,7 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
         let reply = fake.run(&script::clock(now), &[ask(Task::Peek, key, 1)]);
         let found = script::replies(reply, 1).unwrap().found.remove(0).unwrap();
         let decision = decision::of(Task::Peek, now, &asked(key, 1), &found).unwrap();
-        assert_eq!(
-            [0, 1].map(|limit: usize| decision.outcomes()[limit].snapshot().remaining),
-            [50 - taken; 2],
-            "{key}"
-        );
+        assert_eq!([0, 1].map(|limit: usize| decision.outcomes()[limit].remaining()), [50 - taken; 2], "{key}");
     }
 }
 
@@ -183,23 +180,18 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
 fn a_limit_that_is_made_of_another_one_is_told_anew() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let algorithm = TokenBucket::new(50, 1, Duration::from_secs(60)).into();
-    let limit = Arc::new(LimitSpec::new("limit".into(), 0, algorithm, &hasher));
+    let limit = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, algorithm), &hasher));
     let told = |spec: &Arc<LimitSpec>, cost| {
         let charge = Charge { spec, key: hasher.hash(b"key"), cost };
         script::text(&[ask::charges("t", Task::Acquire, 0, &[Asked::new(&charge, &Beliefs::default())])])
     };
     let usual = told(&limit, 1);
     assert_eq!(usual, told(&limit, 1));
-    for other in
-        [LimitSpec::clone(&limit).shadow(), LimitSpec::clone(&limit).soft(10), limit.overridden([7, 1]).unwrap()]
-    {
+    for other in [limit.in_shadow(), limit.with_override([7, 1]).unwrap()] {
         assert_ne!(told(&Arc::new(other), 1), usual);
     }
     assert_ne!(told(&limit, 2), usual);
     assert_eq!(told(&Arc::new(LimitSpec::clone(&limit)), 1), usual);
-    // Nor where nothing was copied.
-    let limit = Arc::try_unwrap(limit).unwrap();
-    assert_ne!(told(&Arc::new(limit.shadow()), 1), usual);
 }
 
 /// Of those that are the same, one that can't be decided, also the first, keeps no other from it.
@@ -218,7 +210,10 @@ fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
                 .iter()
                 .zip(0..)
                 .map(|(&algorithm, limit)| {
-                    Arc::new(LimitSpec::new(format!("limit {limit}").into(), limit, algorithm, &hasher))
+                    Arc::new(LimitSpec::new(
+                        LimitSettings::new(format!("limit {limit}").into(), limit, algorithm),
+                        &hasher,
+                    ))
                 })
                 .collect();
             // The third of each key has no room.
@@ -249,7 +244,8 @@ fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
     let key = hasher.hash(b"key");
     let window = FixedWindow::new(50, Duration::from_secs(60)).into();
     let spec = [0, 1].map(|limit: u16| {
-        Arc::new(LimitSpec::new(format!("limit {limit}").into(), limit, window, &hasher).overridable())
+        let settings = LimitSettings::new(format!("limit {limit}").into(), limit, window);
+        Arc::new(LimitSpec::new(LimitSettings { is_overridable: true, ..settings }, &hasher))
     });
     let changed = Held::Text([[0; 10].as_slice(), &7_u32.to_le_bytes(), &[0; 4]].concat());
     for (spec, held) in spec.iter().zip([changed, Held::List([b"broken".to_vec()].into())]) {
@@ -280,7 +276,7 @@ fn a_server_that_is_centuries_ahead_decides() {
     for (limit, algorithm) in
         [TokenBucket::new(2, 1, minute).into(), FixedWindow::new(2, minute).into()].iter().enumerate()
     {
-        let spec = Arc::new(LimitSpec::new("limit".into(), limit as u16, *algorithm, &hasher));
+        let spec = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), limit as u16, *algorithm), &hasher));
         let asked = [Asked::new(&Charge { spec: &spec, key: hasher.hash(b"key"), cost: 1 }, &Beliefs::default())];
         let allowed = [(); 3].map(|()| {
             let request = ask::charges("t", Task::Acquire, now, &asked);
@@ -306,14 +302,16 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
         LeakyBucket::new(50, 7, span).into(),
         LeakyBucketQueue::new(50, 7, span).into(),
     ] {
-        let spec: Arc<LimitSpec> = Arc::new(LimitSpec::new("limit".into(), 0, algorithm, &hasher));
+        let spec: Arc<LimitSpec> = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, algorithm), &hasher));
         let ask = |task, cost, now| {
             let asked = [Asked::new(&Charge { spec: &spec, key, cost }, &Beliefs::default())];
             let request = ask::charges("t", task, now, &asked);
             let found = script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0).unwrap();
-            decision::of(task, now, &asked, &found).unwrap().outcomes()[0].snapshot()
+            let decision = decision::of(task, now, &asked, &found).unwrap();
+            let outcome = &decision.outcomes()[0];
+            (outcome.remaining(), outcome.more_after(), outcome.reset_after())
         };
-        assert!(ask(Task::Acquire, 33, now).remaining < 20);
+        assert!(ask(Task::Acquire, 33, now).0 < 20);
         now += 1_234_567;
         let kept = ask(Task::Peek, 1, now);
         let name = super::key::name("t", &spec, key).into_bytes();
@@ -328,7 +326,7 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
         }
         assert_eq!(ask(Task::Peek, 1, now), kept, "{algorithm:?}");
         let after = ask(Task::Acquire, 1, now);
-        assert_eq!(after.remaining + 1, kept.remaining, "{algorithm:?}");
+        assert_eq!(after.0 + 1, kept.0, "{algorithm:?}");
         assert_eq!(ask(Task::Peek, 1, now), after, "{algorithm:?}");
     }
 }
@@ -346,8 +344,9 @@ fn whatever_a_key_holds_nothing_panics() {
         let changes = random.one_in(2);
         let mut now = 1_767_225_600_000_000;
         for _ in 0..20 {
-            let spec = LimitSpec::new("limit".into(), 0, random.algorithm(kind), &hasher);
-            let spec = Arc::new(spec.penalised(random.penalty(), &hasher));
+            let mut settings = LimitSettings::new("limit".into(), 0, random.algorithm(kind));
+            settings.penalty = Some(random.penalty());
+            let spec = Arc::new(LimitSpec::new(settings, &hasher));
             if !changes {
                 let bytes = |random: &mut Random| {
                     let bytes: Vec<u8> =

@@ -11,6 +11,7 @@ use crate::algorithm::{
 };
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
+use crate::limit_spec::{LimitSettings, Mode};
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
 use crate::store::redis::codec::{self, Codec, TtlQuantum};
@@ -18,6 +19,7 @@ use crate::store::redis::decision;
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, LimitSpec, Refund};
+use crate::time;
 
 /// What a key remembers.
 #[derive(Clone, Debug)]
@@ -136,15 +138,20 @@ impl<'a> Trace<'a> {
         let mut thresholds = Random(!seed);
         let mut penalties = Random(seed << 32);
         let mut spec = |(index, algorithm): (usize, &Algorithm)| {
-            let spec = LimitSpec::new(format!("limit {index}").into(), index as u16, *algorithm, &hasher);
+            let mut settings = LimitSettings::new(format!("limit {index}").into(), index as u16, *algorithm);
             // Every other trace, so that a seed of before is the same trace.
             let has = |random: &mut Random| seed % 2 == 1 && random.one_in(2);
-            let spec = if has(&mut thresholds) { spec.soft(thresholds.up_to(200) as u32) } else { spec };
-            let spec = if has(&mut thresholds) { spec.shadow() } else { spec };
-            if seed % 4 < 2 || !spec.is_enforced() || penalties.one_in(3) {
-                return Arc::new(spec);
+            if has(&mut thresholds) {
+                settings.overage_percent = thresholds.up_to(200) as u32;
             }
-            let spec = Arc::new(spec.penalised(penalties.penalty(), &hasher));
+            if has(&mut thresholds) {
+                settings.mode = Mode::Shadow;
+            }
+            if seed % 4 < 2 || settings.mode == Mode::Shadow || penalties.one_in(3) {
+                return Arc::new(LimitSpec::new(settings, &hasher));
+            }
+            settings.penalty = Some(penalties.penalty());
+            let spec = Arc::new(LimitSpec::new(settings, &hasher));
             if penalties.one_in(8) { spec.without_strikes() } else { spec }
         };
         let spec = algorithms.iter().enumerate().map(&mut spec).collect();
@@ -234,8 +241,15 @@ impl<'a> Trace<'a> {
             decision.outcomes().iter().zip(expected)
         {
             assert_eq!((outcome.verdict(), outcome.uses_overage()), (verdict, is_over), "{:?}", self.spec);
-            assert_eq!(outcome.snapshot(), standing, "{:?}", self.spec);
-            assert_eq!((outcome.is_penalty(), outcome.begun()), (is_penalty, begun), "{:?}", self.spec);
+            let QuotaSnapshot { remaining, more_after, reset_after } = standing;
+            let reported = (outcome.remaining(), outcome.more_after(), outcome.reset_after());
+            assert_eq!(
+                reported,
+                (remaining, more_after.map(time::micros), time::micros(reset_after)),
+                "{:?}",
+                self.spec
+            );
+            assert_eq!((outcome.is_penalty(), outcome.lockout()), (is_penalty, begun), "{:?}", self.spec);
             self.done.begun += u64::from(begun.is_some());
             if begun.is_none() {
                 assert_eq!(outcome.mark, mark, "{:?}", self.spec);
@@ -257,7 +271,8 @@ impl<'a> Trace<'a> {
         let limits = self.spec.iter().zip(&self.memories).map(|(spec, memory)| {
             let name = key::name("t", spec, self.key);
             let held = keys.get(name.as_bytes()).and_then(|(held, _)| held.states());
-            let is_drained = matches!(spec.rule(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
+            let is_drained =
+                matches!(spec.rule().reporting(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
             let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
             let step = graded.map_or(1, |held| TtlQuantum::recorded_in(held.micros));
             // It means as much as it did at the rate that has left it, until someone decides by another.
@@ -291,7 +306,7 @@ impl<'a> Trace<'a> {
         let hasher = KeyHasher::with_secret([0; 16]);
         let spec = sizes.below(self.spec.len() as u64) as usize;
         let spec = &mut self.spec[spec];
-        *spec = Arc::new(spec.sized(sizes.resized(spec.algorithm()), &hasher));
+        *spec = Arc::new(spec.with_algorithm(sizes.resized(spec.algorithm()), &hasher));
     }
 
     fn step(&mut self) -> (Request, Step) {
@@ -369,8 +384,8 @@ impl<'a> Trace<'a> {
             if let Some(by) = spec.penalty() {
                 let record = &mut self.penalties[limit];
                 let is_refused = Penalty::locked_for(record, self.now) > 0;
-                if task != Task::Peek && by.counts && !own[limit].is_now() && !is_refused {
-                    begun = by.penalty.strike(record, self.now);
+                if task != Task::Peek && spec.counts_strikes() && !own[limit].is_now() && !is_refused {
+                    begun = by.strike(record, self.now);
                     room = Penalty::restrict(record, self.now, room);
                 }
                 standing = Penalty::restrict_snapshot(record, self.now, standing);

@@ -1,0 +1,54 @@
+//! What a request takes from a limit, and what is given back of it.
+
+use std::sync::Arc;
+
+use crate::algorithm::ChargeMark;
+use crate::hash::KeyHash;
+use crate::limit_spec::LimitSpec;
+
+/// What a request takes from one limit.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Charge<'a> {
+    /// The limit.
+    pub spec: &'a Arc<LimitSpec>,
+    /// The key, which has a state of its own under each limit.
+    pub key: KeyHash,
+    /// The tokens to take. A cost of 0 takes nothing, is always allowed, and reports the state of the key.
+    pub cost: u64,
+}
+
+/// A [`Charge`] that outlives the request's configuration, for futures.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedCharge {
+    pub(crate) spec: Arc<LimitSpec>,
+    pub(crate) key: KeyHash,
+    pub(crate) cost: u64,
+}
+
+impl OwnedCharge {
+    /// Borrows the charge, as stores take it.
+    pub(crate) fn as_charge(&self) -> Charge<'_> {
+        Charge { spec: &self.spec, key: self.key, cost: self.cost }
+    }
+}
+
+impl From<&Charge<'_>> for OwnedCharge {
+    fn from(charge: &Charge<'_>) -> Self {
+        Self { spec: charge.spec.clone(), key: charge.key, cost: charge.cost }
+    }
+}
+
+/// What an earlier request took from one limit and is to be given back.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Refund<'a> {
+    /// The limit.
+    pub spec: &'a Arc<LimitSpec>,
+    /// The key that was charged.
+    pub key: KeyHash,
+    /// The tokens to give back, as far as they still count.
+    pub cost: u64,
+    /// The mark of the charge, as the store set it by [`Outcome::with_mark`](crate::Outcome::with_mark).
+    pub mark: ChargeMark,
+}

@@ -1,0 +1,113 @@
+//! The decision on a request, from the states of its keys, wherever these are stored.
+//!
+//! Each concept that surrounds an algorithm has one place: overage is a part of the limit's
+//! [rule](crate::algorithm::LimitRule), penalties are applied in [`penalty`], quota mode in [`quota`], and overrides
+//! replace a limit before it is decided, in [`resize`].
+
+pub(crate) mod penalty;
+pub(crate) mod quota;
+pub(crate) mod resize;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Availability, ChargeMark, CompactState, StateMut};
+use crate::charge::Charge;
+use crate::decision::{Decision, Outcome};
+use crate::time::Timestamp;
+
+/// What is asked of a store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Task {
+    /// To decide, and to charge if the request is allowed.
+    Decide,
+    /// To decide, and to change nothing.
+    Peek,
+}
+
+/// The stored states of a request's keys, by the position of their charges in the request.
+pub(crate) trait KeyStates {
+    /// Returns the state of a charge's key, or that of an unused key.
+    fn state(&mut self, charge: usize) -> StateMut<'_>;
+
+    /// Returns the state of the penalty of a charge's key, or that of an unused key.
+    fn penalty(&mut self, charge: usize) -> CompactState;
+
+    /// Called before the first charge is committed, to make room for new keys.
+    fn before_commit(&mut self) {}
+
+    /// Stores the [`state`](Self::state) after a charge was committed to it, which leaves `remaining` tokens.
+    fn charged(&mut self, charge: usize, remaining: u64);
+
+    /// Called after the limit denied a charge: its key is worth keeping.
+    fn denied(&mut self, charge: usize) {
+        let _ = charge;
+    }
+
+    /// Stores the state of a penalty after a denial. Returns whether there was room for it. Keys that can never be
+    /// allowed their cost are less worth keeping.
+    fn struck(&mut self, charge: usize, penalty: CompactState, availability: Availability) -> bool;
+}
+
+/// Decides a request: peeks at the states of all its keys, then commits all charges or none.
+pub(crate) fn decide(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Timestamp, task: Task) -> Decision {
+    let now = at.as_micros();
+    let available: SmallVec<[Availability; 8]> =
+        charges.iter().enumerate().map(|(index, charge)| peek(states, index, charge, now)).collect();
+    let commits = task == Task::Decide && quota::allows(charges, &available);
+    if commits {
+        states.before_commit();
+    }
+    let decided = charges.iter().zip(available).enumerate();
+    let mut outcomes: SmallVec<[Outcome; 1]> = decided
+        .map(|(index, (charge, availability))| outcome(states, index, charge, availability, task, commits, now))
+        .collect();
+    quota::enforce(&mut outcomes, charges.iter().map(|charge| charge.spec.is_quota()));
+    Decision::of(at, task == Task::Decide, outcomes)
+}
+
+/// Returns whether a charge is available under its limit and its penalty.
+fn peek(states: &mut impl KeyStates, index: usize, charge: &Charge<'_>, now: u64) -> Availability {
+    let availability = charge.spec.rule().peek(&states.state(index), now, charge.cost);
+    match charge.spec.penalty() {
+        None => availability,
+        Some(_) => penalty::restrict(&states.penalty(index), charge.cost, availability, now),
+    }
+}
+
+/// Commits a charge, if the request is allowed and the limit has room, and returns the limit's outcome.
+fn outcome(
+    states: &mut impl KeyStates,
+    index: usize,
+    charge: &Charge<'_>,
+    availability: Availability,
+    task: Task,
+    commits: bool,
+    now: u64,
+) -> Outcome {
+    let rule = charge.spec.rule();
+    let (mark, snapshot) = if commits && availability.is_now() && charge.cost > 0 {
+        let committed = rule.commit(&mut states.state(index), now, charge.cost);
+        states.charged(index, committed.1.remaining);
+        committed
+    } else {
+        let snapshot = rule.skip(&mut states.state(index), now, charge.cost);
+        if task == Task::Decide && availability.is_after() {
+            states.denied(index);
+        }
+        (ChargeMark::NONE, snapshot)
+    };
+    if charge.spec.penalty().is_none() {
+        return Outcome::evaluated(charge, availability, mark, snapshot);
+    }
+    let before = states.penalty(index);
+    let evaluate =
+        |state: &mut CompactState, strikes| penalty::outcome(charge, state, availability, mark, snapshot, strikes, now);
+    let mut after = before;
+    let outcome = evaluate(&mut after, task == Task::Decide);
+    // A strike that is not kept has no effect.
+    if after == before || states.struck(index, after, availability) {
+        outcome
+    } else {
+        evaluate(&mut { before }, false)
+    }
+}

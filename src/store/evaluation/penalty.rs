@@ -1,0 +1,30 @@
+//! Penalties, applied to what a limit decides.
+
+use crate::algorithm::{Availability, ChargeMark, CompactState, Penalty, QuotaSnapshot};
+use crate::charge::Charge;
+use crate::decision::Outcome;
+
+/// Restricts what a limit has available to what the penalty permits. A cost of 0 is always allowed.
+pub(crate) fn restrict(state: &CompactState, cost: u64, availability: Availability, now: u64) -> Availability {
+    if cost == 0 { availability } else { Penalty::restrict(state, now, availability) }
+}
+
+/// Applies the penalty of a charge's limit to what the limit has decided. If it denied the charge and `strikes`, the
+/// denial is counted in `state`.
+pub(crate) fn outcome(
+    charge: &Charge<'_>,
+    state: &mut CompactState,
+    availability: Availability,
+    mark: ChargeMark,
+    snapshot: QuotaSnapshot,
+    strikes: bool,
+    now: u64,
+) -> Outcome {
+    let is_strike =
+        strikes && charge.spec.counts_strikes() && !availability.is_now() && Penalty::locked_for(state, now) == 0;
+    let penalty = charge.spec.penalty().filter(|_| is_strike);
+    let lockout = penalty.and_then(|penalty| penalty.strike(state, now));
+    let availability = restrict(state, charge.cost, availability, now);
+    let outcome = Outcome::evaluated(charge, availability, mark, Penalty::restrict_snapshot(state, now, snapshot));
+    if Penalty::locked_for(state, now) > 0 { outcome.locked_out(lockout) } else { outcome }
+}

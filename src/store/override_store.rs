@@ -1,0 +1,65 @@
+//! Stores that keep limits of other sizes for single keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::StoreFuture;
+use crate::algorithm::Algorithm;
+use crate::hash::KeyHash;
+use crate::limit_spec::LimitSpec;
+
+/// The capability of a [`Store`](super::Store) to keep [overrides](crate::Overrides): another size of a limit for a
+/// single key. Return it from [`Store::overrides`](super::Store::overrides).
+///
+/// Such a store decides by the override of a key wherever a limit is [overridable](LimitSpec::is_overridable).
+pub trait OverrideStore: Send + Sync {
+    /// Sets the size of a limit for `key`, in place of any earlier override. `algorithm` has the limit's kind and
+    /// period, which [`Overrides`](crate::Overrides) checks. It holds until it is removed or `expires_after` has
+    /// passed.
+    fn set(
+        &self,
+        spec: &Arc<LimitSpec>,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> StoreFuture<()>;
+
+    /// Returns the override of `key`, if there is one that has not expired.
+    fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>>;
+
+    /// Removes the override of `key`, if there is one.
+    fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()>;
+
+    /// Returns the override of `key` that this process saw last, without asking the database. Called when the store
+    /// fails and a request is [decided locally](crate::OnStoreError::DecideLocally). Defaults to `None`.
+    fn last_known(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
+        let _ = (spec, key);
+        None
+    }
+}
+
+/// An override of a limit's size for one key.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct Override {
+    /// The limit as it is for that key.
+    pub algorithm: Algorithm,
+    /// How much longer the override holds, or `None` if it does until it is removed.
+    pub expires_after: Option<Duration>,
+}
+
+impl Override {
+    /// Creates an override that holds for `expires_after`, or until it is removed.
+    #[must_use]
+    pub const fn new(algorithm: Algorithm, expires_after: Option<Duration>) -> Self {
+        Self { algorithm, expires_after }
+    }
+}
+
+/// The longest time after which an override expires: 100 years.
+pub(crate) const LONGEST_OVERRIDE: Duration = Duration::from_secs(36_525 * 86_400);
+
+/// Converts the lifetime of an override to µs, rounded up.
+pub(super) fn lifetime_micros(expires_after: Duration) -> u64 {
+    expires_after.min(LONGEST_OVERRIDE).as_nanos().div_ceil(1_000) as u64
+}
