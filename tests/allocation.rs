@@ -309,7 +309,7 @@ fn little_where_limits_are_told() {
     allocates("denied, untold", &by_peer().headers([]).build(), DENIED, REFUSAL);
     allocates("denied, draft", &by_peer().build(), DENIED, REFUSAL + DRAFT);
     allocates("denied, triple", &by_peer().headers(triple).build(), DENIED, REFUSAL + TRIPLE);
-    allocates("denied by two, draft", &layer([limit("a"), limit("b")]).build(), DENIED, REFUSAL + DRAFT);
+    allocates("denied by two, draft", &layer([limit("a"), limit("b")]).build(), DENIED, REFUSAL + DRAFT + SEVERAL);
     allocates("denied, problem+json", &by_peer().headers([]).problem_json().build(), DENIED, REFUSAL);
     let soon = layer([Limit::new("a", TokenBucket::new(1_000, 1, Duration::from_secs(60)))]).build();
     allocates("denied for a while, draft", &soon, DENIED, REFUSAL - 1 + DRAFT);

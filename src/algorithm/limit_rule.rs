@@ -100,6 +100,10 @@ impl LimitRule {
         now: u64,
         cost: u64,
     ) -> (Availability, ChargeMark, QuotaSnapshot) {
+        if self.ceiling.is_none() && cost > 0 {
+            // Most limits: one call, which saves a sixth of the instructions ("token bucket" in `.ci/instructions`).
+            return self.limit.prepared.decide(state, now, cost);
+        }
         let availability = self.peek(state, now, cost);
         if availability.is_now() {
             let (mark, snapshot) = self.commit(state, now, cost);

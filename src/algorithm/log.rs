@@ -4,6 +4,7 @@
 //! a `period` in all. A log of every request has buckets of 1 µs.
 
 use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
+use super::read_bytes::{take_instant, take_u32};
 use super::state::ChargeMark;
 
 /// The charges of a key, summed up by bucket. Buckets without charges have no entry.
@@ -40,6 +41,30 @@ impl Log {
     /// The bytes allocated on the heap.
     pub(crate) fn heap(&self) -> usize {
         self.older.capacity() * size_of::<Entry>()
+    }
+
+    /// Appends the bytes of the log: see [`encoding`](super::encoding).
+    #[allow(dead_code, reason = "for stores that keep states as bytes")]
+    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+        bytes.extend([self.expires_at, self.oldest].map(u64::to_le_bytes).as_flattened());
+        // Entries before the oldest have expired.
+        let expired = self.older.partition_point(|entry| entry.start < self.oldest);
+        let older = &self.older[expired..];
+        bytes.extend([self.base, self.total, older.len() as u32].map(u32::to_le_bytes).as_flattened());
+        for &Entry { start, total } in older {
+            bytes.extend(start.to_le_bytes());
+            bytes.extend(total.to_le_bytes());
+        }
+    }
+
+    /// Takes the bytes of a log, or returns `None` if they are none.
+    #[allow(dead_code, reason = "for stores that keep states as bytes")]
+    pub(super) fn decode(bytes: &mut &[u8]) -> Option<Self> {
+        let [expires_at, oldest] = [take_instant(bytes)?, take_instant(bytes)?];
+        let [base, total, len] = [take_u32(bytes)?, take_u32(bytes)?, take_u32(bytes)?];
+        let entries = (0..len).map(|_| Some(Entry { start: take_instant(bytes)?, total: take_u32(bytes)? }));
+        let older = entries.collect::<Option<Vec<Entry>>>()?;
+        Some(Self { expires_at, oldest, base, total, older })
     }
 
     /// The total before the entry at `index` of the older ones, or before the newest one.

@@ -44,6 +44,7 @@
 mod aligned_window;
 mod calendar;
 mod calendar_window;
+mod encoding;
 mod fixed_window;
 pub(crate) mod gcra;
 pub(crate) mod gcra_queue;
@@ -61,6 +62,7 @@ mod mul_div;
 mod penalty;
 mod prepared;
 mod rate_algorithm;
+mod read_bytes;
 mod size;
 mod sliding_log;
 mod sliding_window;
@@ -71,6 +73,8 @@ mod token_bucket;
 
 pub use self::calendar::Weekday;
 pub use self::calendar_window::CalendarWindow;
+#[allow(unused_imports, reason = "for stores that keep states as bytes")]
+pub(crate) use self::encoding::{DecodeError, StoredKey};
 pub use self::fixed_window::FixedWindow;
 pub(crate) use self::key_state::{KeyState, StateMut};
 pub use self::kind::Algorithm;

@@ -73,6 +73,15 @@ impl PreparedAlgorithm {
         with_state!(self, state, (algorithm, state) => algorithm.commit(state, now, cost))
     }
 
+    pub(super) fn decide(
+        &self,
+        state: &mut StateMut<'_>,
+        now: u64,
+        cost: u64,
+    ) -> (Availability, ChargeMark, QuotaSnapshot) {
+        with_state!(self, state, (algorithm, state) => algorithm.decide(state, now, cost))
+    }
+
     pub(super) fn snapshot(&self, state: &StateMut<'_>, now: u64) -> QuotaSnapshot {
         with_state!(self, state, (algorithm, state) => algorithm.snapshot(state, now))
     }

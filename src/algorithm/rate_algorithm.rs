@@ -24,6 +24,17 @@ pub(crate) trait RateAlgorithm<S> {
     /// Converts a state that a limit of another rate has written, if the algorithm has a rate. A decision that charges
     /// nothing calls this; `commit` converts by itself.
     fn convert_rate(&self, _state: &mut S, _now: u64) {}
+
+    /// Charges `cost`, which is at least 1, if it is available.
+    fn decide(&self, state: &mut S, now: u64, cost: u64) -> (Availability, ChargeMark, QuotaSnapshot) {
+        let availability = self.peek(state, now, cost);
+        if availability.is_now() {
+            let (mark, snapshot) = self.commit(state, now, cost);
+            return (availability, mark, snapshot);
+        }
+        self.convert_rate(state, now);
+        (availability, ChargeMark::NONE, self.snapshot(state, now))
+    }
 }
 
 /// Whether a cost can be charged, and if not, when. Spans are in µs.

@@ -51,17 +51,21 @@ pub(crate) trait KeyStates {
 /// Decides a request: peeks at the states of all its keys, then commits all charges or none.
 pub(crate) fn decide(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Timestamp, task: Task) -> Decision {
     let now = at.as_micros();
-    let available: SmallVec<[Availability; 8]> =
-        charges.iter().enumerate().map(|(index, charge)| peek(states, index, charge, now)).collect();
+    let mut available: SmallVec<[Availability; 8]> = SmallVec::new();
+    for (index, charge) in charges.iter().enumerate() {
+        available.push(peek(states, index, charge, now));
+    }
     let commits = task == Task::Decide && quota::allows(charges, &available);
     if commits {
         states.before_commit();
     }
-    let decided = charges.iter().zip(available).enumerate();
-    let mut outcomes: SmallVec<[Outcome; 1]> = decided
-        .map(|(index, (charge, availability))| outcome(states, index, charge, availability, task, commits, now))
-        .collect();
-    quota::enforce(&mut outcomes, charges.iter().map(|charge| charge.spec.is_quota()));
+    let mut outcomes = SmallVec::with_capacity(charges.len());
+    for (index, (charge, availability)) in charges.iter().zip(available).enumerate() {
+        outcomes.push(outcome(states, index, charge, availability, task, commits, now));
+    }
+    if charges.iter().any(|charge| charge.spec.is_quota()) {
+        quota::enforce(&mut outcomes, charges.iter().map(|charge| charge.spec.is_quota()));
+    }
     Decision::of(at, task == Task::Decide, outcomes)
 }
 

@@ -23,16 +23,16 @@ impl MemoryStore {
     /// Decides a request. Most requests have one limit, which needs no look at the states of others: that takes half the
     /// instructions ("token bucket" in `.ci/instructions`).
     pub(super) fn decide_now(&self, charges: &[Charge<'_>], task: Task) -> StoreFuture<Decision> {
-        StoreFuture::ready(Ok(match charges {
+        match charges {
             [charge] if charge.spec.penalty().is_none() && !charge.spec.is_overridable() => {
                 self.decide_one(charge, task)
             }
-            _ => self.decide_all(charges, task),
-        }))
+            _ => StoreFuture::ready(Ok(self.decide_all(charges, task))),
+        }
     }
 
     /// Decides a charge by the state of its key alone.
-    fn decide_one(&self, charge: &Charge<'_>, task: Task) -> Decision {
+    fn decide_one(&self, charge: &Charge<'_>, task: Task) -> StoreFuture<Decision> {
         let index = self.shard_of(charge.key);
         let mut locked = [(index, self.lock(index))];
         let at = self.begin(&mut locked);
@@ -48,18 +48,28 @@ impl MemoryStore {
                 }
                 decided
             }
-            Slot::Vacant(_) => {
-                let mut state = charge.spec.rule().deciding().unused();
-                let decided = decide_state(charge, &mut state.as_mut(), now, task);
-                // Nothing is stored of a peek, a denial or a cost of 0.
-                if task == Task::Decide && state.expires_at() > 0 && shard.make_room(1, &[], self.most, now) {
-                    shard.insert(key, state, EvictionRank::new(decided.2.remaining, charge.spec.capacity()));
-                }
-                decided
-            }
+            Slot::Vacant(_) => self.decide_new(shard, key, charge, now, task),
         };
         let outcome = Outcome::evaluated(charge, availability, mark, snapshot);
-        Decision::of(at, task == Task::Decide, smallvec![outcome])
+        StoreFuture::ready(Ok(Decision::of(at, task == Task::Decide, smallvec![outcome])))
+    }
+
+    /// Decides the charge of a new key, and stores the key if it is charged.
+    fn decide_new(
+        &self,
+        shard: &mut Shard,
+        key: EntryKey,
+        charge: &Charge<'_>,
+        now: u64,
+        task: Task,
+    ) -> (Availability, ChargeMark, QuotaSnapshot) {
+        let mut state = charge.spec.rule().deciding().unused();
+        let decided = decide_state(charge, &mut state.as_mut(), now, task);
+        // Nothing is stored of a peek, a denial or a cost of 0.
+        if task == Task::Decide && state.expires_at() > 0 && shard.make_room(1, &[], self.most, now) {
+            shard.insert(key, state, EvictionRank::new(decided.2.remaining, charge.spec.capacity()));
+        }
+        decided
     }
 
     /// Decides a request of any limits.
@@ -80,7 +90,7 @@ impl MemoryStore {
             store: self,
             locked: &mut locked,
             charges: &charges,
-            slot: Slot::Vacant(0),
+            slots: smallvec![None; charges.len()],
             new: KeyState::Compact(CompactState::UNUSED),
             now,
         };
@@ -143,9 +153,9 @@ struct RequestStates<'r, 's> {
     store: &'s MemoryStore,
     locked: &'r mut Locked<'s>,
     charges: &'r [Charge<'r>],
-    /// The slot of the state that was last asked for.
-    slot: Slot,
-    /// That state, if the slot is vacant.
+    /// The slot of each charge's key, if it is known.
+    slots: SmallVec<[Option<Slot>; 8]>,
+    /// The state that was last asked for, if its slot is vacant.
     new: KeyState,
     now: u64,
 }
@@ -153,6 +163,19 @@ struct RequestStates<'r, 's> {
 impl RequestStates<'_, '_> {
     fn shard(&mut self, charge: usize) -> &mut Shard {
         self.store.shard_among(self.locked, self.charges[charge].key)
+    }
+
+    fn slot(&mut self, charge: usize) -> Slot {
+        if let Some(slot) = self.slots[charge] {
+            return slot;
+        }
+        let key = EntryKey::new(&self.charges[charge]);
+        *self.slots[charge].insert(self.store.shard_among(self.locked, self.charges[charge].key).find(key))
+    }
+
+    /// Forgets where entries are, after some have moved.
+    fn moved(&mut self) {
+        self.slots.fill(None);
     }
 
     /// The fingerprints of all entries of the request, which are not evicted for each other.
@@ -165,8 +188,7 @@ impl RequestStates<'_, '_> {
 impl KeyStates for RequestStates<'_, '_> {
     fn state(&mut self, charge: usize) -> StateMut<'_> {
         let key = EntryKey::new(&self.charges[charge]);
-        self.slot = self.shard(charge).find(key);
-        match self.slot {
+        match self.slot(charge) {
             Slot::Occupied(slot) => self.shard(charge).state(key, slot),
             Slot::Vacant(_) => {
                 self.new = self.charges[charge].spec.rule().deciding().unused();
@@ -199,26 +221,28 @@ impl KeyStates for RequestStates<'_, '_> {
             };
             let new = self.charges[..=index].iter().filter(is_new).count();
             shard.make_room(new, &own, store.most, now);
+            self.moved();
         }
     }
 
     fn charged(&mut self, charge: usize, remaining: u64) {
         let (key, most) = (EntryKey::new(&self.charges[charge]), self.store.most);
         let rank = EvictionRank::new(remaining, self.charges[charge].spec.capacity());
-        match self.slot {
+        match self.slot(charge) {
             Slot::Occupied(slot) => self.shard(charge).set_rank(key, slot, rank),
             Slot::Vacant(_) => {
                 let new = std::mem::replace(&mut self.new, KeyState::Compact(CompactState::UNUSED));
                 let shard = self.shard(charge);
                 if new.expires_at() > 0 && shard.keys() < most {
                     shard.insert(key, new, rank);
+                    self.moved();
                 }
             }
         }
     }
 
     fn denied(&mut self, charge: usize) {
-        if let Slot::Occupied(slot) = self.slot {
+        if let Slot::Occupied(slot) = self.slot(charge) {
             let key = EntryKey::new(&self.charges[charge]);
             self.shard(charge).set_rank(key, slot, EvictionRank::DENIED);
         }
@@ -231,6 +255,8 @@ impl KeyStates for RequestStates<'_, '_> {
         let is_hopeless = availability == Availability::Never;
         let rank = if is_hopeless { EvictionRank::LOWEST } else { EvictionRank::DENIED };
         let (own, most, now) = (self.own(), self.store.most, self.now);
-        self.shard(charge).set_penalty(key, penalty, rank, &own, most, now)
+        let is_kept = self.shard(charge).set_penalty(key, penalty, rank, &own, most, now);
+        self.moved();
+        is_kept
     }
 }

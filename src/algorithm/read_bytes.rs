@@ -1,0 +1,18 @@
+//! Little-endian numbers at the start of bytes, which are taken off them.
+#![allow(dead_code, reason = "for stores that keep states as bytes, of which there is none yet")]
+
+/// The latest instant that a log holds.
+const MAX_INSTANT: u64 = 1 << 63;
+
+pub(super) fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
+    bytes.split_off(..4).and_then(|number| number.try_into().ok()).map(u32::from_le_bytes)
+}
+
+pub(super) fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
+    bytes.split_off(..8).and_then(|number| number.try_into().ok()).map(u64::from_le_bytes)
+}
+
+/// Takes an instant in µs that arithmetic with periods cannot overflow.
+pub(super) fn take_instant(bytes: &mut &[u8]) -> Option<u64> {
+    take_u64(bytes).filter(|instant| *instant <= MAX_INSTANT)
+}
