@@ -120,7 +120,7 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
 
     let error = bucket.wait_at_most("key", 1, short).await.unwrap_err();
     assert!(matches!(error, AcquireError::Denied { retry_after: Some(TENTH), .. }), "{error:?}");
-    assert_eq!(error.to_string(), "there is no room for another 100ms");
+    assert_eq!(error.to_string(), "rate limit exceeded: retry after 100ms");
 
     let error = queue.wait_at_most("key", 1, 3 * short).await.unwrap_err();
     assert!(matches!(error, AcquireError::Denied { retry_after: Some(wait), .. } if wait == 3 * TENTH), "{error:?}");
@@ -128,7 +128,7 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
 
     let error = bucket.wait("key", 3).await.unwrap_err();
     assert!(matches!(error, AcquireError::Denied { retry_after: None, .. }), "{error:?}");
-    assert_eq!(error.to_string(), "there will never be room: the cost is over the capacity");
+    assert_eq!(error.to_string(), "rate limit exceeded: the cost is over the limit's capacity");
 
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert!(bucket.wait_at_most("key", 1, TENTH).await.unwrap().is_allowed(), "just long enough");
