@@ -1,8 +1,8 @@
 //! A server to try every limit on: `cargo run --example server`, then `curl` as it says.
 //!
 //! It listens on 127.0.0.1:3000, or where `--listen` says, and remembers in memory, or in the Redis
-//! that `--redis` names (`cargo run --example server -- --redis redis://127.0.0.1:6379`): several servers on one Redis
-//! share their limits. Whoever sends the header `x-user` is counted by it, everyone else by address.
+//! that `--redis` names (`cargo run --example server --features redis -- --redis redis://127.0.0.1:6379`): several servers
+//! on one Redis share their limits. Whoever sends the header `x-user` is counted by it, everyone else by address.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tower_ratelimit::key::{self, KeyExtractor};
 use tower_ratelimit::{
     Algorithm, CostTable, FixedWindow, HeaderStyle, LeakyBucket, LeakyBucketQueue, Limit, MemoryStore, RateLimitLayer,
-    RedisStore, Reset, SlidingLog, SlidingWindow, SlidingWindowCounter, Store, TokenBucket,
+    Reset, SlidingLog, SlidingWindow, SlidingWindowCounter, Store, TokenBucket,
 };
 
 const USAGE: &str = "usage: server [--listen ADDRESS:PORT] [--redis redis://ADDRESS:PORT]";
@@ -90,10 +90,10 @@ async fn main() -> ExitCode {
     };
     let store: Arc<dyn Store> = match &redis {
         None => Arc::new(MemoryStore::new()),
-        Some(url) => match RedisStore::connect(url).await {
-            Ok(store) => Arc::new(store),
-            Err(error) => {
-                eprintln!("{error:?}");
+        Some(url) => match connect(url).await {
+            Ok(store) => store,
+            Err(message) => {
+                eprintln!("{message}");
                 return ExitCode::FAILURE;
             }
         },
@@ -105,6 +105,17 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+#[cfg(feature = "redis")]
+async fn connect(url: &str) -> Result<Arc<dyn Store>, String> {
+    let store = tower_ratelimit::RedisStore::connect(url).await.map_err(|error| format!("{error:?}"))?;
+    Ok(Arc::new(store))
+}
+
+#[cfg(not(feature = "redis"))]
+async fn connect(url: &str) -> Result<Arc<dyn Store>, String> {
+    Err(format!("built without Redis: use `cargo run --example server --features redis -- --redis {url}`"))
 }
 
 async fn serve(address: SocketAddr, app: Router) -> std::io::Result<()> {

@@ -1,5 +1,5 @@
-//! Worked policies, each in a file of its own to copy from: `cargo run --example policies -- friends`, then
-//! `curl` as it says.
+//! Worked policies, each in a file of its own to copy from: `cargo run --example policies --features policies --
+//! friends`, then `curl` as it says.
 //!
 //! They listen on 127.0.0.1:3000, or where `--listen` says, and remember in memory, or in the Redis that
 //! `--redis` names. `docs/guide.md` goes through them.

@@ -28,7 +28,7 @@ impl Server {
             .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{error}; build it with `cargo build --example server`"));
+            .unwrap_or_else(|error| panic!("{error}; build it with `cargo build --workspace --all-features --examples`"));
         let (sender, lines) = mpsc::channel();
         let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
