@@ -23,12 +23,10 @@ impl Server {
     }
 
     fn start_with(arguments: &[&str]) -> Self {
-        let mut process = command()
-            .args(["--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{error}; build it with `cargo build --workspace --all-features --examples`"));
+        let mut process =
+            command().args(["--listen", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped()).spawn().unwrap_or_else(
+                |error| panic!("{error}; build it with `cargo build --workspace --all-features --examples`"),
+            );
         let (sender, lines) = mpsc::channel();
         let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));

@@ -25,7 +25,9 @@ impl Program {
             .args(more)
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{error}; build it with `cargo build --workspace --all-features --examples`"));
+            .unwrap_or_else(|error| {
+                panic!("{error}; build it with `cargo build --workspace --all-features --examples`")
+            });
         let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
         let mut program = Self { process, tries: Vec::new() };
         let mut lines = stdout.lines().map(|line| line.expect("a line"));
