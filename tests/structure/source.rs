@@ -130,7 +130,10 @@ fn tokens(text: &str) -> Vec<String> {
 
 /// The length of the string or character that the text begins with.
 fn literal(text: &str) -> Option<usize> {
-    let prefix = text.find(['"', '\'', '#']).filter(|&at| matches!(&text[..at], "" | "b" | "r" | "br" | "c"))?;
+    let prefix = ["br", "b", "c", "r", ""]
+        .iter()
+        .find(|prefix| text.strip_prefix(**prefix).is_some_and(|quoted| quoted.starts_with(['"', '\'', '#'])))?;
+    let prefix = prefix.len();
     let quoted = &text[prefix..];
     if quoted.starts_with('\'') {
         let end = if quoted.starts_with("'\\") {
