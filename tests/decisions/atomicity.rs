@@ -55,7 +55,7 @@ fn denials_take_nothing(trace: &Trace) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(support::cases(200))]
 
     #[test]
     fn denials_by_small_limits_take_nothing(trace in traces(small_rule(), 3, 20)) {

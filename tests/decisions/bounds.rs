@@ -97,7 +97,7 @@ fn admits_at_most(trace: &Trace) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(support::cases(200))]
 
     #[test]
     fn small_limits_admit_no_more_than_they_say(trace in traces(small_rule(), 1, 40)) {

@@ -95,7 +95,7 @@ fn real_time_counts(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(support::cases(300))]
 
     #[test]
     fn time_waits_for_small_limits(rule in small_rule(), steps in steps(20_000)) {

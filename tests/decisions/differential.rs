@@ -28,7 +28,7 @@ fn agrees(trace: &Trace) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(support::cases(400))]
 
     #[test]
     fn small_limits_answer_as_the_oracle(trace in traces(small_rule(), 1, 30)) {

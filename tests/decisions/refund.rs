@@ -136,7 +136,7 @@ fn refunds_are_sound(rule: Rule, acts: Vec<Act>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(support::cases(400))]
 
     #[test]
     fn refunds_of_small_limits_are_sound(rule in small_rule(), acts in acts()) {

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use serde::Deserialize;
 use serde_json::Number;
 use support::limits::Patient;
@@ -157,29 +158,36 @@ async fn compare(subject: Subject) {
     let traces = traces();
     let steps: usize = traces.iter().map(|trace| trace.steps.len()).sum();
     assert!(steps > 0, "the vectors hold no step");
-    let mut differ = 0;
-    for trace in &traces {
-        let named = |(index, terms): (usize, &Terms)| Limit::new(format!("limit-{index}"), terms.algorithm());
-        let limits: Vec<Limit> = trace.limits.iter().enumerate().map(named).collect();
-        let clock = ManualClock::new(Timestamp::EPOCH);
-        let limiter = (subject.limiter)(limits, clock.clone());
-        for (index, step) in trace.steps.iter().enumerate() {
-            clock.set(Timestamp::from_micros(step.at));
-            let decision = limiter.acquire_each(trace.name.as_str(), &step.costs).await.expect("a decision");
-            let (answer, expected) = (Answer::from(decision), Answer::from(step));
-            if answer != expected {
-                differ += 1;
-                if differ <= 10 {
-                    eprintln!(
-                        "{}, step {index}, costs {:?}:\n  expected {expected:?}\n  got      {answer:?}",
-                        trace.name, step.costs
-                    );
-                }
-            }
+    let traces = traces.iter().map(|trace| differences(trace, &subject));
+    let differences: Vec<String> = stream::iter(traces).buffered(64).concat().await;
+    println!("{steps} steps compared");
+    assert!(
+        differences.is_empty(),
+        "{} of {steps} steps differ:\n{}",
+        differences.len(),
+        differences[..10.min(differences.len())].join("\n")
+    );
+}
+
+/// Runs a trace, and describes each answer that is not the expected one.
+async fn differences(trace: &Trace, subject: &Subject) -> Vec<String> {
+    let mut differences = Vec::new();
+    let named = |(index, terms): (usize, &Terms)| Limit::new(format!("limit-{index}"), terms.algorithm());
+    let limits: Vec<Limit> = trace.limits.iter().enumerate().map(named).collect();
+    let clock = ManualClock::new(Timestamp::EPOCH);
+    let limiter = (subject.limiter)(limits, clock.clone());
+    for (index, step) in trace.steps.iter().enumerate() {
+        clock.set(Timestamp::from_micros(step.at));
+        let decision = limiter.acquire_each(trace.name.as_str(), &step.costs).await.expect("a decision");
+        let (answer, expected) = (Answer::from(decision), Answer::from(step));
+        if answer != expected {
+            let (name, costs) = (&trace.name, &step.costs);
+            differences.push(format!(
+                "{name}, step {index}, costs {costs:?}:\n  expected {expected:?}\n  got      {answer:?}"
+            ));
         }
     }
-    println!("{steps} steps compared");
-    assert_eq!(differ, 0, "of {steps} steps");
+    differences
 }
 
 #[tokio::test]

@@ -77,7 +77,7 @@ fn forgotten_is_full(before: &Trace, after: &Trace) -> Result<(), TestCaseError>
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(support::cases(100))]
 
     #[test]
     fn waits_of_small_limits_are_exact(trace in traces(small_rule(), 3, 15)) {

@@ -206,7 +206,7 @@ fn model_by_number(hops: &[Hop], count: usize) -> Result<IpAddr, AddressError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(support::cases(1_000))]
 
     #[test]
     fn answers_are_those_of_the_model(

@@ -242,7 +242,7 @@ fn request() -> impl Strategy<Value = BTreeMap<char, &'static str>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(support::cases(300))]
 
     #[test]
     fn what_applies_is_what_the_reference_would_apply(

@@ -16,7 +16,17 @@ pub mod split_mix;
 
 use std::path::{Path, PathBuf};
 
+use proptest::test_runner::Config;
+
 /// The path of a file of this repository.
 pub fn repository(path: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// So many cases of a property, or as many as the environment variable `PROPTEST_CASES` says.
+pub fn cases(count: u32) -> Config {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => Config::default(),
+        None => Config::with_cases(count),
+    }
 }

@@ -205,7 +205,7 @@ impl Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(support::cases(200))]
 
     #[test]
     fn permits_are_sound(which in 0..3_usize, acts in acts()) {

@@ -109,7 +109,7 @@ fn batches(redis: &Redis, steps: u64) {
 
 #[test]
 fn twins_decide_alike() {
-    traces(&Redis::Fake(Fake::new()), variable("TWIN_STEPS").unwrap_or(2_000_000));
+    traces(&Redis::Fake(Fake::new()), variable("TWIN_STEPS").unwrap_or(200_000));
 }
 
 /// A refund after a clock fell back by far counted what was missing to an interval so near that the
