@@ -174,7 +174,7 @@ fn the_counter_counts() {
 }
 
 #[test]
-fn nothing_where_nothing_is_told() {
+fn nothing_without_headers() {
     let none = |limits: Vec<Limit>| layer(limits).headers([]).build();
     allocates("global", &none(vec![limit("a")]), ALLOWED, 0);
     allocates("by peer", &none(vec![limit("a").by(key::peer_ip())]), ALLOWED, 0);
@@ -297,7 +297,7 @@ descriptors:
 }
 
 #[test]
-fn little_where_limits_are_told() {
+fn little_with_headers() {
     let by_peer = || layer([limit("a").by(key::peer_ip())]);
     let two = || layer([limit("a").by(key::peer_ip()), bucket("b")]);
     let triple = [HeaderStyle::XRateLimit(Reset::Seconds)];

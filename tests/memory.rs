@@ -155,12 +155,12 @@ fn flood(algorithm: impl Into<Algorithm>, batches: u64, bytes_per_key: usize) {
 }
 
 #[test]
-fn a_flood_of_keys_takes_bounded_memory_and_frees_nobody_who_was_denied() {
+fn a_flood_of_keys_takes_bounded_memory_and_evicts_no_denied_key() {
     flood(TokenBucket::new(1, 1, 30 * DAY), 200, BYTES_PER_KEY);
 }
 
 #[test]
-fn a_flood_of_logs_takes_bounded_memory_and_frees_nobody_who_was_denied() {
+fn a_flood_of_logs_takes_bounded_memory_and_evicts_no_denied_key() {
     // A slot takes twice as much, and has room for one request's entry.
     flood(SlidingLog::new(1, 30 * DAY), 40, 2 * BYTES_PER_KEY);
 }
@@ -195,7 +195,7 @@ fn a_window_takes_24_bytes_for_each_further_bucket_however_long_it_is_in_use() {
 }
 
 #[test]
-fn what_means_nothing_any_more_vanishes_by_itself() {
+fn expired_entries_are_swept() {
     const KEYS: u64 = 50_000;
     let subject = Subject::new(1_000_000);
     let [records, logs] =
@@ -222,7 +222,7 @@ fn what_means_nothing_any_more_vanishes_by_itself() {
 
 /// A request of many limits adds as many keys, and sees to as many more.
 #[test]
-fn what_many_limits_leave_vanishes_by_itself() {
+fn expired_entries_of_many_limits_are_swept() {
     const KEYS: u64 = 300_000;
     for limits in [1, 5, 30, 64] {
         let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));

@@ -89,7 +89,7 @@ fn by_peer() -> Limit {
 }
 
 #[test]
-fn a_server_that_does_not_say_who_the_peer_is_is_reported_once() {
+fn a_missing_peer_address_is_reported_once() {
     let reports = reports_of(&RateLimitLayer::new([by_peer()]));
     let [report] = reports.as_slice() else { panic!("there are {} reports: {reports:#?}", reports.len()) };
     assert!(report.starts_with("ERROR message="), "{report}");

@@ -104,7 +104,7 @@ fn names_can_stand_in_a_header() {
 }
 
 #[test]
-fn a_limiter_has_limits_that_can_be_told_apart() {
+fn limits_of_a_limiter_have_distinct_names() {
     let named = |name: &str| Limit::new(name, FixedWindow::per_day(1));
     refused(
         Limiter::builder([named("a"), named("b"), named("a")]).try_build(),
@@ -137,7 +137,7 @@ fn a_store_remembers_someone() {
 }
 
 #[test]
-fn panics_name_the_value_and_say_what_to_do() {
+fn panics_name_the_value_and_the_remedy() {
     assert_eq!(panic_of(|| FixedWindow::per_second(0)), "limit is 0: allow at least 1 token, or leave the limit out");
     assert_eq!(
         panic_of(|| TokenBucket::per_second(5).burst(0)),

@@ -111,7 +111,7 @@ proptest! {
 
     /// A client that always tries again gets all that the rule lets it have, and no more.
     #[test]
-    fn a_greedy_client_gets_what_the_limit_says(rule in small_rule(), start in 0u64..1_000) {
+    fn a_greedy_client_gets_exactly_the_limit(rule in small_rule(), start in 0u64..1_000) {
         let subject = Subject::new(&[rule]);
         let mut admitted = Vec::new();
         for at in start..start + 150 {

@@ -213,7 +213,7 @@ impl Clock for Failing {
 
 /// A clock panics with a key's lock in hand. Who waits for that is answered, and so is who comes later.
 #[test]
-fn a_clock_that_panics_harms_nobody_who_waits() {
+fn a_panicking_clock_does_not_affect_waiting_requests() {
     unless_stuck(|| {
         let clock = Arc::new(Failing { fails: AtomicBool::new(true), waits: std::sync::Barrier::new(2) });
         let store = MemoryStore::new().clock(Arc::clone(&clock));

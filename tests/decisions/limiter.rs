@@ -35,7 +35,7 @@ async fn begin<F: Future + Unpin>(future: &mut F) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_takes_as_long_as_was_told() {
+async fn a_wait_takes_as_long_as_announced() {
     let limiter = bucket(3, 1);
     let start = Instant::now();
     for _ in 0..3 {
@@ -65,7 +65,7 @@ async fn a_queue_is_first_come_first_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_finds_the_queue_full_comes_in_when_there_is_a_place() {
+async fn a_request_that_found_the_queue_full_enters_later() {
     let (limiter, start) = (queue(), Instant::now());
     for _ in 0..6 {
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
@@ -88,7 +88,7 @@ async fn the_last_in_a_queue_gives_its_slot_back_when_it_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_middle_of_a_queue_moves_nobody() {
+async fn leaving_the_middle_of_a_queue_moves_nobody() {
     let limiter = queue();
     let start = Instant::now();
     let _ = limiter.wait("key", 1).await.unwrap();

@@ -90,12 +90,12 @@ proptest! {
     }
 
     #[test]
-    fn small_limits_forget_when_they_said(before in traces(small_rule(), 3, 15), after in traces(small_rule(), 1, 10)) {
+    fn small_limits_reset_when_announced(before in traces(small_rule(), 3, 15), after in traces(small_rule(), 1, 10)) {
         forgotten_is_full(&before, &after)?;
     }
 
     #[test]
-    fn limits_of_any_size_forget_when_they_said(before in traces(any_rule(), 3, 15), after in traces(any_rule(), 1, 8)) {
+    fn limits_of_any_size_reset_when_announced(before in traces(any_rule(), 3, 15), after in traces(any_rule(), 1, 8)) {
         forgotten_is_full(&before, &after)?;
     }
 }

@@ -113,7 +113,7 @@ async fn a_server_that_does_not_tell_is_at_fault() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_tell_gets_what_was_chosen_for_it() {
+async fn a_missing_peer_address_follows_its_policy() {
     let limit = || Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
     let asked = async |missing| {
         let layer = RateLimitLayer::builder([limit().on_missing_key(missing)]).store(still()).build();

@@ -34,7 +34,7 @@ async fn refusal(layer: RateLimitLayer) -> Answer {
 }
 
 #[tokio::test]
-async fn a_refusal_is_plain_text_that_is_not_kept() {
+async fn a_rejection_is_plain_text_that_is_not_cached() {
     let refused = refusal(one(FixedWindow::per_minute(1)).build()).await;
     assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(refused.header("retry-after"), Some("60"));
@@ -64,7 +64,7 @@ async fn the_wait_is_whole_seconds_rounded_up() {
 
 /// Whoever waits as long as he is told is let in, and the wait is not a second too long.
 #[tokio::test]
-async fn to_wait_as_told_is_enough() {
+async fn waiting_as_announced_is_enough() {
     let algorithms: [Algorithm; 5] = [
         FixedWindow::new(3, Duration::from_millis(7_300)).into(),
         SlidingLog::new(3, Duration::from_millis(7_300)).into(),
@@ -160,7 +160,7 @@ async fn worded_by_a_closure() {
 }
 
 #[tokio::test]
-async fn what_a_closure_has_said_is_not_said_twice() {
+async fn headers_set_by_a_closure_are_not_repeated() {
     let layer = one(FixedWindow::per_minute(1))
         .on_reject(|_| {
             let response =
@@ -175,7 +175,7 @@ async fn what_a_closure_has_said_is_not_said_twice() {
 }
 
 #[tokio::test]
-async fn a_closure_words_every_refusal() {
+async fn a_closure_formats_every_rejection() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
     let words = |rejection: &tower_ratelimit::Rejection<'_>| Response::new(format!("{:?}", rejection.reason()));
     let body = async |limit: Limit| {
@@ -193,7 +193,7 @@ async fn a_closure_words_every_refusal() {
 
 /// boundary#4159, labrinth#874: without CORS headers, a browser can't read a refusal, nor what it says.
 #[tokio::test]
-async fn with_cors_outside_a_browser_can_read_a_refusal() {
+async fn browsers_can_read_a_rejection_behind_cors() {
     let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
     let limits = one(FixedWindow::per_minute(1)).headers(styles).build();
     let cors = CorsLayer::new().allow_origin(Any).expose_headers(limits.exposed_headers());

@@ -34,7 +34,7 @@ impl Body for Untouchable {
 }
 
 #[tokio::test]
-async fn of_a_refused_request_nothing_is_read() {
+async fn the_body_of_a_rejected_request_is_not_read() {
     let service = one().build().layer(Hello::default());
     assert!(!ask(&service, Request::new(Untouchable)).await.is_refused());
     assert!(ask(&service, Request::new(Untouchable)).await.is_refused());

@@ -80,7 +80,7 @@ async fn a_request_past_the_proxies_has_no_key() {
 }
 
 #[tokio::test]
-async fn a_request_past_the_proxies_gets_what_was_chosen_for_it() {
+async fn a_request_that_bypasses_the_proxies_follows_its_policy() {
     let by = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
     let server = Server::axum(app(one_each(by().or(key::peer_ip())))).await;
     assert!(!is_refused(&server, &[]).await);

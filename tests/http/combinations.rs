@@ -198,7 +198,7 @@ async fn a_header_never_takes_an_addresss_bucket() {
 
 /// What the server does not tell is its fault, unless the client can still say it.
 #[tokio::test]
-async fn whose_fault_it_is_is_told_by_the_last() {
+async fn the_last_alternative_decides_the_status_of_a_missing_key() {
     let nobody = || [with(&[])];
     let [bad_request, server_error] = [StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR].map(|s| s.as_u16());
     assert_eq!(statuses(key::peer_ip().or(now("x-one")), nobody()).await, [bad_request]);

@@ -69,7 +69,7 @@ async fn a_key_is_not_missing_where_nobody_asks_for_it() {
 }
 
 #[test]
-fn who_sees_no_requests_cannot_tell_when() {
+fn a_limiter_without_requests_rejects_conditions() {
     let limit = Limit::new("posts", FixedWindow::per_day(2)).when(when::method(Method::POST));
     let error = Limiter::builder([limit]).try_build().unwrap_err().to_string();
     assert!(error.contains("the limit \"posts\" takes its condition from a request"), "{error}");

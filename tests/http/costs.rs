@@ -190,7 +190,7 @@ async fn costs_within_costs() {
 
 /// The outer limiter had no key; what lies between has found one.
 #[tokio::test]
-async fn what_the_router_has_not_charged_the_route_charges_whole() {
+async fn the_route_charges_whole_what_the_router_did_not_charge() {
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
     let limit = limit.by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
     let limits = RateLimitLayer::builder([limit]).store(still()).build();
@@ -253,7 +253,7 @@ async fn a_cost_over_the_capacity_is_denied_for_good() {
 }
 
 #[test]
-fn a_constant_cost_over_the_capacity_is_refused_when_it_is_built() {
+fn a_constant_cost_over_the_capacity_is_an_error() {
     let text = "a cost of 11 can never pass the limit \"ten\", which holds 10: lower the cost, raise the limit, or \
                 give the limit a cost of its own with `Limit::cost`";
     let limits = of_ten(still());

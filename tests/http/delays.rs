@@ -92,7 +92,7 @@ async fn first_in_first_out_at_exact_instants() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn told_later_they_queue_the_same() {
+async fn delayed_answers_queue_the_same() {
     let log = Log::new();
     let service = RateLimitLayer::builder([queue()]).store(Slow::new(Default::default())).build().layer(log.clone());
     for path in ["/a", "/b", "/c"] {

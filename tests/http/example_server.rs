@@ -100,7 +100,7 @@ fn every_route_limits_as_the_help_says() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_the_others_wait() {
+fn a_full_queue_denies_and_the_queued_requests_wait() {
     let server = Server::start();
     let statuses: Vec<u16> = thread::scope(|scope| {
         let asked: Vec<_> = (0..12).map(|_| scope.spawn(|| server.status("GET /leaky-bucket-queue"))).collect();
@@ -126,7 +126,7 @@ fn writing_costs_two_and_reading_one() {
 }
 
 #[test]
-fn a_day_is_not_charged_for_what_a_second_denies() {
+fn a_daily_limit_is_not_charged_for_requests_that_a_limit_per_second_denies() {
     let server = Server::start();
     let head = (0..10).map(|_| server.ask("GET /friends").0).find(|head| head.contains(" 429 ")).expect("a refusal");
     let allowed = head.split("\"day\";r=").nth(1).and_then(|rest| rest.split(';').next()).expect("a level");
@@ -135,7 +135,7 @@ fn a_day_is_not_charged_for_what_a_second_denies() {
 
 #[cfg(unix)]
 #[test]
-fn it_stops_when_told_to() {
+fn it_stops_on_sigterm() {
     let mut server = Server::start();
     let pid = server.process.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());

@@ -46,7 +46,7 @@ fn gives_nothing_away(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_refuses_and_says_nothing_of_itself() {
+async fn a_failing_store_rejects_without_details() {
     for broken in [Broken::AtOnce, Broken::Later] {
         let inner = Hello::default();
         let answer = ask(&secret(broken).build().layer(inner.clone()), keyed()).await;
@@ -71,7 +71,7 @@ async fn a_store_that_fails_refuses_and_says_nothing_of_itself() {
 }
 
 #[tokio::test]
-async fn a_store_that_fails_lets_pass_where_it_is_told_to() {
+async fn a_failing_store_allows_if_configured() {
     for broken in [Broken::AtOnce, Broken::Later] {
         let layer = secret(broken).on_store_error(OnStoreError::Allow).build();
         for _ in 0..3 {

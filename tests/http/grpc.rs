@@ -49,7 +49,7 @@ fn once_every(period: Duration) -> Limit {
 }
 
 #[tokio::test]
-async fn a_refusal_is_trailers_only() {
+async fn a_grpc_rejection_is_trailers_only() {
     let refused = refusal(Limit::new("one", FixedWindow::per_minute(1))).await;
     assert_eq!(status(&refused), (Some("8"), Some("Too many requests: try again in 1 minute.")));
     assert_eq!(refused.header("content-type"), Some("application/grpc"));
@@ -252,7 +252,7 @@ async fn turned_off_every_rejection_has_an_http_error_status() {
 }
 
 #[tokio::test]
-async fn other_refusals_have_other_codes() {
+async fn each_kind_of_rejection_has_its_grpc_code() {
     let limit = || Limit::new("secret", FixedWindow::per_minute(1));
     let answer = ask(&limited(limit().by(key::header("x-user"))), call("application/grpc")).await;
     assert_eq!(status(&answer), (Some("3"), Some("Missing client identifier.")));

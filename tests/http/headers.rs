@@ -226,7 +226,7 @@ async fn the_other_resets() {
 
 /// Numbers with and without zeros, as long as they come.
 #[tokio::test]
-async fn every_number_is_told_as_it_is() {
+async fn every_number_is_exact_in_headers() {
     let long = Duration::from_secs(1_111);
     let one = Limit::new("one", FixedWindow::new(1, long));
     let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
@@ -285,7 +285,7 @@ async fn the_draft_tells_many_limits() {
 }
 
 #[tokio::test]
-async fn a_style_chosen_twice_is_told_once() {
+async fn a_header_style_set_twice_is_sent_once() {
     let styles = [
         HeaderStyle::IETF,
         HeaderStyle::XRateLimit(Reset::Seconds),
@@ -321,7 +321,7 @@ async fn x_ratelimit_retry_after_is_rounded_up_like_retry_after() {
 }
 
 #[tokio::test]
-async fn in_no_style_a_refusal_still_says_when_to_come_back() {
+async fn a_rejection_has_retry_after_in_every_style() {
     let service = layer([two()]).0.headers([]).build().layer(Hello::default());
     for expected in [None, None, Some("60")] {
         let answer = ask(&service, get("/")).await;

@@ -169,7 +169,7 @@ async fn limits_of_one_key_do_not_share_a_bucket() {
 }
 
 #[tokio::test]
-async fn a_missing_key_does_what_was_chosen() {
+async fn a_missing_key_follows_its_policy() {
     let asked = async |missing| {
         let service = limited(one().by(key::header("x-user")).on_missing_key(missing));
         let mut statuses = Vec::new();
@@ -186,7 +186,7 @@ async fn a_missing_key_does_what_was_chosen() {
 }
 
 #[tokio::test]
-async fn a_limit_that_is_skipped_is_not_told_and_the_others_hold() {
+async fn a_skipped_limit_has_no_headers_and_the_others_hold() {
     let skipped = one().by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
     let limits = [skipped, Limit::new("two", FixedWindow::per_minute(2))];
     let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());

@@ -90,7 +90,7 @@ async fn a_store_that_fails_is_no_matter() {
 }
 
 #[tokio::test]
-async fn refused_wins_and_exceptions_are_said_where_it_is() {
+async fn always_reject_wins_over_never_limit_and_takes_exceptions() {
     let service =
         one().never_limit(peers(["10.0.0.0/8"])).always_reject(peers(["10.1.0.0/16"])).build().layer(Hello::default());
     assert_eq!(ask(&service, from("10.1.2.3")).await.status, StatusCode::FORBIDDEN);
@@ -103,7 +103,7 @@ async fn refused_wins_and_exceptions_are_said_where_it_is() {
 }
 
 #[tokio::test]
-async fn observers_are_told_and_a_list_can_be_tried_out() {
+async fn observers_see_list_matches_also_in_shadow_mode() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let noted = told.clone();
     let layer = one().observe(move |event| {
@@ -134,7 +134,7 @@ async fn observers_are_told_and_a_list_can_be_tried_out() {
 
 /// What is in the shadow is the limits.
 #[tokio::test]
-async fn a_list_refuses_while_limits_are_in_the_shadow() {
+async fn lists_reject_while_limits_are_in_shadow_mode() {
     for layer in [
         one().always_reject(peers(["192.0.2.2"])).shadow().build(),
         one().shadow().always_reject(peers(["192.0.2.2"])).build(),
@@ -272,7 +272,7 @@ async fn no_header_puts_a_client_on_a_list_or_takes_it_off() {
 /// CVE-2026-110723, -110724 and -110726 (Eclipse ECSP): what a client put in front of what the proxy
 /// added was taken for its address.
 #[test]
-fn what_a_client_puts_in_front_of_a_trusted_proxys_word_is_not_believed() {
+fn addresses_that_a_client_prepends_are_ignored() {
     let trusted = || TrustedProxies::cidrs(["10.0.0.0/8"]);
     let by = |header: &str, said: &str| {
         let mut request = from("10.0.0.1");
@@ -331,7 +331,7 @@ async fn lists_are_replaced_while_requests_are_served() {
 }
 
 #[test]
-fn entries_that_are_no_networks_are_refused_when_they_are_given() {
+fn invalid_networks_are_errors() {
     for wrong in ["example.org", "10.0.0.0/33", "10.0.0.1/8", "", "10.0.0.0/8 "] {
         assert!(AddressList::try_new(key::peer_ip(), ["192.0.2.1", wrong]).is_err(), "{wrong:?}");
     }
@@ -372,7 +372,7 @@ fn keys_are_what_the_extractor_takes() {
 }
 
 #[test]
-fn a_key_that_has_to_be_waited_for_is_refused_when_the_list_is_made() {
+fn an_asynchronous_key_in_a_key_list_is_an_error() {
     let later = || key::from_async_fn(|_| async { Some("key") });
     let error = KeyList::try_new(later(), ["key"]).unwrap_err().to_string();
     assert!(error.starts_with("a list can't have an asynchronous extractor"), "{error}");
@@ -385,7 +385,7 @@ fn a_key_that_has_to_be_waited_for_is_refused_when_the_list_is_made() {
 }
 
 #[test]
-fn what_is_listed_is_not_told() {
+fn debug_output_hides_listed_keys() {
     let list = KeyList::new(key::header("x-api-key"), ["secret"]);
     assert_eq!(format!("{list:?}"), "KeyList { keys: 1, .. }");
 }

@@ -29,7 +29,7 @@ async fn told(outer: RateLimitLayer, inner: RateLimitLayer) -> Answer {
 }
 
 #[tokio::test]
-async fn of_two_limits_of_one_name_the_one_with_less_left_is_told() {
+async fn of_two_limits_of_one_name_headers_show_the_lower_one() {
     let policies = [Member::new("api", &[("q", 5), ("w", 3_600)])];
     let standings = [Member::new("api", &[("r", 4), ("t", 3_600)])];
     let few = || layer([hourly("api", 5)]);
@@ -67,7 +67,7 @@ async fn limits_of_other_names_stay_in_their_order() {
 
 /// Headers of the service behind are merged, too, and left as they are if they can't be read.
 #[tokio::test]
-async fn what_the_service_tells_itself_is_merged_or_left_alone() {
+async fn headers_of_the_service_are_merged_or_kept() {
     let told_by_inner = async |policy: &'static str, standing: &'static str| {
         let inner = service_fn(move |_: Request<()>| {
             let response = Response::builder().header("ratelimit-policy", policy).header("ratelimit", standing);
@@ -92,7 +92,7 @@ async fn what_the_service_tells_itself_is_merged_or_left_alone() {
 }
 
 #[tokio::test]
-async fn overage_of_one_name_is_told_once() {
+async fn overage_of_one_name_is_sent_once() {
     let soft = |names: &[&str]| {
         let limits = names.iter().map(|name| hourly(name, 1).soft(200));
         layer(limits.collect::<Vec<_>>()).headers([HeaderStyle::Overage]).build()

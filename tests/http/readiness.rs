@@ -143,7 +143,7 @@ async fn errors_and_readiness_are_the_inner_services() {
 }
 
 #[tokio::test]
-async fn a_refused_request_holds_no_permit() {
+async fn a_rejected_request_has_no_permit() {
     let limits = RateLimitLayer::builder([two()]).store(still()).build();
     let service = ServiceBuilder::new().layer(limits).concurrency_limit(1).service(Strict::default());
     let [mut one, mut other] = [service.clone(), service];

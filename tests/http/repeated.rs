@@ -104,7 +104,7 @@ async fn the_answer_says_that_the_header_was_repeated() {
 }
 
 #[tokio::test]
-async fn a_list_refuses_what_any_line_names() {
+async fn a_list_rejects_a_key_in_any_header_line() {
     let leaked = || KeyList::new(key::header(KEY), ["leaked"]);
     let refused: [&[&str]; 7] =
         [&["leaked"], &["zzz", "leaked"], &["leaked", "zzz"], &["", "leaked"], &["zzz", "yyy"], &["zzz"], &[]];
@@ -176,7 +176,7 @@ async fn an_address_that_is_given_twice_is_a_bad_request() {
 }
 
 #[tokio::test]
-async fn a_list_of_addresses_refuses_and_does_not_exempt_one_that_is_given_twice() {
+async fn a_client_that_sends_two_addresses_is_rejected_but_never_exempt() {
     let list = || AddressList::new(TrustedProxies::hops(1).single_valued("x-real-ip"), ["198.51.100.1"]);
     let limits = || RateLimitLayer::builder([one()]).store(still());
     let request = |values: &[&str]| lines("x-real-ip", values);

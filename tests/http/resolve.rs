@@ -80,7 +80,7 @@ fn where_all_are_trusted_the_leftmost_is_the_client() {
 }
 
 #[test]
-fn what_is_no_address_ends_the_way_back() {
+fn an_invalid_address_ends_the_search_for_the_client() {
     for bad in ["unknown", "_hidden", "", " ", "unix:", "-", "10.0.0.256", "[10.0.0.7]", "\"10.0.0.7\"", "10.0.0.7 x"] {
         listed(&[&format!("192.0.2.1, 10.0.0.7, {bad}")], "10.0.0.1");
         listed(&[&format!("192.0.2.1, 10.0.0.7, {bad}, 10.0.0.2")], "10.0.0.2");
@@ -131,7 +131,7 @@ fn forwarded_is_read_as_it_is_written() {
 }
 
 #[test]
-fn what_is_not_well_formed_is_for_nobody() {
+fn malformed_forwarded_elements_name_no_client() {
     for element in [
         "for=unknown",
         "for=_hidden",
@@ -195,7 +195,7 @@ fn a_backslash_before_any_character_of_a_quoted_value_stands_for_that_character(
 }
 
 #[test]
-fn what_is_longer_than_any_address_is_none() {
+fn overlong_addresses_are_ignored() {
     let long = |escaped: usize| format!("for=\"192.0.2.1:_{}\"", "\\a".repeat(escaped));
     forwarded(&[&long(50)], "192.0.2.1");
     forwarded(&[&long(60)], "10.0.0.1");
@@ -309,7 +309,7 @@ fn tonic_says_that_a_peer_is_on_a_unix_socket() {
 }
 
 #[test]
-fn what_would_be_wrong_is_refused_when_it_is_built() {
+fn invalid_proxies_are_errors() {
     let cidrs = |cidrs: &[&str]| TrustedProxies::try_cidrs(cidrs).unwrap_err().to_string();
     let none = "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`";
     assert_eq!(cidrs(&[]), none);
@@ -329,7 +329,7 @@ fn what_would_be_wrong_is_refused_when_it_is_built() {
 
 /// CVE-2026-76835 (OAuth2 Proxy): whoever had an address was trusted.
 #[test]
-fn trusting_everyone_is_refused() {
+fn trusting_everyone_is_an_error() {
     let refused = |cidrs: &[&str], family: &str| {
         let expected = format!(
             "the trusted networks cover all of {family}, so that every client could choose its address: name the \
@@ -363,7 +363,7 @@ fn no_name_panics() {
 }
 
 #[test]
-fn errors_say_what_is_missing() {
+fn address_errors_say_what_is_missing() {
     assert_eq!(AddressError::NoPeer.to_string(), "the server does not provide the peer's address");
     assert_eq!(
         AddressError::TooFewHops { expected: 3, found: 1 }.to_string(),

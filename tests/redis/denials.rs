@@ -129,7 +129,7 @@ async fn a_cost_that_no_wait_helps_is_asked_about_once() {
 }
 
 #[tokio::test]
-async fn redis_is_asked_each_time_where_nothing_is_to_be_remembered() {
+async fn redis_is_asked_each_time_without_cached_denials() {
     let mut setup = Setup::new().await;
     setup.store = setup.store.clone().remember_denials(Duration::ZERO);
     let limiter = setup.limiter(FixedWindow::per_day(1));
@@ -140,7 +140,7 @@ async fn redis_is_asked_each_time_where_nothing_is_to_be_remembered() {
 }
 
 #[tokio::test]
-async fn who_comes_back_at_the_very_instant_is_admitted() {
+async fn a_request_at_the_announced_instant_is_allowed() {
     let mut setup = Setup::new().await;
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
     setup.store = setup.store.clone().clock(clock.clone());
@@ -162,7 +162,7 @@ async fn who_comes_back_at_the_very_instant_is_admitted() {
 
 /// By Redis' own clock, of which only bounds are known here.
 #[tokio::test]
-async fn who_comes_back_after_the_wait_that_was_told_last_is_admitted() {
+async fn a_request_after_the_last_announced_wait_is_allowed() {
     let setup = Setup::new().await;
     let limiter = setup.limiter(TokenBucket::new(1, 1, Duration::from_millis(20)));
     for round in 0..50 {
@@ -185,7 +185,7 @@ async fn who_comes_back_after_the_wait_that_was_told_last_is_admitted() {
 
 /// Bug 33 of other systems: what denied before denies on, after a refund, ...
 #[tokio::test]
-async fn bug_33_a_refund_is_seen_at_once() {
+async fn a_refund_is_available_at_once() {
     let setup = Setup::new().await;
     for (name, algorithm) in all(5, HOUR) {
         let limiter = setup.limiter(algorithm);
@@ -201,7 +201,7 @@ async fn bug_33_a_refund_is_seen_at_once() {
 
 /// ... a reset, ...
 #[tokio::test]
-async fn bug_33_a_reset_is_seen_at_once() {
+async fn a_reset_is_available_at_once() {
     let setup = Setup::new().await;
     for (name, algorithm) in all(5, HOUR) {
         let limiter = setup.limiter(algorithm);
@@ -216,7 +216,7 @@ async fn bug_33_a_reset_is_seen_at_once() {
 
 /// ... for a smaller cost, ...
 #[tokio::test]
-async fn bug_33_a_smaller_cost_finds_its_room() {
+async fn a_smaller_cost_is_allowed_after_a_denied_one() {
     let setup = Setup::new().await;
     for (name, algorithm) in all(5, HOUR) {
         let limiter = setup.limiter(algorithm);
@@ -231,7 +231,7 @@ async fn bug_33_a_smaller_cost_finds_its_room() {
 
 /// ... or once the limit is raised.
 #[tokio::test]
-async fn bug_33_a_raised_limit_finds_its_room() {
+async fn a_raised_limit_is_available_at_once() {
     let setup = Setup::new().await;
     let bucket = |capacity| TokenBucket::new(capacity, 5, HOUR);
     let raised = all(9, HOUR).map(|(name, raised)| match name {
@@ -253,7 +253,7 @@ async fn bug_33_a_raised_limit_finds_its_room() {
 
 /// Another process resets a key: it is as if it had another store.
 #[tokio::test]
-async fn what_another_process_resets_is_seen_soon() {
+async fn a_reset_by_another_process_is_seen_soon() {
     let setup = Setup::new().await;
     let limiter = setup.limiter(FixedWindow::per_day(1));
     exhaust(&limiter).await;
@@ -328,7 +328,7 @@ fn told(decision: &Decision) -> String {
 /// answered alike by a store that remembers denials, by one that asks Redis each time, and by the one
 /// in memory.
 #[tokio::test]
-async fn bug_34_what_is_remembered_and_what_redis_says_are_one() {
+async fn cached_denials_agree_with_redis() {
     let mut setup = Setup::new().await;
     let (mut steps, mut denied, mut calls) = (0, 0, 0);
     for seed in 0..200 {

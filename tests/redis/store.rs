@@ -32,7 +32,7 @@ async fn calls_of(connection: &mut MultiplexedConnection) -> u32 {
 }
 
 #[tokio::test]
-async fn no_key_is_without_a_time_to_live_nor_outlives_what_it_means() {
+async fn every_key_has_a_ttl_no_longer_than_its_state() {
     let server = RedisServer::start();
     // A calendar's windows take a day.
     let limits = limits(10, Duration::from_secs(4)).into_iter().filter(|limit| limit.name() != "calendar_window");
@@ -209,7 +209,7 @@ async fn requests_of_many_limits_share_calls_of_at_most_256_charges() {
 }
 
 #[tokio::test]
-async fn who_gives_up_before_leaving_is_not_charged_and_holds_nobody_up() {
+async fn a_request_canceled_in_the_queue_is_not_charged_and_delays_nobody() {
     let server = RedisServer::start();
     let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1_000))])
         .patient()
@@ -274,7 +274,7 @@ async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_an_error_and_stays() {
+async fn foreign_keys_are_errors_and_stay() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let mut connection = server.connection().await;
@@ -301,7 +301,7 @@ async fn what_is_not_ours_is_an_error_and_stays() {
 
 /// Who has such a key is not decided; all others are.
 #[tokio::test]
-async fn what_is_not_ours_keeps_nobody_else_from_redis() {
+async fn a_foreign_key_fails_no_other_request() {
     let server = RedisServer::start();
     let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1_000))])
         .store(store(&server).await)
@@ -358,7 +358,7 @@ async fn another_period_starts_anew() {
 }
 
 #[tokio::test]
-async fn who_cannot_connect_is_told_why() {
+async fn connection_errors_state_the_reason() {
     let error = RedisStore::connect("http://localhost").await.expect_err("no connection");
     assert!(format!("{error:?}").contains("redis://host:port"), "{error:?}");
     let error = RedisStore::connect("redis://127.0.0.1:1").await.expect_err("no connection");

@@ -272,7 +272,7 @@ async fn pauses_differ() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_trying_makes_way_for_the_next() {
+async fn a_canceled_trial_lets_the_next_one_try() {
     let store = Faulty::new(Mode::Hangs);
     let limiter = opened(&store).await;
     store.set_for(Op::Peek, Mode::Works);
@@ -294,7 +294,7 @@ async fn who_gives_up_trying_makes_way_for_the_next() {
 
 /// An answer need not be awaited, nor dropped.
 #[tokio::test(start_paused = true)]
-async fn who_never_tries_makes_way_for_the_next() {
+async fn an_unused_trial_lets_the_next_one_try() {
     let store = Faulty::new(Mode::Hangs);
     let limiter = opened(&store).await;
     store.set(Mode::Works);

@@ -15,7 +15,7 @@ fn refused<T>(built: Result<T, ConfigError>, text: &str) {
 }
 
 #[test]
-fn zeros_are_refused() {
+fn zeros_are_errors() {
     refused(Limiter::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
     refused(RateLimitLayer::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
     refused(
@@ -27,7 +27,7 @@ fn zeros_are_refused() {
 }
 
 #[test]
-fn what_is_least_is_not() {
+fn the_smallest_values_are_accepted() {
     assert!(Limiter::builder(one()).deadline(Duration::from_nanos(1)).try_build().is_ok());
     assert!(CircuitBreaker::new().try_failures(1).is_ok());
     assert_eq!(Share::try_one_of(1).ok(), Some(Share::whole()));

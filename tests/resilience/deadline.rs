@@ -54,7 +54,7 @@ async fn a_limiter_says_that_it_was_too_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_in_time_decides() {
+async fn an_answer_within_the_deadline_decides() {
     let store = Faulty::new(Mode::Dawdles(ms(49)));
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let (decided, after) = acquire(&limiter(&store).on_store_error(policy).build()).await;
@@ -88,7 +88,7 @@ async fn it_counts_for_all_that_a_request_asks_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_does_not_count_for_what_finds_the_key() {
+async fn extracting_keys_does_not_count_against_the_deadline() {
     let limit = ten().by(key::from_async_fn(|_| async {
         tokio::time::sleep(ms(1_000)).await;
         Some("ann")

@@ -45,7 +45,7 @@ async fn each_request_that_the_store_does_not_decide_is_one_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_told_from_its_start_to_its_end() {
+async fn an_outage_is_reported_from_start_to_end() {
     let (store, events) = (Faulty::new(Mode::Hangs), Events::default());
     let limiter = limiter(&store).observe(events.observer()).build();
     for _ in 0..6 {
@@ -70,7 +70,7 @@ async fn an_outage_is_told_from_its_start_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reason_is_told() {
+async fn the_reason_is_reported() {
     let told = Arc::new(AtomicUsize::new(0));
     let counted = told.clone();
     let layer = RateLimitLayer::builder([ten()])
@@ -89,7 +89,7 @@ async fn the_reason_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_decided_but_done_is_told_too() {
+async fn refunds_and_resets_are_reported_too() {
     let (store, events) = (Faulty::new(Mode::Works), Events::default());
     let limiter = stubborn(&store).observe(events.observer()).build();
     let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();

@@ -207,7 +207,7 @@ async fn each_node_is_probed_by_itself() {
 
 /// What fails as a trial of two nodes reopens the breaker of the one that failed.
 #[tokio::test(start_paused = true)]
-async fn a_trial_of_several_nodes_says_of_each_what_it_did() {
+async fn a_trial_of_several_nodes_reports_each_result() {
     let setup = Setup::new();
     for place in [0, 1] {
         setup.fail(place).await;

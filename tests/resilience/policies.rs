@@ -29,7 +29,7 @@ async fn told(layer: &impl Layer<Hello, Service = RateLimit<Hello>>, names: &[&s
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_here() {
+async fn a_limit_that_rejects_on_errors_rejects_for_all_and_nothing_is_charged_locally() {
     for mode in FAILING {
         let limits = [two("a", OnStoreError::Reject), two("b", LOCALLY), two("c", OnStoreError::Allow)];
         let layer = RateLimitLayer::builder(limits).store(Faulty::new(mode)).build();
@@ -46,7 +46,7 @@ async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_decide_here_do_so_without_those_that_allow() {
+async fn limits_that_allow_on_errors_are_left_out_of_local_decisions() {
     for mode in FAILING {
         let limits = [two("a", OnStoreError::Allow), two("b", LOCALLY)];
         let layer = RateLimitLayer::builder(limits).store(Faulty::new(mode)).build();
@@ -68,7 +68,7 @@ async fn those_that_decide_here_do_so_without_those_that_allow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_decide_here_do_so_all_or_nothing() {
+async fn local_decisions_are_all_or_nothing() {
     for mode in FAILING {
         let layer = RateLimitLayer::builder([two("a", LOCALLY), two("b", LOCALLY)]).store(Faulty::new(mode)).build();
         assert_eq!([status(&layer, &["a"]).await, status(&layer, &["a"]).await], [200, 200]);
@@ -98,7 +98,7 @@ async fn a_limits_own_wins_over_the_layers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_denied_here_is_told_as_ever() {
+async fn local_denials_have_the_usual_headers() {
     let layer = RateLimitLayer::builder([Limit::new("two", TokenBucket::per_minute(2))])
         .store(Faulty::new(Mode::Fails))
         .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)])
@@ -116,7 +116,7 @@ async fn who_is_denied_here_is_told_as_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_the_whole_limit_holds_is_refused_until_the_store_is_back() {
+async fn costs_over_the_local_share_are_denied_until_the_store_is_back() {
     let store = Faulty::new(Mode::FailsAtOnce);
     let layer = RateLimitLayer::builder([ten()])
         .store(store)
@@ -174,7 +174,7 @@ async fn clients_learn_nothing_of_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_says_who_has_decided() {
+async fn a_limiter_reports_who_decided() {
     let store = Faulty::new(Mode::Works);
     let builder = stubborn(&store);
     let refusing = builder.clone().build();
@@ -197,7 +197,7 @@ async fn a_limiter_says_who_has_decided() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peek_takes_nothing_here_either() {
+async fn a_local_peek_charges_nothing() {
     let store = Faulty::new(Mode::Fails);
     let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     for _ in 0..20 {
@@ -212,7 +212,7 @@ async fn a_peek_takes_nothing_here_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_goes_by_the_policy() {
+async fn a_wait_follows_the_store_error_policy() {
     let store = Faulty::new(Mode::Fails);
     let builder = Limiter::builder([Limit::new("one", TokenBucket::per_second(1))]).store(store);
     assert!(matches!(builder.clone().build().wait("key", 1).await, Err(AcquireError::Store(_))));

@@ -14,7 +14,7 @@ async fn remaining(limiter: &Limiter) -> (DecidedBy, u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_local_one_gives_back_here() {
+async fn a_local_charge_is_refunded_locally() {
     let store = Faulty::new(Mode::Fails);
     let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     let (one, two) = (limiter.acquire("key", 4).await, limiter.acquire("key", 5).await);
@@ -33,7 +33,7 @@ async fn a_local_one_gives_back_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_the_store_gives_nothing_back_here() {
+async fn a_charge_of_the_store_is_not_refunded_locally() {
     let store = Faulty::new(Mode::Works);
     let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     let receipts = [(); 2].map(|()| limiter.acquire("key", 3));
@@ -101,7 +101,7 @@ async fn a_request_that_waits_and_is_given_up_gives_its_slot_back_to_a_store_tha
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_here_and_is_given_up_gives_its_slot_back_here() {
+async fn a_canceled_local_wait_returns_its_slot() {
     let store = Faulty::new(Mode::FailsAtOnce);
     a_slot_is_given_back(&store).await;
     assert_eq!(store.asked(Op::Refund), 0);

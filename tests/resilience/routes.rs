@@ -59,7 +59,7 @@ async fn all_is_well_while_the_store_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_difference_that_can_not_be_charged_is_refused_and_the_routers_charge_given_back() {
+async fn a_difference_that_cannot_be_charged_is_rejected_and_the_routers_charge_refunded() {
     for mode in FAILING {
         let (store, events) = (Faulty::new(Mode::Works), Events::default());
         let layer = layer(&store, OnStoreError::Reject).observe(events.observer()).build();
@@ -85,7 +85,7 @@ async fn a_difference_that_can_not_be_charged_goes_on_where_it_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_difference_that_can_not_be_charged_is_charged_here() {
+async fn a_difference_that_the_store_cannot_charge_is_charged_locally() {
     for mode in FAILING {
         let store = Faulty::new(Mode::Works);
         let layer = layer(&store, LOCALLY).build();
@@ -136,7 +136,7 @@ async fn a_denial_stands_if_its_refund_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_first_charged_here_is_charged_on_here() {
+async fn requests_first_charged_locally_stay_local() {
     let store = Faulty::new(Mode::Works);
     let layer = layer(&store, OnStoreError::DecideLocally(Share::one_of(2))).build();
     let back = |store: &Faulty| {
@@ -164,7 +164,7 @@ async fn what_was_first_charged_here_is_charged_on_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_charged_the_route_charges_whole() {
+async fn an_uncharged_cost_is_charged_whole_by_the_route() {
     let store = Faulty::new(Mode::Fails);
     let layer = layer(&store, OnStoreError::Allow).build();
     let back = store.clone();
@@ -189,7 +189,7 @@ async fn an_open_breaker_keeps_routes_from_the_store() {
 
 /// What was given back before the store failed is not given back again.
 #[tokio::test(start_paused = true)]
-async fn what_was_given_back_is_given_back_once() {
+async fn refunds_happen_once() {
     for mode in FAILING {
         let store = Faulty::new(Mode::Works);
         let layer = layer(&store, OnStoreError::Reject).build();
@@ -203,7 +203,7 @@ async fn what_was_given_back_is_given_back_once() {
 
 /// What was charged here is given back here, and the store has no part in it.
 #[tokio::test(start_paused = true)]
-async fn an_open_breaker_is_nothing_to_what_is_charged_here() {
+async fn an_open_breaker_does_not_affect_local_charges() {
     let (store, events) = (Faulty::new(Mode::Fails), Events::default());
     let layer =
         layer(&store, LOCALLY).circuit_breaker(CircuitBreaker::new().failures(1)).observe(events.observer()).build();

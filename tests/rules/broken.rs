@@ -25,7 +25,7 @@ fn said(file: &Path) -> String {
 }
 
 #[test]
-fn every_broken_file_is_refused_with_all_that_is_wrong() {
+fn every_problem_of_an_invalid_file_is_reported() {
     let files = files();
     assert!(files.len() >= 30, "only {} files were found", files.len());
     let mut wrong = String::new();

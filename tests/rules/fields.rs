@@ -144,7 +144,7 @@ fn limits_are_named_by_the_file_or_their_way() {
 }
 
 #[test]
-fn names_that_others_have_or_no_header_carries_are_told_apart() {
+fn duplicate_and_unprintable_names_are_made_distinct() {
     let limit = "rate_limit: { name: same, unit: day, requests_per_unit: 5 }";
     let twins = limits(&format!("- {{ key: method, {limit} }}\n- {{ key: path, {limit} }}"));
     let long = "é".repeat(200);
@@ -160,7 +160,7 @@ fn names_that_others_have_or_no_header_carries_are_told_apart() {
 }
 
 #[test]
-fn what_is_unlimited_is_no_limit_and_what_is_in_the_shadow_is_one_that_is_not_enforced() {
+fn unlimited_rules_add_no_limit_and_shadow_rules_are_not_enforced() {
     let yaml = "
 - { key: method, rate_limit: { unlimited: true } }
 - { key: method, value: PUT, rate_limit: { unlimited: yes, requests_per_unit: 5 } }
@@ -174,7 +174,7 @@ fn what_is_unlimited_is_no_limit_and_what_is_in_the_shadow_is_one_that_is_not_en
 }
 
 #[test]
-fn the_model_holds_what_the_file_says() {
+fn the_model_matches_the_file() {
     let yaml = "
 domain: shop
 descriptors:

@@ -245,7 +245,7 @@ proptest! {
     #![proptest_config(support::cases(300))]
 
     #[test]
-    fn what_applies_is_what_the_reference_would_apply(
+    fn rules_apply_as_in_the_reference(
         mut nodes in prop::collection::vec(node(), 1..5),
         requests in prop::collection::vec(request(), 2..4),
         later in prop::sample::subsequence(vec!['a', 'b', 'c'], 0..=3),

@@ -34,7 +34,7 @@ fn files() -> Vec<String> {
 }
 
 #[test]
-fn what_repeats_without_end_is_refused_soon() {
+fn endless_repetition_is_rejected_early() {
     let pieces = [
         "[",
         "{",
@@ -106,7 +106,7 @@ fn a_hundred_problems_are_enough() {
 /// An operator's slip, and not a reason to hang.
 #[cfg(unix)]
 #[test]
-fn an_endless_file_is_refused() {
+fn an_endless_file_is_an_error() {
     assert!(Rules::from_file("/dev/zero").is_err());
 }
 

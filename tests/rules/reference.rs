@@ -42,7 +42,7 @@ fn outcome(file: &Path) -> String {
 }
 
 #[test]
-fn files_for_the_reference_load_or_are_refused_for_what_is_not_supported() {
+fn reference_files_load_or_name_what_is_unsupported() {
     let files = files();
     assert!(files.len() >= 25, "only {} files were found", files.len());
     let mut wrong = String::new();

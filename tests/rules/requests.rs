@@ -24,7 +24,7 @@ descriptors:
 }
 
 #[test]
-fn zero_refuses_one_value_and_no_other() {
+fn a_limit_of_zero_denies_one_value_only() {
     let limited = Limited::by(
         "
 domain: shop
@@ -63,7 +63,7 @@ descriptors:
 }
 
 #[test]
-fn values_that_fit_a_pattern_share_a_bucket_if_told_to() {
+fn values_that_match_a_pattern_share_a_bucket_if_configured() {
     let yaml = |share: bool| {
         format!(
             "
@@ -107,7 +107,7 @@ descriptors:
 
 /// The values of a path are parts: they never run into each other.
 #[test]
-fn values_of_a_path_are_told_apart() {
+fn values_of_a_path_are_distinct() {
     let limited = Limited::by(
         "
 domain: shop

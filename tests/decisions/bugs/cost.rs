@@ -139,7 +139,7 @@ fn refund_of_what_is_paid_takes_from_another_charge() {
 
 /// tokio-rate-limit `limiter.rs:38`: only whole requests per second, and no burst below the rate.
 #[test]
-fn ten_per_minute_and_a_burst_below_the_rate_can_be_said() {
+fn a_burst_below_the_rate_is_possible() {
     assert_eq!(TokenBucket::per_minute(10), TokenBucket::new(10, 10, Duration::from_secs(60)));
     let subject = Subject::new(&[tokens(10, 10, MINUTE)]);
     assert_eq!(allowed_of(20, &subject, MIDNIGHT), 10);

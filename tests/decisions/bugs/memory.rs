@@ -55,7 +55,7 @@ fn live_keys_are_forgotten() {
 
 /// throttled `memory.rs:9` and its SQL stores: nothing was ever dropped, and a denial left a row.
 #[tokio::test]
-async fn what_takes_nothing_leaves_something_behind() {
+async fn requests_that_charge_nothing_leave_no_entry() {
     let store = Arc::new(MemoryStore::new());
     let limits = [Limit::new("window", FixedWindow::per_day(5)), Limit::new("log", SlidingLog::per_day(3))];
     let limiter = Limiter::builder(limits).store(Arc::clone(&store)).build();
@@ -128,7 +128,7 @@ fn sweeping_does_not_keep_up() {
 
 /// Swept only where keys were added: what was over stayed for as long as no others came.
 #[test]
-fn nothing_is_swept_by_those_who_add_nothing() {
+fn requests_that_add_no_entry_sweep_nothing() {
     let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
     let store = Arc::new(MemoryStore::new().clock(clock.clone()));
     let limits = [Limit::new("minute", FixedWindow::per_minute(u32::MAX))];
@@ -144,7 +144,7 @@ fn nothing_is_swept_by_those_who_add_nothing() {
 
 /// Only the first of the parts of the store that a request charged heard that there was something to drop.
 #[test]
-fn nothing_is_swept_by_those_who_charge_several_keys() {
+fn requests_with_several_keys_sweep_nothing() {
     let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
     let store = Arc::new(MemoryStore::new().clock(clock.clone()));
     let limits = ["from", "to"].map(|name| Limit::new(name, FixedWindow::per_minute(u32::MAX)));
@@ -181,7 +181,7 @@ fn a_denied_request_makes_its_keys_outlive_others() {
 /// A key pinned itself, by asking for more than there can ever be or by being peeked at, and those
 /// that were really used up had to go.
 #[test]
-fn what_was_never_used_up_outlives_what_was() {
+fn keys_that_are_not_exhausted_do_not_evict_an_exhausted_one() {
     for pins_by_peeking in [false, true] {
         let store = MemoryStore::new().max_keys(1_000);
         let limiter = Limiter::builder([Limit::new("day", FixedWindow::per_day(10))]).store(store).build();
@@ -211,7 +211,7 @@ fn a_request_displaces_its_own() {
 
 /// At the cap, what takes nothing displaced someone: a cost of 0, or one that can never pass.
 #[test]
-fn what_takes_nothing_displaces_others() {
+fn free_and_denied_requests_evict_nothing() {
     let store = Arc::new(MemoryStore::new().max_keys(100));
     let limiter = Limiter::builder([Limit::new("day", FixedWindow::per_day(10))]).store(Arc::clone(&store)).build();
     let acquire = |key: u64, cost| limiter.acquire(key, cost).into_ready().unwrap().unwrap();

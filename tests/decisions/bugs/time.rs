@@ -161,7 +161,7 @@ fn fractions_of_tokens_lost() {
 /// redis-rate `scripts.rs:55`: a wait of 0.9 s was told as 0; axum-governor `respond.rs:63`: 1.99 s
 /// as 1; httprate#47: the window's length, whatever was left of it.
 #[test]
-fn waits_below_a_second_are_told_as_none() {
+fn waits_below_a_second_are_zero_seconds() {
     for rule in by_the_second(1).filter(|rule| rule.capacity() == 1) {
         let subject = Subject::new(&[rule]);
         let _ = subject.set(MIDNIGHT).acquire(1);

@@ -164,7 +164,7 @@ async fn a_machine_that_is_off_by_a_window_needs_no_second_round_trip() {
 
 /// All or nothing, twice: what has no calendar is not charged the first time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_asked_beside_it_is_charged_once() {
+async fn other_limits_of_a_repeated_call_are_charged_once() {
     let elsewhere = Elsewhere::start().await;
     elsewhere.now.store(at("2031-01-01T00:00:00Z"), Ordering::Relaxed);
     let limits = [

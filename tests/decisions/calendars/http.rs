@@ -74,7 +74,7 @@ async fn a_window_is_as_long_as_the_present_one() {
 
 /// Other sizes for some requests are told as they are.
 #[tokio::test]
-async fn another_size_is_told_with_the_same_window() {
+async fn an_override_keeps_the_window_in_headers() {
     use tower_ratelimit::when;
     everywhere(async |place| {
         let daily = |limit| CalendarWindow::daily(limit).in_zone("Europe/Berlin");

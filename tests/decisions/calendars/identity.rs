@@ -120,7 +120,7 @@ fn refused(built: Result<CalendarWindow, ConfigError>, text: &str) {
 }
 
 #[test]
-fn what_can_not_be_is_refused() {
+fn impossible_settings_are_errors() {
     let text = "limit is 0: allow at least 1 token, or leave the limit out";
     refused(CalendarWindow::try_daily(0), text);
     refused(CalendarWindow::try_weekly(0, Weekday::Monday), text);

@@ -80,7 +80,7 @@ async fn the_last_word_counts() {
 }
 
 #[tokio::test]
-async fn expiries_out_of_range_are_refused_and_those_in_it_are_kept() {
+async fn expiries_out_of_range_are_errors() {
     const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
     everywhere(async |place| {
         let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
@@ -140,7 +140,7 @@ async fn a_store_in_memory_keeps_as_many_as_it_may() {
 
 /// Of a denial that is remembered, whatever override it was denied by.
 #[tokio::test]
-async fn a_denial_is_not_told_by_an_override_that_has_expired() {
+async fn a_cached_denial_does_not_outlive_an_expired_override() {
     let server = RedisServer::start();
     let year = |tokens| FixedWindow::new(tokens, 366 * DAY);
     let limiter = Limiter::builder([Limit::new("limit", year(100)).overridable()]).patient();

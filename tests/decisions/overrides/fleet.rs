@@ -37,7 +37,7 @@ async fn taking<T>(server: &RedisServer, of: impl Future<Output = T>) -> (u64, T
 }
 
 #[tokio::test]
-async fn the_next_decision_of_any_node_goes_by_it() {
+async fn the_next_decision_of_any_node_uses_the_override() {
     let server = RedisServer::start();
     let [one, other] = [node(&server).await, node(&server).await];
     let overrides = one.overrides("daily").unwrap();
@@ -115,7 +115,7 @@ async fn it_expires_by_the_clock_of_redis() {
 
 /// Who sets it is not denied by what was remembered; another node remembers for as long as it was told to.
 #[tokio::test]
-async fn setting_lifts_denials_here_at_once_and_elsewhere_within_their_time() {
+async fn an_override_ends_cached_denials_locally_at_once_and_elsewhere_in_time() {
     let server = RedisServer::start();
     for (name, small) in all(5, LONG) {
         let large = holding(small, 50);
@@ -183,7 +183,7 @@ async fn requests_in_one_call_are_decided_each_by_its_own_size() {
 }
 
 #[tokio::test]
-async fn what_redis_forgets_in_a_restart_is_forgotten() {
+async fn a_restart_without_persistence_resets_limits() {
     let mut server = RedisServer::start();
     let node = node(&server).await;
     node.overrides("daily").unwrap().set("42", window(200), None).await.unwrap();
@@ -234,7 +234,7 @@ async fn decided_locally_a_key_has_the_size_that_was_seen_last() {
 }
 
 #[tokio::test]
-async fn what_is_no_override_is_an_error_of_that_key_alone() {
+async fn an_unreadable_override_fails_only_its_own_key() {
     let server = RedisServer::start();
     let node = node(&server).await;
     node.overrides("daily").unwrap().set("42", window(200), None).await.unwrap();

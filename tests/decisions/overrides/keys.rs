@@ -52,7 +52,7 @@ fn daily() -> Limit {
 }
 
 #[tokio::test]
-async fn headers_extensions_paths_and_methods_are_named_by_what_they_are() {
+async fn overrides_find_keys_of_each_source() {
     everywhere(async |place| {
         let by_header = daily().by(key::header("x-customer"));
         is_of(place, "header", by_header, "42", &[&42_u64, &"shop", &("42", ""), &"042"]).await;
@@ -140,7 +140,7 @@ async fn several_are_named_together_and_alternatives_by_which_one_it_is() {
 }
 
 #[tokio::test]
-async fn what_has_no_key_is_named_too() {
+async fn a_limit_without_a_key_can_be_overridden_too() {
     everywhere(async |place| {
         is_of(place, "no extractor", daily(), key::Shared, &[&(), &""]).await;
     })

@@ -51,7 +51,7 @@ fn daily(limit: u32) -> Limit {
 }
 
 #[tokio::test]
-async fn an_operator_raises_a_customers_limit_and_the_next_request_is_told_so() {
+async fn a_raised_limit_shows_in_the_next_response() {
     everywhere(async |place| {
         let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
         let app = app(place.layer([daily(2), Limit::new("all", FixedWindow::new(100, DAY))]).headers(styles).build());

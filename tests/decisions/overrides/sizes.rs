@@ -12,7 +12,7 @@ use crate::overrides::place::{everywhere, holding, is_allowed, left};
 use support::limits::all;
 
 #[tokio::test]
-async fn what_was_used_counts_on_in_another_size() {
+async fn usage_carries_over_to_another_size() {
     everywhere(async |place| {
         for (name, small) in all(100, DAY) {
             let large = holding(small, 200);
@@ -75,7 +75,7 @@ async fn a_cost_over_the_limit_is_for_those_with_a_larger_size() {
 }
 
 #[tokio::test]
-async fn other_algorithms_periods_and_ways_are_refused() {
+async fn unsupported_algorithms_and_periods_are_errors() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let refused = async |limit: Algorithm, given: Algorithm| {
         let limiter = Limiter::new([Limit::new("limit", limit).overridable()]);
@@ -100,7 +100,7 @@ async fn other_algorithms_periods_and_ways_are_refused() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said_by_name() {
+async fn a_missing_key_is_reported_by_name() {
     let limits = || [Limit::new("daily", FixedWindow::per_day(1)), Limit::new("hourly", FixedWindow::per_hour(1))];
     let layer = RateLimitLayer::new(limits());
     let error = layer.overrides("daily").unwrap_err().to_string();
@@ -147,7 +147,7 @@ async fn several_limits_have_a_size_each() {
 
 /// A refund is of the tokens that were charged, at the rate of then: a bucket owes time.
 #[tokio::test]
-async fn what_is_given_back_is_what_was_charged_by_the_size_that_applied() {
+async fn refunds_use_the_limit_that_was_charged() {
     everywhere(async |place| {
         let fast = TokenBucket::new(1_000, 1_000, DAY);
         let limiter = place.limiter([Limit::new("bucket", fast).overridable()]);

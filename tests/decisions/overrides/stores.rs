@@ -59,7 +59,7 @@ async fn a_store_that_keeps_none_says_so_and_decides_on() {
 
 /// Limits that are not overridable are not looked up, though another limiter has set something for their keys.
 #[tokio::test]
-async fn a_limit_that_is_not_overridable_goes_by_its_own_size() {
+async fn a_limit_that_is_not_overridable_ignores_overrides() {
     let store = Arc::new(MemoryStore::new());
     let of = |limit| Limiter::builder([limit]).store(store.clone()).build();
     let open = of(Limit::new("daily", FixedWindow::per_day(2)).overridable());

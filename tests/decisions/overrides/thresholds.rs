@@ -53,7 +53,7 @@ async fn a_shadow_stays_one() {
 }
 
 #[tokio::test]
-async fn a_size_that_is_too_large_with_its_overage_is_refused() {
+async fn a_limit_too_large_with_its_overage_is_an_error() {
     let limiter = Limiter::new([Limit::new("daily", FixedWindow::per_day(10)).soft(50).overridable()]);
     let overrides = limiter.overrides("daily").unwrap();
     let most = u32::MAX / 3 * 2;

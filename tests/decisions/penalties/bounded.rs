@@ -13,7 +13,7 @@ fn store(keys: usize) -> (std::sync::Arc<MemoryStore>, ManualClock) {
 
 /// A flood of keys that use little of their limit displaces each other, and nobody who is refused.
 #[test]
-fn a_flood_lifts_no_refusal() {
+fn a_flood_of_keys_ends_no_lockout() {
     let (store, clock) = store(1_000);
     let limit = Limit::new("bucket", TokenBucket::new(10, 10, Duration::from_secs(1)));
     let limiter =
@@ -75,7 +75,7 @@ fn a_strike_does_not_displace_what_denies() {
 
 /// Nor is a refusal told that is not kept: in a store full of keys that were denied, there is no room for one.
 #[test]
-fn what_is_not_kept_is_not_told() {
+fn a_lockout_that_the_store_cannot_keep_is_not_announced() {
     let (store, clock) = store(1);
     let limit = Limit::new("one", FixedWindow::new(1, MINUTE)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
     let limiter = Limiter::builder([limit]).store(store).build();
@@ -112,7 +112,7 @@ fn strikes_count_while_the_store_is_full_of_denied_keys() {
 
 /// What a penalty needs is gone when it means nothing any more; and without one, nothing is kept.
 #[test]
-fn what_means_nothing_any_more_is_gone() {
+fn entries_without_meaning_are_removed() {
     let (store, clock) = store(10_000);
     let limit = || Limit::new("window", FixedWindow::new(1, Duration::from_secs(1)));
     let limiter = |limit| Limiter::builder([limit]).store(store.clone()).build();

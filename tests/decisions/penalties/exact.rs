@@ -7,7 +7,7 @@ use tower_ratelimit::{ConfigError, FixedWindow, LeakyBucketQueue, Limit, Penalty
 use crate::penalties::place::{DAY, MICRO, MINUTE, One, SECOND, everywhere, teller};
 
 #[tokio::test]
-async fn the_nth_strike_begins_a_refusal_of_exactly_that_long() {
+async fn the_nth_strike_begins_a_lockout_of_exactly_its_length() {
     everywhere(async |place| {
         // One token a second: for most of a refusal there would be room.
         let penalty = Penalty::after(3, MINUTE).locked_out_for(10 * SECOND);
@@ -64,7 +64,7 @@ async fn strikes_count_together_within_a_span_that_begins_with_the_first() {
 }
 
 #[tokio::test]
-async fn each_refusal_is_twice_as_long_up_to_the_longest() {
+async fn each_lockout_doubles_up_to_the_longest() {
     everywhere(async |place| {
         let (told, tell) = teller();
         let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(5 * SECOND);
@@ -79,7 +79,7 @@ async fn each_refusal_is_twice_as_long_up_to_the_longest() {
 }
 
 #[tokio::test]
-async fn a_level_is_remembered_for_as_long_as_the_refusal_was() {
+async fn a_penalty_level_lasts_as_long_as_its_lockout() {
     everywhere(async |place| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE);
         let one = One::spent(place, penalty).await;
@@ -95,7 +95,7 @@ async fn a_level_is_remembered_for_as_long_as_the_refusal_was() {
 }
 
 #[tokio::test]
-async fn how_long_it_is_remembered_is_for_choice() {
+async fn how_long_a_penalty_level_lasts_is_configurable() {
     everywhere(async |place| {
         let penalty =
             Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE).remembered_for(10 * SECOND);
@@ -146,7 +146,7 @@ async fn strikes_and_level_are_forgotten_each_at_its_time() {
 }
 
 #[tokio::test]
-async fn what_is_told_of_a_reset_is_when_all_is_forgotten() {
+async fn the_announced_reset_is_when_the_state_expires() {
     everywhere(async |place| {
         let penalty = Penalty::after(2, 10 * MINUTE).locked_out_for(SECOND).remembered_for(MINUTE);
         let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]).build();
@@ -167,7 +167,7 @@ async fn what_is_told_of_a_reset_is_when_all_is_forgotten() {
 }
 
 #[tokio::test]
-async fn only_what_this_limit_denies_is_a_strike() {
+async fn only_denials_of_the_limit_itself_are_strikes() {
     everywhere(async |place| {
         let (told, tell) = teller();
         let penalty = Penalty::after(2, MINUTE).locked_out_for(MINUTE);
@@ -200,7 +200,7 @@ async fn only_what_this_limit_denies_is_a_strike() {
 }
 
 #[tokio::test]
-async fn who_is_refused_takes_nothing_from_other_limits() {
+async fn a_locked_out_key_is_not_charged_to_other_limits() {
     everywhere(async |place| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
         let limiter = place
@@ -379,7 +379,7 @@ async fn waiting_is_no_strike() {
 }
 
 #[test]
-fn what_can_not_be_meant_is_refused() {
+fn implausible_settings_are_errors() {
     let error = |penalty: Result<Penalty, ConfigError>| penalty.unwrap_err().to_string();
     assert_eq!(
         error(Penalty::try_after(0, MINUTE)),

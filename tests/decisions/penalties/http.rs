@@ -29,7 +29,7 @@ fn told(told: &Told) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn clients_are_told_how_long_they_are_refused() {
+async fn responses_state_how_long_a_lockout_lasts() {
     everywhere(async |place| {
         let penalty = Penalty::after(2, MINUTE).locked_out_for(90 * SECOND).doubling_up_to(DAY);
         let limit = Limit::new("burst", TokenBucket::new(1, 1, SECOND)).by(key::header("x-user")).penalty(penalty);
@@ -116,7 +116,7 @@ async fn a_handlers_charges_count_settling_does_not_and_a_reset_forgets() {
 
 /// Of failed logins only: what a response gives back is no strike, and no way out.
 #[tokio::test]
-async fn what_a_response_gives_back_changes_nothing_of_it() {
+async fn a_refund_by_the_response_does_not_change_penalties() {
     everywhere(async |place| {
         let limit = Limit::new("logins", FixedWindow::new(2, DAY)).by(key::header("x-user"));
         let limit = limit.count_if(|response| response.status == StatusCode::UNAUTHORIZED);

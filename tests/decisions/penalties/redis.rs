@@ -29,7 +29,7 @@ fn one(penalty: Penalty) -> Limit {
 
 /// Each denial reaches Redis until the key is refused; then none does, as long as it is known here.
 #[tokio::test]
-async fn denials_are_counted_until_the_refusal_which_is_remembered() {
+async fn denials_count_until_the_lockout_which_is_cached() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
     let limiter = limiter(store, one(Penalty::after(5, DAY).locked_out_for(DAY))).build();
@@ -52,7 +52,7 @@ async fn denials_are_counted_until_the_refusal_which_is_remembered() {
 
 /// Its end is exact, whoever tells it: Redis' clock goes on while it is remembered.
 #[tokio::test]
-async fn a_remembered_refusal_ends_when_it_ends() {
+async fn a_cached_lockout_ends_on_time() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
     let limit = Limit::new("bucket", TokenBucket::new(1, 1, Duration::from_millis(10)));
@@ -149,7 +149,7 @@ async fn a_limit_without_a_penalty_costs_nothing_more() {
 
 /// A key that holds something else is an error of its own request, and not of those that leave with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_can_not_be_read_keeps_nobody_else_from_being_decided() {
+async fn an_unreadable_key_fails_no_other_request() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::ZERO);
     let limits =
@@ -176,7 +176,7 @@ async fn what_can_not_be_read_keeps_nobody_else_from_being_decided() {
 /// Where another limit denies, that is remembered while the one with the penalty has room; what this process
 /// takes from it counts at once, and the next denial is a strike.
 #[tokio::test]
-async fn another_limits_denials_are_remembered_and_hide_no_strike() {
+async fn cached_denials_of_another_limit_hide_no_strike() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
     let small = Limit::new("small", FixedWindow::new(1, 366 * DAY));

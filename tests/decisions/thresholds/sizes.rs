@@ -31,7 +31,7 @@ async fn a_condition_gives_a_limit_another_size_and_headers_tell_it() {
 
 /// Of a limit of 2, 2 are used: of 5, 3 are left; and 5 of 5 are no less than 2 of 2.
 #[tokio::test]
-async fn what_was_used_counts_on_in_another_size() {
+async fn usage_carries_over_to_another_size() {
     everywhere(async |place| {
         let limit = Limit::new("daily", SlidingLog::new(2, DAY))
             .instead(when::header("x-plan", "pro"), SlidingLog::new(5, DAY));

@@ -80,7 +80,7 @@ async fn every_algorithm_is_as_defined() {
 }
 
 #[tokio::test]
-async fn clients_and_observers_are_told() {
+async fn clients_and_observers_see_lockouts() {
     everywhere(async |place| {
         let (layer, told) = place.layer([
             Limit::new("daily", FixedWindow::new(2, DAY)).soft(100),
@@ -104,7 +104,7 @@ async fn clients_and_observers_are_told() {
 
 /// A route that costs more than the limit without its overage is charged by the difference.
 #[tokio::test]
-async fn a_route_may_cost_what_only_overage_holds() {
+async fn a_route_may_cost_as_much_as_limit_and_overage() {
     everywhere(async |place| {
         let (layer, told) = place.layer([Limit::new("daily", FixedWindow::new(2, DAY)).soft(50)]);
         let app = app(layer);
@@ -120,7 +120,7 @@ async fn a_route_may_cost_what_only_overage_holds() {
 }
 
 #[test]
-fn what_can_not_be_meant_is_refused() {
+fn implausible_settings_are_errors() {
     let limit = || Limit::new("daily", FixedWindow::new(4_000_000_000, DAY));
     let error = limit().try_soft(0).unwrap_err().to_string();
     assert_eq!(error, "the limit \"daily\" is soft by 0 %: use at least 1, or leave it hard");

@@ -34,7 +34,7 @@ async fn what_the_store_was_paid_comes_back_to_it(shop: Shop) {
 
 /// And what this process has decided, to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_decided_here_comes_back_here() {
+async fn local_decisions_are_refunded_locally() {
     let mut shop = Shop::on_redis().await;
     let limits = shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
     let app = app(limits);
@@ -51,7 +51,7 @@ async fn what_was_decided_here_comes_back_here() {
 
 /// Even when the store is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_began_here_ends_here() {
+async fn local_charges_are_settled_locally() {
     let mut shop = Shop::on_redis().await;
     let limits = shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
     shop.server.as_mut().expect("a server").stop();
@@ -70,7 +70,7 @@ async fn what_began_here_ends_here() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_charged_what_nobody_has_decided() {
+async fn undecided_requests_are_not_charged() {
     let mut shop = Shop::on_redis().await;
     let app = app(shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10));
     shop.server.as_mut().expect("a server").stop();
@@ -82,7 +82,7 @@ async fn nobody_is_charged_what_nobody_has_decided() {
 
 /// What goes on uncounted is not told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_has_decided_is_not_told() {
+async fn undecided_requests_are_not_reported() {
     let shop = Shop::on_redis().await;
     let limits = shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits().build();
     let server = Arc::new(std::sync::Mutex::new(shop.server));

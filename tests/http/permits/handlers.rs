@@ -311,7 +311,7 @@ async fn who_is_not_counted_has_a_permit(shop: Shop) {
 }
 
 #[tokio::test]
-async fn a_route_without_a_limiter_is_told_so() {
+async fn a_permit_without_a_limiter_is_an_error() {
     let app = Router::new().route("/", get(async |_: Permit| "hello"));
     let with_limits = app.clone().layer(RateLimitLayer::new([Limit::new("all", FixedWindow::per_day(9))]));
     for app in [app, with_limits] {

@@ -54,7 +54,7 @@ fn each_excerpt_stands_in_its_program() {
 }
 
 #[test]
-fn what_is_linked_to_is_there() {
+fn links_in_documents_lead_somewhere() {
     let mut checked = 0;
     for document in DOCUMENTS {
         let (here, folder) = (text(document), Path::new(document).parent().expect("a folder"));

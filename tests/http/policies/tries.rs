@@ -100,14 +100,14 @@ fn check(program: &Program, policy: &str) {
 }
 
 #[test]
-fn what_each_policy_says_to_type_works() {
+fn the_commands_that_each_policy_prints_work() {
     for (policy, ..) in POLICIES {
         check(&Program::start(policy, &[]), policy);
     }
 }
 
 #[test]
-fn each_policy_remembers_in_redis_if_it_is_told_to() {
+fn each_policy_runs_on_redis() {
     let redis = RedisServer::start();
     for (policy, ..) in POLICIES {
         let _: () = redis.ask(cmd("CONFIG").arg("RESETSTAT"));
@@ -118,7 +118,7 @@ fn each_policy_remembers_in_redis_if_it_is_told_to() {
 }
 
 #[test]
-fn what_it_does_not_know_is_answered_with_what_it_does() {
+fn unknown_arguments_print_the_usage() {
     let free = ["friends", "--listen", "127.0.0.1:0"];
     for wrong in [&["--redis"][..], &["--rdis", "redis://127.0.0.1"], &["more"]] {
         let output = ending(&[&free, wrong].concat());

@@ -61,7 +61,7 @@ async fn peek(limiter: &Limiter, one: impl Key + Sync, other: impl Key + Sync) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_denied_by_one_slot_takes_nothing_from_another_not_even_for_a_moment() {
+async fn a_denial_in_one_slot_never_charges_another() {
     let cluster = RedisCluster::start(0);
     let limiter =
         Limiter::builder([daily("user", 1_000), daily("tenant", 1)]).patient().store(store(&cluster).await).build();
@@ -105,7 +105,7 @@ async fn denials_by_several_slots_leave_those_of_one_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_wants_the_same_two_limits_gets_exactly_what_they_allow() {
+async fn concurrent_requests_get_exactly_what_two_shared_limits_allow() {
     let cluster = RedisCluster::start(0);
     let store = store(&cluster).await;
     for pair in 0..8 {
@@ -124,7 +124,7 @@ async fn who_wants_the_same_two_limits_gets_exactly_what_they_allow() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_up_in_between_leaves_nothing_half_charged() {
+async fn a_request_canceled_between_slots_leaves_no_partial_charge() {
     let cluster = RedisCluster::start(0);
     let limiter =
         Limiter::builder([daily("one", 10_000), daily("other", 10_000)]).patient().store(store(&cluster).await).build();
@@ -152,7 +152,7 @@ async fn who_gives_up_in_between_leaves_nothing_half_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_taken_before_an_error_is_given_back() {
+async fn charges_before_an_error_are_refunded() {
     let cluster = RedisCluster::start(0);
     let limiter =
         Limiter::builder([daily("one", 10), daily("other", 10)]).patient().store(store(&cluster).await).build();

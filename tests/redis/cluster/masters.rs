@@ -22,7 +22,7 @@ async fn a_master_that_dies_is_replaced_and_others_do_not_notice() {
 
 /// Callers in a hurry never see that a master hangs: they only know that they gave up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_hangs_is_replaced_for_those_who_give_up_too() {
+async fn a_hanging_master_is_replaced_for_canceled_requests_too() {
     dies(|cluster, node| cluster.hang(node), |config| config, HURRY).await;
 }
 
@@ -213,7 +213,7 @@ async fn without_any_of_the_permissions_for_a_cluster_the_error_names_the_remedy
 }
 
 #[tokio::test]
-async fn what_is_no_cluster_is_refused_when_it_is_connected() {
+async fn connecting_to_a_single_node_as_a_cluster_is_an_error() {
     let single = RedisServer::start();
     let single = single.url();
     let cases: [(&[&str], &str); 5] = [

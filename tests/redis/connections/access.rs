@@ -91,7 +91,7 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
 }
 
 #[tokio::test]
-async fn a_server_refuses_nothing_that_a_store_with_the_documented_permissions_sends() {
+async fn documented_permissions_suffice() {
     let server = RedisServer::start();
     let config = user(&server, "limits", &documented());
     use_all(&server, config).await.unwrap_or_else(|error| panic!("{error:?}"));
@@ -99,7 +99,7 @@ async fn a_server_refuses_nothing_that_a_store_with_the_documented_permissions_s
 }
 
 #[tokio::test]
-async fn a_server_refuses_nothing_that_a_store_sends_to_another_database() {
+async fn documented_permissions_suffice_in_another_database() {
     let server = RedisServer::start();
     let rules = [documented(), documented_for("a database other than 0")].concat();
     let () = server.ask(&set_user("limits", &rules));
@@ -114,7 +114,7 @@ async fn a_server_refuses_nothing_that_a_store_sends_to_another_database() {
 
 /// A connection is checked when a caller gives up on a reply, and when another one is cut.
 #[tokio::test]
-async fn a_server_refuses_nothing_that_checks_a_connection() {
+async fn documented_permissions_suffice_to_check_a_connection() {
     let server = RedisServer::start();
     let store = user(&server, "limits", &documented()).connect().await.expect("a connection");
     let limiter = limiter(store).build();
@@ -169,7 +169,7 @@ fn the_documentation_of_the_configuration_grants_the_same_permissions() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_and_never_shown() {
+async fn a_wrong_password_is_reported_and_never_printed() {
     let server = RedisServer::start_with(&["--requirepass", "correct"]);
     let address = format!("127.0.0.1:{}", server.port());
     let store =
@@ -196,7 +196,7 @@ async fn a_wrong_password_is_told_and_never_shown() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_when_it_is_connected() {
+fn connecting_with_a_bad_configuration_is_an_error() {
     let node = || RedisConfig::node("redis://127.0.0.1");
     let none: [&str; 0] = [];
     for (config, told) in [

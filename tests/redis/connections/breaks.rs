@@ -78,7 +78,7 @@ async fn no_charge_is_lost_or_sent_twice_when_connections_are_cut() {
 
 /// Calls of one connection go on by the other one.
 #[tokio::test]
-async fn one_connection_that_is_cut_fails_only_what_was_on_it() {
+async fn a_cut_connection_fails_only_its_own_requests() {
     let server = RedisServer::start();
     let limiter = limiter(connect(&server).await).build();
     for _ in 0..4 {
@@ -274,7 +274,7 @@ async fn nothing_but_calls_is_sent_while_all_is_well() {
 }
 
 #[tokio::test]
-async fn a_replica_is_told_as_such_until_it_is_a_master() {
+async fn a_replica_is_reported_until_it_becomes_a_master() {
     let server = RedisServer::start();
     let limiter = limiter(connect(&server).await).build();
     charge(&limiter).await;

@@ -152,7 +152,7 @@ async fn a_master_that_sentinel_does_not_know_is_named_so() {
 
 /// A Sentinel's connections of its own to the master and to itself are none of the store's: they log in as `default`.
 #[tokio::test]
-async fn sentinels_and_masters_refuse_nothing_that_a_store_with_the_documented_permissions_sends() {
+async fn documented_permissions_suffice_for_sentinels_and_masters() {
     let master = RedisServer::start();
     let sentinels = Sentinels::watch(1, &master, 0);
     let sentinel = &sentinels.servers[0];

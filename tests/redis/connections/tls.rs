@@ -44,7 +44,7 @@ async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_no_tls_is_told_as_such() {
+async fn a_server_without_tls_is_named_in_the_error() {
     let server = RedisServer::start();
     let authority = Authority::new();
     let config = RedisConfig::node(url(&server)).ca_certificates(&*authority.pem);
@@ -88,7 +88,7 @@ async fn masters_that_sentinel_names_are_trusted_by_their_authority_alone() {
 }
 
 #[test]
-fn certificates_of_no_use_are_refused() {
+fn unusable_certificates_are_errors() {
     let authority = Authority::new();
     let refused = |config: RedisConfig| format!("{:?}", config.connect_lazily().expect_err("refused"));
     let text = refused(RedisConfig::node("redis://127.0.0.1").ca_certificates(&*authority.pem));

@@ -44,7 +44,7 @@ fn a_runtime_that_ends_with_requests_under_way_leaves_the_store_to_others() {
 
 /// As in `select!`, where another branch is slow.
 #[tokio::test]
-async fn who_holds_a_request_without_polling_it_holds_up_nobody() {
+async fn an_unpolled_request_delays_nobody() {
     let server = RedisServer::start();
     let limiter = limiter(connect(&server).await).build();
     let mut held = [(), ()].map(|()| Box::pin(limiter.acquire("key", 1)));
@@ -61,7 +61,7 @@ async fn who_holds_a_request_without_polling_it_holds_up_nobody() {
 
 /// Two runtimes, and a request of one that is dropped where there is none.
 #[test]
-fn who_gives_up_outside_a_runtime_fails_nobody_else() {
+fn canceling_outside_a_runtime_fails_no_other_request() {
     let server = RedisServer::start();
     let main = runtime();
     let limiter = limiter(main.block_on(connect(&server))).build();

@@ -85,7 +85,7 @@ async fn a_store_that_fails_is_still_known_to_after_a_switch() {
 
 /// Whoever was denied is denied without Redis by the limit that has not changed.
 #[tokio::test]
-async fn a_denial_that_is_remembered_is_so_after_a_switch() {
+async fn cached_denials_survive_a_switch_of_rules() {
     let mut shop = Shop::on_redis().await;
     let rules = LiveLimits::new([daily("a", 1), daily("b", 9)]);
     let app = app(RateLimitLayer::live_builder(&rules)
@@ -106,7 +106,7 @@ async fn a_denial_that_is_remembered_is_so_after_a_switch() {
 }
 
 #[test]
-fn who_observes_the_rules_is_told_when_they_are_replaced() {
+fn observers_are_notified_when_rules_are_replaced() {
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
     let told = events.clone();
     let rules = LiveLimits::new([]).observe(move |event| told.lock().unwrap().push(format!("{event:?}")));

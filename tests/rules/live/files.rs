@@ -77,7 +77,7 @@ async fn a_file_is_read_again_when_it_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_file_changes_nothing_and_is_told_once() {
+async fn an_invalid_file_changes_nothing_and_is_reported_once() {
     let watched = Watched::start(&yaml("a", 9));
     fs::write(&watched.path, "domain: shop\ndescriptors: 5\n").unwrap();
     let refused = "refused: limits.yaml:2:14: `descriptors` is \"5\": write a list, with a dash before each item";
@@ -170,7 +170,7 @@ async fn nothing_watches_for_nobody() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_wrong_at_first_is_refused() {
+async fn a_file_that_is_invalid_at_the_start_is_an_error() {
     let folder = Folder::new();
     let path = folder.write("limits.yaml", "domain: shop\ndescriptors: 5");
     assert!(Rules::watch(&path, Extractors::new()).unwrap_err().to_string().contains("limits.yaml:2:14: "));
@@ -224,7 +224,7 @@ fn make_fifo(path: &str) {
 /// To open one waits for whoever writes to it, which may be nobody.
 #[cfg(unix)]
 #[test]
-fn a_watched_file_that_becomes_a_pipe_is_refused_and_blocks_nothing() {
+fn a_watched_file_that_becomes_a_pipe_is_reported_and_blocks_nothing() {
     use std::sync::mpsc;
 
     let (done, is_done) = mpsc::channel();
@@ -261,7 +261,7 @@ fn a_watched_file_that_becomes_a_pipe_is_refused_and_blocks_nothing() {
 
 #[cfg(unix)]
 #[test]
-fn what_is_no_regular_file_is_not_read() {
+fn only_regular_files_are_read() {
     let folder = Folder::new();
     let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
     make_fifo(&pipe);

@@ -129,7 +129,7 @@ async fn broken_rules_are_not_published() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn broken_rules_that_are_there_all_the_same_change_nothing_and_are_told_once() {
+async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();

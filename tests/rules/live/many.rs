@@ -98,7 +98,7 @@ async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(shop: Shop) {
 
 /// As many as a limiter can tell from each other, and the last is enforced as the first; more are refused.
 #[tokio::test]
-async fn the_last_of_as_many_as_there_can_be_is_told_from_all_others() {
+async fn the_most_limits_possible_are_distinct() {
     let (extractors, _) = counting();
     let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
     // One of another user is in the file, too.
