@@ -88,7 +88,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("key::extractor", "key::combine"),
     ("limit::search", "limit"),
     ("limit::threshold", "limit"),
-    ("resilience::local", "resilience::client"),
     ("rules::file", "rules"),
     ("rules::values", "rules::tree"),
     ("store::redis::config", "store::redis"),
