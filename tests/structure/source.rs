@@ -135,14 +135,10 @@ fn literal(text: &str) -> Option<usize> {
         .find(|prefix| text.strip_prefix(**prefix).is_some_and(|quoted| quoted.starts_with(['"', '\'', '#'])))?;
     let prefix = prefix.len();
     let quoted = &text[prefix..];
-    if quoted.starts_with('\'') {
-        let end = if quoted.starts_with("'\\") {
-            3 + quoted[3..].find('\'')?
-        } else {
-            1 + quoted[1..].chars().next()?.len_utf8()
-        };
+    if let Some(inner) = quoted.strip_prefix('\'') {
+        let end = if inner.starts_with('\\') { 2 + inner[2..].find('\'')? } else { inner.chars().next()?.len_utf8() };
         // What has no second quote is a lifetime.
-        return quoted[end..].starts_with('\'').then_some(prefix + end + 1);
+        return inner[end..].starts_with('\'').then_some(prefix + end + 2);
     }
     let hashes = quoted.find(|c| c != '#')?;
     if !quoted[hashes..].starts_with('"') {
