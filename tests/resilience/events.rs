@@ -33,7 +33,7 @@ async fn each_request_that_the_store_does_not_decide_is_one_failure() {
         }
         assert!(undecided > 100);
         assert_eq!(events.count("failed"), undecided, "{policy:?}");
-        let fallbacks = ["Refused", "Allowed", "DecidedLocally"].map(|fallback| events.count(fallback));
+        let fallbacks = ["Rejected", "Allowed", "DecidedLocally"].map(|fallback| events.count(fallback));
         let expected = match policy {
             OnStoreError::Reject => [undecided, 0, 0],
             OnStoreError::Allow => [0, undecided, 0],
@@ -59,8 +59,8 @@ async fn an_outage_is_reported_from_start_to_end() {
     assert!(acquire(&limiter).await.0.is_err());
     sleep(ms(1)).await;
     assert!(acquire(&limiter).await.0.is_ok());
-    let timed_out = ["failed: TimedOut", "Refused"];
-    let kept_away = ["failed: BreakerOpen", "Refused"];
+    let timed_out = ["failed: TimedOut", "Rejected"];
+    let kept_away = ["failed: BreakerOpen", "Rejected"];
     let mut expected = timed_out.repeat(5);
     // The fifth has opened it.
     expected.insert(9, "breaker: Open");
@@ -97,7 +97,7 @@ async fn refunds_and_resets_are_reported_too() {
     assert!(limiter.refund(receipt).await.is_err());
     assert!(limiter.reset("key").await.is_err());
     assert!(limiter.peek("key", 1).await.is_err());
-    assert_eq!(events.all(), ["failed: Failed", "failed: Failed", "failed: Failed", "Refused"]);
+    assert_eq!(events.all(), ["failed: Failed", "failed: Failed", "failed: Failed", "Rejected"]);
     assert_eq!((store.asked(Op::Refund), store.asked(Op::Reset)), (1, 1));
 }
 

@@ -44,6 +44,7 @@ const LEVELS: &[&str] = &[
     "list",
     "cost",
     "observe",
+    "on_store_error",
     "limit",
     // Around a store
     "resilience",
@@ -61,9 +62,9 @@ const KNOWN: &[(&str, &str)] = &[
     ("algorithm::calendar::named", "algorithm"),
     ("algorithm::calendar::unit", "algorithm"),
     ("algorithm::calendar::zone", "algorithm"),
-    ("key::source", "key::client"),
     ("key::source", "key::client::address"),
-    ("limit", "resilience::policy"),
+    ("key::source", "key::client::error"),
+    ("key::source", "key::client::ip"),
     ("store::redis::cluster", "store::redis::error"),
     ("store::redis::cluster::map", "store::redis::error"),
     ("store::redis::cluster::map", "store::redis::queue"),
@@ -84,10 +85,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("decision::receipt", "decision"),
     ("http::bill", "http::ledger"),
     ("http::layer", "http::keep_body"),
-    ("key::client::address", "key::client::proxies"),
-    ("key::extractor", "key::combine"),
-    ("limit::search", "limit"),
-    ("limit::threshold", "limit"),
     ("rules::file", "rules"),
     ("rules::values", "rules::tree"),
     ("store::redis::config", "store::redis"),
@@ -97,7 +94,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("store::redis::limit_data", "store::redis::ask"),
     ("store::redis::limit_data", "store::redis::key"),
     ("store::redis::reserve", "store::redis"),
-    ("when::condition", "when::combine"),
 ];
 
 /// The files that hold the settings of an algorithm.
