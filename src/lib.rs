@@ -47,6 +47,7 @@
 //! | `time-zones` | | conditions by time of day and calendar quotas in any time zone |
 //! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system clock |
 //! | `rules` | | `rules::Rules`: limits from a file or from Redis, reloaded at runtime |
+//! | `conformance` | | `conformance`: a suite of tests for stores of your own |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
@@ -56,6 +57,8 @@ pub mod algorithm;
 mod builder;
 mod charge;
 mod cidrs;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod cost;
 mod decision;
 mod error;

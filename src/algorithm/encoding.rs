@@ -11,7 +11,6 @@
 //! | or log | 8, 8, 4, 4 | the instant at which it expires, the start of its oldest bucket, the total before that, the total |
 //! | | 4, n · 12 | the number of older entries, and of each the start of its bucket (8) and the total up to it (4) |
 //! | penalty | 8, 8 | as a compact state |
-#![allow(dead_code, reason = "for stores that keep states as bytes, of which there is none yet")]
 
 use super::key_state::KeyState;
 use super::log::Log;

@@ -44,7 +44,6 @@ impl Log {
     }
 
     /// Appends the bytes of the log: see [`encoding`](super::encoding).
-    #[allow(dead_code, reason = "for stores that keep states as bytes")]
     pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend([self.expires_at, self.oldest].map(u64::to_le_bytes).as_flattened());
         // Entries before the oldest have expired.
@@ -58,7 +57,6 @@ impl Log {
     }
 
     /// Takes the bytes of a log, or returns `None` if they are none.
-    #[allow(dead_code, reason = "for stores that keep states as bytes")]
     pub(super) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let [expires_at, oldest] = [take_instant(bytes)?, take_instant(bytes)?];
         let [base, total, len] = [take_u32(bytes)?, take_u32(bytes)?, take_u32(bytes)?];

@@ -84,8 +84,11 @@ pub(crate) use self::limit_rule::LimitRule;
 pub(crate) use self::lockout::Lockout;
 pub(crate) use self::log::Log;
 pub use self::penalty::Penalty;
+#[cfg(feature = "redis")]
 pub(crate) use self::prepared::PreparedAlgorithm;
-pub(crate) use self::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
+#[cfg(feature = "redis")]
+pub(crate) use self::rate_algorithm::RateAlgorithm;
+pub(crate) use self::rate_algorithm::{Availability, QuotaSnapshot};
 pub(crate) use self::size::Size;
 pub use self::sliding_log::SlidingLog;
 pub use self::sliding_window::SlidingWindow;

@@ -1,5 +1,4 @@
 //! Little-endian numbers at the start of bytes, which are taken off them.
-#![allow(dead_code, reason = "for stores that keep states as bytes, of which there is none yet")]
 
 /// The latest instant that a log holds.
 const MAX_INSTANT: u64 = 1 << 63;

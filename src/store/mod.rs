@@ -3,6 +3,7 @@
 //! A store receives the charges of one request: which limits apply, under which keys, at what cost. It decides them
 //! together, at one instant, and takes all of them or none.
 
+mod cas;
 mod evaluation;
 mod future;
 mod memory;
@@ -13,6 +14,7 @@ mod redis;
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::cas::{CasStore, CompareAndSwap, Versioned};
 pub(crate) use self::evaluation::resize::Resized;
 pub use self::future::StoreFuture;
 pub use self::memory::MemoryStore;

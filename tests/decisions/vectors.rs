@@ -10,11 +10,14 @@ use futures_util::stream::{self, StreamExt as _};
 use serde::Deserialize;
 use serde_json::Number;
 use support::limits::Patient;
+use support::memcached_server::MemcachedServer;
 use support::redis_server::RedisServer;
 use tower_ratelimit::{
     Algorithm, Decision, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, ManualClock, MemoryStore,
     Rounding, SlidingLog, SlidingWindow, SlidingWindowCounter, Timestamp, TokenBucket,
 };
+
+use crate::memcached;
 
 #[derive(Deserialize)]
 struct Trace {
@@ -199,4 +202,13 @@ async fn the_memory_store_gives_every_answer_of_the_vectors() {
 async fn the_redis_store_gives_every_answer_of_the_vectors() {
     let server = RedisServer::start();
     compare(Subject::redis(&server).await).await;
+}
+
+#[tokio::test]
+async fn a_store_on_memcached_gives_every_answer_of_the_vectors() {
+    let server = MemcachedServer::start();
+    let memcached = memcached::connect(&server).await;
+    let limiter =
+        move |limits, clock| Limiter::builder(limits).patient().store(memcached::with_clock(&memcached, clock)).build();
+    compare(Subject { limiter: Box::new(limiter) }).await;
 }

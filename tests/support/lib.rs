@@ -5,6 +5,7 @@
 pub mod answer;
 pub mod certificates;
 pub mod limits;
+pub mod memcached_server;
 pub mod patient;
 pub mod permissions;
 pub mod redis_cluster;

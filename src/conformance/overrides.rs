@@ -1,0 +1,57 @@
+//! Overrides, on the store that is checked and on a memory store.
+
+use std::time::Duration;
+
+use super::random::new_key;
+use super::trace::{Pair, START};
+use crate::algorithm::{FixedWindow, TokenBucket};
+use crate::error::StoreErrorKind;
+use crate::limit::Limit;
+use crate::overrides::OverrideError;
+use crate::store::Store;
+use crate::time::{ManualClock, Timestamp};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub(super) async fn compare<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
+    let window = |limit| FixedWindow::new(limit, DAY);
+    let limits =
+        vec![Limit::new("overridable", window(5)).overridable(), Limit::new("beside", TokenBucket::new(50, 1, DAY))];
+    let mut pair = Pair::new(new_store, limits).await;
+    let [expected, actual] = [&pair.expected, &pair.actual]
+        .map(|limiter| limiter.overrides("overridable").expect("the limit is overridable"));
+    let (key, other) = (new_key(), new_key());
+    let _ = pair.acquire(key, 3).await;
+
+    match actual.set(key, window(20), None).await {
+        Err(OverrideError::Store(error)) if error.kind() == StoreErrorKind::NotSupported => return,
+        result => result.expect("an override is set"),
+    }
+    expected.set(key, window(20), None).await.expect("an override is set in memory");
+    pair.note("override 20");
+    let _ = pair.acquire(key, 10).await;
+    let _ = pair.acquire(key, 8).await;
+    let _ = pair.acquire(other, 6).await;
+    assert_eq!(actual.get(key).await.expect("an override").map(|found| found.algorithm), Some(window(20).into()));
+    assert_eq!(actual.get(other).await.expect("no override"), None);
+
+    for overrides in [&expected, &actual] {
+        overrides.set(key, window(2), Some(Duration::from_secs(60))).await.expect("an override is set");
+    }
+    pair.note("override 2 for a minute");
+    pair.peek(key, 1).await;
+    let found = actual.get(key).await.expect("an override").expect("an override");
+    assert_eq!(found.expires_after, Some(Duration::from_secs(60)));
+    pair.clock.set(Timestamp::from_micros(START + 60_000_000));
+    pair.note("a minute later");
+    assert_eq!(actual.get(key).await.expect("no override"), None, "an override has expired");
+    let _ = pair.acquire(key, 1).await;
+
+    for overrides in [&expected, &actual] {
+        overrides.set(key, window(100), None).await.expect("an override is set");
+        overrides.remove(key).await.expect("an override is removed");
+    }
+    pair.note("override removed");
+    pair.peek(key, 1).await;
+    assert_eq!(actual.get(key).await.expect("no override"), None, "an override was removed");
+}

@@ -1,0 +1,171 @@
+//! What a database must be able to do.
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::StoreError;
+use crate::time::{Clock, SystemClock, Timestamp};
+
+/// A database that replaces a value only if it has not changed since it was read.
+///
+/// This is all that a [`CasStore`](super::CasStore) needs. It covers databases without server-side scripts: Memcached
+/// (`gets` and `cas`), DynamoDB (conditional writes), etcd (transactions on a revision), or a table of a SQL database
+/// with a version column.
+///
+/// Values are opaque: store the bytes as they are. Keys are ASCII text of letters, digits and `:-._/%` that never
+/// contains what a client sent, but a fingerprint of it.
+///
+/// # Errors and retries
+///
+/// Do not retry a write whose outcome is unknown, such as one whose response was lost: it could charge a request twice.
+/// Return the error. A [`StoreError::new`] is a failure of the database, which counts for the
+/// [circuit breaker](crate::CircuitBreaker).
+///
+/// # Examples
+///
+/// A map in memory:
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::Mutex;
+/// use std::time::Duration;
+/// use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
+/// use tower_ratelimit::{FixedWindow, Limit, Limiter, StoreError};
+///
+/// #[derive(Debug, Default)]
+/// struct Map(Mutex<HashMap<String, Versioned>>);
+///
+/// impl CompareAndSwap for Map {
+///     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
+///         Ok(self.0.lock().unwrap().get(key).cloned())
+///     }
+///
+///     async fn compare_and_swap(
+///         &self,
+///         key: &str,
+///         expected: Option<u64>,
+///         value: &[u8],
+///         _ttl: Duration, // a real database removes the value after this time
+///     ) -> Result<bool, StoreError> {
+///         let mut map = self.0.lock().unwrap();
+///         let version = map.get(key).map(|value| value.version);
+///         if version == expected {
+///             map.insert(key.to_owned(), Versioned { value: value.to_vec(), version: version.unwrap_or(0) + 1 });
+///         }
+///         Ok(version == expected)
+///     }
+///
+///     async fn delete(&self, key: &str) -> Result<(), StoreError> {
+///         self.0.lock().unwrap().remove(key);
+///         Ok(())
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let store = CasStore::new(Map::default());
+/// let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(20))]).store(store).build();
+/// assert!(limiter.acquire("ann@example.org", 1).await.unwrap().is_allowed());
+/// # });
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a database with compare-and-swap",
+    note = "implement `CompareAndSwap` for it, or implement `Store` if the database can decide by itself"
+)]
+pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
+    /// Returns the value of `key` with its version, or `None` if there is none or it has expired.
+    ///
+    /// # Errors
+    ///
+    /// If the database failed.
+    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Versioned>, StoreError>> + Send;
+
+    /// Returns the values of several keys, in their order. Defaults to one [`get`](Self::get) after the other: override
+    /// it if the database reads several keys in one round trip.
+    ///
+    /// # Errors
+    ///
+    /// If the database failed.
+    fn get_all(&self, keys: &[String]) -> impl Future<Output = Result<Vec<Option<Versioned>>, StoreError>> + Send {
+        async move {
+            let mut values = Vec::with_capacity(keys.len());
+            for key in keys {
+                values.push(self.get(key).await?);
+            }
+            Ok(values)
+        }
+    }
+
+    /// Sets the value of `key` if its version is still `expected`, or if the key has no value and `expected` is `None`.
+    /// Returns whether it was set. The comparison and the write are one atomic operation.
+    ///
+    /// The value must be kept for `ttl`, and should be removed soon after. Round `ttl` up to what the database supports,
+    /// and limit it to what the database can represent: it is up to 100 years.
+    ///
+    /// # Errors
+    ///
+    /// If the database failed, or it is unknown whether the value was set.
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Option<u64>,
+        value: &[u8],
+        ttl: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Removes the value of `key`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If the database failed.
+    fn delete(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Returns the current time, by the clock of the database if it has one. Defaults to the [`SystemClock`] of this
+    /// process: then the clocks of all processes that share the database have to agree, because a limit counts by the
+    /// latest time that a key has seen.
+    ///
+    /// # Errors
+    ///
+    /// If the database failed.
+    fn now(&self) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
+        ready(Ok(SystemClock::new().now()))
+    }
+}
+
+impl<B: CompareAndSwap> CompareAndSwap for Arc<B> {
+    fn get(&self, key: &str) -> impl Future<Output = Result<Option<Versioned>, StoreError>> + Send {
+        (**self).get(key)
+    }
+
+    fn get_all(&self, keys: &[String]) -> impl Future<Output = Result<Vec<Option<Versioned>>, StoreError>> + Send {
+        (**self).get_all(keys)
+    }
+
+    fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Option<u64>,
+        value: &[u8],
+        ttl: Duration,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        (**self).compare_and_swap(key, expected, value, ttl)
+    }
+
+    fn delete(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send {
+        (**self).delete(key)
+    }
+
+    fn now(&self) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
+        (**self).now()
+    }
+}
+
+/// A value, and the version that changes each time when the value is set.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Versioned {
+    /// The bytes as they were set.
+    pub value: Vec<u8>,
+    /// The version. A value that is set anew after it was removed has another one.
+    pub version: u64,
+}

@@ -1,0 +1,39 @@
+//! What can go wrong besides the database.
+
+use std::fmt;
+
+use crate::algorithm::DecodeError;
+use crate::error::StoreError;
+
+#[derive(Debug)]
+pub(super) enum CasError {
+    Contention { attempts: u32 },
+    ValueCount { keys: usize, values: usize },
+    Decode { key: String, error: DecodeError },
+}
+
+/// The error of one request, whose key holds bytes that cannot be read.
+pub(super) fn undecodable(key: &str, error: DecodeError) -> StoreError {
+    StoreError::of_one_request(CasError::Decode { key: key.to_owned(), error })
+}
+
+impl fmt::Display for CasError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Contention { attempts } => {
+                write!(f, "others changed the key {attempts} times in a row: too many processes charge it at once")
+            }
+            Self::ValueCount { keys, values } => write!(f, "`get_all` returned {values} values for {keys} keys"),
+            Self::Decode { key, error: DecodeError::Version(version) } => write!(
+                f,
+                "the value of `{key}` has version {version}, which this release cannot read: use another prefix while \
+                 releases differ"
+            ),
+            Self::Decode { key, error: DecodeError::Malformed } => {
+                write!(f, "the value of `{key}` is malformed: does another program write to it?")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CasError {}

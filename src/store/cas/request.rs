@@ -1,0 +1,232 @@
+//! One request: reading the states of its keys, deciding, and writing what has changed, all or nothing.
+
+use smallvec::SmallVec;
+
+use super::CasStore;
+use super::backend::{CompareAndSwap, Versioned};
+use super::error::{CasError, undecodable};
+use super::retry::{ATTEMPTS, contention, pause_before};
+use super::stored_override::StoredOverride;
+use crate::algorithm::{Availability, ChargeMark, CompactState, DecodeError, KeyState, StateMut, StoredKey};
+use crate::charge::{Charge, Refund};
+use crate::decision::Decision;
+use crate::error::StoreError;
+use crate::store::Resized;
+use crate::store::evaluation::{self, KeyStates, Task};
+use crate::time::Timestamp;
+
+/// The state of a charge's key, as it was read and as the present evaluation leaves it.
+#[derive(Debug)]
+struct Entry {
+    key: String,
+    version: Option<u64>,
+    before: StoredKey,
+    after: StoredKey,
+    /// What this request has already written, and what of it was charged.
+    written: Option<(StoredKey, Option<ChargeMark>)>,
+}
+
+impl Entry {
+    fn new(key: String, found: Option<Versioned>, charge: &Charge<'_>) -> Result<Self, StoreError> {
+        let unused = unused(charge);
+        let mut entry = Self { key, version: None, before: unused.clone(), after: unused, written: None };
+        entry.set(found, charge)?;
+        Ok(entry)
+    }
+
+    /// Sets what was read.
+    fn set(&mut self, found: Option<Versioned>, charge: &Charge<'_>) -> Result<(), StoreError> {
+        self.version = found.as_ref().map(|found| found.version);
+        self.before = match &found {
+            None => unused(charge),
+            Some(found) => decode(&found.value, charge).map_err(|error| undecodable(&self.key, error))?,
+        };
+        self.written = None;
+        Ok(())
+    }
+
+    fn has_changed(&self) -> bool {
+        self.after != self.before
+    }
+}
+
+fn unused(charge: &Charge<'_>) -> StoredKey {
+    StoredKey { state: charge.spec.rule().deciding().unused(), penalty: CompactState::UNUSED }
+}
+
+fn decode(bytes: &[u8], charge: &Charge<'_>) -> Result<StoredKey, DecodeError> {
+    let stored = StoredKey::from_bytes(bytes)?;
+    let is_log = matches!(stored.state, KeyState::Log(_));
+    if is_log == charge.spec.rule().deciding().keeps_log() { Ok(stored) } else { Err(DecodeError::Malformed) }
+}
+
+/// The entries of a request, for its evaluation.
+struct Evaluated<'a>(&'a mut [Entry]);
+
+impl KeyStates for Evaluated<'_> {
+    fn state(&mut self, charge: usize) -> StateMut<'_> {
+        self.0[charge].after.state.as_mut()
+    }
+
+    fn penalty(&mut self, charge: usize) -> CompactState {
+        self.0[charge].after.penalty
+    }
+
+    fn charged(&mut self, _charge: usize, _remaining: u64) {}
+
+    fn struck(&mut self, charge: usize, penalty: CompactState, _availability: Availability) -> bool {
+        self.0[charge].after.penalty = penalty;
+        true
+    }
+}
+
+/// Decides a request.
+pub(super) async fn decide<B: CompareAndSwap>(
+    store: &CasStore<B>,
+    charges: &[Charge<'_>],
+    task: Task,
+) -> Result<Decision, StoreError> {
+    let _turn = match task {
+        Task::Decide => Some(store.turns.take(charges.iter().map(|charge| charge.key)).await),
+        Task::Peek => None,
+    };
+    let at = store.backend.now().await?;
+    let (resized, found) = read(store, charges, at).await?;
+    let charges = resized.charges(charges);
+    let entry = |(charge, found): (&Charge<'_>, _)| Entry::new(store.key(charge.spec, charge.key), found, charge);
+    let entries: Result<_, StoreError> = charges.iter().zip(found).map(entry).collect();
+    let mut request = Request { store, charges: &charges, entries: entries?, at };
+    let decision = match task {
+        Task::Peek => request.evaluate(task),
+        Task::Decide => request.commit().await?,
+    };
+    Ok(decision.with_resized(resized.specs()))
+}
+
+/// Reads the overrides and states of a request's keys.
+async fn read<B: CompareAndSwap>(
+    store: &CasStore<B>,
+    charges: &[Charge<'_>],
+    at: Timestamp,
+) -> Result<(Resized, Vec<Option<Versioned>>), StoreError> {
+    let overridable = charges.iter().filter(|charge| charge.spec.is_overridable());
+    let mut keys: Vec<String> = charges.iter().map(|charge| store.key(charge.spec, charge.key)).collect();
+    keys.extend(overridable.map(|charge| store.override_key(charge.spec, charge.key)));
+    let mut found = store.backend.get_all(&keys).await?;
+    if found.len() != keys.len() {
+        return Err(StoreError::new(CasError::ValueCount { keys: keys.len(), values: found.len() }));
+    }
+    let mut sizes = Vec::new();
+    for (key, found) in keys.iter().zip(&found).skip(charges.len()) {
+        let stored = found.as_ref().map(|found| StoredOverride::from_bytes(&found.value)).transpose();
+        let stored = stored.map_err(|error| undecodable(key, error))?;
+        sizes.push(stored.filter(|stored| stored.holds(at.as_micros())).map(|stored| stored.size));
+    }
+    found.truncate(charges.len());
+    let mut sizes = sizes.into_iter();
+    Ok((Resized::new(charges, |_| sizes.next().flatten()), found))
+}
+
+struct Request<'a, B> {
+    store: &'a CasStore<B>,
+    charges: &'a [Charge<'a>],
+    entries: Vec<Entry>,
+    at: Timestamp,
+}
+
+impl<B: CompareAndSwap> Request<'_, B> {
+    /// Decides by what was read last.
+    fn evaluate(&mut self, task: Task) -> Decision {
+        for entry in &mut self.entries {
+            entry.after = entry.before.clone();
+        }
+        evaluation::decide(&mut Evaluated(&mut self.entries), self.charges, self.at, task)
+    }
+
+    /// Decides, and writes what has changed, one key after the other. All processes write in the order of keys. If a key
+    /// was changed meanwhile, it is read again. If the request is then denied, what was charged is given back.
+    async fn commit(&mut self) -> Result<Decision, StoreError> {
+        for attempt in 0..ATTEMPTS {
+            pause_before(attempt).await;
+            let decision = self.evaluate(Task::Decide);
+            if self.entries.iter().any(|entry| entry.written.as_ref().is_some_and(|(state, _)| *state != entry.after)) {
+                self.give_back().await?;
+                self.at = self.store.backend.now().await?;
+                self.read_again().await?;
+                continue;
+            }
+            match self.write(&decision).await {
+                Ok(true) => return Ok(decision),
+                Ok(false) => self.read_again().await?,
+                Err(error) => {
+                    // It is unknown what was written last: that is left to expire.
+                    let _ = self.give_back().await;
+                    return Err(error);
+                }
+            }
+        }
+        let _ = self.give_back().await;
+        Err(contention())
+    }
+
+    /// Writes the entries that have changed. Returns `false` at the first that somebody else has changed.
+    async fn write(&mut self, decision: &Decision) -> Result<bool, StoreError> {
+        let mut order: SmallVec<[usize; 4]> = (0..self.entries.len()).collect();
+        order.sort_unstable_by(|one, other| self.entries[*one].key.cmp(&self.entries[*other].key));
+        for index in order {
+            let entry = &mut self.entries[index];
+            if entry.written.is_some() || !entry.has_changed() {
+                continue;
+            }
+            if !self.store.write(&entry.key, entry.version, &entry.after, self.at).await? {
+                return Ok(false);
+            }
+            let outcome = &decision.outcomes()[index];
+            let is_charged = decision.is_charged() && outcome.is_allowed() && outcome.cost() > 0;
+            entry.written = Some((entry.after.clone(), is_charged.then_some(outcome.mark)));
+        }
+        Ok(true)
+    }
+
+    /// Reads the entries anew that were not written.
+    async fn read_again(&mut self) -> Result<(), StoreError> {
+        for (entry, charge) in self.entries.iter_mut().zip(self.charges) {
+            if entry.written.is_none() {
+                let found = self.store.backend.get(&entry.key).await?;
+                entry.set(found, charge)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what was charged, and reads what was written.
+    async fn give_back(&mut self) -> Result<(), StoreError> {
+        for (entry, charge) in self.entries.iter_mut().zip(self.charges).rev() {
+            let Some((_, charged)) = entry.written.take() else { continue };
+            if let Some(mark) = charged {
+                let charged = Refund { spec: charge.spec, key: charge.key, cost: charge.cost, mark };
+                refund(self.store, &charged).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gives back what still counts of a charge.
+pub(super) async fn refund<B: CompareAndSwap>(store: &CasStore<B>, refund: &Refund<'_>) -> Result<(), StoreError> {
+    let &Refund { spec, key, cost, mark } = refund;
+    let charge = Charge { spec, key, cost };
+    let key = store.key(spec, key);
+    for attempt in 0..ATTEMPTS {
+        pause_before(attempt).await;
+        let at = store.backend.now().await?;
+        let found = store.backend.get(&key).await?;
+        let mut entry = Entry::new(key.clone(), found, &charge)?;
+        entry.after = entry.before.clone();
+        spec.rule().refund(&mut entry.after.state.as_mut(), mark, at.as_micros(), cost);
+        if !entry.has_changed() || store.write(&key, entry.version, &entry.after, at).await? {
+            return Ok(());
+        }
+    }
+    Err(contention())
+}

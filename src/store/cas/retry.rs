@@ -1,0 +1,22 @@
+//! Bounded retries of writes that others have anticipated.
+
+use std::time::Duration;
+
+use super::error::CasError;
+use crate::error::StoreError;
+use crate::time::jittered;
+
+/// How often a value is written that others keep changing.
+pub(super) const ATTEMPTS: u32 = 32;
+
+/// Waits before an attempt, but not before the first: longer each time, up to 16 ms, of which up to a half is random.
+pub(super) async fn pause_before(attempt: u32) {
+    if attempt > 0 {
+        tokio::time::sleep(jittered(Duration::from_micros(250 << attempt.min(6)))).await;
+    }
+}
+
+/// The error after the last attempt.
+pub(super) fn contention() -> StoreError {
+    StoreError::of_one_request(CasError::Contention { attempts: ATTEMPTS })
+}

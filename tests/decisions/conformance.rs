@@ -1,0 +1,211 @@
+//! The conformance suite, on every store, and on stores that are wrong.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use support::patient::Patient;
+use support::redis_server::RedisServer;
+use tower_ratelimit::store::{
+    CasStore, Charge, CompareAndSwap, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture, Versioned,
+};
+use tower_ratelimit::{
+    Clock, Decision, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, StoreError, Timestamp,
+    conformance,
+};
+
+#[tokio::test]
+async fn the_memory_store_conforms() {
+    conformance::check_all(async |clock| MemoryStore::new().clock(clock)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_redis_store_conforms() {
+    let server = RedisServer::start();
+    let url = server.url().to_owned();
+    let connect = async |clock| RedisConfig::node(&url).connect().await.unwrap().clock(clock);
+    conformance::check_all(connect).await;
+}
+
+/// A map with compare-and-swap. The first `conflicts` writes of each value find that another process was faster.
+#[derive(Debug)]
+struct Map {
+    clock: ManualClock,
+    values: Arc<Mutex<HashMap<String, Versioned>>>,
+    fault: Fault,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    None,
+    /// Every other write comes too late.
+    Conflicts,
+    /// Writes do not compare versions, and take long.
+    IgnoresVersions,
+    /// Values are lost at once.
+    Forgets,
+    /// The clock stands still.
+    Stands,
+}
+
+impl Map {
+    fn store(clock: ManualClock, fault: Fault) -> CasStore<Self> {
+        CasStore::new(Self { clock, values: Arc::default(), fault })
+    }
+}
+
+impl CompareAndSwap for Map {
+    async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
+        tokio::task::yield_now().await;
+        Ok(self.values.lock().unwrap().get(key).cloned())
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Option<u64>,
+        value: &[u8],
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        assert!(ttl > Duration::ZERO);
+        tokio::task::yield_now().await;
+        let mut values = self.values.lock().unwrap();
+        let version = values.get(key).map(|value| value.version);
+        if version != expected && self.fault != Fault::IgnoresVersions {
+            return Ok(false);
+        }
+        let next = version.unwrap_or(0) + 1;
+        if self.fault == Fault::Conflicts && next % 2 == 1 {
+            // Another process has written what was there.
+            if let Some(found) = values.get_mut(key) {
+                found.version = next;
+                return Ok(false);
+            }
+        }
+        if self.fault != Fault::Forgets {
+            values.insert(key.to_owned(), Versioned { value: value.to_vec(), version: next });
+        }
+        Ok(true)
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.values.lock().unwrap().remove(key);
+        Ok(())
+    }
+
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(if self.fault == Fault::Stands { Timestamp::from_micros(1) } else { self.clock.now() })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_with_compare_and_swap_conforms() {
+    conformance::check_all(async |clock| Map::store(clock, Fault::None)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_whose_writes_conflict_conforms() {
+    conformance::check_all(async |clock| Map::store(clock, Fault::Conflicts)).await;
+}
+
+/// Returns how many charges are lost when two processes share a database.
+async fn allowed_by_two_processes(fault: Fault) -> usize {
+    let clock = ManualClock::default();
+    let values = Arc::default();
+    let limiter = || {
+        let store = CasStore::new(Map { clock: clock.clone(), values: Arc::clone(&values), fault });
+        Limiter::builder([Limit::new("hundred", FixedWindow::per_day(100))]).store(store).patient().build()
+    };
+    let tasks: Vec<_> = (0..2)
+        .map(|_| {
+            let limiter = limiter();
+            tokio::spawn(async move {
+                let mut allowed = 0;
+                for _ in 0..100 {
+                    allowed += usize::from(limiter.acquire("key", 1).await.unwrap().is_allowed());
+                }
+                allowed
+            })
+        })
+        .collect();
+    let mut allowed = 0;
+    for task in tasks {
+        allowed += task.await.unwrap();
+    }
+    let left = limiter().peek("key", 0).await.unwrap().outcomes()[0].remaining();
+    allowed - (100 - usize::try_from(left).unwrap())
+}
+
+#[tokio::test]
+async fn processes_that_share_a_database_lose_no_charge() {
+    assert_eq!(allowed_by_two_processes(Fault::None).await, 0);
+    assert!(allowed_by_two_processes(Fault::IgnoresVersions).await > 0, "the test can fail");
+}
+
+/// A memory store that does one thing wrong.
+#[derive(Debug)]
+struct Wrong {
+    store: MemoryStore,
+    mistake: Mistake,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mistake {
+    PeeksCharge,
+    ChargesOneByOne,
+    KeepsRefunds,
+    KeepsResets,
+}
+
+impl Store for Wrong {
+    fn hasher(&self) -> KeyHasher {
+        self.store.hasher()
+    }
+
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        if self.mistake != Mistake::ChargesOneByOne {
+            return self.store.decide(charges);
+        }
+        let decided = charges.iter().map(|charge| self.store.decide(&[*charge]).into_ready().unwrap().unwrap());
+        let decided: Vec<Decision> = decided.collect();
+        let outcomes = decided.iter().flat_map(Decision::outcomes).cloned();
+        StoreFuture::ready(Ok(Decision::new(decided[0].at(), outcomes)))
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        if self.mistake == Mistake::PeeksCharge { self.store.decide(charges) } else { self.store.peek(charges) }
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
+        if self.mistake == Mistake::KeepsRefunds { StoreFuture::ready(Ok(())) } else { self.store.refund(refunds) }
+    }
+
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        if self.mistake == Mistake::KeepsResets { StoreFuture::ready(Ok(())) } else { self.store.reset(keys) }
+    }
+}
+
+async fn fails(check: impl Future<Output = ()>) -> bool {
+    AssertUnwindSafe(check).catch_unwind().await.is_err()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_wrong_store_fails_the_check_of_what_it_does_wrong() {
+    let wrong = |mistake| async move |clock| Wrong { store: MemoryStore::new().clock(clock), mistake };
+    for mistake in [Mistake::PeeksCharge, Mistake::KeepsRefunds, Mistake::KeepsResets] {
+        assert!(fails(conformance::check_algorithms(&wrong(mistake))).await, "{mistake:?}");
+    }
+    let one_by_one = wrong(Mistake::ChargesOneByOne);
+    assert!(!fails(conformance::check_algorithms(&one_by_one)).await);
+    assert!(fails(conformance::check_several_limits(&one_by_one)).await);
+    assert!(fails(conformance::check_concurrency(&one_by_one)).await);
+
+    let map = |fault| async move |clock| Map::store(clock, fault);
+    assert!(fails(conformance::check_algorithms(&map(Fault::Forgets))).await);
+    assert!(fails(conformance::check_algorithms(&map(Fault::Stands))).await);
+    assert!(fails(conformance::check_overrides(&map(Fault::Forgets))).await);
+    assert!(fails(conformance::check_penalties(&map(Fault::Forgets))).await);
+    assert!(fails(conformance::check_modes(&map(Fault::Forgets))).await);
+}

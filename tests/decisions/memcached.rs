@@ -1,0 +1,117 @@
+//! The example of a store on Memcached, on a server of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::memcached_server::MemcachedServer;
+use support::patient::Patient;
+use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
+use tower_ratelimit::{
+    Clock, FixedWindow, Limit, Limiter, ManualClock, SystemClock, Timestamp, TokenBucket, conformance,
+};
+
+use self::store::Memcached;
+
+#[path = "../../examples/memcached_store/store.rs"]
+mod store;
+
+/// Memcached, with a clock that a test sets.
+#[derive(Debug)]
+struct Clocked {
+    memcached: Arc<Memcached>,
+    clock: ManualClock,
+}
+
+impl CompareAndSwap for Clocked {
+    async fn get(&self, key: &str) -> Result<Option<Versioned>, tower_ratelimit::StoreError> {
+        self.memcached.get(key).await
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Option<u64>,
+        value: &[u8],
+        ttl: Duration,
+    ) -> Result<bool, tower_ratelimit::StoreError> {
+        self.memcached.compare_and_swap(key, expected, value, ttl).await
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), tower_ratelimit::StoreError> {
+        self.memcached.delete(key).await
+    }
+
+    async fn now(&self) -> Result<Timestamp, tower_ratelimit::StoreError> {
+        Ok(self.clock.now())
+    }
+}
+
+pub(crate) async fn connect(server: &MemcachedServer) -> Arc<Memcached> {
+    Arc::new(Memcached::connect(&server.address()).await.unwrap())
+}
+
+/// Memcached's own clock goes on while that of a test stands still: values are kept for ten minutes longer.
+pub(crate) fn with_clock(memcached: &Arc<Memcached>, clock: ManualClock) -> impl tower_ratelimit::Store + use<> {
+    CasStore::new(Clocked { memcached: memcached.clone(), clock }).ttl_margin(Duration::from_secs(600))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_example_conforms() {
+    let server = MemcachedServer::start();
+    let memcached = connect(&server).await;
+    conformance::check_all(async |clock| with_clock(&memcached, clock)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn processes_that_share_memcached_admit_exactly_the_limit() {
+    let server = MemcachedServer::start();
+    let limits = || [Limit::new("day", FixedWindow::per_day(100)), Limit::new("burst", TokenBucket::per_day(150))];
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let store = CasStore::new(connect(&server).await);
+        let limiter = Limiter::builder(limits()).store(store).patient().build();
+        for _ in 0..16 {
+            let limiter = limiter.clone();
+            tasks.push(tokio::spawn(async move {
+                let mut allowed = 0;
+                for _ in 0..4 {
+                    match limiter.acquire("key", 1).await {
+                        Ok(decision) => allowed += usize::from(decision.is_allowed()),
+                        // Too many processes wrote at once: nothing was charged.
+                        Err(error) => assert!(format!("{error:?}").contains("times in a row"), "{error:?}"),
+                    }
+                }
+                allowed
+            }));
+        }
+    }
+    let mut allowed = 0;
+    for task in tasks {
+        allowed += task.await.unwrap();
+    }
+    let limiter = Limiter::builder(limits()).store(CasStore::new(connect(&server).await)).patient().build();
+    let left = limiter.peek("key", 0).await.unwrap().outcomes()[0].remaining();
+    assert_eq!((allowed, left), (100, 0));
+}
+
+#[tokio::test]
+async fn values_expire_on_the_server() {
+    let server = MemcachedServer::start();
+    let memcached = connect(&server).await;
+    assert!(memcached.compare_and_swap("key", None, b"value\r\n", Duration::from_millis(500)).await.unwrap());
+    assert_eq!(memcached.get("key").await.unwrap().unwrap().value, b"value\r\n");
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert_eq!(memcached.get("key").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_window_of_a_year_is_kept() {
+    let server = MemcachedServer::start();
+    let clock = ManualClock::new(SystemClock::new().now());
+    let store = with_clock(&connect(&server).await, clock);
+    let limit = Limit::new("year", TokenBucket::new(2, 1, Duration::from_secs(300 * 86_400)));
+    let limiter = Limiter::builder([limit]).store(store).patient().build();
+    for allowed in [true, true, false] {
+        assert_eq!(limiter.acquire("key", 1).await.unwrap().is_allowed(), allowed);
+    }
+}

@@ -1,0 +1,40 @@
+//! A Memcached server of a test's own, on a free port of 127.0.0.1, which ends with the test.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use crate::redis_server::wait_until;
+
+pub struct MemcachedServer {
+    process: Child,
+    port: u16,
+}
+
+impl MemcachedServer {
+    /// Starts a server.
+    ///
+    /// # Panics
+    ///
+    /// If there is no `memcached`: a machine without it cannot run the tests.
+    pub fn start() -> Self {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        let port = port.expect("a free port").port();
+        let mut command = Command::new("memcached");
+        command.args(["--listen", "127.0.0.1", "--port", &port.to_string(), "--user", "nobody"]);
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let server = Self { process: process.expect("`memcached` is installed"), port };
+        wait_until("memcached listens", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
+        server
+    }
+
+    pub fn address(&self) -> String {
+        format!("tcp://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for MemcachedServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
