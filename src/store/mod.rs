@@ -37,6 +37,8 @@ pub use crate::node::Node;
 ///
 /// # Implementing a store
 ///
+/// For a database with compare-and-swap, implement [`CompareAndSwap`] instead, and use a [`CasStore`].
+///
 /// A store decides as [`MemoryStore`] does: for each charge, [`LimitSpec::algorithm`] says which rule applies, and the
 /// [decision semantics](crate::algorithm) say what it allows. This one allows everything:
 ///
@@ -85,7 +87,7 @@ pub use crate::node::Node;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let store = Unlimited { clock: SystemClock::new(), hasher: KeyHasher::fast() };
-/// let limiter = Limiter::new([Limit::new("mails", FixedWindow::per_day(1))]).store(store);
+/// let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(1))]).store(store).build();
 /// assert!(limiter.acquire("ann@example.org", 1_000).await.unwrap().is_allowed());
 /// # });
 /// ```

@@ -26,7 +26,7 @@ impl StoredOverride {
         self.expires_at == 0 || now < self.expires_at
     }
 
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
         let size = self.size.iter().flat_map(|tokens| tokens.to_le_bytes());
         [VERSION].into_iter().chain(size).chain(self.expires_at.to_le_bytes()).collect()
     }
