@@ -13,7 +13,7 @@ use http::{StatusCode, request::Parts};
 #[cfg(feature = "axum")]
 use super::permit::Permit;
 
-/// The rejection of the extractor of a [`Permit`](crate::Permit): no limiter around the route gives permits.
+/// The rejection of the extractor of a [permit](crate::Permit): no limiter around the route gives permits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct PermitRejection;

@@ -1,9 +1,9 @@
 //! Keys: which bucket a request is charged to.
 //!
-//! An extractor takes a key from a request: [`peer_ip`], [`client_ip`], [`header`], [`cookie`], [`query`], [`path`],
-//! [`matched_route`], [`method`], [`extension`], [`from_fn`] or [`from_async_fn`]. A tuple of extractors makes one key of
-//! several, and [`or`](KeyExtractor::or) falls back to another. A limit without an extractor has one bucket for all
-//! requests.
+//! An extractor takes a key from a request: [`peer_ip()`], [`client_ip()`], [`header()`], [`cookie()`], [`query()`],
+//! [`path()`], [`matched_route`], [`method()`], [`extension()`], [`from_fn`] or [`from_async_fn`]. A tuple of extractors
+//! makes one key of several, and [`or`](KeyExtractor::or) falls back to another. A limit without an extractor has one
+//! bucket for all requests.
 //!
 //! ```
 //! use tower_ratelimit::{Limit, TokenBucket, key};
@@ -22,8 +22,8 @@
 //! Clients choose their headers, cookies, paths and queries: with such a key, a client can pick its own bucket, or
 //! another client's. Place the limiter inside the layer that checks the value, or add the address to the key.
 //!
-//! The same holds for headers that name an address, unless trusted proxies wrote them: use [`client_ip`]. A raw [`path`]
-//! has many spellings, while [`matched_route`] has one. Invented methods share one bucket: see [`method`].
+//! The same holds for headers that name an address, unless trusted proxies wrote them: use [`client_ip()`]. A raw [`path`]
+//! has many spellings, while [`matched_route`] has one. Invented methods share one bucket: see [`method()`].
 //!
 //! # Missing keys
 //!
@@ -41,8 +41,8 @@
 //!
 //! | reader | if a header has several lines |
 //! |---|---|
-//! | [`header`], [`client_ip`] by a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::Overrides) of these | [ambiguous](KeyError::Ambiguous): the request is rejected with 400, regardless of [`OnMissingKey`](crate::OnMissingKey) and [`or`](KeyExtractor::or), even if all lines are equal |
-//! | [`cookie`] and [`query`] | ambiguous if the cookie or parameter occurs several times, in one line or in several |
+//! | [`header()`], [`client_ip()`] by a [`single_valued`](TrustedProxies::single_valued) header, `header.NAME` in rules files, and [overrides](crate::Overrides) of these | [ambiguous](KeyError::Ambiguous): the request is rejected with 400, regardless of [`OnMissingKey`](crate::OnMissingKey) and [`or`](KeyExtractor::or), even if all lines are equal |
+//! | [`cookie()`] and [`query()`] | ambiguous if the cookie or parameter occurs several times, in one line or in several |
 //! | [`always_reject`](crate::Builder::always_reject) and [`Limit::when`](crate::Limit::when) | the condition counts if it holds for any line: [`Condition::may_hold`](crate::when::Condition::may_hold) |
 //! | [`never_limit`](crate::Builder::never_limit) and [`Limit::instead`](crate::Limit::instead) | the condition counts if it holds for all lines ([`when::header`](crate::when::header)), or never ([`KeyList`](crate::KeyList), [`AddressList`](crate::AddressList)) |
 //! | closures that use [`RequestHead::header`](crate::RequestHead::header) | as a key: ambiguous; as a condition: counts for `always_reject` and `when`, but not for `never_limit` and `instead` |
