@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::beliefs::{Belief, Beliefs};
-use super::codec::{self, Codec, ScriptArgs, StoredState, split_micros};
 use super::error::Fault;
 use super::key;
 use super::limit_data::LimitData;
-use super::script::{self, Found, Request, Task};
+use super::script::codec::{Codec, StoredState, split_micros};
+use super::script::{self, LimitArgs, Mode, Reply, Request, Task};
 use crate::algorithm::{Algorithm, Size};
 use crate::hash::KeyHash;
 use crate::store::{Charge, LimitSpec, Refund};
@@ -80,11 +80,11 @@ impl Asked {
 const NO_OVERRIDE: Fault = Fault::Reply("an override that can't be");
 
 /// Takes up what the script says that overrides are.
-pub(super) fn correct(asked: &mut [Asked], found: &Found, beliefs: &Beliefs) -> Result<(), Fault> {
+pub(super) fn correct(asked: &mut [Asked], found: &Reply, beliefs: &Beliefs) -> Result<(), Fault> {
     if found.keys() != asked.len() {
         return Err(Fault::Reply("another number of limits"));
     }
-    for (asked, held) in asked.iter_mut().zip(found.held()) {
+    for (asked, held) in asked.iter_mut().zip(found.states()) {
         if asked.open.is_some() {
             let is = belief(held)?;
             asked.believe(is)?;
@@ -106,35 +106,28 @@ fn belief(held: &[u8]) -> Result<Option<Belief>, Fault> {
 /// What is asked at an instant that is thought to be `now`.
 pub(super) fn charges(prefix: &str, task: Task, now: u64, charges: &[Asked]) -> Request {
     if let ([asked], Task::Acquire) = (charges, task)
-        && let Some(text) = asked.shared_args()
+        && let Some(template) = asked.shared_args()
     {
-        return Request::usual(text, key::name(prefix, &asked.spec, asked.key));
+        return Request::from_template(template, key::name(prefix, &asked.spec, asked.key));
     }
     let mut request = Request::new(task, charges.len());
     for asked in charges {
         let &Asked { ref spec, key, cost, ref open } = asked;
         let name = key::name(prefix, spec, key);
-        if let Some(text) = asked.shared_args() {
-            request.limit(name);
-            request.rule_of(&text);
+        if let Some(template) = asked.shared_args() {
+            request.limit_from_template(&template, name);
             continue;
         }
-        let penalty = spec.penalty().map(|penalty| (penalty, key::of_penalty(name.clone())));
-        request.limit(name);
-        if let Some(open) = open {
-            let believed = open.believed.map(Belief::to_bytes);
-            request.believe(key::of_override(prefix, spec, key), believed.as_ref().map_or(&[], |bytes| bytes));
-        }
-        let (letter, numbers, edges) = rule(spec, cost, now);
-        let Some((penalty, key)) = penalty else {
-            request.rule(letter, None, &numbers);
-            request.numbers(&edges);
-            continue;
-        };
-        request.limit(key);
-        request.rule(letter - script::PENALISED, None, &numbers);
-        request.numbers(&edges);
-        request.numbers(&codec::penalty::args(penalty, spec.counts_strikes()));
+        let believed = open.as_ref().map(|open| open.believed.map(Belief::to_bytes));
+        let expected = believed.as_ref().map(|believed| believed.as_ref().map_or(&[][..], |bytes| bytes));
+        let penalty = spec
+            .penalty()
+            .map(|by| (key::of_penalty(name.clone()), script::codec::penalty::args(by, spec.counts_strikes())));
+        request.limit(LimitArgs {
+            expected_override: expected.map(|expected| (key::of_override(prefix, spec, key), expected)),
+            penalty,
+            ..limit_args(spec, cost, now, name)
+        });
     }
     request
 }
@@ -145,67 +138,61 @@ pub(super) fn args_of_one(spec: &LimitSpec) -> Option<Arc<[u8]>> {
         return None;
     }
     let mut request = Request::new(Task::Acquire, 1);
-    request.limit(String::new());
-    let (letter, numbers, _) = rule(spec, 1, 0);
-    request.rule(letter, None, &numbers);
-    Some(request.into_usual())
+    request.limit(limit_args(spec, 1, 0, String::new()));
+    Some(request.into_template())
 }
 
-/// The letter of a limit's rule, the numbers that it decides by, and those that are worked out for an instant.
-fn rule(spec: &LimitSpec, cost: u64, now: u64) -> (u8, ScriptArgs, ScriptArgs) {
-    let told = spec.algorithm().capacity();
+/// A limit that is charged `cost` at about `now`, without its override and penalty.
+fn limit_args(spec: &LimitSpec, cost: u64, now: u64, key: String) -> LimitArgs<'static> {
     let codec = Codec::of(spec.rule().deciding());
-    let (letter, numbers, edges) = (codec.tag(), codec.args(cost, told), codec.args_at(now));
-    let letter = match spec {
-        _ if !spec.is_enforced() => letter | script::SHADOW,
-        _ if spec.is_quota() => letter - script::QUOTA,
-        _ => letter,
+    let mode = match spec {
+        _ if !spec.is_enforced() => Mode::Shadow,
+        _ if spec.is_quota() => Mode::Quota,
+        _ => Mode::Enforced,
     };
-    (letter, numbers, edges)
+    let mut args = codec.args(cost, spec.algorithm().capacity());
+    args.extend(codec.args_at(now));
+    LimitArgs { tag: codec.tag(), mode, key, args, expected_override: None, penalty: None }
 }
 
 /// Has an override kept for a span of µs, or for good.
 pub(super) fn keep(prefix: &str, spec: &LimitSpec, key: KeyHash, size: Size, span: Option<u64>) -> Request {
-    let mut request = Request::new(Task::Keep, 1);
-    request.limit(key::of_override(prefix, spec, key));
-    request.keep(span.map_or([-1.0, 0.0], |span| split_micros(span.into())), size);
+    let mut request = Request::new(Task::SetOverride, 1);
+    let span = span.map_or([-1.0, 0.0], |span| split_micros(span.into()));
+    request.set_override(key::of_override(prefix, spec, key), span, size);
     request
 }
 
 /// Has an override removed.
 pub(super) fn removal(prefix: &str, spec: &LimitSpec, key: KeyHash) -> Request {
     let mut request = Request::new(Task::Reset, 1);
-    request.limit(key::of_override(prefix, spec, key));
+    request.key(key::of_override(prefix, spec, key));
     request
 }
 
 /// Asks what the override is, by a belief that no key ever bears out.
 pub(super) fn look(prefix: &str, spec: &LimitSpec, key: KeyHash, now: u64) -> Request {
     let mut request = Request::new(Task::Peek, 1);
-    request.limit(key::name(prefix, spec, key));
-    request.believe(key::of_override(prefix, spec, key), &[0]);
-    let told = spec.algorithm().capacity();
-    let codec = Codec::of(spec.rule().reporting());
-    request.rule(codec.tag(), None, &codec.args(0, told));
-    request.numbers(&codec.args_at(now));
+    let limit = limit_args(spec, 0, now, key::name(prefix, spec, key));
+    let expected_override = Some((key::of_override(prefix, spec, key), &[0][..]));
+    request.limit(LimitArgs { mode: Mode::Enforced, expected_override, ..limit });
     request
 }
 
 /// What the override is, by the reply to a [`look`].
-pub(super) fn seen(found: &Found) -> Result<Option<Belief>, Fault> {
-    let held = found.held().next().filter(|_| found.is_to_ask_again()).ok_or(NO_OVERRIDE)?;
+pub(super) fn seen(found: &Reply) -> Result<Option<Belief>, Fault> {
+    let held = found.states().next().filter(|_| found.has_override_changed()).ok_or(NO_OVERRIDE)?;
     belief(held)
 }
 
 pub(super) fn refunds(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     let mut request = Request::new(Task::Refund, refunds.len());
     for Refund { spec, key, cost, mark } in refunds {
-        request.limit(key::name(prefix, spec, *key));
-        let told = spec.algorithm().capacity();
         let codec = Codec::of(spec.rule().deciding());
-        request.rule(codec.tag(), Some(codec.encode_mark(mark)), &codec.args(*cost, told));
+        let mut args = codec.args(*cost, spec.algorithm().capacity());
         // Nothing of a window that has ended is given back, so that it does not matter which one is current.
-        request.numbers(&codec.args_at(0));
+        args.extend(codec.args_at(0));
+        request.refund(key::name(prefix, spec, *key), codec.tag(), codec.encode_mark(mark), &args);
     }
     request
 }
@@ -216,9 +203,9 @@ pub(super) fn resets(prefix: &str, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> Reque
     for &(spec, key) in keys {
         let name = key::name(prefix, spec, key);
         if spec.penalty().is_some() {
-            request.limit(key::of_penalty(name.clone()));
+            request.key(key::of_penalty(name.clone()));
         }
-        request.limit(name);
+        request.key(name);
     }
     request
 }

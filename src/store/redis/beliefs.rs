@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::codec::StoredState;
+use super::script::codec::StoredState;
 use crate::algorithm::Size;
 
 /// How many sets there are, and how many beliefs in each. Of more overrides than that, some cost another round

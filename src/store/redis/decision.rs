@@ -5,9 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::ask::Asked;
-use super::codec::{self, Codec, StoredState};
 use super::error::Fault;
-use super::script::{Found, Task};
+use super::script::codec::{self, Codec, StoredState};
+use super::script::{Reply, Task};
 use crate::algorithm::{ChargeMark, CompactState, KeyState, Penalty};
 use crate::decision::{Decision, Outcome};
 use crate::store::evaluation::{penalty, quota};
@@ -18,7 +18,7 @@ const NO_STATE: Fault = Fault::Reply("no state");
 const IMPOSSIBLE: Fault = Fault::Reply("a state that can't be");
 
 /// The decision on what was `asked`, from what the script found at `now`.
-pub(super) fn of(task: Task, now: u64, asked: &[Asked], found: &Found) -> Result<Decision, Fault> {
+pub(super) fn of(task: Task, now: u64, asked: &[Asked], found: &Reply) -> Result<Decision, Fault> {
     let take = task == Task::Acquire && found.is_allowed();
     let decision = decide(take, task != Task::Peek, now, asked.iter().map(Asked::charge), found)?;
     if decision.is_allowed() != found.is_allowed() {
@@ -34,7 +34,7 @@ pub(super) fn decide<'a>(
     counted: bool,
     now: u64,
     charges: impl ExactSizeIterator<Item = Charge<'a>>,
-    found: &Found,
+    found: &Reply,
 ) -> Result<Decision, Fault> {
     decide_each(take, now, charges, found, |charge, held| outcome(charge, held, now, take, counted))
 }
@@ -45,7 +45,7 @@ pub(super) fn denial<'a>(
     earliest: u64,
     latest: u64,
     charges: impl ExactSizeIterator<Item = Charge<'a>>,
-    found: &Found,
+    found: &Reply,
     mut take_up: impl FnMut(&Charge<'a>, Glance),
 ) -> Option<Decision> {
     let mut is_lasting = false;
@@ -76,13 +76,13 @@ fn decide_each<'a>(
     take: bool,
     now: u64,
     charges: impl ExactSizeIterator<Item = Charge<'a>>,
-    found: &Found,
+    found: &Reply,
     mut tell: impl FnMut(&Charge<'a>, &Held<'_>) -> Option<Outcome>,
 ) -> Result<Decision, Fault> {
     let mut outcomes: SmallVec<[Outcome; 1]> = SmallVec::new();
     let mut overridden: SmallVec<[Arc<LimitSpec>; 1]> = SmallVec::new();
     let mut quotas: SmallVec<[bool; 4]> = SmallVec::new();
-    let mut keys = found.held();
+    let mut keys = found.states();
     let mut next = || keys.next().and_then(StoredState::parse_all);
     let mut read = 0;
     for charge in charges {
@@ -143,8 +143,8 @@ fn glance(charge: &Charge<'_>, held: &Held<'_>, now: u64) -> Option<Glance> {
 }
 
 /// Whether what was `found` says that the script has changed a rate, whatever it decided.
-pub(super) fn changes_a_rate(asked: &[Asked], found: &Found) -> bool {
-    let mut held = found.held().map(|held| StoredState::parse_all(held).unwrap_or_default());
+pub(super) fn changes_a_rate(asked: &[Asked], found: &Reply) -> bool {
+    let mut held = found.states().map(|held| StoredState::parse_all(held).unwrap_or_default());
     asked.iter().map(Asked::charge).any(|Charge { spec, cost, .. }| {
         let changes = held.next().is_some_and(|held| cost > 0 && codec::converts_rate(spec.ceiling(), &held));
         spec.penalty().is_some().then(|| held.next());

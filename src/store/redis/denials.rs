@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use super::ask::Asked;
-use super::codec::{self, Codec};
 use super::decision;
-use super::script::Found;
+use super::script::Reply;
+use super::script::codec::{self, Codec};
 use crate::decision::{Decision, Outcome};
 use crate::store::Charge;
 
@@ -62,7 +62,7 @@ struct Denial {
     /// What led here.
     print: u128,
     asked: SmallVec<[Asked; 2]>,
-    found: Found,
+    found: Reply,
     /// Of each limit, when the request left.
     epochs: SmallVec<[u64; 2]>,
     /// What Redis' clock said, in µs.
@@ -208,7 +208,7 @@ impl Watch {
 
     /// It was decided. If it was denied, nothing has changed, and that is remembered; unless it has changed a
     /// rate, by which the next is denied, or was a strike.
-    pub(super) fn decided(mut self, asked: SmallVec<[Asked; 2]>, found: Found, decision: &Decision) {
+    pub(super) fn decided(mut self, asked: SmallVec<[Asked; 2]>, found: Reply, decision: &Decision) {
         let changes = (self.changes && decision.is_allowed()) || decision::changes_a_rate(&asked, &found);
         if changes || decision.is_allowed() {
             self.changes = changes;
@@ -273,7 +273,7 @@ mod tests {
     use crate::limit_spec::LimitSettings;
     use crate::store::LimitSpec;
     use crate::store::redis::beliefs::Beliefs;
-    use crate::store::redis::script::{self, Task};
+    use crate::store::redis::script::{Replies, Task};
 
     const NOON: u64 = 1_767_225_600_000_000;
 
@@ -301,7 +301,7 @@ mod tests {
         let mut reply = instant.to_vec();
         reply.extend([b'n', charges.len() as u8]);
         reply.extend(charges.iter().map(|_| 0));
-        let found = script::replies(Value::BulkString(reply), 1).unwrap().found.remove(0).unwrap();
+        let found = Replies::parse(Value::BulkString(reply), 1).unwrap().replies.remove(0).unwrap();
         let decision = decision::of(Task::Acquire, NOON, &asked, &found).unwrap();
         watch.decided(asked, found, &decision);
     }

@@ -9,7 +9,7 @@ use futures_util::future::Either;
 use super::cluster::Cluster;
 use super::error::Fault;
 use super::queue::Queue;
-use super::script::{Reply, Request};
+use super::script::{Request, TimedReply};
 use super::slot;
 use crate::hash::KeyHash;
 use crate::node::Node;
@@ -38,7 +38,11 @@ impl Deployment {
     }
 
     /// What the script says of `request`, by Redis' own clock or one that is handed in.
-    pub(super) fn ask(&self, clock: Option<[u8; 24]>, request: Request) -> impl Future<Output = Reply> + Send + '_ {
+    pub(super) fn ask(
+        &self,
+        clock: Option<[u8; 24]>,
+        request: Request,
+    ) -> impl Future<Output = TimedReply> + Send + '_ {
         match self {
             Self::Single(queue) => Either::Left(queue.ask(clock, request)),
             // Boxed, or else those who ask a single server would have room for it.

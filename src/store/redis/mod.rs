@@ -3,7 +3,6 @@
 mod ask;
 mod beliefs;
 mod cluster;
-mod codec;
 mod config;
 mod connection;
 mod decision;
@@ -40,7 +39,7 @@ use self::denials::{Denials, Watch};
 use self::deployment::Deployment;
 use self::error::Fault;
 use self::reserve::Apart;
-use self::script::{Reply, Request, Task};
+use self::script::{Request, Task, TimedReply};
 use super::{Charge, LimitSpec, Node, OverrideStore, Refund, Store, StoreFuture};
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -230,14 +229,14 @@ impl RedisStore {
 
     /// What the script finds. It is asked again if an override is not what it was believed to be, or if its clock
     /// is in no window that it was sent.
-    async fn find(&self, task: Task, clock: Option<u64>, asked: &mut [Asked]) -> Reply {
+    async fn find(&self, task: Task, clock: Option<u64>, asked: &mut [Asked]) -> TimedReply {
         // Only calendars ask.
         let mut present = if asked.iter().any(Asked::is_of_a_calendar) { self.present(clock) } else { 0 };
         let mut corrections = 0..CORRECTIONS;
         for _ in 0..TRIES {
             let request = ask::charges(&self.prefix, task, present, asked);
-            match self.deployment.ask(clock.map(script::clock), request).await {
-                Ok((_, found)) if found.is_to_ask_again() => ask::correct(asked, &found, &self.beliefs)?,
+            match self.deployment.ask(clock.map(script::encode_clock), request).await {
+                Ok((_, found)) if found.has_override_changed() => ask::correct(asked, &found, &self.beliefs)?,
                 Ok(found) => return Ok(found),
                 Err(fault) => match fault.present().filter(|_| corrections.next().is_some()) {
                     Some(now) => present = now,
@@ -267,7 +266,7 @@ impl RedisStore {
     ) -> StoreFuture<()> {
         let watch = self.watch(keys, true);
         let deployment = self.deployment.clone();
-        let clock = self.now().map(script::clock);
+        let clock = self.now().map(script::encode_clock);
         StoreFuture::pending(async move {
             let replies = join_all(requests.into_iter().map(|request| deployment.ask(clock, request))).await;
             drop(watch);

@@ -23,7 +23,7 @@ impl OverrideStore for RedisStore {
     ) -> StoreFuture<()> {
         let (size, span) = (algorithm.size(), expires_after.map(lifetime_micros));
         let request = ask::keep(&self.prefix, spec, key, size, span);
-        let (store, fingerprint, clock) = (self.clone(), spec.fingerprint(key), self.now().map(script::clock));
+        let (store, fingerprint, clock) = (self.clone(), spec.fingerprint(key), self.now().map(script::encode_clock));
         StoreFuture::pending(async move {
             let (now, _) = store.deployment.ask(clock, request).await?;
             let until = span.map_or(0, |span| now.saturating_add(span));
@@ -34,7 +34,7 @@ impl OverrideStore for RedisStore {
 
     fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
         let request = ask::look(&self.prefix, spec, key, self.present(self.now()));
-        let (store, spec, clock) = (self.clone(), spec.clone(), self.now().map(script::clock));
+        let (store, spec, clock) = (self.clone(), spec.clone(), self.now().map(script::encode_clock));
         StoreFuture::pending(async move {
             let (now, found) = store.deployment.ask(clock, request).await?;
             let is = ask::seen(&found)?;
@@ -48,7 +48,7 @@ impl OverrideStore for RedisStore {
 
     fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
         let request = ask::removal(&self.prefix, spec, key);
-        let (store, fingerprint, clock) = (self.clone(), spec.fingerprint(key), self.now().map(script::clock));
+        let (store, fingerprint, clock) = (self.clone(), spec.fingerprint(key), self.now().map(script::encode_clock));
         StoreFuture::pending(async move {
             store.deployment.ask(clock, request).await?;
             store.beliefs.learn(fingerprint, None);

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::error::Fault;
-use super::script::{Reply, Request};
+use super::script::{Request, TimedReply};
 use super::server::Server;
 
 /// The most calls under way at a time. A request that finds fewer is sent at once, so that a lone request is never
@@ -51,7 +51,7 @@ struct State {
     under_way: usize,
     /// Requests that were not sent yet, by their tickets: in order of arrival, and quickly found by callers that give
     /// up.
-    waiting: BTreeMap<u64, (Request, oneshot::Sender<Reply>)>,
+    waiting: BTreeMap<u64, (Request, oneshot::Sender<TimedReply>)>,
     next_ticket: u64,
 }
 
@@ -76,7 +76,7 @@ impl Queue {
         self: &Arc<Self>,
         clock: Option<[u8; 24]>,
         request: Request,
-    ) -> impl Future<Output = Reply> + Send + '_ {
+    ) -> impl Future<Output = TimedReply> + Send + '_ {
         let (direct, request) = match self.enter(clock.is_some(), request) {
             Ok(Entered::Directly(direct, request)) => (direct, request),
             Ok(Entered::Waiting(waiting)) => return Either::Right(Either::Left(waiting)),
@@ -92,7 +92,7 @@ impl Queue {
 
     /// Like [`ask`](Self::ask), for a request whose slot another master of a Cluster is moving to this one: in a call
     /// of its own.
-    pub(super) async fn ask_importing(self: &Arc<Self>, clock: Option<[u8; 24]>, request: &Request) -> Reply {
+    pub(super) async fn ask_importing(self: &Arc<Self>, clock: Option<[u8; 24]>, request: &Request) -> TimedReply {
         let _direct = {
             let mut state = self.state();
             state.check_room(self, request)?;
@@ -160,7 +160,7 @@ impl State {
 
     /// Takes the requests of the next call off the queue. One that is larger than a call should be has a call of its
     /// own.
-    fn take_batch(&mut self) -> (Vec<Request>, Vec<oneshot::Sender<Reply>>) {
+    fn take_batch(&mut self) -> (Vec<Request>, Vec<oneshot::Sender<TimedReply>>) {
         let most = self.share();
         let (mut requests, mut senders) = (Vec::with_capacity(most), Vec::with_capacity(most));
         let (mut keys, mut bytes) = (0, 0);
@@ -211,13 +211,13 @@ struct Waiting<'a> {
     queue: &'a Queue,
     /// `None` once the reply was taken.
     ticket: Option<u64>,
-    reply: oneshot::Receiver<Reply>,
+    reply: oneshot::Receiver<TimedReply>,
 }
 
 impl Future for Waiting<'_> {
-    type Output = Reply;
+    type Output = TimedReply;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<TimedReply> {
         let reply = ready!(Pin::new(&mut self.reply).poll(context));
         self.ticket = None;
         // A sender is dropped with the runtime that it runs on, and its call with it.
@@ -260,7 +260,7 @@ impl BatchSender {
 
     /// The requests of the next call. If there are none, the task ends under the same lock: a request that comes later
     /// starts another one.
-    fn next(&mut self) -> Option<(Vec<Request>, Vec<oneshot::Sender<Reply>>)> {
+    fn next(&mut self) -> Option<(Vec<Request>, Vec<oneshot::Sender<TimedReply>>)> {
         let mut state = self.queue.state();
         state.under_way -= self.under_way;
         let (requests, senders) = state.take_batch();
@@ -311,7 +311,7 @@ mod tests {
 
     fn request(keys: usize, length: usize) -> Request {
         let mut request = Request::new(Task::Acquire, keys);
-        (0..keys).for_each(|_| request.limit("k".repeat(length)));
+        (0..keys).for_each(|_| request.key("k".repeat(length)));
         request
     }
 
@@ -453,7 +453,7 @@ mod tests {
     #[test]
     fn calls_of_single_requests_are_bounded_too() {
         let queue = queue(10);
-        let clock = Some(script::clock(1));
+        let clock = Some(script::encode_clock(1));
         let calls: Vec<_> = usual(10).map(|request| queue.ask(clock, request)).collect();
         assert_eq!(queue.state().direct, 10);
         let one = request(1, 64);

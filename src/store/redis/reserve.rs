@@ -109,7 +109,7 @@ impl Apart {
 
     async fn acquire(mut self) -> Part {
         // What is denied here is denied, and not asked again.
-        let task = if self.have_penalties() { Task::Try } else { Task::Peek };
+        let task = if self.have_penalties() { Task::PeekWithStrikes } else { Task::Peek };
         let parts = join_all(self.slots.iter().map(|slot| self.part(task, slot))).await;
         let report = Report::of(&self.slots, parts)?;
         if !report.is_allowed(&self.slots) {
@@ -219,7 +219,7 @@ impl Apart {
                 mark: outcome.mark,
             });
             let refund = ask::refunds(&self.store.prefix, &refunds.collect::<Vec<_>>());
-            self.store.deployment.ask(self.store.now().map(script::clock), refund)
+            self.store.deployment.ask(self.store.now().map(script::encode_clock), refund)
         });
         join_all(refunds).await;
     }

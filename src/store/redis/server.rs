@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 
 use super::connection::Connections;
 use super::error::Fault;
-use super::script::{Reply, Request};
+use super::script::{Request, TimedReply};
 
 #[derive(Debug)]
 pub(super) enum Server {
@@ -28,7 +28,7 @@ impl Server {
     }
 
     /// Has the script decide `requests`, which takes one round trip.
-    pub(super) async fn call(&self, clock: &[u8], requests: &[Request]) -> Vec<Reply> {
+    pub(super) async fn call(&self, clock: &[u8], requests: &[Request]) -> Vec<TimedReply> {
         match self {
             Self::Single(connections) => one(connections, clock, requests).await,
             // Boxed, or else whoever asks a single server would have room for it.
@@ -37,9 +37,9 @@ impl Server {
     }
 
     /// Has a master decide a request whose slot another one is moving to it.
-    pub(super) async fn call_asking(&self, clock: &[u8], request: &Request) -> Reply {
+    pub(super) async fn call_asking(&self, clock: &[u8], request: &Request) -> TimedReply {
         let replies = self.connections().call_asking(clock, std::slice::from_ref(request)).await?;
-        replies.each().pop().unwrap_or(Err(Fault::Reply("nothing")))
+        replies.timed().pop().unwrap_or(Err(Fault::Reply("nothing")))
     }
 
     /// Which masters a Cluster has, as one of them sees it.
@@ -58,14 +58,14 @@ impl Server {
     }
 }
 
-async fn one(connections: &Connections, clock: &[u8], requests: &[Request]) -> Vec<Reply> {
+async fn one(connections: &Connections, clock: &[u8], requests: &[Request]) -> Vec<TimedReply> {
     match connections.call(clock, requests).await {
-        Ok(replies) => replies.each(),
+        Ok(replies) => replies.timed(),
         Err(fault) => vec![Err(fault); requests.len()],
     }
 }
 
-async fn by_slot(connections: &Connections, clock: &[u8], requests: &[Request]) -> Vec<Reply> {
+async fn by_slot(connections: &Connections, clock: &[u8], requests: &[Request]) -> Vec<TimedReply> {
     let mut slots = BTreeMap::<_, Vec<usize>>::new();
     for (place, request) in requests.iter().enumerate() {
         slots.entry(request.slot()).or_default().push(place);
@@ -77,7 +77,7 @@ async fn by_slot(connections: &Connections, clock: &[u8], requests: &[Request]) 
         let together: Vec<_> = places.iter().map(|&place| requests[place].clone()).collect();
         (places, of_slot(connections, clock, &together).await)
     });
-    let mut replies: Vec<Reply> = vec![Err(Fault::Reply("nothing")); requests.len()];
+    let mut replies: Vec<TimedReply> = vec![Err(Fault::Reply("nothing")); requests.len()];
     for (places, of_slot) in join_all(calls).await {
         for (place, reply) in places.into_iter().zip(of_slot) {
             replies[place] = reply;
@@ -86,7 +86,7 @@ async fn by_slot(connections: &Connections, clock: &[u8], requests: &[Request]) 
     replies
 }
 
-async fn of_slot(connections: &Connections, clock: &[u8], requests: &[Request]) -> Vec<Reply> {
+async fn of_slot(connections: &Connections, clock: &[u8], requests: &[Request]) -> Vec<TimedReply> {
     let replies = one(connections, clock, requests).await;
     // A slot that is being moved has keys in two places, but each key in one. Were all redirected together, those that
     // have not left yet would begin anew at their new place.

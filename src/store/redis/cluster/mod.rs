@@ -24,7 +24,7 @@ use self::map::{Map, Master, Range, owners};
 pub(super) use self::seeds::Seeds;
 use crate::node::Node;
 use crate::store::redis::error::{Fault, Redirect};
-use crate::store::redis::script::{Reply, Request};
+use crate::store::redis::script::{Request, TimedReply};
 
 /// How often a request is sent on: a slot that moves costs one or two.
 const HOPS: usize = 5;
@@ -63,7 +63,7 @@ impl Cluster {
 
     /// What the script says of `request`, wherever its slot is. It is sent on only by who says, or
     /// where it is plain, that nothing ran.
-    pub(super) async fn ask(self: &Arc<Self>, clock: Option<[u8; 24]>, request: Request) -> Reply {
+    pub(super) async fn ask(self: &Arc<Self>, clock: Option<[u8; 24]>, request: Request) -> TimedReply {
         let slot = request.slot();
         let mut given_up = GivenUp { cluster: Some(self) };
         let mut master = self.owner_of(slot).await?;

@@ -69,7 +69,7 @@ impl Connections {
     async fn decide(&self, clock: &[u8], requests: &[Request], asking: bool) -> Result<Replies, Fault> {
         let mut link = self.link().await?;
         for _ in 0..TRIES {
-            let call = script::call(self.lines.source.hash(), clock, requests);
+            let call = script::evalsha(self.lines.source.hash(), clock, requests);
             let reply = match asking {
                 false => link.send(&call, &self.lines).await,
                 // Boxed, or else all others would have room for it.
@@ -80,9 +80,9 @@ impl Connections {
                 link = self.lines.wait(link.line).await?;
                 continue;
             }
-            let replies = reply.map_err(Fault::from).and_then(|reply| script::replies(reply, requests.len()));
+            let replies = reply.map_err(Fault::from).and_then(|reply| Replies::parse(reply, requests.len()));
             let broken = match &replies {
-                Ok(replies) => replies.found.iter().filter_map(|found| found.as_ref().err()).find(|it| it.breaks()),
+                Ok(replies) => replies.replies.iter().filter_map(|found| found.as_ref().err()).find(|it| it.breaks()),
                 Err(fault) => Some(fault).filter(|it| it.breaks()),
             };
             match broken {

@@ -136,7 +136,7 @@ impl Source {
         if self.is_loaded(connection).await? {
             return Ok(());
         }
-        let hash: String = cmd("SCRIPT").arg("LOAD").arg(script::TEXT).query_async(connection).await?;
+        let hash: String = cmd("SCRIPT").arg("LOAD").arg(script::TEXT.as_str()).query_async(connection).await?;
         // One text has one hash.
         let _ = self.hash.set(hash.into());
         Ok(())

@@ -194,9 +194,9 @@ impl<'a> Batches<'a> {
         asks.retain(|ask| matches!(ask, Ask::Decide { .. }) || !is_broken(ask));
         let requests: Vec<Request> = asks.iter().map(|ask| self.request(ask)).collect();
         let now = self.now();
-        let Replies { now: at, found } = self.redis.run(&script::clock(now), &requests);
+        let Replies { now: at, replies } = self.redis.run(&script::encode_clock(now), &requests);
         assert_eq!(at, now);
-        for (ask, found) in asks.into_iter().zip(found) {
+        for (ask, found) in asks.into_iter().zip(replies) {
             self.done.steps += 1;
             if is_broken(&ask) {
                 let fault = found.unwrap_err().to_string();

@@ -8,7 +8,7 @@ use deadpool_redis::redis;
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value};
 use smallvec::SmallVec;
 
-use crate::store::redis::codec::StoredState;
+use crate::store::redis::script::codec::StoredState;
 use crate::store::redis::script::{self, Request, TEXT};
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -75,7 +75,7 @@ impl Fake {
         packing.set("unpack", lua.create_function(|_, args: (LuaString, LuaString, Option<usize>)| unpack(&args))?)?;
         lua.globals().set("struct", packing)?;
 
-        let script = lua.load(TEXT).into_function()?;
+        let script = lua.load(TEXT.as_str()).into_function()?;
         // As Redis does: a script has no globals of its own.
         lua.load("setmetatable(_G, { __newindex = function(_, name) error('global ' .. name) end })").exec()?;
         for name in ["KEYS", "ARGV"] {
@@ -86,7 +86,7 @@ impl Fake {
 
     pub(super) fn run(&self, clock: &[u8], requests: &[Request]) -> redis::Value {
         let keys = requests.iter().flat_map(|request| &request.keys).map(|key| key.as_bytes());
-        let text = script::text(requests);
+        let text = script::encode(requests);
         let strings = |strings: Vec<&[u8]>| {
             let strings = strings.into_iter().map(|string| self.lua.create_string(string));
             self.lua.create_sequence_from(strings.collect::<mlua::Result<Vec<_>>>()?)

@@ -58,7 +58,7 @@ impl Redis {
 
     fn run(&self, clock: &[u8], requests: &[Request]) -> Replies {
         match self {
-            Self::Fake(fake) => script::replies(fake.run(clock, requests), requests.len()).unwrap(),
+            Self::Fake(fake) => Replies::parse(fake.run(clock, requests), requests.len()).unwrap(),
             Self::Real(connections, runtime) => runtime.block_on(connections.call(clock, requests)).unwrap(),
         }
     }
@@ -162,14 +162,14 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     let ask = |task, key, cost| ask::charges("t", task, now, &asked(key, cost));
     let requests = [("ann", 1), ("bob", 1), ("bob", 1), ("cleo", 1), ("ann", 7), ("cleo", 7), ("bob", 1)]
         .map(|(key, cost)| ask(Task::Acquire, key, cost));
-    let lengths = requests.each_ref().map(|request| script::text(std::slice::from_ref(request)).len());
-    assert_eq!(script::text(&requests).len(), lengths[0] + 3 + lengths[4] + 1 + lengths[6]);
+    let lengths = requests.each_ref().map(|request| script::encode(std::slice::from_ref(request)).len());
+    assert_eq!(script::encode(&requests).len(), lengths[0] + 3 + lengths[4] + 1 + lengths[6]);
 
-    let replies = script::replies(fake.run(&script::clock(now), &requests), requests.len()).unwrap();
-    assert!(replies.found.into_iter().all(|found| found.unwrap().is_allowed()));
+    let replies = Replies::parse(fake.run(&script::encode_clock(now), &requests), requests.len()).unwrap();
+    assert!(replies.replies.into_iter().all(|found| found.unwrap().is_allowed()));
     for (key, taken) in [("ann", 8), ("bob", 3), ("cleo", 8), ("dora", 0)] {
-        let reply = fake.run(&script::clock(now), &[ask(Task::Peek, key, 1)]);
-        let found = script::replies(reply, 1).unwrap().found.remove(0).unwrap();
+        let reply = fake.run(&script::encode_clock(now), &[ask(Task::Peek, key, 1)]);
+        let found = Replies::parse(reply, 1).unwrap().replies.remove(0).unwrap();
         let decision = decision::of(Task::Peek, now, &asked(key, 1), &found).unwrap();
         assert_eq!([0, 1].map(|limit: usize| decision.outcomes()[limit].remaining()), [50 - taken; 2], "{key}");
     }
@@ -183,7 +183,7 @@ fn a_limit_that_is_made_of_another_one_is_told_anew() {
     let limit = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, algorithm), &hasher));
     let told = |spec: &Arc<LimitSpec>, cost| {
         let charge = Charge { spec, key: hasher.hash(b"key"), cost };
-        script::text(&[ask::charges("t", Task::Acquire, 0, &[Asked::new(&charge, &Beliefs::default())])])
+        script::encode(&[ask::charges("t", Task::Acquire, 0, &[Asked::new(&charge, &Beliefs::default())])])
     };
     let usual = told(&limit, 1);
     assert_eq!(usual, told(&limit, 1));
@@ -224,8 +224,8 @@ fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
                 let asked = spec.iter().map(|spec| Asked::new(&Charge { spec, key, cost: 1 }, &Beliefs::default()));
                 ask::charges("t", Task::Acquire, now, &asked.collect::<Vec<_>>())
             });
-            let replies = script::replies(fake.run(&script::clock(now), &requests), requests.len()).unwrap();
-            for (place, found) in replies.found.into_iter().enumerate() {
+            let replies = Replies::parse(fake.run(&script::encode_clock(now), &requests), requests.len()).unwrap();
+            for (place, found) in replies.replies.into_iter().enumerate() {
                 match found {
                     Err(fault) => assert!(place % 3 == broken && fault.to_string().contains("UNREADABLE"), "{fault}"),
                     Ok(found) => assert_eq!((place % 3 != broken, found.is_allowed()), (true, place < 6)),
@@ -256,9 +256,9 @@ fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
     let ask = |limits: &[Arc<LimitSpec>]| {
         let asked = limits.iter().map(|spec| Asked::new(&Charge { spec, key, cost: 1 }, &Beliefs::default()));
         let request = ask::charges("t", Task::Acquire, now, &asked.collect::<Vec<_>>());
-        script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0)
+        Replies::parse(fake.run(&script::encode_clock(now), &[request]), 1).unwrap().replies.remove(0)
     };
-    assert!(ask(&spec[..1]).unwrap().is_to_ask_again());
+    assert!(ask(&spec[..1]).unwrap().has_override_changed());
     for broken in [&spec[1..], &spec] {
         assert!(ask(broken).unwrap_err().to_string().contains("WRONGTYPE"));
         assert_eq!(fake.keys.borrow().len(), 2);
@@ -280,9 +280,9 @@ fn a_server_that_is_centuries_ahead_decides() {
         let asked = [Asked::new(&Charge { spec: &spec, key: hasher.hash(b"key"), cost: 1 }, &Beliefs::default())];
         let allowed = [(); 3].map(|()| {
             let request = ask::charges("t", Task::Acquire, now, &asked);
-            let mut replies = script::replies(fake.run(&[], &[request]), 1).unwrap();
+            let mut replies = Replies::parse(fake.run(&[], &[request]), 1).unwrap();
             assert_eq!(replies.now, now);
-            replies.found.remove(0).unwrap().is_allowed()
+            replies.replies.remove(0).unwrap().is_allowed()
         });
         assert_eq!(allowed, [true, true, false], "{algorithm:?}");
     }
@@ -306,7 +306,8 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
         let ask = |task, cost, now| {
             let asked = [Asked::new(&Charge { spec: &spec, key, cost }, &Beliefs::default())];
             let request = ask::charges("t", task, now, &asked);
-            let found = script::replies(fake.run(&script::clock(now), &[request]), 1).unwrap().found.remove(0).unwrap();
+            let found =
+                Replies::parse(fake.run(&script::encode_clock(now), &[request]), 1).unwrap().replies.remove(0).unwrap();
             let decision = decision::of(task, now, &asked, &found).unwrap();
             let outcome = &decision.outcomes()[0];
             (outcome.remaining(), outcome.more_after(), outcome.reset_after())
@@ -367,8 +368,8 @@ fn whatever_a_key_holds_nothing_panics() {
             let charge = Charge { spec: &spec, key, cost: random.cost(spec.algorithm().capacity()) };
             let asked = [Asked::new(&charge, &Beliefs::default())];
             let request = ask::charges("t", Task::Acquire, now, &asked);
-            let reply = fake.run(&script::clock(now), &[request]);
-            let found = script::replies(reply, 1).unwrap().found.remove(0);
+            let reply = fake.run(&script::encode_clock(now), &[request]);
+            let found = Replies::parse(reply, 1).unwrap().replies.remove(0);
             let decision = found.and_then(|found| decision::of(Task::Acquire, now, &asked, &found));
             assert!(!changes || decision.is_ok(), "{:?} {:?}", spec, decision);
         }

@@ -14,9 +14,9 @@ use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::{LimitSettings, Mode};
 use crate::store::redis::ask::{self, Asked};
 use crate::store::redis::beliefs::Beliefs;
-use crate::store::redis::codec::{self, Codec, TtlQuantum};
 use crate::store::redis::decision;
 use crate::store::redis::key;
+use crate::store::redis::script::codec::{self, Codec, TtlQuantum};
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, LimitSpec, Refund};
 use crate::time;
@@ -218,11 +218,11 @@ impl<'a> Trace<'a> {
                 fake.expire();
             }
         }
-        let clock = script::clock(self.now);
+        let clock = script::encode_clock(self.now);
         let clock = if self.own_clock { &[] } else { &clock[..] };
-        let Replies { now, found } = self.redis.run(clock, &requests);
+        let Replies { now, replies } = self.redis.run(clock, &requests);
         assert_eq!(now, self.now);
-        for (step, found) in steps.into_iter().zip(found) {
+        for (step, found) in steps.into_iter().zip(replies) {
             self.done.steps += 1;
             let found = found.unwrap();
             if variable("TWIN_SEED").is_some() {
@@ -320,7 +320,7 @@ impl<'a> Trace<'a> {
                 (request, Step::Change)
             }
             4 => self.decide(Task::Peek),
-            5 if self.random.one_in(4) => self.decide(Task::Try),
+            5 if self.random.one_in(4) => self.decide(Task::PeekWithStrikes),
             _ => self.decide(Task::Acquire),
         }
     }

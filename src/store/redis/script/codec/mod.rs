@@ -7,7 +7,7 @@
 mod gcra;
 mod interval_bucket;
 mod log;
-pub(super) mod penalty;
+pub(in crate::store::redis) mod penalty;
 mod sliding_window_counter;
 mod state;
 mod ttl_quantum;
@@ -15,16 +15,16 @@ mod window;
 
 use smallvec::SmallVec;
 
-pub(super) use self::state::{StoredState, split_micros};
+pub(in crate::store::redis) use self::state::{StoredState, split_micros};
 #[cfg(test)]
-pub(super) use self::ttl_quantum::TtlQuantum;
+pub(in crate::store::redis) use self::ttl_quantum::TtlQuantum;
 use crate::algorithm::{Algorithm, ChargeMark, CompactState, Log, PreparedAlgorithm, RateAlgorithm};
 
 /// The numbers that a script decides by: whole, and under 2^53.
-pub(super) type ScriptArgs = SmallVec<[f64; 12]>;
+pub(in crate::store::redis) type ScriptArgs = SmallVec<[f64; 12]>;
 
 /// A rule that has a script. `S` is the state of a key.
-pub(super) trait RedisCodec<S>: RateAlgorithm<S> {
+pub(in crate::store::redis) trait RedisCodec<S>: RateAlgorithm<S> {
     /// The letter that selects the script.
     fn tag(&self) -> u8;
 
@@ -46,13 +46,13 @@ pub(super) trait RedisCodec<S>: RateAlgorithm<S> {
 }
 
 /// The codec of a rule, by the state that the rule keeps.
-pub(super) enum Codec<'a> {
+pub(in crate::store::redis) enum Codec<'a> {
     Compact(&'a dyn RedisCodec<CompactState>),
     Log(&'a dyn RedisCodec<Log>),
 }
 
 impl<'a> Codec<'a> {
-    pub(super) fn of(rule: &'a PreparedAlgorithm) -> Self {
+    pub(in crate::store::redis) fn of(rule: &'a PreparedAlgorithm) -> Self {
         match rule {
             PreparedAlgorithm::Gcra(rule) => Self::Compact(rule),
             PreparedAlgorithm::GcraQueue(rule) => Self::Compact(rule),
@@ -64,28 +64,28 @@ impl<'a> Codec<'a> {
         }
     }
 
-    pub(super) fn tag(&self) -> u8 {
+    pub(in crate::store::redis) fn tag(&self) -> u8 {
         match self {
             Self::Compact(codec) => codec.tag(),
             Self::Log(codec) => codec.tag(),
         }
     }
 
-    pub(super) fn args(&self, cost: u64, reported_capacity: u64) -> ScriptArgs {
+    pub(in crate::store::redis) fn args(&self, cost: u64, reported_capacity: u64) -> ScriptArgs {
         match self {
             Self::Compact(codec) => codec.args(cost, reported_capacity),
             Self::Log(codec) => codec.args(cost, reported_capacity),
         }
     }
 
-    pub(super) fn args_at(&self, now: u64) -> ScriptArgs {
+    pub(in crate::store::redis) fn args_at(&self, now: u64) -> ScriptArgs {
         match self {
             Self::Compact(codec) => codec.args_at(now),
             Self::Log(codec) => codec.args_at(now),
         }
     }
 
-    pub(super) fn encode_mark(&self, mark: &ChargeMark) -> StoredState {
+    pub(in crate::store::redis) fn encode_mark(&self, mark: &ChargeMark) -> StoredState {
         match self {
             Self::Compact(codec) => codec.encode_mark(mark),
             Self::Log(codec) => codec.encode_mark(mark),
@@ -94,7 +94,7 @@ impl<'a> Codec<'a> {
 }
 
 /// The tokens that a bucket refills or drains per interval; `None` for windows.
-pub(super) fn amount(algorithm: &Algorithm) -> Option<u32> {
+pub(in crate::store::redis) fn amount(algorithm: &Algorithm) -> Option<u32> {
     match algorithm {
         Algorithm::TokenBucket(limit) => Some(limit.amount),
         Algorithm::LeakyBucket(limit) => Some(limit.amount),
@@ -104,7 +104,7 @@ pub(super) fn amount(algorithm: &Algorithm) -> Option<u32> {
 }
 
 /// Whether a decision by `algorithm` converts what a key has `stored` from another rate to its own.
-pub(super) fn converts_rate(algorithm: &Algorithm, stored: &[StoredState]) -> bool {
+pub(in crate::store::redis) fn converts_rate(algorithm: &Algorithm, stored: &[StoredState]) -> bool {
     let written = stored.first().map_or(0, |state| state.counts[1]);
     amount(algorithm).is_some_and(|amount| written != 0 && written != amount)
 }

@@ -1,0 +1,97 @@
+-- The sliding window counter (tag `c`), as src/algorithm/sliding_window_counter.rs.
+--
+-- A key holds the end of the window after its own, when neither count matters any more, and two counts: of the window
+-- before its own, and of its own.
+
+local load, now_hi, now_lo, keys = ...
+local instant = load('instant')
+local add_span, difference, mul_div = instant.add_span, instant.difference, instant.mul_div
+local max, unpack = math.max, struct.unpack
+
+-- Reads the arguments of a charge from a request: cost, limit, period in µs, and 1 to round up or 0 to round down.
+local function parse(text, at)
+  local cost, limit, period, rounding, next_at = unpack('<dddd', text, at)
+  local window_hi, window_lo = instant.window_start(now_hi, now_lo, period)
+  local charge = {
+    cost = cost,
+    limit = limit,
+    period = period,
+    rounding = rounding,
+    window_hi = window_hi,
+    window_lo = window_lo,
+    start_hi = 0,
+    start_lo = 0,
+    previous = 0,
+    current = 0,
+    is_held = false,
+  }
+  return charge, next_at
+end
+
+-- Reads a key. Sets the start of the window that counts now, and what was charged in that and in the previous one.
+-- Returns what the key holds, and how far into the window the present instant is.
+local function view(charge, key)
+  local state, hi, lo, previous, current = keys.read(key)
+  local start_hi, start_lo, period = charge.window_hi, charge.window_lo, charge.period
+  local elapsed = difference(now_hi, now_lo, start_hi, start_lo)
+  local ahead = difference(hi, lo, start_hi, start_lo)
+  charge.is_held = false
+  if ahead <= 0 then
+    previous, current = 0, 0
+  elseif ahead <= period then
+    previous, current = current, 0
+  else
+    charge.is_held = true
+    if ahead > 2 * period then
+      -- A later window, after the clock has stepped back: time stands still until that begins.
+      start_hi, start_lo = add_span(hi, lo, -2 * period)
+      elapsed = 0
+    end
+  end
+  charge.start_hi, charge.start_lo, charge.previous, charge.current = start_hi, start_lo, previous, current
+  return state, elapsed
+end
+
+-- Writes the counts of the window that `view` has found, and of the one before.
+local function store(charge, key, previous, current)
+  if current == 0 and previous == 0 then return redis.call('DEL', key) end
+  local periods = 2
+  -- Nothing in the window: the previous one is stored as if it were the current one, which expires earlier.
+  if current == 0 then previous, current, periods = 0, previous, 1 end
+  local hi, lo = add_span(charge.start_hi, charge.start_lo, periods * charge.period)
+  local state = keys.encode(hi, lo, previous, current)
+  if charge.is_held and periods == 2 then return keys.overwrite(key, '0', state) end
+  keys.write(key, state, hi, lo)
+end
+
+-- Finds out whether there is room for a charge. Returns that, and what the key holds.
+local function peek(charge, key)
+  local state, elapsed = view(charge, key)
+  local weighted, rest = 0, 0
+  if charge.previous > 0 then
+    weighted, rest = mul_div(charge.previous, charge.period - elapsed, charge.period)
+    if rest > 0 then weighted = weighted + charge.rounding end
+  end
+  return weighted + charge.current + charge.cost <= charge.limit, state
+end
+
+-- Charges the window that `peek` has found.
+local function commit(charge, key)
+  store(charge, key, charge.previous, charge.current + charge.cost)
+end
+
+-- Gives back what was charged. The mark is when the window that was charged stops to matter.
+local function refund(charge, key, mark_hi, mark_lo)
+  local state = view(charge, key)
+  local previous, current = charge.previous, charge.current
+  local marked_hi, marked_lo = add_span(mark_hi, mark_lo, -2 * charge.period)
+  local age = difference(charge.start_hi, charge.start_lo, marked_hi, marked_lo)
+  if state == '' then return end
+  if age == 0 then
+    store(charge, key, previous, max(current - charge.cost, 0))
+  elseif age == charge.period then
+    store(charge, key, max(previous - charge.cost, 0), current)
+  end
+end
+
+return { parse = parse, peek = peek, commit = commit, refund = refund }

@@ -1,0 +1,141 @@
+//! Decodes the reply of the script. `lua/decide.lua` describes the format.
+
+use deadpool_redis::redis::Value;
+use smallvec::SmallVec;
+
+use super::codec::StoredState;
+use crate::store::redis::error::Fault;
+
+/// The reply to one request.
+#[derive(Clone, Debug)]
+pub(in crate::store::redis) struct Reply {
+    verdict: Verdict,
+    keys: u8,
+    /// For each key, the number of its states, and those. Most requests have at most two limits, of one state each.
+    states: SmallVec<[u8; 2 * (1 + StoredState::SIZE)]>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Verdict {
+    Allowed,
+    Denied,
+    OverrideChanged,
+}
+
+impl Reply {
+    pub(in crate::store::redis) fn is_allowed(&self) -> bool {
+        self.verdict == Verdict::Allowed
+    }
+
+    /// Returns whether nothing was decided because an override is not the expected one. The states are then those of
+    /// each limit's override.
+    pub(in crate::store::redis) fn has_override_changed(&self) -> bool {
+        self.verdict == Verdict::OverrideChanged
+    }
+
+    /// Returns the number of keys whose states it contains: of each limit, followed by its penalty's.
+    pub(in crate::store::redis) fn keys(&self) -> usize {
+        self.keys.into()
+    }
+
+    /// Returns the states that each key held before the request.
+    pub(in crate::store::redis) fn states(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.states[..];
+        std::iter::from_fn(move || take_states(&mut rest))
+    }
+
+    /// Returns the length of the states in bytes.
+    pub(in crate::store::redis) fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Parses the first of several replies, and removes it from `bytes`.
+    fn parse(bytes: &mut &[u8]) -> Option<Result<Self, Fault>> {
+        let verdict = match take(bytes, 1)?[0] {
+            b'y' => Verdict::Allowed,
+            b'n' => Verdict::Denied,
+            b'o' => Verdict::OverrideChanged,
+            b'e' => {
+                let length = u16::from_le_bytes(take(bytes, 2)?.try_into().ok()?);
+                let error = take(bytes, length.into())?;
+                return Some(Err(Fault::script(String::from_utf8_lossy(error).into_owned())));
+            }
+            _ => return None,
+        };
+        let keys = take(bytes, 1)?[0];
+        let start = *bytes;
+        for _ in 0..keys {
+            take_states(bytes)?;
+        }
+        let states = SmallVec::from_slice(&start[..start.len() - bytes.len()]);
+        Some(Ok(Self { verdict, keys, states }))
+    }
+}
+
+/// Removes the number of states of a key and those from `bytes`, and returns the states.
+fn take_states<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let states = take(bytes, 1)?[0];
+    take(bytes, usize::from(states) * StoredState::SIZE)
+}
+
+/// Removes the first `length` bytes, and returns them.
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(taken)
+}
+
+/// The replies to the requests of one call.
+#[derive(Debug)]
+pub(in crate::store::redis) struct Replies {
+    /// The instant of all decisions, in µs.
+    pub(in crate::store::redis) now: u64,
+    /// The reply to each request, or why it could not be performed.
+    pub(in crate::store::redis) replies: Vec<Result<Reply, Fault>>,
+}
+
+/// The instant and the reply of one request.
+pub(in crate::store::redis) type TimedReply = Result<(u64, Reply), Fault>;
+
+impl Replies {
+    /// Parses the reply to a call of so many `requests`.
+    pub(in crate::store::redis) fn parse(reply: Value, requests: usize) -> Result<Self, Fault> {
+        let Value::BulkString(reply) = reply else { return Err(Fault::Reply("no string")) };
+        let mut bytes = &reply[..];
+        let instant = take(&mut bytes, StoredState::SIZE).and_then(StoredState::parse_all);
+        let now = instant.as_deref().and_then(<[_]>::first).and_then(StoredState::instant);
+        let now = now.filter(|now| *now <= crate::Timestamp::MAX.as_micros()).ok_or(Fault::Reply("no instant"))?;
+        let replies: Option<Vec<_>> = (0..requests).map(|_| Reply::parse(&mut bytes)).collect();
+        match replies {
+            Some(replies) if bytes.is_empty() => Ok(Self { now, replies }),
+            _ => Err(Fault::Reply("another number of requests")),
+        }
+    }
+
+    /// Returns the reply to each request, with the instant.
+    pub(in crate::store::redis) fn timed(self) -> Vec<TimedReply> {
+        self.replies.into_iter().map(|reply| reply.map(|reply| (self.now, reply))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_of_another_length_than_its_requests_need_is_an_error() {
+        let mut reply = StoredState { micros: 1, counts: [0, 0] }.to_bytes().to_vec();
+        // Two requests were allowed, of one limit each whose key held nothing.
+        reply.extend(*b"y\x01\0y\x01\0");
+        let parse = |reply: &[u8], requests| Replies::parse(Value::BulkString(reply.to_vec()), requests);
+        assert_eq!(parse(&reply, 2).unwrap().replies.len(), 2);
+        for length in 0..reply.len() {
+            assert!(matches!(parse(&reply[..length], 2), Err(Fault::Reply(_))), "{length} bytes");
+        }
+        assert!(matches!(parse(&reply, 1), Err(Fault::Reply("another number of requests"))), "of another request");
+        for trailing in [0, b'y'] {
+            reply.push(trailing);
+            assert!(matches!(parse(&reply, 2), Err(Fault::Reply("another number of requests"))), "trailing bytes");
+        }
+    }
+}
