@@ -58,3 +58,111 @@ pub(super) static TEXT: LazyLock<String> = LazyLock::new(|| {
     text += "else\nerror({ err = 'UNSUPPORTED the script has no algorithm with the tag ' .. name })\nend\nend\n";
     text + MAIN
 });
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use mlua::{Function, Lua, Table};
+
+    use super::codec::Codec;
+    use super::*;
+    use crate::algorithm::{
+        Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
+        SlidingWindowCounter, TokenBucket,
+    };
+
+    /// One algorithm of each kind.
+    fn algorithms() -> Vec<Algorithm> {
+        let minute = Duration::from_secs(60);
+        let first = FixedWindow::new(1, minute).into();
+        let next = |last: &Algorithm| {
+            // Every kind is followed by another one, or is the last: no kind can be left out.
+            Some(match last {
+                Algorithm::FixedWindow(_) => SlidingLog::new(1, minute).into(),
+                Algorithm::SlidingLog(_) => SlidingWindow::new(1, minute).into(),
+                Algorithm::SlidingWindow(_) => SlidingWindowCounter::new(1, minute).into(),
+                Algorithm::SlidingWindowCounter(_) => LeakyBucket::new(1, 1, minute).into(),
+                Algorithm::LeakyBucket(_) => LeakyBucketQueue::new(1, 1, minute).into(),
+                Algorithm::LeakyBucketQueue(_) => CalendarWindow::daily(1).into(),
+                Algorithm::CalendarWindow(_) => TokenBucket::new(1, 1, minute).into(),
+                Algorithm::TokenBucket(_) => return None,
+            })
+        };
+        let mut all: Vec<_> = std::iter::successors(Some(first), next).collect();
+        all.push(TokenBucket::new(1, 1, minute).at_intervals().into());
+        all
+    }
+
+    /// The files of algorithms, by tag.
+    fn rules() -> Vec<(&'static str, &'static str)> {
+        let tags = MODULES.iter().flat_map(|(names, source)| names.iter().map(|name| (*name, *source)));
+        tags.filter(|(name, _)| name.len() == 1).collect()
+    }
+
+    /// A state of Lua with as much of Redis as a file looks up when it is loaded.
+    fn lua() -> Lua {
+        let lua = Lua::new();
+        let redis = "redis = { call = function() end } struct = { pack = function() end, unpack = function() end }";
+        lua.load(redis).exec().unwrap();
+        lua
+    }
+
+    /// Runs a file on its own. What it loads in turn has any function.
+    fn load(lua: &Lua, name: &str, source: &str) -> Table {
+        let anything: Table = lua
+            .load("return setmetatable({}, { __index = function() return function() end end })")
+            .eval()
+            .unwrap();
+        let other = anything.clone();
+        let load = lua.create_function(move |_, _: mlua::MultiValue| Ok(other.clone())).unwrap();
+        let chunk = lua.load(source).set_name(name).into_function().unwrap();
+        if name == "key" { chunk.call(0) } else { chunk.call((load, 1_000, 0, anything)) }.unwrap()
+    }
+
+    #[test]
+    fn each_algorithm_has_a_file_and_each_file_an_algorithm() {
+        let codecs: BTreeSet<String> =
+            algorithms().iter().map(|algorithm| char::from(Codec::of(&algorithm.prepare()).tag()).into()).collect();
+        let files: BTreeSet<String> = rules().into_iter().map(|(tag, _)| tag.to_owned()).collect();
+        assert_eq!(codecs, files);
+    }
+
+    #[test]
+    fn each_file_of_an_algorithm_returns_its_functions() {
+        let lua = lua();
+        for (tag, source) in rules() {
+            let rule = load(&lua, tag, source);
+            for function in ["parse", "peek", "commit", "refund"] {
+                assert!(rule.get::<Function>(function).is_ok(), "{function} of {tag}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_file_that_others_load_returns_its_functions() {
+        let lua = lua();
+        for (name, functions) in [
+            ("key", &["check", "encode", "decode", "read", "write", "overwrite", "expire"][..]),
+            ("instant", &["add", "subtract", "add_span", "difference", "is_greater", "modulo", "mul_div"]),
+            ("gcra_backlog", &["tat_at_rate", "store_converted", "refund"]),
+            ("penalty", &["parse", "peek", "strike"]),
+            ("override", &["current", "set"]),
+        ] {
+            let (_, source) = MODULES.iter().find(|(names, _)| *names == [name]).unwrap();
+            let loaded = load(&lua, name, source);
+            for function in functions {
+                assert!(loaded.get::<Function>(*function).is_ok(), "{function} of {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_file_compiles_on_its_own() {
+        let lua = Lua::new();
+        for (names, source) in MODULES.iter().chain(&[(&["single"][..], SINGLE), (&["decide"], MAIN)]) {
+            assert!(lua.load(*source).into_function().is_ok(), "{names:?}");
+        }
+    }
+}

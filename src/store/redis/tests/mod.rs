@@ -26,7 +26,7 @@ use super::ask::{self, Asked};
 use super::beliefs::Beliefs;
 use super::connection::{Connections, Source};
 use super::decision;
-use super::script::{self, Replies, Request, Task};
+use super::script::{self, LimitArgs, Mode, Replies, Request, Task};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::hash::KeyHasher;
 use crate::limit_spec::LimitSettings;
@@ -262,6 +262,32 @@ fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
     for broken in [&spec[1..], &spec] {
         assert!(ask(broken).unwrap_err().to_string().contains("WRONGTYPE"));
         assert_eq!(fake.keys.borrow().len(), 2);
+    }
+}
+
+#[test]
+fn an_unknown_tag_is_an_error_of_its_own_request_that_names_it() {
+    let limit = |tag| {
+        let mut request = Request::new(Task::Acquire, 1);
+        let args = [1.0, 5.0, 60e6].into_iter().collect();
+        request.limit(LimitArgs {
+            tag,
+            mode: Mode::Enforced,
+            key: "key".to_owned(),
+            args,
+            expected_override: None,
+            penalty: None,
+        });
+        request
+    };
+    let requests = [b'w', b'z', b'z', b'w'].map(limit);
+    let clock = script::encode_clock(1_767_225_600_000_000);
+    let replies = Replies::parse(Fake::new().run(&clock, &requests), requests.len()).unwrap().replies;
+    for (reply, is_known) in replies.into_iter().zip([true, false, false, true]) {
+        match reply {
+            Ok(reply) => assert!(is_known && reply.is_allowed()),
+            Err(fault) => assert!(!is_known && fault.to_string().contains("tag z"), "{fault}"),
+        }
     }
 }
 
