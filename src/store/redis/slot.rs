@@ -1,26 +1,26 @@
-//! The slots of a Cluster.
+//! The slots of a Cluster. (The `redis` crate computes slots, too, but does not give their numbers.)
 
 use std::collections::BTreeMap;
 
 use crate::hash::KeyHash;
 
-/// How many there are.
+/// The number of slots.
 pub(super) const SLOTS: usize = 16_384;
 
-/// The slot of a key by its name: what is in the first braces says it, or all of it where that is
-/// nothing.
+/// Returns the slot of the key `name`: it follows from the text in its first braces, or from the whole name if that text
+/// is empty.
 pub(super) fn of(name: &str) -> u16 {
     let braces = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let tag = braces.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name);
     crc16(tag.as_bytes()) % SLOTS as u16
 }
 
-/// The slot of all keys of a subject, as the hash of the subject is in the braces of their names.
+/// Returns the slot of all keys of a subject, whose names have its hash in braces.
 pub(super) fn of_key(key: KeyHash) -> u16 {
     of(&format!("{{{:032x}}}", key.as_u128()))
 }
 
-/// Items by the slot of their subject: in the order of slots, each item with the place that it had.
+/// Groups items by the slot of their subject, in the order of slots. Each item comes with its position.
 pub(super) fn group<T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> KeyHash) -> Vec<(u16, Vec<(usize, T)>)> {
     let mut slots = BTreeMap::<_, Vec<_>>::new();
     for (place, item) in items.into_iter().enumerate() {
@@ -29,7 +29,7 @@ pub(super) fn group<T>(items: impl IntoIterator<Item = T>, key: impl Fn(&T) -> K
     slots.into_iter().collect()
 }
 
-/// CRC-16/XMODEM.
+/// Computes CRC-16/XMODEM.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| crc << 1 ^ if crc >> 15 == 1 { 0x1021 } else { 0 })

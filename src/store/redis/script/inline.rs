@@ -1,7 +1,7 @@
 //! Inlines Lua functions.
 //!
 //! A call of a script creates each of its functions and records anew, which costs 0.1 µs for each function, each variable
-//! that functions share and each record. Inlined, a request of one limit creates none: see the figures in [`super`].
+//! that functions share and each record. Inlined, a request of one limit creates none: see the figures of [`TEXT`](super::TEXT).
 //!
 //! A function can be inlined if `return` is its last line, if it has one. A call is inlined if it is a line of its own:
 //! `name(arguments)`, or `a, b = name(arguments)`, with or without `local`. The fields of the record `charge` become

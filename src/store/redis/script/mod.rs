@@ -45,6 +45,10 @@ pub(super) const MODULES: [(&[&str], &str); 12] = [
 /// A file of Lua is a chunk that gets its arguments as `...`. A call of a script runs all of it anew, and a function or a
 /// table that it creates costs about 0.1 µs: so each file is the body of a branch of one function `module`, and runs when
 /// it is first needed. For requests of one limit, the most frequent algorithms are [inlined](inline).
+///
+/// Measured on Redis 7.0 by `INFO commandstats` for one charge, and for 64 alike of different keys, of a continuous
+/// token bucket: 18.5 µs and 302 µs without inlining, 7.7 µs and 178 µs with it. The comments of the Lua files that name
+/// `batch_bucket` (with a backlog) or `batch_unused` (without) speak of these 64.
 pub(super) static TEXT: LazyLock<String> = LazyLock::new(|| {
     let gcra = inline(SINGLE, &[KEY, GCRA]);
     let window = inline(SINGLE, &[KEY, WINDOW]);
@@ -111,10 +115,8 @@ mod tests {
 
     /// Runs a file on its own. What it loads in turn has any function.
     fn load(lua: &Lua, name: &str, source: &str) -> Table {
-        let anything: Table = lua
-            .load("return setmetatable({}, { __index = function() return function() end end })")
-            .eval()
-            .unwrap();
+        let anything: Table =
+            lua.load("return setmetatable({}, { __index = function() return function() end end })").eval().unwrap();
         let other = anything.clone();
         let load = lua.create_function(move |_, _: mlua::MultiValue| Ok(other.clone())).unwrap();
         let chunk = lua.load(source).set_name(name).into_function().unwrap();
