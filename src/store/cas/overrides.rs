@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::backend::CompareAndSwap;
 use super::error::undecodable;
 use super::retry::{ATTEMPTS, contention, pause_before};
+use super::store::CasStore;
 use super::stored_override::StoredOverride;
-use super::{CasStore, CompareAndSwap};
 use crate::algorithm::Algorithm;
 use crate::hash::KeyHash;
 use crate::store::override_store::{LONGEST_OVERRIDE, lifetime_micros};
@@ -21,16 +22,16 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
         algorithm: &Algorithm,
         expires_after: Option<Duration>,
     ) -> StoreFuture<()> {
-        let (store, name, size) = (self.clone(), self.override_key(spec, key), algorithm.size());
+        let (database, name, size) = (self.database.clone(), self.database.override_key(spec, key), algorithm.size());
         StoreFuture::pending(async move {
-            let now = store.backend.now().await?.as_micros();
+            let now = database.backend.now().await?.as_micros();
             let expires_at = expires_after.map_or(0, |after| now.saturating_add(lifetime_micros(after)));
             let value = StoredOverride { size, expires_at }.to_bytes();
-            let ttl = expires_after.unwrap_or(LONGEST_OVERRIDE).min(LONGEST_OVERRIDE) + store.ttl_margin;
+            let ttl = expires_after.unwrap_or(LONGEST_OVERRIDE).min(LONGEST_OVERRIDE) + database.ttl_margin;
             for attempt in 0..ATTEMPTS {
                 pause_before(attempt).await;
-                let version = store.backend.get(&name).await?.map(|found| found.version);
-                if store.backend.compare_and_swap(&name, version, &value, ttl).await? {
+                let version = database.backend.get(&name).await?.map(|found| found.version);
+                if database.backend.compare_and_swap(&name, version, &value, ttl).await? {
                     return Ok(());
                 }
             }
@@ -39,11 +40,11 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
     }
 
     fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
-        let (store, name, spec) = (self.clone(), self.override_key(spec, key), spec.clone());
+        let (database, name, spec) = (self.database.clone(), self.database.override_key(spec, key), spec.clone());
         StoreFuture::pending(async move {
-            let Some(found) = store.backend.get(&name).await? else { return Ok(None) };
+            let Some(found) = database.backend.get(&name).await? else { return Ok(None) };
             let stored = StoredOverride::from_bytes(&found.value).map_err(|error| undecodable(&name, error))?;
-            let now = store.backend.now().await?.as_micros();
+            let now = database.backend.now().await?.as_micros();
             let algorithm = spec.algorithm().sized(stored.size).filter(|_| stored.holds(now));
             let expires_after = (stored.expires_at > 0).then(|| time::micros((stored.expires_at - now).into()));
             Ok(algorithm.map(|algorithm| Override { algorithm, expires_after }))
@@ -51,7 +52,7 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
     }
 
     fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
-        let (store, name) = (self.clone(), self.override_key(spec, key));
-        StoreFuture::pending(async move { store.backend.delete(&name).await })
+        let (database, name) = (self.database.clone(), self.database.override_key(spec, key));
+        StoreFuture::pending(async move { database.backend.delete(&name).await })
     }
 }

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::CasStore;
 use super::backend::{CompareAndSwap, Versioned};
+use super::database::Database;
 use super::error::{CasError, undecodable};
 use super::retry::{ATTEMPTS, contention, pause_before};
 use super::stored_override::StoredOverride;
@@ -82,20 +82,20 @@ impl KeyStates for Evaluated<'_> {
 
 /// Decides a request.
 pub(super) async fn decide<B: CompareAndSwap>(
-    store: &CasStore<B>,
+    database: &Database<B>,
     charges: &[Charge<'_>],
     task: Task,
 ) -> Result<Decision, StoreError> {
     let _turn = match task {
-        Task::Decide => Some(store.turns.take(charges.iter().map(|charge| charge.key)).await),
+        Task::Decide => Some(database.turns.take(charges.iter().map(|charge| charge.key)).await),
         Task::Peek => None,
     };
-    let at = store.backend.now().await?;
-    let (resized, found) = read(store, charges, at).await?;
+    let at = database.backend.now().await?;
+    let (resized, found) = read(database, charges, at).await?;
     let charges = resized.charges(charges);
-    let entry = |(charge, found): (&Charge<'_>, _)| Entry::new(store.key(charge.spec, charge.key), found, charge);
+    let entry = |(charge, found): (&Charge<'_>, _)| Entry::new(database.key(charge.spec, charge.key), found, charge);
     let entries: Result<_, StoreError> = charges.iter().zip(found).map(entry).collect();
-    let mut request = Request { store, charges: &charges, entries: entries?, at };
+    let mut request = Request { database, charges: &charges, entries: entries?, at };
     let decision = match task {
         Task::Peek => request.evaluate(task),
         Task::Decide => request.commit().await?,
@@ -105,14 +105,14 @@ pub(super) async fn decide<B: CompareAndSwap>(
 
 /// Reads the overrides and states of a request's keys.
 async fn read<B: CompareAndSwap>(
-    store: &CasStore<B>,
+    database: &Database<B>,
     charges: &[Charge<'_>],
     at: Timestamp,
 ) -> Result<(Resized, Vec<Option<Versioned>>), StoreError> {
     let overridable = charges.iter().filter(|charge| charge.spec.is_overridable());
-    let mut keys: Vec<String> = charges.iter().map(|charge| store.key(charge.spec, charge.key)).collect();
-    keys.extend(overridable.map(|charge| store.override_key(charge.spec, charge.key)));
-    let mut found = store.backend.get_all(&keys).await?;
+    let mut keys: Vec<String> = charges.iter().map(|charge| database.key(charge.spec, charge.key)).collect();
+    keys.extend(overridable.map(|charge| database.override_key(charge.spec, charge.key)));
+    let mut found = database.backend.get_all(&keys).await?;
     if found.len() != keys.len() {
         return Err(StoreError::new(CasError::ValueCount { keys: keys.len(), values: found.len() }));
     }
@@ -128,7 +128,7 @@ async fn read<B: CompareAndSwap>(
 }
 
 struct Request<'a, B> {
-    store: &'a CasStore<B>,
+    database: &'a Database<B>,
     charges: &'a [Charge<'a>],
     entries: Vec<Entry>,
     at: Timestamp,
@@ -151,7 +151,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
             let decision = self.evaluate(Task::Decide);
             if self.entries.iter().any(|entry| entry.written.as_ref().is_some_and(|(state, _)| *state != entry.after)) {
                 self.give_back().await?;
-                self.at = self.store.backend.now().await?;
+                self.at = self.database.backend.now().await?;
                 self.read_again().await?;
                 continue;
             }
@@ -178,7 +178,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
             if entry.written.is_some() || !entry.has_changed() {
                 continue;
             }
-            if !self.store.write(&entry.key, entry.version, &entry.after, self.at).await? {
+            if !self.database.write(&entry.key, entry.version, &entry.after, self.at).await? {
                 return Ok(false);
             }
             let outcome = &decision.outcomes()[index];
@@ -192,7 +192,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
     async fn read_again(&mut self) -> Result<(), StoreError> {
         for (entry, charge) in self.entries.iter_mut().zip(self.charges) {
             if entry.written.is_none() {
-                let found = self.store.backend.get(&entry.key).await?;
+                let found = self.database.backend.get(&entry.key).await?;
                 entry.set(found, charge)?;
             }
         }
@@ -205,7 +205,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
             let Some((_, charged)) = entry.written.take() else { continue };
             if let Some(mark) = charged {
                 let charged = Refund { spec: charge.spec, key: charge.key, cost: charge.cost, mark };
-                refund(self.store, &charged).await?;
+                refund(self.database, &charged).await?;
             }
         }
         Ok(())
@@ -213,18 +213,18 @@ impl<B: CompareAndSwap> Request<'_, B> {
 }
 
 /// Gives back what still counts of a charge.
-pub(super) async fn refund<B: CompareAndSwap>(store: &CasStore<B>, refund: &Refund<'_>) -> Result<(), StoreError> {
+pub(super) async fn refund<B: CompareAndSwap>(database: &Database<B>, refund: &Refund<'_>) -> Result<(), StoreError> {
     let &Refund { spec, key, cost, mark } = refund;
     let charge = Charge { spec, key, cost };
-    let key = store.key(spec, key);
+    let key = database.key(spec, key);
     for attempt in 0..ATTEMPTS {
         pause_before(attempt).await;
-        let at = store.backend.now().await?;
-        let found = store.backend.get(&key).await?;
+        let at = database.backend.now().await?;
+        let found = database.backend.get(&key).await?;
         let mut entry = Entry::new(key.clone(), found, &charge)?;
         entry.after = entry.before.clone();
         spec.rule().refund(&mut entry.after.state.as_mut(), mark, at.as_micros(), cost);
-        if !entry.has_changed() || store.write(&key, entry.version, &entry.after, at).await? {
+        if !entry.has_changed() || database.write(&key, entry.version, &entry.after, at).await? {
             return Ok(());
         }
     }

@@ -1,0 +1,79 @@
+//! The database, with the names and lifetimes of values.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::backend::CompareAndSwap;
+use super::turns::Turns;
+use crate::algorithm::StoredKey;
+use crate::error::StoreError;
+use crate::hash::KeyHash;
+use crate::limit_spec::LimitSpec;
+use crate::store::override_store::LONGEST_OVERRIDE;
+use crate::time::Timestamp;
+
+/// The start of the names of keys.
+const PREFIX: &str = "ratelimit";
+
+/// A database, and how values are named and kept in it.
+#[derive(Debug)]
+pub(super) struct Database<B> {
+    pub(super) backend: Arc<B>,
+    pub(super) turns: Arc<Turns>,
+    pub(super) prefix: Arc<str>,
+    /// How much longer than it counts a value is kept.
+    pub(super) ttl_margin: Duration,
+}
+
+impl<B: CompareAndSwap> Database<B> {
+    pub(super) fn new(backend: B) -> Self {
+        let ttl_margin = Duration::from_secs(1);
+        Self { backend: Arc::new(backend), turns: Arc::new(Turns::new()), prefix: PREFIX.into(), ttl_margin }
+    }
+
+    /// Returns the name of the value that holds a key's states under a limit.
+    pub(super) fn key(&self, spec: &LimitSpec, key: KeyHash) -> String {
+        format!("{}:{:032x}", self.prefix, spec.fingerprint(key))
+    }
+
+    /// Returns the name of the value that holds a key's override of a limit.
+    pub(super) fn override_key(&self, spec: &LimitSpec, key: KeyHash) -> String {
+        self.key(spec, key) + ":override"
+    }
+
+    /// Writes the states of a key, unless they have changed. Returns whether they were written.
+    pub(super) async fn write(
+        &self,
+        key: &str,
+        version: Option<u64>,
+        stored: &StoredKey,
+        at: Timestamp,
+    ) -> Result<bool, StoreError> {
+        let counts_for = Duration::from_micros(stored.expires_at().saturating_sub(at.as_micros()));
+        let ttl = counts_for.min(LONGEST_OVERRIDE) + self.ttl_margin;
+        self.backend.compare_and_swap(key, version, &stored.to_bytes(), ttl).await
+    }
+}
+
+impl<B> Clone for Database<B> {
+    fn clone(&self) -> Self {
+        let Self { backend, turns, prefix, ttl_margin } = self;
+        let (backend, turns, prefix) = (backend.clone(), turns.clone(), prefix.clone());
+        Self { backend, turns, prefix, ttl_margin: *ttl_margin }
+    }
+}
+
+/// Percent-encodes all characters but those that every database accepts in keys.
+pub(super) fn escape(prefix: &str) -> String {
+    let mut escaped = String::new();
+    for byte in prefix.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(escaped, "%{byte:02x}");
+        }
+    }
+    escaped
+}

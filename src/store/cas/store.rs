@@ -1,0 +1,129 @@
+//! The store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::backend::CompareAndSwap;
+use super::database::{Database, escape};
+use super::request;
+use crate::charge::{Charge, OwnedCharge, Refund};
+use crate::decision::Decision;
+use crate::hash::{KeyHash, KeyHasher};
+use crate::limit_spec::LimitSpec;
+use crate::store::evaluation::Task;
+use crate::store::override_store::OverrideStore;
+use crate::store::{Store, StoreFuture};
+
+/// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
+/// [`MemoryStore`](crate::MemoryStore) does.
+///
+/// This crate runs the algorithms: it reads the states of a request's keys, decides, and writes what has changed, unless
+/// another process has changed it since. Then it reads that key again, up to 32 times with growing pauses. A decision
+/// takes one read and one write for each limit that it charges; a denial takes only the read.
+///
+/// Several limits are charged all or nothing, one key after the other in the order of their names. If a later one turns
+/// out to be used up meanwhile, what was charged is given back. For that moment other requests can be denied, but never
+/// admitted, by mistake.
+///
+/// See `docs/stores.md` for how to write a store.
+pub struct CasStore<B> {
+    pub(super) database: Database<B>,
+    hasher: KeyHasher,
+}
+
+/// The secret of stores that were not given one.
+const DEFAULT_SECRET: [u8; 16] = *b"tower-ratelimit\0";
+
+impl<B: CompareAndSwap> CasStore<B> {
+    /// Creates a store on a database.
+    #[must_use]
+    pub fn new(backend: B) -> Self {
+        Self { database: Database::new(backend), hasher: KeyHasher::with_secret(DEFAULT_SECRET) }
+    }
+
+    /// Sets what the names of keys start with. Defaults to `ratelimit`. Stores with different prefixes share nothing.
+    /// All characters but ASCII letters, digits and `-._/` are percent-encoded.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.database.prefix = escape(prefix).into();
+        self
+    }
+
+    /// Sets the secret that keys are hashed with: the same for all processes that share limits. Without one, those who
+    /// can read the database can find out whether a key that they guess was used.
+    #[must_use]
+    pub fn secret(self, secret: [u8; 16]) -> Self {
+        Self { hasher: KeyHasher::with_secret(secret), ..self }
+    }
+
+    /// Sets how much longer than it counts a state is kept. Defaults to 1 second. The margin covers the resolution of
+    /// the database's TTLs, and differences between its clock and [`now`](CompareAndSwap::now).
+    #[must_use]
+    pub fn ttl_margin(mut self, margin: Duration) -> Self {
+        self.database.ttl_margin = margin;
+        self
+    }
+
+    fn run(&self, charges: &[Charge<'_>], task: Task) -> StoreFuture<Decision> {
+        let database = self.database.clone();
+        let owned: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
+        StoreFuture::pending(async move {
+            let charges: Vec<_> = owned.iter().map(OwnedCharge::as_charge).collect();
+            request::decide(&database, &charges, task).await
+        })
+    }
+}
+
+impl<B> Clone for CasStore<B> {
+    fn clone(&self) -> Self {
+        Self { database: self.database.clone(), hasher: self.hasher }
+    }
+}
+
+impl<B: CompareAndSwap> fmt::Debug for CasStore<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CasStore").field("database", &self.database).finish_non_exhaustive()
+    }
+}
+
+impl<B: CompareAndSwap> Store for CasStore<B> {
+    fn hasher(&self) -> KeyHasher {
+        self.hasher
+    }
+
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.run(charges, Task::Decide)
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.run(charges, Task::Peek)
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
+        let database = self.database.clone();
+        let owned: Vec<_> =
+            refunds.iter().map(|refund| (refund.spec.clone(), refund.key, refund.cost, refund.mark)).collect();
+        StoreFuture::pending(async move {
+            for (spec, key, cost, mark) in &owned {
+                request::refund(&database, &Refund { spec, key: *key, cost: *cost, mark: *mark }).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        let database = self.database.clone();
+        let keys: Vec<String> = keys.iter().map(|(spec, key)| database.key(spec, *key)).collect();
+        StoreFuture::pending(async move {
+            for key in keys {
+                database.backend.delete(&key).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn overrides(&self) -> Option<&dyn OverrideStore> {
+        Some(self)
+    }
+}
