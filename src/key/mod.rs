@@ -64,11 +64,11 @@ mod or;
 mod peer;
 mod prefix;
 mod query;
-mod source;
 
 pub(crate) use bucket_key::hash;
 pub use bucket_key::{Key, Shared};
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};
+pub use client::{AddressFromFn, AddressSource, address_from_fn};
 pub use closure::{FromAsyncFn, FromFn, from_async_fn, from_fn};
 pub use cookie::{Cookie, cookie, try_cookie};
 pub use extension::{Extension, extension};
@@ -84,4 +84,3 @@ pub(crate) use key_buf::only_part;
 pub use or::{Or, first, second};
 pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};
 pub use query::{Query, query};
-pub use source::{AddressFromFn, AddressSource, address_from_fn};

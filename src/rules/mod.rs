@@ -78,6 +78,7 @@ mod publish;
 mod tree;
 mod value;
 mod values;
+mod watch;
 mod yaml;
 
 use std::path::Path;

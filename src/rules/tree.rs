@@ -116,7 +116,7 @@ impl Tree {
         self.remove_replaced(&mut matches);
         for (rule, key) in &mut matches {
             for (extractor, _) in &self.rules[*rule].key {
-                *key = combine(*key, values.get(*extractor, self, head)?.map(drop));
+                *key = combine(*key, values.get(*extractor, &self.extractors, head)?.map(drop));
             }
         }
         matches.retain(|(_, key)| *key != Err(KeyError::NotApplicable));
@@ -136,7 +136,7 @@ impl Tree {
                 matches.extend(node.rule.map(|rule| (rule, key)));
                 self.walk(&node.children, key, values, head, matches)
             };
-            match values.get(group.extractor, self, head)? {
+            match values.get(group.extractor, &self.extractors, head)? {
                 Ok(parts) => group.select(parts).map_or(Ok(()), |node| enter(node, key, values))?,
                 Err(KeyError::NotApplicable) => {}
                 // The value may be that of any descriptor, so all are misconfigured.
@@ -196,7 +196,7 @@ impl LimitIndex for TreeIndex {
             return None;
         }
         // All extractors read the head now. The future awaits only those whose values matter.
-        values.extract_all(tree, head);
+        values.extract_all(&tree.extractors, head);
         let tree = tree.clone();
         Some(Box::pin(async move {
             let mut keys = Vec::new();

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::tree::Tree;
+use super::extractors::Named;
 use crate::key::{Extracted, KeyBuf, KeyError, PendingKey};
 use crate::request::RequestHead;
 
@@ -54,11 +54,11 @@ impl ExtractedValues {
     pub(super) fn get(
         &mut self,
         extractor: usize,
-        tree: &Tree,
+        extractors: &[Named],
         head: Option<&RequestHead<'_>>,
     ) -> Result<Result<&[u8], KeyError>, Pending> {
         if let (State::NotExtracted, Some(head)) = (self.states[extractor], head) {
-            self.extract(extractor, tree, head);
+            self.extract(extractor, extractors, head);
         }
         match self.states[extractor] {
             State::Parts(from, to) => Ok(Ok(&self.bytes[from..to])),
@@ -81,10 +81,10 @@ impl ExtractedValues {
     }
 
     /// Runs all extractors that have not run yet.
-    pub(super) fn extract_all(&mut self, tree: &Tree, head: &RequestHead<'_>) {
+    pub(super) fn extract_all(&mut self, extractors: &[Named], head: &RequestHead<'_>) {
         for extractor in 0..self.states.len() {
             if let State::NotExtracted = self.states[extractor] {
-                self.extract(extractor, tree, head);
+                self.extract(extractor, extractors, head);
             }
         }
     }
@@ -104,10 +104,10 @@ impl ExtractedValues {
         }
     }
 
-    fn extract(&mut self, extractor: usize, tree: &Tree, head: &RequestHead<'_>) {
+    fn extract(&mut self, extractor: usize, extractors: &[Named], head: &RequestHead<'_>) {
         let mut key = std::mem::take(&mut self.scratch);
         key.clear();
-        let named = &tree.extractors[extractor];
+        let named = &extractors[extractor];
         match named.extractor.extract(head, &mut key) {
             Extracted::Done => self.store(extractor, key.as_bytes()),
             Extracted::Missing(missing) => {

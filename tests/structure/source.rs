@@ -33,6 +33,9 @@ impl Source {
             if token == "use" && before != "::" {
                 let is_public = matches!(before, "pub" | ")");
                 at = source.parse_use(&tokens, at + 1, Vec::new(), is_public);
+            } else if token == "in" && before == "(" {
+                // A visibility such as `pub(in crate::algorithm)` is no import.
+                at += tokens[at..].iter().position(|token| token == ")").unwrap_or(1);
             } else if is_word(token) {
                 if matches!(
                     before,

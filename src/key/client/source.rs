@@ -3,12 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::client::{AddressError, ClientAddress, ClientIp};
-use super::peer::{Peer, PeerIp};
+use super::address::ClientAddress;
+use super::error::AddressError;
+use super::ip::ClientIp;
+use crate::key::peer::{Peer, PeerIp};
 use crate::request::RequestHead;
 
-/// Finds the IP address of a request, for an [`AddressList`](crate::AddressList): [`peer_ip`](super::peer_ip),
-/// [`client_ip`](super::client_ip), [`ClientAddress`], or a closure in [`address_from_fn`].
+/// Finds the IP address of a request, for an [`AddressList`](crate::AddressList): [`peer_ip`](crate::key::peer_ip),
+/// [`client_ip`](crate::key::client_ip), [`ClientAddress`], or a closure in [`address_from_fn`].
 ///
 /// The whole address counts, regardless of the prefix that makes the key.
 #[diagnostic::on_unimplemented(
