@@ -1,4 +1,4 @@
-//! Where the keys are: on one server, or spread over the masters of a Cluster.
+//! The server of a request: the only one, or one of a Cluster's masters.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use deadpool_redis::redis::{Cmd, Value};
 use futures_util::future::Either;
 
+use super::batch::Queue;
 use super::cluster::Cluster;
 use super::error::Fault;
-use super::queue::Queue;
 use super::script::{Request, TimedReply};
 use super::slot;
 use crate::hash::KeyHash;
@@ -21,7 +21,7 @@ pub(super) enum Deployment {
 }
 
 impl Deployment {
-    /// Connects.
+    /// Connects, and waits for the first attempt.
     pub(super) async fn open(&self) -> Result<(), Fault> {
         match self {
             Self::Single(queue) => queue.server().open().await,
@@ -29,7 +29,7 @@ impl Deployment {
         }
     }
 
-    /// The same in the background.
+    /// Connects in the background.
     pub(super) fn open_in_background(&self) {
         match self {
             Self::Single(queue) => queue.server().open_in_background(),
@@ -37,7 +37,7 @@ impl Deployment {
         }
     }
 
-    /// What the script says of `request`, by Redis' own clock or one that is handed in.
+    /// Has the script perform `request`, by Redis' own clock or by the `clock` of a test.
     pub(super) fn ask(
         &self,
         clock: Option<[u8; 24]>,
@@ -45,12 +45,12 @@ impl Deployment {
     ) -> impl Future<Output = TimedReply> + Send + '_ {
         match self {
             Self::Single(queue) => Either::Left(queue.ask(clock, request)),
-            // Boxed, or else those who ask a single server would have room for it.
+            // Boxed, because this future is larger than that of a single server.
             Self::Cluster(cluster) => Either::Right(Box::pin(cluster.ask(clock, request))),
         }
     }
 
-    /// What is said of something else about a slot.
+    /// Sends another command, to the server of a slot.
     #[cfg(feature = "rules")]
     pub(super) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
         match self {
@@ -59,7 +59,7 @@ impl Deployment {
         }
     }
 
-    /// The master of a Cluster that has the key, if that is known.
+    /// Returns the master of a Cluster that has the key, if it is known.
     pub(super) fn node(&self, key: KeyHash) -> Option<Node> {
         match self {
             Self::Single(_) => None,
@@ -67,7 +67,7 @@ impl Deployment {
         }
     }
 
-    /// Whether no call may carry keys of different slots.
+    /// Returns whether keys have slots.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }

@@ -1,17 +1,18 @@
-//! Texts that a fleet shares, kept for good under the store's prefix: `prefix:name`, and beside it
-//! `prefix:name:version`, which is another for each text that was published.
+//! Documents that all instances share, stored without expiry: the text at `prefix:name`, and at `prefix:name:version` a
+//! version that differs for each published text.
 
 use std::hash::{BuildHasher, RandomState};
 
 use deadpool_redis::redis::{Cmd, Value, cmd};
 
 use super::error::Fault;
-use super::{RedisStore, slot};
+use super::slot;
+use super::store::RedisStore;
 use crate::error::StoreError;
 use crate::time::{Clock, SystemClock};
 
 impl RedisStore {
-    /// Puts a text in place of the one before. Its version comes second: whoever sees that finds it.
+    /// Replaces a text. Writes the version last, so that a reader that sees it also sees the text.
     pub(crate) async fn publish(&self, name: &str, text: &str) -> Result<(), StoreError> {
         let random = RandomState::new().hash_one(text);
         let version = format!("{:x}-{random:016x}", SystemClock::new().now().as_micros());
@@ -19,12 +20,12 @@ impl RedisStore {
         Ok(self.put(self.version_key(name), &version).await?)
     }
 
-    /// Which text there is.
+    /// Returns the version of the current text.
     pub(crate) async fn version(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.get(self.version_key(name)).await?)
     }
 
-    /// The text itself.
+    /// Returns the current text.
     pub(crate) async fn text(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         Ok(self.get(self.text_key(name)).await?)
     }

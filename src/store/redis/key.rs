@@ -1,62 +1,30 @@
 //! The names of keys.
 
-use std::fmt::Write;
-
-use super::limit_data::LimitData;
+use super::limit_encoding::LimitEncoding;
 use crate::hash::KeyHash;
 use crate::store::LimitSpec;
 
-/// What starts every key's name, unless the store is told otherwise.
+/// The default prefix of all key names.
 pub(super) const PREFIX: &str = "ratelimit";
 
-const HEX: &[u8; 16] = b"0123456789abcdef";
-
-/// `prefix:{hash}:limit:rule`: the limits of one subject share a slot of a Cluster, by the hash in
-/// braces, and no two algorithms, periods or calendars a key, as what one remembers means nothing to another.
+/// Returns the name `prefix:{hash}:limit:rule`.
+///
+/// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have different
+/// names, because their states are incompatible.
 pub(super) fn name(prefix: &str, spec: &LimitSpec, key: KeyHash) -> String {
-    let data = LimitData::of(spec);
-    let label = &data.label;
-    let mut digits = [0; 32];
-    for (two, byte) in digits.as_chunks_mut().0.iter_mut().zip(key.as_u128().to_be_bytes()) {
-        *two = [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]);
-    }
-    let mut name = String::with_capacity(prefix.len() + digits.len() + label.len() + 4);
-    name.push_str(prefix);
-    name.push_str(":{");
-    name.push_str(std::str::from_utf8(&digits).unwrap_or_default());
-    name.push_str(label);
-    name
+    let encoding = LimitEncoding::of(spec);
+    format!("{prefix}:{{{:032x}{}", key.as_u128(), encoding.key_suffix)
 }
 
-/// What follows the hash in names of a limit's keys.
-pub(super) fn label(spec: &LimitSpec) -> String {
-    let mut label = String::from("}:");
-    escape(spec.name(), &mut label);
-    // Writing to a string can't fail.
-    let _ = write!(label, ":{}{}", spec.algorithm().tag(), spec.algorithm().state_period());
-    label
-}
-
-/// Of what is known of the same key besides: whether it was denied too often.
+/// Returns the name of the key that counts the strikes of the key `name`.
 pub(super) fn of_penalty(mut name: String) -> String {
     name.push_str(":p");
     name
 }
 
-/// The key beside that one, which says of what size the limit is for its subject.
+/// Returns the name of the key that holds a subject's override.
 pub(super) fn of_override(prefix: &str, spec: &LimitSpec, key: KeyHash) -> String {
     name(prefix, spec, key) + ":override"
-}
-
-/// Percent-encodes what could end a component, be a pattern, or break a line.
-pub(super) fn escape(text: &str, into: &mut String) {
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
-            into.push(char::from(byte));
-        } else {
-            let _ = write!(into, "%{byte:02x}");
-        }
-    }
 }
 
 #[cfg(test)]

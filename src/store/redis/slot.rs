@@ -45,6 +45,7 @@ mod tests {
     use crate::hash::KeyHasher;
     use crate::limit_spec::LimitSettings;
     use crate::store::LimitSpec;
+    use crate::store::redis::escape::escape;
     use crate::store::redis::key;
 
     #[test]
@@ -65,7 +66,7 @@ mod tests {
                 let spec = LimitSpec::new(LimitSettings::new(limit.into(), 0, FixedWindow::per_day(1).into()), &hasher);
                 for prefix in ["ratelimit", "{p}", "{}"] {
                     let mut escaped = String::new();
-                    key::escape(prefix, &mut escaped);
+                    escape(prefix, &mut escaped);
                     assert_eq!(of(&key::name(&escaped, &spec, subject)), slot, "{prefix:?} {limit:?}");
                 }
             }

@@ -1,9 +1,9 @@
-//! Whom to ask first for a Cluster's masters, and how all are spoken to.
+//! The seed nodes of a Cluster, and the settings of connections to its masters.
 
 use deadpool_redis::redis::cluster::NodeAddress;
 use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo};
 
-use crate::store::redis::connection::{Connections, Source};
+use crate::store::redis::connection::{ConnectionPool, Source};
 use crate::store::redis::error::Fault;
 
 #[derive(Clone)]
@@ -16,8 +16,8 @@ pub(in crate::store::redis) struct Seeds {
 }
 
 impl Seeds {
-    /// All masters are spoken to as the first of `seeds` is, by as many `connections` each, with a queue of
-    /// `queue_capacity` each.
+    /// Creates the seeds. The connections to all masters have the settings of the first seed. `connections` and
+    /// `queue_capacity` are per master.
     pub(in crate::store::redis) fn new(
         seeds: Vec<ConnectionInfo>,
         timeouts: AsyncConnectionConfig,
@@ -34,7 +34,7 @@ impl Seeds {
         all.map(|seed| NodeAddress::try_from(seed.addr()).map_err(Fault::url)).collect()
     }
 
-    pub(super) fn connections_to(&self, address: &NodeAddress) -> Result<Connections, Fault> {
+    pub(super) fn connections_to(&self, address: &NodeAddress) -> Result<ConnectionPool, Fault> {
         let (host, port) = (address.host().to_owned(), address.port());
         let at = match self.first.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -43,6 +43,6 @@ impl Seeds {
             _ => ConnectionAddr::Tcp(host, port),
         };
         let source = Source::node(self.first.clone().set_addr(at), self.timeouts.clone(), self.connections)?;
-        Ok(Connections::new(source, self.connections))
+        Ok(ConnectionPool::new(source, self.connections))
     }
 }

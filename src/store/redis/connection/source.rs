@@ -1,9 +1,9 @@
-//! Where connections come from.
+//! Opens connections to a server, and loads the script.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::sentinel::SentinelClient;
@@ -13,42 +13,37 @@ use deadpool_redis::redis::{
 use deadpool_redis::{Connection, Manager, Pool, PoolError};
 use tokio::sync::Mutex;
 
-use super::lines::Lines;
 use crate::store::redis::error::Fault;
 use crate::store::redis::script;
 
 /// Opens connections to one server, or to the master that Sentinel names, and loads the script.
 pub(in crate::store::redis) struct Source {
     server: Server,
-    /// What servers know the script by, once one was told.
+    /// The hash of the script, once a server has loaded it.
     hash: OnceLock<Box<str>>,
-    /// Held by who loads: of several that miss the script, one does. No call ever waits for it, but
-    /// only the tasks that open connections.
+    /// Held while the script is loaded, so that it is sent once. Only the tasks that open connections wait for it.
     loading: Mutex<()>,
-    cuts: Cuts,
+    disconnections: Disconnections,
 }
 
-/// What is known of connections that were cut: then nobody has to make a call to find out.
+/// Counts the connections that were lost, which the client reports without a call.
 #[derive(Clone, Default)]
-struct Cuts(Arc<Told>);
+struct Disconnections(Arc<Reported>);
 
 #[derive(Default)]
-struct Told {
-    /// Who is told.
-    lines: OnceLock<Weak<Lines>>,
-    /// How many there were.
+struct Reported {
+    listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
     count: AtomicU64,
 }
 
-impl Cuts {
-    /// Has connections report when they are cut.
+impl Disconnections {
+    /// Has connections report when they are lost. A report does not name the connection.
     fn listen(&self, config: AsyncConnectionConfig) -> AsyncConnectionConfig {
-        let cuts = self.clone();
+        let reported = self.0.clone();
         config.set_push_sender(move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                cuts.0.count.fetch_add(1, Ordering::Release);
-                // Which it was is not said.
-                cuts.0.lines.get().and_then(Weak::upgrade).inspect(Lines::check_all);
+                reported.count.fetch_add(1, Ordering::Release);
+                reported.listener.get().inspect(|listener| listener());
             }
             Ok::<_, Infallible>(())
         })
@@ -57,62 +52,62 @@ impl Cuts {
 
 enum Server {
     Node(Pool),
-    /// Not by the pool, whose Sentinel can't be told certificates nor timeouts. Locked by the tasks
-    /// that open connections.
+    /// Not a pool, because deadpool's Sentinel configuration has no certificates and no timeouts. Locked by the tasks that
+    /// open connections.
     Sentinel(Box<Mutex<SentinelClient>>, AsyncConnectionConfig),
 }
 
 impl Source {
-    /// The server at one address.
+    /// Creates the source of connections to one address.
     pub(in crate::store::redis) fn node(
         info: ConnectionInfo,
         config: AsyncConnectionConfig,
         connections: usize,
     ) -> Result<Self, Fault> {
-        let cuts = Cuts::default();
+        let disconnections = Disconnections::default();
         let settings = settings(info.redis_settings().clone());
-        let manager = Manager::new_with_config(info.set_redis_settings(settings), cuts.listen(config));
+        let manager = Manager::new_with_config(info.set_redis_settings(settings), disconnections.listen(config));
         let manager = manager.map_err(Fault::url)?;
-        // Only timeouts of the pool can fail to build, and there are none.
+        // This fails only for timeouts of the pool, which are not set.
         let pool = Pool::builder(manager).max_size(connections).build();
-        let pool = pool.map_err(|_| Fault::Setting("the pool is refused".into()))?;
-        Ok(Self::of(Server::Node(pool), cuts))
+        let pool = pool.map_err(|_| Fault::Setting("the connection pool is misconfigured".into()))?;
+        Ok(Self::new(Server::Node(pool), disconnections))
     }
 
-    /// The master that Sentinel names whenever there is to be a connection.
+    /// Creates the source of connections to a master, which Sentinel names anew for each connection.
     pub(in crate::store::redis) fn sentinel(client: SentinelClient, config: AsyncConnectionConfig) -> Self {
-        let cuts = Cuts::default();
-        let config = cuts.listen(config);
-        Self::of(Server::Sentinel(Box::new(Mutex::new(client)), config), cuts)
+        let disconnections = Disconnections::default();
+        let config = disconnections.listen(config);
+        Self::new(Server::Sentinel(Box::new(Mutex::new(client)), config), disconnections)
     }
 
-    fn of(server: Server, cuts: Cuts) -> Self {
-        Self { server, hash: OnceLock::new(), loading: Mutex::default(), cuts }
+    fn new(server: Server, disconnections: Disconnections) -> Self {
+        Self { server, hash: OnceLock::new(), loading: Mutex::default(), disconnections }
     }
 
-    /// Tells `lines` of connections that were cut.
-    pub(super) fn tell(&self, lines: &Arc<Lines>) {
-        let _ = self.cuts.0.lines.set(Arc::downgrade(lines));
+    /// Sets what to do when a connection is lost.
+    pub(super) fn on_disconnection(&self, listener: impl Fn() + Send + Sync + 'static) {
+        let _ = self.disconnections.0.listener.set(Box::new(listener));
     }
 
-    /// How many connections were cut so far.
-    pub(super) fn cuts(&self) -> u64 {
-        self.cuts.0.count.load(Ordering::Acquire)
+    /// Returns how many connections were lost so far.
+    pub(super) fn disconnections(&self) -> u64 {
+        self.disconnections.0.count.load(Ordering::Acquire)
     }
 
-    /// What the servers know the script by.
+    /// Returns the hash of the script.
     pub(super) fn hash(&self) -> &str {
         self.hash.get().map_or("", |hash| hash)
     }
 
-    /// A new connection, to a server that has the script.
+    /// Opens a connection, and loads the script if the server does not have it.
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Fault> {
         let mut connection = match &self.server {
-            // Taken out of the pool for good: there, each use would cost a PING.
+            // Taken out of the pool for good, because the pool sends a PING before each use.
             Server::Node(pool) => match pool.get().await {
                 Ok(connection) => Connection::take(connection),
                 Err(PoolError::Backend(error)) => return Err(Fault::unconnected(error)),
-                Err(other) => return Err(Fault::Setting(format!("the pool is of no use: {other}").into())),
+                Err(other) => return Err(Fault::Setting(format!("the connection pool failed: {other}").into())),
             },
             Server::Sentinel(client, config) => {
                 let mut client = client.lock().await;
@@ -123,30 +118,30 @@ impl Source {
         Ok(connection)
     }
 
-    /// Asks whether the server has the script. This also checks a connection, as `PING` takes a permission of its own.
+    /// Returns whether the server has the script. This also checks a connection, because `PING` requires another permission.
     pub(super) async fn is_loaded(&self, connection: &mut MultiplexedConnection) -> Result<bool, Fault> {
         let (is_loaded,): (bool,) = cmd("SCRIPT").arg("EXISTS").arg(self.hash()).query_async(connection).await?;
         Ok(is_loaded)
     }
 
-    /// Loads the script, unless this server has it.
+    /// Loads the script, unless the server has it.
     pub(super) async fn load(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
         let _loading = self.loading.lock().await;
-        // Asked in any case: who has not logged in is told so, but cut off for handing in a long text.
+        // Asked in any case: without a login, a server answers this with an error, but closes the connection on a long text.
         if self.is_loaded(connection).await? {
             return Ok(());
         }
         let hash: String = cmd("SCRIPT").arg("LOAD").arg(script::TEXT.as_str()).query_async(connection).await?;
-        // One text has one hash.
+        // All servers compute the same hash.
         let _ = self.hash.set(hash.into());
         Ok(())
     }
 }
 
-/// The settings that every connection needs.
+/// Adds the settings that every connection needs.
 pub(in crate::store::redis) fn settings(settings: RedisConnectionInfo) -> RedisConnectionInfo {
-    // Connections report their end in RESP3 only. `CLIENT SETINFO`, by which redis-rs introduces itself, is a command
-    // that limits do not need and users with few permissions are refused.
+    // Connections report their loss in RESP3 only. `CLIENT SETINFO`, which redis-rs sends by default, requires a permission
+    // that rate limits do not need.
     settings.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name()
 }
 

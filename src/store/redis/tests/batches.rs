@@ -14,9 +14,9 @@ use crate::decision::Decision;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::{LimitSettings, Mode};
 use crate::store::memory::MemoryStore;
-use crate::store::redis::ask::{self, Asked};
-use crate::store::redis::beliefs::Beliefs;
-use crate::store::redis::decision;
+use crate::store::redis::charge::override_cache::OverrideCache;
+use crate::store::redis::charge::prepared::PreparedCharge;
+use crate::store::redis::charge::{outcomes, requests};
 use crate::store::redis::key;
 use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, LimitSpec, Refund, Store};
@@ -206,7 +206,7 @@ impl<'a> Batches<'a> {
             let found = found.unwrap();
             match &ask {
                 Ask::Decide { task, .. } => {
-                    let decision = decision::of(*task, now, &self.asked(&ask), &found).unwrap();
+                    let decision = outcomes::decision(*task, now, &self.asked(&ask), &found).unwrap();
                     let expected = self.decide(&ask);
                     self.compare(&ask, &decision, &expected);
                     self.keep(&ask, &expected);
@@ -257,11 +257,11 @@ impl<'a> Batches<'a> {
 
     fn request(&self, ask: &Ask) -> Request {
         match ask {
-            Ask::Decide { task, .. } => ask::charges(PREFIX, *task, self.now(), &self.asked(ask)),
-            Ask::Refund(receipt) => ask::refunds(PREFIX, &self.refunds(receipt)),
+            Ask::Decide { task, .. } => requests::decide(PREFIX, *task, self.now(), &self.asked(ask)),
+            Ask::Refund(receipt) => requests::refund(PREFIX, &self.refunds(receipt)),
             Ask::Reset { limiter, key } => {
                 let keys: Vec<_> = self.limiters[*limiter].iter().map(|spec| (spec, *key)).collect();
-                ask::resets(PREFIX, &keys)
+                requests::reset(PREFIX, &keys)
             }
         }
     }
@@ -272,8 +272,8 @@ impl<'a> Batches<'a> {
         self.limiters[*limiter].iter().zip(costs).map(charge).collect()
     }
 
-    fn asked(&self, ask: &Ask) -> SmallVec<[Asked; 2]> {
-        self.charges(ask).iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect()
+    fn asked(&self, ask: &Ask) -> SmallVec<[PreparedCharge; 2]> {
+        self.charges(ask).iter().map(|charge| PreparedCharge::new(charge, &OverrideCache::default())).collect()
     }
 
     fn refunds(&self, receipt: &Receipt) -> Vec<Refund<'_>> {

@@ -22,10 +22,10 @@ use self::fake::{Fake, Held};
 use self::random::Random;
 use self::redis_server::RedisServer;
 use self::trace::{Done, Trace};
-use super::ask::{self, Asked};
-use super::beliefs::Beliefs;
-use super::connection::{Connections, Source};
-use super::decision;
+use super::charge::override_cache::OverrideCache;
+use super::charge::prepared::PreparedCharge;
+use super::charge::{outcomes, requests};
+use super::connection::{ConnectionPool, Source};
 use super::script::{self, LimitArgs, Mode, Replies, Request, Task};
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, LeakyBucketQueue, TokenBucket};
 use crate::hash::KeyHasher;
@@ -41,7 +41,7 @@ fn variable(name: &str) -> Option<u64> {
 /// What runs the script.
 enum Redis {
     Fake(Fake),
-    Real(Box<Connections>, tokio::runtime::Runtime),
+    Real(Box<ConnectionPool>, tokio::runtime::Runtime),
 }
 
 impl Redis {
@@ -51,7 +51,7 @@ impl Redis {
         // Machines stand still for longer than clients wait by default.
         let long = Some(Duration::from_secs(30));
         let config = AsyncConnectionConfig::new().set_connection_timeout(long).set_response_timeout(long);
-        let connections = Connections::new(Source::node(info, config, 1).unwrap(), 1);
+        let connections = ConnectionPool::new(Source::node(info, config, 1).unwrap(), 1);
         runtime.block_on(connections.open()).unwrap();
         Self::Real(Box::new(connections), runtime)
     }
@@ -157,9 +157,11 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     let now = 1_767_225_600_000_000;
     let asked = |key: &str, cost| {
         let key = hasher.hash(key.as_bytes());
-        [0, 1].map(|limit: usize| Asked::new(&Charge { spec: &spec[limit], key, cost }, &Beliefs::default()))
+        [0, 1].map(|limit: usize| {
+            PreparedCharge::new(&Charge { spec: &spec[limit], key, cost }, &OverrideCache::default())
+        })
     };
-    let ask = |task, key, cost| ask::charges("t", task, now, &asked(key, cost));
+    let ask = |task, key, cost| requests::decide("t", task, now, &asked(key, cost));
     let requests = [("ann", 1), ("bob", 1), ("bob", 1), ("cleo", 1), ("ann", 7), ("cleo", 7), ("bob", 1)]
         .map(|(key, cost)| ask(Task::Acquire, key, cost));
     let lengths = requests.each_ref().map(|request| script::encode(std::slice::from_ref(request)).len());
@@ -170,7 +172,7 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
     for (key, taken) in [("ann", 8), ("bob", 3), ("cleo", 8), ("dora", 0)] {
         let reply = fake.run(&script::encode_clock(now), &[ask(Task::Peek, key, 1)]);
         let found = Replies::parse(reply, 1).unwrap().replies.remove(0).unwrap();
-        let decision = decision::of(Task::Peek, now, &asked(key, 1), &found).unwrap();
+        let decision = outcomes::decision(Task::Peek, now, &asked(key, 1), &found).unwrap();
         assert_eq!([0, 1].map(|limit: usize| decision.outcomes()[limit].remaining()), [50 - taken; 2], "{key}");
     }
 }
@@ -183,7 +185,12 @@ fn a_limit_that_is_made_of_another_one_is_told_anew() {
     let limit = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, algorithm), &hasher));
     let told = |spec: &Arc<LimitSpec>, cost| {
         let charge = Charge { spec, key: hasher.hash(b"key"), cost };
-        script::encode(&[ask::charges("t", Task::Acquire, 0, &[Asked::new(&charge, &Beliefs::default())])])
+        script::encode(&[requests::decide(
+            "t",
+            Task::Acquire,
+            0,
+            &[PreparedCharge::new(&charge, &OverrideCache::default())],
+        )])
     };
     let usual = told(&limit, 1);
     assert_eq!(usual, told(&limit, 1));
@@ -221,8 +228,10 @@ fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
             let name = super::key::name("t", &spec[0], keys[broken]).into_bytes();
             fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
             let requests = keys.map(|key| {
-                let asked = spec.iter().map(|spec| Asked::new(&Charge { spec, key, cost: 1 }, &Beliefs::default()));
-                ask::charges("t", Task::Acquire, now, &asked.collect::<Vec<_>>())
+                let asked = spec
+                    .iter()
+                    .map(|spec| PreparedCharge::new(&Charge { spec, key, cost: 1 }, &OverrideCache::default()));
+                requests::decide("t", Task::Acquire, now, &asked.collect::<Vec<_>>())
             });
             let replies = Replies::parse(fake.run(&script::encode_clock(now), &requests), requests.len()).unwrap();
             for (place, found) in replies.replies.into_iter().enumerate() {
@@ -254,8 +263,9 @@ fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
     }
     let now = 1_767_225_600_000_000;
     let ask = |limits: &[Arc<LimitSpec>]| {
-        let asked = limits.iter().map(|spec| Asked::new(&Charge { spec, key, cost: 1 }, &Beliefs::default()));
-        let request = ask::charges("t", Task::Acquire, now, &asked.collect::<Vec<_>>());
+        let asked =
+            limits.iter().map(|spec| PreparedCharge::new(&Charge { spec, key, cost: 1 }, &OverrideCache::default()));
+        let request = requests::decide("t", Task::Acquire, now, &asked.collect::<Vec<_>>());
         Replies::parse(fake.run(&script::encode_clock(now), &[request]), 1).unwrap().replies.remove(0)
     };
     assert!(ask(&spec[..1]).unwrap().has_override_changed());
@@ -303,9 +313,12 @@ fn a_server_that_is_centuries_ahead_decides() {
         [TokenBucket::new(2, 1, minute).into(), FixedWindow::new(2, minute).into()].iter().enumerate()
     {
         let spec = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), limit as u16, *algorithm), &hasher));
-        let asked = [Asked::new(&Charge { spec: &spec, key: hasher.hash(b"key"), cost: 1 }, &Beliefs::default())];
+        let asked = [PreparedCharge::new(
+            &Charge { spec: &spec, key: hasher.hash(b"key"), cost: 1 },
+            &OverrideCache::default(),
+        )];
         let allowed = [(); 3].map(|()| {
-            let request = ask::charges("t", Task::Acquire, now, &asked);
+            let request = requests::decide("t", Task::Acquire, now, &asked);
             let mut replies = Replies::parse(fake.run(&[], &[request]), 1).unwrap();
             assert_eq!(replies.now, now);
             replies.replies.remove(0).unwrap().is_allowed()
@@ -330,11 +343,11 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
     ] {
         let spec: Arc<LimitSpec> = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, algorithm), &hasher));
         let ask = |task, cost, now| {
-            let asked = [Asked::new(&Charge { spec: &spec, key, cost }, &Beliefs::default())];
-            let request = ask::charges("t", task, now, &asked);
+            let asked = [PreparedCharge::new(&Charge { spec: &spec, key, cost }, &OverrideCache::default())];
+            let request = requests::decide("t", task, now, &asked);
             let found =
                 Replies::parse(fake.run(&script::encode_clock(now), &[request]), 1).unwrap().replies.remove(0).unwrap();
-            let decision = decision::of(task, now, &asked, &found).unwrap();
+            let decision = outcomes::decision(task, now, &asked, &found).unwrap();
             let outcome = &decision.outcomes()[0];
             (outcome.remaining(), outcome.more_after(), outcome.reset_after())
         };
@@ -392,11 +405,11 @@ fn whatever_a_key_holds_nothing_panics() {
             }
             now += random.up_to(1 << 40);
             let charge = Charge { spec: &spec, key, cost: random.cost(spec.algorithm().capacity()) };
-            let asked = [Asked::new(&charge, &Beliefs::default())];
-            let request = ask::charges("t", Task::Acquire, now, &asked);
+            let asked = [PreparedCharge::new(&charge, &OverrideCache::default())];
+            let request = requests::decide("t", Task::Acquire, now, &asked);
             let reply = fake.run(&script::encode_clock(now), &[request]);
             let found = Replies::parse(reply, 1).unwrap().replies.remove(0);
-            let decision = found.and_then(|found| decision::of(Task::Acquire, now, &asked, &found));
+            let decision = found.and_then(|found| outcomes::decision(Task::Acquire, now, &asked, &found));
             assert!(!changes || decision.is_ok(), "{:?} {:?}", spec, decision);
         }
     }

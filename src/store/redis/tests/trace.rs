@@ -12,9 +12,9 @@ use crate::algorithm::{
 use crate::decision::{Decision, Verdict};
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::{LimitSettings, Mode};
-use crate::store::redis::ask::{self, Asked};
-use crate::store::redis::beliefs::Beliefs;
-use crate::store::redis::decision;
+use crate::store::redis::charge::override_cache::OverrideCache;
+use crate::store::redis::charge::prepared::PreparedCharge;
+use crate::store::redis::charge::{outcomes, requests};
 use crate::store::redis::key;
 use crate::store::redis::script::codec::{self, Codec, TtlQuantum};
 use crate::store::redis::script::{self, Replies, Request, Task};
@@ -73,7 +73,7 @@ impl Memory {
 /// A request, and what it is to be answered.
 #[derive(Debug)]
 enum Step {
-    Decide { task: Task, asked: SmallVec<[Asked; 2]>, expected: Vec<Expected> },
+    Decide { task: Task, asked: SmallVec<[PreparedCharge; 2]>, expected: Vec<Expected> },
     Change,
 }
 
@@ -229,7 +229,7 @@ impl<'a> Trace<'a> {
                 println!("{now} {step:?} {found:?}");
             }
             let Step::Decide { task, asked, expected } = step else { continue };
-            let decision = decision::of(task, now, &asked, &found).unwrap();
+            let decision = outcomes::decision(task, now, &asked, &found).unwrap();
             self.compare(&decision, &expected);
         }
         self.check_expiry();
@@ -314,7 +314,7 @@ impl<'a> Trace<'a> {
             0..3 if !self.receipts.is_empty() => self.refund(),
             3 if self.random.one_in(4) => {
                 let keys: Vec<_> = self.spec.iter().map(|spec| (spec, self.key)).collect();
-                let request = ask::resets("t", &keys);
+                let request = requests::reset("t", &keys);
                 self.memories = self.spec.iter().map(|spec| Memory::of(spec.algorithm())).collect();
                 self.penalties.fill(CompactState::UNUSED);
                 (request, Step::Change)
@@ -335,7 +335,7 @@ impl<'a> Trace<'a> {
             self.memories[limit].refund(spec.ceiling(), mark, self.now, part);
             refunds.push(Refund { spec, key: self.key, cost: part, mark });
         }
-        (ask::refunds("t", &refunds), Step::Change)
+        (requests::refund("t", &refunds), Step::Change)
     }
 
     /// What the sender takes for the present instant: off by less than a window, if at all.
@@ -395,9 +395,9 @@ impl<'a> Trace<'a> {
         }
         let charge = |(spec, &cost)| Charge { spec, key: self.key, cost };
         let charges: Vec<Charge<'_>> = self.spec.iter().zip(&costs).map(charge).collect();
-        let asked: SmallVec<[Asked; 2]> =
-            charges.iter().map(|charge| Asked::new(charge, &Beliefs::default())).collect();
-        let request = ask::charges("t", task, thought, &asked);
+        let asked: SmallVec<[PreparedCharge; 2]> =
+            charges.iter().map(|charge| PreparedCharge::new(charge, &OverrideCache::default())).collect();
+        let request = requests::decide("t", task, thought, &asked);
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }

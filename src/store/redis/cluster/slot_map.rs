@@ -1,4 +1,4 @@
-//! What is known of a Cluster's masters.
+//! The masters of a Cluster and their slots.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,32 +9,32 @@ use tokio::time::Instant;
 
 use super::seeds::Seeds;
 use crate::node::Node;
+use crate::store::redis::batch::{Queue, Server};
 use crate::store::redis::error::Fault;
-use crate::store::redis::queue::Queue;
-use crate::store::redis::server::Server;
 use crate::store::redis::slot::SLOTS;
 
 #[derive(Default)]
-pub(super) struct Map {
+pub(super) struct SlotMap {
     pub(super) masters: HashMap<NodeAddress, Arc<Master>>,
     /// The master of each slot.
     pub(super) owners: Vec<Option<Arc<Master>>>,
-    /// Whether someone asks for all that.
-    pub(super) learning: bool,
-    /// When it was last asked for.
-    pub(super) asked: Option<Instant>,
-    /// How often, so that it is not always the same who are asked.
-    pub(super) times: usize,
+    /// Whether a load is under way.
+    pub(super) is_loading: bool,
+    /// The end of the last load.
+    pub(super) loaded: Option<Instant>,
+    /// The number of loads, so that each asks other masters first.
+    pub(super) loads: usize,
 }
 
 pub(super) struct Master {
     pub(super) address: NodeAddress,
-    /// Its address as a circuit breaker, a log or an event names it.
+    /// Its address in circuit breakers, logs and events.
     pub(super) node: Node,
     pub(super) queue: Arc<Queue>,
 }
 
-impl Map {
+impl SlotMap {
+    /// Returns the master at `address`, which is added if it is new.
     pub(super) fn master(&mut self, address: NodeAddress, seeds: &Seeds) -> Result<Arc<Master>, Fault> {
         if let Some(master) = self.masters.get(&address) {
             return Ok(master.clone());
@@ -44,8 +44,8 @@ impl Map {
         Ok(master)
     }
 
-    /// Notes who owns which slots, and forgets who owns none.
-    pub(super) fn note(&mut self, ranges: Vec<Range>, seeds: &Seeds) -> Result<(), Fault> {
+    /// Replaces the owners of all slots, and removes masters without slots.
+    pub(super) fn replace(&mut self, ranges: Vec<SlotRange>, seeds: &Seeds) -> Result<(), Fault> {
         let mut owners = vec![None; SLOTS];
         for (first, last, address) in &ranges {
             let master = self.master(address.clone(), seeds)?;
@@ -66,10 +66,10 @@ impl Master {
 }
 
 /// The first and the last slot of a range, and its master.
-pub(super) type Range = (usize, usize, NodeAddress);
+pub(super) type SlotRange = (usize, usize, NodeAddress);
 
-/// The ranges that `CLUSTER SLOTS` lists, as told by a master on `host`.
-pub(super) fn owners(slots: &Value, host: &str) -> Result<Vec<Range>, Fault> {
+/// Parses the reply of a master on `host` to `CLUSTER SLOTS`.
+pub(super) fn parse_slots(slots: &Value, host: &str) -> Result<Vec<SlotRange>, Fault> {
     let Value::Array(ranges) = slots else { return Err(Fault::Reply("no slots")) };
     let mut owners = Vec::new();
     for range in ranges {
@@ -87,7 +87,7 @@ pub(super) fn owners(slots: &Value, host: &str) -> Result<Vec<Range>, Fault> {
         let host = match of {
             Value::BulkString(name) if name == b"?" => continue,
             Value::BulkString(name) if !name.is_empty() => String::from_utf8_lossy(name).into_owned(),
-            // A master that knows no host of another means its own.
+            // A range without a host has that of the master which replied.
             _ => host.to_owned(),
         };
         owners.push((first, last, NodeAddress::new(host, port)));

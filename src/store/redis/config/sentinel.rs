@@ -1,31 +1,31 @@
-//! Clients that ask Sentinels for a master.
+//! Creates clients that ask Sentinels for a master.
 
 use deadpool_redis::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use deadpool_redis::redis::{ConnectionInfo, RedisConnectionInfo, TlsMode};
 #[cfg(feature = "redis-tls")]
 use deadpool_redis::redis::{TlsCertificates, sentinel::SentinelClientBuilder};
 
-use super::error::Fault;
+use crate::store::redis::error::Fault;
 
-/// A client that asks `sentinels` for the master of this `name`, which it connects to with these `settings`.
+/// Creates a client that asks `sentinels` for the master of this `name`, and connects to it with these `settings`.
 pub(super) fn client(
     name: &str,
     sentinels: Vec<ConnectionInfo>,
     settings: RedisConnectionInfo,
-    by_tls: bool,
+    uses_tls: bool,
 ) -> Result<SentinelClient, Fault> {
     let mut master = SentinelNodeConnectionInfo::default().set_redis_connection_info(settings);
-    if by_tls {
+    if uses_tls {
         master = master.set_tls_mode(TlsMode::Secure);
     }
-    // Without TLS, redis-rs takes no less than a `String`.
+    // Without TLS, redis-rs requires a `String`.
     let client = SentinelClient::build(sentinels, String::from(name), Some(master), SentinelServerType::Master);
     client.map_err(|error| Fault::Setting(error.to_string().into()))
 }
 
-/// The same, for a master that speaks TLS and certificates other than the system's.
+/// Creates a client like [`client`], for a master that uses TLS with custom certificates.
 ///
-/// Only the builder takes these, and it has no setting for the `CLIENT SETINFO` that redis-rs sends.
+/// Only the builder accepts certificates, and it cannot turn off the `CLIENT SETINFO` that redis-rs sends.
 #[cfg(feature = "redis-tls")]
 pub(super) fn client_with_certificates(
     name: &str,
@@ -45,12 +45,12 @@ pub(super) fn client_with_certificates(
     if let Some(password) = settings.password() {
         builder = builder.set_client_to_redis_password(password);
     }
-    // All Sentinels have the same credentials.
-    let sentinels_own = sentinels.first().map(ConnectionInfo::redis_settings);
-    if let Some(user) = sentinels_own.and_then(RedisConnectionInfo::username) {
+    // `RedisConfig` has checked that all Sentinels have the same credentials.
+    let sentinel_settings = sentinels.first().map(ConnectionInfo::redis_settings);
+    if let Some(user) = sentinel_settings.and_then(RedisConnectionInfo::username) {
         builder = builder.set_client_to_sentinel_username(user);
     }
-    if let Some(password) = sentinels_own.and_then(RedisConnectionInfo::password) {
+    if let Some(password) = sentinel_settings.and_then(RedisConnectionInfo::password) {
         builder = builder.set_client_to_sentinel_password(password);
     }
     let client = builder.set_client_to_redis_certificates(certificates).build();

@@ -1,4 +1,4 @@
-//! TLS: who is trusted, and who we are.
+//! The certificates of TLS connections.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use super::error::Fault;
+use crate::store::redis::error::Fault;
 
-/// Certificates in PEM. Those that are not given are the system's roots, and none of ours.
+/// Certificates in PEM. Without `roots`, those of the system apply.
 #[derive(Clone, Default)]
 pub(super) struct Certificates {
     pub(super) roots: Option<Vec<u8>>,
@@ -22,7 +22,7 @@ impl Certificates {
         self.roots.is_none() && self.client.is_none()
     }
 
-    /// Has a connection that speaks TLS use them.
+    /// Adds them to a connection that uses TLS.
     pub(super) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
         if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             return Ok(info);
@@ -33,14 +33,14 @@ impl Certificates {
         Ok(client.get_connection_info().clone())
     }
 
-    /// As redis-rs takes them, which skips what is no certificate.
+    /// Converts them for redis-rs, which would ignore invalid ones.
     pub(super) fn parse(&self) -> Result<TlsCertificates, Fault> {
         let client = self.client.as_ref();
         let given = [("ca_certificates", self.roots.as_ref()), ("client_certificate", client.map(|(cert, _)| cert))];
         for (name, pem) in given.into_iter().filter_map(|(name, pem)| Some((name, pem?))) {
             if !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_))) {
                 let what = format!(
-                    "{name} holds no certificate: hand in the text of a PEM file, -----BEGIN CERTIFICATE-----…"
+                    "{name} holds no certificate: use the text of a PEM file, which begins with -----BEGIN CERTIFICATE-----"
                 );
                 return Err(Fault::Setting(what.into()));
             }
@@ -55,12 +55,11 @@ impl Certificates {
     }
 }
 
-/// Sees to it that the process has cryptography, as redis-rs takes the process' own: what the
-/// application installed, or else ring. Left to itself, rustls panics where another dependency has
-/// it built with a second one.
-pub(super) fn provide() {
+/// Installs *ring* as the process' cryptography provider, unless the application has installed one. Without an installed
+/// provider, rustls panics if dependencies enable two of them.
+pub(super) fn install_provider() {
     if CryptoProvider::get_default().is_none() {
-        // Someone may just have been faster.
+        // Fails if another thread has just installed one.
         let _ = ring::default_provider().install_default();
     }
 }

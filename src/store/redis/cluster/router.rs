@@ -1,0 +1,131 @@
+//! Sends requests to the masters of their slots, and follows redirections.
+
+use std::sync::Arc;
+
+#[cfg(feature = "rules")]
+use deadpool_redis::redis::{Cmd, Value};
+use futures_util::future::join_all;
+
+use super::seeds::Seeds;
+use super::topology::Topology;
+use crate::node::Node;
+use crate::store::redis::error::{Fault, Redirect};
+use crate::store::redis::script::{Request, TimedReply};
+
+/// The most redirections of a request. A slot that moves causes one or two.
+const MAX_REDIRECTS: usize = 5;
+
+#[derive(Debug)]
+pub(in crate::store::redis) struct Cluster(Arc<Topology>);
+
+impl Cluster {
+    pub(in crate::store::redis) fn new(seeds: Seeds) -> Arc<Self> {
+        Arc::new(Self(Topology::new(seeds)))
+    }
+
+    /// Asks one of the seeds for all masters, and connects to them.
+    pub(in crate::store::redis) async fn open(&self) -> Result<(), Fault> {
+        self.0.load().await?;
+        let masters = self.0.masters();
+        // A master that does not answer now may do so when it is needed.
+        join_all(masters.iter().map(|master| master.queue.server().open())).await;
+        Ok(())
+    }
+
+    /// Asks for all masters in the background. Outside a Tokio runtime, the first request asks.
+    pub(in crate::store::redis) fn open_in_background(&self) {
+        self.0.refresh();
+    }
+
+    /// Has the script perform `request`, on the master of its slot.
+    ///
+    /// The request is sent to another master only if the first one redirected it or it could not be sent, so that it
+    /// cannot have run.
+    pub(in crate::store::redis) async fn ask(&self, clock: Option<[u8; 24]>, request: Request) -> TimedReply {
+        let slot = request.slot();
+        let mut abandoned = Abandoned { topology: Some(&self.0) };
+        let mut master = self.0.find_owner(slot).await?;
+        let mut asking = false;
+        let mut redirects = 0;
+        let reply = loop {
+            let reply = if asking {
+                master.queue.ask_importing(clock, &request).await
+            } else {
+                master.queue.ask(clock, request.clone()).await
+            };
+            let Err(fault) = &reply else { break reply };
+            redirects += 1;
+            if redirects > MAX_REDIRECTS {
+                break reply;
+            }
+            (master, asking) = match fault.redirect() {
+                Some(Redirect::Moved(address)) => {
+                    let master = self.0.set_owner(slot, address, &master)?;
+                    // Other slots of this master may have moved too.
+                    self.0.refresh();
+                    (master, false)
+                }
+                Some(Redirect::Ask(address)) => (self.0.master(address, &master)?, true),
+                None if !fault.concerns_server() => break reply,
+                None => {
+                    let refreshed = self.0.refresh();
+                    if !fault.is_unsent() {
+                        break reply;
+                    }
+                    if let Some(mut refreshed) = refreshed {
+                        let _ = refreshed.changed().await;
+                    }
+                    match self.0.owner(slot) {
+                        Some(owner) if !Arc::ptr_eq(&owner, &master) => (owner, false),
+                        _ => break reply,
+                    }
+                }
+            };
+        };
+        abandoned.topology = None;
+        reply.map_err(|fault| Fault::At(master.node.clone(), Box::new(fault)))
+    }
+
+    /// Returns the master of a slot, if it is known.
+    pub(in crate::store::redis) fn node(&self, slot: u16) -> Option<Node> {
+        Some(self.0.owner(slot)?.node.clone())
+    }
+
+    /// Sends another command to the master of a slot. Follows redirections.
+    #[cfg(feature = "rules")]
+    pub(in crate::store::redis) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
+        let mut master = self.0.find_owner(slot).await?;
+        let mut redirects = 0;
+        loop {
+            let reply = master.queue.server().query(query).await;
+            let Err(fault) = &reply else { return reply };
+            redirects += 1;
+            match fault.redirect() {
+                Some(Redirect::Moved(address)) if redirects <= MAX_REDIRECTS => {
+                    master = self.0.set_owner(slot, address, &master)?;
+                }
+                _ => {
+                    // So that the next query finds the right master.
+                    if fault.concerns_server() {
+                        self.0.refresh();
+                    }
+                    return reply;
+                }
+            }
+        }
+    }
+}
+
+/// A request under way. If it is dropped before its reply, its master may hang and a replica may have taken over, so the
+/// topology is refreshed.
+struct Abandoned<'a> {
+    topology: Option<&'a Arc<Topology>>,
+}
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        if let Some(topology) = self.topology {
+            topology.refresh();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Checks a configuration, and creates what connects by it.
+
+use std::time::Duration;
+
+use deadpool_redis::redis::sentinel::SentinelClient;
+use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionInfo, RedisConnectionInfo};
+
+use super::redis_config::{RedisConfig, Topology};
+use super::sentinel;
+#[cfg(feature = "redis-tls")]
+use super::tls;
+use super::url::{address, check_tls_feature, credentials_of, parse, uses_tls, with_credentials};
+use crate::store::redis::batch::{Queue, Server};
+use crate::store::redis::cluster::{Cluster, Seeds};
+use crate::store::redis::connection::{self, ConnectionPool, Source};
+use crate::store::redis::deployment::Deployment;
+use crate::store::redis::error::Fault;
+
+impl RedisConfig {
+    /// Checks the configuration. The connections are opened later.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Fault::Url`] or [`Fault::Setting`] for an invalid URL or setting.
+    pub(in crate::store::redis) fn build(&self) -> Result<Deployment, Fault> {
+        if !(1..=1024).contains(&self.connections) {
+            return Err(Fault::Setting(format!("{} connections: use 1 to 1024", self.connections).into()));
+        }
+        if self.queue_capacity == 0 {
+            return Err(Fault::Setting("queue_capacity is 0: let at least 1 request wait".into()));
+        }
+        for (name, timeout) in [("connect_timeout", self.connect_timeout), ("response_timeout", self.response_timeout)]
+        {
+            if timeout < Duration::from_millis(1) {
+                return Err(Fault::Setting(format!("{name} is {timeout:?}: use at least 1 ms").into()));
+            }
+        }
+        let source = match &self.topology {
+            Topology::Node(url) => Source::node(self.info(url)?, self.timeouts(), self.connections)?,
+            Topology::Sentinel { master, urls } => {
+                Source::sentinel(self.sentinel_client(master, urls)?, self.timeouts())
+            }
+            Topology::Cluster { urls } => {
+                let seeds = urls.iter().map(|url| self.info(url)).collect::<Result<_, _>>()?;
+                let seeds = Seeds::new(seeds, self.timeouts(), self.connections, self.queue_capacity)?;
+                return Ok(Deployment::Cluster(Cluster::new(seeds)));
+            }
+        };
+        let connections = ConnectionPool::new(source, self.connections);
+        Ok(Deployment::Single(Queue::new(Server::Single(connections), self.queue_capacity)))
+    }
+
+    /// Returns the addresses of the servers, without credentials.
+    pub(in crate::store::redis) fn address(&self) -> String {
+        let addresses = |urls: &[String]| urls.iter().map(|url| address(url)).collect::<Vec<_>>().join(", ");
+        match &self.topology {
+            Topology::Node(url) => address(url),
+            Topology::Sentinel { master, urls } => format!("{master:?} of the Sentinels {}", addresses(urls)),
+            Topology::Cluster { urls } => addresses(urls),
+        }
+    }
+
+    fn info(&self, url: &str) -> Result<ConnectionInfo, Fault> {
+        let info = parse(url)?;
+        let settings = with_credentials(info.redis_settings().clone(), self.credentials.as_ref());
+        self.secured(info.set_redis_settings(settings))
+    }
+
+    fn timeouts(&self) -> AsyncConnectionConfig {
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(self.response_timeout))
+    }
+
+    #[cfg(feature = "redis-tls")]
+    fn secured(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
+        self.prepare_tls(uses_tls(&info))?;
+        self.certificates.apply(info)
+    }
+
+    #[cfg(not(feature = "redis-tls"))]
+    fn secured(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
+        Ok(info)
+    }
+
+    #[cfg(feature = "redis-tls")]
+    fn prepare_tls(&self, is_used: bool) -> Result<(), Fault> {
+        if is_used {
+            tls::install_provider();
+        } else if !self.certificates.is_empty() {
+            return Err(Fault::Setting("certificates are given, but no URL uses TLS: write rediss://".into()));
+        }
+        Ok(())
+    }
+
+    fn sentinel_client(&self, master: &str, urls: &[String]) -> Result<SentinelClient, Fault> {
+        let sentinels = urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>()?;
+        let Some(first) = sentinels.first() else {
+            return Err(Fault::Setting("there is no Sentinel: give at least one URL".into()));
+        };
+        if sentinels.iter().any(|sentinel| uses_tls(sentinel) != uses_tls(first)) {
+            return Err(Fault::Setting("some Sentinels use TLS and some do not: use one scheme for all".into()));
+        }
+        if self.sentinel_credentials.is_none()
+            && sentinels.iter().any(|sentinel| credentials_of(sentinel) != credentials_of(first))
+        {
+            let what = "the Sentinels' URLs have different users or passwords: use one for all";
+            return Err(Fault::Setting(what.into()));
+        }
+        if sentinels.iter().any(|sentinel| sentinel.redis_settings().db() != 0) {
+            let what =
+                "a Sentinel's URL has a database, but Sentinels have none: use `sentinel_database` for the master's";
+            return Err(Fault::Setting(what.into()));
+        }
+
+        let master_uses_tls = self.master_tls.unwrap_or(uses_tls(first));
+        if master_uses_tls {
+            check_tls_feature()?;
+        }
+        #[cfg(feature = "redis-tls")]
+        self.prepare_tls(master_uses_tls || uses_tls(first))?;
+        let configure = |sentinel: ConnectionInfo| {
+            let settings = with_credentials(sentinel.redis_settings().clone(), self.sentinel_credentials.as_ref());
+            let sentinel = sentinel.set_redis_settings(settings.set_skip_set_lib_name());
+            #[cfg(feature = "redis-tls")]
+            let sentinel = self.certificates.apply(sentinel)?;
+            Ok(sentinel)
+        };
+        let sentinels = sentinels.into_iter().map(configure).collect::<Result<Vec<_>, Fault>>()?;
+        let settings = RedisConnectionInfo::default().set_db(self.sentinel_database);
+        let settings = connection::settings(with_credentials(settings, self.credentials.as_ref()));
+        #[cfg(feature = "redis-tls")]
+        if master_uses_tls && !self.certificates.is_empty() {
+            let certificates = self.certificates.parse()?;
+            return sentinel::client_with_certificates(master, &sentinels, &settings, certificates);
+        }
+        sentinel::client(master, sentinels, settings, master_uses_tls)
+    }
+}

@@ -1,0 +1,209 @@
+//! The public configuration of a store's connections.
+
+use std::fmt;
+use std::time::Duration;
+
+#[cfg(feature = "redis-tls")]
+use super::tls::Certificates;
+use super::url::{Credentials, address};
+
+/// Configures the connections of a [`RedisStore`](crate::RedisStore).
+///
+/// [`RedisStore::connect`](crate::RedisStore::connect) is enough for a single server with default settings.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tower_ratelimit::RedisConfig;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisConfig::node("redis://cache.internal:6379/2")
+///     .credentials("limits", "secret")
+///     .response_timeout(Duration::from_millis(200))
+///     .connect()
+///     .await?;
+///
+/// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+/// let store = RedisConfig::sentinel("mymaster", sentinels).connect().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Reconnecting
+///
+/// A connection is replaced if it is lost, if a reply does not arrive in time, or if its server is no longer the master.
+/// Attempts to connect run in the background: the first at once, the others after pauses of 5 ms to 500 ms. Meanwhile,
+/// calls use another connection or wait for the current attempt; between attempts, they fail at once. A call that may have
+/// run is never sent again. Dropping the store and its clones ends all attempts.
+///
+/// # Permissions
+///
+/// With the [prefix](crate::RedisStore::prefix) `ratelimit`, Redis' user needs these permissions:
+///
+/// ```text
+/// ACL SETUSER limits on >secret resetkeys ~ratelimit:* -@all +evalsha +script|load +script|exists
+///   +time +get +set +setrange +del +lindex +lrange +lset +ltrim +rpush +pexpireat
+/// ```
+///
+/// A Cluster also requires `+asking +cluster|slots`, a master behind Sentinel `+role`, a database other than 0 `+select`,
+/// and the Sentinels themselves `+role +sentinel|masters`. Connecting checks only the permissions for the script. Any other
+/// missing permission is reported by the error of the first request that needs it. The only command that requires more is
+/// `CLIENT SETINFO`, which is sent to a master behind Sentinel that uses TLS with custom certificates; its failure has no
+/// effect.
+#[derive(Clone)]
+#[must_use = "a configuration does nothing until it is connected"]
+pub struct RedisConfig {
+    pub(super) topology: Topology,
+    pub(super) connections: usize,
+    pub(super) queue_capacity: usize,
+    pub(super) connect_timeout: Duration,
+    pub(super) response_timeout: Duration,
+    pub(super) credentials: Option<Credentials>,
+    pub(super) sentinel_credentials: Option<Credentials>,
+    pub(super) sentinel_database: i64,
+    pub(super) master_tls: Option<bool>,
+    #[cfg(feature = "redis-tls")]
+    pub(super) certificates: Certificates,
+}
+
+#[derive(Clone)]
+pub(super) enum Topology {
+    Node(String),
+    Sentinel { master: String, urls: Vec<String> },
+    Cluster { urls: Vec<String> },
+}
+
+impl RedisConfig {
+    /// Creates the configuration of a single server.
+    ///
+    /// `url` has the form `redis://user:password@host:6379/0`, with the scheme `rediss` for TLS (feature `redis-tls`), or
+    /// `redis+unix:///path`.
+    pub fn node(url: impl Into<String>) -> Self {
+        Self::new(Topology::Node(url.into()))
+    }
+
+    /// Creates the configuration of the master that Sentinel names.
+    ///
+    /// The URLs are those of the Sentinels, of which up to three are asked concurrently, for each new connection. A user and
+    /// password in them are for the Sentinels. [`credentials`](Self::credentials) and
+    /// [`sentinel_database`](Self::sentinel_database) are for the master.
+    pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
+        Self::new(Topology::Sentinel { master: master.into(), urls: urls.into_iter().map(Into::into).collect() })
+    }
+
+    /// Creates the configuration of a Cluster.
+    ///
+    /// The URLs are those of some of its masters, which are asked for the others. All connections use the user, the password
+    /// and the TLS of the first URL. See [`RedisStore`](crate::RedisStore#in-a-cluster) for how decisions differ in a
+    /// Cluster.
+    pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
+        Self::new(Topology::Cluster { urls: urls.into_iter().map(Into::into).collect() })
+    }
+
+    fn new(topology: Topology) -> Self {
+        Self {
+            topology,
+            connections: 2,
+            queue_capacity: 10_000,
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_millis(500),
+            credentials: None,
+            sentinel_credentials: None,
+            sentinel_database: 0,
+            master_tls: None,
+            #[cfg(feature = "redis-tls")]
+            certificates: Certificates::default(),
+        }
+    }
+
+    /// Sets the number of connections to each server, 1 to 1024. Defaults to 2.
+    ///
+    /// All calls share the connections. With more of them, more cores can read replies.
+    pub fn connections(self, connections: usize) -> Self {
+        Self { connections, ..self }
+    }
+
+    /// Sets how many requests may wait for each server, at least 1. Defaults to 10,000.
+    ///
+    /// The default is about as many as a fast Redis decides in twice the default [deadline](crate::Builder::deadline), and
+    /// takes some megabytes. In a Cluster, each master has a queue of its own.
+    ///
+    /// A request to a full queue fails at once with [`StoreErrorKind::QueueFull`](crate::StoreErrorKind::QueueFull), and
+    /// [`OnStoreError`](crate::OnStoreError) decides what becomes of it. A request leaves the queue when it is sent, or when
+    /// its caller gives up, for instance at its deadline. Calls under way hold up to 128 more requests.
+    pub fn queue_capacity(self, requests: usize) -> Self {
+        Self { queue_capacity: requests, ..self }
+    }
+
+    /// Sets how long opening a connection may take, including name resolution and login, at least 1 ms. Defaults to 1 s.
+    ///
+    /// Connections to Sentinels always have 1 s.
+    pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
+        Self { connect_timeout, ..self }
+    }
+
+    /// Sets how long a call may wait for its reply, at least 1 ms. Defaults to 500 ms.
+    ///
+    /// After that, the call fails and its connection is replaced.
+    pub fn response_timeout(self, response_timeout: Duration) -> Self {
+        Self { response_timeout, ..self }
+    }
+
+    /// Sets the user and password for Redis, in place of those in the URL. The user of a password alone is `default`.
+    pub fn credentials(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { credentials: Some(Credentials { user: user.into(), password: password.into() }), ..self }
+    }
+
+    /// Sets the user and password for the Sentinels, in place of those in their URLs.
+    pub fn sentinel_credentials(self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { sentinel_credentials: Some(Credentials { user: user.into(), password: password.into() }), ..self }
+    }
+
+    /// Sets the database of the master that Sentinel names. Defaults to 0. For a single server, it is part of the URL.
+    pub fn sentinel_database(self, database: u16) -> Self {
+        Self { sentinel_database: database.into(), ..self }
+    }
+
+    /// Sets whether the master that Sentinel names uses TLS. Defaults to whether the Sentinels do. For a single server, the
+    /// URL's scheme decides.
+    pub fn sentinel_master_tls(self, tls: bool) -> Self {
+        Self { master_tls: Some(tls), ..self }
+    }
+
+    /// Sets the certificate authorities for servers' certificates, in PEM. Defaults to those of the system.
+    ///
+    /// TLS is implemented by rustls, with the cryptography provider that the process has installed as its default. If there
+    /// is none when the store connects, it installs *ring*.
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn ca_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.roots = Some(pem.into());
+        self
+    }
+
+    /// Sets the client's certificate with its chain, and its key, in PEM. Defaults to none.
+    #[cfg(feature = "redis-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
+    pub fn client_certificate(mut self, certificate_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.client = Some((certificate_pem.into(), key_pem.into()));
+        self
+    }
+}
+
+impl fmt::Debug for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut config = f.debug_struct("RedisConfig");
+        let addresses = |urls: &[String]| urls.iter().map(|url| address(url)).collect::<Vec<_>>();
+        match &self.topology {
+            Topology::Node(url) => config.field("node", &address(url)),
+            Topology::Sentinel { master, urls } => config.field("master", master).field("sentinels", &addresses(urls)),
+            Topology::Cluster { urls } => config.field("cluster", &addresses(urls)),
+        };
+        config
+            .field("connections", &self.connections)
+            .field("queue_capacity", &self.queue_capacity)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("response_timeout", &self.response_timeout)
+            .field("user", &self.credentials.as_ref().map(|credentials| &credentials.user))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,52 @@
+//! Parses the URLs of servers.
+
+use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
+
+use crate::store::redis::error::Fault;
+
+#[derive(Clone, PartialEq)]
+pub(super) struct Credentials {
+    pub(super) user: String,
+    pub(super) password: String,
+}
+
+pub(super) fn with_credentials(
+    settings: RedisConnectionInfo,
+    credentials: Option<&Credentials>,
+) -> RedisConnectionInfo {
+    match credentials {
+        Some(Credentials { user, password }) => settings.set_username(user).set_password(password),
+        None => settings,
+    }
+}
+
+pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
+    let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
+    if scheme == "rediss" || scheme == "valkeys" {
+        check_tls_feature()?;
+    }
+    url.into_connection_info().map_err(Fault::url)
+}
+
+pub(super) fn check_tls_feature() -> Result<(), Fault> {
+    if cfg!(feature = "redis-tls") {
+        return Ok(());
+    }
+    let what = "a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`";
+    Err(Fault::Setting(what.into()))
+}
+
+pub(super) fn uses_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+}
+
+pub(super) fn credentials_of(info: &ConnectionInfo) -> Option<Credentials> {
+    let settings = info.redis_settings();
+    let password = settings.password()?.to_owned();
+    Some(Credentials { user: settings.username().unwrap_or("default").to_owned(), password })
+}
+
+/// Returns the address of a URL, without its credentials.
+pub(super) fn address(url: &str) -> String {
+    parse(url).map_or_else(|_| "an unreadable URL".to_owned(), |info| info.addr().to_string())
+}

@@ -1,0 +1,172 @@
+//! The connections to one server, as callers see them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use deadpool_redis::redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, pipe};
+
+use super::pooled::PooledConnection;
+use super::shared::SharedPool;
+use super::source::Source;
+use crate::store::redis::error::Fault;
+use crate::store::redis::script::{self, Replies, Request};
+
+/// How often a call is sent at most, if the server does not know the script: more than twice only if the script is
+/// flushed repeatedly.
+const MAX_SENDS: u32 = 3;
+
+/// ConnectionPool to one server that has loaded the script. Each connection is shared by any number of concurrent calls.
+#[derive(Debug)]
+pub(in crate::store::redis) struct ConnectionPool {
+    shared: Arc<SharedPool>,
+    turn: AtomicUsize,
+}
+
+impl ConnectionPool {
+    /// Creates a pool of `count` connections, which are opened when they are needed.
+    pub(in crate::store::redis) fn new(source: Source, count: usize) -> Self {
+        Self { shared: SharedPool::new(source, count), turn: AtomicUsize::new(0) }
+    }
+
+    /// Opens all connections, and waits for the first attempt of each.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the first connection can't be opened.
+    pub(in crate::store::redis) async fn open(&self) -> Result<(), Fault> {
+        self.shared.open(0);
+        self.shared.slots.wait(0).await?;
+        self.open_in_background();
+        for slot in 1..self.shared.slots.count() {
+            // One connection is enough; the others are retried in the background.
+            let _ = self.shared.slots.wait(slot).await;
+        }
+        Ok(())
+    }
+
+    /// Opens all connections in the background. Outside a Tokio runtime, calls open them.
+    pub(in crate::store::redis) fn open_in_background(&self) {
+        (0..self.shared.slots.count()).for_each(|slot| self.shared.open(slot));
+    }
+
+    /// Has the script perform `requests`. A call is sent again only if the server replied that it does not know the script.
+    pub(in crate::store::redis) async fn call(&self, clock: &[u8], requests: &[Request]) -> Result<Replies, Fault> {
+        self.send(clock, requests, false).await
+    }
+
+    /// Like [`call`](Self::call), for keys that another master of a Cluster is migrating to this one.
+    pub(in crate::store::redis) async fn call_asking(
+        &self,
+        clock: &[u8],
+        requests: &[Request],
+    ) -> Result<Replies, Fault> {
+        self.send(clock, requests, true).await
+    }
+
+    async fn send(&self, clock: &[u8], requests: &[Request], asking: bool) -> Result<Replies, Fault> {
+        let mut connection = self.connection().await?;
+        for _ in 0..MAX_SENDS {
+            let call = script::evalsha(self.shared.source.hash(), clock, requests);
+            let reply = match asking {
+                false => Unanswered::send(&mut connection, &call, &self.shared).await,
+                // Boxed, because this future is larger than that of other calls.
+                true => Box::pin(Unanswered::send_asking(&mut connection, &call, &self.shared)).await,
+            };
+            if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
+                self.shared.reload(&connection);
+                connection = self.shared.slots.wait(connection.slot).await?;
+                continue;
+            }
+            let replies = reply.map_err(Fault::from).and_then(|reply| Replies::parse(reply, requests.len()));
+            let broken = match &replies {
+                Ok(replies) => replies.replies.iter().filter_map(|found| found.as_ref().err()).find(|it| it.breaks()),
+                Err(fault) => Some(fault).filter(|it| it.breaks()),
+            };
+            match broken {
+                Some(fault) => self.shared.replace(&connection, fault),
+                None => connection.mark_proven(),
+            }
+            return replies;
+        }
+        Err(Fault::Reply("again and again that it does not know the script that was just loaded"))
+    }
+
+    /// Sends another command.
+    pub(in crate::store::redis) async fn query(&self, query: &Cmd) -> Result<Value, Fault> {
+        let mut connection = self.connection().await?;
+        let reply = Unanswered::send(&mut connection, query, &self.shared).await.map_err(Fault::from);
+        match &reply {
+            Err(fault) if fault.breaks() => self.shared.replace(&connection, fault),
+            _ => connection.mark_proven(),
+        }
+        reply
+    }
+
+    /// Returns the next connection in turn. If that is not healthy, returns another one, or waits for one that is being
+    /// opened.
+    async fn connection(&self) -> Result<PooledConnection, Fault> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        match self.shared.slots.healthy(turn) {
+            Some(connection) => Ok(connection),
+            None => self.shared.any(turn).await,
+        }
+    }
+}
+
+impl Drop for ConnectionPool {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+/// A call under way. If it is dropped before its reply, the connection may have lost its peer, and is checked.
+struct Unanswered<'a> {
+    shared: &'a Arc<SharedPool>,
+    connection: PooledConnection,
+    is_over: bool,
+}
+
+impl<'a> Unanswered<'a> {
+    fn new(connection: &PooledConnection, shared: &'a Arc<SharedPool>) -> Self {
+        Self { shared, connection: connection.clone(), is_over: false }
+    }
+
+    async fn send(
+        connection: &mut PooledConnection,
+        command: &Cmd,
+        shared: &Arc<SharedPool>,
+    ) -> Result<Value, RedisError> {
+        let mut unanswered = Unanswered::new(connection, shared);
+        let reply = command.query_async(&mut connection.connection).await;
+        unanswered.is_over = true;
+        reply
+    }
+
+    /// Sends `ASKING` first, which applies to the next command on its connection.
+    async fn send_asking(
+        connection: &mut PooledConnection,
+        command: &Cmd,
+        shared: &Arc<SharedPool>,
+    ) -> Result<Value, RedisError> {
+        let mut both = pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let mut unanswered = Unanswered::new(connection, shared);
+        let replies = connection.connection.send_packed_commands(&both, 0, 2).await;
+        unanswered.is_over = true;
+        // If `ASKING` fails, the second reply is only a redirection.
+        let replies: Result<Vec<_>, _> = replies?.into_iter().map(Value::extract_error).collect();
+        Ok(replies?.pop().unwrap_or(Value::Nil))
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let current = self.shared.slots.connection(self.connection.slot);
+        if let Some(connection) = current.filter(|current| current.is_same(&self.connection)) {
+            self.shared.check(&connection);
+        }
+    }
+}

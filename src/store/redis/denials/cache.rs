@@ -1,0 +1,78 @@
+//! A bounded cache of denials.
+
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use super::denial::Denial;
+use super::epochs::Epochs;
+use crate::decision::Decision;
+use crate::store::Charge;
+
+/// The number of sets of two denials each. An attacker with that many denied keys evicts others' denials, which costs calls
+/// to Redis, but does not lift any limit.
+pub(super) const SETS: usize = 4_096;
+
+#[derive(Debug)]
+pub(in crate::store::redis) struct DenialCache {
+    /// The duration after which Redis is asked again.
+    lifetime: Duration,
+    pub(super) epochs: Epochs,
+    /// Allocated by the first denial. Concurrent readers do not block each other.
+    pub(super) sets: OnceLock<Box<[RwLock<Set>]>>,
+}
+
+/// Selected by the fingerprint of all keys of a request: so clients that share an exhausted limit have sets of their own.
+type Set = [Option<Box<Denial>>; 2];
+
+impl DenialCache {
+    /// Creates a cache whose denials are repeated for `lifetime`, or none if that is zero.
+    pub(in crate::store::redis) fn new(lifetime: Duration) -> Option<Arc<Self>> {
+        (!lifetime.is_zero()).then(|| Arc::new(Self { lifetime, epochs: Epochs::new(), sets: OnceLock::new() }))
+    }
+
+    pub(in crate::store::redis) fn lifetime(&self) -> Duration {
+        self.lifetime
+    }
+
+    /// Returns the decision on a request that Redis is certain to deny.
+    ///
+    /// `clock` is the present instant (in µs) of a clock that replaces Redis'. From the instant `until` on, nothing is
+    /// certain, because an override expires.
+    pub(in crate::store::redis) fn deny(
+        &self,
+        charges: &[Charge<'_>],
+        clock: Option<u64>,
+        until: u64,
+    ) -> Option<Decision> {
+        let sets = self.sets.get()?;
+        let print = print(charges.iter().copied());
+        let set = set(sets, print).read().unwrap_or_else(PoisonError::into_inner);
+        let denial = set.iter().flatten().find(|denial| denial.print == print && denial.is_of(charges))?;
+        denial.repeat(self.lifetime, &self.epochs, charges, clock, until)
+    }
+
+    /// Caches a denial in place of an equal one, in an empty place, or in place of the older one.
+    pub(super) fn insert(&self, denial: Denial) {
+        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| RwLock::default()).collect());
+        let mut set = set(sets, denial.print).write().unwrap_or_else(PoisonError::into_inner);
+        let equal = set.iter().position(|place| place.as_ref().is_some_and(|other| other.print == denial.print));
+        let place = equal.unwrap_or_else(|| usize::from(received(&set[1]) < received(&set[0])));
+        match &mut set[place] {
+            Some(other) => **other = denial,
+            empty => *empty = Some(Box::new(denial)),
+        }
+    }
+}
+
+fn received(place: &Option<Box<Denial>>) -> Option<Instant> {
+    place.as_ref().map(|denial| denial.received)
+}
+
+fn set(sets: &[RwLock<Set>], print: u128) -> &RwLock<Set> {
+    &sets[(print >> 16) as usize % SETS]
+}
+
+/// Returns the fingerprint of a request's keys, which depends on their order.
+pub(super) fn print<'a>(charges: impl Iterator<Item = Charge<'a>>) -> u128 {
+    charges.fold(0, |print: u128, charge| print.rotate_left(1) ^ charge.spec.fingerprint(charge.key))
+}

@@ -1,0 +1,182 @@
+//! The errors of a store, classified by what they imply.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
+
+use crate::node::Node;
+
+/// Why Redis performed no request. Requests of one call share it. Clients of the service never see it.
+#[derive(Clone, Debug)]
+pub(in crate::store::redis) enum Fault {
+    /// The URL is invalid.
+    Url(RedisError),
+    /// A setting is invalid.
+    Setting(Cow<'static, str>),
+    /// No connection could be opened, so that nothing was sent.
+    Connect(Arc<Fault>),
+    /// The server can't be reached.
+    Unreachable(RedisError),
+    /// The server rejects the user or the password, or requires them.
+    Credentials(RedisError),
+    /// The user lacks a permission, for a command or for a key. Contains the server's message.
+    Permission(String),
+    /// The server is loading its data.
+    Loading(RedisError),
+    /// The server is a replica, or is no longer the master.
+    NotMaster(RedisError),
+    /// Sentinel names no master that answers.
+    NoMaster(RedisError),
+    /// No reply arrived in time. The request may have run.
+    Lost(RedisError),
+    /// A call failed, in transit or on the server.
+    Call(RedisError),
+    /// The runtime that was to connect has ended.
+    NoRuntime,
+    /// The script could not perform a request: a key of another type, no memory left, a replica.
+    Script(String),
+    /// The reply is invalid.
+    Reply(&'static str),
+    /// Overrides change faster than they can be read.
+    Changing,
+    /// There is no URL to ask for a Cluster's masters.
+    NoSeeds,
+    /// No master of the Cluster is known to have this slot.
+    Slot(u16),
+    /// A master of the Cluster failed.
+    At(Node, Box<Fault>),
+    /// The queue is full, so that this request was not sent.
+    QueueFull { waiting: usize },
+}
+
+/// The address that a Cluster redirects a request to. It may be a port of the host that replied.
+#[derive(Debug)]
+pub(in crate::store::redis) enum Redirect<'a> {
+    /// The slot has moved.
+    Moved(&'a str),
+    /// The slot is being migrated: this request is to be sent there, after `ASKING`.
+    Ask(&'a str),
+}
+
+impl Fault {
+    /// An invalid URL.
+    pub(in crate::store::redis) fn url(error: RedisError) -> Self {
+        Self::Url(error)
+    }
+
+    /// The server's error message for one request.
+    pub(in crate::store::redis) fn script(error: String) -> Self {
+        if is_of_a_permission(&error) { Self::Permission(error) } else { Self::Script(error) }
+    }
+
+    /// Why a connection could not be opened.
+    pub(in crate::store::redis) fn unconnected(error: RedisError) -> Self {
+        match Self::from(error) {
+            Self::Call(error) | Self::Lost(error) | Self::Url(error) => Self::Unreachable(error),
+            fault => fault,
+        }
+    }
+
+    /// Returns whether the connection must be replaced: it was lost, or its server is no longer the master.
+    pub(in crate::store::redis) fn breaks(&self) -> bool {
+        match self {
+            Self::NotMaster(_) | Self::Lost(_) => true,
+            Self::Call(error) | Self::Credentials(error) => error.is_unrecoverable_error() || error.is_io_error(),
+            Self::Script(error) => codes(error).any(|code| matches!(code, "READONLY" | "MASTERDOWN")),
+            _ => false,
+        }
+    }
+
+    /// Returns whether other requests would succeed: a key holds foreign data, or Redis' clock is set repeatedly.
+    pub(in crate::store::redis) fn concerns_one_request(&self) -> bool {
+        match self {
+            Self::Script(error) => codes(error).any(|code| matches!(code, "WRONGTYPE" | "UNREADABLE" | "OUTSIDE")),
+            Self::Changing => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the instant of Redis' clock (in µs) if nothing was decided because it is in none of the calendar windows
+    /// that the request contains.
+    pub(in crate::store::redis) fn redis_clock(&self) -> Option<u64> {
+        let error = match self {
+            Self::Script(error) => error,
+            Self::At(_, fault) => return fault.redis_clock(),
+            _ => return None,
+        };
+        let mut words = error.split_whitespace();
+        words.find(|word| *word == "OUTSIDE")?;
+        words.next()?.parse::<u64>().ok()?.checked_mul(1_000_000)
+    }
+
+    /// Returns whether it concerns the server rather than the request: it can't be reached, or has other slots.
+    pub(in crate::store::redis) fn concerns_server(&self) -> bool {
+        !matches!(
+            self,
+            Self::Script(_)
+                | Self::Permission(_)
+                | Self::Reply(_)
+                | Self::Changing
+                | Self::Slot(_)
+                | Self::NoSeeds
+                | Self::QueueFull { .. }
+        )
+    }
+
+    /// Returns whether nothing was sent, so that nothing can have run.
+    pub(in crate::store::redis) fn is_unsent(&self) -> bool {
+        matches!(self, Self::Connect(_))
+    }
+
+    /// Returns whether the keys of a call may be on two servers, because their slot is being migrated. Redis before 7.0
+    /// redirects a call as soon as one of its keys has been migrated.
+    pub(in crate::store::redis) fn is_half_moved(&self) -> bool {
+        matches!(
+            self,
+            Self::Call(error)
+                if matches!(error.kind(), ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::Ask))
+        )
+    }
+
+    /// Returns the redirection of a request, which did not run.
+    pub(in crate::store::redis) fn redirect(&self) -> Option<Redirect<'_>> {
+        let Self::Call(error) = self else { return None };
+        let (address, _) = error.redirect_node()?;
+        Some(match error.kind() {
+            ErrorKind::Server(ServerErrorKind::Ask) => Redirect::Ask(address),
+            _ => Redirect::Moved(address),
+        })
+    }
+}
+
+/// Returns whether a server reports that a permission is missing. The message is the only sign if the script lacks it, and
+/// if `SELECT` fails.
+fn is_of_a_permission(error: &str) -> bool {
+    // In scripts of Redis before 7.2, in scripts of later versions and Valkey, and outside of scripts.
+    ["The user executing the script can't", "ACL failure in script", "no permissions to"]
+        .iter()
+        .any(|text| error.contains(text))
+}
+
+/// Returns the words of a script's error that may be its code.
+fn codes(error: &str) -> impl Iterator<Item = &str> {
+    error.split_whitespace().take(2).map(|word| word.trim_start_matches('-'))
+}
+
+impl From<RedisError> for Fault {
+    fn from(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::AuthenticationFailed => Self::Credentials(error),
+            ErrorKind::MasterNameNotFoundBySentinel => Self::NoMaster(error),
+            ErrorKind::InvalidClientConfig => Self::Url(error),
+            ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(error.to_string()),
+            ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading(error),
+            ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::NotMaster(error),
+            _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => Self::Credentials(error),
+            _ if error.detail().is_some_and(is_of_a_permission) => Self::Permission(error.to_string()),
+            _ if error.is_timeout() => Self::Lost(error),
+            _ => Self::Call(error),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The parts of a limit's keys and requests that are the same for all of its keys.
+
+use std::sync::Arc;
+
+use super::escape::escape;
+use super::script::codec::Codec;
+use super::script::{LimitArgs, Mode, Request, Task};
+use crate::algorithm::Algorithm;
+use crate::store::LimitSpec;
+
+/// A limit's encoding, computed once per limit.
+pub(super) struct LimitEncoding {
+    /// The part of key names that follows the hash.
+    pub(super) key_suffix: String,
+    /// The encoded charge of one token, unless its arguments depend on the key or the time.
+    pub(super) template: Option<Arc<[u8]>>,
+}
+
+impl LimitEncoding {
+    pub(super) fn of(spec: &LimitSpec) -> Arc<Self> {
+        spec.store_data(|| Self { key_suffix: key_suffix(spec), template: template(spec) })
+    }
+}
+
+fn key_suffix(spec: &LimitSpec) -> String {
+    let mut suffix = String::from("}:");
+    escape(spec.name(), &mut suffix);
+    suffix + &format!(":{}{}", spec.algorithm().tag(), spec.algorithm().state_period())
+}
+
+fn template(spec: &LimitSpec) -> Option<Arc<[u8]>> {
+    if spec.penalty().is_some() || matches!(spec.algorithm(), Algorithm::CalendarWindow(_)) {
+        return None;
+    }
+    let mut request = Request::new(Task::Acquire, 1);
+    request.limit(limit_args(spec, 1, 0, String::new()));
+    Some(request.into_template())
+}
+
+/// Returns the arguments of a limit that is charged `cost` at about `now` (in µs), without its override and penalty.
+pub(super) fn limit_args(spec: &LimitSpec, cost: u64, now: u64, key: String) -> LimitArgs<'static> {
+    let codec = Codec::of(spec.rule().deciding());
+    let mode = match spec {
+        _ if !spec.is_enforced() => Mode::Shadow,
+        _ if spec.is_quota() => Mode::Quota,
+        _ => Mode::Enforced,
+    };
+    let mut args = codec.args(cost, spec.algorithm().capacity());
+    args.extend(codec.args_at(now));
+    LimitArgs { tag: codec.tag(), mode, key, args, expected_override: None, penalty: None }
+}

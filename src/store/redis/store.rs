@@ -1,0 +1,165 @@
+//! The public type of the store, and its configuration.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::charge::override_cache::OverrideCache;
+use super::denials::DenialCache;
+use super::deployment::Deployment;
+use super::escape::escape;
+use super::key;
+use crate::hash::KeyHasher;
+use crate::time::{Clock, SystemClock};
+
+/// Stores limits in Redis (6.2 or later) or Valkey, shared by all instances of a service.
+///
+/// It decides exactly as a [`MemoryStore`](crate::MemoryStore) would, to the microsecond. One script decides and charges
+/// all limits of a request together, in one round trip, at one instant of Redis' clock. Concurrent requests share
+/// round trips.
+///
+/// A key is named `prefix:{hash}:limit:rule` and holds 18 bytes; a sliding log 18 bytes per request, a sliding window
+/// 18 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of a bucket
+/// that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
+///
+/// Clones share connections and caches.
+///
+/// ```no_run
+/// use tower_ratelimit::{FixedWindow, Limit, Limiter, RedisStore};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = RedisStore::connect("redis://127.0.0.1:6379").await?.secret(*b"0123456789abcdef");
+/// let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(20))]).store(store).build();
+/// assert!(limiter.acquire("ann@example.org", 1).await?.is_allowed());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Overrides
+///
+/// An [override](crate::Overrides) has a key of its own, `prefix:{hash}:limit:rule:override`. Each process caches the
+/// overrides that it has seen, and the script checks them. A decision takes a second round trip only if an override was
+/// set, removed or has expired since.
+///
+/// # In a Cluster
+///
+/// The limits of one subject share a slot, and are decided in one round trip. So are limits of several subjects, such as
+/// a user and a tenant, whose slots happen to be the same. Otherwise the store first peeks at all slots concurrently,
+/// which is where most denials end. It then charges the slots in turn, with one round trip each. If a slot has filled up
+/// meanwhile and denies, the store refunds the others.
+///
+/// - No limit ever admits more than it allows, and a denied request leaves nothing charged. While tokens are reserved
+///   and not yet refunded, other requests may be denied for them.
+/// - A [`LeakyBucketQueue`](crate::LeakyBucketQueue) takes a place back only if nobody queues behind it. Otherwise the
+///   place passes unused.
+/// - If the caller gives up between two slots, for instance at a deadline, the store refunds in the background.
+/// - If a slot does not answer, the request fails, and the store refunds the others. Tokens stay charged if they cannot be
+///   refunded (another slot does not answer either, or the process ends), and if the silent slot has charged them.
+/// - Each slot decides at an instant of its own master's clock. [`Decision::at`](crate::Decision::at) is the latest.
+///
+/// A charge is sent again only if the Cluster reports that it did not run (the slot has moved), or if it could not be
+/// sent. While a slot has no master, requests for it fail until a replica takes over; requests for other slots proceed if
+/// the Cluster is configured with `cluster-require-full-coverage no`. While a slot is being migrated, requests with
+/// several keys in it may fail (`TRYAGAIN`).
+///
+/// Redis replicates asynchronously: charges that a master had not replicated when it failed are lost.
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(super) deployment: Deployment,
+    /// Its address, without credentials.
+    pub(super) name: Arc<str>,
+    pub(super) prefix: Arc<str>,
+    pub(super) hasher: KeyHasher,
+    pub(super) clock: Option<Arc<dyn Clock>>,
+    pub(super) denials: Option<Arc<DenialCache>>,
+    pub(super) overrides: Arc<OverrideCache>,
+}
+
+/// The default of [`RedisStore::remember_denials`].
+const DENIAL_LIFETIME: Duration = Duration::from_secs(1);
+
+/// The default secret. It gives keys a fixed size, but no protection against those who know this crate.
+const DEFAULT_SECRET: [u8; 16] = *b"tower-ratelimit\0";
+
+impl RedisStore {
+    pub(super) fn new(deployment: Deployment, name: String) -> Self {
+        Self {
+            deployment,
+            name: name.into(),
+            prefix: key::PREFIX.into(),
+            hasher: KeyHasher::with_secret(DEFAULT_SECRET),
+            clock: None,
+            denials: DenialCache::new(DENIAL_LIFETIME),
+            overrides: Arc::default(),
+        }
+    }
+
+    /// Sets the prefix of all key names. Defaults to `ratelimit`.
+    ///
+    /// Stores with different prefixes share nothing. All characters but ASCII letters, digits and `-._/` are
+    /// percent-encoded.
+    #[must_use]
+    pub fn prefix(self, prefix: &str) -> Self {
+        let mut escaped = String::new();
+        escape(prefix, &mut escaped);
+        Self { prefix: escaped.into(), ..self }.with_empty_caches()
+    }
+
+    /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
+    ///
+    /// All instances of a service must use the same secret. With a secret, those who can read Redis cannot test whether a
+    /// guessed key, such as a client's address, was used; and clients cannot construct two keys that share a state.
+    #[must_use]
+    pub fn secret(self, secret: [u8; 16]) -> Self {
+        Self { hasher: KeyHasher::with_secret(secret), ..self }.with_empty_caches()
+    }
+
+    /// Replaces Redis' clock, for tests. Keys then live ten minutes longer, because Redis expires them by its own clock.
+    #[must_use]
+    pub fn clock(self, clock: impl Clock) -> Self {
+        Self { clock: Some(Arc::new(clock)), ..self }.with_empty_caches()
+    }
+
+    /// Sets for how long a denial is repeated without asking Redis again. Defaults to one second; [`Duration::ZERO`] turns
+    /// this off.
+    ///
+    /// A denied key is denied locally until its `retry_after` has passed, exactly, so that a flood of requests from one
+    /// client does not reach Redis. Changes by this process (a charge, a refund, a reset, a smaller cost, a raised limit)
+    /// take effect at once. Refunds and resets by other processes take effect when Redis is asked again, so this duration
+    /// bounds the delay, at the price of one call per duration and key. It also bounds the age of `remaining` that such a
+    /// denial reports for limits that still have tokens. A refund or reset whose caller gave up, for instance at a
+    /// deadline, may also take effect late.
+    ///
+    /// Each denial by a limit with a [`Penalty`](crate::Penalty) counts as a strike in Redis, so such denials are
+    /// cached only once the key is locked out. If only another limit denies, charges that other processes make to the
+    /// limit with the penalty are seen late, and a strike may be missed.
+    ///
+    /// At most 8,192 denials are cached, in less than 5 MB. Clones of this store share them.
+    #[must_use]
+    pub fn remember_denials(self, span: Duration) -> Self {
+        Self { denials: DenialCache::new(span), ..self }
+    }
+
+    /// Replaces the caches, because what they hold refers to other keys or to another clock.
+    fn with_empty_caches(self) -> Self {
+        let denials = self.denials.as_ref().and_then(|denials| DenialCache::new(denials.lifetime()));
+        Self { denials, overrides: Arc::default(), ..self }
+    }
+
+    /// Returns the present instant (in µs) of a clock that replaces Redis'.
+    pub(super) fn test_clock(&self) -> Option<u64> {
+        self.clock.as_ref().map(|clock| clock.now().as_micros())
+    }
+
+    /// Returns the approximate present instant (in µs), by this machine's clock.
+    pub(super) fn local_now(&self) -> u64 {
+        // A clock of its own, because the wall clock may have been set since the process started.
+        self.test_clock().unwrap_or_else(|| SystemClock::new().now().as_micros())
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("prefix", &self.prefix).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
