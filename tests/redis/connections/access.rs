@@ -160,7 +160,7 @@ async fn without_any_of_the_permissions_the_error_names_the_remedy() {
 
 #[test]
 fn the_documentation_of_the_configuration_grants_the_same_permissions() {
-    let source = include_str!("../../../src/store/redis/config.rs");
+    let source = include_str!("../../../src/store/redis/config/redis_config.rs");
     let words: Vec<&str> = source.split(|c: char| c.is_whitespace() || "`;,.".contains(c)).collect();
     let others = ["a database other than 0", "a master behind Sentinel", "the Sentinels themselves", "a Cluster"];
     for rule in documented().into_iter().chain(others.into_iter().flat_map(documented_for)) {

@@ -115,7 +115,7 @@ impl CrossSlotRequest {
                 }
                 Ok(denial) => {
                     if reservations.is_empty()
-                        && !self.may_have_changed_state_state()
+                        && !self.may_have_changed_state()
                         && let Some(invalidation) = invalidation.take()
                     {
                         invalidation.cancel();
@@ -151,12 +151,12 @@ impl CrossSlotRequest {
     }
 
     /// Returns whether a slot may have changed state without a charge: by a strike, or by converting a rate.
-    fn may_have_changed_state_state(&self) -> bool {
+    fn may_have_changed_state(&self) -> bool {
         self.has_penalties() || self.converts_rate.load(Ordering::Relaxed)
     }
 
     fn charged_nothing(&mut self) {
-        if !self.may_have_changed_state_state()
+        if !self.may_have_changed_state()
             && let Some(invalidation) = self.invalidation.take()
         {
             invalidation.cancel();
@@ -186,12 +186,12 @@ impl CrossSlotRequest {
         outcomes::decision(task, now, &prepared, &reply)
     }
 
-    /// Gives back what slots have reservations, once: what can't be given back stays charged.
+    /// Refunds reservations, once. Those that cannot be refunded stay charged.
     async fn refund(&self, reservations: Reservations) {
         let refunds = reservations.iter().map(|(index, decision)| {
-            let reservations = self.slots[*index].iter().zip(decision.outcomes());
-            let reservations = reservations.filter(|(charge, outcome)| charge.cost > 0 && outcome.is_allowed());
-            let refunds = reservations.map(|(SlotCharge { spec, key, cost, .. }, outcome)| Refund {
+            let outcomes = self.slots[*index].iter().zip(decision.outcomes());
+            let charged = outcomes.filter(|(charge, outcome)| charge.cost > 0 && outcome.is_allowed());
+            let refunds = charged.map(|(SlotCharge { spec, key, cost, .. }, outcome)| Refund {
                 spec: limit_spec::find(outcome.limit(), decision.resized()).unwrap_or(spec),
                 key: *key,
                 cost: *cost,
