@@ -41,10 +41,7 @@ impl PooledConnection {
 
     /// Notes that a call was answered: if the connection breaks, it is replaced at once.
     pub(super) fn mark_proven(&self) {
-        // A load leaves the cache line shared between cores; a store on every call would not.
-        if !self.health.is_proven.load(Ordering::Relaxed) {
-            self.health.is_proven.store(true, Ordering::Relaxed);
-        }
+        self.health.is_proven.store(true, Ordering::Relaxed);
     }
 
     /// Returns how many attempts in a row have failed if this connection breaks now. A connection that breaks at once, as
