@@ -43,6 +43,8 @@ impl Source {
                 ) {
                     source.items.insert(token.to_owned());
                 }
+                // `pub(in path)`
+                let is_visibility = before == "in" && tokens[at - 2] == "(";
                 let mut path = vec![token.to_owned()];
                 while tokens.get(at + 1).is_some_and(|next| next == "::")
                     && tokens.get(at + 2).is_some_and(|next| is_word(next))
@@ -51,7 +53,7 @@ impl Source {
                     path.push(tokens[at].clone());
                 }
                 source.words.extend(path.iter().cloned());
-                if path.len() > 1 {
+                if path.len() > 1 && !is_visibility {
                     source.paths.push(path);
                 }
                 at += 1;

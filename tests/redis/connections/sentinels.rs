@@ -147,7 +147,8 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
 async fn a_master_that_sentinel_does_not_know_is_named_so() {
     let master = RedisServer::start();
     let sentinels = Sentinels::watch(1, &master, 0);
-    refused(&RedisConfig::sentinel("unknown", sentinels.urls()).patient(), "no master of this name").await;
+    refused(&RedisConfig::sentinel("unknown", sentinels.urls()).patient(), "knows no available master of this name")
+        .await;
 }
 
 /// A Sentinel's connections of its own to the master and to itself are none of the store's: they log in as `default`.
