@@ -172,6 +172,11 @@ impl LimitSpec {
         self.settings.is_overridable
     }
 
+    /// Returns whether the rule alone decides: the limit has no penalty, no overrides, and is not in quota mode.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.settings.penalty.is_none() && !self.is_overridable() && !self.is_quota()
+    }
+
     /// Returns the fingerprint that identifies the state of `key` under this limit.
     #[must_use]
     pub fn fingerprint(&self, key: KeyHash) -> u128 {
@@ -210,6 +215,7 @@ impl LimitSpec {
     }
 
     /// Returns the largest cost that can ever be allowed, including overage.
+    #[inline]
     pub(crate) fn capacity(&self) -> u64 {
         self.ceiling().capacity()
     }

@@ -42,6 +42,7 @@ impl LimitRule {
     }
 
     /// The limit with its overage.
+    #[inline]
     pub(crate) fn ceiling(&self) -> &Algorithm {
         &self.deciding_part().algorithm
     }
@@ -53,10 +54,12 @@ impl LimitRule {
     }
 
     /// The algorithm that decides.
+    #[inline]
     pub(crate) fn deciding(&self) -> &PreparedAlgorithm {
         &self.deciding_part().prepared
     }
 
+    #[inline]
     fn deciding_part(&self) -> &Part {
         self.ceiling.as_ref().unwrap_or(&self.limit)
     }
@@ -94,6 +97,7 @@ impl LimitRule {
     }
 
     /// Charges `cost` if it is available.
+    #[inline]
     pub(crate) fn decide(
         &self,
         state: &mut StateMut<'_>,
@@ -104,6 +108,16 @@ impl LimitRule {
             // Most limits: one call, which saves a sixth of the instructions ("token bucket" in `.ci/instructions`).
             return self.limit.prepared.decide(state, now, cost);
         }
+        self.decide_by_parts(state, now, cost)
+    }
+
+    /// Charges `cost` if it is available, of a limit with overage or for a cost of 0.
+    fn decide_by_parts(
+        &self,
+        state: &mut StateMut<'_>,
+        now: u64,
+        cost: u64,
+    ) -> (Availability, ChargeMark, QuotaSnapshot) {
         let availability = self.peek(state, now, cost);
         if availability.is_now() {
             let (mark, snapshot) = self.commit(state, now, cost);

@@ -73,6 +73,7 @@ impl PreparedAlgorithm {
         with_state!(self, state, (algorithm, state) => algorithm.commit(state, now, cost))
     }
 
+    #[inline]
     pub(super) fn decide(
         &self,
         state: &mut StateMut<'_>,

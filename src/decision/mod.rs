@@ -25,7 +25,7 @@ pub struct Decision {
     takes: bool,
     outcomes: SmallVec<[Outcome; 1]>,
     /// The limits that had another size than usual for this request.
-    resized: Box<[Arc<LimitSpec>]>,
+    resized: Option<Box<[Arc<LimitSpec>]>>,
 }
 
 /// Who decided a request: see [`OnStoreError`](crate::OnStoreError).
@@ -55,7 +55,7 @@ impl Decision {
 
     /// Creates the decision of a store that charges the request if it is allowed and `takes`.
     pub(crate) fn of(at: Timestamp, takes: bool, outcomes: SmallVec<[Outcome; 1]>) -> Self {
-        Self { at, by: DecidedBy::Store, takes, outcomes, resized: Box::default() }
+        Self { at, by: DecidedBy::Store, takes, outcomes, resized: None }
     }
 
     /// Allows a request that nobody has decided.
@@ -84,7 +84,7 @@ impl Decision {
         if resized.is_empty() {
             return self;
         }
-        Self { resized: [&self.resized, resized].concat().into(), ..self }
+        Self { resized: Some([self.resized(), resized].concat().into()), ..self }
     }
 
     /// Returns who decided.
@@ -108,6 +108,7 @@ impl Decision {
 
     /// Returns whether every limit that is enforced had room.
     #[must_use]
+    #[inline]
     pub fn is_allowed(&self) -> bool {
         !self.outcomes.iter().any(Outcome::denies)
     }
@@ -137,7 +138,11 @@ impl Decision {
     /// Returns the shortest wait after which a denied request would be allowed if no other request arrived: the longest
     /// of the limits that deny it. `None` if the request was allowed, or if waiting cannot help.
     #[must_use]
+    #[inline]
     pub fn retry_after(&self) -> Option<Duration> {
+        if self.is_allowed() {
+            return None;
+        }
         match self.verdict() {
             Verdict::Allow { .. } => None,
             Verdict::Deny { retry_after } => retry_after,
@@ -146,6 +151,7 @@ impl Decision {
 
     /// Returns the outcome of each limit, in the order of the limits.
     #[must_use]
+    #[inline]
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
@@ -156,7 +162,7 @@ impl Decision {
 
     /// Returns the limits that had another size for this request.
     pub(crate) fn resized(&self) -> &[Arc<LimitSpec>] {
-        &self.resized
+        self.resized.as_deref().unwrap_or_default()
     }
 
     /// Returns the receipt of what the request was charged: empty if it was not.

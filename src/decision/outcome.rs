@@ -17,12 +17,11 @@ pub struct Outcome {
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
     pub(crate) mark: ChargeMark,
-    verdict: Verdict,
-    remaining: u64,
-    more_after: Option<Duration>,
-    reset_after: Duration,
+    /// In µs, as the algorithm has computed it: to convert the spans of every outcome takes 50 instructions of a decision
+    /// ("token bucket" in `.ci/instructions`), and few of them are read.
+    availability: Availability,
+    snapshot: QuotaSnapshot,
     is_enforced: bool,
-    uses_overage: bool,
     is_penalty: bool,
     lockout: Option<Lockout>,
 }
@@ -44,21 +43,14 @@ impl Outcome {
         more_after: Option<Duration>,
         reset_after: Duration,
     ) -> Self {
-        Self {
-            limit: charge.spec.index(),
-            identity: charge.spec.identity(),
-            key: charge.key,
-            cost: charge.cost,
-            mark: ChargeMark::NONE,
-            verdict,
-            remaining,
-            more_after,
-            reset_after,
-            is_enforced: charge.spec.is_enforced(),
-            uses_overage: false,
-            is_penalty: false,
-            lockout: None,
-        }
+        let availability = match verdict {
+            Verdict::Allow { delay } => Availability::Now { delay: micros(delay), overage: false },
+            Verdict::Deny { retry_after: Some(after) } => Availability::After(micros(after)),
+            Verdict::Deny { retry_after: None } => Availability::Never,
+        };
+        let (more_after, reset_after) = (more_after.map(micros), micros(reset_after));
+        let snapshot = QuotaSnapshot { remaining, more_after, reset_after };
+        Self::evaluated(charge, availability, ChargeMark::NONE, snapshot)
     }
 
     /// Sets the mark by which the store recognizes the charge when it is given back: see
@@ -68,10 +60,14 @@ impl Outcome {
         Self { mark, ..self }
     }
 
-    /// Marks that there was room in the limit's overage only.
+    /// Marks that there was room in the limit's overage only. A denial uses none.
     #[must_use]
     pub fn with_overage(self) -> Self {
-        Self { uses_overage: true, ..self }
+        let availability = match self.availability {
+            Availability::Now { delay, .. } => Availability::Now { delay, overage: true },
+            denied => denied,
+        };
+        Self { availability, ..self }
     }
 
     /// Marks that the key is locked out by the limit's [`Penalty`](crate::Penalty).
@@ -81,17 +77,25 @@ impl Outcome {
     }
 
     /// Creates the outcome of a charge from what an algorithm has computed.
+    #[inline]
     pub(crate) fn evaluated(
         charge: &Charge<'_>,
         availability: Availability,
         mark: ChargeMark,
         snapshot: QuotaSnapshot,
     ) -> Self {
-        let QuotaSnapshot { remaining, more_after, reset_after } = snapshot;
-        let uses_overage = matches!(availability, Availability::Now { overage: true, .. });
-        let [more_after, reset_after] = [more_after, Some(reset_after)].map(|span| span.map(time::micros));
-        let outcome = Self::new(charge, availability.into(), remaining, more_after, reset_after.unwrap_or_default());
-        Self { mark, uses_overage, ..outcome }
+        Self {
+            limit: charge.spec.index(),
+            identity: charge.spec.identity(),
+            key: charge.key,
+            cost: charge.cost,
+            mark,
+            availability,
+            snapshot,
+            is_enforced: charge.spec.is_enforced(),
+            is_penalty: false,
+            lockout: None,
+        }
     }
 
     /// Marks that the key is locked out, and the lockout if this request began it.
@@ -109,12 +113,19 @@ impl Outcome {
         self.lockout
     }
 
+    /// Returns whether the limit alone had room, and if not, when.
+    pub(crate) fn availability(&self) -> Availability {
+        self.availability
+    }
+
     /// Returns whether the limit alone had room.
+    #[inline]
     pub(crate) fn is_allowed(&self) -> bool {
-        self.verdict.is_allowed()
+        self.availability.is_now()
     }
 
     /// Returns whether the limit denies the request.
+    #[inline]
     pub(crate) fn denies(&self) -> bool {
         self.is_enforced && !self.is_allowed()
     }
@@ -135,7 +146,7 @@ impl Outcome {
     /// would have decided.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        self.verdict
+        self.availability.into()
     }
 
     /// Returns whether the limit counts for the [decision](crate::Decision::verdict): one in the
@@ -156,26 +167,34 @@ impl Outcome {
     /// Returns whether there was room in the limit's overage only: see [`Limit::soft`](crate::Limit::soft).
     #[must_use]
     pub fn uses_overage(&self) -> bool {
-        self.uses_overage
+        matches!(self.availability, Availability::Now { overage: true, .. })
     }
 
     /// Returns the largest cost, in tokens, that this limit would still allow at this instant, after the decision.
     /// Overage does not count.
     #[must_use]
+    #[inline]
     pub fn remaining(&self) -> u64 {
-        self.remaining
+        self.snapshot.remaining
     }
 
     /// Returns the shortest wait after which [`remaining`](Self::remaining) is larger, if no other request arrives.
     /// `None` if it never is.
     #[must_use]
+    #[inline]
     pub fn more_after(&self) -> Option<Duration> {
-        self.more_after
+        self.snapshot.more_after.map(time::micros)
     }
 
     /// Returns the time until the key is as if it had never been used, if no other request arrives.
     #[must_use]
+    #[inline]
     pub fn reset_after(&self) -> Duration {
-        self.reset_after
+        time::micros(self.snapshot.reset_after)
     }
+}
+
+/// A span in whole microseconds, rounded up.
+fn micros(span: Duration) -> u128 {
+    span.as_nanos().div_ceil(1_000)
 }

@@ -19,13 +19,13 @@ pub struct Receipt {
     pub(crate) by: DecidedBy,
     pub(super) charged: SmallVec<[Outcome; 1]>,
     /// The limits that had another size for the request.
-    pub(super) resized: Box<[Arc<LimitSpec>]>,
+    pub(super) resized: Option<Box<[Arc<LimitSpec>]>>,
 }
 
 impl Receipt {
     /// Creates the receipt of one charge, made while some limits had another size.
     pub(crate) fn new(by: DecidedBy, charged: Outcome, resized: &[Arc<LimitSpec>]) -> Self {
-        Self { by, charged: smallvec![charged], resized: resized.into() }
+        Self { by, charged: smallvec![charged], resized: (!resized.is_empty()).then(|| resized.into()) }
     }
 
     /// Adds another charge that was made alike.
@@ -40,7 +40,7 @@ impl Receipt {
 
     /// Returns the limits that had another size for the request.
     pub(crate) fn resized(&self) -> &[Arc<LimitSpec>] {
-        &self.resized
+        self.resized.as_deref().unwrap_or_default()
     }
 
     /// Returns whether there is nothing to give back.

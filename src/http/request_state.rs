@@ -197,9 +197,13 @@ impl LimitedRequest {
         if charges.is_empty() {
             return Ok(self.next_step(uncounted(), request));
         }
-        let decision = client.acquire(&charges).into_ready();
+        let decision = client.acquire(&charges);
         drop(charges);
-        match decision {
+        // Saves moving a decision that nothing reads later ("allowed, without headers" in `.ci/instructions`).
+        if decision.settled().is_some_and(|decision| self.completes_at_once(decision)) {
+            return Ok(Step::Forward(Completion::None));
+        }
+        match decision.into_ready() {
             Ok(Ok(decision)) => Ok(self.next_step(decision.with_resized(&sizes), request)),
             Ok(Err(_)) => Ok(self.reject(Reason::StoreFailed, head)),
             Err(decision) => Err(Box::new(PendingDecision::Store { decision, sizes })),
@@ -246,6 +250,13 @@ impl LimitedRequest {
             ledger.add(denied);
         }
         Step::Reject(response)
+    }
+
+    /// Returns whether a request is allowed without a delay, and nothing remains to be done for it.
+    fn completes_at_once(&self, decision: &Decision) -> bool {
+        let Self { config, ledger } = self;
+        let is_recorded = ledger.is_some() || config.permits || config.needs_ledger();
+        !is_recorded && config.headers.is_empty() && decision.verdict() == Verdict::NOW
     }
 
     /// Records an allowed request in a ledger, if one is needed. Returns the work that remains.

@@ -174,7 +174,9 @@ impl Limiter {
         if let Err(error) = expect_each(&client, costs.len()) {
             return StoreFuture::ready(Err(error));
         }
-        acquire(&client, &charge_each(&client, &key, |limit| costs[limit]))
+        let mut charges = Charges::new();
+        charges.extend(charge_each(&client, &key, |limit| costs[limit]));
+        acquire(&client, &charges)
     }
 
     /// Decides as [`acquire`](Self::acquire) does, with a key and a cost for each limit, in the order in which the limits
@@ -221,7 +223,11 @@ impl Limiter {
     /// The store can't decide, and the [policy](Builder::on_store_error) is to reject.
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         let client = self.present();
-        let charges = charge_each(&client, &key, |_| cost);
+        if let [spec] = client.limits().all_specs() {
+            let spec = client.limits().current(spec);
+            return client.peek(&[Charge { spec, key: key::hash(&key, client.hasher()), cost }]);
+        }
+        let charges: Charges<'_> = charge_each(&client, &key, |_| cost).collect();
         if charges.is_empty() { StoreFuture::ready(Ok(uncounted())) } else { client.peek(&charges) }
     }
 
@@ -258,7 +264,7 @@ impl Limiter {
     /// decide and the [policy](Builder::on_store_error) is to reject.
     pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, AcquireError> {
         let client = self.present();
-        let charges = charge_each(&client, &key, |_| cost);
+        let charges: Charges<'_> = charge_each(&client, &key, |_| cost).collect();
         // A denial that leads to a wait does not count towards a penalty.
         let without_strikes: SmallVec<[_; 4]> = charges.iter().map(|charge| charge.spec.without_strikes()).collect();
         let charges = without_strikes.iter().zip(&charges).map(|(spec, charge)| Charge { spec, ..*charge });
@@ -373,15 +379,22 @@ fn expect_each(client: &StoreClient, given: usize) -> Result<(), StoreError> {
 type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 
 /// Returns what each limit charges one key.
-fn charge_each<'a>(client: &'a StoreClient, key: &impl Key, cost: impl Fn(usize) -> u64) -> Charges<'a> {
+fn charge_each<'a>(
+    client: &'a StoreClient,
+    key: &impl Key,
+    cost: impl Fn(usize) -> u64,
+) -> impl Iterator<Item = Charge<'a>> {
     let key = key::hash(key, client.hasher());
     let limits = client.limits();
-    let charge = |(index, spec)| Charge { spec: limits.current(spec), key, cost: cost(index) };
-    limits.all_specs().iter().enumerate().map(charge).collect()
+    let charge = move |(index, spec)| Charge { spec: limits.current(spec), key, cost: cost(index) };
+    limits.all_specs().iter().enumerate().map(charge)
 }
 
 fn acquire_from_all(client: &Arc<StoreClient>, key: &impl Key, cost: u64) -> StoreFuture<Decision> {
-    acquire(client, &charge_each(client, key, |_| cost))
+    // Filled in place: moving it takes as long as hashing the key.
+    let mut charges = Charges::new();
+    charges.extend(charge_each(client, key, |_| cost));
+    acquire(client, &charges)
 }
 
 fn acquire(client: &Arc<StoreClient>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {

@@ -41,9 +41,9 @@ pub fn buckets(limits: usize) -> impl Iterator<Item = Limit> {
 
 /// The same in front of an application, keyed by the client's address.
 pub fn layered(limits: usize, headers: bool) -> App {
-    let layer = RateLimitLayer::new(buckets(limits).map(|limit| limit.by(key::peer_ip())));
+    let layer = RateLimitLayer::builder(buckets(limits).map(|limit| limit.by(key::peer_ip())));
     let layer = if headers { layer } else { layer.headers([]) };
-    App::Axum(App::hello().layer(layer.keep_body()))
+    App::Axum(App::hello().layer(layer.build().keep_body()))
 }
 
 pub fn in_memory(limits: impl IntoIterator<Item = Limit>) -> Box<dyn Memory> {

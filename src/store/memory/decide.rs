@@ -16,6 +16,9 @@ use crate::store::evaluation::{self, KeyStates, Task};
 use crate::store::{Resized, StoreFuture};
 use crate::time::Timestamp;
 
+/// The most charges that are decided by [`MemoryStore::decide_known`].
+const MAX_KNOWN: usize = 8;
+
 /// The shards of a request, each with its index.
 type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
@@ -27,7 +30,7 @@ impl MemoryStore {
             [charge] if charge.spec.penalty().is_none() && !charge.spec.is_overridable() => {
                 self.decide_one(charge, task)
             }
-            _ => StoreFuture::ready(Ok(self.decide_all(charges, task))),
+            _ => self.decide_all(charges, task),
         }
     }
 
@@ -51,7 +54,7 @@ impl MemoryStore {
             Slot::Vacant(_) => self.decide_new(shard, key, charge, now, task),
         };
         let outcome = Outcome::evaluated(charge, availability, mark, snapshot);
-        StoreFuture::ready(Ok(Decision::of(at, task == Task::Decide, smallvec![outcome])))
+        StoreFuture::ready(Ok(Decision::of(at, task == Task::Decide, SmallVec::from_buf([outcome]))))
     }
 
     /// Decides the charge of a new key, and stores the key if it is charged.
@@ -73,33 +76,93 @@ impl MemoryStore {
     }
 
     /// Decides a request of any limits.
-    fn decide_all(&self, charges: &[Charge<'_>], task: Task) -> Decision {
+    fn decide_all(&self, charges: &[Charge<'_>], task: Task) -> StoreFuture<Decision> {
+        if let [first, others @ ..] = charges
+            && others.iter().all(|charge| charge.key == first.key)
+        {
+            let shard = self.shard_of(first.key);
+            return self.decide_locked(&mut [(shard, self.lock(shard))], charges, task);
+        }
         let mut shards: SmallVec<[usize; 8]> = charges.iter().map(|charge| self.shard_of(charge.key)).collect();
         // In ascending order, so that no two requests wait for each other.
         shards.sort_unstable();
         shards.dedup();
         let mut locked: SmallVec<[_; 4]> = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
-        let at = self.begin(&mut locked);
+        self.decide_locked(&mut locked, charges, task)
+    }
+
+    /// Decides a request whose shards are locked.
+    fn decide_locked<'s>(
+        &'s self,
+        locked: &mut Locked<'s>,
+        charges: &[Charge<'_>],
+        task: Task,
+    ) -> StoreFuture<Decision> {
+        let at = self.begin(locked);
+        if task == Task::Decide
+            && let Some(outcomes) = self.decide_known(locked, charges, at.as_micros())
+        {
+            return StoreFuture::ready(Ok(Decision::of(at, true, outcomes.into())));
+        }
         let now = at.as_micros();
         let resized = Resized::new(charges, |charge| {
-            let shard = self.shard_among(&mut locked, charge.key);
+            let shard = self.shard_among(locked, charge.key);
             shard.overrides.get(charge.spec.fingerprint(charge.key), now, &self.overrides).map(|kept| kept.size)
         });
         let charges = resized.charges(charges);
         let mut states = RequestStates {
             store: self,
-            locked: &mut locked,
+            locked,
             charges: &charges,
             slots: smallvec![None; charges.len()],
             new: KeyState::Compact(CompactState::UNUSED),
             now,
         };
-        evaluation::decide(&mut states, &charges, at, task).with_resized(resized.specs())
+        let decision = evaluation::decide(&mut states, &charges, at, task);
+        StoreFuture::ready(Ok(decision.with_resized(resized.specs())))
+    }
+
+    /// Decides and charges a few known keys, one after the other. Returns `None`, with nothing changed, if a limit denies
+    /// or a charge needs more than its limit's [rule](crate::algorithm::LimitRule).
+    ///
+    /// Most requests are allowed and have known keys: this takes less than half the instructions of
+    /// [`evaluation::decide`] ("four limits" in `.ci/instructions`).
+    fn decide_known(&self, locked: &mut Locked<'_>, charges: &[Charge<'_>], now: u64) -> Option<Vec<Outcome>> {
+        let mut slots = [0; MAX_KNOWN];
+        let slots = slots.get_mut(..charges.len())?;
+        for (charge, slot) in charges.iter().zip(&mut *slots) {
+            if !charge.spec.is_plain() {
+                return None;
+            }
+            *slot = self.shard_among(locked, charge.key).find_compact(charge)?;
+        }
+        let mut before = [CompactState::UNUSED; MAX_KNOWN];
+        let mut outcomes = Vec::with_capacity(charges.len());
+        for (index, (charge, &slot)) in charges.iter().zip(&*slots).enumerate() {
+            let state = self.shard_among(locked, charge.key).compact_mut(slot);
+            before[index] = *state;
+            let (availability, mark, snapshot) = decide_state(charge, &mut StateMut::Compact(state), now, Task::Decide);
+            let outcome = Outcome::evaluated(charge, availability, mark, snapshot);
+            if outcome.denies() {
+                for (index, (charge, &slot)) in charges.iter().zip(&*slots).enumerate().take(index + 1).rev() {
+                    *self.shard_among(locked, charge.key).compact_mut(slot) = before[index];
+                }
+                return None;
+            }
+            outcomes.push(outcome);
+        }
+        for ((charge, &slot), outcome) in charges.iter().zip(&*slots).zip(&outcomes) {
+            if let Some(rank) = rank(charge, outcome.availability(), outcome.remaining()) {
+                self.shard_among(locked, charge.key).set_rank(EntryKey::new(charge), slot, rank);
+            }
+        }
+        Some(outcomes)
     }
 
     /// Reads the clock for a request, and sweeps a part of the store if that is due.
     ///
     /// Called while the locks are held, so that no request is decided at an instant of long ago.
+    #[inline]
     fn begin(&self, locked: &mut Locked<'_>) -> Timestamp {
         let at = self.clock.now();
         let due = locked.iter_mut().map(|(_, shard)| shard.sweep_due()).sum();
@@ -110,6 +173,7 @@ impl MemoryStore {
     }
 
     /// The shard of a key, which is locked.
+    #[inline]
     fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut Shard {
         if let [(_, shard)] = locked {
             return shard;
@@ -121,6 +185,9 @@ impl MemoryStore {
 }
 
 /// Decides a charge by the state of its key.
+// Inlined, as are the calls below it, so that what they return is not copied: that saves a tenth of the instructions
+// ("token bucket" in `.ci/instructions`).
+#[inline(always)]
 fn decide_state(
     charge: &Charge<'_>,
     state: &mut StateMut<'_>,

@@ -258,3 +258,30 @@ impl Store for MemoryStore {
         Some(self)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TokenBucket;
+    use crate::limit_spec::LimitSettings;
+
+    #[test]
+    fn a_refund_that_empties_an_entry_keeps_the_others_findable() {
+        // Few enough keys for one shard, whose entries move when one is removed.
+        let store = MemoryStore::new().max_keys(1_000);
+        let settings = LimitSettings::new("limit".into(), 0, TokenBucket::per_hour(10).into());
+        let spec = Arc::new(LimitSpec::new(settings, &store.hasher()));
+        let charge = |key: u32| Charge { spec: &spec, key: store.hasher().hash(&key.to_le_bytes()), cost: 1 };
+        let decide = |key| store.decide(&[charge(key)]).into_ready().unwrap().unwrap();
+        let marks: Vec<_> = (0..500).map(|key| decide(key).outcomes()[0].mark).collect();
+        for key in (0..500).step_by(2) {
+            let Charge { spec, key: hash, cost } = charge(key);
+            store.refund(&[Refund { spec, key: hash, cost, mark: marks[key as usize] }]).into_ready().unwrap().unwrap();
+        }
+        assert!(store.keys() <= 250);
+        for key in 0..500 {
+            let expected = if key % 2 == 0 { 9 } else { 8 };
+            assert_eq!(decide(key).outcomes()[0].remaining(), expected, "of key {key}");
+        }
+    }
+}

@@ -98,11 +98,29 @@ impl Shard {
         self.states.heap() + self.logs.heap() + self.overrides.heap() + self.logs.states().map(Log::heap).sum::<usize>()
     }
 
+    #[inline]
     pub(super) fn find(&self, key: EntryKey) -> Slot {
         if key.keeps_log { self.logs.find(key.fingerprint) } else { self.states.find(key.fingerprint) }
     }
 
+    /// The slot of a charge's key, if it is known and its state is not a log.
+    #[inline]
+    pub(super) fn find_compact(&self, charge: &Charge<'_>) -> Option<usize> {
+        let key = EntryKey::new(charge);
+        match self.find(key) {
+            Slot::Occupied(slot) if !key.keeps_log => Some(slot),
+            _ => None,
+        }
+    }
+
+    /// The state in an occupied slot that holds no log.
+    #[inline]
+    pub(super) fn compact_mut(&mut self, slot: usize) -> &mut CompactState {
+        &mut self.states.entry_mut(slot).state
+    }
+
     /// The state in an occupied slot.
+    #[inline]
     pub(super) fn state(&mut self, key: EntryKey, slot: usize) -> StateMut<'_> {
         if key.keeps_log {
             StateMut::Log(&mut self.logs.entry_mut(slot).state)
@@ -112,6 +130,7 @@ impl Shard {
     }
 
     /// Sets the rank of the entry in an occupied slot.
+    #[inline]
     pub(super) fn set_rank(&mut self, key: EntryKey, slot: usize, rank: EvictionRank) {
         if key.keeps_log {
             self.logs.entry_mut(slot).set_rank(rank);

@@ -50,9 +50,9 @@ impl Peer for Ours {
     }
 
     fn app(&self, quota: Quota, headers: bool) -> Result<App, Why> {
-        let layer =
-            RateLimitLayer::builder([Limit::new("limit", bucket(quota)).by(key::peer_ip())]).store(self.store(1_000)).build();
-        let layer = if headers { layer } else { layer.headers([]) };
+        let layer = RateLimitLayer::builder([Limit::new("limit", bucket(quota)).by(key::peer_ip())]);
+        let layer = layer.store(self.store(1_000));
+        let layer = if headers { layer } else { layer.headers([]) }.build();
         Ok(App::Axum(match self {
             Self::WrappingBodies => App::hello().layer(layer),
             _ => App::hello().layer(layer.keep_body()),
