@@ -113,11 +113,6 @@ impl Outcome {
         self.lockout
     }
 
-    /// Returns whether the limit alone had room, and if not, when.
-    pub(crate) fn availability(&self) -> Availability {
-        self.availability
-    }
-
     /// Returns whether the limit alone had room.
     #[inline]
     pub(crate) fn is_allowed(&self) -> bool {

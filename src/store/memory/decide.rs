@@ -137,24 +137,26 @@ impl MemoryStore {
             *slot = self.shard_among(locked, charge.key).find_compact(charge)?;
         }
         let mut before = [CompactState::UNUSED; MAX_KNOWN];
-        let mut outcomes = Vec::with_capacity(charges.len());
+        // Outcomes are only made, and allocated, once no limit denies.
+        let mut decided: SmallVec<[_; MAX_KNOWN]> = SmallVec::new();
         for (index, (charge, &slot)) in charges.iter().zip(&*slots).enumerate() {
             let state = self.shard_among(locked, charge.key).compact_mut(slot);
             before[index] = *state;
-            let (availability, mark, snapshot) = decide_state(charge, &mut StateMut::Compact(state), now, Task::Decide);
-            let outcome = Outcome::evaluated(charge, availability, mark, snapshot);
-            if outcome.denies() {
+            let one = decide_state(charge, &mut StateMut::Compact(state), now, Task::Decide);
+            if charge.spec.is_enforced() && !one.0.is_now() {
                 for (index, (charge, &slot)) in charges.iter().zip(&*slots).enumerate().take(index + 1).rev() {
                     *self.shard_among(locked, charge.key).compact_mut(slot) = before[index];
                 }
                 return None;
             }
-            outcomes.push(outcome);
+            decided.push(one);
         }
-        for ((charge, &slot), outcome) in charges.iter().zip(&*slots).zip(&outcomes) {
-            if let Some(rank) = rank(charge, outcome.availability(), outcome.remaining()) {
+        let mut outcomes = Vec::with_capacity(charges.len());
+        for ((charge, &slot), &(availability, mark, snapshot)) in charges.iter().zip(&*slots).zip(&decided) {
+            if let Some(rank) = rank(charge, availability, snapshot.remaining) {
                 self.shard_among(locked, charge.key).set_rank(EntryKey::new(charge), slot, rank);
             }
+            outcomes.push(Outcome::evaluated(charge, availability, mark, snapshot));
         }
         Some(outcomes)
     }
