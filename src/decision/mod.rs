@@ -1,5 +1,6 @@
 //! What was decided about one request.
 
+mod decided_by;
 mod outcome;
 mod receipt;
 mod verdict;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+pub use self::decided_by::DecidedBy;
 pub use self::outcome::Outcome;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;
@@ -26,19 +28,6 @@ pub struct Decision {
     outcomes: SmallVec<[Outcome; 1]>,
     /// The limits that had another size than usual for this request.
     resized: Option<Box<[Arc<LimitSpec>]>>,
-}
-
-/// Who decided a request: see [`OnStoreError`](crate::OnStoreError).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum DecidedBy {
-    /// The store.
-    Store,
-    /// This process, by its share of the limits, because the store failed.
-    Local,
-    /// Nobody: the store failed and the policy allows the request without counting it, or no limit applies to it. The
-    /// decision has no outcomes.
-    Nobody,
 }
 
 impl Decision {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::DecidedBy;
+use super::decided_by::DecidedBy;
 use super::outcome::Outcome;
 use crate::limit_spec::LimitSpec;
 

@@ -74,12 +74,6 @@ const LEVELS: &[&str] = &[
     "http",
 ];
 
-/// Imports that break the rules today. Remove an entry with the import: one that is not needed fails a test.
-const KNOWN: &[(&str, &str)] = &[
-    // In cycles
-    ("decision::receipt", "decision"),
-];
-
 /// The files that hold the settings of an algorithm.
 const ALGORITHMS: &[&str] = &[
     "algorithm::calendar_window",
@@ -123,11 +117,6 @@ fn upward(graph: &Graph, levels: &[&str]) -> BTreeSet<(String, String)> {
     graph.imports.iter().filter(is_upward).cloned().collect()
 }
 
-fn without_known(mut graph: Graph) -> Graph {
-    graph.imports.retain(|(from, to)| !KNOWN.contains(&(from, to)));
-    graph
-}
-
 #[test]
 fn every_folder_and_every_file_of_the_root_has_a_level_of_its_own() {
     let files = sources();
@@ -147,23 +136,14 @@ fn every_folder_and_every_file_of_the_root_has_a_level_of_its_own() {
 fn no_import_goes_up() {
     let graph = Graph::new(sources());
     assert!(graph.imports.len() > 500, "only {} imports were found: are they read right?", graph.imports.len());
-    let upward = upward(&without_known(graph), LEVELS);
+    let upward = upward(&graph, LEVELS);
     assert!(upward.is_empty(), "{upward:#?}");
 }
 
 #[test]
 fn no_files_import_each_other() {
-    let cyclic = without_known(Graph::new(sources())).cyclic();
+    let cyclic = Graph::new(sources()).cyclic();
     assert!(cyclic.is_empty(), "{cyclic:#?}");
-}
-
-#[test]
-fn every_known_violation_is_one() {
-    let graph = Graph::new(sources());
-    let violations: BTreeSet<_> = upward(&graph, LEVELS).union(&graph.cyclic()).cloned().collect();
-    let is_one = |(from, to): &&(&str, &str)| violations.contains(&((*from).to_owned(), (*to).to_owned()));
-    let fixed: Vec<_> = KNOWN.iter().filter(|import| !is_one(import)).collect();
-    assert!(fixed.is_empty(), "remove from KNOWN: {fixed:#?}");
 }
 
 /// Each algorithm can be read, and taken out, without the others.

@@ -1,26 +1,22 @@
 //! Decisions.
 
-use std::sync::MutexGuard;
-
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::MemoryStore;
 use super::rank::EvictionRank;
-use super::shard::{EntryKey, Shard};
+use super::request_states::RequestStates;
+use super::shard::{EntryKey, Locked, Shard};
 use super::table::Slot;
-use crate::algorithm::{Availability, ChargeMark, CompactState, KeyState, QuotaSnapshot, StateMut};
+use crate::algorithm::{Availability, ChargeMark, CompactState, QuotaSnapshot, StateMut};
 use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
-use crate::store::evaluation::{self, KeyStates, Task};
+use crate::store::evaluation::{self, Task};
 use crate::store::{Resized, StoreFuture};
 use crate::time::Timestamp;
 
 /// The most charges that are decided by [`MemoryStore::decide_known`].
 const MAX_KNOWN: usize = 8;
-
-/// The shards of a request, each with its index.
-type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
 impl MemoryStore {
     /// Decides a request. Most requests have one limit, which needs no look at the states of others: that takes half the
@@ -110,14 +106,7 @@ impl MemoryStore {
             shard.overrides.get(charge.spec.fingerprint(charge.key), now, &self.overrides).map(|kept| kept.size)
         });
         let charges = resized.charges(charges);
-        let mut states = RequestStates {
-            store: self,
-            locked,
-            charges: &charges,
-            slots: smallvec![None; charges.len()],
-            new: KeyState::Compact(CompactState::UNUSED),
-            now,
-        };
+        let mut states = RequestStates::new(self, locked, &charges, now);
         let decision = evaluation::decide(&mut states, &charges, at, task);
         StoreFuture::ready(Ok(decision.with_resized(resized.specs())))
     }
@@ -176,7 +165,7 @@ impl MemoryStore {
 
     /// The shard of a key, which is locked.
     #[inline]
-    fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut Shard {
+    pub(super) fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut Shard {
         if let [(_, shard)] = locked {
             return shard;
         }
@@ -214,118 +203,5 @@ fn rank(charge: &Charge<'_>, availability: Availability, remaining: u64) -> Opti
         Availability::Now { .. } => Some(EvictionRank::new(remaining, charge.spec.capacity())),
         Availability::After(_) => Some(EvictionRank::DENIED),
         Availability::Never => None,
-    }
-}
-
-/// The states of a request's keys, in shards that are locked.
-struct RequestStates<'r, 's> {
-    store: &'s MemoryStore,
-    locked: &'r mut Locked<'s>,
-    charges: &'r [Charge<'r>],
-    /// The slot of each charge's key, if it is known.
-    slots: SmallVec<[Option<Slot>; 8]>,
-    /// The state that was last asked for, if its slot is vacant.
-    new: KeyState,
-    now: u64,
-}
-
-impl RequestStates<'_, '_> {
-    fn shard(&mut self, charge: usize) -> &mut Shard {
-        self.store.shard_among(self.locked, self.charges[charge].key)
-    }
-
-    fn slot(&mut self, charge: usize) -> Slot {
-        if let Some(slot) = self.slots[charge] {
-            return slot;
-        }
-        let key = EntryKey::new(&self.charges[charge]);
-        *self.slots[charge].insert(self.store.shard_among(self.locked, self.charges[charge].key).find(key))
-    }
-
-    /// Forgets where entries are, after some have moved.
-    fn moved(&mut self) {
-        self.slots.fill(None);
-    }
-
-    /// The fingerprints of all entries of the request, which are not evicted for each other.
-    fn own(&self) -> SmallVec<[u128; 8]> {
-        let entries = |charge| [Some(EntryKey::new(charge)), EntryKey::of_penalty(charge)];
-        self.charges.iter().flat_map(entries).flatten().map(|key| key.fingerprint).collect()
-    }
-}
-
-impl KeyStates for RequestStates<'_, '_> {
-    fn state(&mut self, charge: usize) -> StateMut<'_> {
-        let key = EntryKey::new(&self.charges[charge]);
-        match self.slot(charge) {
-            Slot::Occupied(slot) => self.shard(charge).state(key, slot),
-            Slot::Vacant(_) => {
-                self.new = self.charges[charge].spec.rule().deciding().unused();
-                self.new.as_mut()
-            }
-        }
-    }
-
-    fn penalty(&mut self, charge: usize) -> CompactState {
-        match EntryKey::of_penalty(&self.charges[charge]) {
-            Some(key) => self.shard(charge).penalty(key),
-            None => CompactState::UNUSED,
-        }
-    }
-
-    fn before_commit(&mut self) {
-        for (index, charge) in self.charges.iter().enumerate() {
-            let (store, now) = (self.store, self.now);
-            // Few shards are so full that the new keys have to be counted.
-            if self.shard(index).keys() + index < store.most {
-                continue;
-            }
-            let own = self.own();
-            let shard = store.shard_among(self.locked, charge.key);
-            // A charge beyond the capacity of a limit that is not enforced leaves no state.
-            let is_new = |other: &&Charge<'_>| {
-                store.shard_of(other.key) == store.shard_of(charge.key)
-                    && (1..=other.spec.capacity()).contains(&other.cost)
-                    && matches!(shard.find(EntryKey::new(other)), Slot::Vacant(_))
-            };
-            let new = self.charges[..=index].iter().filter(is_new).count();
-            shard.make_room(new, &own, store.most, now);
-            self.moved();
-        }
-    }
-
-    fn charged(&mut self, charge: usize, remaining: u64) {
-        let (key, most) = (EntryKey::new(&self.charges[charge]), self.store.most);
-        let rank = EvictionRank::new(remaining, self.charges[charge].spec.capacity());
-        match self.slot(charge) {
-            Slot::Occupied(slot) => self.shard(charge).set_rank(key, slot, rank),
-            Slot::Vacant(_) => {
-                let new = std::mem::replace(&mut self.new, KeyState::Compact(CompactState::UNUSED));
-                let shard = self.shard(charge);
-                if new.expires_at() > 0 && shard.keys() < most {
-                    shard.insert(key, new, rank);
-                    self.moved();
-                }
-            }
-        }
-    }
-
-    fn denied(&mut self, charge: usize) {
-        if let Slot::Occupied(slot) = self.slot(charge) {
-            let key = EntryKey::new(&self.charges[charge]);
-            self.shard(charge).set_rank(key, slot, EvictionRank::DENIED);
-        }
-    }
-
-    fn struck(&mut self, charge: usize, penalty: CompactState, availability: Availability) -> bool {
-        let Some(key) = EntryKey::of_penalty(&self.charges[charge]) else { return false };
-        // A key whose requests can never pass takes nothing from the limit. Its strikes are evicted first and displace
-        // no denied key, or else a flood of such requests would lift the limits of others.
-        let is_hopeless = availability == Availability::Never;
-        let rank = if is_hopeless { EvictionRank::LOWEST } else { EvictionRank::DENIED };
-        let (own, most, now) = (self.own(), self.store.most, self.now);
-        let is_kept = self.shard(charge).set_penalty(key, penalty, rank, &own, most, now);
-        self.moved();
-        is_kept
     }
 }

@@ -1,8 +1,10 @@
 //! The store in this process's memory.
 
 mod decide;
+mod override_store;
 mod overrides;
 mod rank;
+mod request_states;
 mod shard;
 mod table;
 

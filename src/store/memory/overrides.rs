@@ -1,18 +1,9 @@
 //! Overrides of limits for single keys.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use super::MemoryStore;
-use crate::algorithm::{Algorithm, Size};
-use crate::error::StoreError;
-use crate::hash::KeyHash;
-use crate::limit_spec::LimitSpec;
-use crate::store::override_store::lifetime_micros;
-use crate::store::{Override, OverrideStore, StoreFuture};
-use crate::time;
+use crate::algorithm::Size;
 
 /// The overrides of a shard, by the fingerprint of the key.
 #[allow(clippy::box_collection, reason = "most shards have none, and should be no larger for it")]
@@ -23,7 +14,7 @@ pub(super) struct Overrides(Option<Box<HashMap<u128, Kept>>>);
 pub(super) struct Kept {
     pub(super) size: Size,
     /// The instant at which it expires, in µs, if it does.
-    expires_at: Option<u64>,
+    pub(super) expires_at: Option<u64>,
 }
 
 /// How many overrides all shards of a store hold, and how many they may hold.
@@ -64,7 +55,7 @@ impl Overrides {
     }
 
     /// Sets the override of a key. Returns whether there was room for it.
-    fn set(&mut self, fingerprint: u128, kept: Kept, count: &OverrideCount) -> bool {
+    pub(super) fn set(&mut self, fingerprint: u128, kept: Kept, count: &OverrideCount) -> bool {
         let is_there = self.0.as_ref().is_some_and(|map| map.contains_key(&fingerprint));
         let has_room = is_there || count.add();
         if has_room {
@@ -73,7 +64,7 @@ impl Overrides {
         has_room
     }
 
-    fn remove(&mut self, fingerprint: u128, count: &OverrideCount) {
+    pub(super) fn remove(&mut self, fingerprint: u128, count: &OverrideCount) {
         let Some(map) = &mut self.0 else { return };
         count.subtract(map.remove(&fingerprint).into_iter().count());
         if map.is_empty() {
@@ -81,7 +72,7 @@ impl Overrides {
         }
     }
 
-    fn remove_expired(&mut self, now: u64, count: &OverrideCount) {
+    pub(super) fn remove_expired(&mut self, now: u64, count: &OverrideCount) {
         let Some(map) = &mut self.0 else { return };
         let before = map.len();
         map.retain(|_, kept| kept.holds(now));
@@ -101,58 +92,5 @@ impl Overrides {
 impl Kept {
     fn holds(&self, now: u64) -> bool {
         self.expires_at.is_none_or(|expires_at| now < expires_at)
-    }
-}
-
-impl MemoryStore {
-    /// Sets an override, if there is room for it once expired ones are removed.
-    fn set_override(
-        &self,
-        spec: &LimitSpec,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> Result<(), StoreError> {
-        let set = || {
-            let mut shard = self.lock(self.shard_of(key));
-            let now = self.clock.now().as_micros();
-            let expires_at = expires_after.map(|after| now + lifetime_micros(after));
-            let kept = Kept { size: algorithm.size(), expires_at };
-            shard.overrides.set(spec.fingerprint(key), kept, &self.overrides)
-        };
-        if set() {
-            return Ok(());
-        }
-        let now = self.clock.now().as_micros();
-        (0..self.shards.len()).for_each(|shard| self.lock(shard).overrides.remove_expired(now, &self.overrides));
-        if set() { Ok(()) } else { Err(StoreError::full(self.overrides.most)) }
-    }
-}
-
-impl OverrideStore for MemoryStore {
-    fn set(
-        &self,
-        spec: &Arc<LimitSpec>,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> StoreFuture<()> {
-        StoreFuture::ready(self.set_override(spec, key, algorithm, expires_after))
-    }
-
-    fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
-        let mut shard = self.lock(self.shard_of(key));
-        let now = self.clock.now().as_micros();
-        let kept = shard.overrides.get(spec.fingerprint(key), now, &self.overrides);
-        let found = kept.and_then(|Kept { size, expires_at }| {
-            let expires_after = expires_at.map(|expires_at| time::micros((expires_at - now).into()));
-            Some(Override { algorithm: spec.algorithm().sized(size)?, expires_after })
-        });
-        StoreFuture::ready(Ok(found))
-    }
-
-    fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
-        self.lock(self.shard_of(key)).overrides.remove(spec.fingerprint(key), &self.overrides);
-        StoreFuture::ready(Ok(()))
     }
 }

@@ -2,12 +2,16 @@
 
 use std::cmp::Ordering;
 use std::mem;
+use std::sync::MutexGuard;
 
 use super::overrides::Overrides;
 use super::rank::EvictionRank;
 use super::table::{Candidate, Expiring, HalfLine, Line, Slot, Table};
 use crate::algorithm::{CompactState, KeyState, Log, StateMut};
 use crate::charge::Charge;
+
+/// The locked shards of a request, each with its index.
+pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
 impl Expiring for CompactState {
     type Aligned = HalfLine;

@@ -1,0 +1,67 @@
+//! Setting and reading overrides of limits for single keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::MemoryStore;
+use super::overrides::Kept;
+use crate::algorithm::Algorithm;
+use crate::error::StoreError;
+use crate::hash::KeyHash;
+use crate::limit_spec::LimitSpec;
+use crate::store::override_store::lifetime_micros;
+use crate::store::{Override, OverrideStore, StoreFuture};
+use crate::time;
+
+impl MemoryStore {
+    /// Sets an override, if there is room for it once expired ones are removed.
+    fn set_override(
+        &self,
+        spec: &LimitSpec,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> Result<(), StoreError> {
+        let set = || {
+            let mut shard = self.lock(self.shard_of(key));
+            let now = self.clock.now().as_micros();
+            let expires_at = expires_after.map(|after| now + lifetime_micros(after));
+            let kept = Kept { size: algorithm.size(), expires_at };
+            shard.overrides.set(spec.fingerprint(key), kept, &self.overrides)
+        };
+        if set() {
+            return Ok(());
+        }
+        let now = self.clock.now().as_micros();
+        (0..self.shards.len()).for_each(|shard| self.lock(shard).overrides.remove_expired(now, &self.overrides));
+        if set() { Ok(()) } else { Err(StoreError::full(self.overrides.most)) }
+    }
+}
+
+impl OverrideStore for MemoryStore {
+    fn set(
+        &self,
+        spec: &Arc<LimitSpec>,
+        key: KeyHash,
+        algorithm: &Algorithm,
+        expires_after: Option<Duration>,
+    ) -> StoreFuture<()> {
+        StoreFuture::ready(self.set_override(spec, key, algorithm, expires_after))
+    }
+
+    fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {
+        let mut shard = self.lock(self.shard_of(key));
+        let now = self.clock.now().as_micros();
+        let kept = shard.overrides.get(spec.fingerprint(key), now, &self.overrides);
+        let found = kept.and_then(|Kept { size, expires_at }| {
+            let expires_after = expires_at.map(|expires_at| time::micros((expires_at - now).into()));
+            Some(Override { algorithm: spec.algorithm().sized(size)?, expires_after })
+        });
+        StoreFuture::ready(Ok(found))
+    }
+
+    fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()> {
+        self.lock(self.shard_of(key)).overrides.remove(spec.fingerprint(key), &self.overrides);
+        StoreFuture::ready(Ok(()))
+    }
+}
