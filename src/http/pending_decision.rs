@@ -13,6 +13,7 @@ use crate::store::{Charge, LimitSpec, OwnedCharge, StoreFuture};
 use crate::time::{Clock, SystemClock};
 
 /// A decision that has yet to be made.
+#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum PendingDecision {
     /// Some of the keys have yet to be found.
     Keys(PendingCharges),

@@ -67,6 +67,7 @@ enum Step {
 }
 
 /// The work that remains when a forwarded request has its response.
+#[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum Completion {
     None,
     /// Adds the headers of a decision.
