@@ -44,7 +44,7 @@ pub(super) const MODULES: [(&[&str], &str); 12] = [
 ///
 /// A file of Lua is a chunk that gets its arguments as `...`. A call of a script runs all of it anew, and a function or a
 /// table that it creates costs about 0.1 µs: so each file is the body of a branch of one function `module`, and runs when
-/// it is first needed. For requests of one limit, the most frequent algorithms are [inlined](inline).
+/// it is first needed. For requests of one limit, the most frequent algorithms are [inlined](mod@inline).
 ///
 /// Measured on Redis 7.0 by `INFO commandstats` for one charge, and for 64 alike of different keys, of a continuous
 /// token bucket: 18.5 µs and 302 µs without inlining, 7.7 µs and 178 µs with it. The comments of the Lua files that name
