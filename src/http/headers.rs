@@ -1,4 +1,4 @@
-//! The headers that tell clients where they stand.
+//! The headers that report limits to clients.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::limit::Limit;
 use crate::limit_spec;
 use crate::time::{Timestamp, ceil_seconds};
 
-/// RFC 6585 forbids caches to keep a 429; not all know.
+/// RFC 6585 forbids caches to store a 429, but not all caches know.
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
@@ -31,11 +31,11 @@ const X_RATE_LIMIT_DASHED: Names = Names {
     reset: HeaderName::from_static("x-rate-limit-reset"),
 };
 
-/// What a map of headers has room for that is not told how many there will be.
-const USUAL: usize = 6;
+/// The number of headers that a `HeaderMap` has room for after its first allocation.
+const DEFAULT_ROOM: usize = 6;
 
 /// The most limits of one request.
-const MOST: usize = 64;
+const MAX_LIMITS: usize = 64;
 
 /// The names of a triple.
 struct Names {
@@ -48,25 +48,25 @@ struct Names {
 #[derive(Clone, Debug)]
 pub(super) struct Headers {
     styles: Vec<HeaderStyle>,
-    /// How many headers these are, at most.
-    most: usize,
-    limits: Vec<Texts>,
-    /// How many of them are enforced.
+    /// The most headers that they add to a response.
+    max_headers: usize,
+    limits: Vec<LimitText>,
+    /// The number of limits that are enforced.
     enforced: usize,
-    /// `RateLimit-Policy` with all of those, where it is always the same.
+    /// `RateLimit-Policy` with all enforced limits, if it is the same in all responses.
     policies: Option<HeaderValue>,
 }
 
-/// The headers of an IETF draft, of one decision.
+/// The headers of an IETF draft for one decision.
 #[derive(Debug)]
 pub(super) struct DraftHeaders {
     policies: HeaderValue,
-    standings: HeaderValue,
+    quotas: HeaderValue,
 }
 
-/// What is always the same about a limit.
+/// The parts of headers that are the same in all responses, for one limit.
 #[derive(Clone, Debug)]
-struct Texts {
+struct LimitText {
     /// `"name"`
     name: Bytes,
     /// `"name";r=`
@@ -80,23 +80,23 @@ struct Texts {
 
 impl Headers {
     pub(super) fn new(styles: impl IntoIterator<Item = HeaderStyle>, limits: &[Limit]) -> Self {
-        let mut headers = Self { styles: Vec::new(), most: 0, limits: Vec::new(), enforced: 0, policies: None };
+        let mut headers = Self { styles: Vec::new(), max_headers: 0, limits: Vec::new(), enforced: 0, policies: None };
         headers.set_limits(limits);
         headers.set_styles(styles);
         headers
     }
 
-    /// The same limits, of which others are enforced.
+    /// Sets the limits.
     pub(super) fn set_limits(&mut self, limits: &[Limit]) {
-        self.limits = limits.iter().map(|limit| Texts::of(limit.name(), limit.algorithm())).collect();
+        self.limits = limits.iter().map(|limit| LimitText::of(limit.name(), limit.algorithm())).collect();
         let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow());
         self.enforced = enforced().count();
-        // No request meets so many as a file may have.
-        let are_same = self.enforced <= MOST && enforced().all(|(_, texts)| texts.pace.calendar().is_none());
+        // A file may have thousands of limits, which never apply to one request together.
+        let are_same = self.enforced <= MAX_LIMITS && enforced().all(|(_, texts)| texts.pace.calendar().is_none());
         self.policies = are_same.then(|| join(enforced().map(|(_, texts)| &texts.policy)));
     }
 
-    /// The same styles for other limits, or other styles for the same.
+    /// Sets the styles. Of two styles that write the same headers, the first is used.
     pub(super) fn set_styles(&mut self, styles: impl IntoIterator<Item = HeaderStyle>) {
         self.styles.clear();
         for style in styles {
@@ -104,7 +104,7 @@ impl Headers {
                 self.styles.push(style);
             }
         }
-        self.most = self.names().len() - 1;
+        self.max_headers = self.names().len() - 1;
     }
 
     #[inline]
@@ -112,17 +112,17 @@ impl Headers {
         self.styles.is_empty()
     }
 
-    /// The names of the limits, in quotes.
+    /// Returns the names of the limits, in quotes.
     pub(super) fn limit_names(&self) -> impl Iterator<Item = &[u8]> {
         self.limits.iter().map(|texts| &*texts.name)
     }
 
-    /// How many headers a response can have of them.
-    pub(super) fn most(&self) -> usize {
-        self.most
+    /// Returns the most headers that they add to a response.
+    pub(super) fn max_headers(&self) -> usize {
+        self.max_headers
     }
 
-    /// The names of all headers that a response can have.
+    /// Returns the names of all headers that they can add to a response.
     pub(super) fn names(&self) -> Vec<HeaderName> {
         let mut names = vec![RETRY_AFTER];
         for style in &self.styles {
@@ -137,21 +137,21 @@ impl Headers {
         names
     }
 
-    /// Adds the headers for `decision` to those of layers further in: lists are merged, and of two
-    /// triples the one with less remaining stays.
+    /// Adds the headers for `decision` to those of inner layers. Lists are merged. Of two triples, the one with less
+    /// remaining stays.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         if let Some(draft) = self.draft(decision) {
             return draft.write(headers);
         }
-        let count = told(decision).count();
+        let count = reported(decision).count();
         if count == 0 {
             return;
         }
         for style in &self.styles {
             match style {
                 HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11 => {
-                    let (policies, standings) = (self.policies(decision, count), self.standings(*style, decision));
-                    DraftHeaders { policies, standings }.write(headers);
+                    let (policies, quotas) = (self.policies(decision, count), self.quotas(*style, decision));
+                    DraftHeaders { policies, quotas }.write(headers);
                 }
                 HeaderStyle::XRateLimit(reset) => {
                     self.write_triple(&X_RATE_LIMIT, *reset, decision, headers);
@@ -160,7 +160,7 @@ impl Headers {
                     self.write_triple(&X_RATE_LIMIT_DASHED, *reset, decision, headers);
                 }
                 HeaderStyle::Overage => {
-                    let mut over = told(decision).filter(|outcome| outcome.uses_overage()).peekable();
+                    let mut over = reported(decision).filter(|outcome| outcome.uses_overage()).peekable();
                     if decision.is_allowed() && over.peek().is_some() {
                         let names = join(over.map(|outcome| &self.limits[outcome.limit()].name));
                         if headers.append(RATE_LIMIT_OVERAGE, names) {
@@ -177,8 +177,8 @@ impl Headers {
         }
     }
 
-    /// All that there is to tell of a decision by one limit, if that is the only one and always the same, and the
-    /// draft's headers are told and no others.
+    /// Returns the headers for a decision in the most frequent case: one enforced limit of the usual size, and only the
+    /// headers of a draft.
     #[inline]
     pub(super) fn draft(&self, decision: &Decision) -> Option<DraftHeaders> {
         let ([style @ (HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11)], Some(policies), [outcome]) =
@@ -190,10 +190,10 @@ impl Headers {
         if !is_always_so || !outcome.is_enforced() {
             return None;
         }
-        Some(DraftHeaders { policies: policies.clone(), standings: self.standing(*style, decision, outcome) })
+        Some(DraftHeaders { policies: policies.clone(), quotas: self.quota(*style, decision, outcome) })
     }
 
-    /// Adds all headers of a refusal, with room for the body's length, which servers tell.
+    /// Adds all headers of a rejection. Reserves room for the `Content-Length` and `Date` that servers add.
     pub(super) fn write_rejection(
         &self,
         content_type: HeaderValue,
@@ -201,8 +201,8 @@ impl Headers {
         decision: Option<&Decision>,
         headers: &mut HeaderMap,
     ) {
-        if 4 + self.most > USUAL {
-            headers.reserve(4 + self.most);
+        if 4 + self.max_headers > DEFAULT_ROOM {
+            headers.reserve(4 + self.max_headers);
         }
         headers.insert(CONTENT_TYPE, content_type);
         if let Some(seconds) = retry_after {
@@ -214,7 +214,7 @@ impl Headers {
         }
     }
 
-    /// The policies of the limits that are told, so many.
+    /// Returns the policies of the `count` limits that are reported.
     fn policies(&self, decision: &Decision, count: usize) -> HeaderValue {
         if let Some(policies) = &self.policies
             && count == self.enforced
@@ -223,8 +223,8 @@ impl Headers {
             return policies.clone();
         }
         let mut text = Text::new();
-        for outcome in told(decision) {
-            let texts = self.texts(decision, outcome);
+        for outcome in reported(decision) {
+            let texts = self.limit_text(decision, outcome);
             if !text.is_empty() {
                 text.push(b", ");
             }
@@ -238,20 +238,20 @@ impl Headers {
         text.value()
     }
 
-    /// What is said of the limit as it was for this request.
-    fn texts(&self, decision: &Decision, outcome: &Outcome) -> Cow<'_, Texts> {
+    /// Returns the text of a limit in its size for this request.
+    fn limit_text(&self, decision: &Decision, outcome: &Outcome) -> Cow<'_, LimitText> {
         match limit_spec::find(outcome.limit(), decision.resized()) {
-            Some(spec) => Cow::Owned(Texts::of(spec.name(), spec.algorithm())),
+            Some(spec) => Cow::Owned(LimitText::of(spec.name(), spec.algorithm())),
             None => Cow::Borrowed(&self.limits[outcome.limit()]),
         }
     }
 
-    fn standings(&self, style: HeaderStyle, decision: &Decision) -> HeaderValue {
+    fn quotas(&self, style: HeaderStyle, decision: &Decision) -> HeaderValue {
         if let [outcome] = decision.outcomes() {
-            return self.standing(style, decision, outcome);
+            return self.quota(style, decision, outcome);
         }
         let mut text = Text::new();
-        for outcome in told(decision) {
+        for outcome in reported(decision) {
             if !text.is_empty() {
                 text.push(b", ");
             }
@@ -265,9 +265,9 @@ impl Headers {
         text.value()
     }
 
-    /// Of one limit, as mostly: in one go.
+    /// Returns the item of a single limit, in one allocation.
     #[inline]
-    fn standing(&self, style: HeaderStyle, decision: &Decision, outcome: &Outcome) -> HeaderValue {
+    fn quota(&self, style: HeaderStyle, decision: &Decision, outcome: &Outcome) -> HeaderValue {
         let name = &*self.limits[outcome.limit()].remaining;
         let (mut remaining, mut time) = (Number::new(), Number::new());
         let remaining = remaining.format(outcome.remaining()).as_bytes();
@@ -290,18 +290,18 @@ impl Headers {
     }
 
     fn write_triple(&self, names: &Names, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {
-        let Some(outcome) = told(decision).reduce(tighter) else { return };
-        let told = headers.get(&names.remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
-        // Beside a `Retry-After` from further in, it is of the limit that denies.
+        let Some(outcome) = reported(decision).reduce(tighter) else { return };
+        let inner = headers.get(&names.remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
+        // An inner layer that rejected the request has written the limit that denies.
         let is_of_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
-        if told.is_some_and(|left| is_of_denial || left <= outcome.remaining()) {
+        if inner.is_some_and(|left| is_of_denial || left <= outcome.remaining()) {
             return;
         }
         let reset = match reset {
             Reset::Seconds => ceil_seconds(outcome.reset_after()),
             Reset::Epoch => epoch_seconds(decision.at(), outcome),
         };
-        headers.insert(names.limit.clone(), self.texts(decision, outcome).capacity.clone());
+        headers.insert(names.limit.clone(), self.limit_text(decision, outcome).capacity.clone());
         let [remaining, reset] = numbers(outcome.remaining(), reset);
         headers.insert(names.remaining.clone(), remaining);
         headers.insert(names.reset.clone(), reset);
@@ -311,7 +311,7 @@ impl Headers {
 impl DraftHeaders {
     pub(super) fn write(self, headers: &mut HeaderMap) {
         headers.append(RATE_LIMIT_POLICY, self.policies);
-        if headers.append(RATE_LIMIT, self.standings) {
+        if headers.append(RATE_LIMIT, self.quotas) {
             merge(headers);
         }
     }
@@ -323,7 +323,7 @@ impl Names {
     }
 }
 
-impl Texts {
+impl LimitText {
     fn of(name: &str, algorithm: &Algorithm) -> Self {
         let escaped = name.replace('\\', r"\\").replace('"', "\\\"");
         let name = format!("\"{escaped}\"");
@@ -331,7 +331,7 @@ impl Texts {
         let window = algorithm.window();
         let pace = Pace::of(algorithm);
         let policy = match window.as_secs() {
-            // Its length is not always the same, and added when that is known.
+            // The length of the window depends on the date, and is added to each response.
             _ if pace.calendar().is_some() => format!("{name};q={capacity}"),
             0 => format!("{name};q={capacity}"),
             _ => format!("{name};q={capacity};w={}", integer(ceil_seconds(window))),
@@ -341,13 +341,12 @@ impl Texts {
     }
 }
 
-/// What clients are told of: what is not enforced would only make them hold back.
-fn told(decision: &Decision) -> impl Iterator<Item = &Outcome> {
+/// Returns the outcomes that are reported to clients: limits that are not enforced would only make them hold back.
+fn reported(decision: &Decision) -> impl Iterator<Item = &Outcome> {
     decision.outcomes().iter().filter(|outcome| outcome.is_enforced())
 }
 
-/// Of two limits, the one to mind: one that denies, the longer the wait the more; or else the one
-/// that has less left.
+/// Returns the tighter of two limits: the one that denies for longer, or else the one with less remaining.
 fn tighter<'a>(one: &'a Outcome, other: &'a Outcome) -> &'a Outcome {
     let looseness = |outcome: &Outcome| {
         let wait = match outcome.verdict() {
@@ -364,7 +363,7 @@ fn epoch_seconds(at: Timestamp, outcome: &Outcome) -> u64 {
     u64::try_from(at.div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// The largest integer that a structured field can hold, if it is less (RFC 9651, 3.3.1).
+/// Limits a number to the largest integer of structured fields (RFC 9651, section 3.3.1).
 #[inline]
 fn integer(number: u64) -> u64 {
     number.min(999_999_999_999_999)

@@ -1,4 +1,4 @@
-//! Why a request does not go on.
+//! Rejections of requests.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::time::ceil_seconds;
 
-/// Why a request does not go on, for the closure that words the answer.
+/// A rejected request, for the closure that builds the response: see
+/// [`on_reject`](crate::Builder::on_reject).
 #[derive(Clone, Copy, Debug)]
 pub struct Rejection<'a> {
     pub(super) reason: Reason,
@@ -18,32 +19,31 @@ pub struct Rejection<'a> {
     pub(super) head: RequestHead<'a>,
 }
 
-/// What kept a request from going on.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A limit has no room for it.
+    /// A limit denies it.
     Limited {
-        /// The shortest wait after which it would be allowed, if nothing else comes. `None` where
-        /// no wait can help.
+        /// The shortest wait after which it would be allowed if no other request came. `None` if no wait can help.
         retry_after: Option<Duration>,
     },
-    /// It has no key for a limit.
+    /// It lacks the key of a limit.
     MissingKey(KeyError),
-    /// It is on a list of those that are always refused.
+    /// It matches a list of requests that are [always rejected](crate::Builder::always_reject).
     Listed(ListAction),
-    /// The store could not decide.
+    /// The store failed, and the policy is to reject.
     StoreFailed,
 }
 
 impl<'a> Rejection<'a> {
-    /// Why.
+    /// Returns why the request is rejected.
     #[must_use]
     pub fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// The status that fits.
+    /// Returns the status of the default response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self.reason {
@@ -52,13 +52,12 @@ impl<'a> Rejection<'a> {
                 KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
             ) => StatusCode::BAD_REQUEST,
             Reason::MissingKey(KeyError::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
-            Reason::Listed(refusal) => refusal.status().unwrap_or(StatusCode::FORBIDDEN),
+            Reason::Listed(action) => action.status().unwrap_or(StatusCode::FORBIDDEN),
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
-    /// What `Retry-After` says: whole seconds, rounded up, at least 1. `None` where no wait can
-    /// help.
+    /// Returns the value of `Retry-After`: whole seconds, rounded up, at least 1. `None` if no wait can help.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self.reason {
@@ -68,19 +67,19 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// The names of the limits that have no room.
+    /// Returns the names of the limits that deny the request.
     #[must_use]
     pub fn violated(&self) -> &'a [&'a str] {
         self.violated
     }
 
-    /// The head of the request.
+    /// Returns the head of the request.
     #[must_use]
     pub fn head(&self) -> &RequestHead<'a> {
         &self.head
     }
 
-    /// Returns a sentence for people, which gives away neither keys nor the causes of failures.
+    /// Returns a message for people. It contains neither keys nor causes of failures.
     #[must_use]
     pub fn message(&self) -> String {
         self.sentence(&mut WaitText::new()).concat()
@@ -101,8 +100,8 @@ impl<'a> Rejection<'a> {
             (Reason::MissingKey(KeyError::Ambiguous), _) => "Ambiguous client identifier: send it once.",
             (Reason::MissingKey(KeyError::FromServer), _) => "Client address unavailable.",
             (Reason::Listed(ListAction::TooManyRequests), _) => "Too many requests.",
-            (Reason::Listed(_), _) => "The request is refused.",
-            (Reason::StoreFailed, _) => "Too busy to take the request: try again in a moment.",
+            (Reason::Listed(_), _) => "The request is not permitted.",
+            (Reason::StoreFailed, _) => "Temporarily unavailable: try again in a moment.",
         };
         [message, "", "", "", "", ""]
     }

@@ -81,7 +81,7 @@ impl RejectionFormat {
         decision: Option<&Decision>,
     ) -> Response<Bytes> {
         if let Some(content_type) = grpc_content_type {
-            return with_headers(grpc::response(rejection, content_type, headers.most()), headers, decision);
+            return with_headers(grpc::response(rejection, content_type, headers.max_headers()), headers, decision);
         }
         let (content_type, body) = match &self.body {
             Body::PlainText => (PLAIN, text(rejection)),

@@ -53,7 +53,7 @@ async fn a_failing_store_rejects_without_details() {
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert_eq!(answer.header("cache-control"), Some("no-store"));
-        assert_eq!(answer.body, "Too busy to take the request: try again in a moment.\n");
+        assert_eq!(answer.body, "Temporarily unavailable: try again in a moment.\n");
         gives_nothing_away(&answer);
         assert_eq!(inner.calls(), 0);
 
@@ -63,7 +63,7 @@ async fn a_failing_store_rejects_without_details() {
             "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             "title": "Request cannot be satisfied due to temporary server capacity constraints",
             "status": 503,
-            "detail": "Too busy to take the request: try again in a moment.",
+            "detail": "Temporarily unavailable: try again in a moment.",
         });
         assert_eq!(problem, expected);
         gives_nothing_away(&answer);

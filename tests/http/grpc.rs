@@ -261,7 +261,7 @@ async fn each_kind_of_rejection_has_its_grpc_code() {
     assert_eq!(status(&answer), (Some("13"), Some("Client address unavailable.")));
     let service = RateLimitLayer::builder([limit()]).store(Broken::AtOnce).build().layer(Hello::default());
     let answer = ask(&service, call("application/grpc")).await;
-    assert_eq!(status(&answer), (Some("14"), Some("Too busy to take the request: try again in a moment.")));
+    assert_eq!(status(&answer), (Some("14"), Some("Temporarily unavailable: try again in a moment.")));
     // As Retry-After says over HTTP.
     assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("1000"));
 }

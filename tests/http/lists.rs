@@ -66,7 +66,7 @@ async fn nobody_is_asked_about_whom_a_list_knows() {
         assert_eq!((exempt.status, exempt.body.as_str()), (StatusCode::OK, "hello"));
         is_untold(&exempt);
         let refused = ask(&service, from("192.0.2.2")).await;
-        assert_eq!((refused.status, refused.body.as_str()), (StatusCode::FORBIDDEN, "The request is refused.\n"));
+        assert_eq!((refused.status, refused.body.as_str()), (StatusCode::FORBIDDEN, "The request is not permitted.\n"));
         assert_eq!(refused.header("cache-control"), Some("no-store"));
         is_untold(&refused);
     }
@@ -157,7 +157,7 @@ async fn every_wording_knows_lists() {
     assert_eq!(problem.header("content-type"), Some("application/problem+json"));
     assert_eq!(
         problem.body,
-        r#"{"type":"about:blank","title":"Forbidden","status":403,"detail":"The request is refused."}"#
+        r#"{"type":"about:blank","title":"Forbidden","status":403,"detail":"The request is not permitted."}"#
     );
     let problem = ask(&service, with(&[("x-plan", "late")])).await;
     assert_eq!(
