@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::error::ConfigError;
 use crate::limit::{Limit, Limits, LiveLimits};
-use crate::observe::{Event, Observer};
 use crate::on_store_error::OnStoreError;
+use crate::recorder::{Event, Recorder};
 use crate::resilience::{CircuitBreaker, ClientConfig, StoreClient};
 use crate::store::Store;
 
@@ -109,9 +109,35 @@ impl<T> Builder<T> {
         self
     }
 
-    /// Calls a closure with each [`Event`], for metrics and logs. It is called inline, so keep it fast.
+    /// Adds a recorder, which sees each decision and each [`Event`].
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter, Stats};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let stats = Stats::new();
+    /// let mails = Limiter::builder([Limit::new("mails", FixedWindow::per_day(1))]).recorder(stats.clone()).build();
+    /// for _ in 0..3 {
+    ///     let _ = mails.acquire("ann@example.org", 1).await.unwrap();
+    /// }
+    /// assert_eq!((stats.limits()[0].allowed, stats.limits()[0].denied), (1, 2));
+    /// # });
+    /// ```
+    pub fn recorder(mut self, recorder: impl Recorder) -> Self {
+        self.client.recorders.add(recorder);
+        self
+    }
+
+    /// Adds a closure that is called with each [`Event`]. It is called inline, so keep it fast.
     pub fn observe(mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.client.observer = Observer::new(observer);
+        self.client.recorders.add_observer(observer);
+        self
+    }
+
+    /// Sets the share of a limit, in percent from 1 to 100, from which [recorders](Self::recorder) see a key as
+    /// [near its limit](crate::LimitRecord::is_near_limit). Defaults to 80.
+    pub fn near_limit(mut self, percent: u32) -> Self {
+        self.client.near_percent = percent;
         self
     }
 

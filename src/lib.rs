@@ -34,6 +34,7 @@
 //! - [`MemoryStore`] keeps the state in this process.
 //! - [`OnStoreError`] is the policy for a store that is slow or fails, [`CircuitBreaker`] stops asking it for a while,
 //!   and [`Builder::observe`] reports both.
+//! - A [`Recorder`] sees every decision: [`Stats`] counts them, `MetricsRecorder` and `TraceRecorder` export them.
 //!
 //! # Features
 //!
@@ -47,6 +48,7 @@
 //! | `time-zones` | | conditions by time of day and calendar quotas in any time zone |
 //! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system clock |
 //! | `rules` | | `rules::Rules`: limits from a file or from Redis, reloaded at runtime |
+//! | `metrics` | | `MetricsRecorder`, which counts decisions through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | | `conformance`: a suite of tests for stores of your own |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -71,10 +73,10 @@ mod limit_spec;
 mod limiter;
 mod list;
 mod node;
-mod observe;
 mod on_store_error;
 mod overrides;
 mod quota;
+mod recorder;
 mod request;
 mod resilience;
 mod response;
@@ -102,9 +104,16 @@ pub use limit::{Limit, LiveLimits, OnMissingKey};
 pub use limit_handle::LimitHandle;
 pub use limiter::{AcquireError, Limiter};
 pub use list::{AddressList, KeyList, ListAction};
-pub use observe::{BreakerState, Event, Fallback};
 pub use on_store_error::{OnStoreError, Share};
 pub use overrides::{OverrideError, Overrides};
+#[cfg(feature = "metrics")]
+pub use recorder::MetricsRecorder;
+#[cfg(feature = "tracing")]
+pub use recorder::TraceRecorder;
+pub use recorder::{
+    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, LimitStats, Recorder,
+    RejectionRecord, Stats, TopKey,
+};
 pub use request::RequestHead;
 pub use resilience::CircuitBreaker;
 pub use response::ResponseHead;

@@ -368,6 +368,28 @@ fn nothing_more_on_a_router_whose_bodies_are_kept() {
     }
 }
 
+/// Recorders receive references, and keep their own counts.
+#[test]
+fn nothing_where_decisions_are_recorded() {
+    use tower_ratelimit::{DecisionRecord, LimitOutcome, MetricsRecorder, Recorder, Stats, TraceRecorder};
+
+    struct Denied(std::sync::atomic::AtomicU64);
+    impl Recorder for Denied {
+        fn decision(&self, decision: &DecisionRecord<'_>) {
+            let denied = decision.limits().filter(|limit| limit.outcome() == LimitOutcome::Denied).count();
+            self.0.fetch_add(denied as u64, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let by_peer = || layer([limit("a").by(key::peer_ip())]).headers([]);
+    allocates("own recorder", &by_peer().recorder(Denied(0.into())).build(), ALLOWED, 0);
+    allocates("stats", &by_peer().recorder(Stats::new().top_keys(10)).build(), ALLOWED, 0);
+    allocates("stats, denied", &by_peer().recorder(Stats::new().top_keys(10)).build(), DENIED, REFUSAL);
+    allocates("metrics", &by_peer().recorder(MetricsRecorder::new()).build(), ALLOWED, 0);
+    allocates("metrics, denied", &by_peer().recorder(MetricsRecorder::new()).build(), DENIED, REFUSAL);
+    allocates("spans", &by_peer().recorder(TraceRecorder::new()).build(), ALLOWED, 0);
+    allocates("spans, denied", &by_peer().recorder(TraceRecorder::new()).build(), DENIED, REFUSAL);
+}
+
 /// A route whose cost is its own: a note of what was charged goes with the request.
 #[test]
 fn some_where_routes_have_costs() {

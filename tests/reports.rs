@@ -16,15 +16,16 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{
     CostTable, Decision, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey, OnStoreError,
-    RateLimit, RateLimitLayer, RedisConfig, Reset, Share, Store, StoreError, key,
+    RateLimit, RateLimitLayer, RedisConfig, Reset, Share, Store, StoreError, TraceRecorder, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
+use tracing_core::span::Current;
 
-/// Collects what is reported: the level, and every field.
+/// Collects events and fields recorded in spans, as text. The last span that was opened is the current one.
 #[derive(Clone, Default)]
-struct Reports(Arc<Mutex<Vec<String>>>);
+struct Reports(Arc<Mutex<Vec<String>>>, Arc<Mutex<Option<&'static Metadata<'static>>>>);
 
 struct Text(String);
 
@@ -50,11 +51,24 @@ impl Subscriber for Reports {
         self.0.lock().expect("nobody has panicked").push(text.0);
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
+    fn current_span(&self) -> Current {
+        match *self.1.lock().expect("nobody has panicked") {
+            Some(metadata) => Current::new(Id::from_u64(1), metadata),
+            None => Current::none(),
+        }
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        *self.1.lock().expect("nobody has panicked") = Some(attributes.metadata());
         Id::from_u64(1)
     }
 
-    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record(&self, _: &Id, fields: &Record<'_>) {
+        let mut text = Text("span".to_owned());
+        fields.record(&mut text);
+        self.0.lock().expect("nobody has panicked").push(text.0);
+    }
+
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
@@ -100,6 +114,73 @@ fn a_missing_peer_address_is_reported_once() {
     // A client that sends no key is no news.
     let by_user = Limit::new("per-user", FixedWindow::per_minute(1)).by(key::header("x-user"));
     assert_eq!(reports_of(&RateLimitLayer::new([by_user])), [] as [&str; 0]);
+}
+
+#[test]
+fn the_first_denial_of_each_key_is_logged_and_the_others_counted() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let recorder = TraceRecorder::new().denial_interval(Duration::from_millis(200));
+        let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(1))]).recorder(recorder).build();
+        let deny = |key: &str, times| {
+            for _ in 0..=times {
+                let _ = limiter.acquire(key, 1).into_ready().expect("memory is ready").expect("memory does not fail");
+            }
+        };
+        deny("ann", 5);
+        deny("bob", 1);
+        std::thread::sleep(Duration::from_millis(250));
+        deny("ann", 0);
+    });
+    let lines = reports.0.lock().expect("nobody has panicked");
+    let suppressed: Vec<&str> = lines.iter().filter_map(|line| line.rsplit("suppressed=").next()).collect();
+    assert_eq!(suppressed, ["0", "4", "0"], "{lines:#?}");
+    for line in &*lines {
+        assert!(line.starts_with("INFO message=a limit denied a key limit=\"mails\" key="), "{line}");
+        assert!(!line.contains("ann"), "{line}");
+    }
+}
+
+#[test]
+fn denials_of_countless_keys_are_a_hundred_lines_per_interval() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let limiter =
+            Limiter::builder([Limit::new("mails", FixedWindow::per_day(1))]).recorder(TraceRecorder::new()).build();
+        for key in 0..10_000_u64 {
+            let denied = limiter.acquire(key, 2).into_ready().expect("memory is ready").expect("memory does not fail");
+            assert!(!denied.is_allowed());
+        }
+    });
+    assert_eq!(reports.0.lock().expect("nobody has panicked").len(), 100);
+}
+
+#[test]
+fn a_decision_is_recorded_in_the_fields_of_the_current_span() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let limits = [Limit::new("wide", FixedWindow::per_day(9)), Limit::new("mails", FixedWindow::per_day(1))];
+        let limiter = Limiter::builder(limits).recorder(TraceRecorder::new()).build();
+        for _ in 0..2 {
+            let span = tracing::info_span!(
+                target: "tower_ratelimit_test",
+                "request",
+                ratelimit.allowed = tracing::field::Empty,
+                ratelimit.limit = tracing::field::Empty,
+                ratelimit.remaining = tracing::field::Empty,
+                ratelimit.decided_by = tracing::field::Empty,
+            );
+            let _ = span.in_scope(|| limiter.acquire("ann", 1)).into_ready();
+        }
+    });
+    let lines = reports.0.lock().expect("nobody has panicked");
+    let fields: String = lines.iter().filter_map(|line| line.strip_prefix("span")).collect();
+    assert_eq!(
+        fields,
+        " ratelimit.allowed=true ratelimit.decided_by=\"memory\" ratelimit.limit=\"mails\" ratelimit.remaining=0 \
+         ratelimit.allowed=false ratelimit.decided_by=\"memory\" ratelimit.limit=\"mails\" ratelimit.remaining=0"
+            .replace("         ratelimit", " ratelimit")
+    );
 }
 
 fn minutely(name: &str) -> Limit {

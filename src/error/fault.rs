@@ -22,6 +22,7 @@ pub(crate) enum Fault {
     NoNodes,
     NoFailures,
     Denials { denials: u32 },
+    NearLimit { percent: u32 },
     Doubling { first: Duration, longest: Duration },
 }
 
@@ -54,6 +55,9 @@ impl Fault {
                 .text("a lockout begins after ")
                 .number(denials as u128)
                 .text(" denials: use 1 to 1,000, or leave the penalty out"),
+            Self::NearLimit { percent } => {
+                message.text("near_limit is ").number(percent as u128).text(" percent: use 1 to 100")
+            }
             Self::Doubling { first, longest } => message
                 .text("the first lockout lasts ")
                 .span(first)

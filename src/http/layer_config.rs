@@ -136,6 +136,9 @@ impl LayerConfig {
             let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
             violated.extend(denies.map(|outcome| client.limits().as_slice()[outcome.limit()].name()));
         }
+        if let Some(decision) = denied {
+            client.record_rejection(decision, head);
+        }
         let rejection = Rejection { reason, violated: &violated, head: *head };
         format.response(&rejection, grpc_content_type, headers, denied.filter(|_| with_headers))
     }

@@ -24,7 +24,7 @@ use super::pending_decision::{PendingDecision, uncounted};
 use super::rejection::Reason;
 use super::settlement::settle_by_response;
 use crate::decision::{DecidedBy, Decision, Verdict};
-use crate::observe::Event;
+use crate::recorder::Event;
 use crate::request::RequestHead;
 use crate::resilience::ReservationGuard;
 use crate::response::ResponseHead;

@@ -21,9 +21,10 @@ use crate::store::Charge;
 /// The store can't decide, and the policy is to reject.
 pub(super) async fn adjust_to_route(ledger: &Ledger, config: &LayerConfig, cost: u64) -> Result<Decision, Reason> {
     let client = &config.client;
+    let recording = client.start_recording();
     let decision = decide(ledger, client, cost).await.map(|decision| decision.with_resized(&ledger.sizes()));
     if let Ok(decision) = &decision {
-        client.report_decision(decision);
+        client.record_waited(recording, decision);
     }
     if !decision.as_ref().is_ok_and(Decision::is_allowed) {
         while let Some(charged) = ledger.pop() {

@@ -10,7 +10,7 @@ use super::balance::{Balance, TargetCost, charges};
 use super::ledger::Ledger;
 use crate::decision::{DecidedBy, Decision};
 use crate::error::StoreError;
-use crate::observe::Event;
+use crate::recorder::Event;
 use crate::response::ResponseHead;
 use crate::store::{Charge, StoreFuture};
 
@@ -141,9 +141,7 @@ async fn acquire(ledger: &Ledger, by: DecidedBy, charges: &[Charge<'_>]) -> Resu
     if by == DecidedBy::Store {
         return client.acquire(charges).await;
     }
-    let decision = client.charged_store(by).decide(charges).await?;
-    client.report_decision(&decision);
-    Ok(decision)
+    client.decide_locally(charges).await
 }
 
 /// Returns how many of the missing tokens each limit may have room for, after a denial.

@@ -152,11 +152,6 @@ impl Limits {
         self.resizable.iter().filter_map(resized).collect()
     }
 
-    /// Returns whether allowed requests can cause events.
-    pub(crate) fn has_thresholds(&self) -> bool {
-        self.limits.iter().any(|limit| limit.is_shadow || limit.overage.is_some() || limit.penalty.is_some())
-    }
-
     /// Returns whether a denial can count as a strike.
     pub(crate) fn has_penalties(&self) -> bool {
         self.specs.iter().any(|spec| spec.penalty().is_some())

@@ -10,7 +10,7 @@ use super::builder::Limit;
 use super::limits::check_needs_no_request;
 use super::snapshot::{LimitsSnapshot, Prepare, Retired, without_store};
 use crate::error::{ConfigError, or_panic};
-use crate::observe::{Event, Observer};
+use crate::recorder::{Event, Recorder, Recorders};
 
 /// Limits that can be replaced at runtime: by hand, by a file that is watched (`Rules::watch`), or by rules that a fleet
 /// keeps in Redis (`RedisStore::follow_rules`). Clones share the limits.
@@ -62,7 +62,7 @@ struct State {
     largest_cost: u64,
     /// Whether a limiter uses the limits, which must therefore need no request.
     need_no_request: bool,
-    observer: Observer,
+    recorders: Recorders,
     /// Tasks that watch documents. Aborted when the limits are dropped.
     watchers: Vec<AbortHandle>,
     /// Derive the configurations of the layers and limiters in use.
@@ -92,7 +92,7 @@ impl LiveLimits {
             snapshot: Arc::new(LimitsSnapshot { version: 0, limits: without_store(limits)? }),
             largest_cost: 0,
             need_no_request: false,
-            observer: Observer::default(),
+            recorders: Recorders::default(),
             watchers: Vec::new(),
             preparers: Vec::new(),
         };
@@ -122,7 +122,7 @@ impl LiveLimits {
     ) -> Result<Vec<Retired>, ConfigError> {
         let limits = without_store(limits)?;
         let count = limits.as_slice().len();
-        let (retired, observer) = {
+        let (retired, recorders) = {
             let _replacing = self.lock_replacing();
             let (version, preparers) = {
                 let state = self.state();
@@ -134,30 +134,37 @@ impl LiveLimits {
             };
             let snapshot = Arc::new(LimitsSnapshot { version, limits });
             let prepared: Vec<_> = preparers.iter().map(|prepare| prepare(&snapshot)).collect();
-            let (previous, observer) = {
+            let (previous, recorders) = {
                 let mut state = self.state();
                 let previous = std::mem::replace(&mut state.snapshot, snapshot);
                 self.inner.version.store(version, Ordering::Release);
                 let dropped = preparers.iter().zip(&prepared).filter(|(_, prepared)| prepared.is_none());
                 let dropped: Vec<_> = dropped.map(|(preparer, _)| preparer).collect();
                 state.preparers.retain(|preparer| !dropped.iter().any(|dropped| Arc::ptr_eq(dropped, preparer)));
-                (previous, state.observer.clone())
+                (previous, state.recorders.clone())
             };
             let mut retired: Vec<Retired> = prepared.into_iter().flatten().filter_map(|activate| activate()).collect();
             // Dropped last, because the others refer to it.
             retired.push(previous);
-            (retired, observer)
+            (retired, recorders)
         };
         #[cfg(feature = "tracing")]
         tracing::info!(limits = count, "rate limits were replaced");
-        observer.notify(&Event::RulesReplaced { limits: count });
+        recorders.event(&Event::RulesReplaced { limits: count });
         Ok(retired)
     }
 
-    /// Sets the observer of [`Event::RulesReplaced`] and [`Event::RulesRejected`]. Each event is reported once, regardless
-    /// of the number of layers. Called inline; keep it fast. Replaces any previous observer.
+    /// Adds a recorder of [`Event::RulesReplaced`] and [`Event::RulesRejected`]. Each event is reported once, regardless of
+    /// the number of layers.
+    pub fn recorder(self, recorder: impl Recorder) -> Self {
+        self.state().recorders.add(recorder);
+        self
+    }
+
+    /// Adds a closure that is called with [`Event::RulesReplaced`] and [`Event::RulesRejected`]. It is called inline, so
+    /// keep it fast.
     pub fn observe(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.state().observer = Observer::new(observer);
+        self.state().recorders.add_observer(observer);
         self
     }
 
@@ -218,8 +225,8 @@ impl LiveLimits {
     pub(super) fn report_rejected(&self, error: &(dyn std::error::Error + 'static)) {
         #[cfg(feature = "tracing")]
         tracing::error!(error = one_line(error), "invalid rate limits were rejected: the previous ones stay in force");
-        let observer = self.state().observer.clone();
-        observer.notify(&Event::RulesRejected { error });
+        let recorders = self.state().recorders.clone();
+        recorders.event(&Event::RulesRejected { error });
     }
 
     fn lock_replacing(&self) -> MutexGuard<'_, ()> {

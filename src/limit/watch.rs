@@ -50,7 +50,7 @@ impl LiveLimits {
                 });
                 retired = match update.await {
                     Ok(retired) => retired,
-                    // An observer has panicked. Later documents can still be applied.
+                    // A recorder has panicked. Later documents can still be applied.
                     Err(error) if error.is_panic() => Vec::new(),
                     Err(_) => return,
                 };

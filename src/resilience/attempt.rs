@@ -92,7 +92,7 @@ impl Drop for Attempt {
         }
         let tried = self.trials.iter().map(|check| check.node.clone());
         let failed = if std::thread::panicking() { tried.collect() } else { Nodes::new() };
-        // There is no observer here. It sees the breaker close later, whichever state it saw last.
+        // There is no recorder here. It sees the breaker close later, whichever state it saw last.
         let _ = self.breakers.record(self.began, &self.trials, &Nodes::new(), &failed);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::settings::CircuitBreaker;
-use crate::observe::BreakerState;
+use crate::recorder::BreakerState;
 use crate::time::jittered;
 
 /// A logical time: the number of failures counted, and of trials and probes begun.

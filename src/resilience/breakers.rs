@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::breaker::{Breaker, NodeAdmission, Tick, after};
 use super::settings::CircuitBreaker;
 use crate::node::Node;
-use crate::observe::BreakerState;
+use crate::recorder::BreakerState;
 
 /// How long the breaker of a named node is kept without requests. Its keys may belong to another node by then.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -89,7 +89,7 @@ impl Breakers {
     /// Decides whether a request with this `deadline` may use `nodes`: only if none of their breakers is open. If the
     /// pause of an open breaker is over, a request that `can_probe` triggers a probe of its node.
     ///
-    /// Removes breakers of nodes that have had no requests for a while. Observers see them close.
+    /// Removes breakers of nodes that have had no requests for a while. Recorders see them close.
     pub(super) fn admit(&self, nodes: &Nodes, can_probe: bool, deadline: Duration) -> (Admission, Changes) {
         let now = Instant::now();
         // Later than a trial or probe that is about to reach its deadline.
@@ -189,7 +189,7 @@ impl Breakers {
         self.change(probe, |breaker| breaker.turn_into_trial(probe.began));
     }
 
-    /// Changes the breaker of a node without changing its state for observers.
+    /// Changes the breaker of a node without changing its state for recorders.
     fn change(&self, check: &HealthCheck, change: impl FnOnce(&mut Breaker)) {
         self.update(|breakers, _| {
             breakers.iter_mut().find(|entry| entry.node == check.node).map(|entry| change(&mut entry.breaker))
@@ -207,7 +207,7 @@ impl Breakers {
     }
 }
 
-/// Removes some breakers in any state. Observers see them close.
+/// Removes some breakers in any state. Recorders see them close.
 fn forget(breakers: &mut Vec<NodeBreaker>, changes: &mut Changes, which: impl Fn(&NodeBreaker) -> bool) {
     breakers.retain(|entry| {
         let is_forgotten = which(entry);
@@ -222,7 +222,7 @@ fn forget(breakers: &mut Vec<NodeBreaker>, changes: &mut Changes, which: impl Fn
 mod tests {
     use super::*;
 
-    /// A dropped attempt has no observer, so the next request reports the change.
+    /// A dropped attempt has no recorder, so the next request reports the change.
     #[tokio::test(start_paused = true)]
     async fn a_removed_breaker_is_reported_as_closed() {
         let [one, two] = ["one", "two"].map(|name| Some(Node::new(name)));

@@ -97,7 +97,7 @@ impl StoreClient {
             Err(error) => return StoreFuture::ready(Err(error)),
         };
         match operation(&*self.store).into_pending() {
-            Ok(answer) => StoreFuture::ready(self.record_ready(Some(attempt), answer)),
+            Ok(answer) => StoreFuture::ready(self.record_result(Some(attempt), answer)),
             Err(pending) => {
                 let client = self.clone();
                 StoreFuture::pending(async move { client.await_answer(attempt, pending).await })
@@ -118,7 +118,7 @@ impl StoreClient {
 
     /// Records an answer that was ready at once, if the attempt is a trial. Otherwise it says nothing about the store's
     /// health: nobody had to wait for it.
-    pub(super) fn record_ready<T>(
+    pub(super) fn record_result<T>(
         &self,
         attempt: Option<Attempt>,
         answer: Result<T, StoreError>,

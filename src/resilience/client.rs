@@ -12,8 +12,8 @@ use super::outage_log::OutageLog;
 use crate::error::{ConfigError, Fault};
 use crate::hash::KeyHasher;
 use crate::limit::{Limits, LimitsSnapshot};
-use crate::observe::Observer;
 use crate::on_store_error::OnStoreError;
+use crate::recorder::Recorders;
 use crate::store::Store;
 
 /// The limits of a limiter, their store, and the settings for failures of the store.
@@ -28,9 +28,8 @@ pub(crate) struct StoreClient {
     pub(super) deadline: Duration,
     on_store_error: OnStoreError,
     pub(super) local: LocalStore,
-    pub(super) observer: Observer,
-    /// Whether an observer may be interested in decisions that the store made.
-    pub(super) reports_decisions: bool,
+    pub(super) recorders: Recorders,
+    pub(super) near_percent: u32,
     /// Whether all limits are in shadow mode.
     is_shadow: bool,
     /// Whether limits can be replaced, so that charges may refer to other positions.
@@ -44,10 +43,13 @@ impl StoreClient {
     ///
     /// # Errors
     ///
-    /// The deadline is 0.
+    /// The deadline is 0, or the share of a limit that counts as near it is not 1 to 100 %.
     pub(crate) fn new(mut limits: Limits, mut config: ClientConfig, is_replaceable: bool) -> Result<Self, ConfigError> {
         if config.deadline.is_zero() {
             return Err(Fault::WaitZero { what: "deadline" }.into());
+        }
+        if !(1..=100).contains(&config.near_percent) {
+            return Err(Fault::NearLimit { percent: config.near_percent }.into());
         }
         if config.is_shadow {
             limits.shadow();
@@ -60,8 +62,8 @@ impl StoreClient {
             deadline: config.deadline,
             on_store_error: config.on_store_error,
             local: LocalStore::new(&limits, config.on_store_error),
-            reports_decisions: config.observer.is_set() && limits.has_thresholds(),
-            observer: config.observer,
+            recorders: config.recorders,
+            near_percent: config.near_percent,
             is_shadow: config.is_shadow,
             is_replaceable,
             limits,
@@ -77,7 +79,6 @@ impl StoreClient {
             client.limits.shadow();
         }
         client.local.set_policies(&client.limits, client.on_store_error);
-        client.reports_decisions = client.observer.is_set() && client.limits.has_thresholds();
         client
     }
 
@@ -99,7 +100,7 @@ impl fmt::Debug for StoreClient {
             .field("deadline", &self.deadline)
             .field("circuit_breaker", &self.breakers.settings())
             .field("on_store_error", &self.on_store_error)
-            .field("observer", &self.observer)
+            .field("recorders", &self.recorders)
             .finish_non_exhaustive()
     }
 }

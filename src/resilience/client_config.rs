@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::settings::CircuitBreaker;
-use crate::observe::Observer;
 use crate::on_store_error::OnStoreError;
+use crate::recorder::Recorders;
 use crate::store::{MemoryStore, Store};
 
 /// The store of a limiter, and how the limiter deals with it.
@@ -16,7 +16,9 @@ pub(crate) struct ClientConfig {
     pub(crate) deadline: Duration,
     pub(crate) breaker: CircuitBreaker,
     pub(crate) on_store_error: OnStoreError,
-    pub(crate) observer: Observer,
+    pub(crate) recorders: Recorders,
+    /// The share of a limit, in percent, from which a key is near it.
+    pub(crate) near_percent: u32,
     /// Whether no limit is enforced.
     pub(crate) is_shadow: bool,
 }
@@ -37,7 +39,8 @@ impl Default for ClientConfig {
             deadline: Self::DEFAULT_DEADLINE,
             breaker: CircuitBreaker::new(),
             on_store_error: OnStoreError::default(),
-            observer: Observer::default(),
+            recorders: Recorders::default(),
+            near_percent: 80,
             is_shadow: false,
         }
     }

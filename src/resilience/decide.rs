@@ -7,9 +7,10 @@ use smallvec::SmallVec;
 use super::attempt::{Attempt, keys_of};
 use super::breakers::HealthChecks;
 use super::client::StoreClient;
+use super::events::Recording;
 use super::operation::Operation;
 use crate::decision::Decision;
-use crate::store::{Charge, OwnedCharge, StoreFuture};
+use crate::store::{Charge, OwnedCharge, Store, StoreFuture};
 
 impl StoreClient {
     /// Decides a request, and takes its charges from all its limits or from none.
@@ -23,54 +24,71 @@ impl StoreClient {
         self.decide(Operation::Peek, charges)
     }
 
+    /// Decides and charges a request by this process's share of the limits, after the store has failed before.
+    pub(crate) fn decide_locally(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        let recording = self.start_recording();
+        let decision = self.local.decide(charges);
+        self.record_ready(recording, &decision);
+        decision
+    }
+
     #[inline]
     fn decide(self: &Arc<Self>, operation: Operation, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        let recording = if operation == Operation::Acquire { self.start_recording() } else { None };
         if !self.breakers.are_closed() {
-            return self.decide_if_admitted(operation, charges);
+            return self.decide_if_admitted(operation, recording, charges);
         }
         let answer = operation.run(&*self.store, charges);
-        if answer.is_settled() && !self.reports_decisions {
+        if answer.is_settled() {
+            self.record_ready(recording, &answer);
             return answer;
         }
-        self.complete(operation, None, answer, charges)
+        self.complete(operation, recording, None, answer, charges)
     }
 
     /// Decides while at least one breaker exists.
     #[cold]
-    fn decide_if_admitted(self: &Arc<Self>, operation: Operation, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        if let Some(decision) = self.store.remembered(charges) {
-            return StoreFuture::remembered(decision);
-        }
-        match self.admit(charges) {
-            Ok(attempt) => {
-                let answer = operation.run(&*self.store, charges);
-                if answer.is_remembered() {
-                    return answer;
+    fn decide_if_admitted(
+        self: &Arc<Self>,
+        operation: Operation,
+        recording: Option<Recording>,
+        charges: &[Charge<'_>],
+    ) -> StoreFuture<Decision> {
+        let answer = match self.store.remembered(charges) {
+            Some(decision) => StoreFuture::remembered(decision),
+            None => match self.admit(charges) {
+                Err(error) => StoreFuture::ready(self.fall_back(operation, error, charges)),
+                Ok(attempt) => {
+                    let answer = operation.run(&*self.store, charges);
+                    if !answer.is_remembered() {
+                        return self.complete(operation, recording, Some(attempt), answer, charges);
+                    }
+                    answer
                 }
-                self.complete(operation, Some(attempt), answer, charges)
-            }
-            Err(error) => {
-                let result = self.fall_back(operation, error, charges);
-                StoreFuture::ready(result.inspect(|decision| self.report_if_acquired(operation, decision)))
-            }
-        }
+            },
+        };
+        self.record_ready(recording, &answer);
+        answer
     }
 
-    /// Awaits a pending answer until the deadline, replaces an error by the policies' decision, and reports the
+    /// Awaits a pending answer until the deadline, replaces an error by the policies' decision, and records the
     /// decision.
     #[cold]
     fn complete(
         self: &Arc<Self>,
         operation: Operation,
+        recording: Option<Recording>,
         attempt: Option<Attempt>,
         answer: StoreFuture<Decision>,
         charges: &[Charge<'_>],
     ) -> StoreFuture<Decision> {
         let pending = match answer.into_pending() {
             Ok(answer) => {
-                let result = self.record_ready(attempt, answer);
+                let result = self.record_result(attempt, answer);
                 let result = result.or_else(|error| self.fall_back(operation, error, charges));
-                return StoreFuture::ready(result.inspect(|decision| self.report_if_acquired(operation, decision)));
+                let answer = StoreFuture::ready(result);
+                self.record_ready(recording, &answer);
+                return answer;
             }
             Err(pending) => pending,
         };
@@ -83,13 +101,7 @@ impl StoreClient {
                 let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().map(OwnedCharge::as_charge).collect();
                 client.fall_back(operation, error, &charges)
             });
-            result.inspect(|decision| client.report_if_acquired(operation, decision))
+            result.inspect(|decision| client.record_waited(recording, decision))
         })
-    }
-
-    fn report_if_acquired(&self, operation: Operation, decision: &Decision) {
-        if operation == Operation::Acquire {
-            self.report_decision(decision);
-        }
     }
 }

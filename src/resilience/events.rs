@@ -1,42 +1,88 @@
-//! Reports decisions, store failures and breaker changes to the observer and the log.
+//! Reports decisions, store failures and breaker changes to the recorders and the log.
+
+use std::time::Instant;
 
 use super::breakers::Changes;
 use super::client::StoreClient;
 #[cfg(feature = "tracing")]
 use super::outage_log::LogContext;
-use crate::decision::Decision;
+use crate::decision::{Decision, Outcome};
 use crate::error::StoreError;
-use crate::observe::Event;
+use crate::limit::Limit;
+use crate::recorder::{DecisionRecord, DecisionSource, Event, RejectionRecord};
+use crate::request::RequestHead;
+use crate::store::StoreFuture;
+
+/// The recording of a decision that is being made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recording {
+    began: Instant,
+}
 
 impl StoreClient {
     pub(crate) fn report_event(&self, event: &Event<'_>) {
-        self.observer.notify(event);
+        self.recorders.event(event);
     }
 
-    /// Reports overage, new penalties and denials in shadow mode of a decision about charges that were to be acquired.
+    /// Starts the recording of a decision, if there are recorders.
     #[inline]
-    pub(crate) fn report_decision(&self, decision: &Decision) {
-        if self.reports_decisions {
-            self.report_outcomes(decision);
+    pub(crate) fn start_recording(&self) -> Option<Recording> {
+        (!self.recorders.is_empty()).then(|| Recording { began: Instant::now() })
+    }
+
+    /// Records an answer that was ready at once, if it is a decision.
+    #[inline]
+    pub(super) fn record_ready(&self, recording: Option<Recording>, answer: &StoreFuture<Decision>) {
+        if let (Some(recording), Some(decision)) = (recording, answer.settled()) {
+            self.record(recording, DecisionSource::of(decision, answer.is_remembered(), true), decision);
         }
     }
 
+    /// Records a decision that was waited for.
+    pub(crate) fn record_waited(&self, recording: Option<Recording>, decision: &Decision) {
+        if let Some(recording) = recording {
+            self.record(recording, DecisionSource::of(decision, false, false), decision);
+        }
+    }
+
+    /// Records a decision, and reports overage, new penalties and denials in shadow mode.
     #[cold]
-    fn report_outcomes(&self, decision: &Decision) {
-        let is_charged = decision.is_charged();
+    fn record(&self, recording: Recording, source: DecisionSource, decision: &Decision) {
+        let record = DecisionRecord {
+            decision,
+            specs: self.limits.all_specs(),
+            source,
+            duration: recording.began.elapsed(),
+            near_percent: self.near_percent,
+            store: &*self.store,
+        };
+        self.recorders.decision(&record);
         for outcome in decision.outcomes() {
-            let Some(limit) = self.limits.as_slice().get(outcome.limit()) else { continue };
-            let (limit, is_shadow) = (limit.name(), limit.is_shadow());
-            if is_charged && outcome.uses_overage() {
-                self.report_event(&Event::OverageUsed { limit, outcome });
+            if let Some(limit) = self.limits.as_slice().get(outcome.limit()) {
+                self.report_outcome(limit, outcome, decision.is_charged());
             }
-            if let Some(begun) = outcome.lockout() {
-                let (level, span) = (begun.level as u32, begun.duration());
-                self.report_event(&Event::PenaltyBegan { limit, level, span });
-            }
-            if is_shadow && !outcome.is_allowed() {
-                self.report_event(&Event::ShadowDenied { limit, outcome });
-            }
+        }
+    }
+
+    fn report_outcome(&self, limit: &Limit, outcome: &Outcome, is_charged: bool) {
+        let (limit, is_shadow) = (limit.name(), limit.is_shadow());
+        if is_charged && outcome.uses_overage() {
+            self.report_event(&Event::OverageUsed { limit, outcome });
+        }
+        if let Some(begun) = outcome.lockout() {
+            let (level, span) = (begun.level as u32, begun.duration());
+            self.report_event(&Event::PenaltyBegan { limit, level, span });
+        }
+        if is_shadow && !outcome.is_allowed() {
+            self.report_event(&Event::ShadowDenied { limit, outcome });
+        }
+    }
+
+    /// Records that a layer rejects a request after a denial.
+    pub(crate) fn record_rejection(&self, denied: &Decision, head: &RequestHead<'_>) {
+        if !self.recorders.is_empty() {
+            let (specs, near_percent) = (self.limits.all_specs(), self.near_percent);
+            self.recorders.rejection(&RejectionRecord { decision: denied, specs, near_percent, head: *head });
         }
     }
 

@@ -4,7 +4,7 @@ use super::client::StoreClient;
 use super::operation::Operation;
 use crate::decision::Decision;
 use crate::error::StoreError;
-use crate::observe::{Event, Fallback};
+use crate::recorder::{Event, Fallback};
 use crate::store::{Charge, Resized};
 
 impl StoreClient {

@@ -11,8 +11,8 @@ use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit::Limits;
-use crate::observe::Fallback;
 use crate::on_store_error::OnStoreError;
+use crate::recorder::Fallback;
 use crate::store::{Charge, LimitSpec, MemoryStore, Refund, Store, StoreFuture};
 use crate::time::{Clock, SystemClock};
 

@@ -2,7 +2,7 @@
 //!
 //! The `client` sends a request to the store if the `breakers` of its nodes are closed, and waits until the deadline. If
 //! the store does not decide, the policy (`OnStoreError`) applies, which may decide by the `local_store`. The client reports failures
-//! to the observer, and outages to the log.
+//! to the recorders, and outages to the log.
 
 mod attempt;
 mod breaker;

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::fallback_policies::FallbackPolicies;
 use crate::error::{StoreError, StoreErrorKind};
 use crate::node::Node;
-use crate::observe::BreakerState;
+use crate::recorder::BreakerState;
 use crate::store::Store;
 
 /// The minimum time between two lines of one kind.

@@ -90,7 +90,7 @@ impl RedisStore {
         if let Some(apply) = published.poll_change().await {
             let live = rules.clone();
             if !blocking(move || apply(&live).is_ok()).await {
-                // Invalid rules are reported in a second, when there may be an observer.
+                // Invalid rules are reported in a second, when there may be a recorder.
                 published.seen = None;
             }
         }

@@ -10,6 +10,7 @@ mod memory;
 mod override_store;
 #[cfg(feature = "redis")]
 mod redis;
+mod usage;
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub(crate) use self::override_store::LONGEST_OVERRIDE;
 pub use self::override_store::{Override, OverrideStore};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
+pub use self::usage::StoreUsage;
 pub use crate::algorithm::ChargeMark;
 pub(crate) use crate::charge::OwnedCharge;
 pub use crate::charge::{Charge, Refund};
@@ -137,6 +139,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns what the store uses of its resources, for [recorders](crate::Recorder). Called at most about once a second.
+    /// Defaults to nothing known.
+    fn usage(&self) -> StoreUsage {
+        StoreUsage::default()
+    }
+
     /// Returns the store's [overrides](crate::Overrides) of limits for single keys, if it supports them. Defaults to
     /// `None`: setting an override is then an error of kind
     /// [`NotSupported`](crate::StoreErrorKind::NotSupported).
@@ -178,6 +186,10 @@ macro_rules! forward_store {
 
             fn name(&self) -> Option<String> {
                 (**self).name()
+            }
+
+            fn usage(&self) -> StoreUsage {
+                (**self).usage()
             }
 
             fn overrides(&self) -> Option<&dyn OverrideStore> {

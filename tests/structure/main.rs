@@ -58,7 +58,7 @@ const LEVELS: &[&str] = &[
     "key::client",
     "list",
     "cost",
-    "observe",
+    "recorder",
     "on_store_error",
     "limit",
     // Around a store

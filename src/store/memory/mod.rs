@@ -17,7 +17,7 @@ use self::rank::EvictionRank;
 use self::shard::{EntryKey, Shard};
 use self::table::Slot;
 use super::evaluation::Task;
-use super::{Charge, LimitSpec, OverrideStore, Refund, Store, StoreFuture};
+use super::{Charge, LimitSpec, OverrideStore, Refund, Store, StoreFuture, StoreUsage};
 use crate::decision::Decision;
 use crate::error::{ConfigError, Fault};
 use crate::hash::{KeyHash, KeyHasher};
@@ -254,6 +254,10 @@ impl Store for MemoryStore {
             }
         }
         StoreFuture::ready(Ok(()))
+    }
+
+    fn usage(&self) -> StoreUsage {
+        StoreUsage::default().keys(self.keys() as u64).bytes(self.bytes() as u64)
     }
 
     fn overrides(&self) -> Option<&dyn OverrideStore> {

@@ -67,6 +67,14 @@ impl Deployment {
         }
     }
 
+    /// Returns how many requests wait to be sent.
+    pub(super) fn queued(&self) -> usize {
+        match self {
+            Self::Single(queue) => queue.waiting(),
+            Self::Cluster(cluster) => cluster.queued(),
+        }
+    }
+
     /// Returns whether keys have slots.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))

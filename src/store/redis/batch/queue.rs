@@ -32,6 +32,11 @@ impl Queue {
         &self.server
     }
 
+    /// Returns how many requests wait to be sent.
+    pub(in crate::store::redis) fn waiting(&self) -> usize {
+        self.backlog().waiting.len()
+    }
+
     /// Has the script perform `request` by Redis' own clock; or by the `clock` of a test, in a call of its own.
     ///
     /// A request whose future is dropped before it was sent leaves the queue at once and is never sent.

@@ -37,6 +37,11 @@ impl Cluster {
         self.0.refresh();
     }
 
+    /// Returns how many requests wait to be sent.
+    pub(in crate::store::redis) fn queued(&self) -> usize {
+        self.0.masters().iter().map(|master| master.queue.waiting()).sum()
+    }
+
     /// Has the script perform `request`, on the master of its slot.
     ///
     /// The request is sent to another master only if the first one redirected it or it could not be sent, so that it

@@ -6,7 +6,7 @@ use crate::decision::Decision;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::store::redis::script::Task;
 use crate::store::redis::store::RedisStore;
-use crate::store::{Charge, LimitSpec, Node, OverrideStore, Refund, Store, StoreFuture};
+use crate::store::{Charge, LimitSpec, Node, OverrideStore, Refund, Store, StoreFuture, StoreUsage};
 
 impl Store for RedisStore {
     fn hasher(&self) -> KeyHasher {
@@ -39,6 +39,10 @@ impl Store for RedisStore {
 
     fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         self.reset_all(keys)
+    }
+
+    fn usage(&self) -> StoreUsage {
+        StoreUsage::default().queued(self.deployment.queued() as u64)
     }
 
     fn overrides(&self) -> Option<&dyn OverrideStore> {

@@ -1,7 +1,5 @@
-//! Events for metrics and logs.
+//! Events: failures and changes of state.
 
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::decision::Outcome;
@@ -9,9 +7,8 @@ use crate::error::StoreError;
 use crate::list::ListAction;
 use crate::node::Node;
 
-/// An event that a limiter reports to its observer. Set the observer with
-/// [`RateLimitLayer::observe`](crate::Builder::observe). More events may be added, so end a `match` with
-/// `_ => {}`.
+/// An event that a limiter reports to its [recorders](crate::Recorder) and to the closures that
+/// [observe](crate::Builder::observe) it. More events may be added, so end a `match` with `_ => {}`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -98,7 +95,7 @@ pub enum Event<'a> {
         /// The tokens that could not be charged.
         tokens: u64,
     },
-    /// [`LiveLimits`](crate::LiveLimits) were replaced. Reported to [their observer](crate::LiveLimits::observe).
+    /// [`LiveLimits`](crate::LiveLimits) were replaced. Reported to [their recorders](crate::LiveLimits::recorder).
     #[non_exhaustive]
     RulesReplaced {
         /// The number of limits in force now.
@@ -139,32 +136,4 @@ pub enum BreakerState {
     Open,
     /// The store is called for one request at a time. If it answers, the breaker closes.
     HalfOpen,
-}
-
-/// The function that receives events, if any. Clones share it.
-#[derive(Clone, Default)]
-pub(crate) struct Observer(Option<Arc<EventFn>>);
-
-type EventFn = dyn Fn(&Event<'_>) + Send + Sync;
-
-impl Observer {
-    pub(crate) fn new(observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(observer)))
-    }
-
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(crate) fn notify(&self, event: &Event<'_>) {
-        if let Some(observer) = &self.0 {
-            observer(event);
-        }
-    }
-}
-
-impl fmt::Debug for Observer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_set() { "Observer" } else { "None" })
-    }
 }

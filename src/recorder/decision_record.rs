@@ -1,0 +1,222 @@
+//! A decision as recorders see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::decision::{DecidedBy, Decision, Outcome, Verdict};
+use crate::limit_spec::{self, LimitSpec};
+use crate::store::{Store, StoreUsage};
+
+/// A decision about a request, for a [`Recorder`](crate::Recorder).
+#[derive(Clone, Copy, Debug)]
+pub struct DecisionRecord<'a> {
+    pub(crate) decision: &'a Decision,
+    /// The limits of the limiter, in order.
+    pub(crate) specs: &'a [Arc<LimitSpec>],
+    pub(crate) source: DecisionSource,
+    pub(crate) duration: Duration,
+    pub(crate) near_percent: u32,
+    pub(crate) store: &'a dyn Store,
+}
+
+/// Where a decision came from.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum DecisionSource {
+    /// A store in this process, without waiting.
+    Memory,
+    /// A store that was waited for, such as Redis.
+    Store,
+    /// A denial that the store has remembered: its wait is not over, so the database was not asked.
+    RememberedDenial,
+    /// The fallback policy, because the store failed: see [`OnStoreError`](crate::OnStoreError).
+    Fallback,
+}
+
+impl DecisionSource {
+    /// Returns the name of the source in metrics, such as `remembered_denial`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Store => "store",
+            Self::RememberedDenial => "remembered_denial",
+            Self::Fallback => "fallback",
+        }
+    }
+
+    /// Returns the source of a decision that was ready at once or was waited for.
+    pub(crate) fn of(decision: &Decision, was_remembered: bool, was_ready: bool) -> Self {
+        match decision.decided_by() {
+            DecidedBy::Local | DecidedBy::Nobody => Self::Fallback,
+            DecidedBy::Store if was_remembered => Self::RememberedDenial,
+            DecidedBy::Store if was_ready => Self::Memory,
+            DecidedBy::Store => Self::Store,
+        }
+    }
+}
+
+/// What one limit decided about a request.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[non_exhaustive]
+pub enum LimitOutcome {
+    /// The limit had capacity.
+    Allowed,
+    /// The limit had capacity after a delay: see [`LeakyBucketQueue`](crate::LeakyBucketQueue).
+    Delayed,
+    /// The limit had capacity in its overage only: see [`Limit::soft`](crate::Limit::soft).
+    Overage,
+    /// The limit had no capacity, but is in [shadow mode](crate::Limit::shadow), so it denied nothing.
+    ShadowDenied,
+    /// The limit had no capacity, but another limit in [quota mode](crate::Limit::quota_mode) had.
+    QuotaExceeded,
+    /// The limit denied the request.
+    Denied,
+}
+
+impl LimitOutcome {
+    /// Returns the name of the outcome in metrics, such as `shadow_denied`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Delayed => "delayed",
+            Self::Overage => "overage",
+            Self::ShadowDenied => "shadow_denied",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::Denied => "denied",
+        }
+    }
+}
+
+impl<'a> DecisionRecord<'a> {
+    /// Returns whether the request was allowed.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        self.decision.is_allowed()
+    }
+
+    /// Returns where the decision came from.
+    #[must_use]
+    pub fn source(&self) -> DecisionSource {
+        self.source
+    }
+
+    /// Returns the time that the decision took, including the wait for the store.
+    #[must_use]
+    pub fn duration(&self) -> Duration {
+        self.duration
+    }
+
+    /// Returns the limits that applied to the request, with their outcomes.
+    ///
+    /// Empty if the fallback policy [allows](crate::OnStoreError::Allow) requests without counting them.
+    pub fn limits(&self) -> impl Iterator<Item = LimitRecord<'a>> {
+        LimitRecord::of_decision(self.decision, self.specs, self.near_percent)
+    }
+
+    /// Returns what the store uses of its resources now. Takes a lock or several, so do not call it for each decision.
+    #[must_use]
+    pub fn store_usage(&self) -> StoreUsage {
+        self.store.usage()
+    }
+}
+
+/// What one limit decided about a request, for a [`Recorder`](crate::Recorder).
+#[derive(Clone, Copy, Debug)]
+pub struct LimitRecord<'a> {
+    spec: &'a LimitSpec,
+    outcome: &'a Outcome,
+    is_charged: bool,
+    near_percent: u32,
+}
+
+impl<'a> LimitRecord<'a> {
+    /// Returns the records of the limits of a decision. `specs` are those of the limiter, in order.
+    pub(super) fn of_decision(
+        decision: &'a Decision,
+        specs: &'a [Arc<LimitSpec>],
+        near_percent: u32,
+    ) -> impl Iterator<Item = Self> {
+        let is_charged = decision.is_charged();
+        decision.outcomes().iter().filter_map(move |outcome| {
+            let spec = limit_spec::find(outcome.limit(), decision.resized()).or_else(|| specs.get(outcome.limit()))?;
+            Some(Self { spec, outcome, is_charged, near_percent })
+        })
+    }
+
+    /// Returns the name of the limit.
+    #[must_use]
+    pub fn limit(&self) -> &'a str {
+        self.spec.name()
+    }
+
+    /// Returns what the limit decided. A limit with capacity counts as allowing also where another limit denied the
+    /// request.
+    #[must_use]
+    pub fn outcome(&self) -> LimitOutcome {
+        match self.outcome.verdict() {
+            Verdict::Deny { .. } if self.outcome.is_enforced() => LimitOutcome::Denied,
+            Verdict::Deny { .. } if self.spec.is_quota() => LimitOutcome::QuotaExceeded,
+            Verdict::Deny { .. } => LimitOutcome::ShadowDenied,
+            Verdict::Allow { .. } if self.outcome.uses_overage() => LimitOutcome::Overage,
+            Verdict::Allow { delay: Duration::ZERO } => LimitOutcome::Allowed,
+            Verdict::Allow { .. } => LimitOutcome::Delayed,
+        }
+    }
+
+    /// Returns the cost of the request under this limit, in tokens.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.outcome.cost()
+    }
+
+    /// Returns the tokens that the request was charged: its cost, or 0 if it was not charged.
+    #[must_use]
+    pub fn charged(&self) -> u64 {
+        if self.is_charged && self.outcome.is_allowed() { self.cost() } else { 0 }
+    }
+
+    /// Returns the largest cost that the limit would still allow, without overage.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.outcome.remaining()
+    }
+
+    /// Returns the most tokens that the limit allows at once, without overage.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.spec.algorithm().capacity()
+    }
+
+    /// Returns whether the request was allowed, and its key has now used the share of the limit that
+    /// [`Builder::near_limit`](crate::Builder::near_limit) sets.
+    #[must_use]
+    pub fn is_near_limit(&self) -> bool {
+        let (capacity, used) = (self.capacity(), self.capacity().saturating_sub(self.remaining()));
+        self.outcome.is_allowed() && used * 100 >= capacity * u64::from(self.near_percent)
+    }
+
+    /// Returns whether the key is locked out by a [`Penalty`](crate::Penalty).
+    #[must_use]
+    pub fn is_penalty(&self) -> bool {
+        self.outcome.is_penalty()
+    }
+
+    /// Returns the wait after which the limit would allow a request that it has denied. `None` if it has not denied it, or
+    /// if waiting cannot help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.outcome.verdict() {
+            Verdict::Allow { .. } => None,
+            Verdict::Deny { retry_after } => retry_after,
+        }
+    }
+
+    /// Returns the fingerprint of the key under this limit. It is the same for each request with this key, and does not
+    /// reveal the key.
+    #[must_use]
+    pub fn fingerprint(&self) -> u128 {
+        self.spec.fingerprint(self.outcome.key)
+    }
+}

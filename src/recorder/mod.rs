@@ -1,0 +1,140 @@
+//! Recorders: what a limiter reports about its decisions, for metrics, traces and logs.
+
+mod decision_record;
+mod event;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod per_limit;
+mod rejection_record;
+mod stats;
+mod top_keys;
+#[cfg(feature = "tracing")]
+mod trace;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use self::decision_record::{DecisionRecord, DecisionSource, LimitOutcome, LimitRecord};
+pub use self::event::{BreakerState, Event, Fallback};
+#[cfg(feature = "metrics")]
+pub use self::metrics::MetricsRecorder;
+pub use self::rejection_record::RejectionRecord;
+pub use self::stats::{LimitStats, Stats, TopKey};
+#[cfg(feature = "tracing")]
+pub use self::trace::TraceRecorder;
+
+/// Receives every decision and every event of a limiter. Add one with
+/// [`Builder::recorder`](crate::Builder::recorder).
+///
+/// The methods are called inline, by the task that handles the request, so keep them fast. The crate calls them without
+/// allocating. A limiter without recorders spends nothing on them.
+///
+/// `MetricsRecorder` (feature `metrics`), `TraceRecorder` (feature `tracing`) and [`Stats`] are
+/// recorders. Write your own for anything else:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tower_ratelimit::{DecisionRecord, FixedWindow, Limit, LimitOutcome, RateLimitLayer, Recorder};
+///
+/// /// Counts the tokens that requests were denied.
+/// #[derive(Default)]
+/// struct DeniedTokens(AtomicU64);
+///
+/// impl Recorder for DeniedTokens {
+///     fn decision(&self, decision: &DecisionRecord<'_>) {
+///         for limit in decision.limits().filter(|limit| limit.outcome() == LimitOutcome::Denied) {
+///             self.0.fetch_add(limit.cost(), Ordering::Relaxed);
+///         }
+///     }
+/// }
+///
+/// let denied = Arc::new(DeniedTokens::default());
+/// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+///     .recorder(denied.clone())
+///     .build();
+/// # let _ = limits;
+/// ```
+pub trait Recorder: Send + Sync + 'static {
+    /// Called for each decision about a request that is charged if it is allowed: of the layer, of
+    /// [`Limiter::acquire`](crate::Limiter::acquire) and the like, and of a [`Permit`](crate::Permit). Peeks are not
+    /// recorded.
+    ///
+    /// A request for a [route with a cost of its own](crate::RateLimitLayer::cost) is decided twice if it passes an outer
+    /// layer of the limiter first: at that layer's cost, and then about the difference.
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        let _ = decision;
+    }
+
+    /// Called for each request that a layer rejects because a limit denied it. It was recorded as a
+    /// [`decision`](Self::decision) before.
+    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+        let _ = rejection;
+    }
+
+    /// Called for each event.
+    fn event(&self, event: &Event<'_>) {
+        let _ = event;
+    }
+}
+
+impl<R: Recorder + ?Sized> Recorder for Arc<R> {
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        (**self).decision(decision);
+    }
+
+    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+        (**self).rejection(rejection);
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        (**self).event(event);
+    }
+}
+
+/// The recorders of a limiter. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Recorders(Vec<Arc<dyn Recorder>>);
+
+impl Recorders {
+    pub(crate) fn add(&mut self, recorder: impl Recorder) {
+        self.0.push(Arc::new(recorder));
+    }
+
+    /// Adds a closure that is called with each event.
+    pub(crate) fn add_observer(&mut self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) {
+        self.add(Observer(observer));
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn decision(&self, decision: &DecisionRecord<'_>) {
+        self.0.iter().for_each(|recorder| recorder.decision(decision));
+    }
+
+    pub(crate) fn rejection(&self, rejection: &RejectionRecord<'_>) {
+        self.0.iter().for_each(|recorder| recorder.rejection(rejection));
+    }
+
+    pub(crate) fn event(&self, event: &Event<'_>) {
+        self.0.iter().for_each(|recorder| recorder.event(event));
+    }
+}
+
+impl fmt::Debug for Recorders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} recorders", self.0.len())
+    }
+}
+
+/// A closure that is called with each event.
+struct Observer<F>(F);
+
+impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Recorder for Observer<F> {
+    fn event(&self, event: &Event<'_>) {
+        (self.0)(event);
+    }
+}

@@ -1,0 +1,44 @@
+//! Values kept for each limit, by its name.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+/// A value for each limit that was seen. Limits are few, and known after their first decision, so that reading takes no
+/// lock.
+pub(super) struct PerLimit<T>(ArcSwap<HashMap<Box<str>, Arc<T>>>);
+
+impl<T> PerLimit<T> {
+    pub(super) fn new() -> Self {
+        Self(ArcSwap::default())
+    }
+
+    /// Calls `read` with the value of a limit, which `create` makes of its name if it is new.
+    pub(super) fn with<R>(&self, limit: &str, create: impl Fn(&str) -> T, read: impl FnOnce(&T) -> R) -> R {
+        if let Some(value) = self.0.load().get(limit) {
+            return read(value);
+        }
+        self.0.rcu(|values| {
+            let mut values = HashMap::clone(values);
+            values.entry(limit.into()).or_insert_with(|| Arc::new(create(limit)));
+            values
+        });
+        read(&self.0.load()[limit])
+    }
+
+    /// Returns all values with the names of their limits, ordered by name.
+    pub(super) fn all(&self) -> Vec<(String, Arc<T>)> {
+        let values = self.0.load();
+        let mut all: Vec<_> = values.iter().map(|(limit, value)| (limit.to_string(), value.clone())).collect();
+        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all
+    }
+}
+
+impl<T> fmt::Debug for PerLimit<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.load().keys()).finish()
+    }
+}

@@ -1,0 +1,195 @@
+//! Counts of decisions, for an admin endpoint.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::per_limit::PerLimit;
+use super::top_keys::TopKeys;
+use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder, RejectionRecord};
+use crate::request::RequestHead;
+
+/// The longest display of a key, in bytes. Clients may choose a part of it.
+const MAX_DISPLAY: usize = 128;
+
+/// Counts the decisions of each limit in this process, and optionally finds the keys that are denied most often.
+///
+/// Add it to a limiter by [`Builder::recorder`](crate::Builder::recorder). Clones share the counts, so that several
+/// limiters can count together. Limits are told apart by their names.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, Stats, key};
+///
+/// let stats = Stats::new().top_keys(10).display_keys(|head| Some(head.header("x-user")?.to_owned()));
+/// let limits = RateLimitLayer::builder([Limit::new("users", FixedWindow::per_minute(60)).by(key::header("x-user"))])
+///     .recorder(stats.clone())
+///     .build();
+///
+/// // Behind authentication: the keys of clients may be confidential.
+/// let admin: Router = Router::new().route("/stats", get(move || async move { format!("{:#?}", stats.limits()) }));
+/// let app: Router = Router::new().route("/", get("hello")).layer(limits).merge(admin);
+/// ```
+#[derive(Clone)]
+pub struct Stats {
+    limits: Arc<PerLimit<Counters>>,
+    top_keys: usize,
+    display: Option<Arc<DisplayKey>>,
+}
+
+type DisplayKey = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
+
+#[derive(Default)]
+struct Counters {
+    allowed: AtomicU64,
+    denied: AtomicU64,
+    shadow_denied: AtomicU64,
+    charged: AtomicU64,
+    top_keys: Option<Mutex<TopKeys>>,
+}
+
+/// The counts of a limit, since its [`Stats`] were created.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct LimitStats {
+    /// The name of the limit.
+    pub limit: String,
+    /// The requests for which the limit had capacity, including delayed ones and those that used overage.
+    pub allowed: u64,
+    /// The requests that the limit denied.
+    pub denied: u64,
+    /// The requests that the limit would have denied if it were not in [shadow mode](crate::Limit::shadow).
+    pub shadow_denied: u64,
+    /// The tokens charged. Refunds are not subtracted.
+    pub charged: u64,
+    /// The keys that were denied most often, the first one most. Empty unless [enabled](Stats::top_keys).
+    pub top_keys: Vec<TopKey>,
+}
+
+/// A key that a limit denied often.
+#[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
+pub struct TopKey {
+    /// How [`Stats::display_keys`] displays it, or its fingerprint in hexadecimal.
+    pub key: String,
+    /// How often it was denied, at most.
+    pub denied: u64,
+    /// How many of these denials may be those of other keys.
+    pub error: u64,
+}
+
+impl Stats {
+    /// Creates counts of 0.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { limits: Arc::new(PerLimit::new()), top_keys: 0, display: None }
+    }
+
+    /// Finds the keys that each limit denies most often, at most `keys` of them, up to 1,000. Defaults to 0.
+    ///
+    /// A few hundred bytes are kept for each. The more keys are kept, the more exact are the counts of the first. Takes a
+    /// lock for each denial.
+    #[must_use]
+    pub fn top_keys(self, keys: usize) -> Self {
+        Self { limits: Arc::new(PerLimit::new()), top_keys: keys.min(1_000), ..self }
+    }
+
+    /// Sets how keys are displayed: by what `display` returns for a rejected request, up to 128 bytes of it. Defaults to
+    /// their fingerprints, which reveal nothing. Called for the first rejected request of a key.
+    ///
+    /// A limiter without HTTP has no requests: its keys are displayed by their fingerprints.
+    #[must_use]
+    pub fn display_keys(self, display: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { display: Some(Arc::new(display)), ..self }
+    }
+
+    /// Returns the counts of all limits that have decided a request, ordered by name.
+    #[must_use]
+    pub fn limits(&self) -> Vec<LimitStats> {
+        self.limits.all().into_iter().map(|(limit, counters)| counters.read(limit)).collect()
+    }
+
+    fn update(&self, limit: &LimitRecord<'_>, update: impl FnOnce(&Counters)) {
+        let top_keys = (self.top_keys > 0).then_some(self.top_keys);
+        let create = |_: &str| Counters { top_keys: top_keys.map(TopKeys::new).map(Mutex::new), ..Counters::default() };
+        self.limits.with(limit.limit(), create, update);
+    }
+}
+
+impl Recorder for Stats {
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        for limit in decision.limits() {
+            self.update(&limit, |counters| counters.count(&limit));
+        }
+    }
+
+    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+        let Some(display) = self.display.as_ref().filter(|_| self.top_keys > 0) else { return };
+        for limit in rejection.denied_by() {
+            self.update(&limit, |counters| counters.display(limit.fingerprint(), || display(rejection.head())));
+        }
+    }
+}
+
+impl Counters {
+    fn count(&self, limit: &LimitRecord<'_>) {
+        let counter = match limit.outcome() {
+            LimitOutcome::Denied => &self.denied,
+            LimitOutcome::ShadowDenied => &self.shadow_denied,
+            LimitOutcome::QuotaExceeded => return,
+            LimitOutcome::Allowed | LimitOutcome::Delayed | LimitOutcome::Overage => &self.allowed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.charged.fetch_add(limit.charged(), Ordering::Relaxed);
+        if let (LimitOutcome::Denied, Some(top_keys)) = (limit.outcome(), &self.top_keys) {
+            lock(top_keys).count(limit.fingerprint());
+        }
+    }
+
+    /// Sets how a key is displayed, if it is kept and not displayed yet.
+    fn display(&self, fingerprint: u128, display: impl FnOnce() -> Option<String>) {
+        let Some(top_keys) = &self.top_keys else { return };
+        if lock(top_keys).get_mut(fingerprint).is_none_or(|key| key.display.is_some()) {
+            return;
+        }
+        // Not called under the lock, because it is the user's.
+        let Some(text) = display() else { return };
+        let end = (0..=MAX_DISPLAY.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        if let Some(key) = lock(top_keys).get_mut(fingerprint) {
+            key.display = Some(text[..end].into());
+        }
+    }
+
+    fn read(&self, limit: String) -> LimitStats {
+        let keys = self.top_keys.as_ref().map(|top_keys| lock(top_keys).sorted()).unwrap_or_default();
+        let top_key = |key: super::top_keys::CountedKey| TopKey {
+            key: key.display.map_or_else(|| format!("{:032x}", key.fingerprint), String::from),
+            denied: key.count,
+            error: key.error,
+        };
+        LimitStats {
+            limit,
+            allowed: self.allowed.load(Ordering::Relaxed),
+            denied: self.denied.load(Ordering::Relaxed),
+            shadow_denied: self.shadow_denied.load(Ordering::Relaxed),
+            charged: self.charged.load(Ordering::Relaxed),
+            top_keys: keys.into_iter().map(top_key).collect(),
+        }
+    }
+}
+
+fn lock(top_keys: &Mutex<TopKeys>) -> std::sync::MutexGuard<'_, TopKeys> {
+    top_keys.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for Stats {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.limits()).finish()
+    }
+}

@@ -1,0 +1,212 @@
+//! What recorders receive.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tower_ratelimit::{
+    DecisionRecord, DecisionSource, Event, FixedWindow, LeakyBucketQueue, Limit, LimitOutcome, Limiter, OnStoreError,
+    RateLimitLayer, Recorder, RejectionRecord, Stats, key,
+};
+
+use crate::faulty::{Faulty, Mode};
+use crate::limited::{LOCALLY, ask, hello, limiter, ms, visit, with};
+use tower::Layer;
+
+/// Everything that was recorded, as text.
+#[derive(Clone, Default)]
+struct Recorded(Arc<Mutex<Vec<String>>>);
+
+impl Recorded {
+    fn push(&self, text: String) {
+        self.0.lock().expect("no test panicked while recording").push(text);
+    }
+
+    /// Takes what was recorded since the last call.
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().expect("no test panicked while recording"))
+    }
+}
+
+impl Recorder for Recorded {
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        for limit in decision.limits() {
+            let near = if limit.is_near_limit() { " near" } else { "" };
+            let (source, outcome) = (decision.source().as_str(), limit.outcome().as_str());
+            let (charged, cost, remaining, capacity) =
+                (limit.charged(), limit.cost(), limit.remaining(), limit.capacity());
+            self.push(format!("{} {outcome} {source} {charged}/{cost} {remaining}/{capacity}{near}", limit.limit()));
+        }
+    }
+
+    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+        let limits: Vec<&str> = rejection.denied_by().map(|limit| limit.limit()).collect();
+        self.push(format!("rejected {} by {}", rejection.head().uri, limits.join(", ")));
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        self.push(format!("{event:?}").chars().take_while(char::is_ascii_alphabetic).collect());
+    }
+}
+
+fn window(name: &str, tokens: u32) -> Limit {
+    Limit::new(name, FixedWindow::per_day(tokens))
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_outcome_of_a_limit_is_recorded() {
+    let recorded = Recorded::default();
+    let acquire = async |limits: Vec<Limit>, costs: &[u64]| {
+        let limiter = Limiter::builder(limits).recorder(recorded.clone()).build();
+        for cost in costs {
+            let _ = limiter.acquire("ann", *cost).await.expect("memory does not fail");
+        }
+        recorded.take()
+    };
+    assert_eq!(
+        acquire(vec![window("plain", 5)], &[3, 1, 1, 1]).await,
+        [
+            "plain allowed memory 3/3 2/5",
+            "plain allowed memory 1/1 1/5 near",
+            "plain allowed memory 1/1 0/5 near",
+            "plain denied memory 0/1 0/5"
+        ]
+    );
+    assert_eq!(
+        acquire(vec![window("soft", 10).soft(10)], &[10, 1]).await,
+        ["soft allowed memory 10/10 0/10 near", "soft overage memory 1/1 0/10 near", "OverageUsed"]
+    );
+    assert_eq!(
+        acquire(vec![window("shadow", 1).shadow()], &[2]).await,
+        ["shadow shadow_denied memory 0/2 1/1", "ShadowDenied"]
+    );
+    let quotas = vec![window("own", 1).quota_mode(), window("team", 9).quota_mode()];
+    assert_eq!(acquire(quotas, &[2]).await, ["own quota_exceeded memory 0/2 1/1", "team allowed memory 2/2 7/9"]);
+    let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(9));
+    assert_eq!(acquire(vec![queue], &[1, 1]).await, ["queue allowed memory 1/1 9/10", "queue delayed memory 1/1 8/10"]);
+    // A limit with capacity is not charged for a request that another one denies.
+    assert_eq!(
+        acquire(vec![window("wide", 9), window("narrow", 1)], &[2]).await,
+        ["wide allowed memory 0/2 9/9", "narrow denied memory 0/2 1/1"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_source_of_each_decision_is_recorded() {
+    let (store, recorded) = (Faulty::new(Mode::Works), Recorded::default());
+    let limiter = limiter(&store).on_store_error(LOCALLY).recorder(recorded.clone()).build();
+    let mut lines = Vec::new();
+    for mode in [Mode::Works, Mode::Remembers, Mode::Fails, Mode::FailsAtOnce, Mode::Hangs] {
+        store.set(mode);
+        let _ = limiter.acquire("ann", 1).await.expect("decided locally");
+        lines.push(recorded.take().join(", "));
+    }
+    assert_eq!(
+        lines,
+        [
+            "ten allowed store 1/1 9/10",
+            "ten allowed remembered_denial 1/1 8/10",
+            "StoreFailed, FellBack, ten allowed fallback 1/1 9/10",
+            "StoreFailed, FellBack, ten allowed fallback 1/1 8/10",
+            "StoreFailed, FellBack, ten allowed fallback 1/1 7/10"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_allowed_uncounted_has_no_limits() {
+    struct Sources(Mutex<Vec<(DecisionSource, usize)>>);
+    impl Recorder for Sources {
+        fn decision(&self, decision: &DecisionRecord<'_>) {
+            let record = (decision.source(), decision.limits().count());
+            self.0.lock().expect("no test panicked while recording").push(record);
+        }
+    }
+    let sources = Arc::new(Sources(Mutex::default()));
+    let store = Faulty::new(Mode::Fails);
+    let limiter = limiter(&store).on_store_error(OnStoreError::Allow).recorder(sources.clone()).build();
+    assert!(limiter.acquire("ann", 1).await.expect("allowed").is_allowed());
+    assert_eq!(*sources.0.lock().unwrap(), [(DecisionSource::Fallback, 0)]);
+}
+
+#[tokio::test]
+async fn the_duration_includes_the_wait_for_the_store() {
+    #[derive(Default)]
+    struct Longest(Mutex<Duration>);
+    impl Recorder for Longest {
+        fn decision(&self, decision: &DecisionRecord<'_>) {
+            let mut longest = self.0.lock().expect("no test panicked while recording");
+            *longest = decision.duration().max(*longest);
+        }
+    }
+    let longest = Arc::new(Longest::default());
+    let store = Faulty::new(Mode::Dawdles(ms(30)));
+    let limiter = limiter(&store).deadline(ms(10_000)).recorder(longest.clone()).build();
+    assert!(limiter.acquire("ann", 1).await.expect("a decision").is_allowed());
+    assert!(*longest.0.lock().unwrap() >= ms(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn peeks_are_not_recorded() {
+    let (store, recorded) = (Faulty::new(Mode::Works), Recorded::default());
+    let limiter = limiter(&store).recorder(recorded.clone()).build();
+    let _ = limiter.peek("ann", 1).await.expect("a decision");
+    assert_eq!(recorded.take(), [] as [&str; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_recorders_of_a_layer_receive_decisions_and_rejections() {
+    let (one, other) = (Recorded::default(), Recorded::default());
+    let limits = RateLimitLayer::builder([window("day", 2), window("free", 9)]);
+    let layer = limits.recorder(one.clone()).recorder(other.clone()).near_limit(100).build();
+    assert_eq!(visit(&layer).await.status, 200);
+    assert_eq!(visit(&layer.cost(2)).await.status, 429);
+    let expected = [
+        "day allowed memory 1/1 1/2",
+        "free allowed memory 1/1 8/9",
+        "day denied memory 0/2 1/2",
+        "free allowed memory 0/2 8/9",
+        "rejected / by day",
+    ];
+    assert_eq!(one.take(), expected);
+    assert_eq!(other.take(), expected);
+}
+
+#[test]
+fn a_share_of_a_limit_beyond_100_percent_is_an_error() {
+    for percent in [0, 101] {
+        let error = Limiter::builder([window("day", 2)]).near_limit(percent).try_build().unwrap_err();
+        assert_eq!(error.to_string(), format!("near_limit is {percent} percent: use 1 to 100"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stats_count_per_limit_and_name_the_keys_denied_most() {
+    let display = |head: &tower_ratelimit::RequestHead<'_>| Some(format!("user {}", head.header("x-user")?));
+    let stats = Stats::new().top_keys(2).display_keys(display);
+    let limits = [window("users", 1).by(key::header("x-user")), window("all", 1).shadow()];
+    let service = RateLimitLayer::builder(limits).recorder(stats.clone()).build().layer(hello());
+    for (user, requests) in [("bob", 2), ("ann", 5), ("eve", 3)] {
+        for _ in 0..requests {
+            ask(&service, with(&[("x-user", user)])).await;
+        }
+    }
+    let [all, users] = &stats.limits()[..] else { panic!("there are two limits: {stats:?}") };
+    assert_eq!((all.limit.as_str(), all.allowed, all.denied, all.shadow_denied, all.charged), ("all", 1, 0, 9, 1));
+    assert_eq!((users.limit.as_str(), users.allowed, users.denied, users.charged), ("users", 3, 7, 3));
+    let top: Vec<_> = users.top_keys.iter().map(|key| (key.key.as_str(), key.denied, key.error)).collect();
+    assert_eq!(top, [("user ann", 4, 0), ("user eve", 3, 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stats_show_fingerprints_where_no_display_is_set() {
+    let stats = Stats::new().top_keys(5);
+    let limiter = Limiter::builder([window("mails", 1)]).recorder(stats.clone()).build();
+    for _ in 0..3 {
+        let _ = limiter.acquire("ann@example.org", 1).await.expect("memory does not fail");
+    }
+    let limits = stats.limits();
+    let [key] = &limits[0].top_keys[..] else { panic!("one key was denied: {stats:?}") };
+    assert_eq!((key.key.len(), key.denied), (32, 2));
+    assert!(!key.key.contains("ann"));
+    assert!(LimitOutcome::Denied.as_str() == "denied");
+}
