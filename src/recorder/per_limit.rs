@@ -4,15 +4,19 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use arc_swap::ArcSwap;
 
 /// A value for each limit that was seen. Limits are few, and known after their first decision, so that reading takes no
 /// lock.
-pub(super) struct PerLimit<T>(ArcSwap<HashMap<Box<str>, Arc<T>>>);
+pub(super) struct PerLimit<T>(ArcSwap<Values<T>>);
+
+/// The names of limits are not chosen by clients, so that a fast hash does.
+type Values<T> = HashMap<Box<str>, Arc<T>, RandomState>;
 
 impl<T> PerLimit<T> {
     pub(super) fn new() -> Self {
-        Self(ArcSwap::default())
+        Self(ArcSwap::from_pointee(HashMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4))))
     }
 
     /// Calls `read` with the value of a limit, which `create` makes of its name if it is new.

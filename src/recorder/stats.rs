@@ -133,7 +133,8 @@ impl Recorder for Stats {
 
 impl Counters {
     fn count(&self, limit: &LimitRecord<'_>) {
-        let counter = match limit.outcome() {
+        let outcome = limit.outcome();
+        let counter = match outcome {
             LimitOutcome::Denied => &self.denied,
             LimitOutcome::ShadowDenied => &self.shadow_denied,
             LimitOutcome::QuotaExceeded => return,
@@ -141,7 +142,7 @@ impl Counters {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.charged.fetch_add(limit.charged(), Ordering::Relaxed);
-        if let (LimitOutcome::Denied, Some(top_keys)) = (limit.outcome(), &self.top_keys) {
+        if let (LimitOutcome::Denied, Some(top_keys)) = (outcome, &self.top_keys) {
             lock(top_keys).count(limit.fingerprint());
         }
     }

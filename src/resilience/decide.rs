@@ -34,6 +34,19 @@ impl StoreClient {
 
     #[inline]
     fn decide(self: &Arc<Self>, operation: Operation, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        if !self.breakers.are_closed() || self.has_recorders() {
+            return self.decide_and_record(operation, charges);
+        }
+        let answer = operation.run(&*self.store, charges);
+        if answer.is_settled() {
+            return answer;
+        }
+        self.complete(operation, None, None, answer, charges)
+    }
+
+    /// Decides while a breaker exists, or for recorders.
+    #[cold]
+    fn decide_and_record(self: &Arc<Self>, operation: Operation, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let recording = if operation == Operation::Acquire { self.start_recording() } else { None };
         if !self.breakers.are_closed() {
             return self.decide_if_admitted(operation, recording, charges);

@@ -24,14 +24,17 @@ impl StoreClient {
         self.recorders.event(event);
     }
 
-    /// Starts the recording of a decision, if there are recorders.
     #[inline]
+    pub(super) fn has_recorders(&self) -> bool {
+        !self.recorders.is_empty()
+    }
+
+    /// Starts the recording of a decision, if there are recorders.
     pub(crate) fn start_recording(&self) -> Option<Recording> {
-        (!self.recorders.is_empty()).then(|| Recording { began: Instant::now() })
+        self.has_recorders().then(|| Recording { began: Instant::now() })
     }
 
     /// Records an answer that was ready at once, if it is a decision.
-    #[inline]
     pub(super) fn record_ready(&self, recording: Option<Recording>, answer: &StoreFuture<Decision>) {
         if let (Some(recording), Some(decision)) = (recording, answer.settled()) {
             self.record(recording, DecisionSource::of(decision, answer.is_remembered(), true), decision);
@@ -80,7 +83,7 @@ impl StoreClient {
 
     /// Records that a layer rejects a request after a denial.
     pub(crate) fn record_rejection(&self, denied: &Decision, head: &RequestHead<'_>) {
-        if !self.recorders.is_empty() {
+        if self.has_recorders() {
             let (specs, near_percent) = (self.limits.all_specs(), self.near_percent);
             self.recorders.rejection(&RejectionRecord { decision: denied, specs, near_percent, head: *head });
         }

@@ -22,6 +22,7 @@ mod only;
 mod peers;
 mod quota;
 mod race;
+mod recorded;
 mod redis;
 mod scale;
 mod server;

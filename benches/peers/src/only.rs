@@ -14,6 +14,7 @@ use crate::floors::{TABLE, Table, apps, clocks};
 use crate::keys::{BATCH, Keys, LOADS, Load, write};
 use crate::layers::{CASES, batch};
 use crate::peers::shared;
+use crate::recorded;
 use crate::subject::{Memory, PATIENCE, PEERS};
 
 /// Decides as many requests for keys that were chosen before and are known. A flood makes up its own keys.
@@ -40,6 +41,9 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
         "a look" => return Box::new(Looks::at(load.keys)),
         "a new key" => return Box::new(Flood::new(in_memory([Limit::new("limit", bucket())]))),
         _ => {}
+    }
+    if let Some(limiter) = recorded::limiter(name) {
+        return limiter;
     }
     if let Some((_, algorithm)) = algorithms().into_iter().find(|(known, _)| *known == name) {
         return in_memory([Limit::new("limit", algorithm)]);
@@ -95,8 +99,8 @@ impl Memory for Flood {
 /// Sends as many requests to an application, in batches.
 pub fn call(subject: &str, case: &str, requests: usize) {
     let case = CASES.into_iter().find(|known| known.name() == case).expect("a case");
-    let floor = apps().into_iter().find(|(name, _)| *name == subject).map(|(_, app)| app);
-    let app = floor.unwrap_or_else(|| {
+    let known = apps().into_iter().find(|(name, _)| *name == subject).map(|(_, app)| app);
+    let app = known.or_else(|| recorded::app(subject)).unwrap_or_else(|| {
         let peer = PEERS.into_iter().find(|peer| peer.name() == subject).expect("a subject");
         case.app(peer).expect("it has such a layer")
     });
