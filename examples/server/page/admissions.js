@@ -1,0 +1,52 @@
+// The admitted tokens of a lane, and how many of them are in a rolling window.
+
+/** The number of admissions that are kept. */
+const MOST = 5000;
+
+export class Admissions {
+  /** The highest number of tokens in any window so far. */
+  peak = 0;
+  #window;
+  /** In order of time. */
+  #admitted = [];
+
+  /** Creates a record for windows of `window` milliseconds: a token counts from its admission until it is that old. */
+  constructor(window) {
+    this.#window = window;
+  }
+
+  add(at, cost) {
+    // Responses may arrive out of order.
+    let index = this.#admitted.length;
+    while (index > 0 && this.#admitted[index - 1].at > at) index -= 1;
+    this.#admitted.splice(index, 0, { at, cost });
+    for (let later = index; later < this.#admitted.length && this.#admitted[later].at < at + this.#window; later += 1) {
+      this.peak = Math.max(this.peak, this.count(this.#admitted[later].at));
+    }
+    if (this.#admitted.length > MOST) this.#admitted.shift();
+  }
+
+  /** Returns the tokens in the window that ends at `at`. */
+  count(at) {
+    let count = 0;
+    for (let index = this.#admitted.length - 1; index >= 0; index -= 1) {
+      const admission = this.#admitted[index];
+      if (admission.at <= at - this.#window) break;
+      if (admission.at <= at) count += admission.cost;
+    }
+    return count;
+  }
+
+  /** Returns the instants since `from` at which the count changes, each with the new count. */
+  steps(from) {
+    const since = from - this.#window;
+    const changes = [];
+    for (const { at, cost } of this.#admitted) {
+      if (at < since) continue;
+      changes.push([at, cost], [at + this.#window, -cost]);
+    }
+    changes.sort((one, other) => one[0] - other[0]);
+    let count = 0;
+    return changes.map(([at, change]) => [at, (count += change)]);
+  }
+}

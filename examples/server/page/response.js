@@ -1,0 +1,58 @@
+// The last response of one lane, with its headers, and the command that sends such a request.
+
+export class ResponsePanel {
+  #choice = document.getElementById('response-lane');
+  #text = document.getElementById('response');
+  #command = document.getElementById('command');
+  #copy = document.getElementById('copy');
+  #lanes = [];
+  #shown = null;
+  #cost;
+
+  /** Calls `cost` for the cost of the command's request. */
+  constructor(cost) {
+    this.#cost = cost;
+    this.#choice.addEventListener('change', () => this.draw());
+    this.#copy.addEventListener('click', () => this.#copyCommand());
+  }
+
+  /** Offers these lanes. The choice stays, if it is among them. */
+  offer(lanes) {
+    this.#lanes = lanes;
+    const chosen = this.#choice.value;
+    this.#choice.replaceChildren(...lanes.map(({ algorithm }) => new Option(algorithm.title, algorithm.name)));
+    if (lanes.some(({ algorithm }) => algorithm.name === chosen)) this.#choice.value = chosen;
+    this.draw();
+  }
+
+  draw() {
+    const lane = this.#lanes.find(({ algorithm }) => algorithm.name === this.#choice.value);
+    const command = lane ? `curl -i '${location.origin}${lane.path(this.#cost())}'` : '';
+    if (this.#command.textContent !== command) this.#command.textContent = command;
+    const response = lane?.response ?? null;
+    if (response === this.#shown && this.#text.childElementCount > 0) return;
+    this.#shown = response;
+    this.#text.replaceChildren(...(response ? lines(response) : [span('hint', 'No request yet.')]));
+  }
+
+  async #copyCommand() {
+    try {
+      await navigator.clipboard.writeText(this.#command.textContent);
+      this.#copy.textContent = 'Copied';
+    } catch {
+      getSelection().selectAllChildren(this.#command);
+      this.#copy.textContent = 'Selected';
+    }
+    setTimeout(() => (this.#copy.textContent = 'Copy'), 1500);
+  }
+}
+
+function lines({ status, statusText, headers, text }) {
+  const head = span(status === 200 ? 'ok' : 'not-ok', `${status} ${statusText}\n`);
+  const fields = [...headers].flatMap(([name, value]) => [span('name', `${name}: `), `${value}\n`]);
+  return [head, ...fields, `\n${text.trim()}`];
+}
+
+function span(className, text) {
+  return Object.assign(document.createElement('span'), { className, textContent: text });
+}
