@@ -1,1 +1,6 @@
-//! The page of the example server.
+//! The page of the example server, in Chromium.
+
+mod access;
+mod browser;
+mod decisions;
+mod screenshots;

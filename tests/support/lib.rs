@@ -4,6 +4,7 @@
 
 pub mod answer;
 pub mod certificates;
+pub mod example_server;
 pub mod limits;
 pub mod memcached_server;
 pub mod patient;

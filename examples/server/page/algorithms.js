@@ -45,7 +45,7 @@ export const ALGORITHMS = [
   {
     name: 'sliding-window-counter',
     title: 'Sliding window counter',
-    summary: 'Estimates the last period from two counts, as if requests were evenly spread.',
+    summary: 'Weighs the previous window as if its requests were evenly spread.',
     parameters: [...window, choice('rounding', 'Rounding', ['up', 'down'])],
     rate: ofWindow,
     describe: (settings) => `${rate(ofWindow(settings))}, rounded ${settings.rounding}`,

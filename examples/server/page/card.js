@@ -19,11 +19,14 @@ export class Card {
     this.#root.setAttribute('aria-label', lane.algorithm.title);
     this.#part('title').textContent = lane.algorithm.title;
     this.#part('summary').textContent = lane.algorithm.summary;
-    this.#part('caption').textContent = `Requests to the ${lane.algorithm.title.toLowerCase()}, latest first`;
+    this.#part('caption').textContent = 'The latest requests, newest first';
+    this.#part('table').setAttribute('aria-label', `Requests: ${lane.algorithm.title}`);
     this.#addParameters(onSettings);
     this.chart = new Chart(this.#part('chart'), lane, now);
     lane.addEventListener('change', () => (this.#isStale = true));
-    this.#part('table').addEventListener('toggle', () => (this.#isStale = true));
+    this.#part('table').id = `${lane.algorithm.name}-requests`;
+    this.#part('toggle').setAttribute('aria-controls', this.#part('table').id);
+    this.#part('toggle').addEventListener('click', () => this.#toggleTable());
   }
 
   get element() {
@@ -51,6 +54,13 @@ export class Card {
     }
   }
 
+  #toggleTable() {
+    const table = this.#part('table');
+    table.hidden = !table.hidden;
+    this.#part('toggle').setAttribute('aria-expanded', !table.hidden);
+    this.#isStale = true;
+  }
+
   draw(now) {
     this.chart.draw(now);
     if (!this.#isStale) return;
@@ -74,7 +84,7 @@ export class Card {
       `${totals.allowed} requests allowed, ${totals.delayed} of them after a delay, and ${totals.denied} denied. ` +
         `At most ${admissions.peak} tokens were admitted in ${rate.seconds} seconds, of a limit of ${rate.tokens}.`,
     );
-    if (this.#part('table').open) this.#fillTable();
+    if (!this.#part('table').hidden) this.#fillTable();
   }
 
   /** Sets the text of a part, if it differs. */

@@ -93,17 +93,15 @@ export class Chart {
   }
 
   #drawMarks(from, now) {
-    const columns = new Map();
+    const place = new Placement();
     const pending = [...this.#lane.pending].filter((record) => now - record.sent > WAITING);
     const visible = this.#lane.records.filter((record) => (record.admitted ?? record.arrival) > from - 1000);
     const marks = [...visible, ...pending].map((record) => {
       const column = Math.floor(this.#x(record.arrival) / COLUMN);
-      const row = columns.get(column) ?? 0;
-      columns.set(column, row + 1);
-      return { record, column, row };
+      const end = record.verdict === 'pending' ? now : (record.admitted ?? record.arrival);
+      return { record, column, row: place.row(column, Math.floor(this.#x(end) / COLUMN)) };
     });
-    const highest = Math.max(1, ...columns.values());
-    const step = Math.min(MARK + 1, (MARKS.base - MARKS.top) / highest);
+    const step = Math.min(MARK + 1, (MARKS.base - MARKS.top) / place.rows);
     const size = Math.min(MARK, step);
     const paths = { allowed: '', delayed: '', arrived: '', denied: '', waits: '' };
     for (const { record, column, row } of marks) {
@@ -186,6 +184,24 @@ export class Chart {
   /** The highest count that the chart has room for. */
   get #most() {
     return Math.max(this.#lane.rate.tokens * 2.1, this.#lane.capacity ?? 0);
+  }
+}
+
+/** Finds a row for each mark, above those in its column and beside the lines of those that wait. */
+class Placement {
+  /** The number of rows in use. */
+  rows = 1;
+  #next = new Map();
+  #ends = [];
+
+  /** Returns the lowest free row for a mark that extends from `column` to the column `end`. */
+  row(column, end) {
+    let row = this.#next.get(column) ?? 0;
+    while (this.#ends[row] >= column) row += 1;
+    this.#next.set(column, row + 1);
+    if (end > column) this.#ends[row] = end;
+    this.rows = Math.max(this.rows, row + 1);
+    return row;
   }
 }
 

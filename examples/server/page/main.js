@@ -76,7 +76,7 @@ function addChoices() {
 
 function setSteady(isOn) {
   element('steady').setAttribute('aria-pressed', isOn);
-  element('steady-label').textContent = isOn ? 'Stop' : 'Steady';
+  element('steady').textContent = isOn ? 'Stop' : 'Steady';
   if (isOn) {
     announce(`Sending ${count('rate')} requests per second to each limit.`);
     traffic.startSteady(() => ({ perSecond: count('rate'), cost: count('cost') }));

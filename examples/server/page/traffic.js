@@ -90,13 +90,13 @@ export class Traffic {
 }
 
 function summary(records) {
-  const count = (verdict) => records.filter((record) => record.verdict === verdict).length;
+  const count = (...verdicts) => records.filter(({ verdict }) => verdicts.includes(verdict)).length;
+  const delayed = count('delayed');
   const parts = [
-    [count('allowed'), 'allowed'],
-    [count('delayed'), 'delayed'],
+    [count('allowed', 'delayed'), delayed > 0 ? `allowed (${delayed} delayed)` : 'allowed'],
     [count('denied'), 'denied'],
-    [count('failed'), 'failed'],
+    [count('failed', 'pending'), 'failed'],
   ];
-  const told = parts.filter(([number]) => number > 0).map(([number, verdict]) => `${number} ${verdict}`);
-  return told.join(', ') || 'no answer';
+  const counted = parts.filter(([number]) => number > 0);
+  return counted.map(([number, verdict]) => `${number} ${verdict}`).join(', ');
 }

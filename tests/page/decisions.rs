@@ -1,0 +1,145 @@
+//! The page shows what the server decides.
+
+use serde_json::json;
+
+use crate::browser::Browser;
+
+/// Every algorithm but the queue, so slow that a burst is over before anything is regained.
+const SLOW: [(&str, &str); 6] = [
+    ("fixed-window", "period"),
+    ("sliding-log", "period"),
+    ("sliding-window", "period"),
+    ("sliding-window-counter", "period"),
+    ("token-bucket", "interval"),
+    ("leaky-bucket", "interval"),
+];
+
+#[tokio::test]
+async fn of_a_burst_of_15_each_algorithm_allows_10_and_denies_5() {
+    let settings: Vec<_> = SLOW.iter().map(|(name, span)| format!("{name}.{span}=3600")).collect();
+    let names: Vec<_> = SLOW.iter().map(|(name, _)| *name).collect();
+    let browser = Browser::open(&format!("show={}&{}", names.join(","), settings.join("&"))).await;
+    browser.click("burst").await;
+    let announced = "return document.getElementById('status').textContent.includes('denied');";
+    browser.wait_until("the burst is announced", announced).await;
+    for name in names {
+        browser.wait_for_figures(name, 15).await;
+        let figures = [browser.figure(name, "allowed").await, browser.figure(name, "denied").await];
+        assert_eq!(figures, [10, 5], "{name}");
+        assert_eq!(browser.figure(name, "delayed").await, 0, "{name}");
+        assert_eq!(browser.figure(name, "remaining").await, 0, "{name}");
+        assert_eq!(browser.figure(name, "peak").await, 10, "{name}");
+        assert_eq!(browser.marks(name, "allowed").await, 10, "{name}");
+        // A cross has two strokes.
+        assert_eq!(browser.marks(name, "denied").await, 2 * 5, "{name}");
+        let table = browser.table(name).await;
+        assert_eq!(table.iter().filter(|row| row[1] == "allowed").count(), 10, "{table:?}");
+        assert_eq!(table.iter().filter(|row| row[1] == "denied").count(), 5, "{table:?}");
+    }
+    let status = browser.evaluate("return document.getElementById('status').textContent;").await;
+    assert!(status.as_str().expect("text").starts_with("Fixed window: 10 allowed, 5 denied."), "{status}");
+
+    let response = browser.evaluate("return document.getElementById('response').textContent;").await;
+    for line in ["429 Too Many Requests", "ratelimit-policy: \"fixed-window\";q=10;w=3600", "retry-after: "] {
+        assert!(response.as_str().expect("text").contains(line), "{line:?} is missing in {response}");
+    }
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_queue_delays_requests_evenly() {
+    // One every half a second.
+    let browser = Browser::open("show=leaky-bucket-queue&leaky-bucket-queue.interval=5").await;
+    browser.click("burst").await;
+    let name = "leaky-bucket-queue";
+    browser.wait_for_figures(name, 15).await;
+    // On a slow machine, the queue moves on while the burst arrives.
+    let [allowed, delayed] = [browser.figure(name, "allowed").await, browser.figure(name, "delayed").await];
+    assert!((6..15).contains(&allowed), "{allowed}");
+    assert!((5..=allowed).contains(&delayed), "{delayed}");
+    assert_eq!(browser.marks(name, "delayed").await as u64, delayed);
+
+    let seconds = |text: &str| text.trim_end_matches(" s").parse::<f64>().unwrap_or_else(|_| panic!("{text:?}"));
+    let table = browser.table(name).await;
+    let admitted = table.iter().filter(|row| row[1] != "denied");
+    let mut times: Vec<_> =
+        admitted.map(|row| seconds(&row[0]) + if row[1] == "delayed" { seconds(&row[2]) } else { 0.0 }).collect();
+    times.sort_by(f64::total_cmp);
+    // The table rounds to milliseconds.
+    assert!(times.windows(2).all(|pair| pair[1] - pair[0] > 0.497), "{times:?}");
+    assert_eq!(browser.figure(name, "peak").await, times.len().min(10) as u64);
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_burst_across_an_edge_passes_a_fixed_window_twice_and_a_log_once() {
+    let browser = Browser::open("show=fixed-window,sliding-log&fixed-window.period=6&sliding-log.period=6").await;
+    // A slow machine may need longer for the first burst than it has until the edge.
+    for _ in 0..3 {
+        browser.click("again").await;
+        browser.click("edge").await;
+        browser.wait_for_figures("fixed-window", 30).await;
+        browser.wait_for_figures("sliding-log", 30).await;
+        assert!(browser.figure("sliding-log", "peak").await <= 10);
+        if browser.figure("fixed-window", "peak").await == 20 {
+            return browser.close().await;
+        }
+    }
+    panic!("no burst across an edge passed twice");
+}
+
+#[tokio::test]
+async fn a_steady_rate_goes_on_until_it_is_stopped_and_charges_the_cost() {
+    let browser = Browser::open("show=token-bucket&token-bucket.capacity=100&token-bucket.interval=3600").await;
+    browser.evaluate("document.getElementById('cost').value = 3; document.getElementById('rate').value = 20;").await;
+    browser.click("steady").await;
+    let three = "return Number(document.querySelector('[data-part=allowed]').textContent) >= 3;";
+    browser.wait_until("three requests are allowed", three).await;
+    browser.click("steady").await;
+    let is_idle = "return document.getElementById('steady').textContent === 'Steady';";
+    browser.wait_until("it has stopped", is_idle).await;
+    let sums = "const text = (part) => Number(document.querySelector(`[data-part=${part}]`).textContent);
+        return text('remaining') === 100 - 3 * text('allowed');";
+    browser.wait_until("what remains is what was not charged", sums).await;
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn starting_over_makes_the_server_forget() {
+    let browser = Browser::open("show=sliding-log&sliding-log.period=3600").await;
+    browser.click("one").await;
+    browser.wait_for_figures("sliding-log", 1).await;
+    let remains =
+        |count: u64| format!("return document.querySelector('[data-part=remaining]').textContent === '{count}';");
+    browser.wait_until("9 remain", &remains(9)).await;
+    // A reload forgets nothing.
+    browser.go_to("show=sliding-log&sliding-log.period=3600").await;
+    browser.wait_until("9 remain", &remains(9)).await;
+    browser.click("again").await;
+    browser.wait_until("10 remain", &remains(10)).await;
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn settings_apply_at_once_and_the_server_explains_invalid_ones() {
+    let browser = Browser::open("show=sliding-window&sliding-window.period=60").await;
+    let set = |name: &str, value: &str| {
+        format!(
+            "const input = document.querySelector('[name={name}]');
+             input.value = '{value}'; input.dispatchEvent(new Event('change'));"
+        )
+    };
+    browser.evaluate(&set("limit", "4")).await;
+    let remains = "return document.querySelector('[data-part=remaining]').textContent === '4';";
+    browser.wait_until("4 remain", remains).await;
+    let fragment = browser.evaluate("return location.hash;").await;
+    assert_eq!(fragment, json!("#show=sliding-window&sliding-window.limit=4&sliding-window.period=60"));
+
+    browser.evaluate(&set("buckets", "7")).await;
+    let explains = "return document.querySelector('[data-part=error]').textContent.includes('does not divide into 7');";
+    browser.wait_until("the server explains", explains).await;
+    browser.evaluate(&set("buckets", "6")).await;
+    let is_gone = "return document.querySelector('[data-part=error]').textContent === '';";
+    browser.wait_until("the error is gone", is_gone).await;
+    browser.close_despite(" 400 ").await;
+}
