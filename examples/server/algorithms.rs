@@ -11,17 +11,17 @@ use axum::routing::{MethodRouter, any, get};
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tower::ServiceExt;
-use tower_ratelimit::{Algorithm, Permit, Store};
+use tower_ratelimit::{Algorithm, Permit};
 
-use crate::limits::{layer, limit};
+use crate::limits::{Backend, layer, limit};
 use crate::settings::Settings;
 
 /// The maximum number of layers that are kept. State lives in the store, so dropping a layer forgets no request.
 const MAX_LAYERS: usize = 128;
 
 /// Returns a route for each algorithm, such as `/token-bucket?capacity=20`.
-pub(crate) fn routes(store: &Arc<dyn Store>) -> Router {
-    let layers = Layers { store: store.clone(), routes: Arc::default() };
+pub(crate) fn routes(backend: &Backend) -> Router {
+    let layers = Layers { backend: backend.clone(), routes: Arc::default() };
     Settings::ALGORITHMS.iter().fold(Router::new(), |app, (name, _)| {
         let layers = layers.clone();
         app.route(&format!("/{name}"), any(move |query, request| layers.handle(name, query, request)))
@@ -31,7 +31,7 @@ pub(crate) fn routes(store: &Arc<dyn Store>) -> Router {
 /// The limited routes of the parameters that were requested so far.
 #[derive(Clone)]
 struct Layers {
-    store: Arc<dyn Store>,
+    backend: Backend,
     routes: Arc<Mutex<HashMap<Algorithm, MethodRouter>>>,
 }
 
@@ -62,7 +62,7 @@ impl Layers {
             routes.clear();
         }
         let route = routes.entry(algorithm).or_insert_with(|| {
-            let layer = layer(&self.store, vec![limit(name, algorithm)])
+            let layer = layer(&self.backend, vec![limit(name, algorithm)])
                 .cost_by(|head| head.extensions.get().map_or(1, |Cost(cost)| *cost))
                 .permits()
                 .build();

@@ -3,7 +3,16 @@
 use std::sync::Arc;
 
 use tower_ratelimit::key::{self, KeyExtractor};
-use tower_ratelimit::{Algorithm, Builder, HeaderStyle, HttpOptions, Limit, RateLimitLayer, Reset, Store};
+use tower_ratelimit::{
+    Algorithm, Builder, HeaderStyle, HttpOptions, Limit, MetricsRecorder, RateLimitLayer, Reset, Store,
+};
+
+/// The store and the recorder of all layers.
+#[derive(Clone)]
+pub(crate) struct Backend {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) metrics: Arc<MetricsRecorder>,
+}
 
 /// Returns a limit that counts requests by the header `x-user`, or else by the client's address.
 pub(crate) fn limit(name: &str, algorithm: impl Into<Algorithm>) -> Limit {
@@ -11,7 +20,7 @@ pub(crate) fn limit(name: &str, algorithm: impl Into<Algorithm>) -> Limit {
 }
 
 /// Returns the builder of a layer with the settings that all routes have in common.
-pub(crate) fn layer(store: &Arc<dyn Store>, limits: Vec<Limit>) -> Builder<HttpOptions> {
+pub(crate) fn layer(backend: &Backend, limits: Vec<Limit>) -> Builder<HttpOptions> {
     let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
-    RateLimitLayer::builder(limits).store(store.clone()).headers(styles)
+    RateLimitLayer::builder(limits).store(backend.store.clone()).recorder(backend.metrics.clone()).headers(styles)
 }

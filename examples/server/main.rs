@@ -6,6 +6,7 @@
 
 mod algorithms;
 mod limits;
+mod metrics;
 mod options;
 mod page;
 mod routes;
@@ -20,6 +21,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tower_ratelimit::{MemoryStore, Store};
 
+use self::limits::Backend;
 use self::options::{Options, USAGE};
 
 #[tokio::main]
@@ -50,7 +52,9 @@ async fn run(options: Options) -> Result<(), String> {
         Some(url) => connect(url).await?,
     };
     let address = options.listen;
-    serve(address, routes::app(&store))
+    let (metrics, export) =
+        metrics::install().map_err(|error| format!("can't install the exporter of metrics: {error}"))?;
+    serve(address, routes::app(&Backend { store, metrics }, export))
         .await
         .map_err(|error| format!("can't serve on {address}: {error}; choose another address with --listen"))
 }

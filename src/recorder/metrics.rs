@@ -185,6 +185,8 @@ impl Recorder for MetricsRecorder {
             Event::RulesReplaced { limits } => {
                 gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
                 counter!("ratelimit_rules_loads_total", self.labels([("result", "applied")])).increment(1);
+                // An increase from 0 can be seen by a query, unlike a series that begins at 1.
+                counter!("ratelimit_rules_loads_total", self.labels([("result", "rejected")])).increment(0);
             }
             Event::RulesRejected { .. } => {
                 counter!("ratelimit_rules_loads_total", self.labels([("result", "rejected")])).increment(1);

@@ -5,6 +5,7 @@
 pub mod answer;
 pub mod certificates;
 pub mod example_server;
+pub mod http_client;
 pub mod limits;
 pub mod memcached_server;
 pub mod patient;

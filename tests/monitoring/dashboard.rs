@@ -1,0 +1,147 @@
+//! Each query of the dashboard and of the alerts returns data on a real Prometheus.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use serde_json::Value;
+use support::repository;
+use tokio::net::TcpListener;
+use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
+use tower_ratelimit::{
+    CircuitBreaker, Decision, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, LiveLimits,
+    MemoryStore, MetricsRecorder, OnStoreError, Penalty, RateLimitLayer, Share, Store, StoreError, TokenBucket, key,
+};
+
+use crate::prometheus::{Prometheus, promtool};
+
+/// A memory store that is waited for, and that fails every other second.
+#[derive(Debug)]
+struct Remote {
+    memory: MemoryStore,
+    fails: Arc<AtomicBool>,
+}
+
+impl Remote {
+    fn answer<T: Send + Unpin + 'static>(&self, answer: StoreFuture<T>) -> StoreFuture<T> {
+        let fails = self.fails.load(Ordering::Relaxed);
+        StoreFuture::pending(async move {
+            tokio::task::yield_now().await;
+            if fails { Err(StoreError::new("the store is down")) } else { answer.await }
+        })
+    }
+}
+
+impl Store for Remote {
+    fn hasher(&self) -> KeyHasher {
+        self.memory.hasher()
+    }
+
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.answer(self.memory.decide(charges))
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.answer(self.memory.peek(charges))
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
+        self.answer(self.memory.refund(refunds))
+    }
+
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        self.answer(self.memory.reset(keys))
+    }
+}
+
+/// Makes every kind of decision and event, again and again.
+async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
+    let day = Duration::from_secs(86_400);
+    let local = Limiter::builder([
+        Limit::new("plain", FixedWindow::per_second(20)),
+        Limit::new("shadow", FixedWindow::per_second(3)).shadow(),
+        Limit::new("soft", FixedWindow::per_second(5)).soft(100),
+        Limit::new("queue", LeakyBucketQueue::per_second(30).waiting(9)),
+    ])
+    .recorder(recorder.clone())
+    .build();
+    let penalty = Penalty::after(1, day).locked_out_for(Duration::from_millis(50));
+    let strict = Limiter::builder([Limit::new("strict", FixedWindow::per_second(1)).penalty(penalty)])
+        .recorder(recorder.clone())
+        .build();
+    let fails = Arc::new(AtomicBool::new(false));
+    let remote = Limiter::builder([Limit::new("remote", TokenBucket::per_second(1_000))])
+        .store(Remote { memory: MemoryStore::new(), fails: fails.clone() })
+        .on_store_error(OnStoreError::DecideLocally(Share::whole()))
+        .circuit_breaker(CircuitBreaker::new().failures(2))
+        .recorder(recorder.clone())
+        .build();
+    let listed = RateLimitLayer::builder([Limit::new("listed", FixedWindow::per_second(9))])
+        .always_reject_with(ListAction::Shadow, KeyList::new(key::header("x-user"), ["eve"]))
+        .recorder(recorder.clone())
+        .build();
+    let live = LiveLimits::new([]).recorder(recorder);
+    let service = tower::Layer::layer(
+        &listed,
+        tower::service_fn(async |_: http::Request<String>| Ok::<_, Infallible>(http::Response::new(String::new()))),
+    );
+    for round in 0_u64.. {
+        fails.store(round / 40 % 2 == 1, Ordering::Relaxed);
+        for limiter in [&local, &strict, &remote] {
+            let _ = limiter.acquire(round % 2, 1).await.expect("a decision");
+        }
+        let request = http::Request::get("/").header("x-user", "eve").body(String::new()).expect("a request");
+        let _ = tower::ServiceExt::oneshot(service.clone(), request).await;
+        live.replace([Limit::new("a", FixedWindow::per_day(1))]).expect("valid limits");
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    unreachable!("rounds have no end")
+}
+
+/// Replaces the variables of Grafana.
+fn query(expression: &str) -> String {
+    expression.replace("$__rate_interval", "1m").replace("$__range", "1m").replace("$limit", ".*")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_query_of_the_dashboard_and_every_alert_has_data() {
+    let durations = Matcher::Full("ratelimit_store_duration_seconds".to_owned());
+    let builder = PrometheusBuilder::new().set_buckets_for_metric(durations, &[0.001, 0.01]).expect("buckets");
+    let exporter = builder.install_recorder().expect("the only exporter of this process");
+    let metrics = Router::new().route("/metrics", get(async move || exporter.render()));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+    let address: SocketAddr = listener.local_addr().expect("an address");
+    tokio::spawn(async { axum::serve(listener, metrics).await });
+    tokio::spawn(make_traffic(Arc::new(MetricsRecorder::new())));
+    let prometheus = Prometheus::start(address).await;
+
+    let dashboard = std::fs::read_to_string(repository("docs/dashboards/grafana.json")).expect("the dashboard");
+    let dashboard: Value = serde_json::from_str(&dashboard).expect("JSON");
+    let mut queries = 0;
+    for panel in dashboard["panels"].as_array().expect("panels") {
+        for target in panel["targets"].as_array().expect("targets") {
+            prometheus.query(&query(target["expr"].as_str().expect("a query"))).await;
+            queries += 1;
+        }
+    }
+    assert!(queries > 15, "{queries} queries");
+
+    // The condition of an alert without its threshold has data.
+    let alerts = std::fs::read_to_string(repository("docs/dashboards/alerts.yaml")).expect("the alerts");
+    for metric in alerts.split(|character: char| !character.is_ascii_alphanumeric() && character != '_') {
+        if metric.starts_with("ratelimit_") {
+            prometheus.query(metric).await;
+        }
+    }
+}
+
+#[test]
+fn promtool_accepts_the_alerts() {
+    let alerts = repository("docs/dashboards/alerts.yaml");
+    assert_eq!(promtool(&["check", "rules", alerts.to_str().expect("a UTF-8 path")], ""), Ok(()));
+}

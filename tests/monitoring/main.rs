@@ -1,0 +1,5 @@
+//! Metrics as Prometheus reads them, the dashboard and the alerts.
+
+mod dashboard;
+mod example_server;
+mod prometheus;
