@@ -1,6 +1,8 @@
 //! The store in this process's memory.
 
 mod decide;
+mod entry;
+mod eviction;
 mod override_store;
 mod overrides;
 mod rank;

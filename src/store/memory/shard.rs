@@ -4,9 +4,11 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::MutexGuard;
 
+use super::entry::{Expiring, HalfLine, Line};
+use super::eviction::Candidate;
 use super::overrides::Overrides;
 use super::rank::EvictionRank;
-use super::table::{Candidate, Expiring, HalfLine, Line, Slot, Table};
+use super::table::{Slot, Table};
 use crate::algorithm::{CompactState, KeyState, Log, StateMut};
 use crate::charge::Charge;
 

@@ -1,0 +1,95 @@
+//! An entry of a table: a fingerprint, the rank at which it is evicted, and a state.
+
+use std::fmt::Debug;
+
+use super::rank::EvictionRank;
+
+/// A state that a table can hold. The default marks an empty slot.
+pub(super) trait Expiring: Default {
+    /// A type with the alignment of entries, so that none lies across two cache lines.
+    type Aligned: Copy + Debug;
+
+    /// The instant, in µs, from which the state means the same as that of an unused key. 0 for an empty slot.
+    fn expires_at(&self) -> u64;
+}
+
+/// The alignment of entries that take half a cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+pub(super) struct HalfLine;
+
+/// The alignment of entries that take a whole cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+pub(super) struct Line;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry<T: Expiring> {
+    pub(super) fingerprint: RankedFingerprint,
+    pub(super) state: T,
+    _aligned: [T::Aligned; 0],
+}
+
+/// A fingerprint whose last 8 bits are replaced by the entry's rank. Most comparisons only need the upper half.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RankedFingerprint {
+    pub(super) high: u64,
+    low: u64,
+}
+
+pub(super) const RANK: u64 = 0xff;
+
+impl RankedFingerprint {
+    /// The largest fingerprint, at which every search ends.
+    const EMPTY: Self = Self { high: u64::MAX, low: u64::MAX };
+
+    /// A fingerprint with the lowest rank.
+    pub(super) fn new(fingerprint: u128) -> Self {
+        Self { high: (fingerprint >> 64) as u64, low: fingerprint as u64 & !RANK }
+    }
+
+    pub(super) fn without_rank(self) -> (u64, u64) {
+        (self.high, self.low & !RANK)
+    }
+}
+
+impl<T: Expiring> Entry<T> {
+    /// Creates an entry of the lowest rank.
+    pub(super) fn new(fingerprint: u128, state: T) -> Self {
+        Self { fingerprint: RankedFingerprint::new(fingerprint), state, _aligned: [] }
+    }
+
+    /// Creates an empty slot.
+    pub(super) fn empty() -> Self {
+        Self { fingerprint: RankedFingerprint::EMPTY, state: T::default(), _aligned: [] }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.expires_at() == 0
+    }
+
+    pub(super) fn rank(&self) -> EvictionRank {
+        EvictionRank((self.fingerprint.low & RANK) as u8)
+    }
+
+    pub(super) fn set_rank(&mut self, rank: EvictionRank) {
+        self.fingerprint.low = self.fingerprint.low & !RANK | u64::from(rank.0);
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A state that expires at an instant.
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    pub(in super::super) struct Until(pub(in super::super) u64);
+
+    impl Expiring for Until {
+        type Aligned = HalfLine;
+
+        fn expires_at(&self) -> u64 {
+            self.0
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The choice of the entry that a full table evicts.
+
+use super::entry::{Expiring, RankedFingerprint};
+use super::rank::EvictionRank;
+use super::table::Table;
+
+/// An entry that can be evicted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    /// [`EvictionRank::LOWEST`] if the entry has expired.
+    pub(super) rank: EvictionRank,
+    expires_at: u64,
+    pub(super) slot: usize,
+}
+
+impl Candidate {
+    /// The candidate with the lowest value is evicted.
+    pub(super) fn value(&self) -> (EvictionRank, u64) {
+        (self.rank, self.expires_at)
+    }
+}
+
+/// The number of entries that an eviction chooses from, and the number if all of the first ones were denied: a second
+/// look is cheaper than a limit that is lifted.
+const SAMPLE: usize = 16;
+const SAMPLE_OF_DENIED: usize = 24;
+
+/// The most slots that an eviction looks at. At the cap, a table is more than a third full, unless nearly all keys are in
+/// the other table: that so many slots hold no sample is as good as impossible.
+const SAMPLE_SLOTS: usize = 64;
+
+impl<T: Expiring> Table<T> {
+    /// Chooses the entry to evict among the next few, and moves the hand past them.
+    ///
+    /// Entries that have expired at `now` come first, whatever their rank; then those of the lowest rank, and of these
+    /// the one that expires first. So a denied key is evicted only if all in the sample were denied. Entries of `spared`
+    /// fingerprints are never chosen. `None` if the sample holds no others.
+    pub(super) fn candidate(&mut self, spared: &[u128], now: u64) -> Option<Candidate> {
+        let mut lowest: Option<Candidate> = None;
+        let mut seen = 0;
+        for _ in 0..self.slots.len().min(SAMPLE_SLOTS) {
+            let slot = if self.hand < self.slots.len() { self.hand } else { 0 };
+            self.hand = slot + 1;
+            let entry = &self.slots[slot];
+            let found = entry.fingerprint.without_rank();
+            if entry.is_empty() || spared.iter().any(|&spared| RankedFingerprint::new(spared).without_rank() == found) {
+                continue;
+            }
+            let expires_at = entry.state.expires_at();
+            let rank = if expires_at <= now { EvictionRank::LOWEST } else { entry.rank() };
+            let candidate = Candidate { rank, expires_at, slot };
+            if lowest.is_none_or(|lowest| candidate.value() < lowest.value()) {
+                lowest = Some(candidate);
+            }
+            seen += 1;
+            let all_denied = lowest.is_some_and(|lowest| lowest.rank == EvictionRank::DENIED);
+            if seen >= if all_denied { SAMPLE_OF_DENIED } else { SAMPLE } {
+                break;
+            }
+        }
+        lowest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::tests::Until;
+    use super::super::table::Slot;
+    use super::*;
+
+    /// The fingerprint of the key `n`, as random as a hash (SplitMix64).
+    fn scattered(n: u128) -> u128 {
+        let mut mixed = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        u128::from(mixed ^ mixed >> 31) << 64
+    }
+
+    fn insert(table: &mut Table<Until>, n: u128, until: u64, rank: EvictionRank) {
+        table.insert(scattered(n), Until(until)).set_rank(rank);
+    }
+
+    #[test]
+    fn the_lowest_rank_is_evicted_first_and_a_denied_entry_last() {
+        let mut table = Table::<Until>::new();
+        for n in 0..10 {
+            insert(&mut table, n, 1_000, EvictionRank::DENIED);
+        }
+        insert(&mut table, 77, 1_000, EvictionRank(3));
+        insert(&mut table, 78, 2_000, EvictionRank(2));
+        for rank in [EvictionRank(2), EvictionRank(3), EvictionRank::DENIED] {
+            let candidate = table.candidate(&[], 5).unwrap();
+            assert_eq!(candidate.rank, rank);
+            table.remove(candidate.slot);
+        }
+    }
+
+    #[test]
+    fn an_expired_entry_is_evicted_first_even_if_it_was_denied() {
+        let mut table = Table::<Until>::new();
+        insert(&mut table, 0, 50, EvictionRank(0));
+        insert(&mut table, 1, 10, EvictionRank::DENIED);
+        insert(&mut table, 2, 60, EvictionRank::DENIED);
+        let Slot::Occupied(expired) = table.find(scattered(1)) else { panic!("it was inserted") };
+        // Before it has expired, it goes after the entry that has used nothing.
+        assert_ne!(table.candidate(&[], 9).unwrap().slot, expired);
+        assert_eq!(table.candidate(&[], 10).unwrap().slot, expired);
+    }
+
+    #[test]
+    fn an_eviction_looks_at_few_slots_whatever_the_table_holds() {
+        let denied = |n| {
+            let mut table = Table::<Until>::new();
+            (0..n).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
+            table
+        };
+        let mut sparse = denied(10_000);
+        for n in 1..10_000 {
+            let Slot::Occupied(at) = sparse.find(scattered(n)) else { panic!("it was inserted") };
+            sparse.remove(at);
+        }
+        for mut table in [denied(10_000), sparse] {
+            for _ in 0..1_000 {
+                let before = table.hand;
+                let _ = table.candidate(&[], 5);
+                let slots = table.slots.len();
+                let passed = (table.hand + slots - before) % slots;
+                assert!((1..=64).contains(&passed), "the hand passed {passed} slots of {slots}");
+            }
+        }
+    }
+
+    #[test]
+    fn entries_stay_spread_over_the_table_while_all_are_denied() {
+        const KEYS: u128 = 2_000;
+        const PARTS: u128 = 16;
+        let mut table = Table::<Until>::new();
+        (0..KEYS).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
+        let slots = table.slots.capacity();
+        for n in KEYS..20 * KEYS {
+            let candidate = table.candidate(&[], 5).unwrap();
+            table.remove(candidate.slot);
+            insert(&mut table, n, 1_000, EvictionRank::DENIED);
+        }
+        let mut parts = [0; PARTS as usize];
+        for entry in table.slots.iter().filter(|entry| !entry.is_empty()) {
+            parts[((u128::from(entry.fingerprint.high) * PARTS) >> 64) as usize] += 1;
+        }
+        let even = KEYS / PARTS;
+        assert!(parts.iter().all(|&part| (even / 2..even * 2).contains(&part)), "{parts:?}, not {even} each");
+        assert!(table.slots.capacity() <= slots + slots / 10, "{slots} slots grew to {}", table.slots.capacity());
+    }
+}
