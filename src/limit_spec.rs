@@ -217,7 +217,7 @@ impl LimitSpec {
     /// Returns the largest cost that can ever be allowed, including overage.
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
-        self.ceiling().capacity()
+        self.rule.capacity()
     }
 
     /// Returns whether this is the size of an override rather than the limit's own.

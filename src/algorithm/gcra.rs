@@ -11,7 +11,7 @@
 
 use super::last_charge::LastChargeTick;
 use super::mul_div::div_ceil;
-use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
+use super::rate_algorithm::{Availability, Evaluation, QuotaSnapshot, RateAlgorithm};
 use super::state::{ChargeMark, CompactState};
 use super::tat::Tat;
 
@@ -29,34 +29,32 @@ pub(crate) struct Gcra {
 /// Only a clock that steps back by far exceeds it. Beyond it, a backlog might not fit into a state of a lower rate.
 const MAX_BACKLOG: u128 = 1_000_000_000 << 47;
 
-// `inline(always)` saves 130 of the 770 instructions of a decision, as `.ci/instructions` counts them: called, these
-// functions pass their 128-bit spans through memory.
 impl RateAlgorithm<CompactState> for Gcra {
-    #[inline(always)]
+    #[inline]
     fn peek(&self, state: &CompactState, now: u64, cost: u64) -> Availability {
-        let backlog = self.backlog(state, now) + self.units(cost);
-        match backlog.checked_sub(self.units(self.capacity)) {
-            None | Some(0) => Availability::NOW,
-            Some(_) if cost > self.capacity => Availability::Never,
-            Some(excess) => Availability::After(self.micros(excess)),
-        }
+        self.availability(self.backlog(state, now), cost)
     }
 
     /// The mark is the instant of the charge, the amount, and the tick that the charge leaves in the state.
-    #[inline(always)]
+    #[inline]
     fn commit(&self, state: &mut CompactState, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
         let tat = Tat::decode(state, self.amount);
-        let backlog = self.backlog(state, now);
-        let last_charge = if backlog == 0 || tat.amount != self.amount {
-            LastChargeTick::first(self.amount, now)
-        } else {
-            tat.last_charge.next(now)
-        };
-        let backlog = backlog + self.units(cost);
-        let reset_after = self.micros(backlog);
-        *state = self.encode(backlog, reset_after, now, last_charge);
-        let mark = ChargeMark { at: now, detail: u64::from(self.amount) << 32 | u64::from(last_charge.bits()) };
-        (mark, self.snapshot_of(backlog, reset_after))
+        self.charge(state, &tat, self.backlog_of(&tat, now), now, cost)
+    }
+
+    /// Decodes the state once, where [`peek`](Self::peek) and [`commit`](Self::commit) do so twice: that saves SAVED_DECODE of the
+    /// instructions of a decision ("token bucket" in `.ci/instructions`).
+    #[inline(always)]
+    fn decide(&self, state: &mut CompactState, now: u64, cost: u64) -> Evaluation {
+        let tat = Tat::decode(state, self.amount);
+        let backlog = self.backlog_of(&tat, now);
+        let availability = self.availability(backlog, cost);
+        if availability.is_now() {
+            let (mark, snapshot) = self.charge(state, &tat, backlog, now, cost);
+            return Evaluation { availability, mark, snapshot };
+        }
+        self.convert_rate(state, now);
+        Evaluation::uncharged(availability, self.snapshot(state, now))
     }
 
     #[inline]
@@ -135,12 +133,48 @@ impl Gcra {
     }
 
     /// The units in use at `now`.
-    // Not inlined: as a pure function, one call serves `peek` and the `commit` that follows it.
-    #[inline(never)]
+    #[inline]
     fn backlog(&self, state: &CompactState, now: u64) -> u128 {
-        let tat = Tat::decode(state, self.amount);
+        self.backlog_of(&Tat::decode(state, self.amount), now)
+    }
+
+    /// The units in use at `now` under a TAT.
+    #[inline]
+    fn backlog_of(&self, tat: &Tat, now: u64) -> u128 {
         let backlog = tat.backlog(now);
         if tat.amount == self.amount { backlog } else { backlog.min(MAX_BACKLOG * u128::from(self.amount)) }
+    }
+
+    /// Returns whether `cost` can be charged on top of a backlog.
+    #[inline]
+    fn availability(&self, backlog: u128, cost: u64) -> Availability {
+        match (backlog + self.units(cost)).checked_sub(self.units(self.capacity)) {
+            None | Some(0) => Availability::NOW,
+            Some(_) if cost > self.capacity => Availability::Never,
+            Some(excess) => Availability::After(self.micros(excess)),
+        }
+    }
+
+    /// Charges `cost` on top of the `backlog` of the `tat` in `state`.
+    #[inline(always)]
+    fn charge(
+        &self,
+        state: &mut CompactState,
+        tat: &Tat,
+        backlog: u128,
+        now: u64,
+        cost: u64,
+    ) -> (ChargeMark, QuotaSnapshot) {
+        let last_charge = if backlog == 0 || tat.amount != self.amount {
+            LastChargeTick::first(self.amount, now)
+        } else {
+            tat.last_charge.next(now)
+        };
+        let backlog = backlog + self.units(cost);
+        let reset_after = self.micros(backlog);
+        *state = self.encode(backlog, reset_after, now, last_charge);
+        let mark = ChargeMark { at: now, detail: u64::from(self.amount) << 32 | u64::from(last_charge.bits()) };
+        (mark, self.snapshot_of(backlog, reset_after))
     }
 
     /// The state of a backlog, which is not 0 and drains in `reset_after` µs.

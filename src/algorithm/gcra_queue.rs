@@ -1,7 +1,7 @@
 //! GCRA as a queue: each request waits until the backlog before it has drained.
 
 use super::gcra::Gcra;
-use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
+use super::rate_algorithm::{Availability, Evaluation, QuotaSnapshot, RateAlgorithm};
 use super::state::{ChargeMark, CompactState};
 use super::tat::Tat;
 
@@ -9,7 +9,7 @@ use super::tat::Tat;
 pub(crate) struct GcraQueue(pub(crate) Gcra);
 
 impl RateAlgorithm<CompactState> for GcraQueue {
-    #[inline(always)]
+    #[inline]
     fn peek(&self, state: &CompactState, now: u64, cost: u64) -> Availability {
         match self.0.peek(state, now, cost) {
             Availability::Now { overage, .. } => {
@@ -20,10 +20,22 @@ impl RateAlgorithm<CompactState> for GcraQueue {
     }
 
     /// The mark is the state that the charge leaves.
-    #[inline(always)]
+    #[inline]
     fn commit(&self, state: &mut CompactState, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
         let (_, snapshot) = self.0.commit(state, now, cost);
         ((*state).into(), snapshot)
+    }
+
+    #[inline]
+    fn decide(&self, state: &mut CompactState, now: u64, cost: u64) -> Evaluation {
+        let delay = self.0.backlog_micros(state, now);
+        let evaluation = self.0.decide(state, now, cost);
+        match evaluation.availability {
+            Availability::Now { overage, .. } => {
+                Evaluation { availability: Availability::Now { delay, overage }, mark: (*state).into(), ..evaluation }
+            }
+            _ => evaluation,
+        }
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use super::key_state::StateMut;
 use super::kind::Algorithm;
 use super::prepared::PreparedAlgorithm;
-use super::rate_algorithm::{Availability, QuotaSnapshot};
+use super::rate_algorithm::{Availability, Evaluation, QuotaSnapshot};
 use super::state::ChargeMark;
 
 /// A limit, and the ceiling that includes its overage: the same algorithm with more capacity. The ceiling decides. What
@@ -12,20 +12,22 @@ use super::state::ChargeMark;
 /// States do not depend on the capacity, so that both read the same one.
 #[derive(Clone, Debug)]
 pub(crate) struct LimitRule {
-    limit: Part,
-    /// `None` if there is no overage.
-    ceiling: Option<Part>,
+    ceiling: Part,
+    /// `None` if there is no overage: the limit is its own ceiling.
+    limit: Option<Part>,
 }
 
 #[derive(Clone, Debug)]
 struct Part {
     algorithm: Algorithm,
     prepared: PreparedAlgorithm,
+    /// The capacity of the algorithm.
+    capacity: u64,
 }
 
 impl Part {
     fn new(algorithm: Algorithm) -> Self {
-        Self { prepared: algorithm.prepare(), algorithm }
+        Self { prepared: algorithm.prepare(), capacity: algorithm.capacity(), algorithm }
     }
 }
 
@@ -33,35 +35,39 @@ impl LimitRule {
     /// Creates the rule of a limit with an overage of `percent` of its capacity.
     pub(crate) fn new(limit: &Algorithm, percent: u32) -> Self {
         let ceiling = limit.raised(percent);
-        Self { limit: Part::new(*limit), ceiling: (ceiling != *limit).then(|| Part::new(ceiling)) }
+        Self { ceiling: Part::new(ceiling), limit: (ceiling != *limit).then(|| Part::new(*limit)) }
     }
 
     /// The limit without its overage.
     pub(crate) fn algorithm(&self) -> &Algorithm {
-        &self.limit.algorithm
+        &self.limit().algorithm
     }
 
     /// The limit with its overage.
-    #[inline]
     pub(crate) fn ceiling(&self) -> &Algorithm {
-        &self.deciding_part().algorithm
+        &self.ceiling.algorithm
+    }
+
+    /// The largest cost that can ever be charged.
+    #[inline]
+    pub(crate) fn capacity(&self) -> u64 {
+        self.ceiling.capacity
     }
 
     /// The algorithm that reports what is left.
     #[cfg(feature = "redis")]
     pub(crate) fn reporting(&self) -> &PreparedAlgorithm {
-        &self.limit.prepared
+        &self.limit().prepared
     }
 
     /// The algorithm that decides.
     #[inline]
     pub(crate) fn deciding(&self) -> &PreparedAlgorithm {
-        &self.deciding_part().prepared
+        &self.ceiling.prepared
     }
 
-    #[inline]
-    fn deciding_part(&self) -> &Part {
-        self.ceiling.as_ref().unwrap_or(&self.limit)
+    fn limit(&self) -> &Part {
+        self.limit.as_ref().unwrap_or(&self.ceiling)
     }
 
     /// Returns whether `cost` can be charged. A cost of 0 always can.
@@ -69,12 +75,11 @@ impl LimitRule {
         if cost == 0 {
             return Availability::NOW;
         }
-        let availability = self.deciding().peek(state, now, cost);
-        match availability {
-            Availability::Now { delay, .. } if self.ceiling.is_some() => {
-                Availability::Now { delay, overage: !self.limit.prepared.peek(state, now, cost).is_now() }
+        match (self.deciding().peek(state, now, cost), &self.limit) {
+            (Availability::Now { delay, .. }, Some(limit)) => {
+                Availability::Now { delay, overage: !limit.prepared.peek(state, now, cost).is_now() }
             }
-            _ => availability,
+            (availability, _) => availability,
         }
     }
 
@@ -85,7 +90,7 @@ impl LimitRule {
             return (ChargeMark::NONE, self.snapshot(state, now));
         }
         let (mark, snapshot) = self.deciding().commit(state, now, cost);
-        (mark, if self.ceiling.is_some() { self.snapshot(state, now) } else { snapshot })
+        (mark, if self.limit.is_some() { self.snapshot(state, now) } else { snapshot })
     }
 
     /// Returns what is left, where `cost` is not charged.
@@ -96,40 +101,49 @@ impl LimitRule {
         self.snapshot(state, now)
     }
 
+    /// Evaluates `cost` without charging it.
+    pub(crate) fn evaluate(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> Evaluation {
+        let availability = self.peek(state, now, cost);
+        Evaluation::uncharged(availability, self.skip(state, now, cost))
+    }
+
     /// Charges `cost` if it is available.
+    pub(crate) fn decide(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> Evaluation {
+        self.decide_then(state, now, cost, |evaluation| evaluation)
+    }
+
+    /// Charges `cost` if it is available, and returns what `then` makes of the evaluation.
+    ///
+    /// `then` runs where the evaluation is computed, so that its result is built in place. To return the evaluation first
+    /// takes SAVED_THEN more instructions of a decision ("token bucket" in `.ci/instructions`).
     #[inline]
-    pub(crate) fn decide(
+    pub(crate) fn decide_then<R>(
         &self,
         state: &mut StateMut<'_>,
         now: u64,
         cost: u64,
-    ) -> (Availability, ChargeMark, QuotaSnapshot) {
-        if self.ceiling.is_none() && cost > 0 {
-            // Most limits: one call, which saves a sixth of the instructions ("token bucket" in `.ci/instructions`).
-            return self.limit.prepared.decide(state, now, cost);
+        then: impl FnOnce(Evaluation) -> R,
+    ) -> R {
+        if self.limit.is_none() && cost > 0 {
+            return self.ceiling.prepared.decide_then(state, now, cost, then);
         }
-        self.decide_by_parts(state, now, cost)
+        then(self.decide_by_parts(state, now, cost))
     }
 
     /// Charges `cost` if it is available, of a limit with overage or for a cost of 0.
-    fn decide_by_parts(
-        &self,
-        state: &mut StateMut<'_>,
-        now: u64,
-        cost: u64,
-    ) -> (Availability, ChargeMark, QuotaSnapshot) {
+    fn decide_by_parts(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> Evaluation {
         let availability = self.peek(state, now, cost);
         if availability.is_now() {
             let (mark, snapshot) = self.commit(state, now, cost);
-            (availability, mark, snapshot)
+            Evaluation { availability, mark, snapshot }
         } else {
-            (availability, ChargeMark::NONE, self.skip(state, now, cost))
+            Evaluation::uncharged(availability, self.skip(state, now, cost))
         }
     }
 
     /// Returns what is left.
     pub(crate) fn snapshot(&self, state: &StateMut<'_>, now: u64) -> QuotaSnapshot {
-        self.limit.prepared.snapshot(state, now)
+        self.limit().prepared.snapshot(state, now)
     }
 
     /// Gives back as much of a charge of `cost` as still counts.

@@ -88,7 +88,7 @@ pub use self::penalty::Penalty;
 pub(crate) use self::prepared::PreparedAlgorithm;
 #[cfg(feature = "redis")]
 pub(crate) use self::rate_algorithm::RateAlgorithm;
-pub(crate) use self::rate_algorithm::{Availability, QuotaSnapshot};
+pub(crate) use self::rate_algorithm::{Availability, Evaluation, QuotaSnapshot};
 pub(crate) use self::size::Size;
 pub use self::sliding_log::SlidingLog;
 pub use self::sliding_window::SlidingWindow;

@@ -8,7 +8,7 @@ use super::interval_bucket::IntervalBucket;
 use super::key_state::{KeyState, StateMut};
 use super::kind::Algorithm;
 use super::log::{Log, LogWindow};
-use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
+use super::rate_algorithm::{Availability, Evaluation, QuotaSnapshot, RateAlgorithm};
 use super::sliding_window_counter::SlidingWindowCounter;
 use super::state::{ChargeMark, CompactState};
 use super::token_bucket::Refill;
@@ -73,14 +73,16 @@ impl PreparedAlgorithm {
         with_state!(self, state, (algorithm, state) => algorithm.commit(state, now, cost))
     }
 
+    /// Decides, and returns what `then` makes of the evaluation: see [`LimitRule::decide_then`](super::LimitRule).
     #[inline]
-    pub(super) fn decide(
+    pub(super) fn decide_then<R>(
         &self,
         state: &mut StateMut<'_>,
         now: u64,
         cost: u64,
-    ) -> (Availability, ChargeMark, QuotaSnapshot) {
-        with_state!(self, state, (algorithm, state) => algorithm.decide(state, now, cost))
+        then: impl FnOnce(Evaluation) -> R,
+    ) -> R {
+        with_state!(self, state, (algorithm, state) => decide_then(algorithm, state, now, cost, then))
     }
 
     pub(super) fn snapshot(&self, state: &StateMut<'_>, now: u64) -> QuotaSnapshot {
@@ -104,4 +106,16 @@ impl PreparedAlgorithm {
     pub(crate) fn unused(&self) -> KeyState {
         if self.keeps_log() { KeyState::Log(Log::default()) } else { KeyState::Compact(CompactState::UNUSED) }
     }
+}
+
+// Not inlined: a function for each algorithm, whose evaluation stays in registers until `then` uses it.
+#[inline(never)]
+fn decide_then<S, R>(
+    algorithm: &impl RateAlgorithm<S>,
+    state: &mut S,
+    now: u64,
+    cost: u64,
+    then: impl FnOnce(Evaluation) -> R,
+) -> R {
+    then(algorithm.decide(state, now, cost))
 }

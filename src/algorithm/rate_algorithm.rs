@@ -26,14 +26,33 @@ pub(crate) trait RateAlgorithm<S> {
     fn convert_rate(&self, _state: &mut S, _now: u64) {}
 
     /// Charges `cost`, which is at least 1, if it is available.
-    fn decide(&self, state: &mut S, now: u64, cost: u64) -> (Availability, ChargeMark, QuotaSnapshot) {
+    #[inline]
+    fn decide(&self, state: &mut S, now: u64, cost: u64) -> Evaluation {
         let availability = self.peek(state, now, cost);
         if availability.is_now() {
             let (mark, snapshot) = self.commit(state, now, cost);
-            return (availability, mark, snapshot);
+            return Evaluation { availability, mark, snapshot };
         }
         self.convert_rate(state, now);
-        (availability, ChargeMark::NONE, self.snapshot(state, now))
+        Evaluation::uncharged(availability, self.snapshot(state, now))
+    }
+}
+
+/// What an algorithm has decided about a cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evaluation {
+    pub(crate) availability: Availability,
+    /// What a refund needs.
+    pub(crate) mark: ChargeMark,
+    /// What is left after the decision.
+    pub(crate) snapshot: QuotaSnapshot,
+}
+
+impl Evaluation {
+    /// Creates the evaluation of a cost that was not charged.
+    #[inline]
+    pub(crate) const fn uncharged(availability: Availability, snapshot: QuotaSnapshot) -> Self {
+        Self { availability, mark: ChargeMark::NONE, snapshot }
     }
 }
 

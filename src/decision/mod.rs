@@ -92,7 +92,7 @@ impl Decision {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let enforced = self.outcomes.iter().filter(|outcome| outcome.is_enforced());
-        enforced.map(Outcome::verdict).fold(Verdict::NOW, Verdict::and)
+        enforced.map(Outcome::verdict).reduce(Verdict::and).unwrap_or(Verdict::NOW)
     }
 
     /// Returns whether every limit that is enforced had room.
@@ -100,6 +100,12 @@ impl Decision {
     #[inline]
     pub fn is_allowed(&self) -> bool {
         !self.outcomes.iter().any(Outcome::denies)
+    }
+
+    /// Returns whether the request is allowed without a delay.
+    #[inline]
+    pub(crate) fn is_allowed_at_once(&self) -> bool {
+        self.outcomes.iter().all(|outcome| !outcome.is_enforced() || outcome.is_allowed_at_once())
     }
 
     /// Returns whether the request was denied because one of its keys is locked out by a [`Penalty`](crate::Penalty),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::verdict::Verdict;
-use crate::algorithm::{Availability, ChargeMark, Lockout, QuotaSnapshot};
+use crate::algorithm::{Availability, ChargeMark, Evaluation, Lockout, QuotaSnapshot};
 use crate::charge::Charge;
 use crate::hash::KeyHash;
 use crate::time;
@@ -50,7 +50,7 @@ impl Outcome {
         };
         let (more_after, reset_after) = (more_after.map(micros), micros(reset_after));
         let snapshot = QuotaSnapshot { remaining, more_after, reset_after };
-        Self::evaluated(charge, availability, ChargeMark::NONE, snapshot)
+        Self::evaluated(charge, Evaluation::uncharged(availability, snapshot))
     }
 
     /// Sets the mark by which the store recognizes the charge when it is given back: see
@@ -78,12 +78,8 @@ impl Outcome {
 
     /// Creates the outcome of a charge from what an algorithm has computed.
     #[inline]
-    pub(crate) fn evaluated(
-        charge: &Charge<'_>,
-        availability: Availability,
-        mark: ChargeMark,
-        snapshot: QuotaSnapshot,
-    ) -> Self {
+    pub(crate) fn evaluated(charge: &Charge<'_>, evaluation: Evaluation) -> Self {
+        let Evaluation { availability, mark, snapshot } = evaluation;
         Self {
             limit: charge.spec.index(),
             identity: charge.spec.identity(),
@@ -117,6 +113,12 @@ impl Outcome {
     #[inline]
     pub(crate) fn is_allowed(&self) -> bool {
         self.availability.is_now()
+    }
+
+    /// Returns whether the limit alone had room, and delays nothing.
+    #[inline]
+    pub(crate) fn is_allowed_at_once(&self) -> bool {
+        matches!(self.availability, Availability::Now { delay: 0, .. })
     }
 
     /// Returns whether the limit denies the request.

@@ -10,7 +10,7 @@ pub(crate) mod resize;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Availability, ChargeMark, CompactState, StateMut};
+use crate::algorithm::{Availability, CompactState, Evaluation, StateMut};
 use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::time::Timestamp;
@@ -89,23 +89,22 @@ fn outcome(
     now: u64,
 ) -> Outcome {
     let rule = charge.spec.rule();
-    let (mark, snapshot) = if commits && availability.is_now() && charge.cost > 0 {
-        let committed = rule.commit(&mut states.state(index), now, charge.cost);
-        states.charged(index, committed.1.remaining);
-        committed
+    let evaluation = if commits && availability.is_now() && charge.cost > 0 {
+        let (mark, snapshot) = rule.commit(&mut states.state(index), now, charge.cost);
+        states.charged(index, snapshot.remaining);
+        Evaluation { availability, mark, snapshot }
     } else {
         let snapshot = rule.skip(&mut states.state(index), now, charge.cost);
         if task == Task::Decide && availability.is_after() {
             states.denied(index);
         }
-        (ChargeMark::NONE, snapshot)
+        Evaluation::uncharged(availability, snapshot)
     };
     if charge.spec.penalty().is_none() {
-        return Outcome::evaluated(charge, availability, mark, snapshot);
+        return Outcome::evaluated(charge, evaluation);
     }
     let before = states.penalty(index);
-    let evaluate =
-        |state: &mut CompactState, strikes| penalty::outcome(charge, state, availability, mark, snapshot, strikes, now);
+    let evaluate = |state: &mut CompactState, strikes| penalty::outcome(charge, state, evaluation, strikes, now);
     let mut after = before;
     let outcome = evaluate(&mut after, task == Task::Decide);
     // A strike that is not kept has no effect.

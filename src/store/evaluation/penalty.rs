@@ -1,6 +1,6 @@
 //! Penalties, applied to what a limit decides.
 
-use crate::algorithm::{Availability, ChargeMark, CompactState, Penalty, QuotaSnapshot};
+use crate::algorithm::{Availability, CompactState, Evaluation, Penalty};
 use crate::charge::Charge;
 use crate::decision::Outcome;
 
@@ -14,17 +14,19 @@ pub(crate) fn restrict(state: &CompactState, cost: u64, availability: Availabili
 pub(crate) fn outcome(
     charge: &Charge<'_>,
     state: &mut CompactState,
-    availability: Availability,
-    mark: ChargeMark,
-    snapshot: QuotaSnapshot,
+    limit: Evaluation,
     strikes: bool,
     now: u64,
 ) -> Outcome {
     let is_strike =
-        strikes && charge.spec.counts_strikes() && !availability.is_now() && Penalty::locked_for(state, now) == 0;
+        strikes && charge.spec.counts_strikes() && !limit.availability.is_now() && Penalty::locked_for(state, now) == 0;
     let penalty = charge.spec.penalty().filter(|_| is_strike);
     let lockout = penalty.and_then(|penalty| penalty.strike(state, now));
-    let availability = restrict(state, charge.cost, availability, now);
-    let outcome = Outcome::evaluated(charge, availability, mark, Penalty::restrict_snapshot(state, now, snapshot));
+    let restricted = Evaluation {
+        availability: restrict(state, charge.cost, limit.availability, now),
+        mark: limit.mark,
+        snapshot: Penalty::restrict_snapshot(state, now, limit.snapshot),
+    };
+    let outcome = Outcome::evaluated(charge, restricted);
     if Penalty::locked_for(state, now) > 0 { outcome.locked_out(lockout) } else { outcome }
 }

@@ -5,9 +5,9 @@ use smallvec::SmallVec;
 use super::MemoryStore;
 use super::rank::EvictionRank;
 use super::request_states::RequestStates;
-use super::shard::{EntryKey, Locked, Shard};
+use super::shard::{EntryKey, EntryMut, Locked, Shard};
 use super::table::Slot;
-use crate::algorithm::{Availability, ChargeMark, CompactState, QuotaSnapshot, StateMut};
+use crate::algorithm::{Availability, Evaluation};
 use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
@@ -37,38 +37,33 @@ impl MemoryStore {
         let at = self.begin(&mut locked);
         let [(_, shard)] = &mut locked;
         let (now, key) = (at.as_micros(), EntryKey::new(charge));
-        let (availability, mark, snapshot) = match shard.find(key) {
-            Slot::Occupied(slot) => {
-                let decided = decide_state(charge, &mut shard.state(key, slot), now, task);
-                if task == Task::Decide
-                    && let Some(rank) = rank(charge, decided.0, decided.2.remaining)
-                {
-                    shard.set_rank(key, slot, rank);
-                }
-                decided
-            }
-            Slot::Vacant(_) => self.decide_new(shard, key, charge, now, task),
+        let takes = task == Task::Decide;
+        let ready = move |evaluation| {
+            let outcomes = SmallVec::from_buf([Outcome::evaluated(charge, evaluation)]);
+            StoreFuture::ready(Ok(Decision::of(at, takes, outcomes)))
         };
-        let outcome = Outcome::evaluated(charge, availability, mark, snapshot);
-        StoreFuture::ready(Ok(Decision::of(at, task == Task::Decide, SmallVec::from_buf([outcome]))))
+        match shard.find(key) {
+            Slot::Occupied(slot) if takes => decide_entry(charge, shard.entry_mut(key, slot), now, ready),
+            Slot::Occupied(slot) => {
+                ready(charge.spec.rule().evaluate(&mut shard.entry_mut(key, slot).state, now, charge.cost))
+            }
+            Slot::Vacant(_) => ready(self.decide_new(shard, key, charge, now, task)),
+        }
     }
 
     /// Decides the charge of a new key, and stores the key if it is charged.
-    fn decide_new(
-        &self,
-        shard: &mut Shard,
-        key: EntryKey,
-        charge: &Charge<'_>,
-        now: u64,
-        task: Task,
-    ) -> (Availability, ChargeMark, QuotaSnapshot) {
-        let mut state = charge.spec.rule().deciding().unused();
-        let decided = decide_state(charge, &mut state.as_mut(), now, task);
-        // Nothing is stored of a peek, a denial or a cost of 0.
-        if task == Task::Decide && state.expires_at() > 0 && shard.make_room(1, &[], self.most, now) {
-            shard.insert(key, state, EvictionRank::new(decided.2.remaining, charge.spec.capacity()));
+    fn decide_new(&self, shard: &mut Shard, key: EntryKey, charge: &Charge<'_>, now: u64, task: Task) -> Evaluation {
+        let rule = charge.spec.rule();
+        let mut state = rule.deciding().unused();
+        if task == Task::Peek {
+            return rule.evaluate(&mut state.as_mut(), now, charge.cost);
         }
-        decided
+        let evaluation = rule.decide(&mut state.as_mut(), now, charge.cost);
+        // Nothing is stored of a denial or a cost of 0.
+        if state.expires_at() > 0 && shard.make_room(1, &[], self.most, now) {
+            shard.insert(key, state, EvictionRank::new(evaluation.snapshot.remaining, charge.spec.capacity()));
+        }
+        evaluation
     }
 
     /// Decides a request of any limits.
@@ -117,35 +112,33 @@ impl MemoryStore {
     /// Most requests are allowed and have known keys: this takes less than half the instructions of
     /// [`evaluation::decide`] ("four limits" in `.ci/instructions`).
     fn decide_known(&self, locked: &mut Locked<'_>, charges: &[Charge<'_>], now: u64) -> Option<Vec<Outcome>> {
-        let mut slots = [0; MAX_KNOWN];
-        let slots = slots.get_mut(..charges.len())?;
-        for (charge, slot) in charges.iter().zip(&mut *slots) {
+        if charges.len() > MAX_KNOWN {
+            return None;
+        }
+        // The slots of the entries, and the entries before the decision.
+        let mut known: SmallVec<[_; MAX_KNOWN]> = SmallVec::new();
+        for charge in charges {
             if !charge.spec.is_plain() {
                 return None;
             }
-            *slot = self.shard_among(locked, charge.key).find_compact(charge)?;
+            let shard = self.shard_among(locked, charge.key);
+            let slot = shard.find_compact(charge)?;
+            known.push((slot, *shard.compact_mut(slot)));
         }
-        let mut before = [CompactState::UNUSED; MAX_KNOWN];
-        // Outcomes are only made, and allocated, once no limit denies.
-        let mut decided: SmallVec<[_; MAX_KNOWN]> = SmallVec::new();
-        for (index, (charge, &slot)) in charges.iter().zip(&*slots).enumerate() {
-            let state = self.shard_among(locked, charge.key).compact_mut(slot);
-            before[index] = *state;
-            let one = decide_state(charge, &mut StateMut::Compact(state), now, Task::Decide);
-            if charge.spec.is_enforced() && !one.0.is_now() {
-                for (index, (charge, &slot)) in charges.iter().zip(&*slots).enumerate().take(index + 1).rev() {
-                    *self.shard_among(locked, charge.key).compact_mut(slot) = before[index];
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(charges.len());
+        for (charge, &(slot, _)) in charges.iter().zip(&known) {
+            let entry = self.shard_among(locked, charge.key).compact_mut(slot).into();
+            let push = |evaluation: Evaluation| {
+                let is_allowed = evaluation.availability.is_now();
+                outcomes.push(Outcome::evaluated(charge, evaluation));
+                is_allowed
+            };
+            if !decide_entry(charge, entry, now, push) && charge.spec.is_enforced() {
+                for (charge, &(slot, before)) in charges.iter().zip(&known) {
+                    *self.shard_among(locked, charge.key).compact_mut(slot) = before;
                 }
                 return None;
             }
-            decided.push(one);
-        }
-        let mut outcomes = Vec::with_capacity(charges.len());
-        for ((charge, &slot), &(availability, mark, snapshot)) in charges.iter().zip(&*slots).zip(&decided) {
-            if let Some(rank) = rank(charge, availability, snapshot.remaining) {
-                self.shard_among(locked, charge.key).set_rank(EntryKey::new(charge), slot, rank);
-            }
-            outcomes.push(Outcome::evaluated(charge, availability, mark, snapshot));
         }
         Some(outcomes)
     }
@@ -175,32 +168,23 @@ impl MemoryStore {
     }
 }
 
-/// Decides a charge by the state of its key.
-// Inlined, as are the calls below it, so that what they return is not copied: that saves a tenth of the instructions
-// ("token bucket" in `.ci/instructions`).
-#[inline(always)]
-fn decide_state(
-    charge: &Charge<'_>,
-    state: &mut StateMut<'_>,
-    now: u64,
-    task: Task,
-) -> (Availability, ChargeMark, QuotaSnapshot) {
-    let rule = charge.spec.rule();
-    match task {
-        Task::Decide => rule.decide(state, now, charge.cost),
-        Task::Peek => {
-            let availability = rule.peek(state, now, charge.cost);
-            (availability, ChargeMark::NONE, rule.skip(state, now, charge.cost))
+/// Decides a charge by the entry of its key, and returns what `then` makes of the evaluation.
+#[inline]
+fn decide_entry<R>(charge: &Charge<'_>, mut entry: EntryMut<'_>, now: u64, then: impl FnOnce(Evaluation) -> R) -> R {
+    charge.spec.rule().decide_then(&mut entry.state, now, charge.cost, |evaluation| {
+        if let Some(rank) = rank(charge, &evaluation) {
+            entry.rank.set_rank(rank);
         }
-    }
+        then(evaluation)
+    })
 }
 
 /// The rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing about how
 /// much the key has used.
-fn rank(charge: &Charge<'_>, availability: Availability, remaining: u64) -> Option<EvictionRank> {
-    match availability {
+fn rank(charge: &Charge<'_>, evaluation: &Evaluation) -> Option<EvictionRank> {
+    match evaluation.availability {
         _ if charge.cost == 0 => None,
-        Availability::Now { .. } => Some(EvictionRank::new(remaining, charge.spec.capacity())),
+        Availability::Now { .. } => Some(EvictionRank::new(evaluation.snapshot.remaining, charge.spec.capacity())),
         Availability::After(_) => Some(EvictionRank::DENIED),
         Availability::Never => None,
     }

@@ -51,6 +51,11 @@ impl RankedFingerprint {
     pub(super) fn without_rank(self) -> (u64, u64) {
         (self.high, self.low & !RANK)
     }
+
+    #[inline]
+    pub(super) fn set_rank(&mut self, rank: EvictionRank) {
+        self.low = self.low & !RANK | u64::from(rank.0);
+    }
 }
 
 impl<T: Expiring> Entry<T> {
@@ -73,7 +78,7 @@ impl<T: Expiring> Entry<T> {
     }
 
     pub(super) fn set_rank(&mut self, rank: EvictionRank) {
-        self.fingerprint.low = self.fingerprint.low & !RANK | u64::from(rank.0);
+        self.fingerprint.set_rank(rank);
     }
 }
 

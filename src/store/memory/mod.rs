@@ -200,13 +200,13 @@ impl MemoryStore {
         let entry = EntryKey::new(&Charge { spec, key, cost });
         let mut shard = self.lock(self.shard_of(key));
         let Slot::Occupied(slot) = shard.find(entry) else { return };
-        let mut state = shard.state(entry, slot);
-        spec.rule().refund(&mut state, mark, now, cost);
-        if state.expires_at() == 0 {
+        let mut kept = shard.entry_mut(entry, slot);
+        spec.rule().refund(&mut kept.state, mark, now, cost);
+        if kept.state.expires_at() == 0 {
             shard.remove(entry, slot);
         } else {
-            let remaining = spec.rule().snapshot(&state, now).remaining;
-            shard.set_rank(entry, slot, EvictionRank::new(remaining, spec.capacity()));
+            let remaining = spec.rule().snapshot(&kept.state, now).remaining;
+            kept.rank.set_rank(EvictionRank::new(remaining, spec.capacity()));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::MutexGuard;
 
-use super::entry::{Expiring, HalfLine, Line};
+use super::entry::{Entry, Expiring, HalfLine, Line, RankedFingerprint};
 use super::eviction::Candidate;
 use super::overrides::Overrides;
 use super::rank::EvictionRank;
@@ -76,6 +76,26 @@ impl EntryKey {
     }
 }
 
+/// An entry of either table.
+pub(super) struct EntryMut<'a> {
+    pub(super) state: StateMut<'a>,
+    pub(super) rank: &'a mut RankedFingerprint,
+}
+
+impl<'a> From<&'a mut Entry<CompactState>> for EntryMut<'a> {
+    #[inline]
+    fn from(entry: &'a mut Entry<CompactState>) -> Self {
+        Self { state: StateMut::Compact(&mut entry.state), rank: &mut entry.fingerprint }
+    }
+}
+
+impl<'a> From<&'a mut Entry<Log>> for EntryMut<'a> {
+    #[inline]
+    fn from(entry: &'a mut Entry<Log>) -> Self {
+        Self { state: StateMut::Log(&mut entry.state), rank: &mut entry.fingerprint }
+    }
+}
+
 /// The entry to evict, and the table that holds it.
 enum Victim {
     State(Candidate),
@@ -119,30 +139,16 @@ impl Shard {
         }
     }
 
-    /// The state in an occupied slot that holds no log.
+    /// The entry in an occupied slot that holds no log.
     #[inline]
-    pub(super) fn compact_mut(&mut self, slot: usize) -> &mut CompactState {
-        &mut self.states.entry_mut(slot).state
+    pub(super) fn compact_mut(&mut self, slot: usize) -> &mut Entry<CompactState> {
+        self.states.entry_mut(slot)
     }
 
-    /// The state in an occupied slot.
+    /// The entry in an occupied slot.
     #[inline]
-    pub(super) fn state(&mut self, key: EntryKey, slot: usize) -> StateMut<'_> {
-        if key.keeps_log {
-            StateMut::Log(&mut self.logs.entry_mut(slot).state)
-        } else {
-            StateMut::Compact(&mut self.states.entry_mut(slot).state)
-        }
-    }
-
-    /// Sets the rank of the entry in an occupied slot.
-    #[inline]
-    pub(super) fn set_rank(&mut self, key: EntryKey, slot: usize, rank: EvictionRank) {
-        if key.keeps_log {
-            self.logs.entry_mut(slot).set_rank(rank);
-        } else {
-            self.states.entry_mut(slot).set_rank(rank);
-        }
+    pub(super) fn entry_mut(&mut self, key: EntryKey, slot: usize) -> EntryMut<'_> {
+        if key.keeps_log { self.logs.entry_mut(slot).into() } else { self.states.entry_mut(slot).into() }
     }
 
     /// Adds an entry. Other entries may move.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::prepared::PreparedCharge;
-use crate::algorithm::{ChargeMark, CompactState, KeyState, Penalty};
+use crate::algorithm::{CompactState, KeyState, Penalty};
 use crate::decision::{Decision, Outcome};
 use crate::store::evaluation::{penalty, quota};
 use crate::store::redis::error::Fault;
@@ -118,15 +118,11 @@ fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: 
     let (spec, cost) = (charge.spec, charge.cost);
     let mut state = decode(charge, held)?;
     let mut state = state.as_mut();
-    let (availability, mark, snapshot) = if take {
-        spec.rule().decide(&mut state, now, cost)
-    } else {
-        let availability = spec.rule().peek(&state, now, cost);
-        (availability, ChargeMark::NONE, spec.rule().skip(&mut state, now, cost))
-    };
+    let rule = spec.rule();
+    let evaluation = if take { rule.decide(&mut state, now, cost) } else { rule.evaluate(&mut state, now, cost) };
     Some(match held.penalty {
-        None => Outcome::evaluated(charge, availability, mark, snapshot),
-        Some(mut record) => penalty::outcome(charge, &mut record, availability, mark, snapshot, counted, now),
+        None => Outcome::evaluated(charge, evaluation),
+        Some(mut record) => penalty::outcome(charge, &mut record, evaluation, counted, now),
     })
 }
 
