@@ -114,8 +114,7 @@ impl LimitRule {
 
     /// Charges `cost` if it is available, and returns what `then` makes of the evaluation.
     ///
-    /// `then` runs where the evaluation is computed, so that its result is built in place. To return the evaluation first
-    /// takes SAVED_THEN more instructions of a decision ("token bucket" in `.ci/instructions`).
+    /// `then` runs where the evaluation is computed, so that its result is built in place rather than copied.
     #[inline]
     pub(crate) fn decide_then<R>(
         &self,

@@ -108,7 +108,7 @@ impl PreparedAlgorithm {
     }
 }
 
-// Not inlined: a function for each algorithm, whose evaluation stays in registers until `then` uses it.
+// Not inlined: one function for each algorithm, in which the evaluation stays in registers until `then` uses it.
 #[inline(never)]
 fn decide_then<S, R>(
     algorithm: &impl RateAlgorithm<S>,

@@ -173,7 +173,7 @@ impl MemoryStore {
 fn decide_entry<R>(charge: &Charge<'_>, mut entry: EntryMut<'_>, now: u64, then: impl FnOnce(Evaluation) -> R) -> R {
     charge.spec.rule().decide_then(&mut entry.state, now, charge.cost, |evaluation| {
         if let Some(rank) = rank(charge, &evaluation) {
-            entry.rank.set_rank(rank);
+            entry.fingerprint.set_rank(rank);
         }
         then(evaluation)
     })

@@ -206,7 +206,7 @@ impl MemoryStore {
             shard.remove(entry, slot);
         } else {
             let remaining = spec.rule().snapshot(&kept.state, now).remaining;
-            kept.rank.set_rank(EvictionRank::new(remaining, spec.capacity()));
+            kept.fingerprint.set_rank(EvictionRank::new(remaining, spec.capacity()));
         }
     }
 }

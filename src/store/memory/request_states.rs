@@ -96,7 +96,7 @@ impl KeyStates for RequestStates<'_, '_> {
         let (key, most) = (EntryKey::new(&self.charges[charge]), self.store.most);
         let rank = EvictionRank::new(remaining, self.charges[charge].spec.capacity());
         match self.slot(charge) {
-            Slot::Occupied(slot) => self.shard(charge).entry_mut(key, slot).rank.set_rank(rank),
+            Slot::Occupied(slot) => self.shard(charge).entry_mut(key, slot).fingerprint.set_rank(rank),
             Slot::Vacant(_) => {
                 let new = std::mem::replace(&mut self.new, KeyState::Compact(CompactState::UNUSED));
                 let shard = self.shard(charge);
@@ -111,7 +111,7 @@ impl KeyStates for RequestStates<'_, '_> {
     fn denied(&mut self, charge: usize) {
         if let Slot::Occupied(slot) = self.slot(charge) {
             let key = EntryKey::new(&self.charges[charge]);
-            self.shard(charge).entry_mut(key, slot).rank.set_rank(EvictionRank::DENIED);
+            self.shard(charge).entry_mut(key, slot).fingerprint.set_rank(EvictionRank::DENIED);
         }
     }
 

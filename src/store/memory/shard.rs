@@ -79,20 +79,20 @@ impl EntryKey {
 /// An entry of either table.
 pub(super) struct EntryMut<'a> {
     pub(super) state: StateMut<'a>,
-    pub(super) rank: &'a mut RankedFingerprint,
+    pub(super) fingerprint: &'a mut RankedFingerprint,
 }
 
 impl<'a> From<&'a mut Entry<CompactState>> for EntryMut<'a> {
     #[inline]
     fn from(entry: &'a mut Entry<CompactState>) -> Self {
-        Self { state: StateMut::Compact(&mut entry.state), rank: &mut entry.fingerprint }
+        Self { state: StateMut::Compact(&mut entry.state), fingerprint: &mut entry.fingerprint }
     }
 }
 
 impl<'a> From<&'a mut Entry<Log>> for EntryMut<'a> {
     #[inline]
     fn from(entry: &'a mut Entry<Log>) -> Self {
-        Self { state: StateMut::Log(&mut entry.state), rank: &mut entry.fingerprint }
+        Self { state: StateMut::Log(&mut entry.state), fingerprint: &mut entry.fingerprint }
     }
 }
 

@@ -48,11 +48,14 @@ impl<T: Expiring> Table<T> {
         while let Some(entry) = self.slots.get(slot) {
             if entry.fingerprint.high >= sought.high {
                 let found = entry.fingerprint.without_rank();
-                if found > sought.without_rank() || entry.is_empty() {
+                if entry.is_empty() {
                     break;
                 }
                 if found == sought.without_rank() {
                     return Slot::Occupied(slot);
+                }
+                if found > sought.without_rank() {
+                    break;
                 }
             }
             slot += 1;
