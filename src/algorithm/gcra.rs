@@ -44,7 +44,7 @@ impl RateAlgorithm<CompactState> for Gcra {
 
     /// Decodes the state once, where [`peek`](Self::peek) and [`commit`](Self::commit) would do so twice.
     // Always inlined, as the functions that it calls: otherwise their 128-bit spans pass through memory, and a decision
-    // takes 891 instructions instead of 806 ("token bucket" in `.ci/instructions`).
+    // takes 891 instructions instead of 809 ("token bucket" in `.ci/instructions`).
     #[inline(always)]
     fn decide(&self, state: &mut CompactState, now: u64, cost: u64) -> Evaluation {
         let tat = Tat::decode(state, self.amount);
