@@ -128,7 +128,7 @@ impl RedisConfig {
     /// takes some megabytes. In a Cluster, each master has a queue of its own.
     ///
     /// A request to a full queue fails at once with [`StoreErrorKind::QueueFull`](crate::StoreErrorKind::QueueFull), and
-    /// [`OnStoreError`](crate::OnStoreError) decides what becomes of it. A request leaves the queue when it is sent, or when
+    /// is then handled by [`OnStoreError`](crate::OnStoreError). A request leaves the queue when it is sent, or when
     /// its caller gives up, for instance at its deadline. Calls under way hold up to 128 more requests.
     pub fn queue_capacity(self, requests: usize) -> Self {
         Self { queue_capacity: requests, ..self }

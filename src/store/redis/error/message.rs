@@ -17,7 +17,7 @@ impl fmt::Display for Fault {
             ),
             Self::Credentials(_) => write!(
                 f,
-                "Redis refused the user or the password, or requires them: check both, and check with ACL GETUSER that the user is on"
+                "Redis rejected the user or the password, or requires them: check both, and check with ACL GETUSER that the user is on"
             ),
             Self::Permission(error) => write!(
                 f,
