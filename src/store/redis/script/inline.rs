@@ -1,31 +1,73 @@
 //! Inlines Lua functions.
 //!
 //! A call of a script creates each of its functions and records anew, which costs 0.1 µs for each function, each variable
-//! that functions share and each record. Inlined, a request of one limit creates none: see the figures of [`TEXT`](super::TEXT).
+//! that functions share and each record.
 //!
 //! A function can be inlined if `return` is its last line, if it has one. A call is inlined if it is a line of its own:
-//! `name(arguments)`, or `a, b = name(arguments)`, with or without `local`. The fields of the record `charge` become
-//! variables `charge_…`. The result computes the same as the files that it is made of; the tests of the algorithms run
-//! it for requests of one limit, and the functions themselves for others.
+//! `file.name(arguments)`, or `a, b = file.name(arguments)`, with or without `local`. A file may name the functions of
+//! another one by a line `local name, other = file.name, file.other`. The result computes the same as the files that it is
+//! made of; the tests compare both with the algorithms.
 
 use std::collections::BTreeMap;
-/// The variable whose fields become variables.
+
+use super::records::field;
+
+/// The variable whose fields can become variables.
 const RECORD: &str = "charge";
+
+/// What becomes of the records of inlined functions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Records {
+    Keep,
+    /// There is one record at a time, whose fields become variables `charge_…`.
+    AsVariables,
+}
 
 #[derive(Clone, Debug)]
 struct Function<'a> {
+    /// The file that it is from.
+    library: &'a str,
     parameters: Vec<&'a str>,
     body: Vec<&'a str>,
     results: Vec<&'a str>,
 }
 
-/// Inlines the functions of `libraries` where `main` calls them. The variables of the libraries are put in front, but for
-/// those that are an argument of a file or a function of another one.
-pub(super) fn inline(main: &str, libraries: &[&str]) -> String {
-    let mut inliner = Inliner::default();
-    let mut variables = String::new();
-    for library in libraries {
-        let mut lines = library.lines();
+/// Inlines the functions of `libraries`, each with its name, where `main` calls them.
+pub(super) fn inline(main: &str, libraries: &[(&str, &str)], records: Records) -> String {
+    let mut inliner = Inliner { is_record_kept: records == Records::Keep, ..Inliner::default() };
+    for (library, source) in libraries {
+        inliner.read(library, source);
+    }
+    let (arguments, rest) = main.split_once("= ...\n").expect("a file that names its arguments");
+    let mut text = String::new();
+    rest.lines().for_each(|line| inliner.line("", line, &mut text));
+    let variables: String = inliner.variables.iter().map(|(name, value)| format!("local {name} = {value}\n")).collect();
+    if records == Records::Keep {
+        return format!("{arguments}= ...\n{variables}{text}");
+    }
+    let fields: Vec<_> = inliner.fields.iter().map(|field| format!("charge_{field}")).collect();
+    format!("{arguments}= ...\n{variables}local {}\n{}", fields.join(", "), text.replace("charge.", "charge_"))
+}
+
+#[derive(Default)]
+struct Inliner<'a> {
+    /// The functions by the names of their files and their own.
+    functions: BTreeMap<String, Function<'a>>,
+    /// The names that files have given to functions of others.
+    aliases: BTreeMap<(&'a str, &'a str), &'a str>,
+    /// The variables that the functions of a file share, with their values.
+    variables: Vec<(&'a str, &'a str)>,
+    calls: usize,
+    is_record_kept: bool,
+    /// The fields of the record.
+    fields: Vec<&'a str>,
+    is_in_record: bool,
+}
+
+impl<'a> Inliner<'a> {
+    /// Reads the functions and variables of a file.
+    fn read(&mut self, library: &'a str, source: &'a str) {
+        let mut lines = source.lines();
         while let Some(line) = lines.next() {
             if let Some(signature) = line.strip_prefix("local function ") {
                 let (name, parameters) = call(signature).expect("a signature");
@@ -34,64 +76,75 @@ pub(super) fn inline(main: &str, libraries: &[&str]) -> String {
                 if results.is_some() {
                     body.pop();
                 }
-                let results = results.unwrap_or_default();
-                inliner.functions.insert(name, Function { parameters: list(parameters), body, results });
-            } else if line.starts_with("local ") && !line.ends_with("...") && !line.contains("= keys.") {
-                variables += line;
-                variables.push('\n');
+                let function =
+                    Function { library, parameters: list(parameters), body, results: results.unwrap_or_default() };
+                self.functions.insert(format!("{library}.{name}"), function);
+            } else if let Some(declaration) = line.strip_prefix("local ").filter(|line| !line.ends_with("...")) {
+                let (names, values) = declaration.split_once(" = ").unwrap_or((declaration, ""));
+                for (position, name) in list(names).into_iter().enumerate() {
+                    self.variable(library, name, list(values).get(position).copied().unwrap_or("nil"));
+                }
             }
         }
     }
-    let mut text = String::new();
-    let (arguments, rest) = main.split_once("= ...\n").expect("a file that names its arguments");
-    rest.lines().for_each(|line| inliner.line(line, &mut text));
-    let fields: Vec<_> = inliner.fields.iter().map(|field| format!("charge_{field}")).collect();
-    format!("{arguments}= ...\n{variables}local {}\n{}", fields.join(", "), text.replace("charge.", "charge_"))
-}
 
-#[derive(Default)]
-struct Inliner<'a> {
-    functions: BTreeMap<&'a str, Function<'a>>,
-    calls: usize,
-    /// The fields of the record.
-    fields: Vec<&'a str>,
-    is_in_record: bool,
-}
+    /// Reads a variable that the functions of a file share, unless it names another file or a function of one.
+    fn variable(&mut self, library: &'a str, name: &'a str, value: &'a str) {
+        if value.starts_with("load(") {
+            return;
+        }
+        if self.functions.contains_key(value) {
+            self.aliases.insert((library, name), value);
+            return;
+        }
+        match self.variables.iter().find(|(known, _)| *known == name) {
+            Some((_, known)) => assert_eq!(*known, value, "{name} is another variable in another file"),
+            None => self.variables.push((name, value)),
+        }
+    }
 
-impl<'a> Inliner<'a> {
-    /// Writes a line, with its call inlined if it is one.
-    fn line(&mut self, line: &'a str, text: &mut String) {
+    /// Returns the function that a file calls by `name`.
+    fn function(&self, library: &str, name: &str) -> Option<Function<'a>> {
+        let own = self.functions.get(&format!("{library}.{name}"));
+        let alias = self.aliases.get(&(library, name)).and_then(|alias| self.functions.get(*alias));
+        own.or(alias).or_else(|| self.functions.get(name)).cloned()
+    }
+
+    /// Writes a line of a file, with its call inlined if it is one.
+    fn line(&mut self, library: &'a str, line: &'a str, text: &mut String) {
         let code = line.trim();
         if code.starts_with("--") || code.is_empty() {
             return;
         }
-        if code == "local charge = {" || self.is_in_record {
+        if !self.is_record_kept && (code == "local charge = {" || self.is_in_record) {
             self.is_in_record = code != "}";
-            if let Some((field, value)) =
-                code.trim_end_matches(',').split_once(" = ").filter(|(_, value)| *value != "{")
-            {
-                self.fields.push(field);
+            if let Some((field, value)) = field(code) {
+                let value = value.trim_end_matches(',');
+                if !self.fields.contains(&field) {
+                    self.fields.push(field);
+                }
                 *text += &format!("{RECORD}.{field} = {value}\n");
             }
             return;
         }
         let (targets, called) = code.split_once(" = ").unwrap_or(("", code));
-        match call(called).filter(|(name, _)| self.functions.contains_key(name)) {
-            Some((name, arguments)) => self.expand(targets, name, arguments, text),
+        match call(called).and_then(|(name, arguments)| Some((self.function(library, name)?, arguments))) {
+            Some((function, arguments)) => self.expand(targets, function, arguments, text),
             None => *text += &format!("{line}\n"),
         }
     }
 
     /// Writes the body of a function in a block of its own. A result for a variable whose name the block uses, too, passes
     /// through one of another name.
-    fn expand(&mut self, targets: &str, name: &str, arguments: &str, text: &mut String) {
-        let Function { parameters, body, results } = self.functions[name].clone();
+    fn expand(&mut self, targets: &str, function: Function<'a>, arguments: &str, text: &mut String) {
+        let Function { library, parameters, body, results } = function;
         self.calls += 1;
         let (keyword, targets) = targets.strip_prefix("local ").map_or(("", targets), |targets| ("local ", targets));
         let in_body = body.iter().filter_map(|line| line.trim().strip_prefix("local ")).flat_map(declared);
         let in_block: Vec<_> = in_body.chain(parameters.iter().copied()).collect();
         let (mut before, mut after, mut assigned) = (String::new(), String::new(), Vec::new());
-        for (target, result) in list(targets).into_iter().zip(results).filter(|(target, _)| *target != RECORD) {
+        let is_variable = |target: &str| self.is_record_kept || target != RECORD;
+        for (target, result) in list(targets).into_iter().zip(results).filter(|(target, _)| is_variable(target)) {
             let mut variable = target.to_owned();
             if in_block.contains(&target) {
                 variable = format!("{target}_{}", self.calls);
@@ -109,7 +162,7 @@ impl<'a> Inliner<'a> {
         if !parameters.is_empty() {
             *text += &format!("local {} = {}\n", parameters.join(", "), arguments.join(", "));
         }
-        body.into_iter().for_each(|line| self.line(line, text));
+        body.into_iter().for_each(|line| self.line(library, line, text));
         if !values.is_empty() {
             *text += &format!("{} = {}\n", variables.join(", "), values.join(", "));
         }

@@ -228,7 +228,7 @@ pub(in crate::store::redis) fn encode(requests: &[Request]) -> Vec<u8> {
     let mut last: &[u8] = &[];
     for request in requests {
         let body = request.body();
-        // Bodies of one template are mostly told by their address.
+        // Bodies of one template usually have the same address, which saves comparing them.
         if (std::ptr::eq(body, last) || body == last) && request.is_repeatable() {
             bytes.push(SAME);
         } else {

@@ -17,64 +17,49 @@
 -- decided, and the states are the overrides. `e` is an error: its length (2 bytes), and its text. It concerns only its
 -- request: a key that holds something else, a command that Redis rejects, an unknown tag.
 --
--- `module(name, ...)` runs another of these files: script/mod.rs defines it in front of this one.
+-- script/text.rs puts two functions in front of this file: `perform` is requests.lua, and `module(name)` returns any other
+-- of these files as a function.
 
 local KEYS, clock, text = KEYS, ARGV[1], ARGV[2]
 
 -- The present instant. Redis' own clock is `clock_ahead` ms ahead of it.
 local time = redis.call('TIME')
 local now = time[1] * 1e6 + time[2]
-local now_hi, clock_ahead = math.floor(now / 1e9), 0
-local now_lo = now - now_hi * 1e9
+local now_lo, clock_ahead = now % 1e9, 0
+local now_hi = (now - now_lo) / 1e9
 if clock ~= '' then
   local kept
   now_hi, now_lo, kept = struct.unpack('<ddd', clock)
   clock_ahead = math.floor(now / 1000) - (now_hi * 1e6 + math.floor(now_lo / 1000)) + kept
 end
 
--- The parts of the reply, where the next request begins in the text and in the keys, and how many parts there are.
-local reply = { struct.pack('<I6I4I4I4', now_hi, now_lo, 0, 0) }
-local place, key, length = 1, 1, 1
+-- The parts of the reply. A table that grows is copied: this one has room for the reply to one request of one limit.
+local reply = { struct.pack('<I6I4I4I4', now_hi, now_lo, 0, 0), '', '', '' }
+local progress = {
+  -- Where the next request begins in the text and in the keys.
+  place = 1,
+  key = 1,
+  -- How many of the requests with the same text are done.
+  done = 0,
+  -- The number of parts of the reply.
+  length = 1,
+  -- Loads another file. Most calls need none: the first request that does fails, and is performed again.
+  load = error,
+}
 
-while place <= #text do
-  -- A request, and those that follow it and differ only in their keys.
-  local task, limits, keys, low, high, tag = string.byte(text, place, place + 5)
-  local next_place, same = place + low + 256 * high, 0
-  if next_place <= #text then
-    local _, last = string.find(text, '^=*', next_place)
-    next_place, same = last + 1, last + 1 - next_place
+-- An error ends one request, and those that follow it go on.
+local is_done, message
+repeat
+  is_done, message = pcall(perform, module, KEYS, text, now_hi, now_lo, clock_ahead, reply, progress)
+  if not is_done and progress.load == error then
+    progress.load = module('load')(module, now_hi, now_lo, clock_ahead)
+  elseif not is_done then
+    message = type(message) == 'table' and message.err or tostring(message)
+    -- Redis 6.2 puts the place before it, `@user_script: 17: -`, and ends the line.
+    message = message:sub(1, 999):gsub('^@[^:]*: %d+: ', ''):gsub('^%-', ''):gsub('%s+$', '')
+    local length = progress.length
+    reply[length + 1], reply[length + 2] = 'e' .. struct.pack('<I2', #message), message
+    progress.done, progress.length = progress.done + 1, length + 2
   end
-  local name, single = 'task', false
-  if task == 97 or task == 112 or task == 116 then -- acquire, peek, peek with strikes
-    name = 'limits'
-    if limits == 1 and keys == 1 then
-      if tag == 100 or tag == 113 then single = 'single d' elseif tag == 119 or tag == 107 then single = 'single w' end
-    end
-  end
-
-  -- An error ends one request, and those that follow it go on.
-  local progress = { done = 0, length = length }
-  while progress.done <= same do
-    local before, first, last = progress.done, key + progress.done * keys, same
-    local is_done, message = false, nil
-    if single then
-      is_done = pcall(module, single, module, now_hi, now_lo, clock_ahead, place, first, keys, same, reply, progress)
-      if is_done then break end
-      -- The request that failed is left to limits.lua.
-      progress.length = progress.length + 2 * (progress.done - before)
-      first, last = key + progress.done, progress.done
-    end
-    is_done, message = pcall(module, name, module, now_hi, now_lo, clock_ahead, place, first, keys, last, reply, progress)
-    if not is_done then
-      message = type(message) == 'table' and message.err or tostring(message)
-      -- Redis 6.2 puts the place before it, `@user_script: 17: -`, and ends the line.
-      message = message:sub(1, 999):gsub('^@[^:]*: %d+: ', ''):gsub('^%-', ''):gsub('%s+$', '')
-      length = progress.length
-      reply[length + 1], reply[length + 2] = 'e' .. struct.pack('<I2', #message), message
-      progress.length = length + 2
-    end
-    progress.done = progress.done + 1
-  end
-  place, key, length = next_place, key + (same + 1) * keys, progress.length
-end
-return table.concat(reply, '', 1, length)
+until is_done
+return table.concat(reply, '', 1, progress.length)

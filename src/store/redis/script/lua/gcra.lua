@@ -6,10 +6,12 @@
 --
 -- Here the TAT is (hi, lo, n): n of `amount` equal parts of a µs after (hi, lo).
 
-local load, now_hi, now_lo, keys = ...
+local load, now_hi, now_lo = ...
+local keys = load('key')
 local read, write, overwrite, encode = keys.read, keys.write, keys.overwrite, keys.encode
-local frexp, fmod, pack, unpack = math.frexp, math.fmod, struct.pack, struct.unpack
+local frexp, pack, unpack = math.frexp, struct.pack, struct.unpack
 
+local QUEUE = 113 -- q
 local QUANTUM_INDEX_UNIT = 1099511627776
 -- From 2^63 µs on, a state has no room for an amount and a tick.
 local FAR_HI, FAR_LO = 9223372036, 854775808
@@ -23,7 +25,8 @@ local function tick_of(amount)
     local cycle = CYCLE / unit
     local rest
     if now_hi < 9007199 then
-      rest = fmod(now_hi * 1e9 + now_lo, cycle)
+      -- Exact, as the cycle is a power of two.
+      rest = (now_hi * 1e9 + now_lo) % cycle
     else
       rest = load('instant').modulo(now_hi, now_lo, cycle)
     end
@@ -54,7 +57,7 @@ local function parse(text, at, tag)
     cost_n = cost_n,
     quantum_index = quantum_index,
     quantum = quantum,
-    is_queue = tag == 'q',
+    is_queue = tag == QUEUE,
     tick_unit = tick_unit,
     tick = tick,
     last_in_tick = last_in_tick,
@@ -101,7 +104,7 @@ local function peek(charge, key)
     if hi > now_hi or hi == now_hi and (lo > now_lo or lo == now_lo and n > 0) then
       has_backlog = true
     else
-      hi, lo, n = now_hi, now_lo, 0
+      hi, lo, n, last_charge = now_hi, now_lo, 0, false
     end
   end
   charge.hi, charge.lo, charge.n = hi, lo, n
@@ -115,7 +118,7 @@ end
 -- Returns the tick and the count of a charge that follows the one that `peek` has found.
 local function next_tick(charge)
   local last_charge, tick, following = charge.last_charge, charge.tick, charge.last_in_tick
-  if last_charge and charge.has_backlog then
+  if last_charge then
     if last_charge < tick or last_charge > following then
       -- Another tick: the count starts at zero, unless the clock has stepped back.
       local ahead = (tick - last_charge + last_charge % (8 * charge.tick_unit)) % 4294967296
@@ -129,7 +132,8 @@ end
 
 -- Charges the bucket that `peek` has found.
 local function commit(charge, key)
-  if charge.first_state and not charge.has_backlog then
+  local has_backlog = charge.has_backlog
+  if not has_backlog and charge.first_state then
     -- The first charge leaves the same of each key without a backlog: this saves 10 % of a batch (`batch_unused`).
     write(key, charge.first_state, charge.first_hi, charge.first_lo)
   else
@@ -150,7 +154,7 @@ local function commit(charge, key)
     else
       local last_charge = next_tick(charge)
       rounding = rounding + last_charge
-      if charge.has_backlog then quantum_index, quantum = charge.quantum_index, charge.quantum end
+      if has_backlog then quantum_index, quantum = charge.quantum_index, charge.quantum end
     end
     local held_lo = charge.held_lo
     if hi + quantum_index == charge.held_hi and lo <= held_lo + -held_lo % quantum then
@@ -160,14 +164,16 @@ local function commit(charge, key)
       local state = encode(hi + quantum_index, lo, rounding, amount)
       local expires_lo = lo + -lo % quantum
       write(key, state, hi, expires_lo)
-      if not charge.has_backlog then charge.first_state, charge.first_hi, charge.first_lo = state, hi, expires_lo end
+      if not has_backlog then charge.first_state, charge.first_hi, charge.first_lo = state, hi, expires_lo end
     end
   end
 end
 
--- Has the backlog that `peek` has found drain at the limit's own rate from now on.
+-- Has the backlog that `peek` has found at another rate drain at the limit's own rate from now on.
 local function convert_rate(charge, key)
-  if charge.has_backlog then load('gcra_backlog').store_converted(charge, key) end
+  if charge.has_other_rate and charge.has_backlog then
+    load('gcra_backlog').store_converted(key, charge.hi, charge.lo, charge.n, charge.amount)
+  end
 end
 
 -- Gives back what was charged and has not drained since.

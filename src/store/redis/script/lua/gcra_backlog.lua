@@ -1,16 +1,17 @@
--- What GCRA seldom needs: states of another rate, states without an amount, and refunds. See gcra.lua, which says what
--- a key holds.
+-- The less frequent operations of GCRA: states of another rate, states without an amount, and refunds. gcra.lua
+-- describes the state of a key.
 --
 -- The backlog is the span from the present instant to the TAT: (hi, lo, n), n of `amount` equal parts of a µs.
 
-local load, now_hi, now_lo, keys = ...
+local load, now_hi, now_lo = ...
+local keys = load('key')
 local instant = load('instant')
 local add_span, subtract, modulo, mul_div = instant.add_span, instant.subtract, instant.modulo, instant.mul_div
 local ceil, floor, frexp, max, min = math.ceil, math.floor, math.frexp, math.max, math.min
 
 local QUANTUM_INDEX_UNIT = 1099511627776
 local TICK, CYCLE, MAX_TICK_UNIT = 131072, 70368744177664, 33554432
--- The longest backlog, 2^47 * 1e9 µs: src/algorithm/gcra.rs says why.
+-- The longest backlog, 2^47 * 1e9 µs: src/algorithm/gcra.rs explains this bound.
 local MAX_BACKLOG_HI = 140737488355328
 
 -- Returns the unit of the bits above the rounding.
@@ -106,10 +107,10 @@ local function store(key, amount, hi, lo, n, last_charge)
   keys.write(key, keys.encode(hi, lo, last_charge + rounding, amount), hi, lo)
 end
 
--- Writes the backlog that `peek` has found, at the limit's own rate.
-local function store_converted(charge, key)
-  local hi, lo, n = subtract(charge.hi, charge.lo, charge.n, now_hi, now_lo, 0, charge.amount)
-  store(key, charge.amount, hi, lo, n, first_tick(charge.amount))
+-- Writes a TAT that was converted to the rate `amount`.
+local function store_converted(key, hi, lo, n, amount)
+  hi, lo, n = subtract(hi, lo, n, now_hi, now_lo, 0, amount)
+  store(key, amount, hi, lo, n, first_tick(amount))
 end
 
 -- Returns the longest time after a charge at (then_hi, then_lo), which was (since_hi, since_lo) ago and left `mark_tick`,
@@ -138,7 +139,7 @@ local function reduce(key, amount, hi, lo, rounding, last_charge, held_amount, b
 end
 
 -- Gives back what of a charge has not drained since. The mark is the instant of the charge, the tick that it left and
--- the amount. What drained until the last charge, drained of this one before all others: gcra.rs says why.
+-- the amount. What drained until the last charge, drained of this one before all others: src/algorithm/gcra.rs explains why.
 local function refund_bucket(charge, key, mark_hi, mark_lo, mark_tick, mark_amount)
   local state, hi, lo, detail, held_amount = keys.read(key)
   if state == '' then return end

@@ -3,7 +3,8 @@
 -- A key holds an instant at which an interval ends, how many tokens are missing until then, and the amount that each
 -- interval brings (0 in states of a version that stored none: it is the limit's own).
 
-local load, now_hi, now_lo, keys = ...
+local load, now_hi, now_lo = ...
+local keys = load('key')
 local instant = load('instant')
 local add_span, subtract, modulo = instant.add_span, instant.subtract, instant.modulo
 local ceil, floor, max, unpack = math.ceil, math.floor, math.max, struct.unpack
@@ -94,15 +95,15 @@ local function commit(charge, key)
   store(charge, key, hi, lo, charge.missing + charge.cost)
 end
 
--- Has the tokens that `peek` has found missing come back at the limit's own rate from now on.
+-- Has the tokens that `peek` has found missing at another rate come back at the limit's own rate from now on.
 local function convert_rate(charge, key)
-  if charge.missing == 0 then return end
+  if not charge.has_other_rate or charge.missing == 0 then return end
   local hi, lo = add_span(now_hi, now_lo, charge.until_refill)
   store(charge, key, hi, lo, charge.missing)
 end
 
 -- Gives back what was charged and has not come back since. The mark is the first refill after the charge: interval_bucket.rs
--- says why that refilled the charge before all others.
+-- explains why that refilled the charge before all others.
 local function refund(charge, key, mark_hi, mark_lo, _, mark_amount)
   local state, hi, lo, count, stored_amount = read(charge, key)
   if state == '' then return end

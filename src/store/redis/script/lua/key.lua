@@ -1,10 +1,9 @@
 -- What a key holds: 18 bytes, which are an instant (hi, lo) and two counts under 2^32. Logs hold a list of these.
 --
--- Its argument is what has to be added to an instant, in ms, to get Redis' own clock.
+-- `clock_ahead` is what has to be added to an instant, in ms, to get Redis' own clock.
 
-local clock_ahead = ...
+local _, _, _, clock_ahead = ...
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
-local ceil, format = math.ceil, string.format
 
 local FORMAT = '<I6I4I4I4'
 
@@ -42,9 +41,9 @@ end
 -- a relative one would start later than the instant that a script has worked with. It ends with the year 33,658.
 local function expiry(hi, lo)
   if hi ~= last_hi or lo ~= last_lo then
-    local ms = hi * 1e6 + ceil(lo / 1000) + clock_ahead
+    local ms = hi * 1e6 + math.ceil(lo / 1000) + clock_ahead
     if ms > 1e15 then ms = 1e15 end
-    last_hi, last_lo, last_expiry = hi, lo, format('%d', ms)
+    last_hi, last_lo, last_expiry = hi, lo, string.format('%d', ms)
   end
   return last_expiry
 end

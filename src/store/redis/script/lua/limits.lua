@@ -1,77 +1,71 @@
--- Decides a request of several limits, or of one that has an override or a penalty; and those that differ from it only
--- in their keys.
+-- Decides a request of several limits, or of one that has an override, a penalty or a less frequent algorithm; and those
+-- that differ from it only in their keys.
+--
+-- script/inline.rs puts the functions of `gcra` and `window` in place of their calls.
 
-local module, now_hi, now_lo, clock_ahead, place, first_key, _, same, reply, progress = ...
-local KEYS, text = KEYS, ARGV[2]
-local byte, char = string.byte, string.char
+local load, KEYS, text, now_hi, now_lo, clock_ahead, place, first_key, key_count, same, reply, progress, gcra, window = ...
 local ACQUIRE, PEEK = 97, 112 -- a, p
+local GCRA, QUEUE, FIXED_WINDOW, CALENDAR_WINDOW = 100, 113, 119, 107 -- d, q, w, k
 local SHADOW, QUOTA = 115, 113 -- s, q
-
-local loaded = {}
-local keys = module('key', clock_ahead)
-
--- Returns what the file `name`, or of the algorithm with that tag, returns. It is run once.
-local function load(name)
-  local returned = loaded[name]
-  if not returned then
-    returned = module(name, load, now_hi, now_lo, keys)
-    loaded[name] = returned
-  end
-  return returned
-end
+local byte, char = string.byte, string.char
 
 -- Read the limits.
 local task, count = byte(text, place, place + 1)
-local limits, has_overrides, has_penalties = {}, false, false
-place = place + 5
+local limits, has_overrides, has_penalties, has_quotas, has_free = {}, false, false, false, false
+local place, position = place + 5, 0
 for i = 1, count do
   local tag, mode, has_penalty, override = byte(text, place, place + 3)
-  local expected_override, penalty = false, false
+  local is_gcra, is_window = tag == GCRA or tag == QUEUE, tag == FIXED_WINDOW or tag == CALENDAR_WINDOW
+  local expected_override, penalty, rule, charge = false, false, false, nil
   place = place + 4
   if override > 0 then
     has_overrides, expected_override = true, string.sub(text, place, place + override - 2)
     place = place + override - 1
   end
-  local rule, charge = load(char(tag))
-  charge, place = rule.parse(text, place, char(tag))
+  if is_gcra then
+    charge, place = gcra.parse(text, place, tag)
+  elseif is_window then
+    charge, place = window.parse(text, place, tag)
+  else
+    rule = load(char(tag))
+    charge, place = rule.parse(text, place, tag)
+  end
   if has_penalty == 1 then
     has_penalties = true
     penalty, place = load('penalty').parse(text, place)
   end
-  limits[i] = {
+  has_quotas, has_free = has_quotas or mode == QUOTA, has_free or charge.cost == 0
+  local limit = {
+    is_gcra = is_gcra,
+    is_window = is_window,
     rule = rule,
     charge = charge,
     is_free = charge.cost == 0,
     mode = mode,
     penalty = penalty,
     expected_override = expected_override,
-    key = '',
-    override_key = '',
-    penalty_key = '',
+    -- The positions of its key and its penalty's among those of the request. Its override's key follows its own.
+    position = position,
+    penalty_position = position + (expected_override and 2 or 1),
     has_room = false,
   }
+  limits[i] = limit
+  position = limit.penalty_position + has_penalty
 end
 
 local length = progress.length
 for done = progress.done, same do
   -- Should an error end this one, it is known which one it was.
   progress.done, progress.length = done, length
-  local start, has_changed = length, false
+  local start, request_key, has_changed = length, first_key + done * key_count, false
   length = start + 1
-
-  -- Find the keys of each limit.
-  for i = 1, count do
-    local limit = limits[i]
-    limit.key, first_key = KEYS[first_key], first_key + 1
-    if limit.expected_override then limit.override_key, first_key = KEYS[first_key], first_key + 1 end
-    if limit.penalty then limit.penalty_key, first_key = KEYS[first_key], first_key + 1 end
-  end
 
   -- Compare the overrides with the expected ones. If one differs, the reply is all of them.
   if has_overrides then
     for i = 1, count do
-      local expected, state = limits[i].expected_override, ''
-      if expected then state = load('override').current(limits[i].override_key) end
+      local limit, state = limits[i], ''
+      local expected = limit.expected_override
+      if expected then state = load('override').current(KEYS[request_key + limit.position + 1]) end
       if expected and state ~= expected then has_changed = true end
       reply[length + 1], reply[length + 2] = char(#state / 18), state
       length = length + 2
@@ -84,20 +78,30 @@ for done = progress.done, same do
     local is_allowed, quota_has_room, keys_read = true, nil, count
     for i = 1, count do
       local limit = limits[i]
-      local has_room, states = limit.rule.peek(limit.charge, limit.key)
+      local charge, key = limit.charge, KEYS[request_key + limit.position]
+      local has_room, states
+      if limit.is_gcra then
+        has_room, states = gcra.peek(charge, key)
+      elseif limit.is_window then
+        has_room, states = window.peek(charge, key)
+      else
+        has_room, states = limit.rule.peek(charge, key)
+      end
       limit.has_room = has_room
-      reply[length + 1], reply[length + 2] = states == '' and '\0' or char(#states / 18), states
+      local size = #states
+      reply[length + 1], reply[length + 2] = size == 18 and '\1' or size == 0 and '\0' or char(size / 18), states
       length = length + 2
-      if limit.penalty then
-        states = load('penalty').peek(limit.penalty, limit.penalty_key)
+      local penalty = has_penalties and limit.penalty
+      if penalty then
+        states = load('penalty').peek(penalty, KEYS[request_key + limit.penalty_position])
         reply[length + 1], reply[length + 2] = char(#states / 18), states
         length, keys_read = length + 2, keys_read + 1
-        has_room = has_room and not limit.penalty.is_locked_out
+        has_room = has_room and not penalty.is_locked_out
       end
       has_room = has_room or limit.is_free
-      if limit.mode == QUOTA then
+      if has_quotas and limit.mode == QUOTA then
         quota_has_room = quota_has_room or has_room
-      elseif limit.mode ~= SHADOW and not has_room then
+      elseif not has_room and limit.mode ~= SHADOW then
         is_allowed = false
       end
     end
@@ -108,13 +112,21 @@ for done = progress.done, same do
     local commits = is_allowed and task == ACQUIRE
     for i = 1, count do
       local limit = limits[i]
-      local charge = limit.charge
-      if limit.is_free then
+      local charge, key = limit.charge, KEYS[request_key + limit.position]
+      if has_free and limit.is_free then
         -- Changes nothing.
       elseif commits and limit.has_room then
-        limit.rule.commit(charge, limit.key)
-      elseif charge.has_other_rate then
-        limit.rule.convert_rate(charge, limit.key)
+        if limit.is_gcra then
+          gcra.commit(charge, key)
+        elseif limit.is_window then
+          window.commit(charge, key)
+        else
+          limit.rule.commit(charge, key)
+        end
+      elseif limit.is_gcra then
+        gcra.convert_rate(charge, key)
+      elseif not limit.is_window and limit.rule.convert_rate then
+        limit.rule.convert_rate(charge, key)
       end
     end
 
@@ -125,7 +137,7 @@ for done = progress.done, same do
         local penalty = limit.penalty
         local is_denied = not (limit.has_room or limit.is_free)
         if penalty and is_denied and penalty.max_strikes > 0 and not penalty.is_locked_out then
-          load('penalty').strike(penalty, limit.penalty_key)
+          load('penalty').strike(penalty, KEYS[request_key + limit.penalty_position])
         end
       end
     end

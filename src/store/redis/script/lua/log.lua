@@ -3,7 +3,8 @@
 -- A key holds a list of entries, oldest first, one for each bucket in which something was charged. An entry is a state:
 -- the start of the bucket, all that was ever charged up to its end, modulo 2^32, and what was charged in it.
 
-local load, now_hi, now_lo, keys = ...
+local load, now_hi, now_lo = ...
+local keys = load('key')
 local instant = load('instant')
 local encode, decode = keys.encode, keys.decode
 local call, floor, min, unpack = redis.call, math.floor, math.min, struct.unpack

@@ -2,7 +2,8 @@
 --
 -- A key holds the instant at which the override expires, or 0 if it never does, and the two numbers of its size.
 
-local load, now_hi, now_lo, keys = ...
+local load, now_hi, now_lo = ...
+local keys = load('key')
 
 -- Returns the override that a key holds: an empty string if there is none, or if it has expired.
 local function current(key)

@@ -3,7 +3,8 @@
 -- A key holds the later one of two instants, and in its two counts how far before that the other one is (in µs, 47
 -- bits), whether it is the level that ends later (1 bit), the level (6) and the strikes (10).
 
-local load, now_hi, now_lo, keys = ...
+local load, now_hi, now_lo = ...
+local keys = load('key')
 local instant = load('instant')
 local add_span, difference = instant.add_span, instant.difference
 local floor, min, unpack = math.floor, math.min, struct.unpack

@@ -3,7 +3,8 @@
 -- A key holds the end of the window after its own, when neither count matters any more, and two counts: of the window
 -- before its own, and of its own.
 
-local load, now_hi, now_lo, keys = ...
+local load, now_hi, now_lo = ...
+local keys = load('key')
 local instant = load('instant')
 local add_span, difference, mul_div = instant.add_span, instant.difference, instant.mul_div
 local max, unpack = math.max, struct.unpack

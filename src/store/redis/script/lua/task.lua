@@ -1,21 +1,7 @@
 -- Performs a request that decides nothing: a refund, a reset, or setting an override.
 
-local module, now_hi, now_lo, clock_ahead, place, first_key, key_count, _, reply, progress = ...
-local KEYS, text = KEYS, ARGV[2]
+local load, KEYS, text, _, _, _, place, first_key, key_count, _, reply, progress = ...
 local REFUND, SET_OVERRIDE, RESET = 114, 111, 120 -- r, o, x
-
-local loaded = {}
-local keys = module('key', clock_ahead)
-
--- Returns what the file `name`, or of the algorithm with that tag, returns. It is run once.
-local function load(name)
-  local returned = loaded[name]
-  if not returned then
-    returned = module(name, load, now_hi, now_lo, keys)
-    loaded[name] = returned
-  end
-  return returned
-end
 
 local task, count = string.byte(text, place, place + 1)
 place = place + 5
@@ -23,14 +9,14 @@ if task == REFUND then
   -- All is read before anything is given back.
   local refunds = {}
   for i = 1, count do
-    local tag, charge, next_place = string.sub(text, place, place)
-    local rule = load(tag)
+    local tag, charge, next_place = string.byte(text, place)
+    local rule = load(string.char(tag))
     charge, next_place = rule.parse(text, place + 19, tag)
     refunds[i] = { refund = rule.refund, charge = charge, mark = string.sub(text, place + 1, place + 18) }
     place = next_place
   end
   for i = 1, count do
-    refunds[i].refund(refunds[i].charge, KEYS[first_key + i - 1], keys.decode(refunds[i].mark))
+    refunds[i].refund(refunds[i].charge, KEYS[first_key + i - 1], load('key').decode(refunds[i].mark))
   end
 elseif task == SET_OVERRIDE then
   load('override').set(KEYS[first_key], text, place)

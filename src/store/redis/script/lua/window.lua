@@ -2,17 +2,20 @@
 --
 -- A key holds the end of its window, and how much was charged in it.
 
-local load, now_hi, now_lo, keys = ...
+local load, now_hi, now_lo = ...
+local keys = load('key')
 local read, write, overwrite, encode = keys.read, keys.write, keys.overwrite, keys.encode
-local fmod, floor, unpack = math.fmod, math.floor, struct.unpack
+local unpack = struct.unpack
+
+local FIXED_WINDOW = 119 -- w
 
 -- Returns the end of the window that holds the present instant, of those between the given edges, in seconds; or false
 -- if none does. No script knows calendars: the caller sends the windows around the instant that it takes for the present.
 local function calendar_window_end(first, second, third, fourth, last)
-  local now, hi, lo = now_hi * 1000 + floor(now_lo / 1e6), false, 0
+  local now, hi, lo = now_hi * 1000 + math.floor(now_lo / 1e6), false, 0
   if now >= first and now < last then
     local edge = now < second and second or now < third and third or now < fourth and fourth or last
-    hi, lo = floor(edge / 1000), fmod(edge, 1000) * 1e6
+    hi, lo = math.floor(edge / 1000), math.fmod(edge, 1000) * 1e6
   end
   return hi, lo
 end
@@ -21,19 +24,19 @@ end
 local function fixed_window_end(period)
   local rest
   if now_hi < 9007199 then
-    rest = fmod(now_hi * 1e9 + now_lo, period)
+    rest = math.fmod(now_hi * 1e9 + now_lo, period)
   else
     rest = load('instant').modulo(now_hi, now_lo, period)
   end
   local lo = now_lo + period - rest
-  local carry = floor(lo / 1e9)
+  local carry = math.floor(lo / 1e9)
   return now_hi + carry, lo - carry * 1e9
 end
 
 -- Reads the arguments of a charge from a request: cost, limit, and the period in µs or five edges in seconds.
 local function parse(text, at, tag)
   local cost, limit, period, window_hi, window_lo
-  if tag == 'w' then
+  if tag == FIXED_WINDOW then
     cost, limit, period, at = unpack('<ddd', text, at)
     window_hi, window_lo = fixed_window_end(period)
   else
@@ -62,7 +65,7 @@ local function peek(charge, key)
   if not charge.is_held then
     hi, lo, count = charge.window_hi, charge.window_lo, 0
     if not hi then
-      local second = string.format('%d', now_hi * 1000 + floor(now_lo / 1e6))
+      local second = string.format('%d', now_hi * 1000 + math.floor(now_lo / 1e6))
       error({ err = 'OUTSIDE ' .. second .. ' s, the present instant, is in no window that was sent' })
     end
   end

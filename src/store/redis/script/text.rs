@@ -1,0 +1,77 @@
+//! Assembles the text of the script from its files.
+
+use std::sync::LazyLock;
+
+use super::inline::{Records, inline};
+use super::records::Record;
+
+const MAIN: &str = include_str!("lua/decide.lua");
+
+const REQUESTS: &str = include_str!("lua/requests.lua");
+const LIMITS: &str = include_str!("lua/limits.lua");
+const TASK: &str = include_str!("lua/task.lua");
+const LOAD: &str = include_str!("lua/load.lua");
+const KEY: &str = include_str!("lua/key.lua");
+const GCRA: &str = include_str!("lua/gcra.lua");
+const WINDOW: &str = include_str!("lua/window.lua");
+const PENALTY: &str = include_str!("lua/penalty.lua");
+
+/// The other files.
+#[cfg(test)]
+pub(super) const OTHERS: [(&str, &str); 5] =
+    [("decide", MAIN), ("requests", REQUESTS), ("limits", LIMITS), ("task", TASK), ("load", LOAD)];
+
+/// The files that `load` runs when a request needs them, by the names or the tags that select each.
+pub(super) const MODULES: [(&[&str], &str); 10] = [
+    (&["key"], KEY),
+    (&["instant"], include_str!("lua/instant.lua")),
+    (&["d", "q"], GCRA),
+    (&["gcra_backlog"], include_str!("lua/gcra_backlog.lua")),
+    (&["i"], include_str!("lua/interval_bucket.lua")),
+    (&["w", "k"], WINDOW),
+    (&["c"], include_str!("lua/sliding_window_counter.lua")),
+    (&["l"], include_str!("lua/log.lua")),
+    (&["penalty"], PENALTY),
+    (&["override"], include_str!("lua/override.lua")),
+];
+
+/// The script. It is the same for all limits, so that a server keeps one script.
+///
+/// A file of Lua is a chunk that gets its arguments as `...`. A call of a script runs all of it anew, and a function or a
+/// table that it creates costs about 0.1 µs: so each file becomes a function that is created when it is first needed. The
+/// most frequent algorithms are [inlined](mod@super::inline), and the fields of records become
+/// [positions](mod@super::records).
+///
+/// The comments of the Lua files that name `batch_bucket` (with a backlog) or `batch_unused` (without) speak of a call with
+/// 64 alike requests, of different keys, to a continuous token bucket.
+pub(in crate::store::redis) static TEXT: LazyLock<String> = LazyLock::new(|| {
+    let shared = [Record::of("progress", MAIN), Record::of("limit", LIMITS), Record::of("penalty", PENALTY)];
+    let gcra_charge = Record::of("charge", GCRA);
+    let by_position = |source: &str| {
+        // limits.lua needs the cost of a charge, with which all begin, and gcra_backlog.lua the charges of gcra.lua.
+        let charge = Record::of("charge", source).or_else(|| gcra_charge.clone());
+        shared.iter().chain([&charge]).flatten().fold(source.to_owned(), |text, record| record.by_position(&text))
+    };
+    let [gcra, window, limits] = [GCRA, WINDOW, LIMITS].map(by_position);
+    let requests = shared.iter().flatten().fold(REQUESTS.to_owned(), |text, record| record.by_position(&text));
+    let libraries = [("keys", KEY), ("gcra", GCRA), ("window", WINDOW)];
+    let requests = inline(&requests, &libraries, Records::AsVariables);
+    let limits = inline(&limits, &[("keys", KEY), ("gcra", &gcra), ("window", &window)], Records::Keep);
+    let mut text = format!("local function perform{}\nlocal function module(name)\n", function(&requests));
+    let performers = [(&["limits"][..], limits), (&["task"], by_position(TASK)), (&["load"], by_position(LOAD))];
+    let modules = MODULES.iter().map(|(names, source)| (*names, by_position(source)));
+    for (position, (names, source)) in performers.into_iter().chain(modules).enumerate() {
+        let keyword = if position == 0 { "if" } else { "elseif" };
+        let conditions: Vec<_> = names.iter().map(|name| format!("name == '{name}'")).collect();
+        text += &format!("{keyword} {} then\nreturn function{}", conditions.join(" or "), function(&source));
+    }
+    text += "end\nerror({ err = 'UNSUPPORTED the script has no algorithm with the tag ' .. name })\nend\n";
+    text + &by_position(MAIN)
+});
+
+/// Returns the parameters and the body of a file as a function. A function with `...` would take longer to call.
+fn function(source: &str) -> String {
+    let Some((before, body)) = source.split_once(" = ...\n") else { return format!("()\n{source}end\n") };
+    let (comment, parameters) = before.rsplit_once("local ").expect("a file that names its arguments");
+    format!("({parameters})\n{comment}{body}end\n")
+}
