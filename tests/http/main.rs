@@ -21,6 +21,7 @@ mod lists;
 mod nested;
 mod permits;
 mod policies;
+mod programs;
 mod readiness;
 mod repeated;
 mod resolve;

@@ -1,0 +1,138 @@
+//! The programs of `examples` that are there to be copied do what their first lines say: the built programs, run as a
+//! reader would.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use axum::Router;
+use axum::routing::get;
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use support::answer::Answer;
+use support::server::Server;
+use tower_ratelimit::{Limit, RateLimitLayer, TokenBucket};
+
+/// A running program, which ends with its test.
+struct Program {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        // Cargo builds examples beside the folder of test binaries.
+        let mut binary: PathBuf = std::env::current_exe().expect("a path to this test");
+        binary.pop();
+        binary.pop();
+        let mut command = Command::new(binary.join("examples").join(name));
+        let mut process = command.args(arguments).stdout(Stdio::piped()).spawn().unwrap_or_else(|error| {
+            panic!("{name}: {error}; build it with `cargo build --workspace --all-features --examples`")
+        });
+        let output = BufReader::new(process.stdout.take().expect("a pipe"));
+        Self { process, output }
+    }
+
+    /// Starts a server, and returns where it listens.
+    fn serve(name: &str) -> (Self, String) {
+        let mut program = Self::start(name, &["127.0.0.1:0"]);
+        let mut line = String::new();
+        program.output.read_line(&mut line).expect("the program says where it listens");
+        let uri = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
+        (program, uri)
+    }
+
+    /// Waits for the end, and returns all that was printed.
+    fn output(mut self) -> String {
+        let mut output = String::new();
+        self.output.read_to_string(&mut output).expect("the program prints text");
+        assert!(self.process.wait().expect("it ends").success(), "{output}");
+        output
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+async fn send(uri: &str, token: Option<&str>) -> Answer {
+    let request = Request::get(uri);
+    let request = match token {
+        Some(token) => request.header("authorization", format!("Bearer {token}")),
+        None => request,
+    };
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    Answer::of(client.request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap()).await
+}
+
+#[tokio::test]
+async fn the_axum_server_limits_users_and_failed_logins() {
+    let (_server, uri) = Program::serve("axum_server");
+    let report = format!("{uri}/report");
+    assert_eq!(send(&report, Some("ann")).await.body, "a report\n");
+    assert_eq!(send(&report, Some("bob")).await.status, StatusCode::OK, "each user has a bucket");
+    for _ in 0..20 {
+        assert_eq!(send(&report, Some("mallory")).await.status, StatusCode::UNAUTHORIZED);
+    }
+    assert_eq!(send(&report, Some("mallory")).await.status, StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn the_axum_server_charges_ten_for_a_report() {
+    let (_server, uri) = Program::serve("axum_server");
+    let left = |answer: Answer| {
+        let lines = answer.headers.get_all("ratelimit").iter().filter_map(|line| line.to_str().ok());
+        let daily = lines.filter_map(|line| line.split(r#""daily";r="#).nth(1)).next()?;
+        daily.split(';').next()?.parse::<u32>().ok()
+    };
+    assert_eq!(left(send(&format!("{uri}/report"), Some("ann")).await), Some(9_990));
+    assert_eq!(left(send(&format!("{uri}/hello"), Some("ann")).await), Some(9_989));
+}
+
+#[tokio::test]
+async fn the_hyper_server_limits_by_address_across_connections() {
+    let (_server, uri) = Program::serve("hyper_server");
+    let mut denied = 0;
+    for _ in 0..100 {
+        let answer = send(&uri, None).await;
+        assert!(answer.status == StatusCode::OK || answer.is_refused());
+        denied += u32::from(answer.is_refused());
+    }
+    assert!(denied > 0, "all of 100 requests were allowed");
+}
+
+#[test]
+fn the_tonic_client_is_told_the_wait() {
+    let output = Program::start("tonic_server", &[]).output();
+    assert!(output.starts_with("allowed\nallowed\nallowed\n"), "{output}");
+    assert!(output.contains("denied: ResourceExhausted: Too many requests"), "{output}");
+}
+
+/// A server whose limit the client keeps to.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reqwest_client_is_not_rejected() {
+    let limits = RateLimitLayer::new([Limit::new("ten", TokenBucket::per_second(10).burst(5))]);
+    let server = Server::axum(Router::new().route("/", get(async || "hello")).layer(limits)).await;
+    let uri = server.uri("/");
+    let output = tokio::task::spawn_blocking(move || Program::start("reqwest_client", &[&uri]).output()).await.unwrap();
+    assert_eq!(output, "200 OK\n".repeat(10));
+}
+
+#[test]
+fn the_worker_runs_every_job_and_delays_those_over_the_limit() {
+    let output = Program::start("worker_queue", &[]).output();
+    let lines: Vec<&str> = output.lines().collect();
+    for job in ["ann 1", "ann 2", "ann 3", "ann 4", "bob 1"] {
+        assert_eq!(lines.iter().filter(|line| **line == format!("{job}: done")).count(), 1, "{output}");
+    }
+    let later = lines.iter().position(|line| line.ends_with("later")).expect("a job that is delayed");
+    let bob = lines.iter().position(|line| line.starts_with("bob")).expect("a job of bob");
+    let last = lines.iter().rposition(|line| line.starts_with("ann")).expect("a job of ann");
+    assert!(later < bob && bob < last, "bob does not wait for ann: {output}");
+}
