@@ -14,6 +14,8 @@ use super::state::CompactState;
 /// - **Choose it** for rules that are stated in windows ("10,000 a day"), or when cost matters most and a burst at a
 ///   boundary does no harm.
 ///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/fixed_window.svg"))]
+///
 /// ```
 /// use std::time::Duration;
 /// use tower_ratelimit::FixedWindow;

@@ -12,6 +12,8 @@ use super::macros::bucket_constructors;
 ///   [`TokenBucket`](crate::TokenBucket), and decides alike. To delay requests rather than deny them, use a
 ///   [`LeakyBucketQueue`](crate::LeakyBucketQueue).
 ///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/leaky_bucket.svg"))]
+///
 /// ```
 /// use std::time::Duration;
 /// use tower_ratelimit::LeakyBucket;

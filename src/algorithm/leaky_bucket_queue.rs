@@ -22,6 +22,8 @@ use super::macros::bucket_constructors;
 /// queue, at the new rate. With a faster rate it may proceed before the last one that waits. Slots assigned before the
 /// change can no longer be given back.
 ///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/leaky_bucket_queue.svg"))]
+///
 /// ```
 /// use tower_ratelimit::LeakyBucketQueue;
 ///

@@ -11,6 +11,8 @@ use super::macros::window_constructors;
 /// - **Choose it** for small limits that must be exact: five attempts to log in, a payment. For large limits, a
 ///   [`SlidingWindow`](crate::SlidingWindow) is nearly as exact, and smaller.
 ///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/sliding_log.svg"))]
+///
 /// ```
 /// use tower_ratelimit::SlidingLog;
 ///

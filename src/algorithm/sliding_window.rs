@@ -15,6 +15,8 @@ use crate::error::{ConfigError, Fault};
 /// - **Choose it** when the boundary of a [`FixedWindow`](crate::FixedWindow) would hurt, and a
 ///   [`SlidingLog`](crate::SlidingLog) would grow too large. The more buckets, the closer to the log, and the larger.
 ///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/sliding_window.svg"))]
+///
 /// ```
 /// use tower_ratelimit::SlidingWindow;
 ///

@@ -14,6 +14,8 @@ use super::state::{ChargeMark, CompactState};
 /// - **Choose it** when the burst of a [`FixedWindow`](crate::FixedWindow) at its boundary would hurt, and a
 ///   [`SlidingLog`](crate::SlidingLog) would grow too large.
 ///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/sliding_window_counter.svg"))]
+///
 /// ```
 /// use tower_ratelimit::{Rounding, SlidingWindowCounter};
 ///

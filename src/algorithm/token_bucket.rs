@@ -16,6 +16,8 @@ use super::size;
 ///
 /// A continuous bucket is decided by the generic cell rate algorithm (GCRA, ITU-T I.371).
 ///
+#[cfg_attr(doc, doc = include_str!("../guide/diagrams/token_bucket.svg"))]
+///
 /// ```
 /// use std::time::Duration;
 /// use tower_ratelimit::TokenBucket;

@@ -11,6 +11,7 @@ mod clock;
 mod concurrency;
 mod conformance;
 mod dates;
+mod diagrams;
 mod differential;
 mod limiter;
 mod memcached;
