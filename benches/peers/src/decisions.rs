@@ -27,7 +27,8 @@ pub struct Decider {
 
 pub fn compare(scale: &Scale) {
     println!(
-        "\n## Decisions in memory\n\nThe median of {} rounds (10 to 90 %), each of which is the median of its batches of {BATCH}.",
+        "\n## Decisions in memory\n\nEach figure is the median of {} rounds, with the 10th and the 90th percentile in \
+         parentheses. In each round, the median of batches of {BATCH} decisions counts.",
         scale.rounds
     );
     for threads in [1, 2] {

@@ -36,9 +36,9 @@ struct Loaded {
 
 pub fn compare(scale: &Scale) {
     println!(
-        "\n## Servers\n\n`axum::serve` on one thread, {CONNECTIONS} connections of as many addresses, a request at a \
-         time on each; the client has a thread of its own. CPU is the server's thread's, the kernel's share with it, as \
-         Linux tells it."
+        "\n## Servers\n\n`axum::serve` runs on one thread. A client on another thread sends one request at a time on each \
+         of {CONNECTIONS} connections, each from another address. The CPU time is that of the server's thread, \
+         including the kernel, as Linux reports it."
     );
     let runtime = runtime();
     for case in [Case::Allowed, Case::AllowedWithHeaders, Case::Denied] {
