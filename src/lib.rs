@@ -18,6 +18,12 @@
 //!     .layer(limits);
 //! ```
 //!
+//! The [`guide`] explains the concepts, has programs to copy, and answers questions: start with
+//! [algorithms](guide::algorithms), [keys](guide::keys) and [costs](guide::costs), read the
+//! [checklist](guide::production) before production, and look up errors in [troubleshooting](guide::troubleshooting).
+//!
+//! # Overview
+//!
 //! - [`RateLimitLayer`] limits a service. [`Limiter`] limits anything else.
 //! - [`algorithm`] compares the algorithms to choose from.
 //! - [`key`] chooses the bucket that is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
@@ -64,6 +70,16 @@ pub mod conformance;
 mod cost;
 mod decision;
 mod error;
+// Only in documentation. Its snippets need these features.
+#[cfg(all(
+    doc,
+    any(not(doctest), all(feature = "axum", feature = "redis", feature = "rules", feature = "time-zones"))
+))]
+#[cfg_attr(
+    not(all(feature = "axum", feature = "redis", feature = "rules", feature = "time-zones")),
+    allow(rustdoc::broken_intra_doc_links)
+)]
+pub mod guide;
 mod hash;
 mod http;
 pub mod key;
@@ -128,11 +144,3 @@ pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-#[cfg(all(doctest, feature = "axum", feature = "redis", feature = "time-zones"))]
-#[doc = include_str!("../docs/guide.md")]
-struct Guide;
-
-#[cfg(all(doctest, feature = "redis", feature = "rules"))]
-#[doc = include_str!("../docs/rules.md")]
-struct RulesInAFile;

@@ -2,7 +2,7 @@
 //! friends`, then `curl` as it says.
 //!
 //! They listen on 127.0.0.1:3000, or where `--listen` says, and remember in memory, or in the Redis that
-//! `--redis` names. `docs/guide.md` goes through them.
+//! `--redis` names. `src/guide/policies.md` explains them.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -119,7 +119,7 @@ async fn a_window_of_a_year_is_kept() {
 /// The page shows parts of the example.
 #[test]
 fn the_page_shows_the_example_as_it_is() {
-    let [page, example] = ["docs/stores.md", "examples/memcached_store/store.rs"]
+    let [page, example] = ["src/guide/stores.md", "examples/memcached_store/store.rs"]
         .map(|path| std::fs::read_to_string(support::repository(path)).unwrap());
     let get = page.split("```rust,ignore\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     for line in get.lines() {

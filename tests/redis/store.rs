@@ -383,7 +383,7 @@ async fn connection_errors_state_the_reason() {
     assert!(error.to_string().starts_with("the rate limit store can't be used: "), "{error}");
 }
 
-/// What docs/redis.md says a key takes: prints it, and fails where it has grown.
+/// What src/guide/redis.md says a key takes: prints it, and fails where it has grown.
 #[tokio::test]
 async fn keys_are_small() {
     let server = RedisServer::start();

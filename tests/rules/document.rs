@@ -1,4 +1,4 @@
-//! `docs/rules.md` says how it is.
+//! `src/guide/rules.md` says how it is.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tower_ratelimit::key;
 use tower_ratelimit::rules::{Extractors, Rules};
 
 fn document() -> String {
-    fs::read_to_string(support::repository("docs/rules.md")).unwrap()
+    fs::read_to_string(support::repository("src/guide/rules.md")).unwrap()
 }
 
 /// What stands between ```` ```yaml ```` and ```` ``` ````.

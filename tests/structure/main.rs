@@ -72,6 +72,8 @@ const LEVELS: &[&str] = &[
     "limiter",
     "conformance",
     "http",
+    // Pages of documentation, which link to everything
+    "guide",
 ];
 
 /// The files that hold the settings of an algorithm.

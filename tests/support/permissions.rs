@@ -1,8 +1,8 @@
-//! The permissions that docs/redis.md grants to the user of a store, and what servers refused.
+//! The permissions that src/guide/redis.md grants to the user of a store, and what servers refused.
 
 use deadpool_redis::redis::{Cmd, Value, cmd};
 
-const DOCUMENTATION: &str = include_str!("../../docs/redis.md");
+const DOCUMENTATION: &str = include_str!("../../src/guide/redis.md");
 
 /// The rules of the documented user, in order: `resetkeys`, the key pattern, and the commands.
 pub fn documented() -> Vec<&'static str> {

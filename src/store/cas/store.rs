@@ -26,7 +26,7 @@ use crate::store::{Store, StoreFuture};
 /// out to be used up meanwhile, what was charged is given back. For that moment other requests can be denied, but never
 /// admitted, by mistake.
 ///
-/// See `docs/stores.md` for how to write a store.
+/// [The guide](crate::guide::stores) shows how to write a store.
 pub struct CasStore<B> {
     pub(super) database: Database<B>,
     hasher: KeyHasher,

@@ -81,10 +81,10 @@ async fn the_wait_is_that_of_the_quota_that_has_room_first(shop: Shop) {
     assert_eq!(limiter.acquire("ann", 3).await.unwrap().retry_after(), None);
 }
 
-/// The example of `docs/rules.md`.
+/// The example of `src/guide/rules.md`.
 async fn clients_are_told_of_the_quotas_that_have_room(shop: Shop) {
-    let document = include_str!("../../../docs/rules.md");
-    let (_, section) = document.split_once("## Quotas\n").expect("a section");
+    let document = include_str!("../../../src/guide/rules.md");
+    let (_, section) = document.split_once("# Quotas\n").expect("a section");
     let yaml = section.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
     let limits = RateLimitLayer::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build();

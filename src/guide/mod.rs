@@ -1,0 +1,110 @@
+//! The user guide: how to limit a service, from the first limit to a fleet.
+//!
+//! **First steps**
+//!
+//! - [Algorithms](algorithms): which one fits which limit, with diagrams.
+//! - [Keys](keys): the client that a request is counted for, also [behind proxies](keys#behind-proxies).
+//! - [Costs](costs): expensive endpoints, several limits at once, and charges that depend on the response.
+//! - [Kinds of limits](limits): soft limits, other sizes, penalties, conditions, lists, and changes at runtime.
+//! - [Responses](responses): status codes, headers, problem details and gRPC.
+//! - [Testing](testing): a clock that your tests control.
+//!
+//! **Examples to copy**
+//!
+//! - [Programs](programs): Axum, Tonic, Hyper, a reqwest client and a worker queue.
+//! - [Policies](policies): complete policies, from "one post a second" to language model tokens.
+//! - [Recipes](recipes): login protection, webhooks, plans, admin endpoints.
+//! - [Without HTTP](without_http): outgoing clients, jobs, sockets and queues.
+//! - [Rules in a file](rules): limits in the format of Envoy's rate limit service.
+//!
+//! **Production**
+//!
+//! - [Checklist](production): what to check before you enforce a limit.
+//! - [Troubleshooting](troubleshooting): every error and log line, with its cause and remedy.
+//! - [A fleet](fleet): limits that several processes share.
+//! - [When the store fails](store_failures): to reject, to allow, or to decide locally.
+//! - [Redis](redis): configuration, load, memory and failures.
+//! - [Security model](security): what the limiter protects against, and what it does not.
+//! - [Performance](performance), and the [measurements](numbers).
+//!
+//! **Other crates**
+//!
+//! - [Comparison](comparison): features of this crate and others.
+//! - [Migration](migration): from tower_governor, axum-governor or governor.
+//!
+//! **Reference**
+//!
+//! - [Decision semantics](semantics): the rules that every store follows.
+//! - [Your own store](stores): limits on any database with compare-and-swap.
+
+// The pages link to the items of the crate by their names.
+#[allow(unused_imports)]
+use crate::*;
+
+pub mod algorithms;
+
+#[doc = include_str!("keys.md")]
+pub mod keys {}
+
+#[doc = include_str!("costs.md")]
+pub mod costs {}
+
+#[doc = include_str!("limits.md")]
+pub mod limits {}
+
+#[doc = include_str!("responses.md")]
+pub mod responses {}
+
+#[doc = include_str!("testing.md")]
+pub mod testing {}
+
+#[doc = include_str!("policies.md")]
+pub mod policies {}
+
+#[doc = include_str!("programs.md")]
+pub mod programs {}
+
+#[doc = include_str!("recipes.md")]
+pub mod recipes {}
+
+#[doc = include_str!("without_http.md")]
+pub mod without_http {}
+
+#[doc = include_str!("rules.md")]
+pub mod rules {}
+
+#[doc = include_str!("production.md")]
+pub mod production {}
+
+#[doc = include_str!("troubleshooting.md")]
+pub mod troubleshooting {}
+
+#[doc = include_str!("fleet.md")]
+pub mod fleet {}
+
+#[doc = include_str!("store_failures.md")]
+pub mod store_failures {}
+
+#[doc = include_str!("redis.md")]
+pub mod redis {}
+
+#[doc = include_str!("security.md")]
+pub mod security {}
+
+#[doc = include_str!("performance.md")]
+pub mod performance {}
+
+#[doc = include_str!("numbers.md")]
+pub mod numbers {}
+
+#[doc = include_str!("comparison.md")]
+pub mod comparison {}
+
+#[doc = include_str!("migration.md")]
+pub mod migration {}
+
+#[doc = include_str!("semantics.md")]
+pub mod semantics {}
+
+#[doc = include_str!("stores.md")]
+pub mod stores {}
