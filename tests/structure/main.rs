@@ -1,6 +1,7 @@
 //! The layers of the crate: imports go down only, and no two files import each other, directly or through others.
 
 mod graph;
+mod messages;
 mod source;
 
 use std::collections::BTreeSet;
