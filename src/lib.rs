@@ -70,7 +70,8 @@ pub mod conformance;
 mod cost;
 mod decision;
 mod error;
-// Only in documentation. Its snippets need these features.
+// Only in documentation. Its snippets need these features, but it is shown without them.
+#[cfg_attr(docsrs, doc(cfg(all())))]
 #[cfg(all(
     doc,
     any(not(doctest), all(feature = "axum", feature = "redis", feature = "rules", feature = "time-zones"))
