@@ -22,6 +22,7 @@
 //! - [Checklist](production): what to check before you enforce a limit.
 //! - [Troubleshooting](troubleshooting): every error and log line, with its cause and remedy.
 //! - [A fleet](fleet): limits that several processes share.
+//! - [Monitoring](monitoring): metrics, traces, counts, a dashboard and alerts.
 //! - [When the store fails](store_failures): to reject, to allow, or to decide locally.
 //! - [Redis](redis): configuration, load, memory and failures.
 //! - [Security model](security): what the limiter protects against, and what it does not.
@@ -84,6 +85,9 @@ pub mod fleet {}
 
 #[doc = include_str!("store_failures.md")]
 pub mod store_failures {}
+
+#[doc = include_str!("monitoring.md")]
+pub mod monitoring {}
 
 #[doc = include_str!("redis.md")]
 pub mod redis {}

@@ -7,9 +7,6 @@ use support::repository;
 
 use crate::policies::example::POLICIES;
 
-/// Pages that are written, but not finished, so that nothing links to them.
-const UNFINISHED: [&str; 1] = ["monitoring"];
-
 /// Where the documentation of the crate is shown.
 const DOCS: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/";
 
@@ -28,7 +25,6 @@ fn pages() -> Vec<String> {
     let files = fs::read_dir(repository("src/guide")).unwrap().map(|entry| entry.unwrap().path());
     let pages = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
     let mut pages: Vec<_> = pages.map(|file| file.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
-    pages.retain(|page| !UNFINISHED.contains(&page.as_str()));
     pages.sort();
     pages
 }
