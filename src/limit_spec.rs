@@ -37,6 +37,8 @@ pub(crate) struct LimitSettings {
     pub(crate) penalty: Option<Penalty>,
     /// Whether the store is to look for overrides.
     pub(crate) is_overridable: bool,
+    /// The detail of the request in metrics.
+    pub(crate) detail: Option<Arc<str>>,
 }
 
 /// How a limit counts for the decision on a request.
@@ -54,7 +56,16 @@ impl LimitSettings {
     /// An enforced limit without further settings.
     pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm) -> Self {
         let (overage_percent, penalty) = (0, None);
-        Self { name, index, algorithm, overage_percent, mode: Mode::Enforced, penalty, is_overridable: false }
+        Self {
+            name,
+            index,
+            algorithm,
+            overage_percent,
+            mode: Mode::Enforced,
+            penalty,
+            is_overridable: false,
+            detail: None,
+        }
     }
 }
 
@@ -82,6 +93,16 @@ impl LimitSpec {
     pub(crate) fn with_algorithm(&self, algorithm: Algorithm, hasher: &KeyHasher) -> Self {
         let settings = LimitSettings { algorithm, ..self.settings.clone() };
         Self { counts_strikes: self.counts_strikes, ..Self::new(settings, hasher) }
+    }
+
+    /// Returns this limit with the detail of a request in metrics.
+    pub(crate) fn with_detail(&self, detail: Arc<str>) -> Self {
+        Self { settings: LimitSettings { detail: Some(detail), ..self.settings.clone() }, ..self.clone() }
+    }
+
+    /// Returns the detail of the request in metrics.
+    pub(crate) fn detail(&self) -> Option<&str> {
+        self.settings.detail.as_deref()
     }
 
     /// Returns this limit with the size of an override, or `None` if it cannot have that size.

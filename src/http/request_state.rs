@@ -190,7 +190,7 @@ impl LimitedRequest {
         if let Some(ledger) = &self.ledger {
             return Err(Box::new(PendingDecision::Route { ledger: ledger.clone(), cost: cost.of(head) }));
         }
-        let sizes = client.limits().other_sizes(head);
+        let sizes = client.limits().specs_for(head);
         let mut charges = Charges::new();
         match find_charges(&self.config, &sizes, head, &mut charges) {
             Ok(None) => {}

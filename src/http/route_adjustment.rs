@@ -21,11 +21,7 @@ use crate::store::Charge;
 /// The store can't decide, and the policy is to reject.
 pub(super) async fn adjust_to_route(ledger: &Ledger, config: &LayerConfig, cost: u64) -> Result<Decision, Reason> {
     let client = &config.client;
-    let recording = client.start_recording();
     let decision = decide(ledger, client, cost).await.map(|decision| decision.with_resized(&ledger.sizes()));
-    if let Ok(decision) = &decision {
-        client.record_waited(recording, decision);
-    }
     if !decision.as_ref().is_ok_and(Decision::is_allowed) {
         while let Some(charged) = ledger.pop() {
             client.refund_in_background(&charged.into_receipt());
@@ -42,12 +38,24 @@ async fn decide(ledger: &Ledger, client: &Arc<StoreClient>, cost: u64) -> Result
     let without_strikes =
         limits.has_penalties().then(|| balances.iter().map(Balance::without_strikes).collect::<Vec<_>>());
     let difference = charges(without_strikes.as_deref().unwrap_or(&balances), Balance::missing);
+    let recording = client.start_recording();
+    let decision = decide_difference(ledger, client, by, &balances, &difference).await;
+    decision.inspect(|decision| client.record_waited(recording, decision, &difference))
+}
+
+async fn decide_difference(
+    ledger: &Ledger,
+    client: &Arc<StoreClient>,
+    by: DecidedBy,
+    balances: &[Balance],
+    difference: &[Charge<'_>],
+) -> Result<Decision, StoreError> {
     let mut denied = None;
-    let decision = request_difference(ledger, client, by, &balances, &difference, &mut denied);
+    let decision = request_difference(ledger, client, by, balances, difference, &mut denied);
     if by != DecidedBy::Store {
         return decision.await;
     }
-    let error = match client.admit(&difference) {
+    let error = match client.admit(difference) {
         Ok(attempt) => match client.await_answer(attempt, decision).await {
             Ok(decision) => return Ok(decision),
             Err(error) => error,
@@ -58,7 +66,7 @@ async fn decide(ledger: &Ledger, client: &Arc<StoreClient>, cost: u64) -> Result
         }
     };
     // A denial of the difference stands, even if the store has failed since.
-    denied.map_or_else(|| client.fall_back_to_acquire(error, &difference), Ok)
+    denied.map_or_else(|| client.fall_back_to_acquire(error, difference), Ok)
 }
 
 /// Asks the party that has charged the request first. Notes a denial of the difference in `denied`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::index::IndexPosition;
 #[cfg(feature = "rules")]
 use super::index::LimitIndex;
+use super::metric_detail::MetricDetail;
 use super::on_missing_key::OnMissingKey;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::Cost;
@@ -43,6 +44,7 @@ pub struct Limit {
     pub(super) penalty: Option<Penalty>,
     pub(super) is_overridable: bool,
     pub(super) sizes: Vec<Arc<SizeFn>>,
+    pub(super) metric_detail: Option<Arc<MetricDetail>>,
     pub(super) actual_cost: Option<Arc<ActualCostFn>>,
 }
 
@@ -108,6 +110,7 @@ impl Limit {
             penalty: None,
             is_overridable: false,
             sizes: Vec::new(),
+            metric_detail: None,
             actual_cost: None,
         })
     }

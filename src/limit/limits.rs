@@ -25,8 +25,8 @@ pub(crate) struct Limits {
     unindexed: Box<[u16]>,
     /// The limits that are found together.
     indexed: Box<[IndexedLimits]>,
-    /// The limits that have another size for some requests.
-    resizable: Box<[u16]>,
+    /// The limits whose spec depends on the request.
+    variable: Box<[u16]>,
     settles_by_response: bool,
     hasher: KeyHasher,
 }
@@ -77,11 +77,12 @@ impl Limits {
         if most > MAX_PER_REQUEST {
             return Err(ConfigErrorKind::TooManyLimits { limits: most, most: MAX_PER_REQUEST }.into());
         }
-        let resizable = (0..).zip(&limits).filter(|(_, limit)| limit.has_other_sizes()).map(|(number, _)| number);
+        let is_variable = |limit: &Limit| limit.has_other_sizes() || limit.metric_detail.is_some();
+        let variable = (0..).zip(&limits).filter(|(_, limit)| is_variable(limit)).map(|(number, _)| number).collect();
         let mut limits = Self {
             unindexed: unindexed.into(),
             indexed: indexed.into(),
-            resizable: resizable.collect(),
+            variable,
             settles_by_response: limits.iter().any(|limit| limit.actual_cost.is_some()),
             limits: limits.into(),
             specs: Box::default(),
@@ -140,16 +141,22 @@ impl Limits {
         if signal.is_none_or(Signal::has_spare) { spec } else { without_overage }
     }
 
-    /// Returns the specs of the limits that have another size for a request.
-    pub(crate) fn other_sizes(&self, head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
-        if self.resizable.is_empty() {
+    /// Returns the specs of the limits that have another size for a request, or a detail in metrics.
+    pub(crate) fn specs_for(&self, head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
+        if self.variable.is_empty() {
             return Box::default();
         }
-        let resized = |index: &u16| {
+        let variant = |index: &u16| {
             let (limit, spec) = self.get((*index).into());
-            Some(Arc::new(self.current(spec).with_algorithm(limit.size_for(head)?, &self.hasher)))
+            let spec = self.current(spec);
+            let resized = limit.size_for(head).map(|size| spec.with_algorithm(size, &self.hasher));
+            let detail = limit.metric_detail.as_ref().and_then(|detail| detail.of(head));
+            match (resized, detail) {
+                (resized, Some(detail)) => Some(resized.as_ref().unwrap_or(spec).with_detail(detail)),
+                (resized, None) => resized,
+            }
         };
-        self.resizable.iter().filter_map(resized).collect()
+        self.variable.iter().filter_map(variant).map(Arc::new).collect()
     }
 
     /// Returns whether a denial can count as a strike.

@@ -5,6 +5,7 @@ mod derived;
 mod index;
 mod limits;
 mod live;
+mod metric_detail;
 mod on_missing_key;
 mod settle;
 mod sizes;

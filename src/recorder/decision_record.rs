@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::decision::{DecidedBy, Decision, Outcome, Verdict};
 use crate::limit_spec::{self, LimitSpec};
-use crate::store::{Store, StoreUsage};
+use crate::store::{Charge, Store, StoreUsage};
 
 /// A decision about a request, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]
 pub struct DecisionRecord<'a> {
     pub(crate) decision: &'a Decision,
-    /// The limits of the limiter, in order.
-    pub(crate) specs: &'a [Arc<LimitSpec>],
+    /// The charges that were decided.
+    pub(crate) charges: &'a [Charge<'a>],
     pub(crate) source: DecisionSource,
     pub(crate) duration: Duration,
     pub(crate) near_percent: u32,
@@ -112,7 +112,9 @@ impl<'a> DecisionRecord<'a> {
     ///
     /// Empty if the fallback policy [allows](crate::OnStoreError::Allow) requests without counting them.
     pub fn limits(&self) -> impl Iterator<Item = LimitRecord<'a>> {
-        LimitRecord::of_decision(self.decision, self.specs, self.near_percent)
+        let Self { decision, charges, near_percent, .. } = *self;
+        let spec = |limit| charges.iter().find(|charge| usize::from(charge.spec.index()) == limit);
+        LimitRecord::of_decision(decision, move |limit| spec(limit).map(|charge| charge.spec), near_percent)
     }
 
     /// Returns what the store uses of its resources now. Takes a lock or several, so do not call it for each decision.
@@ -132,15 +134,15 @@ pub struct LimitRecord<'a> {
 }
 
 impl<'a> LimitRecord<'a> {
-    /// Returns the records of the limits of a decision. `specs` are those of the limiter, in order.
+    /// Returns the records of the limits of a decision. `spec` finds those that had their usual size.
     pub(super) fn of_decision(
         decision: &'a Decision,
-        specs: &'a [Arc<LimitSpec>],
+        spec: impl Fn(usize) -> Option<&'a Arc<LimitSpec>>,
         near_percent: u32,
     ) -> impl Iterator<Item = Self> {
         let is_charged = decision.is_charged();
         decision.outcomes().iter().filter_map(move |outcome| {
-            let spec = limit_spec::find(outcome.limit(), decision.resized()).or_else(|| specs.get(outcome.limit()))?;
+            let spec = limit_spec::find(outcome.limit(), decision.resized()).or_else(|| spec(outcome.limit()))?;
             Some(Self { spec, outcome, is_charged, near_percent })
         })
     }
@@ -149,6 +151,12 @@ impl<'a> LimitRecord<'a> {
     #[must_use]
     pub fn limit(&self) -> &'a str {
         self.spec.name()
+    }
+
+    /// Returns the detail of the request: see [`Limit::metric_detail`](crate::Limit::metric_detail).
+    #[must_use]
+    pub fn detail(&self) -> Option<&'a str> {
+        self.spec.detail()
     }
 
     /// Returns what the limit decided. A limit with capacity counts as allowing also where another limit denied the

@@ -21,6 +21,7 @@ const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
 ///
 /// Install an exporter, such as that for Prometheus, before the first request: what was counted before is lost. Handles are
 /// resolved once for each limit. No label depends on a key, so the number of series does not grow with clients.
+/// A limit with a [detail](crate::Limit::metric_detail) has the label `detail`, too, with at most 100 values.
 ///
 /// | metric | type | labels | |
 /// |---|---|---|---|
@@ -67,9 +68,11 @@ pub struct MetricsRecorder {
 #[derive(Debug)]
 struct LimitHandles {
     labels: Vec<Label>,
+    /// The handles of each [detail](crate::Limit::metric_detail).
+    details: PerLimit<LimitHandles>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
-    tokens: Counter,
-    near_limit: Counter,
+    tokens: OnceLock<Counter>,
+    near_limit: OnceLock<Counter>,
 }
 
 #[derive(Debug)]
@@ -138,7 +141,10 @@ impl Recorder for MetricsRecorder {
         let source = decision.source();
         for limit in decision.limits() {
             let create = |name: &str| LimitHandles::new(self.labels([("limit", name)]));
-            self.limits.with(limit.limit(), create, |handles| handles.count(&limit, source));
+            self.limits.with(limit.limit(), create, |handles| match limit.detail() {
+                None => handles.count(&limit, source),
+                Some(detail) => handles.of_detail(detail, |handles| handles.count(&limit, source)),
+            });
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
             let labels = || self.labels([("decided_by", source.as_str())]);
@@ -200,11 +206,17 @@ impl Recorder for MetricsRecorder {
 impl LimitHandles {
     fn new(labels: Vec<Label>) -> Self {
         Self {
+            details: PerLimit::new(),
             decisions: Default::default(),
-            tokens: counter!("ratelimit_tokens_total", labels.clone()),
-            near_limit: counter!("ratelimit_near_limit_total", labels.clone()),
+            tokens: OnceLock::new(),
+            near_limit: OnceLock::new(),
             labels,
         }
+    }
+
+    fn of_detail(&self, detail: &str, count: impl FnOnce(&Self)) {
+        let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
+        self.details.with(detail, create, count);
     }
 
     fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
@@ -212,10 +224,10 @@ impl LimitHandles {
         let labels = || with_labels(&self.labels, [("outcome", outcome.as_str()), ("decided_by", source.as_str())]);
         let decisions = &self.decisions[outcome as usize][source as usize];
         decisions.get_or_init(|| counter!("ratelimit_decisions_total", labels())).increment(1);
-        self.tokens.increment(limit.charged());
-        if limit.is_near_limit() {
-            self.near_limit.increment(1);
-        }
+        let tokens = || counter!("ratelimit_tokens_total", self.labels.clone());
+        self.tokens.get_or_init(tokens).increment(limit.charged());
+        let near_limit = || counter!("ratelimit_near_limit_total", self.labels.clone());
+        self.near_limit.get_or_init(near_limit).increment(limit.is_near_limit().into());
     }
 }
 

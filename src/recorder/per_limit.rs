@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 
-/// A value for each limit that was seen. Limits are few, and known after their first decision, so that reading takes no
+/// A value for each limit, or for each detail of a limit, that was seen. They are few, and known after their first decision, so that reading takes no
 /// lock.
 pub(super) struct PerLimit<T>(ArcSwap<Values<T>>);
 

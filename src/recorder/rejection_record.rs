@@ -26,7 +26,7 @@ impl<'a> RejectionRecord<'a> {
 
     /// Returns the limits that denied the request.
     pub fn denied_by(&self) -> impl Iterator<Item = LimitRecord<'a>> {
-        let limits = LimitRecord::of_decision(self.decision, self.specs, self.near_percent);
+        let limits = LimitRecord::of_decision(self.decision, |limit| self.specs.get(limit), self.near_percent);
         limits.filter(|limit| limit.outcome() == LimitOutcome::Denied)
     }
 }

@@ -28,7 +28,7 @@ impl StoreClient {
     pub(crate) fn decide_locally(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let recording = self.start_recording();
         let decision = self.local.decide(charges);
-        self.record_ready(recording, &decision);
+        self.record_ready(recording, &decision, charges);
         decision
     }
 
@@ -53,7 +53,7 @@ impl StoreClient {
         }
         let answer = operation.run(&*self.store, charges);
         if answer.is_settled() {
-            self.record_ready(recording, &answer);
+            self.record_ready(recording, &answer, charges);
             return answer;
         }
         self.complete(operation, recording, None, answer, charges)
@@ -80,7 +80,7 @@ impl StoreClient {
                 }
             },
         };
-        self.record_ready(recording, &answer);
+        self.record_ready(recording, &answer, charges);
         answer
     }
 
@@ -100,7 +100,7 @@ impl StoreClient {
                 let result = self.record_result(attempt, answer);
                 let result = result.or_else(|error| self.fall_back(operation, error, charges));
                 let answer = StoreFuture::ready(result);
-                self.record_ready(recording, &answer);
+                self.record_ready(recording, &answer, charges);
                 return answer;
             }
             Err(pending) => pending,
@@ -110,11 +110,9 @@ impl StoreClient {
         let charges: SmallVec<[OwnedCharge; 2]> = charges.iter().map(OwnedCharge::from).collect();
         StoreFuture::pending(async move {
             let result = client.await_answer(attempt, pending).await;
-            let result = result.or_else(|error| {
-                let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().map(OwnedCharge::as_charge).collect();
-                client.fall_back(operation, error, &charges)
-            });
-            result.inspect(|decision| client.record_waited(recording, decision))
+            let charges: SmallVec<[Charge<'_>; 4]> = charges.iter().map(OwnedCharge::as_charge).collect();
+            let result = result.or_else(|error| client.fall_back(operation, error, &charges));
+            result.inspect(|decision| client.record_waited(recording, decision, &charges))
         })
     }
 }

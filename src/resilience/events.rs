@@ -11,7 +11,7 @@ use crate::error::StoreError;
 use crate::limit::Limit;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, RejectionRecord};
 use crate::request::RequestHead;
-use crate::store::StoreFuture;
+use crate::store::{Charge, StoreFuture};
 
 /// The recording of a decision that is being made.
 #[derive(Clone, Copy, Debug)]
@@ -35,25 +35,30 @@ impl StoreClient {
     }
 
     /// Records an answer that was ready at once, if it is a decision.
-    pub(super) fn record_ready(&self, recording: Option<Recording>, answer: &StoreFuture<Decision>) {
+    pub(super) fn record_ready(
+        &self,
+        recording: Option<Recording>,
+        answer: &StoreFuture<Decision>,
+        charges: &[Charge<'_>],
+    ) {
         if let (Some(recording), Some(decision)) = (recording, answer.settled()) {
-            self.record(recording, DecisionSource::of(decision, answer.is_remembered(), true), decision);
+            self.record(recording, DecisionSource::of(decision, answer.is_remembered(), true), decision, charges);
         }
     }
 
     /// Records a decision that was waited for.
-    pub(crate) fn record_waited(&self, recording: Option<Recording>, decision: &Decision) {
+    pub(crate) fn record_waited(&self, recording: Option<Recording>, decision: &Decision, charges: &[Charge<'_>]) {
         if let Some(recording) = recording {
-            self.record(recording, DecisionSource::of(decision, false, false), decision);
+            self.record(recording, DecisionSource::of(decision, false, false), decision, charges);
         }
     }
 
     /// Records a decision, and reports overage, new penalties and denials in shadow mode.
     #[cold]
-    fn record(&self, recording: Recording, source: DecisionSource, decision: &Decision) {
+    fn record(&self, recording: Recording, source: DecisionSource, decision: &Decision, charges: &[Charge<'_>]) {
         let record = DecisionRecord {
             decision,
-            specs: self.limits.all_specs(),
+            charges,
             source,
             duration: recording.began.elapsed(),
             near_percent: self.near_percent,

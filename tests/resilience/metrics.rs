@@ -1,6 +1,7 @@
 //! Metrics, as an exporter receives them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use support::split_mix::Random;
@@ -130,4 +131,33 @@ fn loads_of_live_limits_are_counted() {
     let series = series(&exporter.snapshotter());
     assert_eq!(series["rules_info{}"], 2.0);
     assert_eq!(series["rules_loads_total{result=applied}"], 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn details_split_the_metrics_of_a_limit_into_at_most_100_and_others() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let limit = Limit::new("plans", FixedWindow::per_day(1_000))
+        .metric_detail(|head| head.header("x-plan").map(str::to_owned))
+        .instead_by(|head| head.header("x-pro").map(|_| FixedWindow::per_day(10_000).into()));
+    let recorder = Arc::new(MetricsRecorder::new());
+    let layer = RateLimitLayer::builder([limit]).recorder(recorder).build();
+    let service = layer.layer(hello());
+    for plan in 0..150 {
+        ask(&service, with(&[("x-plan", &plan.to_string())])).await;
+        ask(&service, with(&[("x-plan", "7"), ("x-pro", "1")])).await;
+    }
+    ask(&service, with(&[])).await;
+    let series = series(&exporter.snapshotter());
+    for (labels, value) in [
+        ("limit=plans,detail=3,outcome=allowed,decided_by=memory", 1.0),
+        ("limit=plans,detail=7,outcome=allowed,decided_by=memory", 151.0),
+        ("limit=plans,detail=other,outcome=allowed,decided_by=memory", 50.0),
+        ("limit=plans,outcome=allowed,decided_by=memory", 1.0),
+    ] {
+        let name = format!("decisions_total{{{labels}}}");
+        assert_eq!(series.get(&name), Some(&value), "{name} in {series:#?}");
+    }
+    let details = series.keys().filter(|name| name.starts_with("decisions_total") && name.contains("detail=")).count();
+    assert_eq!(details, 101);
 }

@@ -146,6 +146,16 @@ async fn the_duration_includes_the_wait_for_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_capacity_is_the_size_for_the_request() {
+    let recorded = Recorded::default();
+    let limit = window("daily", 5).instead_by(|head| head.header("x-pro").map(|_| FixedWindow::per_day(50).into()));
+    let layer = RateLimitLayer::builder([limit]).recorder(recorded.clone()).build();
+    ask(&layer.layer(hello()), with(&[("x-pro", "1")])).await;
+    ask(&layer.layer(hello()), with(&[])).await;
+    assert_eq!(recorded.take(), ["daily allowed memory 1/1 49/50", "daily allowed memory 1/1 3/5"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn peeks_are_not_recorded() {
     let (store, recorded) = (Faulty::new(Mode::Works), Recorded::default());
     let limiter = limiter(&store).recorder(recorded.clone()).build();
