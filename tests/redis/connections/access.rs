@@ -183,12 +183,12 @@ async fn a_wrong_password_is_reported_and_never_printed() {
     ] {
         assert!(!format!("{config:?}").contains("h1dden"), "{config:?}");
         let error = config.clone().connect().await.expect_err("refused");
-        assert!(format!("{error:?}").contains("refused the user or the password"), "{error:?}");
+        assert!(format!("{error:?}").contains("rejected the user or the password"), "{error:?}");
         let all = format!("{error} {error:?}");
         assert!(!all.contains("h1dden") && !all.contains("correct"), "{all}");
         let lazy = limiter(config.connect_lazily().expect("a store")).build();
         let error = lazy.acquire("key", 1).await.expect_err("refused");
-        assert!(format!("{error:?}").contains("refused the user or the password"), "{error:?}");
+        assert!(format!("{error:?}").contains("rejected the user or the password"), "{error:?}");
     }
     let error = RedisConfig::node("redis://:h1dden@:::").connect_lazily().expect_err("unreadable");
     assert!(!format!("{error} {error:?}").contains("h1dden"), "{error:?}");

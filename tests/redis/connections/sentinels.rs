@@ -120,7 +120,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
     let () = sentinel.ask(cmd("SENTINEL").arg(&["SET", "guarded", "auth-pass", "masters"]));
 
     let config = RedisConfig::sentinel("guarded", sentinels.urls()).patient();
-    refused(&config, "refused the user or the password").await;
+    refused(&config, "rejected the user or the password").await;
     let config = config.credentials("default", "masters");
     // Sentinel takes a moment to log in.
     assert_eq!(charge(&limiter(connected(config.clone()).await).build()).await, 1);
@@ -135,7 +135,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
         "+sentinel|masters",
     ]));
     let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&["SETUSER", "default", "resetpass", ">sentinels"]));
-    refused(&config, "refused the user or the password").await;
+    refused(&config, "rejected the user or the password").await;
     connected(config.sentinel_credentials("asker", "asks")).await;
     let url = format!("redis://asker:asks@127.0.0.1:{}", sentinels.servers[0].port());
     let config = RedisConfig::sentinel("guarded", [url]).credentials("default", "masters");
