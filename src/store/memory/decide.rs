@@ -125,13 +125,13 @@ impl MemoryStore {
             let slot = shard.find_compact(charge)?;
             known.push((slot, *shard.compact_mut(slot)));
         }
-        let mut outcomes: Vec<Outcome> = Vec::with_capacity(charges.len());
+        // Outcomes are only created, and allocated, once no limit denies.
+        let mut evaluations: SmallVec<[Evaluation; MAX_KNOWN]> = SmallVec::new();
         for (charge, &(slot, _)) in charges.iter().zip(&known) {
             let entry = self.shard_among(locked, charge.key).compact_mut(slot).into();
             let push = |evaluation: Evaluation| {
-                let is_allowed = evaluation.availability.is_now();
-                outcomes.push(Outcome::evaluated(charge, evaluation));
-                is_allowed
+                evaluations.push(evaluation);
+                evaluation.availability.is_now()
             };
             if !decide_entry(charge, entry, now, push) && charge.spec.is_enforced() {
                 for (charge, &(slot, before)) in charges.iter().zip(&known) {
@@ -140,7 +140,9 @@ impl MemoryStore {
                 return None;
             }
         }
-        Some(outcomes)
+        let outcomes =
+            charges.iter().zip(&evaluations).map(|(charge, evaluation)| Outcome::evaluated(charge, *evaluation));
+        Some(outcomes.collect())
     }
 
     /// Reads the clock for a request, and sweeps a part of the store if that is due.
