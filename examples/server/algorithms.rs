@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Query, Request};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, any, get};
-use axum::{Json, Router};
-use serde_json::{Value, json};
+use serde_json::json;
 use tower::ServiceExt;
 use tower_ratelimit::{Algorithm, Permit};
 
@@ -73,17 +75,19 @@ impl Layers {
 }
 
 /// Describes the decision that let the request pass. Times are in microseconds.
-async fn describe(permit: Permit) -> Json<Value> {
+async fn describe(permit: Permit) -> impl IntoResponse {
     let decision = permit.decision();
     let outcome = decision.outcomes().first();
-    Json(json!({
+    let body = json!({
         "decided_at": decision.at().as_micros(),
         "delay": micros(decision.delay()),
         "cost": outcome.map(|outcome| outcome.cost()),
         "remaining": outcome.map(|outcome| outcome.remaining()),
         "more_after": outcome.and_then(|outcome| outcome.more_after()).map(micros),
         "reset_after": outcome.map(|outcome| micros(outcome.reset_after())),
-    }))
+    });
+    // Terminals prefer a line.
+    ([(CONTENT_TYPE, "application/json")], format!("{body}\n"))
 }
 
 /// Forgets the requests of the client.
@@ -95,6 +99,6 @@ async fn forget(permit: Permit) -> StatusCode {
 }
 
 /// Converts a span to whole microseconds. The longest that a parameter allows fits.
-fn micros(span: std::time::Duration) -> u64 {
+fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,92 +1,54 @@
 //! The example server does what its first lines and the README say.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::io::{Read, Write};
+use std::iter;
+use std::net::TcpStream;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+use support::example_server::ExampleServer;
 use support::redis_server::RedisServer;
 
-/// The running example, which ends with the test.
-struct Server {
-    process: Child,
-    address: SocketAddr,
-    says: String,
-}
-
-impl Server {
-    fn start() -> Self {
-        Self::start_with(&[])
-    }
-
-    fn start_with(arguments: &[&str]) -> Self {
-        let mut process =
-            command().args(["--listen", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped()).spawn().unwrap_or_else(
-                |error| panic!("{error}; build it with `cargo build --workspace --all-features --examples`"),
-            );
-        let (sender, lines) = mpsc::channel();
-        let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
-        thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let mut says = String::new();
-        while !says.contains("for all routes") {
-            says += &lines.recv_timeout(Duration::from_secs(20)).expect("the server says where it listens");
-            says.push('\n');
-        }
-        let address = says.split("http://").nth(1).and_then(|rest| rest.split(',').next()).expect("an address");
-        Self { process, address: address.parse().expect("an address"), says }
-    }
-
-    /// The head and the body of the answer.
-    fn ask(&self, request: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(self.address).expect("a connection");
-        let (line, headers) = request.split_once('\n').unwrap_or((request, ""));
-        write!(stream, "{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n").expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (head.to_ascii_lowercase(), body.to_owned())
-    }
+/// Requests by hand, so that a test sees every header.
+trait Ask {
+    /// Returns the head, in lowercase, and the body of the response to a request line and headers.
+    fn ask(&self, request: &str) -> (String, String);
 
     fn status(&self, request: &str) -> u16 {
         self.ask(request).0.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status")
     }
 }
 
-/// Cargo builds examples beside the folder of test binaries.
-fn command() -> Command {
-    let mut binary = std::env::current_exe().expect("a path to this test");
-    binary.pop();
-    binary.pop();
-    let binary: PathBuf = binary.join("examples").join("server");
-    Command::new(binary)
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+impl Ask for ExampleServer {
+    fn ask(&self, request: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(self.address).expect("a connection");
+        let (line, headers) = request.split_once('\n').unwrap_or((request, ""));
+        write!(stream, "{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n").expect("sent");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("a response");
+        let (head, body) = response.split_once("\r\n\r\n").expect("a head");
+        (head.to_ascii_lowercase(), body.to_owned())
     }
 }
 
 #[test]
 fn every_route_limits_as_the_help_says() {
-    let server = Server::start();
-    assert!(server.says.contains("curl -i http://127.0.0.1:"), "{}", server.says);
+    let server = ExampleServer::start();
+    assert!(server.output.contains("curl -i http://127.0.0.1:"), "{}", server.output);
     let help = server.ask("GET /").1;
     let algorithms =
         ["fixed-window", "sliding-log", "sliding-window", "sliding-window-counter", "token-bucket", "leaky-bucket"];
     for name in algorithms {
-        assert!(help.contains(&format!("GET /{name}\n")), "{help}");
+        assert!(help.contains(&format!("GET /{name}?")), "{help}");
         // On a slow machine a bucket fills a little, or a window ends, on the way.
         let request = format!("GET /{name}\nx-user: ann\r\n");
         let mut answers = (0..60).map(|_| server.ask(&request));
         let allowed = answers.by_ref().take_while(|(head, _)| head.starts_with("http/1.1 200")).count();
         assert!((10..50).contains(&allowed), "{name} allowed {allowed} at once");
         let Some((head, body)) = answers.find(|(head, _)| head.starts_with("http/1.1 429")) else {
-            panic!("{name} refuses one of 60 only");
+            panic!("{name} denies at most one of 60");
         };
         for told in ["retry-after: ", "cache-control: no-store", "x-ratelimit-remaining: 0"] {
             assert!(head.contains(told), "{name}: {told:?} is missing in\n{head}");
@@ -101,7 +63,7 @@ fn every_route_limits_as_the_help_says() {
 
 #[test]
 fn a_full_queue_denies_and_the_queued_requests_wait() {
-    let server = Server::start();
+    let server = ExampleServer::start();
     let statuses: Vec<u16> = thread::scope(|scope| {
         let asked: Vec<_> = (0..12).map(|_| scope.spawn(|| server.status("GET /leaky-bucket-queue"))).collect();
         asked.into_iter().map(|status| status.join().expect("an answer")).collect()
@@ -113,7 +75,7 @@ fn a_full_queue_denies_and_the_queued_requests_wait() {
 
 #[test]
 fn writing_costs_two_and_reading_one() {
-    let server = Server::start();
+    let server = ExampleServer::start();
     let left = |request: &str| -> u64 {
         let head = server.ask(request).0;
         let left = head.split("x-ratelimit-remaining: ").nth(1).and_then(|rest| rest.lines().next()).expect("a level");
@@ -127,16 +89,120 @@ fn writing_costs_two_and_reading_one() {
 
 #[test]
 fn a_daily_limit_is_not_charged_for_requests_that_a_limit_per_second_denies() {
-    let server = Server::start();
+    let server = ExampleServer::start();
     let head = (0..10).map(|_| server.ask("GET /friends").0).find(|head| head.contains(" 429 ")).expect("a refusal");
     let allowed = head.split("\"day\";r=").nth(1).and_then(|rest| rest.split(';').next()).expect("a level");
     assert!(allowed.parse::<u64>().expect("a number") >= 140, "{head}");
 }
 
+#[test]
+fn browsers_get_a_page_and_other_clients_the_help() {
+    let server = ExampleServer::start();
+    let (head, page) = server.ask("GET /\naccept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8\r\n");
+    assert!(head.contains("content-type: text/html"), "{head}");
+    assert!(head.contains("vary: accept"), "{head}");
+    assert_eq!(server.ask("GET /\naccept: */*\r\n").1, server.ask("GET /help").1);
+
+    // Everything that the page loads is in the program, and is loaded from there.
+    let files: Vec<_> = page.split('"').filter(|text| text.starts_with("/page/")).collect();
+    assert_eq!(files, ["/page/style.css", "/page/main.js"]);
+    let mut files: Vec<_> = files.into_iter().map(str::to_owned).collect();
+    let mut read = 0;
+    while let Some(path) = files.get(read) {
+        let (head, text) = server.ask(&format!("GET {path}"));
+        assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
+        assert!(!text.contains("https://"), "{path} loads from elsewhere");
+        let imports = text.split("from './").skip(1).filter_map(|rest| rest.split('\'').next());
+        for import in imports.map(|name| format!("/page/{name}")) {
+            if !files.contains(&import) {
+                files.push(import);
+            }
+        }
+        read += 1;
+    }
+    assert_eq!(read, 11, "{files:?}");
+}
+
+#[test]
+fn parameters_configure_an_algorithm() {
+    let server = ExampleServer::start();
+    for (request, policy) in [
+        ("GET /fixed-window?limit=20&period=60", "\"fixed-window\";q=20;w=60"),
+        ("GET /sliding-log?period=2.5", "\"sliding-log\";q=10;w=3"),
+        ("GET /sliding-window?limit=3&buckets=1", "\"sliding-window\";q=3;w=10"),
+        ("GET /sliding-window-counter?rounding=down", "\"sliding-window-counter\";q=10;w=10"),
+        ("GET /token-bucket?capacity=40&refill=interval", "\"token-bucket\";q=40;w=40"),
+        ("GET /leaky-bucket?capacity=5&amount=1&interval=60", "\"leaky-bucket\";q=5;w=300"),
+        ("GET /leaky-bucket-queue?waiting=2&amount=1&interval=0.1", "\"leaky-bucket-queue\";q=3"),
+    ] {
+        let (head, _) = server.ask(request);
+        assert!(head.contains(&format!("ratelimit-policy: {policy}")), "{request}: {head}");
+    }
+}
+
+#[test]
+fn invalid_parameters_are_explained() {
+    let server = ExampleServer::start();
+    for (request, reason) in [
+        ("fixed-window?limit=0", "limit is 0: allow at least 1 token, or leave the limit out"),
+        ("fixed-window?limit=1001", "limit is 1001: use at most 1000 on this server"),
+        ("fixed-window?limit=ten", "limit is \"ten\": write a positive number"),
+        ("fixed-window?limit=-1", "limit is \"-1\": write a positive number"),
+        ("fixed-window?period=0", "period is 0: use at least 1 µs"),
+        ("fixed-window?period=-1", "period is -1: write a positive number of seconds"),
+        ("fixed-window?period=NaN", "period is NaN: write a positive number of seconds"),
+        ("fixed-window?period=inf", "period is inf: write a positive number of seconds"),
+        ("fixed-window?period=1e9", "period 1000000000s is longer than 366 days: shorten it"),
+        ("sliding-window?buckets=7", "period 10s does not divide into 7 buckets of whole microseconds"),
+        ("token-bucket?refill=daily", "refill is \"daily\": write continuous or interval"),
+        ("token-bucket?limit=5", "token-bucket has no parameter \"limit\": /help lists them"),
+        ("leaky-bucket-queue?waiting=0", "waiting is 0: allow at least 1 token"),
+        ("leaky-bucket?cost=-1", "cost is \"-1\": write a positive number"),
+    ] {
+        let (head, body) = server.ask(&format!("GET /{request}"));
+        assert!(head.starts_with("http/1.1 400"), "{request}: {head}");
+        assert!(body.starts_with(reason), "{request}: {body}");
+    }
+    assert_eq!(server.status("GET /fixed-window?cost=18446744073709551615"), 429);
+}
+
+#[test]
+fn what_a_request_was_charged_is_described_and_can_be_forgotten() {
+    let server = ExampleServer::start();
+    let path = "/sliding-log?limit=10&period=3600";
+    let describe = |cost: u64| {
+        let (head, body) = server.ask(&format!("GET {path}&cost={cost}"));
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        serde_json::from_str::<Value>(&body).expect("JSON")
+    };
+    let first = describe(4);
+    assert_eq!([&first["cost"], &first["remaining"], &first["delay"]], [4, 6, 0]);
+    // A cost of 0 takes nothing.
+    assert_eq!(describe(0)["remaining"], 6);
+    assert_eq!(server.status(&format!("GET {path}&cost=7")), 429);
+    assert_eq!(server.status(&format!("DELETE {path}")), 204);
+    assert_eq!(describe(0)["remaining"], 10);
+}
+
+#[test]
+fn clients_that_try_many_parameters_reset_no_limit() {
+    let server = ExampleServer::start();
+    let remaining = || {
+        let body = server.ask("GET /token-bucket?interval=3600").1;
+        serde_json::from_str::<Value>(&body).expect("JSON")["remaining"].as_u64()
+    };
+    assert_eq!(remaining(), Some(9));
+    // More than the layers that the server keeps.
+    for limit in 1..=300 {
+        assert_eq!(server.status(&format!("GET /fixed-window?limit={limit}&cost=0")), 200);
+    }
+    assert_eq!(remaining(), Some(8));
+}
+
 #[cfg(unix)]
 #[test]
 fn it_stops_on_sigterm() {
-    let mut server = Server::start();
+    let mut server = ExampleServer::start();
     let pid = server.process.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
     let patience = Instant::now() + Duration::from_secs(20);
@@ -153,11 +219,11 @@ fn it_stops_on_sigterm() {
 #[test]
 fn a_wrong_argument_is_named() {
     for (arguments, told) in [
-        (&["--listen", "nowhere"][..], "\"nowhere\" is no address"),
-        (&["--redis"], "--redis wants a URL"),
+        (&["--listen", "nowhere"][..], "\"nowhere\" is not an address and port"),
+        (&["--redis"], "--redis needs a URL"),
         (&["--rdis"], "\"--rdis\""),
     ] {
-        let output = command().args(arguments).output().expect("it ran");
+        let output = ExampleServer::command().args(arguments).output().expect("it ran");
         assert_eq!(output.status.code(), Some(2));
         assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{output:?}");
     }
@@ -166,7 +232,16 @@ fn a_wrong_argument_is_named() {
 #[test]
 fn two_servers_on_one_redis_share_their_limits() {
     let redis = RedisServer::start();
-    let servers = [(), ()].map(|()| Server::start_with(&["--redis", &redis.url()]));
+    let servers = [(), ()].map(|()| ExampleServer::start_with(&["--redis", &redis.url()]));
+    // Redis may answer too late, as the machine stands still.
+    let remaining = |server: &ExampleServer| {
+        let ask = || server.ask("GET /token-bucket?capacity=50&interval=3600");
+        let (_, body) = iter::repeat_with(ask).find(|(head, _)| head.contains(" 200 ")).expect("a decision");
+        serde_json::from_str::<Value>(&body).expect("JSON")["remaining"].as_u64()
+    };
+    let first = remaining(&servers[0]);
+    assert!(remaining(&servers[1]) < first, "servers share limits with the same parameters");
+
     // At least ten in any ten seconds, and hardly more than that whatever server is asked. One that Redis answers too
     // late, as the machine stands still, may have been charged.
     let statuses: Vec<u16> = (0..40).map(|n| servers[n % 2].status("GET /sliding-log\nx-user: ann\r\n")).collect();
@@ -179,7 +254,7 @@ fn two_servers_on_one_redis_share_their_limits() {
 
 #[test]
 fn a_redis_that_is_not_there_is_named() {
-    let output = command().args(["--redis", "redis://127.0.0.1:1"]).output().expect("it ran");
+    let output = ExampleServer::command().args(["--redis", "redis://127.0.0.1:1"]).output().expect("it ran");
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("no connection to Redis"), "{told}");

@@ -26,7 +26,7 @@ async fn screenshots_are_written_on_request() {
         let is_done = "return Number(document.querySelector('#fixed-window [data-part=denied]').textContent) >= 10;";
         browser.wait_until("both bursts are decided", is_done).await;
         browser.click("steady").await;
-        tokio::time::sleep(Duration::from_secs(7)).await;
+        tokio::time::sleep(Duration::from_secs(12)).await;
         if device == "phone" {
             browser.evaluate("document.querySelector('.legend').scrollIntoView();").await;
         }

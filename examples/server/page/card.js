@@ -66,12 +66,13 @@ export class Card {
     if (!this.#isStale) return;
     this.#isStale = false;
     const { totals, pending, remaining, capacity, rate, admissions, settings, algorithm, error } = this.#lane;
-    const waiting = [...pending].filter((record) => now - record.sent > 120).length;
+    const due = this.#lane.waiting(now).length;
     if (pending.size > 0) this.#isStale = true;
     this.#set('settings', algorithm.describe(settings));
     this.#set('allowed', totals.allowed);
     this.#set('denied', totals.denied);
-    this.#set('delayed', totals.delayed + waiting);
+    this.#set('delayed', totals.delayed);
+    this.#set('due', due > 0 ? ` + ${due} due` : '');
     this.#set('remaining', remaining ?? '–');
     this.#set('capacity', capacity === null ? '' : ` of ${capacity}`);
     this.#set('window', `Peak in ${rate.seconds} s`);

@@ -11,9 +11,6 @@ const COUNTS = { top: 88, base: 146 };
 const COLUMN = 6;
 const MARK = 4;
 
-/** A request is drawn as waiting after so many milliseconds. */
-const WAITING = 120;
-
 /** The most lines that mark the edges of windows. */
 const MOST_EDGES = 64;
 
@@ -94,9 +91,9 @@ export class Chart {
 
   #drawMarks(from, now) {
     const place = new Placement();
-    const pending = [...this.#lane.pending].filter((record) => now - record.sent > WAITING);
     const visible = this.#lane.records.filter((record) => (record.admitted ?? record.arrival) > from - 1000);
-    const marks = [...visible, ...pending].map((record) => {
+    const inOrder = [...visible, ...this.#lane.waiting(now)].sort((one, other) => one.arrival - other.arrival);
+    const marks = inOrder.map((record) => {
       const column = Math.floor(this.#x(record.arrival) / COLUMN);
       const end = record.verdict === 'pending' ? now : (record.admitted ?? record.arrival);
       return { record, column, row: place.row(column, Math.floor(this.#x(end) / COLUMN)) };

@@ -8,7 +8,10 @@ const MOST = 2000;
 /** The shortest and the longest pause between two requests that only ask what remains, in milliseconds. */
 const [SHORTEST_PAUSE, LONGEST_PAUSE] = [100, 500];
 
-const KEYS = { cache: 'no-store', headers: { accept: 'application/json' } };
+/** A request counts as waiting after so many milliseconds. */
+const WAITING = 120;
+
+const OPTIONS = { cache: 'no-store', headers: { accept: 'application/json' } };
 
 /** Dispatches `change` when there is something new to show. */
 export class Lane extends EventTarget {
@@ -42,6 +45,12 @@ export class Lane extends EventTarget {
     return this.algorithm.rate(this.settings);
   }
 
+  /** Returns the requests that wait at the server's time `now`. */
+  waiting(now) {
+    return [...this.pending].filter((record) => now - record.sent > WAITING);
+  }
+
+  /** Returns the path of a request, whose query has the settings. */
   path(cost) {
     const query = new URLSearchParams(this.settings);
     if (cost !== undefined) query.set('cost', cost);
@@ -114,6 +123,7 @@ export class Lane extends EventTarget {
     await this.peek();
   }
 
+  /** Starts over with other settings. */
   async change(settings) {
     this.settings = settings;
     await this.forget();
@@ -129,7 +139,7 @@ export class Lane extends EventTarget {
   async #request(path, aborter, method = 'GET') {
     const sent = this.#clock.browserTime();
     try {
-      const response = await fetch(path, { ...KEYS, method, signal: aborter.signal });
+      const response = await fetch(path, { ...OPTIONS, method, signal: aborter.signal });
       const received = this.#clock.browserTime();
       const text = await response.text();
       const { status, statusText, headers } = response;

@@ -106,6 +106,9 @@ element('cost').addEventListener('input', () => response.draw());
 element('traffic').addEventListener('submit', (event) => event.preventDefault());
 matchMedia('(max-width: 40rem)').addEventListener('change', arrange);
 
+// Only by hand: the page itself replaces its address without this event.
+addEventListener('hashchange', () => location.reload());
+
 addChoices();
 shown.forEach(show);
 arrange();
