@@ -2,6 +2,20 @@
 
 /** @typedef {{tokens: number, seconds: number}} Rate The tokens that an algorithm means to allow in a span. */
 
+/**
+ * @typedef {object} Algorithm
+ * @property {string} name The name of its route.
+ * @property {string} title
+ * @property {string} summary
+ * @property {object[]} parameters The fields of its settings, as the route expects them.
+ * @property {function(object): Rate} rate
+ * @property {function(object): string} describe Describes settings in a few words.
+ * @property {function(object): number} [edges] Returns the seconds from one edge of a window to the next.
+ * @property {string} [hint] Explains the parameters.
+ * @property {boolean} [delays] Whether it delays requests.
+ * @property {boolean} [shown] Whether it is shown at first.
+ */
+
 const tokens = (name, label, value, max = 1000) => ({ name, label, value, min: 1, max, step: 1 });
 const seconds = (name, label, value) => ({ name, label, value, min: 0.1, max: 3600, step: 'any', unit: 's' });
 const choice = (name, label, choices) => ({ name, label, value: choices[0], choices });
@@ -14,6 +28,7 @@ const ofWindow = (settings) => ({ tokens: settings.limit, seconds: settings.peri
 const ofBucket = (settings) => ({ tokens: settings.amount, seconds: settings.interval });
 const rate = ({ tokens, seconds }) => `${tokens} per ${seconds} s`;
 
+/** @type {Algorithm[]} */
 export const ALGORITHMS = [
   {
     name: 'fixed-window',
@@ -37,7 +52,7 @@ export const ALGORITHMS = [
     name: 'sliding-window',
     title: 'Sliding window',
     summary: 'Counts in buckets, and drops the oldest one by one.',
-    parameters: [...window, { ...tokens('buckets', 'Buckets', 10), max: 1000 }],
+    parameters: [...window, tokens('buckets', 'Buckets', 10)],
     rate: ofWindow,
     describe: (settings) => `${rate(ofWindow(settings))}, ${settings.buckets} buckets`,
     edges: (settings) => settings.period / settings.buckets,
@@ -73,10 +88,11 @@ export const ALGORITHMS = [
     name: 'leaky-bucket-queue',
     title: 'Leaky bucket queue',
     summary: 'Delays requests until their turn, and sends them on evenly spaced.',
-    // A browser opens six connections to a server, and each request that waits holds one.
+    hint: 'At most 5 wait here: a browser opens six connections to a server, and each waiting request holds one.',
     parameters: [tokens('waiting', 'Waiting', 5, 5), ...refill],
     rate: ofBucket,
     describe: (settings) => `${settings.waiting} may wait, ${rate(ofBucket(settings))}`,
+    delays: true,
     shown: true,
   },
 ];

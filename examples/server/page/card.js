@@ -52,6 +52,7 @@ export class Card {
       label.append(parameter.unit ? `${parameter.label}, ${parameter.unit}` : parameter.label, input);
       this.#part('parameters').append(label);
     }
+    this.#part('hint').textContent = this.#lane.algorithm.hint ?? '';
   }
 
   #toggleTable() {

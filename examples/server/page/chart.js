@@ -1,4 +1,5 @@
-// The chart of a lane: above, each request as a mark; below, what was admitted and what the limit counts.
+// The chart of a lane: above, each request as a mark; below, what was admitted and what the limit counts. Between them,
+// where requests are delayed, the instants at which they proceed.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -7,6 +8,7 @@ const HEIGHT = 168;
 const LEFT = 34;
 const RIGHT = 10;
 const MARKS = { top: 8, base: 72 };
+const TURNS = { top: 76 };
 const COUNTS = { top: 88, base: 146 };
 const COLUMN = 6;
 const MARK = 4;
@@ -37,7 +39,7 @@ export class Chart {
     const clip = append(append(svg, 'defs'), 'clipPath', { id: `over-${lane.algorithm.name}` });
     this.#layers.overClip = append(clip, 'rect', { y: 0 });
     this.#scroll = append(this.#plot, 'g');
-    for (const name of ['edges', 'area', 'waits', 'allowed', 'delayed', 'arrived', 'denied', 'counted']) {
+    for (const name of ['edges', 'area', 'waits', 'allowed', 'delayed', 'arrived', 'denied', 'turns', 'counted']) {
       this.#layers[name] = append(this.#scroll, 'path', { class: name });
     }
     // Unclipped coordinates: the part of the area above the limit.
@@ -100,10 +102,13 @@ export class Chart {
     });
     const step = Math.min(MARK + 1, (MARKS.base - MARKS.top) / place.rows);
     const size = Math.min(MARK, step);
-    const paths = { allowed: '', delayed: '', arrived: '', denied: '', waits: '' };
+    const paths = { allowed: '', delayed: '', arrived: '', denied: '', waits: '', turns: '' };
     for (const { record, column, row } of marks) {
       const [x, y] = [column * COLUMN, round(MARKS.base - (row + 1) * step)];
       const middle = round(y + size / 2);
+      if (this.#lane.algorithm.delays && record.admitted) {
+        paths.turns += square(round(this.#x(record.admitted)), TURNS.top, MARK);
+      }
       switch (record.verdict) {
         case 'denied':
           paths.denied += `M${x} ${y}l${MARK} ${size}M${x + MARK} ${y}l${-MARK} ${size}`;
