@@ -1,7 +1,9 @@
 //! A page of the example server in a headless Chromium of a test's own.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fantoccini::wd::WebDriverCompatibleCommand;
@@ -9,6 +11,7 @@ use fantoccini::{Client, ClientBuilder, Locator};
 use http::Method;
 use serde_json::{Value, json};
 use support::example_server::ExampleServer;
+use support::folder::Folder;
 use support::patient::LONG;
 
 pub(crate) struct Browser {
@@ -159,26 +162,40 @@ impl WebDriverCompatibleCommand for Post {
 struct Driver {
     process: Child,
     url: String,
+    /// Where its browsers keep their files.
+    _folder: Folder,
 }
 
 impl Driver {
     fn start() -> Self {
+        let folder = Folder::new();
         let mut command = Command::new("chromedriver");
-        let process = command.arg("--port=0").stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        let mut process = process.expect("`chromedriver` is installed; `bash tests/run` installs it");
+        command.arg("--port=0").env("TMPDIR", folder.path()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().expect("`chromedriver` is installed; `bash tests/run` installs it");
         let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
         let line = lines.find(|line| line.contains("started successfully on port")).expect("chromedriver starts");
         let port = line.trim_end_matches('.').rsplit(' ').next().expect("a port");
         let url = format!("http://127.0.0.1:{port}");
-        // Its output has to be read, or it stops.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { process, url }
+        // A full pipe would block it.
+        thread::spawn(move || lines.for_each(drop));
+        Self { process, url, _folder: folder }
+    }
+
+    /// Closes all browsers. Signals would leave them running.
+    fn shut_down(&self) -> io::Result<()> {
+        let address = self.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(LONG))?;
+        write!(stream, "GET /shutdown HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n")?;
+        stream.read_to_string(&mut String::new()).map(drop)
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-TERM", &self.process.id().to_string()]).status();
+        if self.shut_down().is_err() {
+            let _ = self.process.kill();
+        }
         let _ = self.process.wait();
     }
 }
