@@ -98,7 +98,7 @@ async fn forget(permit: Permit) -> StatusCode {
     }
 }
 
-/// Converts a span to whole microseconds. The longest that a parameter allows fits.
+/// Converts a span to whole microseconds.
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

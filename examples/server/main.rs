@@ -24,6 +24,9 @@ use tower_ratelimit::{MemoryStore, Store};
 use self::limits::Backend;
 use self::options::{Options, USAGE};
 
+/// Bounds the memory of clients that send ever new names: the largest log of a key has a few kilobytes.
+const MAX_KEYS: usize = 10_000;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     if std::env::args().any(|argument| argument == "--help") {
@@ -48,7 +51,7 @@ async fn main() -> ExitCode {
 
 async fn run(options: Options) -> Result<(), String> {
     let store: Arc<dyn Store> = match &options.redis {
-        None => Arc::new(MemoryStore::new()),
+        None => Arc::new(MemoryStore::new().max_keys(MAX_KEYS)),
         Some(url) => connect(url).await?,
     };
     let address = options.listen;

@@ -10,7 +10,7 @@ use tower_ratelimit::{
     SlidingWindowCounter, TokenBucket,
 };
 
-/// The most tokens of a parameter, so that no client can grow a log without bound.
+/// The maximum number of tokens of a parameter. It bounds the length of a log.
 const MAX_TOKENS: u32 = 1_000;
 
 /// What a request asks for: an algorithm, and its own cost.

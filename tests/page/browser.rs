@@ -11,8 +11,8 @@ use fantoccini::{Client, ClientBuilder, Locator};
 use http::Method;
 use serde_json::{Value, json};
 use support::example_server::ExampleServer;
-use support::folder::Folder;
 use support::patient::LONG;
+use support::redis_server::Folder;
 
 pub(crate) struct Browser {
     pub(crate) client: Client,
