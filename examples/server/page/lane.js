@@ -74,13 +74,14 @@ export class Lane extends EventTarget {
 
   #record(record, { status, body, headers }) {
     record.arrival = this.#clock.now();
-    record.remaining = this.remaining;
     if (status === 429) {
       record.verdict = 'denied';
+      record.remaining = this.remaining;
       record.retryAfter = headers.get('retry-after');
       this.totals.denied += 1;
     } else if (status === 200) {
       record.arrival = body.decided_at / 1000;
+      record.remaining = body.remaining;
       record.delay = body.delay / 1000;
       record.admitted = record.arrival + record.delay;
       record.verdict = record.delay > 0 ? 'delayed' : 'allowed';
