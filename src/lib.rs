@@ -31,6 +31,7 @@
 //!   refunds or resets.
 //! - [`LiveLimits`] are limits that can be replaced at runtime.
 //! - [`HeaderStyle`] selects the response headers, [`Builder::on_reject`] customizes rejections.
+//! - [`explain`] tells why a request is allowed or denied.
 //! - [`MemoryStore`] keeps the state in this process.
 //! - [`OnStoreError`] is the policy for a store that is slow or fails, [`CircuitBreaker`] stops asking it for a while,
 //!   and [`Builder::observe`] reports both.
@@ -47,6 +48,7 @@
 //! | `time-zones` | | conditions by time of day and calendar quotas in any time zone |
 //! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system clock |
 //! | `rules` | | `rules::Rules`: limits from a file or from Redis, reloaded at runtime |
+//! | `serde` | | serialization of explanations (`explain`) |
 //! | `conformance` | | `conformance`: a suite of tests for stores of your own |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -62,6 +64,7 @@ pub mod conformance;
 mod cost;
 mod decision;
 mod error;
+pub mod explain;
 mod hash;
 mod http;
 pub mod key;

@@ -10,7 +10,7 @@ use super::on_missing_key::OnMissingKey;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::Cost;
 use crate::error::{ConfigError, ConfigErrorKind, or_panic};
-use crate::key::KeyExtractor;
+use crate::key::{KeyExtractor, KeyPart};
 use crate::on_store_error::OnStoreError;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
@@ -33,6 +33,8 @@ pub struct Limit {
     pub(super) key: Option<Arc<dyn KeyExtractor>>,
     /// The position in an index, which then also finds the key.
     pub(super) position: Option<IndexPosition>,
+    /// The path of its descriptor, if it comes from a rules file.
+    pub(super) rule_path: Option<Arc<str>>,
     pub(super) on_missing_key: OnMissingKey,
     pub(super) cost: Option<Cost>,
     pub(super) condition: Option<Arc<dyn Condition>>,
@@ -98,6 +100,7 @@ impl Limit {
             algorithm: algorithm.into(),
             key: None,
             position: None,
+            rule_path: None,
             on_missing_key: OnMissingKey::Reject,
             cost: None,
             condition: None,
@@ -123,6 +126,13 @@ impl Limit {
     #[cfg(feature = "rules")]
     pub(crate) fn indexed(mut self, index: Arc<dyn LimitIndex>, position: usize) -> Self {
         self.position = Some(IndexPosition { index, position });
+        self
+    }
+
+    /// Sets the path of the limit's descriptor in a rules file.
+    #[cfg(feature = "rules")]
+    pub(crate) fn with_rule_path(mut self, path: String) -> Self {
+        self.rule_path = Some(path.into());
         self
     }
 
@@ -203,8 +213,32 @@ impl Limit {
         &self.algorithm
     }
 
+    /// Returns the path of the limit's descriptor, if the limit comes from a rules file: keys and values from the outermost
+    /// descriptor inwards, as in `path=/login > remote_address`.
+    #[must_use]
+    pub fn rule_path(&self) -> Option<&str> {
+        self.rule_path.as_deref()
+    }
+
+    pub(crate) fn shared_name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn shared_rule_path(&self) -> Option<&Arc<str>> {
+        self.rule_path.as_ref()
+    }
+
     pub(crate) fn extractor(&self) -> Option<&dyn KeyExtractor> {
         self.key.as_deref()
+    }
+
+    /// Describes the key of a request, for explanations.
+    pub(crate) fn describe_key(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        match (&self.position, &self.key) {
+            (Some(at), _) => at.index.describe_key(at.position, head),
+            (None, Some(extractor)) => extractor.describe(head),
+            (None, None) => Vec::new(),
+        }
     }
 
     pub(crate) fn condition(&self) -> Option<&dyn Condition> {

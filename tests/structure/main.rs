@@ -66,6 +66,7 @@ const LEVELS: &[&str] = &[
     "builder",
     "limit_handle",
     "overrides",
+    "explain",
     // Limits from files or from Redis
     "rules",
     // Decisions without HTTP, and with it

@@ -4,10 +4,12 @@
 
 pub mod answer;
 pub mod certificates;
+pub mod explained;
 pub mod limits;
 pub mod memcached_server;
 pub mod patient;
 pub mod permissions;
+pub mod recording;
 pub mod redis_cluster;
 pub mod redis_server;
 pub mod sentinel;
