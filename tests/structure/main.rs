@@ -73,6 +73,7 @@ const LEVELS: &[&str] = &[
     "limiter",
     "conformance",
     "http",
+    "dry_run",
 ];
 
 /// The files that hold the settings of an algorithm.
