@@ -49,6 +49,8 @@ pub struct Checked {
     pub not_enforced: usize,
     pub overage: usize,
     pub locked_out: usize,
+    /// Overrides that were set.
+    pub overrides: usize,
 }
 
 /// Two equal stores and their clock. Only requests of the first are explained.
@@ -94,7 +96,7 @@ pub async fn check_layer<S: Store + Clone>(
         if random.below(6) == 0 {
             let (user, percent) = (random.one_of(&USERS), random.one_of(&[50, 300]));
             for (layer, live) in layers.iter().zip(&live) {
-                set_override(layer, live, user, percent).await;
+                checked.overrides += usize::from(set_override(layer, live, user, percent).await);
             }
         }
         let request = request(&mut random);
@@ -394,16 +396,13 @@ fn file(random: &mut Random) -> String {
     }
 }
 
-/// Overrides a limit for a user, if there is one that can be.
-async fn set_override(layer: &RateLimitLayer, live: &LiveLimits, user: &str, percent: u32) {
+/// Overrides a limit for a user, if there is one that can be. Returns whether there is.
+async fn set_override(layer: &RateLimitLayer, live: &LiveLimits, user: &str, percent: u32) -> bool {
     let limits = live.limits();
-    let Some(limit) = limits.iter().find(|limit| limit.is_overridable()) else { return };
-    let Ok(overrides) = layer.overrides(limit.name()) else { return };
-    let size = resized(limit.algorithm(), percent);
-    if let Some(size) = size {
-        // Some sizes do not fit the limit.
-        let _ = overrides.set(user, size, None).await;
-    }
+    let Some(limit) = limits.iter().find(|limit| limit.is_overridable()) else { return false };
+    let Some(size) = resized(limit.algorithm(), percent) else { return false };
+    let overrides = layer.overrides(limit.name()).expect("the limit is overridable");
+    overrides.set(user, size, None).await.is_ok()
 }
 
 /// The same algorithm and period, in another size.
