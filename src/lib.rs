@@ -37,6 +37,7 @@
 //!   refunds or resets.
 //! - [`LiveLimits`] are limits that can be replaced at runtime.
 //! - [`HeaderStyle`] selects the response headers, [`Builder::on_reject`] customizes rejections.
+//! - [`explain`] tells why a request is allowed or denied, and [`dry_run`] what other limits would have denied.
 //! - [`MemoryStore`] keeps the state in this process.
 //! - [`OnStoreError`] is the policy for a store that is slow or fails, [`CircuitBreaker`] stops asking it for a while,
 //!   and [`Builder::observe`] reports both.
@@ -54,6 +55,7 @@
 //! | `time-zones` | | conditions by time of day and calendar quotas in any time zone |
 //! | `cycle-clock` | | `CycleClock`, which is cheaper to read than the system clock |
 //! | `rules` | | `rules::Rules`: limits from a file or from Redis, reloaded at runtime |
+//! | `serde` | | serialization of explanations (`explain`) and of reports of dry runs (`dry_run`) |
 //! | `metrics` | | `MetricsRecorder`, which counts decisions through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | | `conformance`: a suite of tests for stores of your own |
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -69,7 +71,9 @@ mod cidrs;
 pub mod conformance;
 mod cost;
 mod decision;
+pub mod dry_run;
 mod error;
+pub mod explain;
 // Only in documentation. Its snippets need these features, but it is shown without them.
 #[cfg_attr(docsrs, doc(cfg(all())))]
 #[cfg(all(

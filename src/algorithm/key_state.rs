@@ -25,6 +25,14 @@ impl StateMut<'_> {
             Self::Log(log) => log.expires_at,
         }
     }
+
+    /// Returns a copy of the state.
+    pub(crate) fn to_owned(&self) -> KeyState {
+        match self {
+            Self::Compact(state) => KeyState::Compact(**state),
+            Self::Log(log) => KeyState::Log((*log).clone()),
+        }
+    }
 }
 
 impl KeyState {

@@ -159,7 +159,7 @@ impl PendingCharges {
 }
 
 /// Returns the charge of a limit that a search has found, if its condition holds.
-fn found_charge<'a>(
+pub(super) fn found_charge<'a>(
     config: &'a LayerConfig,
     sizes: &'a [Arc<LimitSpec>],
     limit: usize,
@@ -178,7 +178,8 @@ fn found_charge<'a>(
     Ok(key.map(|key| Charge { spec, key, cost: cost(config, limit, head) }))
 }
 
-fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
+/// Returns whether a limit's condition holds for a request.
+pub(super) fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
     limit.condition().is_none_or(|condition| condition.may_hold(head))
 }
 

@@ -69,7 +69,7 @@ use crate::request::RequestHead;
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it is applied to a service"]
 pub struct RateLimitLayer {
-    config: Arc<LayerConfig>,
+    pub(super) config: Arc<LayerConfig>,
 }
 
 impl RateLimitLayer {

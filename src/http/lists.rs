@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::explain::{ListExplanation, ListKind};
 use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::when::Condition;
@@ -44,6 +45,18 @@ impl Lists {
             }
         }
         self.exempt.iter().any(|list| list.holds(head)).then_some(Listed::Exempt)
+    }
+}
+
+impl Lists {
+    /// Explains which lists a request is on.
+    pub(super) fn explain(&self, head: &RequestHead<'_>) -> Vec<ListExplanation> {
+        let rejected = self
+            .rejected
+            .iter()
+            .map(|(list, action)| ListExplanation::new(ListKind::Rejects(*action), &**list, list.may_hold(head)));
+        let exempt = self.exempt.iter().map(|list| ListExplanation::new(ListKind::Exempts, &**list, list.holds(head)));
+        rejected.chain(exempt).collect()
     }
 }
 

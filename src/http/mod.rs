@@ -9,6 +9,7 @@ mod balance;
 mod charge_error;
 mod charges;
 mod effective_window;
+mod explain;
 mod future;
 mod grpc;
 mod grpc_details;

@@ -2,6 +2,7 @@
 
 use super::extractor::{Extracted, KeyError, KeyExtractor};
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use super::or::{FIRST, Or, SECOND};
 use crate::request::RequestHead;
 
@@ -35,6 +36,16 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 
     fn is_async(&self) -> bool {
         self.first.is_async() || self.second.is_async()
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        if self.first.is_async() {
+            return vec![KeyPart::looked_up("key")];
+        }
+        match self.first.extract(head, &mut KeyBuf::default()) {
+            Extracted::Missing(error) if error != KeyError::Ambiguous => self.second.describe(head),
+            _ => self.first.describe(head),
+        }
     }
 }
 
@@ -82,6 +93,14 @@ macro_rules! extractor_of_tuple {
             fn is_async(&self) -> bool {
                 let ($first, $($rest,)*) = self;
                 $first.is_async() $(|| $rest.is_async())*
+            }
+
+            #[allow(non_snake_case)]
+            fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+                let ($first, $($rest,)*) = self;
+                let parts = $first.describe(head).into_iter();
+                $(let parts = parts.chain($rest.describe(head));)*
+                parts.collect()
             }
         }
     };

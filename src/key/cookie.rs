@@ -2,8 +2,9 @@
 
 use http::header::COOKIE;
 
-use super::extractor::{Extracted, KeyError, KeyExtractor, write};
+use super::extractor::{Extracted, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::request::RequestHead;
 
@@ -60,6 +61,10 @@ impl KeyExtractor for Cookie {
             (None | Some([]), None) => Extracted::Missing(KeyError::FromRequest),
             (Some(value), None) => write(value, key),
         }
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        describe_as(format!("cookie {}", self.0).into(), self, head)
     }
 }
 

@@ -5,8 +5,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::bucket_key::Key;
-use super::extractor::{Extracted, KeyError, KeyExtractor, write};
+use super::extractor::{Extracted, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use crate::request::RequestHead;
 
 /// Extracts a key from the request extension of type `T`, for example the user that an outer layer has authenticated.
@@ -60,5 +61,12 @@ where
             Some(extension) => write(&(self.key)(extension), key),
             None => Extracted::Missing(KeyError::Extension(type_name::<T>())),
         }
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        let path = type_name::<T>();
+        // Without the modules, unless the type has parameters.
+        let name = path.rsplit("::").next().filter(|_| !path.contains('<')).unwrap_or(path);
+        describe_as(format!("extension {name}").into(), self, head)
     }
 }

@@ -1,5 +1,6 @@
 //! The extraction of keys from requests.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -9,6 +10,7 @@ use http::header::{GetAll, HeaderValue};
 
 use super::bucket_key::Key;
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use super::or::Or;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::request::RequestHead;
@@ -51,6 +53,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// extractors cannot be used in a [`KeyList`](crate::KeyList).
     fn is_async(&self) -> bool {
         false
+    }
+
+    /// Describes the parts of a request's key for [explanations](crate::explain), also if it is missing. Defaults to
+    /// what [`extract`](Self::extract) writes, hidden and called `key`. Never called to decide a request.
+    ///
+    /// Values by which clients prove who they are should be [secret](KeyPart::secret).
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        describe_as("key".into(), self, head)
     }
 
     /// Hashes the key that [`extract`](Self::extract) writes, without a buffer if possible.
@@ -116,6 +126,7 @@ impl fmt::Debug for Extracted {
 
 /// Why a request has no usable key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum KeyError {
     /// The client did not send the key. If the limit rejects such requests, the status is 400.
@@ -143,6 +154,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
         (**self).is_async()
     }
 
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        (**self).describe(head)
+    }
+
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         (**self).hashed(head, hasher)
     }
@@ -150,6 +165,34 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
     fn candidates<'a>(&self, head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
         (**self).candidates(head)
     }
+}
+
+/// Describes the key that an extractor finds as hidden parts called `name`.
+pub(super) fn describe_as(
+    name: Cow<'static, str>,
+    extractor: &(impl KeyExtractor + ?Sized),
+    head: &RequestHead<'_>,
+) -> Vec<KeyPart> {
+    if extractor.is_async() {
+        return vec![KeyPart::looked_up(name)];
+    }
+    let mut key = KeyBuf::default();
+    match extractor.extract(head, &mut key) {
+        Extracted::Done => KeyPart::hidden(&name, &key),
+        Extracted::Missing(_) => vec![KeyPart::missing(name)],
+        Extracted::Pending(_) => vec![KeyPart::looked_up(name)],
+    }
+}
+
+/// Describes the key that an extractor finds as a text called `name`, which is shown.
+pub(super) fn describe_shown(
+    name: &'static str,
+    extractor: &impl KeyExtractor,
+    head: &RequestHead<'_>,
+) -> Vec<KeyPart> {
+    let mut parts = describe_as(name.into(), extractor, head);
+    parts.iter_mut().for_each(KeyPart::reveal);
+    parts
 }
 
 /// Appends `value` to `key`.

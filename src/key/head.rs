@@ -2,8 +2,9 @@
 
 use http::Method;
 
-use super::extractor::{Extracted, KeyExtractor, write};
+use super::extractor::{Extracted, KeyExtractor, describe_shown, write};
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use crate::request::RequestHead;
 
 /// Extracts the path as the client spelled it, without the query. One route can have many spellings, each with a bucket
@@ -19,6 +20,10 @@ pub struct Path;
 impl KeyExtractor for Path {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         write(head.uri.path(), key)
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        describe_shown("path", self, head)
     }
 }
 
@@ -36,6 +41,10 @@ pub struct MatchedRoute;
 impl KeyExtractor for MatchedRoute {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         write(head.matched_path().unwrap_or(""), key)
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        describe_shown("route", self, head)
     }
 }
 
@@ -57,6 +66,10 @@ impl KeyExtractor for MethodKey {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         let method = get_for_head(head.method).as_str();
         write(if is_standard(method) { method } else { OTHER_METHODS }, key)
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        describe_shown("method", self, head)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use http::header::{GetAll, HeaderName, HeaderValue};
 
-use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, write};
+use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::hash::KeyHasher;
 use crate::request::{Repeated, RequestHead};
@@ -66,6 +67,10 @@ impl KeyExtractor for Header {
             Ok(value) => Hashed::Now(hasher.hash(value.as_bytes())),
             Err(error) => Hashed::Missing(error),
         }
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        describe_as(format!("header {}", self.0).into(), self, head)
     }
 
     fn candidates<'a>(&self, head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {

@@ -100,6 +100,16 @@ impl KeyBuf {
         parts
     }
 
+    /// Iterates over the parts.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = self.as_bytes();
+        std::iter::from_fn(move || {
+            let (part, others) = first_part(rest)?;
+            rest = others;
+            Some(part)
+        })
+    }
+
     /// Appends all parts of another key.
     pub(crate) fn append(&mut self, parts: &Self) {
         self.append_bytes(parts.as_bytes());
@@ -109,6 +119,16 @@ impl KeyBuf {
     pub(crate) fn append_bytes(&mut self, parts: &[u8]) {
         self.extend(parts);
     }
+}
+
+/// Splits the first part off the encoded parts `bytes`.
+fn first_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = match bytes {
+        [u8::MAX, rest @ ..] => rest.split_first_chunk().map(|(len, rest)| (u64::from_le_bytes(*len), rest))?,
+        [len, rest @ ..] => (u64::from(*len), rest),
+        [] => return None,
+    };
+    rest.split_at_checked(usize::try_from(len).ok()?)
 }
 
 /// Returns the part that `bytes` encode, if they encode exactly one.

@@ -60,6 +60,7 @@ mod extractor;
 mod head;
 mod header;
 mod key_buf;
+mod key_part;
 mod or;
 mod peer;
 mod prefix;
@@ -81,6 +82,8 @@ pub use header::{Header, header, try_header};
 pub use key_buf::KeyBuf;
 #[cfg(feature = "rules")]
 pub(crate) use key_buf::only_part;
+pub use key_part::KeyPart;
+pub(crate) use key_part::text;
 pub use or::{Or, first, second};
 pub use peer::{PeerAddr, PeerIp, UnixPeer, peer_ip};
 pub use query::{Query, query};

@@ -9,6 +9,7 @@ use tonic::transport::server::TcpConnectInfo;
 
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor};
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use super::prefix::Prefixes;
 use crate::error::ConfigError;
 use crate::hash::KeyHasher;
@@ -107,6 +108,10 @@ impl KeyExtractor for PeerIp {
             }
             None => Extracted::Missing(KeyError::FromServer),
         }
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        vec![self.prefixes.describe("peer address", address(head))]
     }
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {

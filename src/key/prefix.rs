@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::bucket_key::Key;
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use crate::error::Fault;
 use crate::hash::{KeyHash, KeyHasher};
 
@@ -47,6 +48,16 @@ impl Prefixes {
         match self.network(address) {
             IpAddr::V4(address) => hasher.hash(&address.octets()),
             IpAddr::V6(address) => hasher.hash(&address.octets()),
+        }
+    }
+
+    /// Describes the network of `address`, for explanations.
+    pub(super) fn describe(self, name: &'static str, address: Option<IpAddr>) -> KeyPart {
+        match address.map(|address| self.network(address)) {
+            None => KeyPart::missing(name),
+            Some(IpAddr::V4(network)) if self.ipv4 < 32 => KeyPart::new(name, format!("{network}/{}", self.ipv4)),
+            Some(IpAddr::V6(network)) if self.ipv6 < 128 => KeyPart::new(name, format!("{network}/{}", self.ipv6)),
+            Some(address) => KeyPart::new(name, address.to_string()),
         }
     }
 

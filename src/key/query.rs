@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::extractor::{Extracted, KeyError, KeyExtractor, write};
+use super::extractor::{Extracted, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
+use super::key_part::KeyPart;
 use crate::request::RequestHead;
 
 /// Extracts the value of the query parameter `name`, as text.
@@ -36,6 +37,10 @@ impl KeyExtractor for Query {
             (Some(value), None) if !value.is_empty() => write(&value, key),
             _ => Extracted::Missing(KeyError::FromRequest),
         }
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        describe_as(format!("query {}", self.0).into(), self, head)
     }
 }
 

@@ -11,7 +11,7 @@ use super::on_missing_key::OnMissingKey;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::Cost;
 use crate::error::{ConfigError, ConfigErrorKind, or_panic};
-use crate::key::KeyExtractor;
+use crate::key::{KeyExtractor, KeyPart};
 use crate::on_store_error::OnStoreError;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
@@ -34,6 +34,8 @@ pub struct Limit {
     pub(super) key: Option<Arc<dyn KeyExtractor>>,
     /// The position in an index, which then also finds the key.
     pub(super) position: Option<IndexPosition>,
+    /// The path of its descriptor, if it comes from a rules file.
+    pub(super) rule_path: Option<Arc<str>>,
     pub(super) on_missing_key: OnMissingKey,
     pub(super) cost: Option<Cost>,
     pub(super) condition: Option<Arc<dyn Condition>>,
@@ -100,6 +102,7 @@ impl Limit {
             algorithm: algorithm.into(),
             key: None,
             position: None,
+            rule_path: None,
             on_missing_key: OnMissingKey::Reject,
             cost: None,
             condition: None,
@@ -126,6 +129,13 @@ impl Limit {
     #[cfg(feature = "rules")]
     pub(crate) fn indexed(mut self, index: Arc<dyn LimitIndex>, position: usize) -> Self {
         self.position = Some(IndexPosition { index, position });
+        self
+    }
+
+    /// Sets the path of the limit's descriptor in a rules file.
+    #[cfg(feature = "rules")]
+    pub(crate) fn with_rule_path(mut self, path: String) -> Self {
+        self.rule_path = Some(path.into());
         self
     }
 
@@ -194,6 +204,25 @@ impl Limit {
         self
     }
 
+    /// Splits the metrics of the limit by a detail of the request, such as its plan. `None` adds none.
+    ///
+    /// [`LimitRecord::detail`](crate::LimitRecord::detail) returns it to recorders, and `MetricsRecorder` adds it to its
+    /// metrics as the label `detail`. A limit has at most 100 details of at most 128 bytes: others are reported as `other`,
+    /// so that the number of series stays bounded whatever clients send. Called inline for each request; must be fast and
+    /// must not block.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Limit, TokenBucket, key};
+    ///
+    /// let limit = Limit::new("burst", TokenBucket::per_second(10))
+    ///     .by(key::header("x-api-key"))
+    ///     .metric_detail(|head| Some(head.header("x-plan")?.to_owned()));
+    /// # let _ = limit;
+    /// ```
+    pub fn metric_detail(self, detail: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { metric_detail: Some(Arc::new(MetricDetail::new(detail))), ..self }
+    }
+
     /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -206,8 +235,32 @@ impl Limit {
         &self.algorithm
     }
 
+    /// Returns the path of the limit's descriptor, if the limit comes from a rules file: keys and values from the outermost
+    /// descriptor inwards, as in `path=/login > remote_address`.
+    #[must_use]
+    pub fn rule_path(&self) -> Option<&str> {
+        self.rule_path.as_deref()
+    }
+
+    pub(crate) fn shared_name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn shared_rule_path(&self) -> Option<&Arc<str>> {
+        self.rule_path.as_ref()
+    }
+
     pub(crate) fn extractor(&self) -> Option<&dyn KeyExtractor> {
         self.key.as_deref()
+    }
+
+    /// Describes the key of a request, for explanations.
+    pub(crate) fn describe_key(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        match (&self.position, &self.key) {
+            (Some(at), _) => at.index.describe_key(at.position, head),
+            (None, Some(extractor)) => extractor.describe(head),
+            (None, None) => Vec::new(),
+        }
     }
 
     pub(crate) fn condition(&self) -> Option<&dyn Condition> {

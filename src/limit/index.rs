@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::on_missing_key::OnMissingKey;
-use crate::key::{KeyBuf, KeyError};
+use crate::key::{KeyBuf, KeyError, KeyPart};
 use crate::request::RequestHead;
 
 /// Finds the limits that apply to a request, among limits that are numbered by position.
@@ -13,6 +13,9 @@ pub(crate) trait LimitIndex: Send + Sync + 'static {
     /// Calls `on_match` with the position of each limit that applies, in ascending order, and with its key or why it is
     /// missing. If a key is asynchronous, calls nothing and returns a future of all matches.
     fn find(&self, head: &RequestHead<'_>, on_match: &mut OnMatch<'_>) -> Option<PendingMatches>;
+
+    /// Describes the key of the limit at a position, for explanations.
+    fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart>;
 
     /// Returns the maximum number of matches for one request, among the positions for which `policy` returns the limit's
     /// policy for missing keys.
@@ -50,6 +53,11 @@ impl IndexedLimits {
             self.limits.resize(position + 1, None);
         }
         self.limits[position] = Some(limit);
+    }
+
+    /// Returns the numbers of the limiter's limits in the index.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> {
+        self.limits.iter().copied().flatten().map(usize::from)
     }
 
     /// Returns the number of the limiter's limit at `position`.

@@ -1,6 +1,7 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 
 mod error;
+mod explain;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -57,6 +58,8 @@ use crate::time::{Clock, SystemClock};
 /// | [`try_acquire`](Self::try_acquire) | returns an error |
 /// | [`wait`](Self::wait), [`wait_at_most`](Self::wait_at_most) | wait until the limits allow it |
 /// | [`peek`](Self::peek) | returns the decision; charges nothing in any case |
+///
+/// [`explain`](Self::explain) tells why.
 #[derive(Clone)]
 pub struct Limiter {
     client: Arc<StoreClient>,

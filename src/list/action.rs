@@ -5,6 +5,7 @@ use http::StatusCode;
 /// What is done with requests that match a list: see
 /// [`always_reject_with`](crate::Builder::always_reject_with).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ListAction {
     /// Rejects the request with 403, and gRPC requests with `PERMISSION_DENIED`.

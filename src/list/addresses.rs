@@ -111,6 +111,10 @@ impl Condition for AddressList {
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         self.holds(head) || self.source.is_ambiguous(head)
     }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "address is in a list of {} networks", self.networks.load().len())
+    }
 }
 
 impl fmt::Debug for AddressList {

@@ -118,6 +118,10 @@ impl Condition for KeyList {
             None => true,
         }
     }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key is in a list of {} keys", self.hashes.load().len())
+    }
 }
 
 /// Shows the number of entries, but not the entries, which may be credentials.

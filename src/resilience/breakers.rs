@@ -107,6 +107,20 @@ impl Breakers {
         })
     }
 
+    /// Returns a node among `nodes` whose breaker would keep a request from the store. If the request `can_probe`, that is
+    /// also a node that is due to be probed. Changes nothing.
+    pub(super) fn rejecting(&self, nodes: &Nodes, can_probe: bool) -> Option<Option<Node>> {
+        let now = Instant::now();
+        let breakers = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let rejects = |entry: &&NodeBreaker| match entry.breaker.admission(now) {
+            NodeAdmission::Proceed | NodeAdmission::Trial => false,
+            NodeAdmission::Probe => can_probe,
+            NodeAdmission::Reject => true,
+        };
+        let entry = breakers.iter().filter(|entry| nodes.contains(&entry.node)).find(rejects)?;
+        Some(entry.node.clone())
+    }
+
     fn admit_to(
         &self,
         mut admissions: SmallVec<[(&mut NodeBreaker, NodeAdmission); 1]>,

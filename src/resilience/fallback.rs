@@ -28,14 +28,23 @@ impl StoreClient {
         error: StoreError,
         charges: &[Charge<'_>],
     ) -> Result<Decision, StoreError> {
-        let resized =
-            Resized::new(charges, |charge| Some(self.store.overrides()?.last_known(charge.spec, charge.key)?.size()));
-        let (to, decision) = self.local.fall_back(operation, &resized.charges(charges));
-        let decision = decision.map(|decision| decision.with_resized(resized.specs()));
+        let (to, decision) = self.decide_by_policies(operation, charges);
         self.report_event(&Event::FellBack { to });
         match to {
             Fallback::Rejected => Err(error),
             Fallback::Allowed | Fallback::DecidedLocally { .. } => decision.ok_or(error),
         }
+    }
+
+    /// Decides by the policies, without a report. The decision is `None` if the request is rejected.
+    pub(super) fn decide_by_policies(
+        &self,
+        operation: Operation,
+        charges: &[Charge<'_>],
+    ) -> (Fallback, Option<Decision>) {
+        let resized =
+            Resized::new(charges, |charge| Some(self.store.overrides()?.last_known(charge.spec, charge.key)?.size()));
+        let (to, decision) = self.local.fall_back(operation, &resized.charges(charges));
+        (to, decision.map(|decision| decision.with_resized(resized.specs())))
     }
 }

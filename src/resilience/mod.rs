@@ -18,11 +18,13 @@ mod local_store;
 mod operation;
 #[cfg(feature = "tracing")]
 mod outage_log;
+mod preview;
 mod refunds;
 mod reservation;
 mod settings;
 
 pub(crate) use client::StoreClient;
 pub(crate) use client_config::ClientConfig;
+pub(crate) use preview::{Preview, PreviewSource};
 pub(crate) use reservation::ReservationGuard;
 pub use settings::CircuitBreaker;

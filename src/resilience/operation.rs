@@ -1,4 +1,4 @@
-//! The operations of a store that a limiter can decide without: acquiring and peeking.
+//! The operations of a store that a limiter can decide without: acquiring, peeking and previewing.
 
 use crate::decision::Decision;
 use crate::store::{Charge, Store, StoreFuture};
@@ -8,6 +8,8 @@ use crate::store::{Charge, Store, StoreFuture};
 pub(super) enum Operation {
     Acquire,
     Peek,
+    /// Returns the decision that acquiring would make.
+    Preview,
 }
 
 impl Operation {
@@ -16,6 +18,7 @@ impl Operation {
         match self {
             Self::Acquire => store.decide(charges),
             Self::Peek => store.peek(charges),
+            Self::Preview => store.preview(charges),
         }
     }
 }

@@ -202,7 +202,17 @@ impl RuleSource<'_> {
         // Without a value there is no descriptor, as in Envoy's service, so no limit applies. A limit with a `key` of its
         // own is meant for all requests.
         let missing = if policy.key.is_empty() { OnMissingKey::Skip } else { OnMissingKey::Reject };
+        let limit = limit.with_rule_path(self.path());
         Ok(Some(limit.on_missing_key(policy.on_missing_key.unwrap_or(missing))))
+    }
+
+    /// Returns the path for people, such as `path=/login > remote_address`.
+    fn path(&self) -> String {
+        let part = |(key, value): &(&str, Option<&str>)| match value {
+            Some(value) => format!("{key}={value}"),
+            None => (*key).to_owned(),
+        };
+        self.path.iter().map(part).collect::<Vec<_>>().join(" > ")
     }
 }
 

@@ -9,7 +9,7 @@ use http::HeaderName;
 
 use super::fields::{closest, one_of};
 use super::value::ValueFormat;
-use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor};
+use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
 use crate::request::RequestHead;
 
 /// Maps the keys of descriptors to extractors.
@@ -158,6 +158,10 @@ impl KeyExtractor for AnyMethod {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         key::get_for_head(head.method).as_str().write(key);
         Extracted::Done
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        key::method().describe(head)
     }
 }
 

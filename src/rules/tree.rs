@@ -9,7 +9,7 @@ use super::extractors::Named;
 use super::pattern::Pattern;
 use super::value::{CompiledValue, ValueFormat};
 use super::values::{ExtractedValues, Pending};
-use crate::key::{KeyBuf, KeyError, only_part};
+use crate::key::{KeyBuf, KeyError, KeyPart, only_part};
 use crate::limit::{LimitIndex, OnMatch, OnMissingKey, PendingMatches};
 use crate::request::RequestHead;
 
@@ -210,6 +210,12 @@ impl LimitIndex for TreeIndex {
                 }
             }
         }))
+    }
+
+    fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        let Self(tree) = self;
+        let Some(rule) = tree.rules.get(position) else { return Vec::new() };
+        rule.key.iter().flat_map(|(extractor, _)| tree.extractors[*extractor].extractor.describe(head)).collect()
     }
 
     fn max_matches(&self, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {

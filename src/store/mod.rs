@@ -117,6 +117,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Removes the state of keys, as if they had never been used.
     fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()>;
 
+    /// Returns the decision that [`decide`](Self::decide) would return now, and takes nothing. Unlike those of
+    /// [`peek`](Self::peek), its outcomes report what would be left after the request: `remaining`, `reset_after`, and a
+    /// lockout that the request would begin. Nothing changes, not even a cache.
+    ///
+    /// [Explanations](crate::explain) use it. Defaults to [`peek`](Self::peek), so that they report what is left before
+    /// the request.
+    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.peek(charges)
+    }
+
     /// Returns the decision on a request that the store knows without asking its database, such as a denial whose wait
     /// is not over. It applies even while a [circuit breaker](crate::CircuitBreaker) is open. Defaults to `None`.
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
@@ -166,6 +176,10 @@ macro_rules! forward_store {
 
             fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
                 (**self).peek(charges)
+            }
+
+            fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+                (**self).preview(charges)
             }
 
             fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {

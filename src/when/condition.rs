@@ -1,5 +1,8 @@
 //! Conditions on requests, and their combination by *and*, *or* and *not*.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use crate::request::RequestHead;
 
 /// Decides whether something applies to a request.
@@ -42,6 +45,33 @@ pub trait Condition: Send + Sync + 'static {
         self.holds(head)
     }
 
+    /// Writes the condition in words for [explanations](crate::explain), such as `method is POST`. Defaults to `custom
+    /// condition`; see also [`label`](Self::label). It should contain no credentials.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error only if the formatter does.
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("custom condition")
+    }
+
+    /// Sets the words in which [explanations](crate::explain) describe the condition.
+    ///
+    /// ```
+    /// use tower_ratelimit::when::{self, Condition};
+    /// use tower_ratelimit::{FixedWindow, Limit};
+    ///
+    /// let guests = when::from_fn(|head| head.header("authorization").is_none()).label("client is a guest");
+    /// let limit = Limit::new("guests", FixedWindow::per_day(10)).when(guests);
+    /// # let _ = limit;
+    /// ```
+    fn label(self, label: impl Into<Cow<'static, str>>) -> Labeled<Self>
+    where
+        Self: Sized,
+    {
+        Labeled { condition: self, label: label.into() }
+    }
+
     /// Combines two conditions: holds if both hold. Evaluates `other` only if `self` holds.
     fn and<C: Condition>(self, other: C) -> And<Self, C>
     where
@@ -76,6 +106,13 @@ pub struct Or<A, B>(A, B);
 #[derive(Clone, Copy, Debug)]
 pub struct Not<A>(A);
 
+/// A condition with a description of its own. Returned by [`Condition::label`].
+#[derive(Clone, Debug)]
+pub struct Labeled<C> {
+    condition: C,
+    label: Cow<'static, str>,
+}
+
 impl<A: Condition, B: Condition> Condition for And<A, B> {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
         self.0.holds(head) && self.1.holds(head)
@@ -83,6 +120,12 @@ impl<A: Condition, B: Condition> Condition for And<A, B> {
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         self.0.may_hold(head) && self.1.may_hold(head)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.describe(f)?;
+        f.write_str(" and ")?;
+        self.1.describe(f)
     }
 }
 
@@ -94,6 +137,14 @@ impl<A: Condition, B: Condition> Condition for Or<A, B> {
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         self.0.may_hold(head) || self.1.may_hold(head)
     }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(")?;
+        self.0.describe(f)?;
+        f.write_str(" or ")?;
+        self.1.describe(f)?;
+        f.write_str(")")
+    }
 }
 
 impl<A: Condition> Condition for Not<A> {
@@ -103,6 +154,26 @@ impl<A: Condition> Condition for Not<A> {
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         !self.0.holds(head)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not (")?;
+        self.0.describe(f)?;
+        f.write_str(")")
+    }
+}
+
+impl<C: Condition> Condition for Labeled<C> {
+    fn holds(&self, head: &RequestHead<'_>) -> bool {
+        self.condition.holds(head)
+    }
+
+    fn may_hold(&self, head: &RequestHead<'_>) -> bool {
+        self.condition.may_hold(head)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.label)
     }
 }
 

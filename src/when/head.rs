@@ -1,5 +1,7 @@
 //! Conditions on the head of a request: method, route, path and headers.
 
+use std::fmt;
+
 use http::{HeaderName, HeaderValue, Method};
 
 use super::condition::Condition;
@@ -19,6 +21,11 @@ pub struct MethodIs(Method);
 impl Condition for MethodIs {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
         *head.method == self.0 || (*head.method == Method::HEAD && self.0 == Method::GET)
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "method is {}", self.0)?;
+        if self.0 == Method::GET { f.write_str(" or HEAD") } else { Ok(()) }
     }
 }
 
@@ -50,6 +57,10 @@ pub struct Route(String);
 impl Condition for Route {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
         head.matched_path().unwrap_or(head.uri.path()) == self.0
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "route is {}", self.0)
     }
 }
 
@@ -86,6 +97,10 @@ pub struct PathPrefix(String);
 impl Condition for PathPrefix {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
         head.uri.path().strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "path is {} or below", if self.0.is_empty() { "/" } else { &self.0 })
     }
 }
 
@@ -139,6 +154,18 @@ impl Condition for Header {
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
         head.headers.get_all(&self.name).iter().any(|value| self.matches(value))
     }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if is_credential(&self.name) {
+            return write!(f, "header {} has the configured value", self.name);
+        }
+        write!(f, "header {} is {:?}", self.name, self.value)
+    }
+}
+
+/// Returns whether a header's name suggests that its value is a credential.
+fn is_credential(name: &HeaderName) -> bool {
+    ["auth", "cookie", "key", "pass", "secret", "session", "token"].iter().any(|word| name.as_str().contains(word))
 }
 
 #[cfg(test)]

@@ -20,12 +20,14 @@
 
 mod closure;
 mod condition;
+mod description;
 mod head;
 #[cfg(feature = "time-zones")]
 mod time_of_day;
 
 pub use closure::{FromFn, from_fn};
-pub use condition::{And, Condition, Not, Or, not};
+pub use condition::{And, Condition, Labeled, Not, Or, not};
+pub(crate) use description::Description;
 pub use head::{
     Header, MethodIs, PathPrefix, Route, header, method, path_prefix, route, try_header, try_path_prefix, try_route,
 };

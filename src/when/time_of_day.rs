@@ -1,5 +1,6 @@
 //! A condition on the time of day in a time zone.
 
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::civil::Time;
@@ -87,6 +88,11 @@ impl Condition for TimeOfDay {
             self.from <= time || time < self.until
         }
     }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let zone = self.zone.iana_name().unwrap_or("UTC");
+        write!(f, "time of day is {} to {} in {zone}", self.from, self.until)
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +143,12 @@ mod tests {
             let at = format!("2026-03-29T{:02}:{:02}:00Z", minute / 60, minute % 60);
             assert!(!holds("Europe/Berlin", "2:30", "2:31", &at), "{at}");
         }
+    }
+
+    #[test]
+    fn the_description_names_the_span_and_the_zone() {
+        let span = time_of_day("Europe/Berlin", "22:00", "6:30:15");
+        assert_eq!(crate::when::Description(&span).to_string(), "time of day is 22:00:00 to 06:30:15 in Europe/Berlin");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use support::explained::{Checked, Choices, Stores, check_limiter};
 use support::patient::Patient;
 use support::redis_server::RedisServer;
 use tower_ratelimit::store::{
@@ -108,6 +109,18 @@ async fn a_store_with_compare_and_swap_conforms() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_store_whose_writes_conflict_conforms() {
     conformance::check_all(async |clock| Map::store(clock, Fault::Conflicts)).await;
+}
+
+#[tokio::test]
+async fn explanations_agree_with_the_decisions_of_a_store_with_compare_and_swap() {
+    let mut checked = Checked::default();
+    for seed in 0..50 {
+        let clock = ManualClock::default();
+        let store = || Map::store(clock.clone(), Fault::None);
+        let stores = Stores { explained: store(), control: store(), clock: clock.clone() };
+        check_limiter(seed, 25, Choices { queues: true }, stores, &mut checked).await;
+    }
+    assert!(checked.allowed > 50 && checked.denied > 50 && checked.locked_out > 0, "{checked:?}");
 }
 
 /// Returns how many charges are lost when two processes share a database.

@@ -13,6 +13,7 @@ mod conditions;
 mod costs;
 mod delays;
 mod example_server;
+mod explain;
 mod failures;
 mod grpc;
 mod headers;

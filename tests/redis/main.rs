@@ -3,4 +3,5 @@
 mod cluster;
 mod connections;
 mod denials;
+mod explain;
 mod store;

@@ -9,6 +9,7 @@ mod bugs;
 mod config;
 mod deadline;
 mod events;
+mod explain;
 mod faults;
 mod fleet;
 mod metrics;

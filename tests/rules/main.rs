@@ -2,6 +2,7 @@
 
 mod broken;
 mod document;
+mod dry_run;
 mod fields;
 mod live;
 mod matching;

@@ -67,12 +67,14 @@ const LEVELS: &[&str] = &[
     "builder",
     "limit_handle",
     "overrides",
+    "explain",
     // Limits from files or from Redis
     "rules",
     // Decisions without HTTP, and with it
     "limiter",
     "conformance",
     "http",
+    "dry_run",
     // Pages of documentation, which link to everything
     "guide",
 ];

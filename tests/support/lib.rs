@@ -5,11 +5,13 @@
 pub mod answer;
 pub mod certificates;
 pub mod example_server;
+pub mod explained;
 pub mod http_client;
 pub mod limits;
 pub mod memcached_server;
 pub mod patient;
 pub mod permissions;
+pub mod recording;
 pub mod redis_cluster;
 pub mod redis_server;
 pub mod sentinel;

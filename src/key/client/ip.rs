@@ -7,6 +7,7 @@ use super::error::AddressError;
 use crate::error::ConfigError;
 use crate::key::extractor::{Extracted, KeyError, KeyExtractor};
 use crate::key::key_buf::KeyBuf;
+use crate::key::key_part::KeyPart;
 use crate::key::prefix::Prefixes;
 use crate::quota::checked;
 use crate::request::RequestHead;
@@ -136,5 +137,9 @@ impl KeyExtractor for ClientIp {
             Err(AddressError::Repeated) => Extracted::Missing(KeyError::Ambiguous),
             Err(_) => Extracted::Missing(KeyError::FromRequest),
         }
+    }
+
+    fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
+        vec![self.prefixes.describe("client address", self.address.resolve(head).ok())]
     }
 }

@@ -15,6 +15,16 @@ use crate::store::Resized;
 use crate::store::evaluation::{self, KeyStates, Task};
 use crate::time::Timestamp;
 
+/// What is done with a decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Operation {
+    /// Writes what it has charged.
+    Decide,
+    Peek,
+    /// Evaluates it as if it were written.
+    Preview,
+}
+
 /// The state of a charge's key, as it was read and as the present evaluation leaves it.
 #[derive(Debug)]
 struct Entry {
@@ -84,11 +94,11 @@ impl KeyStates for Evaluated<'_> {
 pub(super) async fn decide<B: CompareAndSwap>(
     database: &Database<B>,
     charges: &[Charge<'_>],
-    task: Task,
+    operation: Operation,
 ) -> Result<Decision, StoreError> {
-    let _turn = match task {
-        Task::Decide => Some(database.turns.take(charges.iter().map(|charge| charge.key)).await),
-        Task::Peek => None,
+    let _turn = match operation {
+        Operation::Decide => Some(database.turns.take(charges.iter().map(|charge| charge.key)).await),
+        Operation::Peek | Operation::Preview => None,
     };
     let at = database.backend.now().await?;
     let (resized, found) = read(database, charges, at).await?;
@@ -96,9 +106,10 @@ pub(super) async fn decide<B: CompareAndSwap>(
     let entry = |(charge, found): (&Charge<'_>, _)| Entry::new(database.key(charge.spec, charge.key), found, charge);
     let entries: Result<_, StoreError> = charges.iter().zip(found).map(entry).collect();
     let mut request = Request { database, charges: &charges, entries: entries?, at };
-    let decision = match task {
-        Task::Peek => request.evaluate(task),
-        Task::Decide => request.commit().await?,
+    let decision = match operation {
+        Operation::Decide => request.commit().await?,
+        Operation::Peek => request.evaluate(Task::Peek),
+        Operation::Preview => request.evaluate(Task::Decide).without_charges(),
     };
     Ok(decision.with_resized(resized.specs()))
 }

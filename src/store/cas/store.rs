@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use super::backend::CompareAndSwap;
 use super::database::{Database, escape};
-use super::request;
+use super::request::{self, Operation};
 use crate::charge::{Charge, OwnedCharge, Refund};
 use crate::decision::Decision;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::LimitSpec;
-use crate::store::evaluation::Task;
 use crate::store::override_store::OverrideStore;
 use crate::store::{Store, StoreFuture};
 
@@ -65,12 +64,12 @@ impl<B: CompareAndSwap> CasStore<B> {
         self
     }
 
-    fn run(&self, charges: &[Charge<'_>], task: Task) -> StoreFuture<Decision> {
+    fn run(&self, charges: &[Charge<'_>], operation: Operation) -> StoreFuture<Decision> {
         let database = self.database.clone();
         let owned: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
         StoreFuture::pending(async move {
             let charges: Vec<_> = owned.iter().map(OwnedCharge::as_charge).collect();
-            request::decide(&database, &charges, task).await
+            request::decide(&database, &charges, operation).await
         })
     }
 }
@@ -93,11 +92,15 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
     }
 
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.run(charges, Task::Decide)
+        self.run(charges, Operation::Decide)
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.run(charges, Task::Peek)
+        self.run(charges, Operation::Peek)
+    }
+
+    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.run(charges, Operation::Preview)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {

@@ -5,6 +5,7 @@
 //! replace a limit before it is decided, in [`resize`].
 
 pub(crate) mod penalty;
+pub(crate) mod preview;
 pub(crate) mod quota;
 pub(crate) mod resize;
 

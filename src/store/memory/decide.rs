@@ -1,5 +1,7 @@
 //! Decisions.
 
+use std::sync::MutexGuard;
+
 use smallvec::SmallVec;
 
 use super::MemoryStore;
@@ -11,6 +13,7 @@ use crate::algorithm::{Availability, Evaluation};
 use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
+use crate::store::evaluation::preview::preview;
 use crate::store::evaluation::{self, Task};
 use crate::store::{Resized, StoreFuture};
 use crate::time::Timestamp;
@@ -74,12 +77,36 @@ impl MemoryStore {
             let shard = self.shard_of(first.key);
             return self.decide_locked(&mut [(shard, self.lock(shard))], charges, task);
         }
+        self.decide_locked(&mut self.lock_all(charges), charges, task)
+    }
+
+    /// Decides a request as [`decide_now`](Self::decide_now) would, and changes nothing.
+    pub(super) fn preview_now(&self, charges: &[Charge<'_>]) -> Decision {
+        let mut locked = self.lock_all(charges);
+        let at = self.clock.now();
+        let resized = self.resized(&mut locked, charges, at);
+        let charges = resized.charges(charges);
+        let mut states = RequestStates::new(self, &mut locked, &charges, at.as_micros());
+        preview(&mut states, &charges, at).with_resized(resized.specs())
+    }
+
+    /// Locks the shards of a request's keys.
+    #[inline]
+    fn lock_all(&self, charges: &[Charge<'_>]) -> SmallVec<[(usize, MutexGuard<'_, Shard>); 4]> {
         let mut shards: SmallVec<[usize; 8]> = charges.iter().map(|charge| self.shard_of(charge.key)).collect();
         // In ascending order, so that no two requests wait for each other.
         shards.sort_unstable();
         shards.dedup();
-        let mut locked: SmallVec<[_; 4]> = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
-        self.decide_locked(&mut locked, charges, task)
+        shards.into_iter().map(|shard| (shard, self.lock(shard))).collect()
+    }
+
+    /// Returns the limits that the keys of a request override at `at`.
+    fn resized(&self, locked: &mut Locked<'_>, charges: &[Charge<'_>], at: Timestamp) -> Resized {
+        Resized::new(charges, |charge| {
+            let shard = self.shard_among(locked, charge.key);
+            let kept = shard.overrides.get(charge.spec.fingerprint(charge.key), at.as_micros(), &self.overrides);
+            kept.map(|kept| kept.size)
+        })
     }
 
     /// Decides a request whose shards are locked.
@@ -96,10 +123,7 @@ impl MemoryStore {
             return StoreFuture::ready(Ok(Decision::of(at, true, outcomes.into())));
         }
         let now = at.as_micros();
-        let resized = Resized::new(charges, |charge| {
-            let shard = self.shard_among(locked, charge.key);
-            shard.overrides.get(charge.spec.fingerprint(charge.key), now, &self.overrides).map(|kept| kept.size)
-        });
+        let resized = self.resized(locked, charges, at);
         let charges = resized.charges(charges);
         let mut states = RequestStates::new(self, locked, &charges, now);
         let decision = evaluation::decide(&mut states, &charges, at, task);

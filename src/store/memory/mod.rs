@@ -239,6 +239,14 @@ impl Store for MemoryStore {
         self.decide_now(charges, Task::Peek)
     }
 
+    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Ok(self.preview_now(charges)))
+    }
+
+    fn name(&self) -> Option<String> {
+        Some("memory".to_owned())
+    }
+
     fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
         let now = self.clock.now().as_micros();
         refunds.iter().for_each(|refund| self.refund_one(refund, now));

@@ -34,6 +34,12 @@ pub(in crate::store::redis) fn decision(
     Ok(decision)
 }
 
+/// Returns the decision that would have been made on `charges` instead of a peek, from the reply to that.
+pub(in crate::store::redis) fn preview(now: u64, charges: &[PreparedCharge], reply: &Reply) -> Result<Decision, Fault> {
+    decision(if reply.is_allowed() { Task::Acquire } else { Task::PeekWithStrikes }, now, charges, reply)
+        .map(|decision| decision.without_charges())
+}
+
 /// Returns the denial of `charges` at `earliest`, if they are denied at `latest` as well, given an earlier reply.
 ///
 /// `inspect` receives whether each charge is denied at `latest`.

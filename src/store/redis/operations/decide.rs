@@ -38,6 +38,25 @@ impl RedisStore {
         })
     }
 
+    /// Decides as Redis would now, from the states that a peek returns, and changes nothing.
+    pub(super) fn preview_now(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        let clock = self.test_clock();
+        if let Some(denial) = self.cached_denial(clock, charges) {
+            return StoreFuture::remembered(denial);
+        }
+        if self.is_cross_slot(charges) {
+            // Each slot peeks at an instant of its own, and knows nothing of the others.
+            let request = CrossSlotRequest::new(self.clone(), charges, None);
+            return StoreFuture::pending(async move { Ok(request.decide(Task::Peek).await?) });
+        }
+        let store = self.clone();
+        let mut prepared = self.prepare(charges);
+        StoreFuture::pending(async move {
+            let (now, reply) = store.perform(Task::Peek, clock, &mut prepared).await?;
+            Ok(outcomes::preview(now, &prepared, &reply)?)
+        })
+    }
+
     /// Returns the decision on a request that Redis is certain to deny.
     pub(super) fn cached_denial(&self, clock: Option<u64>, charges: &[Charge<'_>]) -> Option<Decision> {
         let denials = self.denials.as_ref()?;

@@ -21,6 +21,10 @@ impl Store for RedisStore {
         self.run(Task::Peek, charges)
     }
 
+    fn preview(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.preview_now(charges)
+    }
+
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         self.cached_denial(self.test_clock(), charges)
     }

@@ -1,0 +1,86 @@
+//! A limit that applies to a request, and its outcome.
+
+use std::time::Duration;
+
+use crate::decision::{Outcome, Verdict};
+use crate::key::{KeyError, KeyPart};
+
+/// How a limit applies to a request.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct AppliedLimit {
+    /// The parts of the key. Empty for a limit with one bucket for all requests.
+    pub key: Vec<KeyPart>,
+    /// Why the request has no key, if it is charged to the bucket of all requests without one.
+    pub missing_key: Option<KeyError>,
+    /// The cost of the request, in tokens.
+    pub cost: u64,
+    /// The capacity that applies to the request and its key, without overage.
+    pub capacity: u64,
+    /// The outcome. `None` if the limit does not decide, because the store fails.
+    pub outcome: Option<ExpectedOutcome>,
+}
+
+impl AppliedLimit {
+    pub(crate) fn new(key: Vec<KeyPart>, missing_key: Option<KeyError>, cost: u64, capacity: u64) -> Self {
+        Self { key, missing_key, cost, capacity, outcome: None }
+    }
+}
+
+/// What a limit would decide about a request, and what would be left after it.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct ExpectedOutcome {
+    /// Whether the limit has room. See [`Outcome::verdict`].
+    pub allowed: bool,
+    /// Whether the limit counts for the decision. See [`Outcome::is_enforced`].
+    pub enforced: bool,
+    /// How long a queue delays the request.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::span"))]
+    pub delay: Duration,
+    /// The wait after which the limit would have room. `None` if it has room, or if no wait can help.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::optional_span"))]
+    pub retry_after: Option<Duration>,
+    /// The tokens that would be left. See [`Outcome::remaining`].
+    pub remaining: u64,
+    /// The wait after which more tokens would be left. See [`Outcome::more_after`].
+    #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::optional_span"))]
+    pub more_after: Option<Duration>,
+    /// The time until the key is as if it had never been used. See [`Outcome::reset_after`].
+    #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::span"))]
+    pub reset_after: Duration,
+    /// Whether there is room in the limit's overage only. See [`Outcome::uses_overage`].
+    pub uses_overage: bool,
+    /// Whether a penalty locks the key out. See [`Outcome::is_penalty`].
+    pub locked_out: bool,
+}
+
+impl From<&Outcome> for ExpectedOutcome {
+    fn from(outcome: &Outcome) -> Self {
+        let (delay, retry_after) = match outcome.verdict() {
+            Verdict::Allow { delay } => (delay, None),
+            Verdict::Deny { retry_after } => (Duration::ZERO, retry_after),
+        };
+        Self {
+            allowed: outcome.verdict().is_allowed(),
+            enforced: outcome.is_enforced(),
+            delay,
+            retry_after,
+            remaining: outcome.remaining(),
+            more_after: outcome.more_after(),
+            reset_after: outcome.reset_after(),
+            uses_overage: outcome.uses_overage(),
+            locked_out: outcome.is_penalty(),
+        }
+    }
+}
+
+impl ExpectedOutcome {
+    /// Returns whether the limit denies the request.
+    #[must_use]
+    pub fn denies(&self) -> bool {
+        self.enforced && !self.allowed
+    }
+}

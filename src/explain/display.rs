@@ -1,0 +1,139 @@
+//! Explanations as text, for a terminal.
+
+use std::fmt;
+
+use super::applied::{AppliedLimit, ExpectedOutcome};
+use super::explanation::{Conclusion, Explanation};
+use super::limit::{LimitExplanation, LimitStatus};
+use super::list::ListKind;
+use crate::key::{KeyError, KeyPart};
+
+/// The most limits of a rules file that are listed although the request does not match them.
+const MAX_UNMATCHED: usize = 10;
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.conclusion, self.decided_by)?;
+        for list in &self.lists {
+            let what = match list.kind {
+                ListKind::Rejects(_) => "always_reject",
+                ListKind::Exempts => "never_limit",
+            };
+            let verb = if list.matches { "matches" } else { "does not match" };
+            write!(f, "\n  {what} {verb}: requires {}", list.condition)?;
+        }
+        let mut unmatched = 0;
+        for limit in &self.limits {
+            unmatched += usize::from(limit.status == LimitStatus::NotMatched);
+            if limit.status != LimitStatus::NotMatched || unmatched <= MAX_UNMATCHED {
+                write!(f, "\n  {limit}")?;
+            }
+        }
+        if unmatched > MAX_UNMATCHED {
+            write!(f, "\n  {} more limits do not match the request", unmatched - MAX_UNMATCHED)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Conclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allowed { delay } if delay.is_zero() => f.write_str("allowed"),
+            Self::Allowed { delay } => write!(f, "allowed after a delay of {delay:?}"),
+            Self::Denied { retry_after: Some(wait) } => write!(f, "denied, retry after {wait:?}"),
+            Self::Denied { retry_after: None } => f.write_str("denied, whatever the wait"),
+            Self::Exempt => f.write_str("exempt by never_limit"),
+            Self::Listed { .. } => f.write_str("rejected by always_reject"),
+            Self::MissingKey { error } => write!(f, "rejected: {}", reason(*error)),
+            Self::StoreFailed => f.write_str("rejected: the store fails"),
+        }
+    }
+}
+
+impl fmt::Display for LimitExplanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(rule) = &self.rule {
+            write!(f, " ({rule})")?;
+        }
+        match &self.status {
+            LimitStatus::Applies(applied) => write!(f, ": {applied}"),
+            LimitStatus::ConditionNotMet => {
+                write!(f, ": does not apply: requires {}", self.condition.as_deref().unwrap_or("its condition"))
+            }
+            LimitStatus::NotMatched => f.write_str(": does not match the request, or is replaced"),
+            LimitStatus::Skipped { error, key } => {
+                write!(f, ": does not apply: {}{}", reason(*error), Key(key))
+            }
+            LimitStatus::Rejects { error, key } => write!(f, ": rejects the request: {}{}", reason(*error), Key(key)),
+            LimitStatus::NotReached => f.write_str(": not reached"),
+        }
+    }
+}
+
+impl fmt::Display for AppliedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.outcome {
+            None => write!(f, "not decided, cost {}", self.cost)?,
+            Some(outcome) => {
+                let ExpectedOutcome { remaining, reset_after, .. } = outcome;
+                write!(f, "{}, {remaining} of {} left, cost {}", Verdict(outcome), self.capacity, self.cost)?;
+                if !reset_after.is_zero() {
+                    write!(f, ", reset after {reset_after:?}")?;
+                }
+            }
+        }
+        if let Some(error) = self.missing_key {
+            write!(f, ", in the bucket of requests without a key: {}", reason(error))?;
+        }
+        Key(&self.key).fmt(f)
+    }
+}
+
+/// What a limit decides, in words.
+struct Verdict<'a>(&'a ExpectedOutcome);
+
+impl fmt::Display for Verdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(outcome) = self;
+        f.write_str(match (outcome.allowed, outcome.enforced) {
+            (true, _) => "allowed",
+            (false, true) => "denied",
+            (false, false) => "would deny, but is not enforced",
+        })?;
+        if outcome.uses_overage {
+            f.write_str(" within the overage")?;
+        }
+        if !outcome.delay.is_zero() {
+            write!(f, " after a delay of {:?}", outcome.delay)?;
+        }
+        if let Some(wait) = outcome.retry_after {
+            write!(f, ", retry after {wait:?}")?;
+        }
+        if outcome.locked_out { f.write_str(", locked out by a penalty") } else { Ok(()) }
+    }
+}
+
+/// A key as the end of a line.
+struct Key<'a>(&'a [KeyPart]);
+
+impl fmt::Display for Key<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, part) in self.0.iter().enumerate() {
+            write!(f, "{}{part}", if index == 0 { ", by " } else { " and " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns why a key is missing, in words.
+fn reason(error: KeyError) -> &'static str {
+    match error {
+        KeyError::FromRequest => "the client did not send the key",
+        KeyError::FromServer => "the server does not provide the key",
+        KeyError::Extension(_) => "the request lacks the extension of the key",
+        KeyError::NotApplicable => "the key is not applicable",
+        KeyError::Ambiguous => "the client sent several keys",
+    }
+}

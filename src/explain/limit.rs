@@ -1,0 +1,86 @@
+//! Whether a limit applies to a request, and why.
+
+use std::sync::Arc;
+
+use super::applied::AppliedLimit;
+use crate::key::{KeyError, KeyPart};
+use crate::limit::Limit;
+use crate::when::Description;
+
+/// One limit, and what it means for a request.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct LimitExplanation {
+    /// The name of the limit.
+    pub name: Arc<str>,
+    /// The path of its descriptor, if it comes from a rules file. See [`Limit::rule_path`].
+    pub rule: Option<Arc<str>>,
+    /// The condition, if the limit has one, as in `method is POST`. See
+    /// [`Condition::describe`](crate::when::Condition::describe).
+    pub condition: Option<String>,
+    /// Whether the limit applies.
+    pub status: LimitStatus,
+}
+
+/// Whether a limit applies to a request.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case", tag = "status"))]
+#[non_exhaustive]
+pub enum LimitStatus {
+    /// The limit applies.
+    Applies(AppliedLimit),
+    /// The limit does not apply: its condition does not hold.
+    ConditionNotMet,
+    /// The limit does not apply: the request does not match its descriptor in the rules file, or another limit replaces
+    /// it.
+    NotMatched,
+    /// The limit does not apply: the request has no key for it. See [`OnMissingKey::Skip`](crate::OnMissingKey::Skip).
+    #[non_exhaustive]
+    Skipped {
+        /// Why the key is missing.
+        error: KeyError,
+        /// The parts of the key.
+        key: Vec<KeyPart>,
+    },
+    /// The request is rejected, because it has no key for this limit. See
+    /// [`OnMissingKey::Reject`](crate::OnMissingKey::Reject).
+    #[non_exhaustive]
+    Rejects {
+        /// Why the key is missing.
+        error: KeyError,
+        /// The parts of the key.
+        key: Vec<KeyPart>,
+    },
+    /// The limit is not looked at, because the request is rejected before.
+    NotReached,
+}
+
+impl LimitExplanation {
+    pub(crate) fn new(limit: &Limit, status: LimitStatus) -> Self {
+        Self {
+            name: limit.shared_name().clone(),
+            rule: limit.shared_rule_path().cloned(),
+            condition: limit.condition().map(|condition| Description(condition).to_string()),
+            status,
+        }
+    }
+
+    /// Returns how the limit applies, if it does.
+    #[must_use]
+    pub fn applied(&self) -> Option<&AppliedLimit> {
+        match &self.status {
+            LimitStatus::Applies(applied) => Some(applied),
+            _ => None,
+        }
+    }
+
+    pub(super) fn key_mut(&mut self) -> &mut [KeyPart] {
+        match &mut self.status {
+            LimitStatus::Applies(AppliedLimit { key, .. })
+            | LimitStatus::Skipped { key, .. }
+            | LimitStatus::Rejects { key, .. } => key,
+            LimitStatus::ConditionNotMet | LimitStatus::NotMatched | LimitStatus::NotReached => &mut [],
+        }
+    }
+}

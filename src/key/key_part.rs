@@ -1,0 +1,197 @@
+//! The parts of a key, as explanations show them.
+
+use std::borrow::Cow;
+use std::fmt::{self, Write};
+
+use super::key_buf::KeyBuf;
+use crate::hash::KeyHasher;
+
+/// A part of a request's key, for an [explanation](crate::explain).
+///
+/// Addresses, methods, routes and paths are shown. The values of headers, cookies and query parameters, and those that
+/// closures return, may be credentials: each is shown by a fingerprint such as `#5f0c9a1e`, until
+/// [`Explanation::reveal_keys`](crate::explain::Explanation::reveal_keys) is called. Equal values have equal
+/// fingerprints, as long as the [secret of the store](crate::store::KeyHasher) is the same.
+///
+/// ```
+/// use tower_ratelimit::key::KeyPart;
+///
+/// let part = KeyPart::new("tenant", "shop");
+/// assert_eq!(part.to_string(), "tenant shop");
+/// ```
+#[derive(Clone, Eq, PartialEq)]
+pub struct KeyPart {
+    name: Cow<'static, str>,
+    value: Value,
+}
+
+#[derive(Clone, Eq, PartialEq)]
+enum Value {
+    Shown(String),
+    Hidden {
+        bytes: Vec<u8>,
+        fingerprint: Option<u32>,
+    },
+    /// The value is not known until an asynchronous extractor has found it.
+    LookedUp,
+    Missing,
+}
+
+impl KeyPart {
+    /// Creates a part whose value is shown.
+    pub fn new(name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
+        Self { name: name.into(), value: Value::Shown(value.into()) }
+    }
+
+    /// Creates a part whose value is hidden behind a fingerprint.
+    pub fn secret(name: impl Into<Cow<'static, str>>, value: impl Into<Vec<u8>>) -> Self {
+        Self { name: name.into(), value: Value::Hidden { bytes: value.into(), fingerprint: None } }
+    }
+
+    /// Creates a part that the request does not have.
+    pub fn missing(name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: name.into(), value: Value::Missing }
+    }
+
+    /// Creates a part whose value an asynchronous extractor finds.
+    pub fn looked_up(name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: name.into(), value: Value::LookedUp }
+    }
+
+    /// Creates hidden parts of the values in `key`.
+    pub(crate) fn hidden(name: &str, key: &KeyBuf) -> Vec<Self> {
+        key.parts().map(|part| Self::secret(name.to_owned(), part)).collect()
+    }
+
+    /// Returns the name, such as `header x-api-key`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the value, or the fingerprint of a hidden one. Returns `None` if the part is missing, or is not known
+    /// because an asynchronous extractor looks it up.
+    #[must_use]
+    pub fn value(&self) -> Option<Cow<'_, str>> {
+        match &self.value {
+            Value::Shown(value) => Some(value.into()),
+            Value::Hidden { fingerprint: Some(fingerprint), .. } => Some(format!("#{fingerprint:08x}").into()),
+            Value::Hidden { fingerprint: None, .. } => Some("#".into()),
+            Value::LookedUp | Value::Missing => None,
+        }
+    }
+
+    /// Returns whether the value is hidden behind a fingerprint.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        matches!(self.value, Value::Hidden { .. })
+    }
+
+    /// Returns whether the request does not have this part.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self.value, Value::Missing)
+    }
+
+    /// Sets the fingerprint of a hidden value.
+    pub(crate) fn set_fingerprint(&mut self, hasher: &KeyHasher) {
+        if let Value::Hidden { bytes, fingerprint } = &mut self.value {
+            *fingerprint = Some((hasher.hash(bytes).as_u128() >> 96) as u32);
+        }
+    }
+
+    /// Shows a hidden value.
+    pub(crate) fn reveal(&mut self) {
+        if let Value::Hidden { bytes, .. } = &self.value {
+            self.value = Value::Shown(text(bytes));
+        }
+    }
+
+    /// Sets the value that was looked up, which stays hidden, if `key` has a single part.
+    pub(crate) fn found(&mut self, key: &KeyBuf) {
+        let mut parts = key.parts();
+        if let (Value::LookedUp, Some(bytes), None) = (&self.value, parts.next(), parts.next()) {
+            self.value = Value::Hidden { bytes: bytes.to_vec(), fingerprint: None };
+        }
+    }
+}
+
+/// Returns the bytes as they are if they are text without control characters, or else in hexadecimal.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => bytes.iter().fold("0x".to_owned(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        }),
+    }
+}
+
+/// Writes the name and the value, or the fingerprint of a hidden one.
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.value, self.value()) {
+            (Value::Missing, _) => write!(f, "{} (missing)", self.name),
+            (_, Some(value)) => write!(f, "{} {value}", self.name),
+            (_, None) => write!(f, "{} (looked up)", self.name),
+        }
+    }
+}
+
+/// Does not show hidden values.
+impl fmt::Debug for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyPart({self})")
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for KeyPart {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+
+        let mut part = serializer.serialize_struct("KeyPart", 3)?;
+        part.serialize_field("name", &self.name)?;
+        part.serialize_field("value", &self.value())?;
+        part.serialize_field("hidden", &self.is_hidden())?;
+        part.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_values_are_shown_only_after_they_are_revealed() {
+        let mut part = KeyPart::secret("header x-api-key", "s3cr3t");
+        part.set_fingerprint(&KeyHasher::with_secret([7; 16]));
+        for shown in [part.to_string(), format!("{part:?}"), part.value().unwrap().into_owned()] {
+            assert!(!shown.contains("s3cr3t"), "{shown}");
+        }
+        part.reveal();
+        assert_eq!(part.to_string(), "header x-api-key s3cr3t");
+        assert!(!part.is_hidden());
+    }
+
+    #[test]
+    fn fingerprints_distinguish_values() {
+        let fingerprint = |value: &str| {
+            let mut part = KeyPart::secret("key", value);
+            part.set_fingerprint(&KeyHasher::with_secret([7; 16]));
+            part.value().unwrap().into_owned()
+        };
+        assert_eq!(fingerprint("a"), fingerprint("a"));
+        assert_ne!(fingerprint("a"), fingerprint("b"));
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_shown_in_hexadecimal() {
+        let mut parts = KeyBuf::default();
+        parts.push(&42_u16.to_le_bytes());
+        parts.push("é".as_bytes());
+        let mut parts = KeyPart::hidden("key", &parts);
+        parts.iter_mut().for_each(KeyPart::reveal);
+        assert_eq!(parts, [KeyPart::new("key", "0x2a00"), KeyPart::new("key", "é")]);
+    }
+}

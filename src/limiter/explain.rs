@@ -1,0 +1,48 @@
+//! Explains what a limiter would do with a key.
+
+use super::{Charges, Limiter, charge_each};
+use crate::decision::Verdict;
+use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus};
+use crate::key::{Key, KeyBuf, KeyPart, text};
+
+impl Limiter {
+    /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
+    /// [`explain`](crate::explain).
+    ///
+    /// Unlike [`peek`](Self::peek), it reports what would be left after the tokens were taken. The key is shown, because
+    /// the caller knows it.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+    /// let mails = Limiter::new([Limit::new("daily", FixedWindow::per_day(20))]);
+    /// let explanation = mails.explain("ann@example.org", 21).await;
+    /// assert!(!explanation.is_allowed());
+    /// assert_eq!(
+    ///     explanation.to_string(),
+    ///     "\
+    /// denied, whatever the wait, decided by the store (memory)
+    ///   daily: denied, 20 of 20 left, cost 21, by key ann@example.org"
+    /// );
+    /// # });
+    /// ```
+    pub async fn explain(&self, key: impl Key, cost: u64) -> Explanation {
+        let client = self.present();
+        let mut written = KeyBuf::default();
+        key.write(&mut written);
+        let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
+        let charges: Charges<'_> = charge_each(&client, &key, |_| cost).collect();
+        let explain = |(limit, charge): (_, &crate::store::Charge<'_>)| {
+            let capacity = charge.spec.algorithm().capacity();
+            let applied = AppliedLimit::new(parts.clone(), None, charge.cost, capacity);
+            LimitExplanation::new(limit, LimitStatus::Applies(applied))
+        };
+        let limits: Vec<LimitExplanation> = client.limits().as_slice().iter().zip(&charges).map(explain).collect();
+        if charges.is_empty() {
+            let conclusion = Conclusion::from(Verdict::NOW);
+            return Explanation::undecided(conclusion, Decider::Nobody, limits);
+        }
+        Explanation::decided(client.preview(&charges).await, client.store_name(), limits)
+    }
+}

@@ -1,0 +1,75 @@
+//! Previews: what a request would be decided by, and how, without any effect on the store, the breakers or the log.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::attempt::{keys_of, nodes_of};
+use super::client::StoreClient;
+use super::operation::Operation;
+use crate::decision::Decision;
+use crate::error::StoreError;
+use crate::recorder::Fallback;
+use crate::store::Charge;
+
+/// The decision that a request would get.
+pub(crate) struct Preview {
+    pub(crate) source: PreviewSource,
+    /// `None` if the request would be rejected because the store failed.
+    pub(crate) decision: Option<Decision>,
+}
+
+/// What would decide a request.
+pub(crate) enum PreviewSource {
+    Store,
+    /// A decision that the store knows without asking its database.
+    Remembered,
+    /// The fallback policies, because the store does not decide.
+    Policies(Fallback, StoreError),
+}
+
+impl StoreClient {
+    /// Decides a request as [`acquire`](Self::acquire) would now, and changes nothing.
+    pub(crate) async fn preview(self: &Arc<Self>, charges: &[Charge<'_>]) -> Preview {
+        if let Some(decision) = self.store.remembered(charges) {
+            return Preview { source: PreviewSource::Remembered, decision: Some(decision) };
+        }
+        if let Some(error) = self.rejection(charges) {
+            return self.preview_policies(error, charges);
+        }
+        let answer = match self.store.preview(charges).into_pending() {
+            Ok(answer) => answer,
+            Err(pending) => {
+                let answer = timeout(self.deadline, pending).await;
+                answer.unwrap_or_else(|_| Err(StoreError::timed_out(self.deadline)))
+            }
+        };
+        match answer {
+            Ok(decision) => Preview { source: PreviewSource::Store, decision: Some(decision) },
+            Err(error) => self.preview_policies(error, charges),
+        }
+    }
+
+    /// Returns the name of the store, if it has one.
+    pub(crate) fn store_name(&self) -> Option<String> {
+        self.store.name()
+    }
+
+    fn preview_policies(&self, error: StoreError, charges: &[Charge<'_>]) -> Preview {
+        let (fallback, decision) = self.decide_by_policies(Operation::Preview, charges);
+        Preview { source: PreviewSource::Policies(fallback, error), decision }
+    }
+
+    /// Returns why a request would not be admitted to the store, if a breaker is open.
+    fn rejection(&self, charges: &[Charge<'_>]) -> Option<StoreError> {
+        if self.breakers.are_closed() {
+            return None;
+        }
+        let nodes = nodes_of(&*self.store, &keys_of(charges));
+        // A request probes a node in the background if it can, and is rejected meanwhile.
+        let node = self.breakers.rejecting(&nodes, Handle::try_current().is_ok())?;
+        let error = StoreError::breaker_open();
+        Some(if let Some(node) = node { error.at(node) } else { error })
+    }
+}

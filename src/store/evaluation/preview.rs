@@ -1,0 +1,39 @@
+//! Previews: decisions that are evaluated on copies of the states, so that nothing changes.
+
+use super::{KeyStates, Task, decide};
+use crate::algorithm::{Availability, CompactState, KeyState, StateMut};
+use crate::charge::Charge;
+use crate::decision::Decision;
+use crate::time::Timestamp;
+
+/// The copied states of a charge's key.
+struct Copy {
+    state: KeyState,
+    penalty: CompactState,
+}
+
+struct Copies(Vec<Copy>);
+
+/// Decides a request as [`decide`] would now, including what would be left, and changes nothing.
+pub(crate) fn preview(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Timestamp) -> Decision {
+    let copy = |charge| Copy { state: states.state(charge).to_owned(), penalty: states.penalty(charge) };
+    let mut copies = Copies((0..charges.len()).map(copy).collect());
+    decide(&mut copies, charges, at, Task::Decide).without_charges()
+}
+
+impl KeyStates for Copies {
+    fn state(&mut self, charge: usize) -> StateMut<'_> {
+        self.0[charge].state.as_mut()
+    }
+
+    fn penalty(&mut self, charge: usize) -> CompactState {
+        self.0[charge].penalty
+    }
+
+    fn charged(&mut self, _charge: usize, _remaining: u64) {}
+
+    fn struck(&mut self, charge: usize, penalty: CompactState, _availability: Availability) -> bool {
+        self.0[charge].penalty = penalty;
+        true
+    }
+}

@@ -1,0 +1,4 @@
+//! Explanations of what limits would do.
+
+mod examples;
+mod random;

@@ -1,0 +1,138 @@
+//! What a rules file would have done with recorded requests.
+
+use http::Request;
+use tower_ratelimit::dry_run::{Change, Comparison, DryRun};
+use tower_ratelimit::key::{self, PeerAddr};
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, RequestHead, Timestamp, when};
+
+fn rules(yaml: &str) -> DryRun {
+    let rules = Rules::from_yaml(yaml).unwrap();
+    DryRun::new(rules.limits(&Extractors::new().register("path", key::path())).unwrap())
+}
+
+fn seconds(seconds: u64) -> Timestamp {
+    Timestamp::from_micros(1_767_225_600_000_000 + seconds * 1_000_000)
+}
+
+fn request(path: &str, peer: Option<[u8; 4]>) -> Request<()> {
+    let mut request = Request::get(path).body(()).unwrap();
+    if let Some(peer) = peer {
+        request.extensions_mut().insert(PeerAddr((peer, 50_000).into()));
+    }
+    request
+}
+
+const FILE: &str = "
+domain: shop
+descriptors:
+- key: path
+  value: /login
+  descriptors:
+  - key: header.x-user
+    rate_limit: { name: login, unit: minute, requests_per_unit: 2 }
+- key: path
+  value: /search
+  shadow_mode: true
+  rate_limit: { unit: minute, requests_per_unit: 1 }
+- key: path
+  value: /pay
+  rate_limit: { unit: minute, requests_per_unit: 9, key: [header.x-user], on_missing_key: reject }
+";
+
+#[tokio::test]
+async fn each_rule_has_its_counts_and_the_first_denied_requests() {
+    let mut run = rules(FILE);
+    for (second, path, user) in [
+        (0, "/login?token=s3cr3t", Some("ann")),
+        (1, "/login", Some("ann")),
+        (2, "/login?token=s3cr3t", Some("ann")),
+        (3, "/login", Some("bob")),
+        (4, "/search", None),
+        (5, "/search", None),
+        (6, "/pay", None),
+        (7, "/about", None),
+        (60, "/login", Some("ann")),
+    ] {
+        let mut request = request(path, None);
+        if let Some(user) = user {
+            request.headers_mut().insert("x-user", user.parse().unwrap());
+        }
+        let _ = run.request(seconds(second), &RequestHead::of(&request)).await;
+    }
+    assert_eq!(
+        run.report().to_string(),
+        "\
+1 of 9 requests denied, 1 rejected, 7 allowed, of which 1 without a limit
+  login (path=/login > header.x-user): 1 of 5 requests denied
+    1767225602.000000 GET /login, retry after 58s
+  shop.path_/search (path=/search): 0 of 2 requests denied, 1 would be denied if it were enforced
+    1767225605.000000 GET /search, retry after 55s
+  shop.path_/pay (path=/pay): 0 of 0 requests denied, 1 rejected without a key"
+    );
+}
+
+#[tokio::test]
+async fn a_report_keeps_few_samples_of_many_denials() {
+    let mut run = DryRun::new([Limit::new("one", FixedWindow::per_day(1))]);
+    for second in 0..1_000 {
+        let _ = run.request(seconds(second), &RequestHead::of(&request("/", None))).await;
+    }
+    let report = &run.report().limits[0];
+    assert_eq!((report.requests, report.allowed, report.denied), (1_000, 1, 999));
+    assert_eq!(report.samples.len(), 5);
+}
+
+#[tokio::test]
+async fn a_comparison_tells_the_requests_that_another_file_treats_differently() {
+    let file = |login: u32, search: u32| {
+        rules(&format!(
+            "
+domain: shop
+descriptors:
+- {{ key: path, value: /login, rate_limit: {{ unit: minute, requests_per_unit: {login} }} }}
+- {{ key: path, value: /search, rate_limit: {{ unit: minute, requests_per_unit: {search} }} }}
+"
+        ))
+    };
+    let mut comparison = Comparison::new(file(2, 1), file(1, 2));
+    let mut changes = Vec::new();
+    for (second, path) in [(0, "/login"), (1, "/login"), (2, "/login"), (3, "/search"), (4, "/search"), (5, "/search")]
+    {
+        changes.push(comparison.request(seconds(second), &RequestHead::of(&request(path, None))).await);
+    }
+    assert_eq!(changes, [None, Some(Change::NewlyDenied), None, None, Some(Change::NewlyAllowed), None]);
+    assert_eq!((comparison.newly_denied().count, comparison.newly_allowed().count), (1, 1));
+    let text = comparison.to_string();
+    let expected = "newly denied: 1\n  1767225601.000000 GET /login, retry after 59s\n\
+                    newly allowed: 1\n  1767225604.000000 GET /search, retry after 56s";
+    assert!(text.ends_with(expected), "{text}");
+    assert_eq!((comparison.before().report().denied, comparison.after().report().denied), (3, 3));
+}
+
+#[tokio::test]
+async fn an_earlier_request_is_decided_at_the_time_of_the_one_before() {
+    let mut run = DryRun::new([Limit::new("one", FixedWindow::per_minute(1))]);
+    for (second, is_allowed) in [(60, true), (59, false), (119, false), (120, true)] {
+        let explanation = run.request(seconds(second), &RequestHead::of(&request("/", None))).await;
+        assert_eq!(explanation.is_allowed(), is_allowed, "{second}");
+    }
+}
+
+#[tokio::test]
+async fn lists_and_costs_of_a_layer_apply() {
+    let builder = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(10)).by(key::peer_ip())])
+        .never_limit(when::route("/health"))
+        .always_reject(when::route("/admin"))
+        .cost_by(|head| if head.uri.path() == "/report" { 6 } else { 1 });
+    let mut run = DryRun::from_builder(builder).unwrap();
+    for path in ["/health", "/admin", "/report", "/report", "/"] {
+        let _ = run.request(seconds(0), &RequestHead::of(&request(path, Some([192, 0, 2, 7])))).await;
+    }
+    let report = run.report();
+    assert_eq!(
+        (report.requests, report.allowed, report.denied, report.rejected, report.unlimited),
+        (5, 3, 1, 1, 1),
+        "{report}"
+    );
+}
