@@ -44,11 +44,12 @@ fn prose(document: &str) -> String {
     document.split("```").step_by(2).collect()
 }
 
-/// The targets of links: the text in parentheses after `](`, and the rest of the line after `]: `.
+/// The targets of links: the text in parentheses after `](`, and the rest of the line after `[label]: `.
 fn links(document: &str) -> impl Iterator<Item = &str> {
     let inline = document.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
     let definitions = document.lines().filter(|line| line.starts_with('['));
-    inline.chain(definitions.filter_map(|line| line.split_once("]: ")).map(|(_, link)| link))
+    let definitions = definitions.filter_map(|line| line.split_once("]: ")).filter(|(label, _)| !label.contains(']'));
+    inline.chain(definitions.map(|(_, link)| link))
 }
 
 /// The anchors of the headings.
