@@ -10,6 +10,7 @@ use siphasher::sip::SipHasher13;
 use super::allowance::Allowance;
 use super::descriptor::Descriptor;
 use super::extractors::Extractors;
+use super::metric_detail::{self, MetricDetail, MetricPart};
 use super::policy::Policy;
 use super::problem::{Position, Problem};
 use super::tree::{Group, Node, Rule, Tree, TreeIndex};
@@ -19,10 +20,9 @@ use crate::limit::{Limit, LimitIndex, OnMissingKey};
 
 /// A descriptor with a `rate_limit` block, and its path.
 struct RuleSource<'a> {
-    descriptor: &'a Descriptor,
     policy: &'a Policy,
-    /// The keys and values from the outermost descriptor inwards.
-    path: Vec<(&'a str, Option<&'a str>)>,
+    /// The descriptors from the outermost one inwards.
+    path: Vec<&'a Descriptor>,
     /// The extractors whose values have separate buckets.
     key: Vec<(usize, ValueFormat)>,
 }
@@ -80,7 +80,7 @@ impl<'a, 'e> TreeBuilder<'a, 'e> {
         &mut self,
         descriptors: &'a [Descriptor],
         outer_key: &[(usize, ValueFormat)],
-        outer_path: &[(&'a str, Option<&'a str>)],
+        outer_path: &[&'a Descriptor],
     ) -> Box<[Group]> {
         let mut groups: Vec<Group> = Vec::new();
         let mut group_of: HashMap<&str, usize> = HashMap::new();
@@ -112,9 +112,9 @@ impl<'a, 'e> TreeBuilder<'a, 'e> {
             if !matches!(value, CompiledValue::Exact(_)) && !descriptor.share_threshold {
                 key.push((extractor, format));
             }
-            let path: Vec<_> = outer_path.iter().copied().chain([(name, descriptor.value.as_str())]).collect();
+            let path: Vec<_> = outer_path.iter().copied().chain([descriptor]).collect();
             let rule = descriptor.rate_limit.as_ref().map(|policy| {
-                self.sources.push(RuleSource { descriptor, policy, path: path.clone(), key: key.clone() });
+                self.sources.push(RuleSource { policy, path: path.clone(), key: key.clone() });
                 self.sources.len() - 1
             });
             let children = self.add_descriptors(&descriptor.descriptors, &key, &path);
@@ -150,6 +150,10 @@ impl<'a, 'e> TreeBuilder<'a, 'e> {
             }
         }
         let limit = source.limit(name).map_err(|problem| self.problems.push(problem)).ok().flatten();
+        let limit = limit.map(|limit| match self.metric_detail(source) {
+            Some(detail) => limit.metric_detail(move |head| Some(detail.of(head))),
+            None => limit,
+        });
         let key = match (&limit, policy.key.is_empty()) {
             // An unlimited rule charges nothing.
             (None, _) => Vec::new(),
@@ -163,12 +167,34 @@ impl<'a, 'e> TreeBuilder<'a, 'e> {
         });
         limit
     }
+
+    /// Returns the detail by which the metrics of a limit are split, if its descriptors ask for it.
+    fn metric_detail(&self, source: &RuleSource<'a>) -> Option<MetricDetail> {
+        let is_detailed = source.descriptor().detailed_metric;
+        let part = |descriptor: &&Descriptor| {
+            let asks = is_detailed || descriptor.value_to_metric;
+            let (extractor, _) = self.positions[&*descriptor.key];
+            MetricPart::new(descriptor, asks.then(|| &self.tree.extractors[extractor]))
+        };
+        MetricDetail::new(source.path.iter().map(part).collect())
+    }
 }
 
-impl RuleSource<'_> {
+impl<'a> RuleSource<'a> {
+    /// Returns the descriptor that has the `rate_limit` block.
+    fn descriptor(&self) -> &'a Descriptor {
+        self.path.last().expect("a path ends with the descriptor")
+    }
+
+    /// Returns the keys and values of the path.
+    fn path(&self) -> Vec<(&str, Option<&str>)> {
+        self.path.iter().map(|descriptor| (&*descriptor.key, descriptor.value.as_str())).collect()
+    }
+
     /// Returns the limit, or `None` if the rule is unlimited.
     fn limit(&self, name: String) -> Result<Option<Limit>, Problem> {
-        let Self { descriptor, policy, .. } = self;
+        let Self { policy, .. } = self;
+        let descriptor = self.descriptor();
         let limit = match policy.allowance {
             Allowance::Unlimited => return Ok(None),
             Allowance::Limited(algorithm) => Limit::try_new(name, algorithm).map(|limit| match policy.cost {
@@ -202,29 +228,27 @@ impl RuleSource<'_> {
         // Without a value there is no descriptor, as in Envoy's service, so no limit applies. A limit with a `key` of its
         // own is meant for all requests.
         let missing = if policy.key.is_empty() { OnMissingKey::Skip } else { OnMissingKey::Reject };
-        let limit = limit.with_rule_path(self.path());
+        let limit = limit.with_rule_path(self.display_path());
         Ok(Some(limit.on_missing_key(policy.on_missing_key.unwrap_or(missing))))
     }
 
     /// Returns the path for people, such as `path=/login > remote_address`.
-    fn path(&self) -> String {
+    fn display_path(&self) -> String {
         let part = |(key, value): &(&str, Option<&str>)| match value {
             Some(value) => format!("{key}={value}"),
             None => (*key).to_owned(),
         };
-        self.path.iter().map(part).collect::<Vec<_>>().join(" > ")
+        self.path().iter().map(part).collect::<Vec<_>>().join(" > ")
     }
 }
 
 /// Returns a unique name for each limit. It stays the same as long as the descriptors around it do.
 fn names(domain: &str, sources: &[RuleSource<'_>]) -> Vec<String> {
-    let wanted = sources.iter().map(|RuleSource { policy, path, .. }| match &policy.name {
+    let wanted = sources.iter().map(|source| match &source.policy.name {
         Some(name) => name.clone(),
         None => {
-            let parts = path.iter().map(|(key, value)| match value {
-                Some(value) => format!("{key}_{value}"),
-                None => (*key).to_owned(),
-            });
+            let path = source.path();
+            let parts = path.into_iter().map(|(key, value)| metric_detail::part(key, value));
             iter::once(domain.to_owned()).chain(parts).collect::<Vec<_>>().join(".")
         }
     });
@@ -235,7 +259,7 @@ fn names(domain: &str, sources: &[RuleSource<'_>]) -> Vec<String> {
     }
     let name = |(name, source): (&String, &RuleSource<'_>)| {
         let is_valid = name.len() <= MAX_LENGTH && name.chars().all(|character| matches!(character, ' '..='~'));
-        if is_valid && uses[name.as_str()] == 1 { name.clone() } else { hashed_name(name, (domain, &source.path)) }
+        if is_valid && uses[name.as_str()] == 1 { name.clone() } else { hashed_name(name, (domain, &source.path())) }
     };
     wanted.iter().zip(sources).map(name).collect()
 }

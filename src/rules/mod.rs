@@ -68,6 +68,7 @@ mod descriptor;
 mod extractors;
 mod fields;
 mod file;
+mod metric_detail;
 mod pattern;
 mod penalty;
 mod period;

@@ -6,6 +6,7 @@ mod dry_run;
 mod fields;
 mod live;
 mod matching;
+mod metrics;
 mod outage;
 mod penalty;
 mod random;

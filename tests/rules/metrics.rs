@@ -1,0 +1,122 @@
+//! Fields of rules files that split the metrics of a limit.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response, StatusCode};
+use tower::util::service_fn;
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{DecisionRecord, RateLimitLayer, Recorder, key};
+
+/// The names and details of the limits that were decided.
+#[derive(Default)]
+struct Details(Mutex<Vec<(String, Option<String>)>>);
+
+impl Recorder for Details {
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        let details = decision.limits().map(|limit| (limit.limit().to_owned(), limit.detail().map(str::to_owned)));
+        self.0.lock().unwrap().extend(details);
+    }
+}
+
+/// Returns the names and details of the limits that decide about a request with these headers.
+async fn details(yaml: &str, path: &str, headers: &[(&str, &str)]) -> Vec<(String, Option<String>)> {
+    let extractors = Extractors::new().register("path", key::path());
+    let limits = Rules::from_yaml(yaml).unwrap().limits(&extractors).unwrap();
+    let recorder = Arc::new(Details::default());
+    let layer = RateLimitLayer::builder(limits).recorder(recorder.clone()).build();
+    let response = |_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) };
+    let service = layer.layer(service_fn(response));
+    let mut request = Request::get(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = service.oneshot(request.body(String::new()).unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    std::mem::take(&mut recorder.0.lock().unwrap())
+}
+
+async fn detail(yaml: &str, path: &str, headers: &[(&str, &str)]) -> Option<String> {
+    let [(_, detail)] = &details(yaml, path, headers).await[..] else { panic!("one limit decides") };
+    detail.clone()
+}
+
+#[tokio::test]
+async fn detailed_metric_splits_a_limit_by_all_values() {
+    let yaml = "
+domain: shop
+descriptors:
+- key: header.x-plan
+  descriptors:
+  - key: path
+    value: /items/*
+    detailed_metric: true
+    rate_limit: { unit: day, requests_per_unit: 10 }
+";
+    let found = detail(yaml, "/items/7", &[("x-plan", "pro")]).await;
+    assert_eq!(found.as_deref(), Some("header.x-plan_pro.path_/items/7"));
+}
+
+#[tokio::test]
+async fn value_to_metric_splits_a_limit_by_the_values_of_its_descriptor() {
+    let yaml = "
+domain: shop
+descriptors:
+- key: header.x-plan
+  value_to_metric: true
+  descriptors:
+  - key: path
+    value: /items/*
+    rate_limit: { unit: day, requests_per_unit: 10 }
+";
+    let found = detail(yaml, "/items/7", &[("x-plan", "pro")]).await;
+    assert_eq!(found.as_deref(), Some("header.x-plan_pro.path_/items/*"));
+}
+
+#[tokio::test]
+async fn values_that_share_a_bucket_share_their_metrics() {
+    let yaml = "
+domain: shop
+descriptors:
+- key: path
+  value: /items/*
+  share_threshold: true
+  value_to_metric: true
+  descriptors:
+  - key: header.x-plan
+    value_to_metric: true
+    rate_limit: { unit: day, requests_per_unit: 10 }
+";
+    let found = detail(yaml, "/items/7", &[("x-plan", "pro")]).await;
+    assert_eq!(found.as_deref(), Some("path_/items/*.header.x-plan_pro"));
+}
+
+#[tokio::test]
+async fn an_unread_value_is_left_out() {
+    let yaml = "
+domain: shop
+descriptors:
+- key: header.x-plan
+  value_to_metric: true
+  rate_limit: { unit: day, requests_per_unit: 10, on_missing_key: share }
+";
+    assert_eq!(detail(yaml, "/", &[]).await.as_deref(), Some("header.x-plan"));
+}
+
+#[tokio::test]
+async fn limits_with_exact_values_have_no_details() {
+    let yaml = "
+domain: shop
+descriptors:
+- key: path
+  value: /items
+  detailed_metric: true
+  value_to_metric: true
+  rate_limit: { unit: day, requests_per_unit: 10 }
+- key: header.x-plan
+  rate_limit: { unit: day, requests_per_unit: 10 }
+";
+    let found = details(yaml, "/items", &[("x-plan", "pro")]).await;
+    assert_eq!(found, [("shop.path_/items".to_owned(), None), ("shop.header.x-plan".to_owned(), None)]);
+}
