@@ -1,7 +1,6 @@
 //! A route for each algorithm. A request chooses the parameters; requests with the same parameters share a layer.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -10,31 +9,36 @@ use axum::extract::{Query, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, any, get};
+use axum::routing::{any, get};
 use serde_json::json;
 use tower::ServiceExt;
-use tower_ratelimit::{Algorithm, Permit};
+use tower_ratelimit::{Algorithm, Permit, RateLimitLayer};
 
+use crate::explain::explain;
 use crate::limits::{Backend, layer, limit};
-use crate::settings::Settings;
+use crate::settings::{Settings, SettingsError};
+
+type QueryParameters = Query<HashMap<String, String>>;
 
 /// The maximum number of layers that are kept. State lives in the store, so dropping a layer forgets no request.
 const MAX_LAYERS: usize = 128;
 
-/// Returns a route for each algorithm, such as `/token-bucket?capacity=20`.
-pub(crate) fn routes(backend: &Backend) -> Router {
-    let layers = Layers { backend: backend.clone(), routes: Arc::default() };
-    Settings::ALGORITHMS.iter().fold(Router::new(), |app, (name, _)| {
-        let layers = layers.clone();
-        app.route(&format!("/{name}"), any(move |query, request| layers.handle(name, query, request)))
+/// Returns a route for each algorithm, such as `/token-bucket?capacity=20`, and routes that explain requests to them.
+pub(crate) fn routes(backend: &Backend) -> (Router, Router) {
+    let layers = Layers { backend: backend.clone(), layers: Arc::default() };
+    Settings::ALGORITHMS.iter().fold((Router::new(), Router::new()), |(routes, explanations), (name, _)| {
+        let (path, decide, explain) = (format!("/{name}"), layers.clone(), layers.clone());
+        let routes = routes.route(&path, any(move |query, request| decide.handle(name, query, request)));
+        let explanations = explanations.route(&path, any(move |query, request| explain.explain(name, query, request)));
+        (routes, explanations)
     })
 }
 
-/// The limited routes of the parameters that were requested so far.
+/// The layers of the parameters that were requested so far.
 #[derive(Clone)]
 struct Layers {
     backend: Backend,
-    routes: Arc<Mutex<HashMap<Algorithm, MethodRouter>>>,
+    layers: Arc<Mutex<HashMap<Algorithm, RateLimitLayer>>>,
 }
 
 /// The cost of a request, which its layer reads.
@@ -42,35 +46,48 @@ struct Layers {
 struct Cost(u64);
 
 impl Layers {
-    async fn handle(
-        self,
-        name: &'static str,
-        Query(query): Query<HashMap<String, String>>,
-        mut request: Request,
-    ) -> Result<Response, Infallible> {
-        let settings = match Settings::parse(name, query) {
-            Ok(settings) => settings,
-            Err(error) => return Ok((StatusCode::BAD_REQUEST, format!("{error}\n")).into_response()),
-        };
-        let cost = if request.method() == Method::DELETE { 0 } else { settings.cost };
-        request.extensions_mut().insert(Cost(cost));
-        self.route(name, settings.algorithm).oneshot(request).await
+    async fn handle(self, name: &'static str, query: QueryParameters, mut request: Request) -> Response {
+        match self.prepare(name, query, &mut request) {
+            Ok(layer) => {
+                let route = get(describe).delete(forget).route_layer(layer);
+                route.oneshot(request).await.into_response()
+            }
+            Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+        }
     }
 
-    /// Returns the route behind a layer with this algorithm.
-    fn route(&self, name: &str, algorithm: Algorithm) -> MethodRouter {
-        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        if routes.len() >= MAX_LAYERS && !routes.contains_key(&algorithm) {
-            routes.clear();
+    async fn explain(self, name: &'static str, query: QueryParameters, mut request: Request) -> Response {
+        match self.prepare(name, query, &mut request) {
+            Ok(layer) => explain(layer, request).await,
+            Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
         }
-        let route = routes.entry(algorithm).or_insert_with(|| {
-            let layer = layer(&self.backend, vec![limit(name, algorithm)])
+    }
+
+    /// Adds its cost to a request. Returns the layer that limits it.
+    fn prepare(
+        &self,
+        name: &str,
+        Query(query): QueryParameters,
+        request: &mut Request,
+    ) -> Result<RateLimitLayer, SettingsError> {
+        let settings = Settings::parse(name, query)?;
+        let cost = if request.method() == Method::DELETE { 0 } else { settings.cost };
+        request.extensions_mut().insert(Cost(cost));
+        Ok(self.layer(name, settings.algorithm))
+    }
+
+    fn layer(&self, name: &str, algorithm: Algorithm) -> RateLimitLayer {
+        let mut layers = self.layers.lock().unwrap_or_else(PoisonError::into_inner);
+        if layers.len() >= MAX_LAYERS && !layers.contains_key(&algorithm) {
+            layers.clear();
+        }
+        let layer = layers.entry(algorithm).or_insert_with(|| {
+            layer(&self.backend, vec![limit(name, algorithm)])
                 .cost_by(|head| head.extensions.get().map_or(1, |Cost(cost)| *cost))
                 .permits()
-                .build();
-            get(describe).delete(forget).route_layer(layer)
+                .build()
         });
-        route.clone()
+        layer.clone()
     }
 }
 

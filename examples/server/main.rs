@@ -5,6 +5,7 @@
 //! their limits. Requests are counted by the header `x-user`, or else by the client's address.
 
 mod algorithms;
+mod explain;
 mod limits;
 mod metrics;
 mod options;

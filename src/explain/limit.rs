@@ -20,6 +20,7 @@ pub struct LimitExplanation {
     /// [`Condition::describe`](crate::when::Condition::describe).
     pub condition: Option<String>,
     /// Whether the limit applies.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub status: LimitStatus,
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http::Request;
+use http::{Method, Request};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
@@ -26,13 +26,19 @@ impl Connection {
 
     /// Returns the status of the response.
     pub async fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> u16 {
-        self.request(path, headers).await.expect("a response").0
+        self.send(Method::GET, path, headers).await.expect("a response").0
     }
 
-    async fn request(&mut self, path: &str, headers: &[(&str, &str)]) -> hyper::Result<(u16, String)> {
+    /// Returns the body of the response.
+    pub async fn body(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> String {
+        self.send(method, path, headers).await.expect("a response").1
+    }
+
+    async fn send(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> hyper::Result<(u16, String)> {
         self.0.ready().await?;
-        let request = headers.iter().fold(Request::get(path), |request, (name, value)| request.header(*name, *value));
-        let request = request.header("host", "localhost").body(Empty::new()).expect("a valid request");
+        let request = Request::builder().method(method).uri(path).header("host", "localhost");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let request = request.body(Empty::new()).expect("a valid request");
         let (head, body) = self.0.send_request(request).await?.into_parts();
         let body = body.collect().await?.to_bytes();
         Ok((head.status.as_u16(), String::from_utf8_lossy(&body).into_owned()))
@@ -42,5 +48,5 @@ impl Connection {
 /// Returns the body of a response.
 pub async fn get(address: SocketAddr, path: &str) -> Result<String, Box<dyn std::error::Error>> {
     let mut connection = Connection::over(TcpStream::connect(address).await?).await?;
-    Ok(connection.request(path, &[]).await?.1)
+    Ok(connection.send(Method::GET, path, &[]).await?.1)
 }

@@ -1,4 +1,5 @@
 //! Explanations of what limits would do.
 
+mod example_server;
 mod examples;
 mod random;

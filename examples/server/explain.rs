@@ -1,0 +1,22 @@
+//! Explains requests instead of answering them: `/explain/user` tells what `/user` would do with the same request now.
+
+use axum::Json;
+use axum::extract::{MatchedPath, Request};
+use axum::http::header::{ACCEPT, VARY};
+use axum::response::{IntoResponse, Response};
+use tower_ratelimit::{RateLimitLayer, RequestHead};
+
+/// Returns the explanation as text, or as JSON for clients that accept it.
+///
+/// An explanation tells who uses how much. A real server shows it to its operators only.
+pub(crate) async fn explain(layer: RateLimitLayer, mut request: Request) -> Response {
+    // The URI is already that of the explained route, but this is not.
+    request.extensions_mut().remove::<MatchedPath>();
+    let explanation = layer.explain(&RequestHead::of(&request)).await;
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let body = match accept.contains("application/json") {
+        true => Json(explanation).into_response(),
+        false => format!("{explanation}\n").into_response(),
+    };
+    ([(VARY, "accept")], body).into_response()
+}
