@@ -10,6 +10,7 @@ use crate::error::ConfigError;
 #[cfg(feature = "time-zones")]
 use crate::error::or_panic;
 use crate::quota::{self, checked};
+use crate::time::Timestamp;
 
 /// At most `limit` tokens in each day, week, month or year of a calendar: in UTC, or in another time zone (`in_zone`, with
 /// the feature `time-zones`).
@@ -161,6 +162,33 @@ impl CalendarWindow {
     pub fn try_in_zone(self, zone: &str) -> Result<Self, ConfigError> {
         let zone = if zone.eq_ignore_ascii_case("UTC") { Zone::Utc } else { Zone::Named(NamedZone::find(zone)?) };
         Ok(Self { calendar: self.calendar.in_zone(zone), ..self })
+    }
+
+    /// Returns the number of tokens per window.
+    #[must_use]
+    pub const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Returns the start of the window that contains `at`, and its end, which is the start of the next one.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{CalendarWindow, Timestamp};
+    ///
+    /// let (start, end) = CalendarWindow::monthly(100).window_bounds(Timestamp::EPOCH);
+    /// assert_eq!(start, Timestamp::EPOCH);
+    /// assert_eq!(end.as_micros(), Duration::from_secs(31 * 86_400).as_micros() as u64);
+    /// ```
+    #[must_use]
+    pub fn window_bounds(&self, at: Timestamp) -> (Timestamp, Timestamp) {
+        let (start, end) = self.calendar.window(seconds(at.as_micros()));
+        // The window that contains the epoch may begin before it.
+        let timestamp = |second: i64| {
+            let micros = u64::try_from(second).unwrap_or(0).saturating_mul(SECOND);
+            Timestamp::from_micros(micros.min(Timestamp::MAX.as_micros()))
+        };
+        (timestamp(start), timestamp(end))
     }
 
     pub(super) const fn capacity(&self) -> u64 {

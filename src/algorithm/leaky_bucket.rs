@@ -36,8 +36,10 @@ impl LeakyBucket {
         Self { capacity, amount, interval }
     }
 
-    pub(super) fn capacity(&self) -> u64 {
-        u64::from(self.capacity)
+    /// Returns the capacity of the bucket, in tokens.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.capacity as u64
     }
 
     pub(super) fn window(&self) -> u128 {

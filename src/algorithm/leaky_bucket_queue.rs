@@ -45,9 +45,10 @@ impl LeakyBucketQueue {
         Self { capacity, amount, interval }
     }
 
-    /// The tokens that wait, and the one that proceeds.
-    pub(super) fn capacity(&self) -> u64 {
-        u64::from(self.capacity) + 1
+    /// Returns the largest number of tokens in the queue: those that may [wait](Self::waiting), and the one that proceeds.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.capacity as u64 + 1
     }
 
     pub(super) fn window(&self) -> u128 {

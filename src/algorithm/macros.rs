@@ -37,6 +37,18 @@ macro_rules! window_constructors {
             $crate::algorithm::macros::window_constructors!(@unit per_hour, try_per_hour, HOUR, "hour", $per);
             $crate::algorithm::macros::window_constructors!(@unit per_day, try_per_day, DAY, "day", $per);
 
+            /// Returns the number of tokens per period.
+            #[must_use]
+            pub const fn limit(&self) -> u32 {
+                self.limit
+            }
+
+            /// Returns the period.
+            #[must_use]
+            pub const fn period(&self) -> std::time::Duration {
+                std::time::Duration::from_micros(self.period)
+            }
+
             pub(super) const fn capacity(&self) -> u64 {
                 self.limit as u64
             }
@@ -91,7 +103,7 @@ macro_rules! window_constructors {
 pub(super) use window_constructors;
 
 /// The constructors of a limit with a `capacity` and an `amount` per `interval`, from its `from_checked`, and the setter
-/// of the capacity. `$held` and `$moved` say in their documentation what becomes of tokens.
+/// of the capacity. `$held` and `$moved` are words of their documentation: where tokens are, and how they move.
 macro_rules! bucket_constructors {
     ($name:ident, $set:ident, $try_set:ident, $held:literal, $moved:literal) => {
         impl $name {
@@ -156,6 +168,18 @@ macro_rules! bucket_constructors {
             pub fn $try_set(mut self, capacity: u32) -> Result<Self, $crate::error::ConfigError> {
                 self.capacity = $crate::quota::tokens(stringify!($set), capacity)?;
                 Ok(self)
+            }
+
+            #[doc = concat!("Returns the number of tokens that ", $moved, " per [`interval`](Self::interval).")]
+            #[must_use]
+            pub const fn amount(&self) -> u32 {
+                self.amount
+            }
+
+            #[doc = concat!("Returns the interval in which [`amount`](Self::amount) tokens ", $moved, ".")]
+            #[must_use]
+            pub const fn interval(&self) -> std::time::Duration {
+                std::time::Duration::from_micros(self.interval)
             }
 
             pub(super) const fn raised(mut self, percent: u32) -> Self {

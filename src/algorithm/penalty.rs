@@ -186,6 +186,42 @@ impl Penalty {
         Ok(self)
     }
 
+    /// Returns the number of denials after which a lockout begins.
+    #[must_use]
+    pub const fn denials(&self) -> u32 {
+        self.denials as u32
+    }
+
+    /// Returns the span within which these denials must occur.
+    #[must_use]
+    pub const fn within(&self) -> Duration {
+        Duration::from_micros(self.within)
+    }
+
+    /// Returns the length of the first lockout.
+    #[must_use]
+    pub const fn first_lockout(&self) -> Duration {
+        Duration::from_micros(self.first)
+    }
+
+    /// Returns the length of the longest lockout, if lockouts [double](Self::doubling_up_to).
+    #[must_use]
+    pub const fn longest_lockout(&self) -> Option<Duration> {
+        match self.longest {
+            Some(longest) => Some(Duration::from_micros(longest)),
+            None => None,
+        }
+    }
+
+    /// Returns how long a lockout is [remembered](Self::remembered_for) after its end. `None` means as long as it lasted.
+    #[must_use]
+    pub const fn lockout_memory(&self) -> Option<Duration> {
+        match self.remembered {
+            Some(span) => Some(Duration::from_micros(span)),
+            None => None,
+        }
+    }
+
     const fn checked_order(self) -> Result<Self, Fault> {
         match self.longest {
             Some(longest) if longest < self.first => {

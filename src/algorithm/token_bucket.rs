@@ -72,8 +72,10 @@ impl TokenBucket {
         self
     }
 
-    pub(super) fn capacity(&self) -> u64 {
-        u64::from(self.capacity)
+    /// Returns the capacity of the bucket, in tokens.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.capacity as u64
     }
 
     pub(super) fn window(&self) -> u128 {
@@ -93,7 +95,8 @@ impl TokenBucket {
         }
     }
 
-    pub(super) fn refills(&self) -> Refill {
+    /// Returns how tokens come back.
+    pub(super) const fn refills(&self) -> Refill {
         self.refill
     }
 
