@@ -1,6 +1,7 @@
 //! Explains what a limiter would do with a key.
 
-use super::{Charges, Limiter, charge_each};
+use super::Limiter;
+use super::charges::{Charges, charges_of_key};
 use crate::decision::Verdict;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Key, KeyBuf, KeyPart, text};
@@ -28,11 +29,11 @@ impl Limiter {
     /// # });
     /// ```
     pub async fn explain(&self, key: impl Key, cost: u64) -> Explanation {
-        let client = self.present();
+        let client = self.current_client();
         let mut written = KeyBuf::default();
         key.write(&mut written);
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
-        let charges: Charges<'_> = charge_each(&client, &key, |_| cost).collect();
+        let charges: Charges<'_> = charges_of_key(&client, &key, |_| cost).collect();
         let explain = |(limit, charge): (_, &crate::store::Charge<'_>)| {
             let capacity = charge.spec.algorithm().capacity();
             let applied = AppliedLimit::new(parts.clone(), None, charge.cost, capacity);

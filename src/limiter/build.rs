@@ -1,0 +1,40 @@
+//! Builds limiters.
+
+use std::sync::Arc;
+
+use super::Limiter;
+use crate::builder::Builder;
+use crate::error::{ConfigError, or_panic};
+use crate::limit::{Derived, check_needs_no_request};
+
+impl Builder {
+    /// Builds the limiter.
+    ///
+    /// # Panics
+    ///
+    /// Panics if [`try_build`](Self::try_build) would return an error.
+    #[must_use]
+    #[track_caller]
+    pub fn build(self) -> Limiter {
+        or_panic(self.try_build())
+    }
+
+    /// Builds the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - two limits have the same name,
+    /// - a limit needs a request for its key, cost, condition or size, or looks at responses, or
+    /// - the [deadline](Self::deadline) is 0.
+    pub fn try_build(self) -> Result<Limiter, ConfigError> {
+        let live_limits = self.live_limits().cloned();
+        match &live_limits {
+            Some(limits) => limits.require_no_request()?,
+            None => check_needs_no_request(&self.limits())?,
+        }
+        let (client, ()) = self.into_client()?;
+        Ok(Limiter { client: Arc::new(client), live: live_limits.map(Derived::new) })
+    }
+}
