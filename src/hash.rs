@@ -1,4 +1,4 @@
-//! The one form in which keys reach a store: a keyed 128-bit hash.
+//! Keyed 128-bit hashes of keys, the only form in which keys reach a store.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -6,10 +6,10 @@ use std::hash::{BuildHasher, Hasher};
 use ahash::RandomState;
 use siphasher::sip128::SipHasher13;
 
-/// The keyed 128-bit hash of a key. All that a store ever sees of it.
+/// The keyed 128-bit hash of a key. Stores see only this hash, never the key.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
-// In words, as it is passed about in registers then. (A word that is read with another that was written a moment
-// ago stalls the processor.)
+// Two `u64`s rather than a `u128`, so that it is passed in registers. Reading both halves at once shortly after they were
+// written one by one would stall the processor.
 pub struct KeyHash {
     high: u64,
     low: u64,
@@ -21,25 +21,24 @@ impl KeyHash {
         Self { high: (hash >> 64) as u64, low: hash as u64 }
     }
 
-    /// The hash as a number.
+    /// Returns the hash as a number.
     #[must_use]
     #[inline]
     pub const fn as_u128(self) -> u128 {
         (self.high as u128) << 64 | self.low as u128
     }
 
-    /// The hash of the same key under one limit among several, whose hash is `limit`.
+    /// Combines the hash of a key with the hash of a limit's identity, so that each limit has its own entry for the key.
     ///
-    /// Both are keyed with the same secret, so nobody who lacks it can make two of them meet.
+    /// Both are keyed with the same secret, so that no one without the secret can construct a collision.
     #[must_use]
     #[inline]
     pub(crate) const fn under(self, limit: Self) -> Self {
         Self { high: self.high ^ limit.low, low: self.low ^ limit.high }
     }
-}
 
-impl KeyHash {
-    /// Of the hash of several parts, framed: one that no single part has, even if it holds that frame.
+    /// Converts the hash of an encoding of several parts, so that it differs from the hash of a single part with the same
+    /// bytes.
     #[inline]
     pub(crate) const fn of_parts(self) -> Self {
         Self::new(self.as_u128().rotate_left(32))
@@ -52,15 +51,14 @@ impl fmt::Debug for KeyHash {
     }
 }
 
-/// Hashes keys with a secret. A store says which one it wants.
+/// Hashes keys with a secret. Each store [chooses](crate::Store::hasher) its hasher.
 ///
-/// - [`fast`](Self::fast), for one process, which a [`MemoryStore`](crate::MemoryStore) uses: two
-///   halves of aHash, each with a random secret of its own of 256 bits. It is made to withstand floods of
-///   keys that collide, though nobody has proved that it does, and of its hashes nothing leaves the
-///   process: who could make two keys meet would have to learn it from answers.
-/// - [`random`](Self::random), for one process whose clients are thought to be capable of that, and
-///   [`with_secret`](Self::with_secret), for a fleet: SipHash-1-3 with 128 bits of output, a
-///   pseudorandom function by all that is known. It takes some 10 ns more for a short key.
+/// - [`fast`](Self::fast) is for a single process, and is used by [`MemoryStore`](crate::MemoryStore). Each half of the
+///   hash is an aHash with a random secret of 256 bits. aHash is designed to resist collision attacks, but has no proof of
+///   that. The hashes never leave the process, so an attacker could find collisions only by observing decisions.
+/// - [`random`](Self::random) is for a single process that has to resist even such attackers.
+///   [`with_secret`](Self::with_secret) is for a fleet. Both use SipHash-1-3 with 128 bits of output, which is believed to
+///   be a pseudorandom function. It takes about 10 ns longer for a short key.
 ///
 /// ```
 /// use tower_ratelimit::store::KeyHasher;
@@ -74,60 +72,60 @@ pub struct KeyHasher(Kind);
 
 #[derive(Clone, Copy)]
 enum Kind {
-    Fast { high: Secret, low: Secret },
+    Fast { high: AHashSecret, low: AHashSecret },
     Sip(SipHasher13),
 }
 
-type Secret = [u64; 4];
+type AHashSecret = [u64; 4];
 
 impl KeyHasher {
-    /// A fast hasher with a secret that this process drew at random.
+    /// Creates a fast hasher with a random secret.
     #[must_use]
     pub fn fast() -> Self {
-        Self(Kind::Fast { high: draw(), low: draw() })
+        Self(Kind::Fast { high: random_words(), low: random_words() })
     }
 
-    /// A hasher with a secret that this process drew at random.
+    /// Creates a SipHash hasher with a random secret.
     #[must_use]
     pub fn random() -> Self {
-        let [low, high] = draw();
+        let [low, high] = random_words();
         Self(Kind::Sip(SipHasher13::new_with_keys(low, high)))
     }
 
-    /// A hasher with a given secret: every process that has it agrees on every key's hash, on any
-    /// machine and in any version.
+    /// Creates a SipHash hasher with the given secret. All processes with this secret compute the same hashes, on every
+    /// platform and in every version of this crate.
     #[must_use]
     pub fn with_secret(secret: [u8; 16]) -> Self {
         Self(Kind::Sip(SipHasher13::new_with_key(&secret)))
     }
 
-    /// The hash of a key's bytes.
+    /// Hashes the bytes of a key.
     #[must_use]
-    // Where a key's length is known beforehand, little is left of it.
+    // Inlined, because a key whose length is known at compile time needs only a few of the instructions.
     #[inline(always)]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         match &self.0 {
-            Kind::Fast { high, low } => KeyHash { high: half(high, key), low: half(low, key) },
+            Kind::Fast { high, low } => KeyHash { high: ahash(high, key), low: ahash(low, key) },
             Kind::Sip(hasher) => sip(hasher, key),
         }
     }
 }
 
-// Not inlined, as it is long, and would be in the way of the fast one.
+// Not inlined, so that the code of the fast hasher stays small.
 #[inline(never)]
 fn sip(hasher: &SipHasher13, key: &[u8]) -> KeyHash {
     KeyHash::new(hasher.hash(key).as_u128())
 }
 
 #[inline(always)]
-fn half(&[one, two, three, four]: &Secret, key: &[u8]) -> u64 {
+fn ahash(&[one, two, three, four]: &AHashSecret, key: &[u8]) -> u64 {
     let mut hasher = RandomState::with_seeds(one, two, three, four).build_hasher();
     hasher.write(key);
     hasher.finish()
 }
 
-/// From the operating system's entropy, as `HashMap` takes it: values of a keyed hash.
-fn draw<const N: usize>() -> [u64; N] {
+/// Returns random words. The standard library seeds each `RandomState` with the operating system's entropy.
+fn random_words<const N: usize>() -> [u64; N] {
     [(); N].map(|()| std::hash::RandomState::new().hash_one(0x7a5e_u16))
 }
 

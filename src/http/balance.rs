@@ -1,4 +1,4 @@
-//! What one limit has been paid for a request, and what it should have been paid.
+//! The balance of a request with one limit: the tokens that it has paid, and those that it should have paid.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::store::{Charge, LimitSpec, OwnedCharge};
 
-/// Returns the cost that a request should have in all under the limit with the given index, given what was paid so far.
+/// Returns the total cost that a request should have under the limit with the given index, given the tokens paid so far.
 pub(super) type TargetCost<'a> = dyn Fn(usize, u64) -> u64 + Send + Sync + 'a;
 
 /// The balance of a request with one limit.
 pub(super) struct Balance {
-    /// The limit in its size for the request, the key, and the cost that the request should have in all.
+    /// The limit in its size for the request, the key, and the total cost that the request should have.
     pub(super) target: OwnedCharge,
-    /// What the limit was paid.
+    /// The tokens that the limit was paid.
     pub(super) paid: u64,
 }
 
@@ -46,17 +46,17 @@ impl Balance {
         self.target.spec.index().into()
     }
 
-    /// Returns what is missing.
+    /// Returns the tokens that are missing to the target cost.
     pub(super) fn missing(&self) -> u64 {
         self.target.cost.saturating_sub(self.paid)
     }
 
-    /// Returns what was paid in excess.
+    /// Returns the tokens paid in excess of the target cost.
     pub(super) fn excess(&self) -> u64 {
         self.paid.saturating_sub(self.target.cost)
     }
 
-    /// Takes at most `excess` out of a charge, and returns what was taken.
+    /// Takes up to `excess` tokens out of a charge. Returns them as an outcome to refund.
     pub(super) fn take_excess(&self, outcomes: &mut [Outcome], excess: &mut u64) -> Option<Outcome> {
         let outcome = outcomes.iter_mut().find(|outcome| is_payment_to(outcome, self.limit()))?;
         let cost = outcome.cost.min(*excess);

@@ -1,4 +1,4 @@
-//! Charges by a permit that were not made.
+//! The error of a charge by a permit.
 
 use std::error::Error;
 use std::fmt;
@@ -37,7 +37,7 @@ impl ChargeError {
         Self { ledger: ledger.clone(), cause: Cause::Store(error) }
     }
 
-    /// Returns the decision that has denied the charge, or `None` if the store could not decide.
+    /// Returns the decision that denied the charge, or `None` if the store could not decide.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         match &self.cause {

@@ -1,19 +1,19 @@
-//! The effective window of a limit: how long what is left of it has to suffice.
+//! The effective window of a limit: the time for which a client should make the remaining tokens last.
 
 use crate::algorithm::Algorithm;
 use crate::decision::{Outcome, Verdict};
 use crate::time::{self, Timestamp, ceil_seconds};
 
-/// What the effective window of a limit depends on.
+/// How a limit regains tokens, which its effective window depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pace {
+pub(super) enum Replenishment {
     /// Windows of this algorithm begin and end at fixed times.
     Window(Algorithm),
-    /// As many tokens as the capacity come back in a period.
+    /// `capacity` tokens come back in each period of `micros`.
     Rolling { capacity: u64, micros: u128 },
 }
 
-impl Pace {
+impl Replenishment {
     pub(super) fn of(algorithm: &Algorithm) -> Self {
         match algorithm {
             Algorithm::FixedWindow(_) | Algorithm::CalendarWindow(_) => Self::Window(*algorithm),
@@ -21,7 +21,7 @@ impl Pace {
         }
     }
 
-    /// Returns the algorithm if the length of its window depends on the date.
+    /// Returns the calendar window, if the limit is one: its length depends on the date.
     pub(super) fn calendar(&self) -> Option<&Algorithm> {
         match self {
             Self::Window(calendar @ Algorithm::CalendarWindow(_)) => Some(calendar),
@@ -35,8 +35,8 @@ impl Pace {
         let micros = match self {
             Self::Window(algorithm) => until_more.unwrap_or_else(|| algorithm.window_at(at).as_micros()),
             Self::Rolling { capacity, micros } => {
-                let until_as_many = micros.saturating_mul(outcome.remaining().into()).div_ceil(u128::from(*capacity));
-                until_as_many.max(until_more.unwrap_or(0))
+                let until_refilled = micros.saturating_mul(outcome.remaining().into()).div_ceil(u128::from(*capacity));
+                until_refilled.max(until_more.unwrap_or(0))
             }
         };
         let window = time::micros(micros);

@@ -1,7 +1,7 @@
-//! Rejections of gRPC requests, whose clients take any HTTP error for "unavailable, try again".
+//! Rejections of gRPC requests. gRPC clients map the HTTP status 429 to `UNAVAILABLE`, which many of them retry at once.
 //!
-//! Such a response is "trailers-only": HTTP 200, no body, and the status among the headers. That is so for gRPC-Web,
-//! too, whose clients look for `grpc-status` in the headers before they read the body.
+//! The response is "trailers-only": HTTP 200, no body, and the gRPC status in the headers. This also works for gRPC-Web,
+//! whose clients look for `grpc-status` in the headers before they read the body.
 
 use std::time::Duration;
 
@@ -61,9 +61,9 @@ const PROTOCOLS: [Protocol; 3] = [
 
 /// Returns the content type of the response to a genuine gRPC or gRPC-Web request, and `None` for any other request.
 ///
-/// A client of another service must not get 200 for its rejection by a header alone: genuine requests are `POST`, have one
-/// content type, and come over HTTP/2 or later unless they are gRPC-Web. The response's type is never copied from the
-/// request: without its parameters, and without a message format other than `proto` and `json`.
+/// A header alone must not turn the rejection of another request into a 200. So a genuine request is a `POST`, has one
+/// content type, and uses HTTP/2 or later unless it is gRPC-Web. The content type of the response is one of the constants
+/// above rather than a copy of the client's text.
 pub(super) fn content_type(head: &RequestHead<'_>) -> Option<&'static str> {
     if *head.method != Method::POST {
         return None;
@@ -87,7 +87,7 @@ pub(super) fn content_type(head: &RequestHead<'_>) -> Option<&'static str> {
     }
 }
 
-/// Whether a text is a token of RFC 9110, as a media type's subtype is.
+/// Returns whether a text is a token of RFC 9110, as the subtype of a media type is.
 fn is_token(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_allowed)
@@ -109,7 +109,7 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, mo
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
-    // The six below, and the body's length, which servers add.
+    // The six headers below, and `Content-Length`, which servers add.
     headers.reserve(7 + more);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, NO_STORE);
@@ -131,7 +131,7 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, mo
         };
         headers.insert(GRPC_RETRY_PUSHBACK_MS, pushback);
     }
-    // Messages have nothing in them that would have to be percent-encoded.
+    // No character of a message needs percent-encoding.
     if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(message)) {
         headers.insert(GRPC_MESSAGE, message);
     }

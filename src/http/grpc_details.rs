@@ -1,7 +1,7 @@
-//! The details of a gRPC status, which tell programs when to retry and which limits are exceeded.
+//! The details of a gRPC status, from which programs read when to retry and which limits are exceeded.
 //!
 //! They are messages of `google/rpc/status.proto` and `google/rpc/error_details.proto`, in protobuf's binary encoding.
-//! There are few and small enough of them to be written by hand, which spares every user a protobuf library:
+//! They are few and small, so they are encoded by hand, and users need no protobuf library:
 //!
 //! ```text
 //! Status       { int32 code = 1; string message = 2; repeated Any details = 3; }
@@ -24,7 +24,7 @@ const MAX_VIOLATIONS: usize = 16;
 /// The longest span that a protobuf `Duration` holds, in seconds.
 const MAX_SECONDS: u64 = 315_576_000_000;
 
-/// Returns the value of `grpc-status-details-bin`, or `None` where there is neither a wait nor a limit to name.
+/// Returns the value of `grpc-status-details-bin`, or `None` if there is neither a wait nor a limit to name.
 ///
 /// Violations name limits, as the `RateLimit` header does, and never keys.
 pub(super) fn header(

@@ -1,9 +1,11 @@
-//! The choice of the headers that tell clients how much of their limits is left.
+//! The styles of response headers about limits.
 
 use std::mem::discriminant;
 
-/// A set of headers that tells clients how much of their limits is left. Times are whole seconds, rounded up, from the
-/// instant of the decision: of a request that had to wait, from before it did.
+/// A set of response headers that report the remaining tokens of limits.
+///
+/// Times are whole seconds, rounded up, and relative to the instant of the decision. If a request was delayed, that instant
+/// is before the delay.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum HeaderStyle {
@@ -19,25 +21,25 @@ pub enum HeaderStyle {
     /// | parameter | meaning |
     /// |---|---|
     /// | `q` | The quota: the tokens of a window, or the capacity of a bucket. |
-    /// | `w` | The window in seconds: its period, the time in which an empty bucket fills, or the length of a calendar's present window. Left out below a second. |
+    /// | `w` | The window in seconds: its period, the time in which an empty bucket fills, or the length of the current calendar window. Left out if shorter than a second. |
     /// | `r` | The available quota: the tokens left. |
     /// | `t` | The effective window: the seconds within which the client should use no more than `r`. |
     ///
     /// A client that uses no more than `r` tokens within `t` seconds is not denied:
     ///
-    /// - Of a [`FixedWindow`](crate::FixedWindow) or [`CalendarWindow`](crate::CalendarWindow), `t` is the time left in
-    ///   the present window, or a whole window where nothing was taken from it.
-    /// - Of every other limit, `t` is the time in which `r` tokens come back, `r · w / q`, so that a client which paces
-    ///   itself by `r` and `t` keeps to the limit's rate; or the time until there are more than `r`, if that is longer.
-    /// - Of a limit that denies the request, `t` is at most `Retry-After`.
+    /// - For a [`FixedWindow`](crate::FixedWindow) or [`CalendarWindow`](crate::CalendarWindow), `t` is the time left in
+    ///   the current window, or the length of a window if the current one is unused.
+    /// - For every other limit, `t` is the time in which `r` tokens come back, `r · w / q`, so that a client that spreads
+    ///   `r` requests over `t` keeps to the limit's rate; or the time until there are more than `r`, if that is longer.
+    /// - For a limit that denies the request, `t` is at most `Retry-After`.
     ///
-    /// The parameters `qu` and `pk` are not sent: costs are in the default unit, and a partition key could give away the
-    /// limit's key.
+    /// The parameters `qu` and `pk` are not sent: costs are in the default unit, and a partition key could reveal the key of
+    /// the request.
     #[default]
     IetfDraft11,
     /// `RateLimit-Policy` and `RateLimit` by
     /// [draft 10](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-10) of the IETF
-    /// (September 2025). `q`, `w` and `r` are as in [draft 11](Self::IetfDraft11), and `t` has another meaning:
+    /// (September 2025). `q`, `w` and `r` are the same as in [draft 11](Self::IetfDraft11); `t` has another meaning:
     ///
     /// ```text
     /// RateLimit-Policy: "burst";q=20;w=2, "daily";q=10000;w=86400
@@ -46,29 +48,29 @@ pub enum HeaderStyle {
     ///
     /// | parameter | meaning |
     /// |---|---|
-    /// | `t` | The seconds until there are more than `r` tokens. Left out where nothing was taken. |
+    /// | `t` | The seconds until there are more than `r` tokens. Left out if the limit is unused. |
     IetfDraft10,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the limit that has
-    /// least left.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, for the limit that denies the request, or else
+    /// the limit with the fewest remaining tokens.
     XRateLimit(Reset),
-    /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, likewise.
+    /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, for the same limit as
+    /// [`XRateLimit`](Self::XRateLimit).
     XRateLimitDashed(Reset),
-    /// `RateLimit-Overage` on what is allowed and used overage of [soft](crate::Limit::soft) or
-    /// [elastic](crate::Limit::elastic) limits: a list of their names. Not a standard.
+    /// `RateLimit-Overage`, on responses to allowed requests that used the overage of [soft](crate::Limit::soft) or
+    /// [elastic](crate::Limit::elastic) limits: the names of these limits. Not a standard.
     ///
     /// ```text
     /// RateLimit-Overage: "daily"
     /// ```
     Overage,
-    /// `X-Ratelimit-Retry-After` on what is denied: the same as `Retry-After`, for clients that
-    /// look for it under this name.
+    /// `X-Ratelimit-Retry-After`, on rejections: the value of `Retry-After`, for clients that read this header instead.
     XRetryAfter,
 }
 
 impl HeaderStyle {
-    /// The newest draft of the IETF that this crate implements: at present [`IetfDraft11`](Self::IetfDraft11).
+    /// The latest draft of the IETF that this crate implements, currently [`IetfDraft11`](Self::IetfDraft11).
     ///
-    /// A later release may change it. Name a draft where clients rely on its meaning.
+    /// A later release may change it. If clients depend on the details of a draft, select that draft.
     pub const IETF: Self = Self::IetfDraft11;
 
     /// Returns whether two styles write the same headers, of which a response can have only one set.
@@ -78,13 +80,13 @@ impl HeaderStyle {
     }
 }
 
-/// How an `…-Reset` header tells when a limit is as if it had never been used.
+/// The format of an `…-Reset` header, which reports when the limit is entirely unused again.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Reset {
-    /// In how many seconds.
+    /// The number of seconds until then.
     #[default]
     Seconds,
-    /// At which second since the Unix epoch, by the store's clock.
+    /// The Unix timestamp in seconds, by the store's clock.
     Epoch,
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use super::effective_window::Pace;
+use super::effective_window::Replenishment;
 use super::header_style::{HeaderStyle, Reset};
 use super::merge::{RATE_LIMIT, RATE_LIMIT_POLICY, merge, merge_names};
 use super::text::{Number, Text, joined, number, numbers};
@@ -15,40 +15,40 @@ use crate::limit::Limit;
 use crate::limit_spec;
 use crate::time::{Timestamp, ceil_seconds};
 
-/// RFC 6585 forbids caches to store a 429, but not all caches know.
+/// RFC 6585 forbids caches to store a 429, but not all caches comply.
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 const RATE_LIMIT_OVERAGE: HeaderName = HeaderName::from_static("ratelimit-overage");
 const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-after");
-const X_RATE_LIMIT: Names = Names {
+const X_RATE_LIMIT: TripleNames = TripleNames {
     limit: HeaderName::from_static("x-ratelimit-limit"),
     remaining: HeaderName::from_static("x-ratelimit-remaining"),
     reset: HeaderName::from_static("x-ratelimit-reset"),
 };
-const X_RATE_LIMIT_DASHED: Names = Names {
+const X_RATE_LIMIT_DASHED: TripleNames = TripleNames {
     limit: HeaderName::from_static("x-rate-limit-limit"),
     remaining: HeaderName::from_static("x-rate-limit-remaining"),
     reset: HeaderName::from_static("x-rate-limit-reset"),
 };
 
-/// The number of headers that a `HeaderMap` has room for after its first allocation.
-const DEFAULT_ROOM: usize = 6;
+/// The number of headers that fit into a `HeaderMap` after its first allocation.
+const DEFAULT_HEADER_CAPACITY: usize = 6;
 
-/// The most limits of one request.
+/// The maximum number of limits of one request.
 const MAX_LIMITS: usize = 64;
 
-/// The names of a triple.
-struct Names {
+/// The names of the three `X-RateLimit` headers.
+struct TripleNames {
     limit: HeaderName,
     remaining: HeaderName,
     reset: HeaderName,
 }
 
-/// The chosen styles, with all that can be written before there is a request.
+/// The chosen styles, and the parts of the headers that are the same for all requests.
 #[derive(Clone, Debug)]
 pub(super) struct Headers {
     styles: Vec<HeaderStyle>,
-    /// The most headers that they add to a response.
+    /// The maximum number of headers that the styles add to a response.
     max_headers: usize,
     limits: Vec<LimitText>,
     /// The number of limits that are enforced.
@@ -73,7 +73,7 @@ struct LimitText {
     remaining: Bytes,
     /// `"name";q=20;w=2`
     policy: Bytes,
-    pace: Pace,
+    replenishment: Replenishment,
     /// `20`
     capacity: HeaderValue,
 }
@@ -92,8 +92,9 @@ impl Headers {
         let enforced = || limits.iter().zip(&self.limits).filter(|(limit, _)| !limit.is_shadow());
         self.enforced = enforced().count();
         // A file may have thousands of limits, which never apply to one request together.
-        let are_same = self.enforced <= MAX_LIMITS && enforced().all(|(_, texts)| texts.pace.calendar().is_none());
-        self.policies = are_same.then(|| join(enforced().map(|(_, texts)| &texts.policy)));
+        let are_constant =
+            self.enforced <= MAX_LIMITS && enforced().all(|(_, texts)| texts.replenishment.calendar().is_none());
+        self.policies = are_constant.then(|| join(enforced().map(|(_, texts)| &texts.policy)));
     }
 
     /// Sets the styles. Of two styles that write the same headers, the first is used.
@@ -117,12 +118,12 @@ impl Headers {
         self.limits.iter().map(|texts| &*texts.name)
     }
 
-    /// Returns the most headers that they add to a response.
+    /// Returns the maximum number of headers that are added to a response.
     pub(super) fn max_headers(&self) -> usize {
         self.max_headers
     }
 
-    /// Returns the names of all headers that they can add to a response.
+    /// Returns the names of all headers that can be added to a response.
     pub(super) fn names(&self) -> Vec<HeaderName> {
         let mut names = vec![RETRY_AFTER];
         for style in &self.styles {
@@ -137,8 +138,8 @@ impl Headers {
         names
     }
 
-    /// Adds the headers for `decision` to those of inner layers. Lists are merged. Of two triples, the one with less
-    /// remaining stays.
+    /// Adds the headers for `decision`. If an inner layer has added headers too, lists are merged, and of two `X-RateLimit`
+    /// triples, the one with less remaining is kept.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         if let Some(draft) = self.draft(decision) {
             return draft.write(headers);
@@ -177,8 +178,8 @@ impl Headers {
         }
     }
 
-    /// Returns the headers for a decision in the most frequent case: one enforced limit of the usual size, and only the
-    /// headers of a draft.
+    /// Returns the headers for a decision in the most frequent case: one enforced limit in its usual size, and a draft as the
+    /// only style.
     #[inline]
     pub(super) fn draft(&self, decision: &Decision) -> Option<DraftHeaders> {
         let ([style @ (HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11)], Some(policies), [outcome]) =
@@ -186,8 +187,8 @@ impl Headers {
         else {
             return None;
         };
-        let is_always_so = self.enforced == 1 && decision.resized().is_empty();
-        if !is_always_so || !outcome.is_enforced() {
+        let has_common_policy = self.enforced == 1 && decision.resized().is_empty();
+        if !has_common_policy || !outcome.is_enforced() {
             return None;
         }
         Some(DraftHeaders { policies: policies.clone(), quotas: self.quota(*style, decision, outcome) })
@@ -201,7 +202,7 @@ impl Headers {
         decision: Option<&Decision>,
         headers: &mut HeaderMap,
     ) {
-        if 4 + self.max_headers > DEFAULT_ROOM {
+        if 4 + self.max_headers > DEFAULT_HEADER_CAPACITY {
             headers.reserve(4 + self.max_headers);
         }
         headers.insert(CONTENT_TYPE, content_type);
@@ -229,7 +230,7 @@ impl Headers {
                 text.push(b", ");
             }
             text.push(&texts.policy);
-            if let Some(calendar) = texts.pace.calendar() {
+            if let Some(calendar) = texts.replenishment.calendar() {
                 text.push(b";w=");
                 let window = ceil_seconds(calendar.window_at(decision.at()));
                 text.push_number(integer(window));
@@ -284,17 +285,17 @@ impl Headers {
             return outcome.more_after().map(ceil_seconds);
         }
         Some(match limit_spec::find(outcome.limit(), decision.resized()) {
-            Some(spec) => Pace::of(spec.algorithm()).effective_window(outcome, decision.at()),
-            None => self.limits[outcome.limit()].pace.effective_window(outcome, decision.at()),
+            Some(spec) => Replenishment::of(spec.algorithm()).effective_window(outcome, decision.at()),
+            None => self.limits[outcome.limit()].replenishment.effective_window(outcome, decision.at()),
         })
     }
 
-    fn write_triple(&self, names: &Names, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {
+    fn write_triple(&self, names: &TripleNames, reset: Reset, decision: &Decision, headers: &mut HeaderMap) {
         let Some(outcome) = reported(decision).reduce(tighter) else { return };
         let inner = headers.get(&names.remaining).and_then(|left| left.to_str().ok()?.parse::<u64>().ok());
-        // An inner layer that rejected the request has written the limit that denies.
-        let is_of_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
-        if inner.is_some_and(|left| is_of_denial || left <= outcome.remaining()) {
+        // An inner layer that rejected the request has written the triple of the limit that denies.
+        let is_inner_denial = decision.is_allowed() && headers.contains_key(RETRY_AFTER);
+        if inner.is_some_and(|left| is_inner_denial || left <= outcome.remaining()) {
             return;
         }
         let reset = match reset {
@@ -317,7 +318,7 @@ impl DraftHeaders {
     }
 }
 
-impl Names {
+impl TripleNames {
     fn all(self) -> [HeaderName; 3] {
         [self.limit, self.remaining, self.reset]
     }
@@ -329,19 +330,20 @@ impl LimitText {
         let name = format!("\"{escaped}\"");
         let capacity = algorithm.capacity();
         let window = algorithm.window();
-        let pace = Pace::of(algorithm);
+        let replenishment = Replenishment::of(algorithm);
         let policy = match window.as_secs() {
             // The length of the window depends on the date, and is added to each response.
-            _ if pace.calendar().is_some() => format!("{name};q={capacity}"),
+            _ if replenishment.calendar().is_some() => format!("{name};q={capacity}"),
             0 => format!("{name};q={capacity}"),
             _ => format!("{name};q={capacity};w={}", integer(ceil_seconds(window))),
         };
         let remaining = format!("{name};r=").into();
-        Self { name: name.into(), remaining, policy: policy.into(), pace, capacity: number(capacity) }
+        Self { name: name.into(), remaining, policy: policy.into(), replenishment, capacity: number(capacity) }
     }
 }
 
-/// Returns the outcomes that are reported to clients: limits that are not enforced would only make them hold back.
+/// Returns the outcomes that are reported to clients. Limits that are not enforced are left out, because clients would
+/// slow down for them.
 fn reported(decision: &Decision) -> impl Iterator<Item = &Outcome> {
     decision.outcomes().iter().filter(|outcome| outcome.is_enforced())
 }

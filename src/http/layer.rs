@@ -21,8 +21,8 @@ use crate::request::RequestHead;
 
 /// Limits the requests that reach a service.
 ///
-/// The layer fits every cloneable service of [`http`] requests and responses, on servers and clients: Axum's, Tonic's,
-/// Hyper's and others. All limits of a layer are decided together: a request that one of them denies is charged to none.
+/// The layer works with every cloneable service of [`http`] requests and responses, on servers and clients, such as those
+/// of Axum, Tonic and Hyper. All limits of a layer are decided together: a request that one of them denies is charged to none.
 /// Clones of a layer, and the services that it creates, share their state.
 ///
 /// ```
@@ -47,8 +47,8 @@ use crate::request::RequestHead;
 ///
 /// # Position among other layers
 ///
-/// Place layers that rejections should pass outside this one: tracing, and CORS, without which browsers can't read a 429
-/// and preflight requests are counted. Place whatever should not run for rejected requests inside.
+/// Place layers that should see rejections outside this one: tracing, and CORS. Without CORS outside, browsers can't read a
+/// 429, and preflight requests are counted. Place layers that should not run for rejected requests inside.
 ///
 /// In Axum, apply it to a single method router with `route_layer` rather than `layer`: two calls of `layer` leave Rust
 /// unable to infer an error type.
@@ -58,13 +58,13 @@ use crate::request::RequestHead;
 /// Each layer charges the requests that pass it, so apply one layer once to a request: to the router or to its routes.
 /// The exception is a [`RouteCost`] of the same layer inside it.
 ///
-/// A layer that is applied twice charges twice. It can't tell that apart from a handler that calls its own service with
-/// the extensions of the request that it handles, for the parts of a batch, say, and those must be charged. The first
-/// time that it happens, a warning with the remedy is logged through `tracing`: always among the first 64 requests of the
-/// limiter, and later where the [draft's headers](crate::HeaderStyle::IETF) are sent.
+/// A layer that is applied twice charges twice. This can't be prevented: it looks the same as a handler that calls its own
+/// service with the extensions of its request, for example for the parts of a batch, and those must be charged. A warning
+/// with the remedy is logged once through `tracing`, if a request is charged twice among the first 64 requests of the
+/// limiter, or later if the [draft's headers](crate::HeaderStyle::IETF) are sent.
 ///
-/// Different layers around each other merge their headers. The draft's headers list each name once: of two limits with
-/// the same name, that with less remaining, which is logged too, as each limit should have its own name. An `X-RateLimit`
+/// Nested layers merge their headers. The draft's headers list each name once: of two limits with the same name, the one
+/// with less remaining. A warning is logged, because each limit should have its own name. An `X-RateLimit`
 /// triple describes the limit that denies, or else the limit with least remaining.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until it is applied to a service"]
@@ -120,11 +120,11 @@ impl RateLimitLayer {
 
     /// Returns a layer for a route whose requests cost `cost` tokens.
     ///
-    /// Inside this layer, it charges the difference to what this layer has charged. If that is denied, the request is
-    /// denied and what was charged is refunded. On its own, it charges the cost.
+    /// Inside this layer, it charges the difference to the cost that this layer has charged. If that is denied, the request
+    /// is denied and the earlier charge is refunded. On its own, it charges the full cost.
     ///
-    /// A lower cost refunds the difference, but a request has to get past this layer first. To exempt a route even when
-    /// nothing is left, give it the cost 0 in a [table](Builder::costs), exempt it by
+    /// A lower cost refunds the difference, but this layer has to allow the request first. To exempt a route even when no
+    /// tokens are left, give it the cost 0 in a [table](Builder::costs), exempt it by
     /// [`never_limit`](Builder::never_limit), or leave it outside.
     ///
     /// Limits with a [cost](Limit::cost) of their own are not affected. For a
@@ -143,12 +143,12 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// A limit could never allow the cost.
+    /// Returns an error if a limit could never allow the cost.
     pub fn try_cost(&self, cost: u64) -> Result<RouteCost, ConfigError> {
         self.route_cost(Cost::Constant(cost))
     }
 
-    /// Returns a layer for routes whose requests cost what a table says, as with [`cost`](Self::cost).
+    /// Returns a layer for routes whose costs are in a table. See [`cost`](Self::cost).
     ///
     /// # Panics
     ///
@@ -163,13 +163,13 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// A limit could never allow one of the costs, or a path in the table does not start with a slash.
+    /// Returns an error if a limit could never allow one of the costs, or a path in the table does not start with a slash.
     pub fn try_costs(&self, costs: CostTable) -> Result<RouteCost, ConfigError> {
         self.route_cost(Cost::Table(Arc::new(costs)))
     }
 
-    /// Returns a layer for routes whose requests cost what a closure returns, as with [`cost`](Self::cost). A cost of 0
-    /// takes nothing. A cost over a limit's capacity is denied.
+    /// Returns a layer for routes whose costs are computed by a closure. See [`cost`](Self::cost). A cost of 0 takes nothing.
+    /// A cost over a limit's capacity is denied.
     pub fn cost_by(&self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> RouteCost {
         or_panic(self.route_cost(Cost::By(Arc::new(cost))))
     }
@@ -213,8 +213,8 @@ impl RateLimitLayer {
         self.config.headers.names()
     }
 
-    /// Returns the limits in the order in which they were given. Of [`LiveLimits`], they are those that the layer was
-    /// built with.
+    /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the layer
+    /// was built with.
     pub fn limits(&self) -> &[Limit] {
         self.config.client.limits().as_slice()
     }
@@ -223,7 +223,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// No limit has that name.
+    /// Returns an error if no limit has that name.
     pub fn limit(&self, name: &str) -> Result<LimitHandle, ConfigError> {
         let config = self.config.clone();
         LimitHandle::new(move || config.current().client.clone(), name)
@@ -233,7 +233,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// No limit has that name, or it is not [overridable](Limit::overridable).
+    /// Returns an error if no limit has that name, or it is not [overridable](Limit::overridable).
     pub fn overrides(&self, name: &str) -> Result<Overrides, ConfigError> {
         Overrides::new(self.limit(name)?)
     }

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 /// The state that the layers of one limiter share.
 #[derive(Debug, Default)]
 pub(super) struct LayerGroup {
-    /// How many of the layers are in use.
+    /// The number of layers in use.
     in_use: AtomicUsize,
-    /// How many requests were marked with the layers that they pass.
+    /// The number of requests that were marked with the layers that they pass.
     marked: AtomicUsize,
     pub(super) repeated_layer: ReportOnce,
     pub(super) missing_address: ReportOnce,
@@ -30,8 +30,8 @@ pub(super) struct ReportOnce(AtomicBool);
 #[derive(Clone, Default)]
 struct PassedLayers(SmallVec<[LayerId; 2]>);
 
-/// How many requests of a limiter are marked to detect layers that are applied twice. A mark costs up to two
-/// allocations, which later requests are spared.
+/// The number of requests of a limiter that are marked to detect layers that are applied twice. Later requests are not
+/// marked, because a mark costs up to two allocations.
 const MARKED_REQUESTS: usize = 64;
 
 impl LayerGroup {

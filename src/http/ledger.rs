@@ -1,5 +1,5 @@
-//! What a limiter has charged a request, for everything that adjusts it later: a route with a cost of its own, the
-//! request's handler, and its response.
+//! The charges of a request, for the code that adjusts them later: a route with a cost of its own, the request's handler,
+//! and its response.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +18,7 @@ use crate::store::LimitSpec;
 /// A limiter's decisions about a request, among the request's extensions.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// The configuration of the layer that has opened the ledger.
+    /// The configuration of the layer that opened the ledger.
     pub(super) config: Arc<LayerConfig>,
     /// The request's head, if the response to a denied [`Permit`](crate::Permit) depends on it.
     head: Option<OwnedHead>,
@@ -27,10 +27,10 @@ pub(super) struct Ledger {
 
 #[derive(Debug)]
 struct Entries {
-    /// The first says which limits apply, and under which keys. Most requests have no other.
+    /// The first decision determines which limits apply, and under which keys. Most requests have no other.
     decisions: SmallVec<[Decision; 1]>,
-    /// The layers that have charged here. None does so twice: a request that passes one again is another, which a
-    /// handler has made with the extensions of the first, or is to be charged twice.
+    /// The layers that have recorded charges here, each once. A request that passes a layer again gets a ledger of its own:
+    /// either a handler created it with the extensions of the first, or the layer is applied twice.
     layers: SmallVec<[Arc<LayerConfig>; 2]>,
 }
 
@@ -38,7 +38,7 @@ struct Entries {
 #[derive(Clone, Debug, Default)]
 struct Ledgers(SmallVec<[Arc<Ledger>; 2]>);
 
-/// The most charges in one refund.
+/// The maximum number of charges in one refund.
 const CHARGES_PER_REFUND: usize = 64;
 
 impl Ledger {
@@ -52,7 +52,7 @@ impl Ledger {
         ledger
     }
 
-    /// Finds the ledger that an outer layer of the same limiter has opened, for this layer to charge the difference.
+    /// Finds the ledger that an outer layer of the same limiter opened, so that this layer charges only the difference.
     pub(super) fn of_outer_layer(config: &Arc<LayerConfig>, extensions: &Extensions) -> Option<Arc<Self>> {
         if !config.group.has_several_layers() {
             return None;
@@ -65,7 +65,7 @@ impl Ledger {
         if !is_new || entries.decisions.first().is_none_or(|first| first.outcomes().is_empty()) {
             return None;
         }
-        // Under the same lock: of several requests with one ledger, one may use it.
+        // Within the same lock, so that only one of several requests with this ledger uses it.
         entries.layers.push(config.clone());
         Some(ledger.clone())
     }
@@ -86,7 +86,7 @@ impl Ledger {
         entries.decisions.push(decision);
     }
 
-    /// Adds a later decision about the limits in their sizes for the request. Returns a copy that proves no charge.
+    /// Adds a later decision about the limits in their sizes for the request. Returns a copy whose receipt is empty.
     pub(super) fn record(&self, decision: Decision) -> Decision {
         let decision = decision.with_resized(&self.sizes());
         let copy = decision.without_charges();
@@ -101,7 +101,7 @@ impl Ledger {
         self.entries().decisions.pop()
     }
 
-    /// Returns a copy of the last decision, which proves no charge.
+    /// Returns a copy of the last decision, whose receipt is empty.
     pub(super) fn last(&self) -> Option<Decision> {
         self.entries().decisions.last().map(Decision::without_charges)
     }
@@ -133,7 +133,7 @@ impl Ledger {
         self.entries().decisions.first().into_iter().flat_map(sizes).cloned().collect()
     }
 
-    /// Returns the party that the first charge was paid to, and the balance of each limit that applies.
+    /// Returns the store that took the first charge, and the balance of each limit that applies.
     pub(super) fn balances(&self, limits: &Limits, target: &TargetCost<'_>) -> (DecidedBy, Vec<Balance>) {
         let entries = self.entries();
         let Some(first) = entries.decisions.first() else { return (DecidedBy::Store, Vec::new()) };
@@ -146,7 +146,7 @@ impl Ledger {
         (first.decided_by(), first.outcomes().iter().filter_map(balance).collect())
     }
 
-    /// Takes out what was paid in excess, from the last charge first. It is taken once: the caller has to refund it.
+    /// Removes the tokens paid in excess, from the last charge first. Returns receipts, which the caller must refund.
     pub(super) fn take_excess(&self, balances: &[Balance]) -> Vec<Receipt> {
         let mut entries = self.entries();
         let charged = entries.decisions.iter_mut().rev().filter(|decision| decision.is_charged());
@@ -177,8 +177,8 @@ impl Ledger {
     }
 }
 
-/// Returns the limits that have another size for every charge of the request. If the store has decided, that excludes
-/// the overrides, which it finds again for each charge.
+/// Returns the limits that have another size for every charge of the request. If the store has decided, overrides are left
+/// out, because the store looks them up for each charge.
 fn sizes(first: &Decision) -> impl Iterator<Item = &Arc<LimitSpec>> {
     let by_store = first.decided_by() == DecidedBy::Store;
     first.resized().iter().filter(move |spec| !(by_store && spec.is_override()))

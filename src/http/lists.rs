@@ -1,4 +1,4 @@
-//! Requests that are never limited, and requests that are always rejected.
+//! The lists of requests that are never limited or always rejected.
 
 use std::fmt;
 use std::sync::Arc;

@@ -8,9 +8,9 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Leaves one item for each name in `RateLimit` and `RateLimit-Policy`, after a layer has appended a line of its
-/// own to both. Of several limits of one name, that with the least remaining stays, in both fields. Lines that
-/// are not lists of named items are left as they are, and with them all others.
+/// Removes repeated names from `RateLimit` and `RateLimit-Policy`, after a layer has appended a line to each. Of several
+/// limits with the same name, the one with the least remaining is kept in both headers. If any line is not a list of named
+/// items, nothing is changed.
 #[cold]
 pub(super) fn merge(headers: &mut HeaderMap) {
     if !repeats_a_name(headers) {
@@ -102,7 +102,7 @@ fn split_unquoted(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 /// A member of a list: a name in quotes, and its parameters.
 struct Item<'a> {
     text: &'a [u8],
-    /// In its quotes.
+    /// The name, including its quotes.
     name: &'a [u8],
 }
 
@@ -137,14 +137,14 @@ fn report(name: &[u8]) {
     }
 }
 
-/// Returns whether the limit called `name`, in its quotes, was not reported before, and marks it as reported.
+/// Returns whether the limit called `name` (including its quotes) was not reported before, and marks it as reported.
 pub(super) fn is_first_report(name: &[u8]) -> bool {
     static REPORTED: Mutex<BTreeSet<Box<[u8]>>> = Mutex::new(BTreeSet::new());
-    /// The most names that are kept, as the inner service may invent them.
-    const MOST: usize = 64;
+    /// The maximum number of names, because the inner service may invent them.
+    const MAX_NAMES: usize = 64;
 
     let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
-    reported.len() < MOST && reported.insert(name.into())
+    reported.len() < MAX_NAMES && reported.insert(name.into())
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_in_quotes_is_not_what_remains() {
+    fn quoted_parameters_are_not_parsed_as_the_remaining_tokens() {
         let mut headers = HeaderMap::new();
         for line in [r#""a";pk="x;r=0;y";r=9"#, r#""a";r=5"#] {
             headers.append(RATE_LIMIT, HeaderValue::from_static(line));

@@ -1,4 +1,4 @@
-//! Requests without the key of a limit.
+//! Applies the policies for requests without the key of a limit.
 
 use super::layer_config::LayerConfig;
 use super::rejection::Reason;
@@ -11,7 +11,7 @@ use crate::store::LimitSpec;
 ///
 /// # Errors
 ///
-/// The request is rejected.
+/// Returns the reason if the request is rejected.
 pub(super) fn replace_missing_key(
     config: &LayerConfig,
     limit: &Limit,

@@ -1,9 +1,17 @@
-//! The only code that builds responses: a layer, its service, and a request's way through them.
+//! The Tower layer and its service. No other code builds responses.
 //!
-//! A [`service`] passes each request to its [`request_state`], which decides about it by the [`charges`] of the limits that
-//! apply, forwards or rejects it ([`rejection_format`], [`grpc`]), and adds [`headers`], which [`merge`] with those of
-//! inner layers. Whatever charges it more or less on its way is recorded in a [`ledger`]: a [`route_adjustment`], its
-//! handler by a [`permit`], and its response by a [`settlement`].
+//! The modules, in the order in which a request passes them:
+//!
+//! | step | modules |
+//! | --- | --- |
+//! | Configure | [`options`], [`header_style`], [`layer`], [`route_cost`], [`layer_config`], [`layer_group`] |
+//! | Accept a request | [`service`] or [`keep_body`], [`future`], [`request_state`] (the state machine of a request) |
+//! | Decide | [`lists`], [`charges`], [`missing_key`], [`pending_decision`], [`route_adjustment`] |
+//! | Reject | [`rejection`], [`rejection_format`], [`rejection_response`], [`grpc`], [`grpc_details`], [`wait`] |
+//! | Charge more or less later | [`ledger`], [`balance`], [`permit`], [`charge_error`], [`settlement`] |
+//! | Respond | [`headers`], [`effective_window`], [`text`], [`merge`], [`response_body`] |
+//!
+//! [`in_flight`] is a layer of its own.
 
 mod balance;
 mod charge_error;

@@ -40,10 +40,10 @@ impl Builder<HttpOptions> {
     /// Exempts the requests for which a condition holds: an [`AddressList`](crate::AddressList), a
     /// [`KeyList`](crate::KeyList), or any condition of [`when`](crate::when). Adds to earlier calls.
     ///
-    /// Exempt requests go on before keys are extracted or the store is called. Nothing is charged, and their responses
-    /// carry no headers about limits.
+    /// Exempt requests are forwarded before keys are extracted or the store is called. They are not charged, and their
+    /// responses have no headers about limits.
     ///
-    /// [`always_reject`](Self::always_reject) takes precedence. To except the exempt from it, say so in its condition:
+    /// [`always_reject`](Self::always_reject) takes precedence. To exclude exempt requests from it, negate the condition:
     /// `always_reject(blocked.and(when::not(offices)))`.
     ///
     /// ```
@@ -64,8 +64,7 @@ impl Builder<HttpOptions> {
     ///
     /// They are rejected before keys are extracted or the store is called, with
     /// [`Reason::Listed`](crate::Reason::Listed) and without headers about limits, and observers receive
-    /// [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) does not change that, as it is
-    /// about limits. Where several conditions hold, the first counts.
+    /// [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) has no effect on lists. If several conditions hold, the first one counts.
     ///
     /// ```
     /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key};
@@ -80,7 +79,8 @@ impl Builder<HttpOptions> {
         self.always_reject_with(ListAction::Forbidden, condition)
     }
 
-    /// Does the same as [`always_reject`](Self::always_reject) with another response, or with none, to try a list out.
+    /// Rejects requests as [`always_reject`](Self::always_reject) does, with another response; or only reports them, to try
+    /// a list out.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, KeyList, Limit, ListAction, RateLimitLayer, key};
@@ -134,10 +134,10 @@ impl Builder<HttpOptions> {
         self
     }
 
-    /// Sets the headers that tell clients how much of their limits is left. Defaults to [`HeaderStyle::IETF`].
+    /// Sets the response headers that report the remaining tokens of limits. Defaults to [`HeaderStyle::IETF`].
     ///
     /// Several styles can be combined; `[]` disables them all. `Retry-After` is always sent. Of two styles that differ
-    /// only in their [`Reset`](crate::Reset) or in the version of the draft, the first counts.
+    /// only in their [`Reset`](crate::Reset) or in the version of the draft, the first one is used.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
@@ -188,15 +188,14 @@ impl Builder<HttpOptions> {
 
     /// Chooses whether genuine gRPC and gRPC-Web requests are rejected with a gRPC status. Defaults to `true`.
     ///
-    /// gRPC clients take the HTTP status 429 for "unavailable", which many retry at once. So a request that is
-    /// genuinely gRPC gets 200 OK with `grpc-status`, as that protocol wants, and error details
+    /// gRPC clients map the HTTP status 429 to `UNAVAILABLE`, which many of them retry at once. So a genuine gRPC request
+    /// is rejected with 200 OK and `grpc-status`, as that protocol requires, and with error details
     /// (`google.rpc.RetryInfo` and `QuotaFailure`) that name the limits that deny. A request is genuine if it is a
     /// `POST` with the content type `application/grpc` over HTTP/2 or later, or with `application/grpc-web` or
     /// `application/grpc-web-text` over any version of HTTP.
     ///
-    /// Any client can send such a request. Where the service behind the limits serves no gRPC, turn this off: then every
-    /// rejection has an HTTP error status, and whatever counts 429 or 403, such as a proxy or a ban list, counts them
-    /// all.
+    /// Any client can send such a request. If the service does not serve gRPC, turn this off. Then every rejection has an HTTP error
+    /// status, so that a proxy or a ban list that counts 429 or 403 responses sees them all.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};

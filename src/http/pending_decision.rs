@@ -15,11 +15,11 @@ use crate::time::{Clock, SystemClock};
 /// A decision that has yet to be made.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 pub(super) enum PendingDecision {
-    /// Some of the keys have yet to be found.
+    /// Some keys are still being extracted.
     Keys(PendingCharges),
-    /// The store has yet to answer. In `sizes` are the limits that have another size for the request.
+    /// The store has not answered yet. `sizes` contains the limits that have another size for the request.
     Store { decision: StoreFuture<Decision>, sizes: Box<[Arc<LimitSpec>]> },
-    /// An outer layer has charged the request, and the difference to this cost has yet to be charged.
+    /// An outer layer has charged the request. The difference to this cost is to be charged.
     Route { ledger: Arc<Ledger>, cost: u64 },
 }
 
@@ -28,7 +28,7 @@ impl PendingDecision {
     ///
     /// # Errors
     ///
-    /// The request is rejected without a decision.
+    /// Returns the reason if the request is rejected without a decision.
     pub(super) async fn decide(self, config: &Arc<LayerConfig>, head: &RequestHead<'_>) -> Result<Decision, Reason> {
         let (decision, sizes) = match self {
             Self::Store { decision, sizes } => (decision, sizes),

@@ -1,4 +1,4 @@
-//! A handler's access to what its request is charged.
+//! The permit by which a handler adjusts the charges of its request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::decision::Decision;
 use crate::error::StoreError;
 use crate::limit::Limit;
 
-/// Lets a handler change what its request is charged.
+/// Lets a handler adjust the charges of its request.
 ///
 /// A limiter that [gives permits](crate::Builder::permits) adds one to each request. Take it from the request by
 /// extractor (feature `axum`), or by [`of`](Self::of) from its extensions. Clones refer to the same request.
@@ -43,23 +43,23 @@ use crate::limit::Limit;
 ///
 /// # Limits that a permit applies to
 ///
-/// A permit applies to all limits that apply to the request, under the keys that they have found in it, or to
+/// A permit applies to all limits that apply to the request, under the keys extracted from it, or to
 /// [one of them](Self::limit). A cost is not charged to limits with a [`cost`](Limit::cost) of their own, unless the
 /// permit is for that limit alone. If the request is not counted, because no limit applies to it or because of
 /// [`OnStoreError::Allow`](crate::OnStoreError::Allow), its permit charges nothing either.
 ///
-/// What the router, the route and the permit have charged can be refunded once, by any of them, as far as it still
-/// counts: see [`Limiter::refund`](crate::Limiter::refund).
+/// The charges of the router, the route and the permit can be refunded once, by any of them, as far as they still count:
+/// see [`Limiter::refund`](crate::Limiter::refund).
 ///
 /// # Failures
 ///
-/// Charges stay unless they are refunded: also if the handler panics or fails, if the client disconnects and the handler
-/// is dropped, and if a future of this permit is dropped before it completes. In these cases, and if the store fails
-/// between two calls, limits become stricter, never laxer. To make sure of a refund, spawn a task for it.
+/// Charges stay unless they are refunded, even if the handler panics or fails, if the client disconnects and the handler
+/// is dropped, or if a future of this permit is dropped before it completes. In these cases, and if the store fails
+/// between two calls, limits become stricter, never laxer. To make sure that a refund completes, spawn a task for it.
 #[derive(Clone)]
 pub struct Permit {
     ledger: Arc<Ledger>,
-    /// The index of the limit that it is for, if that is only one.
+    /// The index of the only limit that the permit is for. `None` means all limits.
     only: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ pub struct Permit {
 pub struct Settled {
     /// The state of the limits after the settlement.
     pub decision: Decision,
-    /// The tokens that could not be charged because there was no room: those of the limit that lacked the most. 0 if the
+    /// The tokens that could not be charged for lack of capacity, for the limit that lacked the most. 0 if the
     /// actual cost was charged in full.
     pub shortfall: u64,
 }
@@ -115,12 +115,13 @@ impl Permit {
 
     /// Charges `more` tokens to all limits or to none, or returns the rejection for the handler to respond with.
     ///
-    /// Use [`charge`](Self::charge) to handle a denial otherwise. Earlier charges stay in both cases, unless the handler
+    /// To handle a denial differently, use [`charge`](Self::charge). Earlier charges stay in both cases, unless the handler
     /// [refunds](Self::refund) them.
     ///
     /// # Errors
     ///
-    /// The charge was denied, or the store can't decide and the [policy](crate::OnStoreError) is to reject.
+    /// Returns an error if the charge was denied, or if the store can't decide and the [policy](crate::OnStoreError) is to
+    /// reject.
     pub async fn try_charge(&self, more: u64) -> Result<Decision, ChargeError> {
         match self.charge(more).await {
             Ok(decision) if decision.is_allowed() => Ok(decision),
@@ -140,7 +141,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// The store can't decide, and the [policy](crate::OnStoreError) is to reject.
+    /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn charge(&self, more: u64) -> Result<Decision, StoreError> {
         let target = |limit, paid: u64| if self.charges(limit) { paid.saturating_add(more) } else { paid };
         let decision = settlement::charge(&self.ledger, &target).await?;
@@ -158,10 +159,10 @@ impl Permit {
         self.ledger.reject_denied(denied)
     }
 
-    /// Changes the cost of the request to `actual` tokens: refunds what was charged in excess, or charges what is missing
-    /// as far as each limit has room. May be called repeatedly; the last call counts.
+    /// Changes the cost of the request to `actual` tokens: refunds the excess, or charges the missing tokens as far as each
+    /// limit has capacity. May be called repeatedly; the last call counts.
     ///
-    /// Overage counts as room. A limit in [shadow mode](Limit::shadow) is charged all that is missing or nothing, and adds
+    /// Overage counts as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and adds
     /// nothing to the [shortfall](Settled::shortfall).
     ///
     /// ```
@@ -182,7 +183,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// The store can't refund, or can't decide and the [policy](crate::OnStoreError) is to reject.
+    /// Returns an error if the store can't refund, or if it can't decide and the [policy](crate::OnStoreError) is to reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
         let target = |limit, paid| if self.charges(limit) { actual } else { paid };
         let settlement = settlement::settle(&self.ledger, &target).await?;
@@ -194,7 +195,7 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// The store fails. The refund is not retried.
+    /// Returns an error if the store fails. The refund is not retried.
     pub async fn refund(&self) -> Result<(), StoreError> {
         let target = |limit, paid| if self.is_for(limit) { 0 } else { paid };
         let settlement = settlement::settle(&self.ledger, &target).await?;
@@ -204,21 +205,21 @@ impl Permit {
         Ok(())
     }
 
-    /// Forgets the request's keys, as if they had never been seen. What the request was charged can't be refunded any more.
+    /// Resets the request's keys, as if they had never been used. The charges of the request can't be refunded any more.
     ///
     /// A concurrent request with the same keys may have been charged before the reset. Refunding it later, while its
-    /// window lasts or until its bucket would have been full, takes from what was charged since the reset.
+    /// window lasts or until its bucket would have been full, reduces the charges made since the reset.
     ///
     /// # Errors
     ///
-    /// The store fails.
+    /// Returns an error if the store fails.
     pub async fn reset(&self) -> Result<(), StoreError> {
         settlement::reset(&self.ledger, self.only).await?;
         self.peek().await;
         Ok(())
     }
 
-    /// Records the current state of the limits. A failure is ignored, because the refund or reset before has succeeded.
+    /// Records the current state of the limits. A failure is ignored, because the preceding refund or reset has succeeded.
     async fn peek(&self) -> Option<Decision> {
         let decision = settlement::peek(&self.ledger)?.await.ok()?;
         Some(self.ledger.record(decision))

@@ -23,14 +23,14 @@ pub struct Rejection<'a> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// A limit denies it.
+    /// A limit denies the request.
     Limited {
-        /// The shortest wait after which it would be allowed if no other request came. `None` if no wait can help.
+        /// The shortest wait after which the request would be allowed if no other request came. `None` if no wait can help.
         retry_after: Option<Duration>,
     },
-    /// It lacks the key of a limit.
+    /// The request lacks the key of a limit.
     MissingKey(KeyError),
-    /// It matches a list of requests that are [always rejected](crate::Builder::always_reject).
+    /// The request matches a list of requests that are [always rejected](crate::Builder::always_reject).
     Listed(ListAction),
     /// The store failed, and the policy is to reject.
     StoreFailed,

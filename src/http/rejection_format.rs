@@ -103,6 +103,7 @@ fn with_headers(mut response: Response<Bytes>, headers: &Headers, decision: Opti
     response
 }
 
+/// Calls the closure of `on_reject`, and adds the headers that its response lacks.
 fn custom(rejection: &Rejection<'_>, respond: &Closure) -> Response<Bytes> {
     let mut response = respond(rejection);
     let headers = response.headers_mut();
@@ -113,13 +114,14 @@ fn custom(rejection: &Rejection<'_>, respond: &Closure) -> Response<Bytes> {
     response
 }
 
+/// Returns the message as a line of plain text.
 fn text(rejection: &Rejection<'_>) -> Bytes {
     let mut wait = WaitText::new();
     let [start, number, unit, smaller_number, smaller_unit, end] = rejection.sentence(&mut wait).map(str::as_bytes);
     concat([start, number, unit, smaller_number, smaller_unit, end, b"\n"]).into()
 }
 
-/// RFC 9457, with the types that the RateLimit draft registers.
+/// Returns a problem document (RFC 9457), with the types that the RateLimit draft registers.
 fn problem(rejection: &Rejection<'_>) -> Bytes {
     let (kind, title) = match rejection.reason {
         Reason::Limited { .. } => (
@@ -146,7 +148,7 @@ fn problem(rejection: &Rejection<'_>) -> Bytes {
     pieces.push("\"");
     for (index, name) in rejection.violated.iter().enumerate() {
         pieces.push(if index == 0 { r#","violated-policies":[""# } else { r#",""# });
-        // Names are printable ASCII: only two characters need an escape.
+        // Names are printable ASCII, of which only two characters need an escape.
         for part in name.split_inclusive(['\\', '"']) {
             match part.strip_suffix(['\\', '"']) {
                 Some(start) => pieces.extend([start, "\\", &part[start.len()..]]),

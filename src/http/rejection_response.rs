@@ -1,4 +1,4 @@
-//! The responses that a closure can reject requests with.
+//! The responses that a closure of `on_reject` can return.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -10,7 +10,7 @@ use http_body::Body;
 /// A response that a closure of [`on_reject`](crate::Builder::on_reject) can return.
 ///
 /// With the feature `axum`, it is implemented for everything that implements Axum's `IntoResponse`. Otherwise, it is
-/// implemented for [`http::Response`] with a body of [`Bytes`], such as a `String`, all of which Axum accepts too.
+/// implemented for [`http::Response`] with a body whose data is [`Bytes`], such as a `String`. Axum accepts these too.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be returned from `on_reject`",
     label = "not a response",
@@ -58,7 +58,7 @@ mod implementation {
     }
 }
 
-/// Reads a body that is complete. Returns an empty one, and logs an error, if it is not.
+/// Reads a body that is complete. Otherwise, logs an error and returns an empty body.
 fn read<B: Body<Data = Bytes>>(body: B) -> Bytes {
     let mut body = pin!(body);
     let mut read = Bytes::new();

@@ -1,4 +1,4 @@
-//! Adjusting what an outer layer has charged to the cost of a route.
+//! Adjusts the charges of an outer layer to the cost of a route.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::error::StoreError;
 use crate::resilience::StoreClient;
 use crate::store::Charge;
 
-/// Charges the difference to `cost`, all or nothing, where the request was first charged.
+/// Charges the difference to `cost`, all or nothing, in the store that took the first charge.
 ///
-/// If that is denied, the earlier charges are refunded and the whole is requested, so that the decision says how long to
-/// wait for it. If the store fails, the refunds that it was not asked for yet follow in the background.
+/// If the difference is denied, the earlier charges are refunded and the full cost is requested, so that the decision has
+/// the wait for the full cost. If the store fails, the remaining refunds are completed in the background.
 ///
 /// # Errors
 ///
-/// The store can't decide, and the policy is to reject.
+/// Returns an error if the store can't decide and the policy is to reject.
 pub(super) async fn adjust_to_route(ledger: &Ledger, config: &LayerConfig, cost: u64) -> Result<Decision, Reason> {
     let client = &config.client;
     let decision = decide(ledger, client, cost).await.map(|decision| decision.with_resized(&ledger.sizes()));
@@ -34,7 +34,7 @@ async fn decide(ledger: &Ledger, client: &Arc<StoreClient>, cost: u64) -> Result
     let limits = client.limits();
     let has_own_cost = |limit: usize| limits.as_slice().get(limit).is_none_or(|limit| limit.own_cost().is_some());
     let (by, balances) = ledger.balances(limits, &|limit, paid| if has_own_cost(limit) { paid } else { cost });
-    // If the difference is denied, the whole is requested, and only that denial counts towards penalties.
+    // If the difference is denied, the full cost is requested, and only that denial counts towards penalties.
     let without_strikes =
         limits.has_penalties().then(|| balances.iter().map(Balance::without_strikes).collect::<Vec<_>>());
     let difference = charges(without_strikes.as_deref().unwrap_or(&balances), Balance::missing);
@@ -69,7 +69,7 @@ async fn decide_difference(
     denied.map_or_else(|| client.fall_back_to_acquire(error, difference), Ok)
 }
 
-/// Asks the party that has charged the request first. Notes a denial of the difference in `denied`.
+/// Calls the store that took the first charge. Sets `denied` if the difference is denied.
 async fn request_difference(
     ledger: &Ledger,
     client: &StoreClient,
@@ -86,8 +86,8 @@ async fn request_difference(
         return Ok(decision);
     }
     *denied = Some(decision);
-    // Taken before the store is asked: a refund whose result is unknown is not repeated. A queue releases only its last
-    // slot, so the last charge comes first.
+    // Each charge is removed from the ledger before the call, so that a refund whose result is unknown is not repeated. A
+    // queue releases only its last slot, so the last charge is refunded first.
     while let Some(charged) = ledger.pop() {
         let by = charged.decided_by();
         let receipt = charged.into_receipt();

@@ -9,10 +9,10 @@ use super::keep_body::KeepBodyLayer;
 use super::layer_config::LayerConfig;
 use super::service::RateLimit;
 
-/// Charges the requests of a route a cost of their own, from the limits of a [`RateLimitLayer`](crate::RateLimitLayer).
+/// Sets the cost of the requests of a route for the limits of a [`RateLimitLayer`](crate::RateLimitLayer).
 ///
 /// Created by [`RateLimitLayer::cost`](crate::RateLimitLayer::cost), [`costs`](crate::RateLimitLayer::costs) or
-/// [`cost_by`](crate::RateLimitLayer::cost_by), whose documentation says how the two layers work together.
+/// [`cost_by`](crate::RateLimitLayer::cost_by). See [`cost`](crate::RateLimitLayer::cost) for how the two layers interact.
 ///
 /// ```
 /// use axum::Router;

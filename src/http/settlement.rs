@@ -14,8 +14,8 @@ use crate::recorder::Event;
 use crate::response::ResponseHead;
 use crate::store::{Charge, StoreFuture};
 
-/// How often a settlement retries when concurrent requests take the room that it has found.
-const TRIES: usize = 8;
+/// The maximum number of retries of a settlement, if concurrent requests take the capacity that it has found.
+const MAX_RETRIES: usize = 8;
 
 /// The result of a settlement.
 pub(super) struct Settlement {
@@ -23,11 +23,11 @@ pub(super) struct Settlement {
     pub(super) decision: Option<Decision>,
     /// Whether a refund has followed that decision, or there was only a refund.
     pub(super) has_refunded: bool,
-    /// The most tokens that one limit had no room for.
+    /// The tokens that could not be charged, for the limit that lacked the most.
     pub(super) shortfall: u64,
 }
 
-/// Charges what is missing to the target cost, all or nothing. Returns `None` if no limit applies.
+/// Charges the tokens that are missing to the target cost, all or nothing. Returns `None` if no limit applies.
 pub(super) async fn charge(ledger: &Ledger, target: &TargetCost<'_>) -> Result<Option<Decision>, StoreError> {
     let (by, balances) = ledger.balances(ledger.config.client.limits(), target);
     if balances.is_empty() {
@@ -37,30 +37,30 @@ pub(super) async fn charge(ledger: &Ledger, target: &TargetCost<'_>) -> Result<O
     Ok(Some(ledger.record(decision)))
 }
 
-/// Refunds what was paid in excess of the target cost, and charges what is missing as far as each limit has room.
+/// Refunds the tokens paid in excess of the target cost, and charges the missing tokens as far as each limit has capacity.
 pub(super) async fn settle(ledger: &Ledger, target: &TargetCost<'_>) -> Result<Settlement, StoreError> {
     let client = &ledger.config.client;
     let (by, balances) = ledger.balances(client.limits(), target);
     let has_refunded = refund_excess(ledger, &balances).await?;
-    // A lack of room is not the client's fault.
+    // A denial here is not the client's fault, so it is no strike.
     let mut balances: Vec<Balance> = balances.iter().map(Balance::without_strikes).collect();
     if balances.iter().all(|balance| balance.missing() == 0) {
         return Ok(Settlement { decision: None, has_refunded, shortfall: 0 });
     }
     let owed: Vec<u64> = balances.iter().map(|balance| balance.target.cost).collect();
-    let mut tries = 1..=TRIES;
+    let mut retries = 1..=MAX_RETRIES;
     let decision = loop {
         let decision = acquire(ledger, by, &charges(&balances, Balance::missing)).await?;
         if decision.is_allowed() {
             break decision;
         }
-        if tries.next().is_none() {
+        if retries.next().is_none() {
             balances.iter_mut().for_each(|balance| balance.target.cost = balance.paid);
             break decision;
         }
-        let rooms = rooms(ledger, by, &balances, decision).await?;
-        for (balance, room) in balances.iter_mut().zip(rooms) {
-            balance.target.cost = balance.target.cost.min(balance.paid.saturating_add(room));
+        let available = available_tokens(ledger, by, &balances, decision).await?;
+        for (balance, available) in balances.iter_mut().zip(available) {
+            balance.target.cost = balance.target.cost.min(balance.paid.saturating_add(available));
         }
     };
     let mut shortfall = 0;
@@ -79,8 +79,8 @@ pub(super) async fn settle(ledger: &Ledger, target: &TargetCost<'_>) -> Result<S
     Ok(Settlement { decision, has_refunded, shortfall })
 }
 
-/// Settles the limits that take a request's actual cost from its response. If the store does not answer at once, that is
-/// completed in the background.
+/// Settles the limits that take a request's actual cost from its response. If the store does not answer at once, the
+/// settlement completes in the background.
 pub(super) fn settle_by_response(ledger: &Arc<Ledger>, head: &ResponseHead<'_>) {
     let limits = ledger.config.client.limits();
     if !limits.settles_by_response() {
@@ -114,7 +114,7 @@ pub(super) fn settle_by_response(ledger: &Arc<Ledger>, head: &ResponseHead<'_>) 
     }
 }
 
-/// Forgets the keys of all limits, or of `only` one, together with what they were paid.
+/// Resets the keys of all limits, or of `only` one, and removes their charges from the ledger.
 pub(super) async fn reset(ledger: &Ledger, only: Option<usize>) -> Result<(), StoreError> {
     let (_, mut balances) = ledger.balances(ledger.config.client.limits(), &|_, _| 0);
     balances.retain(|balance| only.is_none_or(|only| only == balance.limit()));
@@ -144,25 +144,31 @@ async fn acquire(ledger: &Ledger, by: DecidedBy, charges: &[Charge<'_>]) -> Resu
     client.decide_locally(charges).await
 }
 
-/// Returns how many of the missing tokens each limit may have room for, after a denial.
-async fn rooms(ledger: &Ledger, by: DecidedBy, balances: &[Balance], denied: Decision) -> Result<Vec<u64>, StoreError> {
-    // A decision does not say how much overage is left. A peek at the limit with all its overage does.
-    let seen = if balances.iter().any(|balance| balance.target.spec.ceiling() != balance.target.spec.algorithm()) {
+/// Returns how many of the missing tokens each limit may have capacity for, after a denial.
+async fn available_tokens(
+    ledger: &Ledger,
+    by: DecidedBy,
+    balances: &[Balance],
+    denied: Decision,
+) -> Result<Vec<u64>, StoreError> {
+    // A decision does not contain the remaining overage. A peek at the limit with all its overage does.
+    let decision = if balances.iter().any(|balance| balance.target.spec.ceiling() != balance.target.spec.algorithm()) {
         let ceilings: Vec<Balance> = balances.iter().map(Balance::at_ceiling).collect();
         peek_charges(ledger, by, &charges(&ceilings, Balance::missing)).await?
     } else {
         denied
     };
-    let room = |balance: &Balance| match seen.outcomes().iter().find(|outcome| outcome.limit() == balance.limit()) {
-        Some(outcome) if outcome.denies() => outcome.remaining().min(balance.missing().saturating_sub(1)),
-        // A limit in shadow mode is charged all that is missing or nothing.
-        Some(outcome) if !outcome.is_allowed() => 0,
-        _ => u64::MAX,
-    };
-    Ok(balances.iter().map(room).collect())
+    let available =
+        |balance: &Balance| match decision.outcomes().iter().find(|outcome| outcome.limit() == balance.limit()) {
+            Some(outcome) if outcome.denies() => outcome.remaining().min(balance.missing().saturating_sub(1)),
+            // A limit in shadow mode is charged all missing tokens or none.
+            Some(outcome) if !outcome.is_allowed() => 0,
+            _ => u64::MAX,
+        };
+    Ok(balances.iter().map(available).collect())
 }
 
-/// Refunds what was paid in excess. Returns whether there was anything.
+/// Refunds the tokens paid in excess. Returns whether there were any.
 async fn refund_excess(ledger: &Ledger, balances: &[Balance]) -> Result<bool, StoreError> {
     let receipts = ledger.take_excess(balances);
     let has_refunded = !receipts.is_empty();

@@ -1,23 +1,23 @@
-//! The text of values: written where it costs least.
+//! Formats header values with few allocations.
 
 use bytes::Bytes;
 use http::HeaderValue;
 use smallvec::SmallVec;
 
-/// How much of a text lies on the stack.
-const SHORT: usize = 256;
+/// The size of the inline buffer.
+const INLINE_CAPACITY: usize = 256;
 
-/// The text of a value that is put together of pieces: on the stack while it is short.
+/// A buffer that builds a header value from pieces. Short values need no heap buffer.
 pub(super) struct Text {
     len: usize,
-    short: [u8; SHORT],
-    /// All of it, once it is longer.
-    long: Vec<u8>,
+    inline: [u8; INLINE_CAPACITY],
+    /// The whole text, if it does not fit into `inline`.
+    heap: Vec<u8>,
 }
 
 impl Text {
     pub(super) fn new() -> Self {
-        Self { len: 0, short: [0; SHORT], long: Vec::new() }
+        Self { len: 0, inline: [0; INLINE_CAPACITY], heap: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -27,19 +27,19 @@ impl Text {
     #[inline]
     pub(super) fn push(&mut self, piece: &[u8]) {
         let end = self.len + piece.len();
-        match self.short.get_mut(self.len..end) {
-            Some(place) => place.copy_from_slice(piece),
-            None => self.push_beyond(piece),
+        match self.inline.get_mut(self.len..end) {
+            Some(free) => free.copy_from_slice(piece),
+            None => self.push_to_heap(piece),
         }
         self.len = end;
     }
 
     #[cold]
-    fn push_beyond(&mut self, piece: &[u8]) {
-        if self.long.is_empty() {
-            self.long.extend_from_slice(&self.short[..self.len]);
+    fn push_to_heap(&mut self, piece: &[u8]) {
+        if self.heap.is_empty() {
+            self.heap.extend_from_slice(&self.inline[..self.len]);
         }
-        self.long.extend_from_slice(piece);
+        self.heap.extend_from_slice(piece);
     }
 
     #[inline]
@@ -47,21 +47,21 @@ impl Text {
         self.push(Number::new().format(number).as_bytes());
     }
 
-    /// Copied once, into memory that is as long as it.
+    /// Returns the value, in one allocation of its exact length.
     pub(super) fn value(&self) -> HeaderValue {
-        value(self.short.get(..self.len).unwrap_or(&self.long))
+        value(self.inline.get(..self.len).unwrap_or(&self.heap))
     }
 }
 
-/// How many numbers need not be formatted.
-const FEW: usize = 1_000;
+/// The numbers below this are in [`DIGITS`], so that they need no formatting.
+const TABLE_LEN: usize = 1_000;
 
-/// Each of them, in three digits.
+/// The numbers below [`TABLE_LEN`], with three digits each.
 const DIGITS: &str = {
-    const BYTES: [u8; 3 * FEW] = {
-        let mut bytes = [b'0'; 3 * FEW];
+    const BYTES: [u8; 3 * TABLE_LEN] = {
+        let mut bytes = [b'0'; 3 * TABLE_LEN];
         let mut number = 0;
-        while number < FEW {
+        while number < TABLE_LEN {
             bytes[3 * number] += (number / 100) as u8;
             bytes[3 * number + 1] += (number / 10 % 10) as u8;
             bytes[3 * number + 2] += (number % 10) as u8;
@@ -75,15 +75,15 @@ const DIGITS: &str = {
     }
 };
 
-/// The digits of a number below [`FEW`].
+/// Returns the digits of a number below [`TABLE_LEN`].
 #[inline]
-fn few(number: u64) -> Option<&'static str> {
-    let number = usize::try_from(number).ok().filter(|number| *number < FEW)?;
+fn table_digits(number: u64) -> Option<&'static str> {
+    let number = usize::try_from(number).ok().filter(|number| *number < TABLE_LEN)?;
     let zeros = usize::from(number < 100) + usize::from(number < 10);
     Some(&DIGITS[3 * number + zeros..3 * number + 3])
 }
 
-/// Where the digits of a number are written.
+/// A buffer for the digits of a number.
 pub(super) struct Number(itoa::Buffer);
 
 impl Number {
@@ -93,24 +93,25 @@ impl Number {
 
     #[inline]
     pub(super) fn format(&mut self, number: u64) -> &str {
-        match few(number) {
+        match table_digits(number) {
             Some(digits) => digits,
             None => self.0.format(number),
         }
     }
 }
 
-/// A number: no allocation for most waits, and one for others, where `From<u64>` would take two.
+/// Formats a number. Allocates nothing for numbers below [`TABLE_LEN`], such as most waits, and once for others, where
+/// `From<u64>` would allocate twice.
 pub(super) fn number(number: u64) -> HeaderValue {
-    match few(number) {
+    match table_digits(number) {
         Some(digits) => HeaderValue::from_static(digits),
         None => value(itoa::Buffer::new().format(number).as_bytes()),
     }
 }
 
-/// Two numbers, which share what they allocate.
+/// Formats two numbers, which share an allocation.
 pub(super) fn numbers(one: u64, other: u64) -> [HeaderValue; 2] {
-    if few(one).or(few(other)).is_some() {
+    if table_digits(one).or(table_digits(other)).is_some() {
         return [number(one), number(other)];
     }
     let mut digits: SmallVec<[u8; 64]> = SmallVec::new();
@@ -123,13 +124,13 @@ pub(super) fn numbers(one: u64, other: u64) -> [HeaderValue; 2] {
     [value(digits.slice(..first)), value(digits.slice(first..both))]
 }
 
-/// The text of all pieces, which are copied once, into memory that is as long as they.
+/// Joins pieces to a header value, in one allocation of its exact length.
 #[inline(always)]
 pub(super) fn joined<const N: usize>(pieces: [&[u8]; N]) -> HeaderValue {
-    HeaderValue::try_from(concat(pieces)).expect(OURS)
+    HeaderValue::try_from(concat(pieces)).expect(VISIBLE_ASCII)
 }
 
-/// The same, of whatever bytes.
+/// Joins pieces of any bytes, in one allocation of their total length.
 #[inline(always)]
 pub(super) fn concat<const N: usize>(pieces: [&[u8]; N]) -> Vec<u8> {
     let mut text = Vec::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
@@ -137,8 +138,8 @@ pub(super) fn concat<const N: usize>(pieces: [&[u8]; N]) -> Vec<u8> {
     text
 }
 
-const OURS: &str = "names are visible ASCII, and the rest is ours";
+const VISIBLE_ASCII: &str = "names of limits, digits and punctuation are visible ASCII";
 
 fn value(text: &[u8]) -> HeaderValue {
-    HeaderValue::from_bytes(text).expect(OURS)
+    HeaderValue::from_bytes(text).expect(VISIBLE_ASCII)
 }

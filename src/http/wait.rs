@@ -1,4 +1,4 @@
-//! The wait that a rejection's message gives, in words.
+//! The text of a wait in the message of a rejection.
 
 use super::text::Number;
 
@@ -20,8 +20,8 @@ impl WaitText {
         Self { numbers: [Number::new(), Number::new()] }
     }
 
-    /// Returns the pieces of the text. It is rounded up to the smaller of the two units, so that whoever waits that long
-    /// never comes back too early.
+    /// Returns the pieces of the text. The wait is rounded up to the smaller of the two units, so that a client that waits
+    /// that long never retries too early.
     #[inline]
     pub(super) fn format(&mut self, seconds: u64) -> [&str; 4] {
         let [(many, unit), (few, smaller_unit)] = in_two_units(seconds);
@@ -35,6 +35,7 @@ impl WaitText {
     }
 }
 
+/// Splits a wait into its two largest units, rounded up to the smaller one.
 #[inline]
 fn in_two_units(seconds: u64) -> [(u64, Unit); 2] {
     if seconds < 60 {
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_given_in_their_two_largest_units_rounded_up() {
+    fn waits_are_formatted_in_their_two_largest_units_rounded_up() {
         for (seconds, text) in [
             (0, "0 seconds"),
             (1, "1 second"),
