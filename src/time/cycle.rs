@@ -1,16 +1,16 @@
-//! The processor's cycle counter.
+//! A clock that reads the processor's cycle counter.
 
 use super::{Clock, SystemClock, Timestamp};
 
-/// The processor's cycle counter, set by the wall clock once, when it was made: cheaper to read than the
-/// [`SystemClock`], so that a decision about a key in the processor's caches takes up to a tenth less time.
-/// Where the counter does not run evenly and on all cores alike, it reads the machine's monotonic clock.
+/// Reads the processor's cycle counter, which is cheaper than the [`SystemClock`]: a decision about a key in the
+/// processor's caches takes up to a tenth less time. Starts at the wall clock's time when it is created. On machines whose
+/// counter is not constant, or differs between cores, it reads the monotonic clock of the operating system.
 ///
-/// - Its pace is measured once in a process, within some millionths: after a day it may be a tenth of a
-///   second off the machine's clock, and windows begin as much early or late. Waits are as exact as
-///   ever, told in its own time.
-/// - To measure takes up to 200 ms, when the first one in the process is made.
-/// - It goes on under `tokio::time::pause`.
+/// - The counter's frequency is measured once per process, with an error of a few parts per million. After a day, the
+///   clock may therefore deviate from the operating system's by a tenth of a second, so that windows begin early or late
+///   by as much. Waits are not affected, because they are measured by this clock too.
+/// - The measurement takes up to 200 ms, when a process creates its first `CycleClock`.
+/// - `tokio::time::pause` does not stop it.
 ///
 /// ```
 /// use tower_ratelimit::{CycleClock, MemoryStore};
@@ -21,17 +21,19 @@ use super::{Clock, SystemClock, Timestamp};
 #[derive(Clone, Debug)]
 pub struct CycleClock {
     counter: quanta::Clock,
-    wall: u64,
-    since: u64,
+    /// The wall clock's time at creation, in µs since the Unix epoch.
+    created_at: u64,
+    /// The counter's value at creation.
+    start: u64,
 }
 
 impl CycleClock {
-    /// A clock that the wall clock has just set.
+    /// Creates a clock that starts at the wall clock's current time.
     #[must_use]
     pub fn new() -> Self {
         let counter = quanta::Clock::new();
-        let wall = SystemClock::new().now().as_micros();
-        Self { wall, since: counter.raw(), counter }
+        let created_at = SystemClock::new().now().as_micros();
+        Self { created_at, start: counter.raw(), counter }
     }
 }
 
@@ -44,19 +46,19 @@ impl Default for CycleClock {
 impl Clock for CycleClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let elapsed = self.counter.delta_as_nanos(self.since, self.counter.raw()) / 1_000;
-        Timestamp((self.wall + elapsed).min(Timestamp::MAX.0))
+        let elapsed = self.counter.delta_as_nanos(self.start, self.counter.raw()) / 1_000;
+        Timestamp((self.created_at + elapsed).min(Timestamp::MAX.0))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::tests::assert_even;
+    use crate::time::tests::assert_constant_rate;
 
     #[test]
-    fn cycles_are_microseconds() {
+    fn cycles_are_converted_to_microseconds() {
         let clock = CycleClock::new();
-        assert_even(|| clock.now().as_micros(), 10_000);
+        assert_constant_rate(|| clock.now().as_micros(), 10_000);
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// Returns a random duration between half of `pause` and all of it.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) >> 32;
-    let share = random as f64 / f64::from(u32::MAX);
-    pause / 2 + (pause / 2).mul_f64(share)
+    let fraction = random as f64 / f64::from(u32::MAX);
+    pause / 2 + (pause / 2).mul_f64(fraction)
 }
 
 #[cfg(test)]
@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_differ_and_keep_their_bounds() {
+    fn pauses_are_random_within_their_bounds() {
         let pause = Duration::from_millis(100);
         let drawn: Vec<Duration> = (0..100).map(|_| jittered(pause)).collect();
         assert!(drawn.iter().all(|drawn| (pause / 2..=pause).contains(drawn)), "{drawn:?}");

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use super::{Clock, Timestamp, clamp};
 
-/// A clock that moves only when it is told to, for tests. Its clones tell the same time.
+/// A clock for tests, which stands still until it is [advanced](Self::advance) or [set](Self::set). Clones share the time.
 ///
-/// It moves no timers: what waits ([`Limiter::wait`](crate::Limiter::wait), a queue's delays) sleeps
-/// in Tokio's time. To test that, leave the [`SystemClock`](crate::SystemClock) and let `tokio::time::pause` stop both.
+/// It does not affect Tokio's timers, which [`Limiter::wait`](crate::Limiter::wait) and the delays of a
+/// [`LeakyBucketQueue`](crate::LeakyBucketQueue) use. To test these, use the [`SystemClock`](crate::SystemClock) and
+/// `tokio::time::pause`, which controls both.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,19 +24,19 @@ use super::{Clock, Timestamp, clamp};
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// A clock that stands at `start`.
+    /// Creates a clock that shows `start`.
     #[must_use]
     pub fn new(start: Timestamp) -> Self {
         Self(Arc::new(AtomicU64::new(start.0)))
     }
 
-    /// Moves the clock forward; it stops at [`Timestamp::MAX`].
+    /// Advances the clock, at most to [`Timestamp::MAX`].
     pub fn advance(&self, by: Duration) {
-        let moved = |now: u64| Some(clamp(u128::from(now) + by.as_micros()));
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, moved);
+        let advance = |now: u64| Some(clamp(u128::from(now) + by.as_micros()));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, advance);
     }
 
-    /// Sets the clock, forward or back.
+    /// Sets the clock to a later or earlier time.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.0, Ordering::Relaxed);
     }

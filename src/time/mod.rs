@@ -1,4 +1,4 @@
-//! Instants in whole microseconds, and the clocks that tell them.
+//! Timestamps in microseconds, and clocks.
 
 #[cfg(feature = "cycle-clock")]
 mod cycle;
@@ -16,7 +16,7 @@ pub(crate) use self::jitter::jittered;
 pub use self::manual::ManualClock;
 pub use self::system::SystemClock;
 
-/// An instant: whole microseconds since the Unix epoch.
+/// An instant, in microseconds since the Unix epoch.
 ///
 /// ```
 /// use tower_ratelimit::Timestamp;
@@ -31,14 +31,14 @@ impl Timestamp {
     /// The Unix epoch.
     pub const EPOCH: Self = Self(0);
 
-    /// The latest instant that can be told: 2^62 µs after the epoch, in the year 148,108.
+    /// The latest timestamp: 2^62 µs after the epoch, in the year 148,108.
     pub const MAX: Self = Self(1 << 62);
 
-    /// The instant `micros` µs after the epoch.
+    /// Creates a timestamp from the number of microseconds since the Unix epoch.
     ///
     /// # Panics
     ///
-    /// When it would be later than [`Timestamp::MAX`].
+    /// Panics if the timestamp would be later than [`Timestamp::MAX`].
     #[must_use]
     #[track_caller]
     pub const fn from_micros(micros: u64) -> Self {
@@ -46,18 +46,17 @@ impl Timestamp {
         Self(micros)
     }
 
-    /// Microseconds since the epoch.
+    /// Returns the number of microseconds since the Unix epoch.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 }
 
-/// Tells a store what time it is. One request is decided at one instant.
+/// A source of the current time. A store reads it once per request.
 ///
-/// A clock should not step back. If it does, nothing panics and no limit admits more: time stands
-/// still for a key that it has seen until the clock has caught up, and a bucket may seem emptier
-/// until then.
+/// A clock should be monotonic. If it steps back, limits become stricter, never laxer: until it has caught up, time stands
+/// still for each key that was charged before, and a bucket may report fewer tokens than it holds.
 ///
 /// ```
 /// use tower_ratelimit::{Clock, Timestamp};
@@ -72,7 +71,7 @@ impl Timestamp {
 /// }
 /// ```
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The present instant.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
@@ -82,11 +81,13 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
+/// Converts to µs, limited to [`Timestamp::MAX`].
 fn clamp(micros: u128) -> u64 {
     u64::try_from(micros).unwrap_or(u64::MAX).min(Timestamp::MAX.0)
 }
 
-/// A span of whole microseconds. The longest there is, 2^32 intervals of 366 days, fits.
+/// Converts µs to a duration. The longest possible span, 2^32 intervals of 366 days, exceeds a `u64` but fits a
+/// `Duration`.
 #[inline]
 pub(crate) fn micros(span: u128) -> Duration {
     match u64::try_from(span) {
@@ -95,7 +96,7 @@ pub(crate) fn micros(span: u128) -> Duration {
     }
 }
 
-/// The whole seconds of a span, rounded up.
+/// Returns the number of seconds in a span, rounded up.
 #[inline]
 pub(crate) fn ceil_seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
@@ -105,23 +106,23 @@ pub(crate) fn ceil_seconds(span: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// A clock goes at the machine's pace, within so many millionths: what it tells lies between what `Instant`s tell
-    /// that were taken before and after.
+    /// Asserts that a clock of µs runs at the rate of `Instant`, with an error of at most `ppm` parts per million. Reads an
+    /// `Instant` before and after each reading of the clock, so that the test does not depend on the load.
     #[cfg(any(target_os = "linux", feature = "cycle-clock"))]
-    pub(super) fn assert_even(clock: impl Fn() -> u64, millionths: u64) {
+    pub(super) fn assert_constant_rate(clock: impl Fn() -> u64, ppm: u64) {
         use std::time::Instant;
 
         let read = || (Instant::now(), clock(), Instant::now());
         let [first, second] = std::array::from_fn(|_| (read(), std::thread::sleep(Duration::from_millis(50))).0);
         let micros = |from: Instant, to: Instant| to.duration_since(from).as_micros() as u64;
         let (least, most) = (micros(first.2, second.0), micros(first.0, second.2));
-        let told = second.1 - first.1;
-        let [below, above] = [least, most].map(|span| span * millionths / 1_000_000 + 1);
-        assert!((least - below..=most + above).contains(&told), "{least} {told} {most}");
+        let elapsed = second.1 - first.1;
+        let [below, above] = [least, most].map(|span| span * ppm / 1_000_000 + 1);
+        assert!((least - below..=most + above).contains(&elapsed), "{least} {elapsed} {most}");
     }
 
     #[test]
-    fn the_longest_span_is_told_exactly() {
+    fn the_longest_span_is_converted_exactly() {
         let longest = (1u128 << 32) * 31_622_400_000_000 + 1;
         assert_eq!(micros(longest).as_micros(), longest);
     }

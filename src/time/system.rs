@@ -1,4 +1,4 @@
-//! The machine's own clock.
+//! The clock of the operating system.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,36 +8,36 @@ use tokio::time::Instant;
 
 use super::{Clock, Timestamp, clamp};
 
-/// The machine's monotonic clock, set by its wall clock once, when it was made.
+/// The monotonic clock of the operating system, which starts at the wall clock's time when it is created.
 ///
-/// So windows align with the wall clock, and no correction of it (NTP, an operator) moves them.
-/// It stands still under `tokio::time::pause`, as Tokio's timers do.
+/// So windows align with the wall clock, but later corrections of the wall clock (by NTP or an operator) do not move them.
+/// `tokio::time::pause` stops this clock along with Tokio's timers.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
-    /// How far the wall clock was ahead of what is read.
-    ahead: u64,
-    /// What Tokio's clock is read from.
-    since: Instant,
+    /// The difference between the wall clock and the monotonic clock at creation, in µs. Wraps if it is negative.
+    offset: u64,
+    /// The instant of creation, which Tokio's clock is read relative to.
+    created: Instant,
 }
 
 impl SystemClock {
-    /// A clock that the wall clock has just set.
+    /// Creates a clock that starts at the wall clock's current time.
     #[must_use]
     pub fn new() -> Self {
-        let since = Instant::now();
+        let created = Instant::now();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { ahead: ahead(clamp(wall.as_micros()), read(since)), since }
+        Self { offset: offset(clamp(wall.as_micros()), monotonic_micros(created)), created }
     }
 }
 
-/// How far `wall` is ahead of what was `read`. Less than nothing where the wall clock was not set: it wraps, and back
-/// when what is read is added.
-fn ahead(wall: u64, read: u64) -> u64 {
-    wall.wrapping_sub(read)
+/// Returns the difference between the two clocks. It is negative, and wraps, if the wall clock was never set;
+/// [`timestamp`] reverses the wrapping.
+fn offset(wall: u64, monotonic: u64) -> u64 {
+    wall.wrapping_sub(monotonic)
 }
 
-fn told(ahead: u64, read: u64) -> Timestamp {
-    Timestamp(ahead.wrapping_add(read).min(Timestamp::MAX.0))
+fn timestamp(offset: u64, monotonic: u64) -> Timestamp {
+    Timestamp(offset.wrapping_add(monotonic).min(Timestamp::MAX.0))
 }
 
 impl Default for SystemClock {
@@ -49,63 +49,66 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        told(self.ahead, read(self.since))
+        timestamp(self.offset, monotonic_micros(self.created))
     }
 }
 
-/// The monotonic clock, in µs: where nobody can pause Tokio's, the machine's itself, without the way by `Instant`, which
-/// takes as many instructions as a third of the rest of a decision.
+/// Reads the monotonic clock, in µs. If Tokio's clock can't be paused, this reads the operating system's clock directly,
+/// because `Instant` takes as many instructions as a third of the rest of a decision.
 #[inline]
-fn read(since: Instant) -> u64 {
+fn monotonic_micros(created: Instant) -> u64 {
     #[cfg(target_os = "linux")]
-    if !pausable::IS {
-        return machine();
+    if !tokio_clock::CAN_BE_PAUSED {
+        return os_clock_micros();
     }
-    let elapsed = since.elapsed();
-    // Not `as_micros`, whose 128 bits this path has no use for: 2^64 µs are 584,554 years.
+    let elapsed = created.elapsed();
+    // Cheaper than `as_micros`, which computes 128 bits: 2^64 µs are 584,554 years.
     elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
 }
 
-/// What `Instant` reads, too.
+/// Reads the clock that `std::time::Instant` reads too.
 #[cfg(target_os = "linux")]
 #[inline]
-fn machine() -> u64 {
+fn os_clock_micros() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec as u64 / 1_000
 }
 
-/// Whether Tokio's clock can be paused: whether somebody has enabled its feature `test-util`, as tests do. No crate is
-/// told the features of another one, but a name tells: without the feature there is no `tokio::time::pause`.
+/// Detects at compile time whether Tokio's clock can be paused, which requires its feature `test-util`.
+///
+/// A crate can't query the features of another one. But `tokio::time::pause` exists only with that feature, so the name
+/// `pause` refers to Tokio's function with the feature, and to the function below without it.
 #[cfg(target_os = "linux")]
-mod pausable {
-    pub(super) const IS: bool = {
-        // What it has goes before what stands outside of this block.
+mod tokio_clock {
+    pub(super) const CAN_BE_PAUSED: bool = {
+        // A glob import in this block takes precedence over the items of the module.
         #[allow(unused_imports)]
         use tokio::time::*;
-        is_tokios(pause)
+        returns_unit(pause)
     };
 
-    struct Missing;
+    struct NotTokio;
 
     #[allow(dead_code)]
-    fn pause() -> Missing {
-        Missing
+    fn pause() -> NotTokio {
+        NotTokio
     }
 
-    trait Found {
-        const IS_TOKIOS: bool;
+    trait Returned {
+        const IS_UNIT: bool;
     }
 
-    impl Found for () {
-        const IS_TOKIOS: bool = true;
+    /// The type that `tokio::time::pause` returns.
+    impl Returned for () {
+        const IS_UNIT: bool = true;
     }
 
-    impl Found for Missing {
-        const IS_TOKIOS: bool = false;
+    impl Returned for NotTokio {
+        const IS_UNIT: bool = false;
     }
 
-    const fn is_tokios<F: Found>(_: fn() -> F) -> bool {
-        F::IS_TOKIOS
+    const fn returns_unit<R: Returned>(_: fn() -> R) -> bool {
+        R::IS_UNIT
     }
 }
 
@@ -116,29 +119,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wall_clock_that_is_behind_the_machine_is_told_all_the_same() {
+    fn a_wall_clock_behind_the_monotonic_clock_is_supported() {
         let uptime = 3_600_000_000;
         for wall in [0, 1, uptime - 1, uptime, 1_767_225_600_000_000] {
-            let ahead = ahead(wall, uptime);
-            assert_eq!(told(ahead, uptime), Timestamp(wall));
-            assert_eq!(told(ahead, uptime + 5), Timestamp(wall + 5));
+            let offset = offset(wall, uptime);
+            assert_eq!(timestamp(offset, uptime), Timestamp(wall));
+            assert_eq!(timestamp(offset, uptime + 5), Timestamp(wall + 5));
         }
-        assert_eq!(told(ahead(Timestamp::MAX.0, 0), uptime), Timestamp::MAX);
+        assert_eq!(timestamp(offset(Timestamp::MAX.0, 0), uptime), Timestamp::MAX);
     }
 
-    /// As it does here, and wherever else `test-util` is enabled.
+    /// The feature `test-util` is enabled in this crate's tests.
     #[tokio::test(start_paused = true)]
-    async fn the_system_clock_stands_still_with_tokios() {
+    async fn the_system_clock_follows_the_paused_clock_of_tokio() {
         let clock = SystemClock::new();
         let before = clock.now();
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(clock.now().as_micros() - before.as_micros(), 3_000_000);
     }
 
-    /// What is read where nobody can pause it, as in none of this crate's own tests.
+    /// Applications read this clock; the tests of this crate can pause Tokio's clock, and read that.
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_machines_clock_goes_like_instants() {
-        crate::time::tests::assert_even(machine, 0);
+    fn the_os_clock_runs_at_the_rate_of_instants() {
+        crate::time::tests::assert_constant_rate(os_clock_micros, 0);
     }
 }
