@@ -4,11 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use super::fault::Fault;
+#[cfg(feature = "redis")]
+use super::redis_config::RedisConfigError;
 
-/// An invalid configuration, found when it was built.
+/// An invalid configuration. The message names the invalid value and the remedy.
 ///
-/// The message names the value and the remedy. `Debug` shows the same text, so that returning the error from `main` prints
-/// it.
+/// `Debug` writes the same message, so that `main` prints it when it returns the error.
 ///
 /// ```
 /// use std::time::Duration;
@@ -112,6 +113,8 @@ pub(crate) enum ConfigErrorKind {
     TimeOfDay {
         time: String,
     },
+    #[cfg(feature = "redis")]
+    Redis(RedisConfigError),
 }
 
 /// Unwraps `result`, or panics with the error's message at the caller's location.
@@ -126,6 +129,13 @@ pub(crate) fn or_panic<T>(result: Result<T, ConfigError>) -> T {
 impl From<Fault> for ConfigError {
     fn from(fault: Fault) -> Self {
         Self { kind: ConfigErrorKind::Value(fault) }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl From<RedisConfigError> for ConfigError {
+    fn from(error: RedisConfigError) -> Self {
+        ConfigErrorKind::Redis(error).into()
     }
 }
 
@@ -262,6 +272,8 @@ impl fmt::Display for ConfigError {
             ConfigErrorKind::TimeOfDay { time } => {
                 write!(f, "{time:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\"")
             }
+            #[cfg(feature = "redis")]
+            ConfigErrorKind::Redis(error) => error.fmt(f),
         }
     }
 }

@@ -3,9 +3,13 @@
 mod config;
 mod fault;
 mod message;
+#[cfg(feature = "redis")]
+mod redis_config;
 mod store;
 
 pub use self::config::ConfigError;
 pub(crate) use self::config::{ConfigErrorKind, or_panic};
 pub(crate) use self::fault::Fault;
+#[cfg(feature = "redis")]
+pub(crate) use self::redis_config::RedisConfigError;
 pub use self::store::{StoreError, StoreErrorKind};

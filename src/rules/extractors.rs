@@ -9,6 +9,7 @@ use http::HeaderName;
 
 use super::fields::{closest, one_of};
 use super::value::ValueFormat;
+use crate::error::{ConfigError, Fault, or_panic};
 use crate::key::{self, Extracted, Key, KeyBuf, KeyExtractor, KeyPart};
 use crate::request::RequestHead;
 
@@ -57,7 +58,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// The most candidates that are compared. More would take too long.
+    /// The maximum number of candidates that are compared, to bound the time.
     const MAX_CANDIDATES: usize = 16;
 
     /// Returns the possible values of a request whose value is ambiguous, unless they are unknown or too many.
@@ -94,11 +95,36 @@ impl Extractors {
     ///
     /// # Panics
     ///
-    /// If `ipv6_prefix` is 0 or over 128.
+    /// Panics if `ipv6_prefix` is 0 or over 128. [`try_register_address`](Self::try_register_address) returns an error
+    /// instead.
     #[track_caller]
     pub fn register_address(self, name: impl Into<String>, extractor: impl KeyExtractor, ipv6_prefix: u8) -> Self {
-        assert!((1..=128).contains(&ipv6_prefix), "an IPv6 prefix has 1 to 128 bits, not {ipv6_prefix}");
-        self.insert(name, extractor, ValueFormat::Address { ipv6_prefix })
+        or_panic(self.try_register_address(name, extractor, ipv6_prefix))
+    }
+
+    /// Fallible version of [`register_address`](Self::register_address).
+    ///
+    /// ```
+    /// use tower_ratelimit::key;
+    /// use tower_ratelimit::rules::Extractors;
+    ///
+    /// let error = Extractors::new().try_register_address("remote_address", key::peer_ip(), 0).unwrap_err();
+    /// assert_eq!(error.to_string(), "an IPv6 prefix has 0 bits: use 1 to 128");
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `ipv6_prefix` is 0 or over 128.
+    pub fn try_register_address(
+        self,
+        name: impl Into<String>,
+        extractor: impl KeyExtractor,
+        ipv6_prefix: u8,
+    ) -> Result<Self, ConfigError> {
+        if !(1..=128).contains(&ipv6_prefix) {
+            return Err(Fault::Ipv6Prefix { bits: ipv6_prefix }.into());
+        }
+        Ok(self.insert(name, extractor, ValueFormat::Address { ipv6_prefix }))
     }
 
     fn insert(mut self, name: impl Into<String>, extractor: impl KeyExtractor, format: ValueFormat) -> Self {

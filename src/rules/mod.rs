@@ -116,7 +116,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// If the text is invalid, with all errors. If it is not YAML, with the first error.
+    /// Returns all errors if the text is invalid, or the first one if it is not YAML.
     pub fn from_yaml(text: &str) -> Result<Self, RulesError> {
         Self::read(text, None)
     }
@@ -125,7 +125,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// If the file can't be read, or is invalid as for [`from_yaml`](Self::from_yaml).
+    /// Returns an error if the file can't be read, or is invalid as for [`from_yaml`](Self::from_yaml).
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, RulesError> {
         let file: Arc<Path> = path.as_ref().into();
         Self::read(&file::read(&file)?, Some(file))
@@ -143,7 +143,7 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// If a key has no extractor, or its extractor can't find a value of the file.
+    /// Returns an error if a key has no extractor, or its extractor can't find a value of the file.
     pub fn limits(&self, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
         compile::limits(&self.domain, &self.descriptors, extractors)
             .map_err(|problems| RulesError::new(self.file.clone(), problems))
@@ -154,7 +154,7 @@ impl Rules {
         LiveLimits::try_new(limits).map_err(|error| self.locate(&error, extractors))
     }
 
-    /// Replaces live limits by these rules. Returns what was in use before.
+    /// Replaces live limits by these rules. Returns the configurations that were in use before.
     fn replace(&self, live: &LiveLimits, extractors: &Extractors) -> Result<Vec<Retired>, RulesError> {
         let limits = self.limits(extractors)?;
         live.replace_retaining(limits).map_err(|error| self.locate(&error, extractors))

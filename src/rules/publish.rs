@@ -47,8 +47,8 @@ impl RedisStore {
         self.publish(NAME, text).await.map_err(PublishError::Store)
     }
 
-    /// Follows the [published](Self::publish_rules) rules of the fleet, and replaces them within about a second when
-    /// others are published. Until there are any, the limits `fallback` apply.
+    /// Follows the [published](Self::publish_rules) rules of the fleet, and replaces the limits within about a second after
+    /// a publication. Until the first one, the limits `fallback` apply.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RateLimitLayer, RedisStore};
@@ -74,11 +74,11 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// If the `fallback` limits are invalid, as by [`LiveLimits::try_new`].
+    /// Returns an error if the `fallback` limits are invalid, as for [`LiveLimits::try_new`].
     ///
     /// # Panics
     ///
-    /// Outside a Tokio runtime.
+    /// Panics outside a Tokio runtime.
     #[cfg_attr(docsrs, doc(cfg(feature = "rules")))]
     pub async fn follow_rules(
         &self,
@@ -99,7 +99,7 @@ impl RedisStore {
     }
 }
 
-/// Runs blocking work on a thread for it.
+/// Runs work on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,

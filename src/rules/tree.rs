@@ -49,7 +49,7 @@ pub(super) struct Rule {
     pub(super) replaces: Box<[Arc<str>]>,
 }
 
-/// A rule that applies to a request, and why its key is missing, if it is.
+/// A rule that applies to a request, and the error if its key is missing.
 type Match = (usize, Result<(), KeyError>);
 type Matches = SmallVec<[Match; 8]>;
 

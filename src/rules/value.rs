@@ -24,7 +24,7 @@ impl ValueFormat {
     ///
     /// # Errors
     ///
-    /// If no extractor with this format can write it.
+    /// Returns an error if no extractor with this format can write the value.
     fn bytes(self, text: &str) -> Result<Box<[u8]>, String> {
         match self {
             Self::Text => {}
@@ -99,7 +99,7 @@ impl CompiledValue {
     ///
     /// # Errors
     ///
-    /// If the extractor can't write such a value.
+    /// Returns an error if the extractor can't write such a value.
     pub(super) fn new(format: ValueFormat, value: &ValueMatcher) -> Result<Self, String> {
         Ok(match value {
             ValueMatcher::Any => Self::Any,

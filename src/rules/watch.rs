@@ -1,4 +1,4 @@
-//! Watching a file.
+//! Watches a rules file.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,10 +40,12 @@ impl Rules {
     ///
     /// # Errors
     ///
-    /// - If the file is invalid, with all its errors.
-    /// - If the file can't be read or is not a regular file.
-    /// - If more than 64 limits may apply to one request.
-    /// - Outside a Tokio runtime.
+    /// Returns an error if
+    ///
+    /// - the file is invalid,
+    /// - the file can't be read or is not a regular file,
+    /// - more than 64 limits may apply to one request, or
+    /// - there is no Tokio runtime.
     pub fn watch(path: impl AsRef<Path>, extractors: Extractors) -> Result<LiveLimits, RulesError> {
         let file: Arc<Path> = path.as_ref().into();
         let runtime = Handle::try_current().map_err(|_| {

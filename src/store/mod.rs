@@ -1,11 +1,20 @@
 //! Storage backends: the [`Store`] trait, and the [`MemoryStore`].
 //!
-//! A store receives the charges of one request: which limits apply, under which keys, at what cost. It decides them
-//! together, at one instant, and takes all of them or none.
+//! A store receives the charges of one request: the limits that apply, the keys, and the costs. It decides them together,
+//! at one instant, and takes all of them or none.
+//!
+//! | subject | modules |
+//! | --- | --- |
+//! | The interface | this module, `override_store`, `usage`, `future` |
+//! | Deciding by the states of keys, for all stores that run the algorithms in this process | `evaluation` |
+//! | Stores | `memory`, `redis`, and `cas` for databases with compare-and-swap |
+//!
+//! A new store is a folder here, or a crate that implements [`Store`] or [`CompareAndSwap`].
 
 mod cas;
 mod evaluation;
 mod future;
+mod key_name;
 mod memory;
 mod override_store;
 #[cfg(feature = "redis")]
@@ -34,15 +43,15 @@ pub use crate::node::Node;
 
 /// Keeps the state of keys, and decides requests by it.
 ///
-/// The first five methods are required. The others are capabilities that a store may lack: their defaults say so. A
-/// store that wraps another forwards them.
+/// The first five methods are required. The others are optional capabilities; their defaults report that the store lacks
+/// them. A store that wraps another forwards all methods.
 ///
 /// # Implementing a store
 ///
 /// For a database with compare-and-swap, implement [`CompareAndSwap`] instead, and use a [`CasStore`].
 ///
-/// A store decides as [`MemoryStore`] does: for each charge, [`LimitSpec::algorithm`] says which rule applies, and the
-/// [decision semantics](crate::algorithm) say what it allows. This one allows everything:
+/// A store decides as [`MemoryStore`] does: by the [`LimitSpec::algorithm`] of each charge, as the
+/// [decision semantics](crate::algorithm) define. This one allows everything:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -104,14 +113,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Decides a request, and takes its charges from all limits or from none. No two charges name the same limit.
     ///
-    /// A limit that is not [enforced](LimitSpec::is_enforced) denies nothing, and is charged if it has room. Of the
-    /// limits in [quota mode](LimitSpec::is_quota), one must have room.
+    /// A limit that is not [enforced](LimitSpec::is_enforced) denies nothing, and is charged if it has capacity. Of the
+    /// limits in [quota mode](LimitSpec::is_quota), at least one must have capacity.
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
-    /// Decides a request as [`decide`](Self::decide) would now, and takes nothing.
+    /// Decides a request as [`decide`](Self::decide) would now, without charging anything.
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
-    /// Gives back what still counts of earlier charges.
+    /// Refunds earlier charges, as far as they still count.
     fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()>;
 
     /// Removes the state of keys, as if they had never been used.
@@ -127,7 +136,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.peek(charges)
     }
 
-    /// Returns the decision on a request that the store knows without asking its database, such as a denial whose wait
+    /// Returns the decision on a request that the store can make without calling its database, such as a denial whose wait
     /// is not over. It applies even while a [circuit breaker](crate::CircuitBreaker) is open. Defaults to `None`.
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let _ = charges;
@@ -137,7 +146,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the node that keeps `key`, if the store spreads its keys over several: each node has a
     /// [circuit breaker](crate::CircuitBreaker) of its own. Defaults to `None`, for a store that is a single node.
     ///
-    /// Called only while a node fails. It must not wait.
+    /// Called only while a node fails. Must not block.
     fn node(&self, key: KeyHash) -> Option<Node> {
         let _ = key;
         None
@@ -149,8 +158,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns what the store uses of its resources, for [recorders](crate::Recorder). Called at most about once a second.
-    /// Defaults to nothing known.
+    /// Returns the resources that the store uses, for [recorders](crate::Recorder). Called at most about once a second.
+    /// Defaults to an empty [`StoreUsage`].
     fn usage(&self) -> StoreUsage {
         StoreUsage::default()
     }

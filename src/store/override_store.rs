@@ -1,4 +1,4 @@
-//! Stores that keep limits of other sizes for single keys.
+//! The capability of stores to keep overrides.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +13,14 @@ use crate::limit_spec::LimitSpec;
 ///
 /// Such a store decides by the override of a key wherever a limit is [overridable](LimitSpec::is_overridable).
 pub trait OverrideStore: Send + Sync {
-    /// Sets the size of a limit for `key`, in place of any earlier override. `algorithm` has the limit's kind and
-    /// period, which [`Overrides`](crate::Overrides) checks. It holds until it is removed or `expires_after` has
-    /// passed.
-    fn set(
-        &self,
-        spec: &Arc<LimitSpec>,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> StoreFuture<()>;
+    /// Sets the override of a limit for `key`, in place of any previous one. Its algorithm has the limit's kind and period,
+    /// which [`Overrides`](crate::Overrides) checks.
+    fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()>;
 
-    /// Returns the override of `key`, if there is one that has not expired.
+    /// Returns the override of `key`, if it has one that has not expired.
     fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>>;
 
-    /// Removes the override of `key`, if there is one.
+    /// Removes the override of `key`, if it has one.
     fn remove(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<()>;
 
     /// Returns the override of `key` that this process saw last, without asking the database. Called when the store
@@ -42,14 +35,14 @@ pub trait OverrideStore: Send + Sync {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Override {
-    /// The limit as it is for that key.
+    /// The algorithm of the limit, with the number of tokens for this key.
     pub algorithm: Algorithm,
-    /// How much longer the override holds, or `None` if it does until it is removed.
+    /// The time until the override expires, or `None` if it never does.
     pub expires_after: Option<Duration>,
 }
 
 impl Override {
-    /// Creates an override that holds for `expires_after`, or until it is removed.
+    /// Creates an override that expires after the given time, or never.
     #[must_use]
     pub const fn new(algorithm: Algorithm, expires_after: Option<Duration>) -> Self {
         Self { algorithm, expires_after }

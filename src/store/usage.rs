@@ -1,6 +1,6 @@
-//! What a store uses of its resources.
+//! The resources that a store uses.
 
-/// What a store uses of its resources. Fields are `None` where the store does not know them.
+/// The resources that a store uses. Fields that the store does not know are `None`.
 ///
 /// ```
 /// use tower_ratelimit::store::StoreUsage;
@@ -11,11 +11,11 @@
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct StoreUsage {
-    /// The keys whose state is kept in this process.
+    /// The number of keys whose state is kept in this process.
     pub keys: Option<u64>,
-    /// The bytes that they take.
+    /// The memory that these keys take, in bytes.
     pub bytes: Option<u64>,
-    /// The requests that wait to be sent to the database.
+    /// The number of requests that wait to be sent to the database.
     pub queued: Option<u64>,
 }
 

@@ -37,7 +37,6 @@ const LEVELS: &[&str] = &[
     "store::redis::error",
     "store::redis::script::codec",
     "store::redis::script",
-    "store::redis::escape",
     "store::redis::limit_encoding",
     "store::redis::key",
     "store::redis::charge",

@@ -1,4 +1,4 @@
-//! What a database must be able to do.
+//! The operations that a database must support.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -15,7 +15,7 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// with a version column.
 ///
 /// Values are opaque: store the bytes as they are. Keys are ASCII text of letters, digits and `:-._/%` that never
-/// contains what a client sent, but a fingerprint of it.
+/// contains text of a client, only a fingerprint of it.
 ///
 /// # Errors and retries
 ///
@@ -78,7 +78,7 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the database failed.
+    /// Returns an error if the database failed.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Versioned>, StoreError>> + Send;
 
     /// Returns the values of several keys, in their order. Defaults to one [`get`](Self::get) after the other: override
@@ -86,7 +86,7 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the database failed.
+    /// Returns an error if the database failed.
     fn get_all(&self, keys: &[String]) -> impl Future<Output = Result<Vec<Option<Versioned>>, StoreError>> + Send {
         async move {
             let mut values = Vec::with_capacity(keys.len());
@@ -105,7 +105,7 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the database failed, or it is unknown whether the value was set.
+    /// Returns an error if the database failed, or if it is unknown whether the value was set.
     fn compare_and_swap(
         &self,
         key: &str,
@@ -118,16 +118,16 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the database failed.
+    /// Returns an error if the database failed.
     fn delete(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Returns the current time, by the clock of the database if it has one. Defaults to the [`SystemClock`] of this
-    /// process: then the clocks of all processes that share the database have to agree, because a limit counts by the
-    /// latest time that a key has seen.
+    /// process: then the clocks of all processes that share the database must agree, because a limit counts by the latest
+    /// time at which its key was charged.
     ///
     /// # Errors
     ///
-    /// If the database failed.
+    /// Returns an error if the database failed.
     fn now(&self) -> impl Future<Output = Result<Timestamp, StoreError>> + Send {
         ready(Ok(SystemClock::new().now()))
     }
@@ -161,11 +161,11 @@ impl<B: CompareAndSwap> CompareAndSwap for Arc<B> {
     }
 }
 
-/// A value, and the version that changes each time when the value is set.
+/// A value and its version, which changes whenever the value is set.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Versioned {
     /// The bytes as they were set.
     pub value: Vec<u8>,
-    /// The version. A value that is set anew after it was removed has another one.
+    /// The version. A value that is set again after its removal must have another version.
     pub version: u64,
 }

@@ -1,6 +1,5 @@
-//! The database, with the names and lifetimes of values.
+//! The database of a store, with the names and lifetimes of its values.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,26 +9,24 @@ use crate::algorithm::StoredKey;
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::limit_spec::LimitSpec;
+use crate::store::key_name::DEFAULT_PREFIX;
 use crate::store::override_store::LONGEST_OVERRIDE;
 use crate::time::Timestamp;
 
-/// The start of the names of keys.
-const PREFIX: &str = "ratelimit";
-
-/// A database, and how values are named and kept in it.
+/// A database, and the names and lifetimes of values in it.
 #[derive(Debug)]
 pub(super) struct Database<B> {
     pub(super) backend: Arc<B>,
     pub(super) turns: Arc<Turns>,
     pub(super) prefix: Arc<str>,
-    /// How much longer than it counts a value is kept.
+    /// The time for which a value is kept after it has ceased to count.
     pub(super) ttl_margin: Duration,
 }
 
 impl<B: CompareAndSwap> Database<B> {
     pub(super) fn new(backend: B) -> Self {
         let ttl_margin = Duration::from_secs(1);
-        Self { backend: Arc::new(backend), turns: Arc::new(Turns::new()), prefix: PREFIX.into(), ttl_margin }
+        Self { backend: Arc::new(backend), turns: Arc::new(Turns::new()), prefix: DEFAULT_PREFIX.into(), ttl_margin }
     }
 
     /// Returns the name of the value that holds a key's states under a limit.
@@ -62,18 +59,4 @@ impl<B> Clone for Database<B> {
         let (backend, turns, prefix) = (backend.clone(), turns.clone(), prefix.clone());
         Self { backend, turns, prefix, ttl_margin: *ttl_margin }
     }
-}
-
-/// Percent-encodes all characters but those that every database accepts in keys.
-pub(super) fn escape(prefix: &str) -> String {
-    let mut escaped = String::new();
-    for byte in prefix.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._/".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(escaped, "%{byte:02x}");
-        }
-    }
-    escaped
 }

@@ -1,4 +1,4 @@
-//! What can go wrong besides the database.
+//! The errors of a store other than those of its database.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub(super) enum CasError {
     Decode { key: String, error: DecodeError },
 }
 
-/// The error of one request, whose key holds bytes that cannot be read.
+/// Returns the error of a request whose key has an invalid value.
 pub(super) fn undecodable(key: &str, error: DecodeError) -> StoreError {
     StoreError::of_one_request(CasError::Decode { key: key.to_owned(), error })
 }

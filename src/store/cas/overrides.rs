@@ -1,27 +1,20 @@
 //! Overrides of limits for single keys.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::backend::CompareAndSwap;
 use super::error::undecodable;
 use super::retry::{ATTEMPTS, contention, pause_before};
 use super::store::CasStore;
 use super::stored_override::StoredOverride;
-use crate::algorithm::Algorithm;
 use crate::hash::KeyHash;
 use crate::store::override_store::{LONGEST_OVERRIDE, lifetime_micros};
 use crate::store::{LimitSpec, Override, OverrideStore, StoreFuture};
 use crate::time;
 
 impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
-    fn set(
-        &self,
-        spec: &Arc<LimitSpec>,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> StoreFuture<()> {
+    fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()> {
+        let Override { algorithm, expires_after } = size;
         let (database, name, size) = (self.database.clone(), self.database.override_key(spec, key), algorithm.size());
         StoreFuture::pending(async move {
             let now = database.backend.now().await?.as_micros();

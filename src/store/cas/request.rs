@@ -1,4 +1,4 @@
-//! One request: reading the states of its keys, deciding, and writing what has changed, all or nothing.
+//! Decides one request: reads the states of its keys, and writes those that have changed, all or nothing.
 
 use smallvec::SmallVec;
 
@@ -25,14 +25,14 @@ pub(super) enum Operation {
     Preview,
 }
 
-/// The state of a charge's key, as it was read and as the present evaluation leaves it.
+/// The state of a charge's key, before and after the evaluation.
 #[derive(Debug)]
 struct Entry {
     key: String,
     version: Option<u64>,
     before: StoredKey,
     after: StoredKey,
-    /// What this request has already written, and what of it was charged.
+    /// The state that this request has already written, and the mark of its charge.
     written: Option<(StoredKey, Option<ChargeMark>)>,
 }
 
@@ -44,7 +44,7 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Sets what was read.
+    /// Sets the value that was read.
     fn set(&mut self, found: Option<Versioned>, charge: &Charge<'_>) -> Result<(), StoreError> {
         self.version = found.as_ref().map(|found| found.version);
         self.before = match &found {
@@ -70,7 +70,7 @@ fn decode(bytes: &[u8], charge: &Charge<'_>) -> Result<StoredKey, DecodeError> {
     if is_log == charge.spec.rule().deciding().keeps_log() { Ok(stored) } else { Err(DecodeError::Malformed) }
 }
 
-/// The entries of a request, for its evaluation.
+/// The entries of a request, as its evaluation accesses them.
 struct Evaluated<'a>(&'a mut [Entry]);
 
 impl KeyStates for Evaluated<'_> {
@@ -146,7 +146,7 @@ struct Request<'a, B> {
 }
 
 impl<B: CompareAndSwap> Request<'_, B> {
-    /// Decides by what was read last.
+    /// Decides by the states that were read last.
     fn evaluate(&mut self, task: Task) -> Decision {
         for entry in &mut self.entries {
             entry.after = entry.before.clone();
@@ -154,8 +154,9 @@ impl<B: CompareAndSwap> Request<'_, B> {
         evaluation::decide(&mut Evaluated(&mut self.entries), self.charges, self.at, task)
     }
 
-    /// Decides, and writes what has changed, one key after the other. All processes write in the order of keys. If a key
-    /// was changed meanwhile, it is read again. If the request is then denied, what was charged is given back.
+    /// Decides, and writes the states that have changed, one key after the other. All processes write in the order of keys.
+    /// A key that was changed by others meanwhile is read again. If the request is then denied, the written charges are
+    /// refunded.
     async fn commit(&mut self) -> Result<Decision, StoreError> {
         for attempt in 0..ATTEMPTS {
             pause_before(attempt).await;
@@ -170,7 +171,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
                 Ok(true) => return Ok(decision),
                 Ok(false) => self.read_again().await?,
                 Err(error) => {
-                    // It is unknown what was written last: that is left to expire.
+                    // It is unknown whether the last write succeeded, so that charge is left to expire.
                     let _ = self.give_back().await;
                     return Err(error);
                 }
@@ -180,7 +181,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
         Err(contention())
     }
 
-    /// Writes the entries that have changed. Returns `false` at the first that somebody else has changed.
+    /// Writes the entries that have changed. Returns `false` at the first entry that another process has changed.
     async fn write(&mut self, decision: &Decision) -> Result<bool, StoreError> {
         let mut order: SmallVec<[usize; 4]> = (0..self.entries.len()).collect();
         order.sort_unstable_by(|one, other| self.entries[*one].key.cmp(&self.entries[*other].key));
@@ -199,7 +200,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
         Ok(true)
     }
 
-    /// Reads the entries anew that were not written.
+    /// Reads the entries that were not written again.
     async fn read_again(&mut self) -> Result<(), StoreError> {
         for (entry, charge) in self.entries.iter_mut().zip(self.charges) {
             if entry.written.is_none() {

@@ -1,16 +1,17 @@
-//! The store.
+//! The public type of the store, and its configuration.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::CompareAndSwap;
-use super::database::{Database, escape};
+use super::database::Database;
 use super::request::{self, Operation};
 use crate::charge::{Charge, OwnedCharge, Refund};
 use crate::decision::Decision;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::LimitSpec;
+use crate::store::key_name::{DEFAULT_SECRET, escape};
 use crate::store::override_store::OverrideStore;
 use crate::store::{Store, StoreFuture};
 
@@ -21,18 +22,15 @@ use crate::store::{Store, StoreFuture};
 /// another process has changed it since. Then it reads that key again, up to 32 times with growing pauses. A decision
 /// takes one read and one write for each limit that it charges; a denial takes only the read.
 ///
-/// Several limits are charged all or nothing, one key after the other in the order of their names. If a later one turns
-/// out to be used up meanwhile, what was charged is given back. For that moment other requests can be denied, but never
-/// admitted, by mistake.
+/// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit turns
+/// out to be exhausted, the earlier charges are refunded. Until then, other requests may be denied unnecessarily, but never
+/// allowed wrongly.
 ///
 /// [The guide](crate::guide::stores) shows how to write a store.
 pub struct CasStore<B> {
     pub(super) database: Database<B>,
     hasher: KeyHasher,
 }
-
-/// The secret of stores that were not given one.
-const DEFAULT_SECRET: [u8; 16] = *b"tower-ratelimit\0";
 
 impl<B: CompareAndSwap> CasStore<B> {
     /// Creates a store on a database.
@@ -41,22 +39,23 @@ impl<B: CompareAndSwap> CasStore<B> {
         Self { database: Database::new(backend), hasher: KeyHasher::with_secret(DEFAULT_SECRET) }
     }
 
-    /// Sets what the names of keys start with. Defaults to `ratelimit`. Stores with different prefixes share nothing.
-    /// All characters but ASCII letters, digits and `-._/` are percent-encoded.
+    /// Sets the prefix of all key names. Defaults to `ratelimit`. Stores with different prefixes share nothing. All characters but ASCII letters, digits and `-._/` are percent-encoded.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.database.prefix = escape(prefix).into();
         self
     }
 
-    /// Sets the secret that keys are hashed with: the same for all processes that share limits. Without one, those who
-    /// can read the database can find out whether a key that they guess was used.
+    /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
+    ///
+    /// All processes that share limits must use the same secret. With a secret, those who can read the database cannot test
+    /// whether a guessed key was used.
     #[must_use]
     pub fn secret(self, secret: [u8; 16]) -> Self {
         Self { hasher: KeyHasher::with_secret(secret), ..self }
     }
 
-    /// Sets how much longer than it counts a state is kept. Defaults to 1 second. The margin covers the resolution of
+    /// Sets the time for which a state is kept after it has ceased to count. Defaults to 1 second. The margin covers the resolution of
     /// the database's TTLs, and differences between its clock and [`now`](CompareAndSwap::now).
     #[must_use]
     pub fn ttl_margin(mut self, margin: Duration) -> Self {

@@ -1,11 +1,9 @@
 //! Setting and reading overrides of limits for single keys.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::MemoryStore;
 use super::overrides::Kept;
-use crate::algorithm::Algorithm;
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::limit_spec::LimitSpec;
@@ -15,13 +13,8 @@ use crate::time;
 
 impl MemoryStore {
     /// Sets an override, if there is room for it once expired ones are removed.
-    fn set_override(
-        &self,
-        spec: &LimitSpec,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> Result<(), StoreError> {
+    fn set_override(&self, spec: &LimitSpec, key: KeyHash, size: Override) -> Result<(), StoreError> {
+        let Override { algorithm, expires_after } = size;
         let set = || {
             let mut shard = self.lock(self.shard_of(key));
             let now = self.clock.now().as_micros();
@@ -39,14 +32,8 @@ impl MemoryStore {
 }
 
 impl OverrideStore for MemoryStore {
-    fn set(
-        &self,
-        spec: &Arc<LimitSpec>,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> StoreFuture<()> {
-        StoreFuture::ready(self.set_override(spec, key, algorithm, expires_after))
+    fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()> {
+        StoreFuture::ready(self.set_override(spec, key, size))
     }
 
     fn get(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> StoreFuture<Option<Override>> {

@@ -1,8 +1,9 @@
-//! Connects stores.
+//! Connects to Redis, at once or in the background.
 
 use super::config::RedisConfig;
+use super::error::Fault;
 use super::store::RedisStore;
-use crate::error::StoreError;
+use crate::error::{ConfigError, StoreError};
 
 impl RedisStore {
     /// Connects to the Redis at `url`, such as `redis://user:password@host:6379/0`.
@@ -11,8 +12,8 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Returns an error if the URL is invalid, if Redis does not answer or rejects the credentials, or if the user may not
-    /// load a script.
+    /// Returns an error if the URL is invalid (its [`source`](std::error::Error::source) is then a [`ConfigError`]), if
+    /// Redis does not answer or rejects the credentials, or if the user may not load a script.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         RedisConfig::node(url).connect().await
     }
@@ -23,10 +24,10 @@ impl RedisConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error if the configuration is invalid, if Redis does not answer or rejects the credentials, or if the
-    /// user may not load a script.
+    /// Returns an error if the configuration is invalid (its [`source`](std::error::Error::source) is then a
+    /// [`ConfigError`]), if Redis does not answer or rejects the credentials, or if the user may not load a script.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
-        let deployment = self.build().map_err(|fault| StoreError::unusable(None, fault))?;
+        let deployment = self.build().map_err(invalid)?;
         deployment.open().await.map_err(|fault| StoreError::unusable(Some(self.address()), fault))?;
         Ok(RedisStore::new(deployment, self.address()))
     }
@@ -37,10 +38,43 @@ impl RedisConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error if the configuration is invalid.
+    /// Returns an error if the configuration is invalid. Its [`source`](std::error::Error::source) is a [`ConfigError`].
     pub fn connect_lazily(self) -> Result<RedisStore, StoreError> {
-        let deployment = self.build().map_err(|fault| StoreError::unusable(None, fault))?;
+        let deployment = self.build().map_err(invalid)?;
         deployment.open_in_background();
         Ok(RedisStore::new(deployment, self.address()))
+    }
+}
+
+/// Returns the error of an invalid configuration.
+fn invalid(fault: Fault) -> StoreError {
+    match fault {
+        Fault::Setting(error) => StoreError::unusable(None, ConfigError::from(error)),
+        fault => StoreError::unusable(None, fault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[test]
+    fn an_invalid_configuration_is_a_config_error() {
+        let node = || RedisConfig::node("redis://127.0.0.1:6379");
+        let no_urls: [&str; 0] = [];
+        for (config, expected) in [
+            (RedisConfig::node("redis//localhost"), "the URL of Redis is invalid: write redis://host:port"),
+            (node().connections(0), "the configuration of Redis is invalid: 0 connections: use 1 to 1024"),
+            (node().queue_capacity(0), "the configuration of Redis is invalid: queue_capacity is 0"),
+            (RedisConfig::sentinel("main", no_urls), "the configuration of Redis is invalid: there is no Sentinel"),
+            (RedisConfig::cluster(no_urls), "there is no URL"),
+        ] {
+            let error = config.connect_lazily().unwrap_err();
+            let cause = error.source().and_then(|source| source.downcast_ref::<ConfigError>()).unwrap();
+            assert!(cause.to_string().starts_with(expected), "{cause}");
+            assert_eq!(error.to_string(), format!("the rate limit store can't be used: {cause}"));
+        }
     }
 }

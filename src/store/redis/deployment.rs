@@ -37,7 +37,7 @@ impl Deployment {
         }
     }
 
-    /// Has the script perform `request`, by Redis' own clock or by the `clock` of a test.
+    /// Sends `request` to the script, to be decided by Redis' own clock or by the `clock` of a test. Returns the reply.
     pub(super) fn ask(
         &self,
         clock: Option<[u8; 24]>,
@@ -67,7 +67,7 @@ impl Deployment {
         }
     }
 
-    /// Returns how many requests wait to be sent.
+    /// Returns the number of requests that wait to be sent.
     pub(super) fn queued(&self) -> usize {
         match self {
             Self::Single(queue) => queue.waiting(),

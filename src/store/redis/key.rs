@@ -4,9 +4,6 @@ use super::limit_encoding::LimitEncoding;
 use crate::hash::KeyHash;
 use crate::store::LimitSpec;
 
-/// The default prefix of all key names.
-pub(super) const PREFIX: &str = "ratelimit";
-
 /// Returns the name `prefix:{hash}:limit:rule`.
 ///
 /// The braces put all limits of one subject into one slot of a Cluster. Algorithms, periods and calendars have different
@@ -35,15 +32,16 @@ mod tests {
     use crate::algorithm::FixedWindow;
     use crate::hash::KeyHasher;
     use crate::limit_spec::LimitSettings;
+    use crate::store::key_name::DEFAULT_PREFIX;
 
     fn named(limit: &str) -> String {
         let hasher = KeyHasher::with_secret([0; 16]);
         let spec = LimitSpec::new(LimitSettings::new(limit.into(), 0, FixedWindow::per_day(1).into()), &hasher);
-        name(PREFIX, &spec, hasher.hash(b"ann@example.org"))
+        name(DEFAULT_PREFIX, &spec, hasher.hash(b"ann@example.org"))
     }
 
     #[test]
-    fn a_key_has_the_hash_in_braces_and_nothing_of_the_input() {
+    fn a_name_contains_the_hash_in_braces_but_not_the_key() {
         let name = named("daily");
         assert!(name.starts_with("ratelimit:{") && name.ends_with("}:daily:fw86400s"), "{name}");
         assert_eq!(name.len(), "ratelimit:{}:daily:fw86400s".len() + 32);
@@ -56,7 +54,7 @@ mod tests {
         let end = |period| {
             let spec =
                 LimitSpec::new(LimitSettings::new("limit".into(), 0, FixedWindow::new(1, period).into()), &hasher);
-            name(PREFIX, &spec, hasher.hash(b"key")).split_off("ratelimit:{}:limit:".len() + 32)
+            name(DEFAULT_PREFIX, &spec, hasher.hash(b"key")).split_off("ratelimit:{}:limit:".len() + 32)
         };
         assert_eq!(end(Duration::from_secs(60)), "fw60s");
         assert_eq!(end(Duration::from_millis(1_500)), "fw1500000u");
@@ -64,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_limit_names_cannot_pass_for_others() {
+    fn escaped_limit_names_stay_distinct() {
         assert!(named("a:b {x}*").ends_with("}:a%3ab%20%7bx%7d%2a:fw86400s"));
         assert_ne!(named("a%3ab"), named("a:b"));
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::escape::escape;
 use super::script::codec::Codec;
 use super::script::{LimitArgs, Mode, Request, Task};
 use crate::algorithm::Algorithm;
 use crate::store::LimitSpec;
+use crate::store::key_name::escape;
 
 /// A limit's encoding, computed once per limit.
 pub(super) struct LimitEncoding {
@@ -23,9 +23,8 @@ impl LimitEncoding {
 }
 
 fn key_suffix(spec: &LimitSpec) -> String {
-    let mut suffix = String::from("}:");
-    escape(spec.name(), &mut suffix);
-    suffix + &format!(":{}{}", spec.algorithm().tag(), spec.algorithm().state_period())
+    let (algorithm, name) = (spec.algorithm(), escape(spec.name()));
+    format!("}}:{name}:{}{}", algorithm.tag(), algorithm.state_period())
 }
 
 fn template(spec: &LimitSpec) -> Option<Arc<[u8]>> {

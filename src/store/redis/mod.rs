@@ -23,7 +23,6 @@ mod deployment;
 #[cfg(feature = "rules")]
 mod document;
 mod error;
-mod escape;
 mod key;
 mod limit_encoding;
 mod operations;

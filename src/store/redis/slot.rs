@@ -1,4 +1,4 @@
-//! The slots of a Cluster. (The `redis` crate computes slots, too, but does not give their numbers.)
+//! The slots of a Cluster. The `redis` crate computes slots too, but does not return their numbers.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use crate::hash::KeyHash;
 /// The number of slots.
 pub(super) const SLOTS: usize = 16_384;
 
-/// Returns the slot of the key `name`: it follows from the text in its first braces, or from the whole name if that text
-/// is empty.
+/// Returns the slot of the key `name`, which is computed from the text in its first braces, or from the whole name if that
+/// text is empty.
 pub(super) fn of(name: &str) -> u16 {
     let braces = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let tag = braces.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name);
@@ -45,7 +45,7 @@ mod tests {
     use crate::hash::KeyHasher;
     use crate::limit_spec::LimitSettings;
     use crate::store::LimitSpec;
-    use crate::store::redis::escape::escape;
+    use crate::store::key_name::escape;
     use crate::store::redis::key;
 
     #[test]
@@ -65,9 +65,7 @@ mod tests {
             for limit in ["a", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "{00000000000000000000000000000000}"] {
                 let spec = LimitSpec::new(LimitSettings::new(limit.into(), 0, FixedWindow::per_day(1).into()), &hasher);
                 for prefix in ["ratelimit", "{p}", "{}"] {
-                    let mut escaped = String::new();
-                    escape(prefix, &mut escaped);
-                    assert_eq!(of(&key::name(&escaped, &spec, subject)), slot, "{prefix:?} {limit:?}");
+                    assert_eq!(of(&key::name(&escape(prefix), &spec, subject)), slot, "{prefix:?} {limit:?}");
                 }
             }
         }

@@ -7,9 +7,8 @@ use std::time::Duration;
 use super::charge::override_cache::OverrideCache;
 use super::denials::DenialCache;
 use super::deployment::Deployment;
-use super::escape::escape;
-use super::key;
 use crate::hash::KeyHasher;
+use crate::store::key_name::{DEFAULT_PREFIX, DEFAULT_SECRET, escape};
 use crate::time::{Clock, SystemClock};
 
 /// Stores limits in Redis (6.2 or later) or Valkey, shared by all instances of a service.
@@ -50,8 +49,8 @@ use crate::time::{Clock, SystemClock};
 ///
 /// - No limit ever admits more than it allows, and a denied request leaves nothing charged. While tokens are reserved
 ///   and not yet refunded, other requests may be denied for them.
-/// - A [`LeakyBucketQueue`](crate::LeakyBucketQueue) takes a place back only if nobody queues behind it. Otherwise the
-///   place passes unused.
+/// - A [`LeakyBucketQueue`](crate::LeakyBucketQueue) can refund a slot only if no other request is queued behind it.
+///   Otherwise, the slot passes unused.
 /// - If the caller gives up between two slots, for instance at a deadline, the store refunds in the background.
 /// - If a slot does not answer, the request fails, and the store refunds the others. Tokens stay charged if they cannot be
 ///   refunded (another slot does not answer either, or the process ends), and if the silent slot has charged them.
@@ -66,7 +65,7 @@ use crate::time::{Clock, SystemClock};
 #[derive(Clone)]
 pub struct RedisStore {
     pub(super) deployment: Deployment,
-    /// Its address, without credentials.
+    /// The address of the server, without credentials.
     pub(super) name: Arc<str>,
     pub(super) prefix: Arc<str>,
     pub(super) hasher: KeyHasher,
@@ -78,15 +77,12 @@ pub struct RedisStore {
 /// The default of [`RedisStore::remember_denials`].
 const DENIAL_LIFETIME: Duration = Duration::from_secs(1);
 
-/// The default secret. It gives keys a fixed size, but no protection against those who know this crate.
-const DEFAULT_SECRET: [u8; 16] = *b"tower-ratelimit\0";
-
 impl RedisStore {
     pub(super) fn new(deployment: Deployment, name: String) -> Self {
         Self {
             deployment,
             name: name.into(),
-            prefix: key::PREFIX.into(),
+            prefix: DEFAULT_PREFIX.into(),
             hasher: KeyHasher::with_secret(DEFAULT_SECRET),
             clock: None,
             denials: DenialCache::new(DENIAL_LIFETIME),
@@ -100,9 +96,7 @@ impl RedisStore {
     /// percent-encoded.
     #[must_use]
     pub fn prefix(self, prefix: &str) -> Self {
-        let mut escaped = String::new();
-        escape(prefix, &mut escaped);
-        Self { prefix: escaped.into(), ..self }.with_empty_caches()
+        Self { prefix: escape(prefix).into(), ..self }.with_empty_caches()
     }
 
     /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
@@ -120,12 +114,12 @@ impl RedisStore {
         Self { clock: Some(Arc::new(clock)), ..self }.with_empty_caches()
     }
 
-    /// Sets for how long a denial is repeated without asking Redis again. Defaults to one second; [`Duration::ZERO`] turns
+    /// Sets for how long a denial is repeated without calling Redis again. Defaults to one second; [`Duration::ZERO`] turns
     /// this off.
     ///
     /// A denied key is denied locally until its `retry_after` has passed, exactly, so that a flood of requests from one
     /// client does not reach Redis. Changes by this process (a charge, a refund, a reset, a smaller cost, a raised limit)
-    /// take effect at once. Refunds and resets by other processes take effect when Redis is asked again, so this duration
+    /// take effect at once. Refunds and resets by other processes take effect when Redis is called again, so this duration
     /// bounds the delay, at the price of one call per duration and key. It also bounds the age of `remaining` that such a
     /// denial reports for limits that still have tokens. A refund or reset whose caller gave up, for instance at a
     /// deadline, may also take effect late.
@@ -134,26 +128,29 @@ impl RedisStore {
     /// cached only once the key is locked out. If only another limit denies, charges that other processes make to the
     /// limit with the penalty are seen late, and a strike may be missed.
     ///
+    /// If a request has several limits, and one of them is in [quota mode](crate::Limit::quota_mode), its denials are not
+    /// cached: such a limit denies only together with others, which its own state does not show.
+    ///
     /// At most 8,192 denials are cached, in less than 5 MB. Clones of this store share them.
     #[must_use]
     pub fn remember_denials(self, span: Duration) -> Self {
         Self { denials: DenialCache::new(span), ..self }
     }
 
-    /// Replaces the caches, because what they hold refers to other keys or to another clock.
+    /// Replaces the caches, because their entries refer to other keys or to another clock.
     fn with_empty_caches(self) -> Self {
         let denials = self.denials.as_ref().and_then(|denials| DenialCache::new(denials.lifetime()));
         Self { denials, overrides: Arc::default(), ..self }
     }
 
-    /// Returns the present instant (in µs) of a clock that replaces Redis'.
+    /// Returns the current time (in µs) of the clock that replaces Redis', if there is one.
     pub(super) fn test_clock(&self) -> Option<u64> {
         self.clock.as_ref().map(|clock| clock.now().as_micros())
     }
 
-    /// Returns the approximate present instant (in µs), by this machine's clock.
+    /// Returns the approximate current time (in µs), by this machine's clock.
     pub(super) fn local_now(&self) -> u64 {
-        // A clock of its own, because the wall clock may have been set since the process started.
+        // A new clock for each call, because the wall clock may have been corrected since the process started.
         self.test_clock().unwrap_or_else(|| SystemClock::new().now().as_micros())
     }
 }

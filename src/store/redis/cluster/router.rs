@@ -12,7 +12,7 @@ use crate::node::Node;
 use crate::store::redis::error::{Fault, Redirect};
 use crate::store::redis::script::{Request, TimedReply};
 
-/// The most redirections of a request. A slot that moves causes one or two.
+/// The maximum number of redirections of a request. A slot that moves causes one or two.
 const MAX_REDIRECTS: usize = 5;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Cluster {
         Arc::new(Self(Topology::new(seeds)))
     }
 
-    /// Asks one of the seeds for all masters, and connects to them.
+    /// Loads the topology from one of the seeds, and connects to all masters.
     pub(in crate::store::redis) async fn open(&self) -> Result<(), Fault> {
         self.0.load().await?;
         let masters = self.0.masters();
@@ -32,17 +32,17 @@ impl Cluster {
         Ok(())
     }
 
-    /// Asks for all masters in the background. Outside a Tokio runtime, the first request asks.
+    /// Loads the topology in the background. Outside a Tokio runtime, the first request loads it.
     pub(in crate::store::redis) fn open_in_background(&self) {
         self.0.refresh();
     }
 
-    /// Returns how many requests wait to be sent.
+    /// Returns the number of requests that wait to be sent.
     pub(in crate::store::redis) fn queued(&self) -> usize {
         self.0.masters().iter().map(|master| master.queue.waiting()).sum()
     }
 
-    /// Has the script perform `request`, on the master of its slot.
+    /// Sends `request` to the script on the master of its slot, and returns the reply.
     ///
     /// The request is sent to another master only if the first one redirected it or it could not be sent, so that it
     /// cannot have run.
@@ -121,8 +121,7 @@ impl Cluster {
     }
 }
 
-/// A request under way. If it is dropped before its reply, its master may hang and a replica may have taken over, so the
-/// topology is refreshed.
+/// Refreshes the topology if a request is dropped before its reply: its master may hang, and a replica may have taken over.
 struct Abandoned<'a> {
     topology: Option<&'a Arc<Topology>>,
 }

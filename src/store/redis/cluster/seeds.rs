@@ -3,6 +3,7 @@
 use deadpool_redis::redis::cluster::NodeAddress;
 use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo};
 
+use crate::error::RedisConfigError;
 use crate::store::redis::connection::{ConnectionPool, Source};
 use crate::store::redis::error::Fault;
 
@@ -25,7 +26,7 @@ impl Seeds {
         queue_capacity: usize,
     ) -> Result<Self, Fault> {
         let mut seeds = seeds.into_iter();
-        let first = seeds.next().ok_or(Fault::NoSeeds)?;
+        let first = seeds.next().ok_or(Fault::Setting(RedisConfigError::NoSeeds))?;
         Ok(Self { first, others: seeds.collect(), timeouts, connections, queue_capacity })
     }
 

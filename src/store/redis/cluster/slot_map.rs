@@ -22,7 +22,7 @@ pub(super) struct SlotMap {
     pub(super) is_loading: bool,
     /// The end of the last load.
     pub(super) loaded: Option<Instant>,
-    /// The number of loads, so that each asks other masters first.
+    /// The number of loads, so that each queries other masters first.
     pub(super) loads: usize,
 }
 
@@ -87,7 +87,7 @@ pub(super) fn parse_slots(slots: &Value, host: &str) -> Result<Vec<SlotRange>, F
         let host = match of {
             Value::BulkString(name) if name == b"?" => continue,
             Value::BulkString(name) if !name.is_empty() => String::from_utf8_lossy(name).into_owned(),
-            // A range without a host has that of the master which replied.
+            // A range without a host is on the host of the master that replied.
             _ => host.to_owned(),
         };
         owners.push((first, last, NodeAddress::new(host, port)));

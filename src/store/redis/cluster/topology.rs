@@ -13,10 +13,10 @@ use super::seeds::Seeds;
 use super::slot_map::{Master, SlotMap, SlotRange, parse_slots};
 use crate::store::redis::error::Fault;
 
-/// The least time between two loads. Requests that miss a master in between fail at once.
+/// The minimum time between two loads. In between, requests whose master is unknown fail at once.
 const MIN_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The number of masters that are asked for the slots concurrently.
+/// The number of masters that are queried for the slots concurrently.
 const CONCURRENCY: usize = 2;
 
 pub(super) struct Topology {
@@ -46,7 +46,7 @@ impl Topology {
         self.map().owners.get(usize::from(slot))?.clone()
     }
 
-    /// Sets the master of a slot: the one at `address`, as given `by` another one.
+    /// Sets the master of a slot: the one at `address`, as reported `by` another one.
     pub(super) fn set_owner(&self, slot: u16, address: &str, by: &Master) -> Result<Arc<Master>, Fault> {
         let master = self.master(address, by)?;
         if let Some(owner) = self.map().owners.get_mut(usize::from(slot)) {
@@ -55,9 +55,9 @@ impl Topology {
         Ok(master)
     }
 
-    /// Returns the master at `address`, as given `by` another one.
+    /// Returns the master at `address`, as reported `by` another one.
     pub(super) fn master(&self, address: &str, by: &Master) -> Result<Arc<Master>, Fault> {
-        // An address without a host has that of the master which gave it.
+        // An address without a host is on the host of the master that reported it.
         let port = address.strip_prefix(':').filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
         let address = match port {
             Some(_) => NodeAddress::try_from(format!("{}{address}", by.address.host()).as_str())?,
@@ -66,8 +66,9 @@ impl Topology {
         self.map().master(address, &self.seeds)
     }
 
-    /// Loads the topology in the background, in a task of its own, because requests may be dropped at any time. Returns a
-    /// receiver that changes when that is complete; or `None` if it has just been loaded, or outside a Tokio runtime.
+    /// Loads the topology in the background, in a separate task, because requests may be dropped at any time. Returns a
+    /// receiver that changes when the load is complete; or `None` if the topology has just been loaded, or outside a Tokio
+    /// runtime.
     pub(super) fn refresh(self: &Arc<Self>) -> Option<watch::Receiver<()>> {
         let refreshed = self.refreshed.subscribe();
         let mut map = self.map();
@@ -132,7 +133,7 @@ async fn load_from(masters: &[Arc<Master>]) -> Result<Vec<SlotRange>, Fault> {
     Ok(select_ok(replies).await?.0)
 }
 
-/// A refresh under way. However it ends, the waiting requests are notified.
+/// Notifies the waiting requests when a refresh ends, even if it fails or panics.
 struct Loading(Arc<Topology>);
 
 impl Drop for Loading {

@@ -1,4 +1,4 @@
-//! Checks a configuration, and creates what connects by it.
+//! Checks a configuration, and creates the deployment that it describes.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use super::sentinel;
 #[cfg(feature = "redis-tls")]
 use super::tls;
 use super::url::{address, check_tls_feature, credentials_of, parse, uses_tls, with_credentials};
+use crate::error::RedisConfigError;
 use crate::store::redis::batch::{Queue, Server};
 use crate::store::redis::cluster::{Cluster, Seeds};
 use crate::store::redis::connection::{self, ConnectionPool, Source};
@@ -21,18 +22,18 @@ impl RedisConfig {
     ///
     /// # Errors
     ///
-    /// Returns [`Fault::Url`] or [`Fault::Setting`] for an invalid URL or setting.
+    /// Returns [`Fault::Setting`] if the configuration is invalid.
     pub(in crate::store::redis) fn build(&self) -> Result<Deployment, Fault> {
         if !(1..=1024).contains(&self.connections) {
-            return Err(Fault::Setting(format!("{} connections: use 1 to 1024", self.connections).into()));
+            return Err(Fault::Setting(RedisConfigError::Connections { connections: self.connections }));
         }
         if self.queue_capacity == 0 {
-            return Err(Fault::Setting("queue_capacity is 0: let at least 1 request wait".into()));
+            return Err(Fault::Setting(RedisConfigError::QueueCapacity));
         }
-        for (name, timeout) in [("connect_timeout", self.connect_timeout), ("response_timeout", self.response_timeout)]
-        {
-            if timeout < Duration::from_millis(1) {
-                return Err(Fault::Setting(format!("{name} is {timeout:?}: use at least 1 ms").into()));
+        let timeouts = [("connect_timeout", self.connect_timeout), ("response_timeout", self.response_timeout)];
+        for (setting, is) in timeouts {
+            if is < Duration::from_millis(1) {
+                return Err(Fault::Setting(RedisConfigError::Timeout { setting, is }));
             }
         }
         let source = match &self.topology {
@@ -88,7 +89,7 @@ impl RedisConfig {
         if is_used {
             tls::install_provider();
         } else if !self.certificates.is_empty() {
-            return Err(Fault::Setting("certificates are given, but no URL uses TLS: write rediss://".into()));
+            return Err(Fault::Setting(RedisConfigError::UnusedCertificates));
         }
         Ok(())
     }
@@ -96,21 +97,18 @@ impl RedisConfig {
     fn sentinel_client(&self, master: &str, urls: &[String]) -> Result<SentinelClient, Fault> {
         let sentinels = urls.iter().map(|url| parse(url)).collect::<Result<Vec<_>, _>>()?;
         let Some(first) = sentinels.first() else {
-            return Err(Fault::Setting("there is no Sentinel: give at least one URL".into()));
+            return Err(Fault::Setting(RedisConfigError::NoSentinel));
         };
         if sentinels.iter().any(|sentinel| uses_tls(sentinel) != uses_tls(first)) {
-            return Err(Fault::Setting("some Sentinels use TLS and some do not: use one scheme for all".into()));
+            return Err(Fault::Setting(RedisConfigError::SentinelSchemes));
         }
         if self.sentinel_credentials.is_none()
             && sentinels.iter().any(|sentinel| credentials_of(sentinel) != credentials_of(first))
         {
-            let what = "the Sentinels' URLs have different users or passwords: use one for all";
-            return Err(Fault::Setting(what.into()));
+            return Err(Fault::Setting(RedisConfigError::SentinelCredentials));
         }
         if sentinels.iter().any(|sentinel| sentinel.redis_settings().db() != 0) {
-            let what =
-                "a Sentinel's URL has a database, but Sentinels have none: use `sentinel_database` for the master's";
-            return Err(Fault::Setting(what.into()));
+            return Err(Fault::Setting(RedisConfigError::SentinelDatabase));
         }
 
         let master_uses_tls = self.master_tls.unwrap_or(uses_tls(first));

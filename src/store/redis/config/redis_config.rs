@@ -83,7 +83,7 @@ impl RedisConfig {
 
     /// Creates the configuration of the master that Sentinel names.
     ///
-    /// The URLs are those of the Sentinels, of which up to three are asked concurrently, for each new connection. A user and
+    /// The URLs are those of the Sentinels, of which up to three are queried concurrently for each new connection. A user and
     /// password in them are for the Sentinels. [`credentials`](Self::credentials) and
     /// [`sentinel_database`](Self::sentinel_database) are for the master.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
@@ -92,7 +92,7 @@ impl RedisConfig {
 
     /// Creates the configuration of a Cluster.
     ///
-    /// The URLs are those of some of its masters, which are asked for the others. All connections use the user, the password
+    /// The URLs are those of some masters, from which the store learns the addresses of the others. All connections use the user, the password
     /// and the TLS of the first URL. See [`RedisStore`](crate::RedisStore#in-a-cluster) for how decisions differ in a
     /// Cluster.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {

@@ -1,13 +1,14 @@
-//! Creates clients that ask Sentinels for a master.
+//! Creates clients that get the address of a master from Sentinels.
 
 use deadpool_redis::redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use deadpool_redis::redis::{ConnectionInfo, RedisConnectionInfo, TlsMode};
 #[cfg(feature = "redis-tls")]
 use deadpool_redis::redis::{TlsCertificates, sentinel::SentinelClientBuilder};
 
+use crate::error::RedisConfigError;
 use crate::store::redis::error::Fault;
 
-/// Creates a client that asks `sentinels` for the master of this `name`, and connects to it with these `settings`.
+/// Creates a client that gets the address of the master `name` from `sentinels`, and connects to it with these `settings`.
 pub(super) fn client(
     name: &str,
     sentinels: Vec<ConnectionInfo>,
@@ -20,7 +21,7 @@ pub(super) fn client(
     }
     // Without TLS, redis-rs requires a `String`.
     let client = SentinelClient::build(sentinels, String::from(name), Some(master), SentinelServerType::Master);
-    client.map_err(|error| Fault::Setting(error.to_string().into()))
+    client.map_err(|error| Fault::Setting(RedisConfigError::Client { reason: error.to_string() }))
 }
 
 /// Creates a client like [`client`], for a master that uses TLS with custom certificates.
@@ -54,5 +55,5 @@ pub(super) fn client_with_certificates(
         builder = builder.set_client_to_sentinel_password(password);
     }
     let client = builder.set_client_to_redis_certificates(certificates).build();
-    client.map_err(|error| Fault::Setting(error.to_string().into()))
+    client.map_err(|error| Fault::Setting(RedisConfigError::Client { reason: error.to_string() }))
 }

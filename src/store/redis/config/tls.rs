@@ -7,6 +7,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use crate::error::RedisConfigError;
 use crate::store::redis::error::Fault;
 
 /// Certificates in PEM. Without `roots`, those of the system apply.
@@ -27,9 +28,8 @@ impl Certificates {
         if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             return Ok(info);
         }
-        let client = Client::build_with_tls(info, self.parse()?);
-        let client =
-            client.map_err(|error| Fault::Setting(format!("the certificates can't be read: {error}").into()))?;
+        let client = Client::build_with_tls(info, self.parse()?)
+            .map_err(|error| Fault::Setting(RedisConfigError::Certificates { reason: error.to_string() }))?;
         Ok(client.get_connection_info().clone())
     }
 
@@ -37,12 +37,9 @@ impl Certificates {
     pub(super) fn parse(&self) -> Result<TlsCertificates, Fault> {
         let client = self.client.as_ref();
         let given = [("ca_certificates", self.roots.as_ref()), ("client_certificate", client.map(|(cert, _)| cert))];
-        for (name, pem) in given.into_iter().filter_map(|(name, pem)| Some((name, pem?))) {
+        for (setting, pem) in given.into_iter().filter_map(|(setting, pem)| Some((setting, pem?))) {
             if !matches!(CertificateDer::pem_slice_iter(pem).next(), Some(Ok(_))) {
-                let what = format!(
-                    "{name} holds no certificate: use the text of a PEM file, which begins with -----BEGIN CERTIFICATE-----"
-                );
-                return Err(Fault::Setting(what.into()));
+                return Err(Fault::Setting(RedisConfigError::NoCertificate { setting }));
             }
         }
         Ok(TlsCertificates {

@@ -2,6 +2,7 @@
 
 use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo};
 
+use crate::error::RedisConfigError;
 use crate::store::redis::error::Fault;
 
 #[derive(Clone, PartialEq)]
@@ -25,15 +26,15 @@ pub(super) fn parse(url: &str) -> Result<ConnectionInfo, Fault> {
     if scheme == "rediss" || scheme == "valkeys" {
         check_tls_feature()?;
     }
-    url.into_connection_info().map_err(Fault::url)
+    url.into_connection_info().map_err(|error| Fault::Setting(RedisConfigError::Url { reason: error.to_string() }))
 }
 
+/// Returns an error unless the crate was built with TLS.
 pub(super) fn check_tls_feature() -> Result<(), Fault> {
-    if cfg!(feature = "redis-tls") {
-        return Ok(());
-    }
-    let what = "a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`";
-    Err(Fault::Setting(what.into()))
+    #[cfg(feature = "redis-tls")]
+    return Ok(());
+    #[cfg(not(feature = "redis-tls"))]
+    Err(Fault::Setting(RedisConfigError::TlsFeature))
 }
 
 pub(super) fn uses_tls(info: &ConnectionInfo) -> bool {

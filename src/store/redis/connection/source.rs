@@ -13,6 +13,7 @@ use deadpool_redis::redis::{
 use deadpool_redis::{Connection, Manager, Pool, PoolError};
 use tokio::sync::Mutex;
 
+use crate::error::RedisConfigError;
 use crate::store::redis::error::Fault;
 use crate::store::redis::script;
 
@@ -70,7 +71,9 @@ impl Source {
         let manager = manager.map_err(Fault::url)?;
         // This fails only for timeouts of the pool, which are not set.
         let pool = Pool::builder(manager).max_size(connections).build();
-        let pool = pool.map_err(|_| Fault::Setting("the connection pool is misconfigured".into()))?;
+        let pool = pool.map_err(|_| {
+            Fault::Setting(RedisConfigError::Client { reason: "the connection pool is misconfigured".into() })
+        })?;
         Ok(Self::new(Server::Node(pool), disconnections))
     }
 
@@ -107,7 +110,10 @@ impl Source {
             Server::Node(pool) => match pool.get().await {
                 Ok(connection) => Connection::take(connection),
                 Err(PoolError::Backend(error)) => return Err(Fault::unconnected(error)),
-                Err(other) => return Err(Fault::Setting(format!("the connection pool failed: {other}").into())),
+                Err(other) => {
+                    let reason = format!("the connection pool failed: {other}");
+                    return Err(Fault::Setting(RedisConfigError::Client { reason }));
+                }
             },
             Server::Sentinel(client, config) => {
                 let mut client = client.lock().await;

@@ -14,7 +14,7 @@ pub(super) const SETS: usize = 4_096;
 
 #[derive(Debug)]
 pub(in crate::store::redis) struct DenialCache {
-    /// The duration after which Redis is asked again.
+    /// The time for which a denial is repeated without calling Redis.
     lifetime: Duration,
     pub(super) epochs: Epochs,
     /// Allocated by the first denial. Concurrent readers do not block each other.
@@ -45,17 +45,18 @@ impl DenialCache {
         until: u64,
     ) -> Option<Decision> {
         let sets = self.sets.get()?;
-        let print = print(charges.iter().copied());
-        let set = set(sets, print).read().unwrap_or_else(PoisonError::into_inner);
-        let denial = set.iter().flatten().find(|denial| denial.print == print && denial.is_of(charges))?;
+        let fingerprint = fingerprint(charges.iter().copied());
+        let set = set(sets, fingerprint).read().unwrap_or_else(PoisonError::into_inner);
+        let denial = set.iter().flatten().find(|denial| denial.fingerprint == fingerprint && denial.is_of(charges))?;
         denial.repeat(self.lifetime, &self.epochs, charges, clock, until)
     }
 
     /// Caches a denial in place of an equal one, in an empty place, or in place of the older one.
     pub(super) fn insert(&self, denial: Denial) {
         let sets = self.sets.get_or_init(|| (0..SETS).map(|_| RwLock::default()).collect());
-        let mut set = set(sets, denial.print).write().unwrap_or_else(PoisonError::into_inner);
-        let equal = set.iter().position(|place| place.as_ref().is_some_and(|other| other.print == denial.print));
+        let mut set = set(sets, denial.fingerprint).write().unwrap_or_else(PoisonError::into_inner);
+        let equal =
+            set.iter().position(|place| place.as_ref().is_some_and(|other| other.fingerprint == denial.fingerprint));
         let place = equal.unwrap_or_else(|| usize::from(received(&set[1]) < received(&set[0])));
         match &mut set[place] {
             Some(other) => **other = denial,
@@ -68,11 +69,11 @@ fn received(place: &Option<Box<Denial>>) -> Option<Instant> {
     place.as_ref().map(|denial| denial.received)
 }
 
-fn set(sets: &[RwLock<Set>], print: u128) -> &RwLock<Set> {
-    &sets[(print >> 16) as usize % SETS]
+fn set(sets: &[RwLock<Set>], fingerprint: u128) -> &RwLock<Set> {
+    &sets[(fingerprint >> 16) as usize % SETS]
 }
 
 /// Returns the fingerprint of a request's keys, which depends on their order.
-pub(super) fn print<'a>(charges: impl Iterator<Item = Charge<'a>>) -> u128 {
-    charges.fold(0, |print: u128, charge| print.rotate_left(1) ^ charge.spec.fingerprint(charge.key))
+pub(super) fn fingerprint<'a>(charges: impl Iterator<Item = Charge<'a>>) -> u128 {
+    charges.fold(0, |fingerprint: u128, charge| fingerprint.rotate_left(1) ^ charge.spec.fingerprint(charge.key))
 }

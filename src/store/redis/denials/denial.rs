@@ -16,7 +16,7 @@ use crate::store::redis::script::codec::{self, Codec};
 #[derive(Debug)]
 pub(super) struct Denial {
     /// The fingerprint of the request's keys.
-    pub(super) print: u128,
+    pub(super) fingerprint: u128,
     pub(super) charges: SmallVec<[PreparedCharge; 2]>,
     pub(super) reply: Reply,
     /// The epoch of each limit's key when the request was sent.

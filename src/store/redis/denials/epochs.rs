@@ -14,13 +14,13 @@ impl Epochs {
     }
 
     /// Returns the counter of the key with this fingerprint.
-    pub(super) fn counter(print: u128) -> usize {
-        (print >> 64) as usize % COUNTERS
+    pub(super) fn counter(fingerprint: u128) -> usize {
+        (fingerprint >> 64) as usize % COUNTERS
     }
 
     /// Returns the current epoch of the key with this fingerprint.
-    pub(super) fn current(&self, print: u128) -> u64 {
-        self.0[Self::counter(print)].load(Ordering::Acquire)
+    pub(super) fn current(&self, fingerprint: u128) -> u64 {
+        self.0[Self::counter(fingerprint)].load(Ordering::Acquire)
     }
 
     /// Begins the next epoch of the keys that share a counter.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
-use super::cache::{DenialCache, print};
+use super::cache::{DenialCache, fingerprint};
 use super::denial::Denial;
 use super::epochs::Epochs;
 use crate::decision::{Decision, Outcome};
@@ -33,10 +33,11 @@ impl Invalidation {
     /// Begins a request that concerns the keys with these fingerprints and may change their state.
     pub(in crate::store::redis) fn new(
         denials: &Arc<DenialCache>,
-        prints: impl Iterator<Item = u128>,
+        fingerprints: impl Iterator<Item = u128>,
         changes: bool,
     ) -> Self {
-        let epochs = prints.map(|print| (Epochs::counter(print), denials.epochs.current(print)));
+        let epochs =
+            fingerprints.map(|fingerprint| (Epochs::counter(fingerprint), denials.epochs.current(fingerprint)));
         Self { denials: denials.clone(), epochs: epochs.collect(), sent: Instant::now(), changes }
     }
 
@@ -77,7 +78,7 @@ impl Invalidation {
             return;
         }
         self.denials.insert(Denial {
-            print: print(charges.iter().map(PreparedCharge::charge)),
+            fingerprint: fingerprint(charges.iter().map(PreparedCharge::charge)),
             epochs: self.epochs.iter().map(|(_, epoch)| *epoch).collect(),
             at: decision.at().as_micros(),
             until: sufficient_until(&charges, decision),

@@ -1,19 +1,19 @@
 //! The errors of a store, classified by what they imply.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 
+use crate::error::RedisConfigError;
 use crate::node::Node;
 
-/// Why Redis performed no request. Requests of one call share it. Clients of the service never see it.
+/// Why Redis performed no request. The requests of one call share the fault. It is for operators; clients never see it.
 #[derive(Clone, Debug)]
 pub(in crate::store::redis) enum Fault {
     /// The URL is invalid.
     Url(RedisError),
-    /// A setting is invalid.
-    Setting(Cow<'static, str>),
+    /// The configuration is invalid.
+    Setting(RedisConfigError),
     /// No connection could be opened, so that nothing was sent.
     Connect(Arc<Fault>),
     /// The server can't be reached.
@@ -40,8 +40,6 @@ pub(in crate::store::redis) enum Fault {
     Reply(&'static str),
     /// Overrides change faster than they can be read.
     Changing,
-    /// There is no URL to ask for a Cluster's masters.
-    NoSeeds,
     /// No master of the Cluster is known to have this slot.
     Slot(u16),
     /// A master of the Cluster failed.
@@ -60,17 +58,17 @@ pub(in crate::store::redis) enum Redirect<'a> {
 }
 
 impl Fault {
-    /// An invalid URL.
+    /// Creates the fault of an invalid URL.
     pub(in crate::store::redis) fn url(error: RedisError) -> Self {
         Self::Url(error)
     }
 
-    /// The server's error message for one request.
+    /// Creates a fault from the server's error message for one request.
     pub(in crate::store::redis) fn script(error: String) -> Self {
         if is_of_a_permission(&error) { Self::Permission(error) } else { Self::Script(error) }
     }
 
-    /// Why a connection could not be opened.
+    /// Creates the fault of a connection that could not be opened.
     pub(in crate::store::redis) fn unconnected(error: RedisError) -> Self {
         match Self::from(error) {
             Self::Call(error) | Self::Lost(error) | Self::Url(error) => Self::Unreachable(error),
@@ -97,7 +95,7 @@ impl Fault {
         }
     }
 
-    /// Returns the instant of Redis' clock (in µs) if nothing was decided because it is in none of the calendar windows
+    /// Returns the time of Redis' clock (in µs), if nothing was decided because that time is in none of the calendar windows
     /// that the request contains.
     pub(in crate::store::redis) fn redis_clock(&self) -> Option<u64> {
         let error = match self {
@@ -110,7 +108,8 @@ impl Fault {
         words.next()?.parse::<u64>().ok()?.checked_mul(1_000_000)
     }
 
-    /// Returns whether it concerns the server rather than the request: it can't be reached, or has other slots.
+    /// Returns whether the fault concerns the server rather than the request: the server can't be reached, or has other
+    /// slots.
     pub(in crate::store::redis) fn concerns_server(&self) -> bool {
         !matches!(
             self,
@@ -119,7 +118,6 @@ impl Fault {
                 | Self::Reply(_)
                 | Self::Changing
                 | Self::Slot(_)
-                | Self::NoSeeds
                 | Self::QueueFull { .. }
         )
     }

@@ -9,7 +9,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url(_) => write!(f, "the URL of Redis is invalid: write redis://host:port, or rediss:// for TLS"),
-            Self::Setting(what) => write!(f, "the configuration of Redis is invalid: {what}"),
+            Self::Setting(error) => error.fmt(f),
             Self::Connect(_) => write!(f, "there is no connection to Redis"),
             Self::Unreachable(_) => write!(
                 f,
@@ -53,7 +53,6 @@ impl fmt::Display for Fault {
             Self::Changing => {
                 write!(f, "overrides of the request's keys change faster than they can be read: check what sets them")
             }
-            Self::NoSeeds => write!(f, "there is no URL: give that of one master of the Cluster, or better of several"),
             Self::At(node, fault) => write!(f, "at {node}: {fault}"),
             Self::Slot(slot) => write!(
                 f,
@@ -93,7 +92,6 @@ impl std::error::Error for Fault {
             | Self::Script(_)
             | Self::Reply(_)
             | Self::Changing
-            | Self::NoSeeds
             | Self::Slot(_)
             | Self::QueueFull { .. } => None,
         }

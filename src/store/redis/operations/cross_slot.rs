@@ -175,7 +175,7 @@ impl CrossSlotRequest {
         }
     }
 
-    /// Has one slot decide its charges.
+    /// Lets one slot decide its charges.
     async fn decide_slot(&self, task: Task, slot: &[SlotCharge]) -> SlotDecision {
         let charges: Vec<_> = slot.iter().map(SlotCharge::charge).collect();
         let mut prepared = self.store.prepare(&charges);

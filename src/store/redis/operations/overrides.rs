@@ -1,7 +1,6 @@
-//! Implements the [`OverrideStore`] trait. The cache holds what Redis has last reported.
+//! Implements the [`OverrideStore`] trait. The cache holds the overrides that Redis has last reported.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::hash::KeyHash;
@@ -15,13 +14,8 @@ use crate::store::{LimitSpec, Override, OverrideStore, StoreFuture};
 use crate::time::micros;
 
 impl OverrideStore for RedisStore {
-    fn set(
-        &self,
-        spec: &Arc<LimitSpec>,
-        key: KeyHash,
-        algorithm: &Algorithm,
-        expires_after: Option<Duration>,
-    ) -> StoreFuture<()> {
+    fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()> {
+        let Override { algorithm, expires_after } = size;
         let (size, span) = (algorithm.size(), expires_after.map(lifetime_micros));
         let request = requests::set_override(&self.prefix, spec, key, size, span);
         let (store, fingerprint, clock) = (self.clone(), spec.fingerprint(key), self.test_clock().map(encode_clock));

@@ -1,4 +1,4 @@
-//! Has the script decide charges of one slot, and corrects what the request assumed.
+//! Lets the script decide the charges of one slot, and corrects wrong assumptions of a request.
 
 use smallvec::SmallVec;
 
@@ -9,10 +9,10 @@ use crate::store::redis::error::Fault;
 use crate::store::redis::script::{Task, TimedReply, encode_clock};
 use crate::store::redis::store::RedisStore;
 
-/// The most round trips for one decision. More than two happen only if overrides change between them.
+/// The maximum number of round trips for one decision. More than two occur only if overrides change in between.
 const MAX_TRIPS: usize = 64;
 
-/// The most round trips that fail because Redis' clock is in none of the calendar windows that the request contains: twice,
+/// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request: two,
 /// if Redis' clock is set in between.
 const MAX_CLOCK_CORRECTIONS: usize = 2;
 
@@ -22,8 +22,8 @@ impl RedisStore {
         charges.iter().map(|charge| PreparedCharge::new(charge, &self.overrides)).collect()
     }
 
-    /// Has the script decide `charges`. Repeats this if an override has changed, or if Redis' clock is in another calendar
-    /// window: neither decides anything.
+    /// Lets the script decide `charges`. If an override has changed, or Redis' clock is in another calendar window, the script
+    /// decides nothing, and this corrects and repeats the request.
     pub(super) async fn perform(&self, task: Task, clock: Option<u64>, charges: &mut [PreparedCharge]) -> TimedReply {
         let mut now =
             if charges.iter().any(PreparedCharge::is_calendar) { clock.unwrap_or_else(|| self.local_now()) } else { 0 };

@@ -1,4 +1,4 @@
-//! Collects what the slots of a request decide.
+//! Collects the decisions of a request's slots.
 
 use std::sync::Arc;
 
