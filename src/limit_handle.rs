@@ -1,4 +1,4 @@
-//! One limit of a built limiter, for administration.
+//! The handle of one limit, for administration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::limit::Limit;
 use crate::resilience::StoreClient;
 use crate::store::{Charge, LimitSpec, StoreFuture};
 
-/// Inspects and resets single keys of one limit, for an admin endpoint, say.
+/// Inspects and resets single keys of one limit, for example in an admin endpoint.
 ///
 /// Created by [`RateLimitLayer::limit`](crate::RateLimitLayer::limit) or [`Limiter::limit`](crate::Limiter::limit).
 /// Clones refer to the same limit. [`Overrides`](crate::Overrides) lists the key that each extractor takes from requests.
@@ -66,25 +66,25 @@ impl LimitHandle {
         &self.name
     }
 
-    /// Decides whether `key` could take `cost` tokens now, and takes nothing.
+    /// Decides whether `key` could take `cost` tokens now, without charging anything.
     ///
     /// The decision has one outcome, for this limit alone. It uses the key's [override](crate::Overrides), if it has one.
     /// It does not use conditions and [other sizes](Limit::instead), which depend on a request.
     ///
     /// # Errors
     ///
-    /// The store can't decide and the [policy](crate::OnStoreError) is to reject, or the limit has been removed from its
-    /// [`LiveLimits`](crate::LiveLimits).
+    /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit has
+    /// been removed from its [`LiveLimits`](crate::LiveLimits).
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         self.call(&key, |client, spec, key| client.peek(&[Charge { spec: client.limits().current(spec), key, cost }]))
     }
 
-    /// Forgets what `key` has used, as if it had never been seen. Its override stays.
+    /// Resets `key`, as if it had never been used. Its override stays.
     ///
     /// # Errors
     ///
-    /// The store fails, or the limit has been removed from its [`LiveLimits`](crate::LiveLimits). A store that does not
-    /// answer may have reset the key.
+    /// Returns an error if the store fails, or if the limit has been removed from its [`LiveLimits`](crate::LiveLimits). If
+    /// the store did not answer, the key may have been reset.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
         self.call(&key, |client, spec, key| client.reset_keys(&[(spec, key)]))
     }

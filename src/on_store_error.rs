@@ -61,7 +61,7 @@ impl Share {
     ///
     /// # Panics
     ///
-    /// If `nodes` is 0; at compile time in a constant. [`try_one_of`](Self::try_one_of) returns an error instead.
+    /// Panics if `nodes` is 0, at compile time in a constant. [`try_one_of`](Self::try_one_of) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn one_of(nodes: u32) -> Self {
@@ -72,7 +72,7 @@ impl Share {
     ///
     /// # Errors
     ///
-    /// If `nodes` is 0.
+    /// Returns an error if `nodes` is 0.
     pub fn try_one_of(nodes: u32) -> Result<Self, ConfigError> {
         Ok(Self::of(nodes)?)
     }

@@ -141,7 +141,8 @@ impl Overrides {
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(OverrideError::Invalid(ConfigErrorKind::OverrideExpiry { after }.into()));
         }
-        let set = self.call_store(&key, |store, spec, key| store.set(spec, key, &algorithm, expires_after));
+        let set =
+            self.call_store(&key, |store, spec, key| store.set(spec, key, Override::new(algorithm, expires_after)));
         drop(key);
         set.await.map_err(OverrideError::Store)
     }

@@ -1,4 +1,4 @@
-//! The limits that are checked.
+//! The limits that the checks use.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(super) fn algorithms() -> Vec<Limit> {
     algorithms.into_iter().map(|(name, algorithm)| Limit::new(name, algorithm)).collect()
 }
 
-/// Requests of two and of three limits, each algorithm beside each other one.
+/// Requests of three limits, with different algorithms beside each other.
 pub(super) fn combinations() -> Vec<Vec<Limit>> {
     let limits = algorithms();
     let neighbours = |distance: usize| {
@@ -37,7 +37,7 @@ pub(super) fn combinations() -> Vec<Vec<Limit>> {
     triples.map(|triple| triple.iter().map(|index| limits[*index].clone()).collect()).collect()
 }
 
-/// Limits that are not enforced as such.
+/// Soft limits, limits in shadow mode, and limits in quota mode.
 pub(super) fn modes() -> Vec<Vec<Limit>> {
     let mut modes: Vec<Vec<Limit>> = algorithms().into_iter().map(|limit| vec![limit.soft(30)]).collect();
     for limit in algorithms() {

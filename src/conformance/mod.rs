@@ -3,7 +3,7 @@
 //! Needs the feature `conformance`. The suite is not covered by semantic versioning: a new release may check more.
 //!
 //! Each check compares a store with a [`MemoryStore`](crate::MemoryStore) on the same [`ManualClock`], or counts what
-//! concurrent requests are allowed. It panics at the first difference, and says after which steps. Call it in a test:
+//! concurrent requests are allowed. It panics at the first difference, with the steps that led to it. Call it in a test:
 //!
 //! ```
 //! use tower_ratelimit::{MemoryStore, conformance};
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The closure returns a store that decides by `clock`. It is called several times. The stores may share a database,
-//! because each check uses keys of its own. A database that drops expired values by its own clock has to keep them for
-//! ten minutes longer, as the clock of the checks stands still meanwhile: see
+//! because each check uses keys of its own. A database that expires values by its own clock must keep them for ten minutes
+//! longer, because the clock of the checks stands still meanwhile: see
 //! [`CasStore::ttl_margin`](crate::store::CasStore::ttl_margin).
 
 mod concurrency;
@@ -31,7 +31,7 @@ use crate::time::ManualClock;
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check_all<S: Store>(new_store: impl AsyncFn(ManualClock) -> S) {
     check_algorithms(&new_store).await;
     check_clock_steps(&new_store).await;
@@ -46,7 +46,7 @@ pub async fn check_all<S: Store>(new_store: impl AsyncFn(ManualClock) -> S) {
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check_algorithms<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limit in limits::algorithms() {
         trace::compare(new_store, vec![limit], trace::Clock::Advances).await;
@@ -57,7 +57,7 @@ pub async fn check_algorithms<S: Store>(new_store: &impl AsyncFn(ManualClock) ->
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check_clock_steps<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limit in limits::algorithms() {
         trace::compare(new_store, vec![limit], trace::Clock::StepsBack).await;
@@ -68,7 +68,7 @@ pub async fn check_clock_steps<S: Store>(new_store: &impl AsyncFn(ManualClock) -
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check_several_limits<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limits in limits::combinations() {
         trace::compare(new_store, limits, trace::Clock::Advances).await;
@@ -79,7 +79,7 @@ pub async fn check_several_limits<S: Store>(new_store: &impl AsyncFn(ManualClock
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check_modes<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limits in limits::modes() {
         trace::compare(new_store, limits, trace::Clock::Advances).await;
@@ -90,7 +90,7 @@ pub async fn check_modes<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check_penalties<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limits in limits::penalties() {
         trace::compare(new_store, limits, trace::Clock::Advances).await;
@@ -101,7 +101,7 @@ pub async fn check_penalties<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     overrides::compare(new_store).await;
 }
@@ -110,7 +110,7 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
 ///
 /// # Panics
 ///
-/// If the store does not conform.
+/// Panics if the store does not conform.
 pub async fn check_concurrency<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     concurrency::count_allowed(new_store).await;
     concurrency::count_allowed_by_both(new_store).await;

@@ -1,4 +1,4 @@
-//! Overrides, on the store that is checked and on a memory store.
+//! Compares overrides on the checked store and on a memory store.
 
 use std::time::Duration;
 

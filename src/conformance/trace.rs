@@ -1,4 +1,4 @@
-//! Random steps, on the store that is checked and on a memory store.
+//! Runs random steps on the checked store and on a memory store, and compares the decisions.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -20,10 +20,10 @@ pub(super) enum Clock {
 
 const STEPS: usize = 150;
 
-/// A midnight, at which windows begin, in µs.
+/// The start of the clock, in µs: a midnight, at which windows begin.
 pub(super) const START: u64 = 1_767_225_600_000_000;
 
-/// The store that is checked, beside the one that it is compared with.
+/// A limiter on the checked store, and one on a memory store for comparison.
 pub(super) struct Pair {
     pub(super) clock: ManualClock,
     pub(super) expected: Limiter,
@@ -43,7 +43,7 @@ impl Pair {
         Self { clock, expected, actual, history }
     }
 
-    /// Adds a step to what a difference is reported with.
+    /// Adds a step to the history that is reported with a difference.
     pub(super) fn note(&mut self, step: &str) {
         let _ = write!(self.history, "\n{step}");
     }
@@ -87,7 +87,7 @@ impl Pair {
     }
 }
 
-/// Returns what a decision says, without marks and hashes, which may differ.
+/// Describes a decision, without marks and hashes, which may differ between stores.
 fn describe(decision: &Decision) -> String {
     let mut text = format!("{:?} at {:?}", decision.verdict(), decision.at());
     for outcome in decision.outcomes() {
@@ -111,7 +111,7 @@ fn describe(decision: &Decision) -> String {
     text
 }
 
-/// Creates a limiter that waits for its store however long it takes.
+/// Creates a limiter that waits up to 30 s for its store.
 pub(super) fn limiter(limits: Vec<Limit>, store: impl Store) -> Limiter {
     let builder = Limiter::builder(limits).store(store).deadline(Duration::from_secs(30));
     builder.circuit_breaker(CircuitBreaker::off()).build()

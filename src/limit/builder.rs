@@ -1,4 +1,4 @@
-//! One limit: a name, an algorithm, and which bucket is charged how much.
+//! The type of a limit: its name, algorithm, key, cost, condition and policies.
 
 use std::fmt;
 use std::sync::Arc;

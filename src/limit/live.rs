@@ -12,8 +12,8 @@ use super::snapshot::{LimitsSnapshot, Prepare, Retired, without_store};
 use crate::error::{ConfigError, or_panic};
 use crate::recorder::{Event, Recorder, Recorders};
 
-/// Limits that can be replaced at runtime: by hand, by a file that is watched (`Rules::watch`), or by rules that a fleet
-/// keeps in Redis (`RedisStore::follow_rules`). Clones share the limits.
+/// Limits that can be replaced at runtime: by [`replace`](Self::replace), by a watched file (`Rules::watch`), or by the
+/// rules of a fleet in Redis (`RedisStore::follow_rules`). Clones share the limits.
 ///
 /// ```
 /// use axum::Router;
@@ -31,17 +31,17 @@ use crate::recorder::{Event, Recorder, Recorders};
 ///
 /// # Replacement
 ///
-/// - A request follows the limits that were in force when it arrived, to its end: their keys, costs and headers, also on a
-///   route with a cost of its own and in whatever its [`Permit`](crate::Permit) does later. Requests that arrive after
-///   [`replace`](Self::replace) has returned follow the new limits. No request is rejected or delayed by a replacement:
+/// - A request uses the limits that were in force when it arrived, until it ends: their keys, costs and headers, on a route
+///   with a cost of its own, and in later calls of its [`Permit`](crate::Permit). Requests that arrive after
+///   [`replace`](Self::replace) has returned use the new limits. No request is rejected or delayed by a replacement:
 ///   `replace` prepares the new limits for every layer in use, and for each of its
 ///   [costs](crate::RateLimitLayer::cost), before they take effect.
 /// - **Usage carries over** to limits with the same name, algorithm and period (and refill mode of a token bucket, or
-///   number of buckets of a sliding window), whatever else has changed. A limit that is gone no longer applies; its
-///   state expires as usual, and counts again if the limit returns before that.
+///   number of buckets of a sliding window), whatever else has changed. A removed limit no longer applies; its
+///   state expires as usual, and counts again if the limit is added back before that.
 /// - The layer's own settings and state stay: store, circuit breaker, local decisions, and remembered denials.
 ///
-/// There may be no limits at all: then all requests are allowed, uncounted.
+/// Without limits, all requests are allowed, uncounted.
 #[derive(Clone)]
 #[must_use]
 pub struct LiveLimits {
@@ -115,7 +115,8 @@ impl LiveLimits {
         self.replace_retaining(limits).map(drop)
     }
 
-    /// Replaces the limits and returns what was in use before, so that it can be dropped where that delays no request.
+    /// Replaces the limits. Returns the configurations that were in use before, so that the caller can drop them on a
+    /// thread where that delays no request.
     pub(crate) fn replace_retaining(
         &self,
         limits: impl IntoIterator<Item = Limit>,

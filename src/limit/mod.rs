@@ -1,4 +1,10 @@
-//! Limits: what applies to which requests, and how limits are replaced at runtime.
+//! Limits, and their replacement at runtime.
+//!
+//! | subject | modules |
+//! | --- | --- |
+//! | One limit | [`builder`], and its settings in [`on_missing_key`], [`sizes`], [`threshold`] and [`settle`] |
+//! | The limits of a limiter | [`limits`](self::limits), [`index`] |
+//! | Live limits | [`live`], [`snapshot`], [`derived`], `watch` |
 
 mod builder;
 mod derived;

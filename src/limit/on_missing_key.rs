@@ -1,6 +1,6 @@
 //! The policy for requests without a key.
 
-/// What a limit does with requests that have no key. Set it by
+/// The policy of a limit for requests without a key. Set it with
 /// [`Limit::on_missing_key`](crate::Limit::on_missing_key).
 ///
 /// It does not apply to [ambiguous](crate::key::KeyError::Ambiguous) keys: those requests are always rejected.

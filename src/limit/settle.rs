@@ -29,8 +29,8 @@ impl Limit {
     /// stores, such as Redis, settle in the background, without delaying the response; its headers show the state when the
     /// request was allowed. A [`LeakyBucketQueue`](crate::LeakyBucketQueue) can refund only its last slot.
     ///
-    /// Replaces any previous `count_if` or [`settle_by`](Self::settle_by). Limits without responses, such as those of a
-    /// [`Limiter`](crate::Limiter), can't have either.
+    /// Replaces any previous `count_if` or [`settle_by`](Self::settle_by). The limits of a [`Limiter`](crate::Limiter)
+    /// can't have either, because there are no responses.
     pub fn count_if(self, counts: impl Fn(&ResponseHead<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.settle_by(move |response| if counts(response) { None } else { Some(0) })
     }

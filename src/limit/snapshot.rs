@@ -11,7 +11,7 @@ use crate::hash::KeyHasher;
 /// Prepares a layer or limiter for other limits. Returns `None` if the layer or limiter was dropped.
 pub(super) type Prepare = dyn Fn(&Arc<LimitsSnapshot>) -> Option<Activate> + Send + Sync;
 
-/// Activates what was prepared, and returns what was active before.
+/// Activates a prepared configuration, and returns the previous one.
 pub(super) type Activate = Box<dyn FnOnce() -> Option<Retired>>;
 
 /// A configuration that only requests in flight still use.
@@ -20,7 +20,7 @@ pub(crate) type Retired = Arc<dyn Any + Send + Sync>;
 /// A version of live limits.
 pub(crate) struct LimitsSnapshot {
     pub(super) version: u64,
-    /// With specs for no store in particular.
+    /// The limits, with specs that are replaced by each store's own.
     pub(super) limits: Limits,
 }
 

@@ -100,9 +100,9 @@ impl Limit {
     /// Puts the limit in shadow mode: it decides and reports, but enforces nothing. Use it to try a limit out.
     ///
     /// A request is charged if the limit has capacity and the enforced limits allow the request. Otherwise, the limit
-    /// neither denies nor delays the request, nor keeps other limits from charging it.
-    /// [`Event::ShadowDenied`](crate::Event) and [`Outcome::verdict`](crate::Outcome::verdict) report what it would have
-    /// done; clients see nothing of it. It never rejects a request for a missing key or a failing store.
+    /// neither denies nor delays the request, and other limits charge it as usual.
+    /// [`Event::ShadowDenied`](crate::Event) and [`Outcome::verdict`](crate::Outcome::verdict) report the decision of the
+    /// limit; responses don't show it. It never rejects a request for a missing key or a failing store.
     pub fn shadow(self) -> Self {
         Self { is_shadow: true, ..self }
     }
@@ -136,7 +136,8 @@ impl Limit {
     /// ```
     ///
     /// A limit in quota mode can't have a [penalty](Self::penalty). In [shadow mode](Self::shadow), quota mode has no
-    /// effect.
+    /// effect. A `RedisStore` does not [remember](crate::store::Store::remembered) denials of a request with several
+    /// limits of which one is in quota mode, so each such request is sent to Redis.
     pub fn quota_mode(self) -> Self {
         Self { is_quota: true, ..self }
     }

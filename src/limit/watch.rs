@@ -1,4 +1,4 @@
-//! Live limits that are defined by a document, such as a file.
+//! Live limits that follow a document, such as a file.
 
 use std::error::Error;
 use std::future::Future;
@@ -15,13 +15,13 @@ use super::snapshot::Retired;
 /// The interval at which a document is read.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Parses a document that has changed, and replaces the limits by it. Returns what was in use before. Runs on a blocking
-/// thread, because large documents take long.
+/// Parses a document that has changed, and replaces the limits. Returns the configurations that were in use before. Runs on
+/// a blocking thread, because large documents take long.
 pub(crate) type Apply = Box<dyn FnOnce(&LiveLimits) -> Result<Vec<Retired>, Box<dyn Error + Send + Sync>> + Send>;
 
-/// A document that says which limits there are, and changes.
+/// A document that defines limits and changes at runtime.
 pub(crate) trait Document: Send + 'static {
-    /// Reads the document. Returns how to apply it if it has changed since the last call.
+    /// Reads the document. If it has changed since the last call, returns a closure that applies the change.
     fn poll_change(&mut self) -> impl Future<Output = Option<Apply>> + Send;
 }
 
@@ -59,7 +59,7 @@ impl LiveLimits {
         self.add_watcher(task.abort_handle());
     }
 
-    /// Applies a document, or reports that it is invalid. Returns what was in use before.
+    /// Applies a document, or reports that it is invalid. Returns the configurations that were in use before.
     fn apply(&self, apply: Apply) -> Vec<Retired> {
         apply(self).unwrap_or_else(|error| {
             self.report_rejected(&*error);

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-/// What is done with requests that match a list: see
+/// The action for requests that match a list: see
 /// [`always_reject_with`](crate::Builder::always_reject_with).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]

@@ -19,7 +19,7 @@ pub struct DecisionRecord<'a> {
     pub(crate) store: &'a dyn Store,
 }
 
-/// Where a decision came from.
+/// The source of a decision.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum DecisionSource {
@@ -27,7 +27,7 @@ pub enum DecisionSource {
     Memory,
     /// A store that was waited for, such as Redis.
     Store,
-    /// A denial that the store has remembered: its wait is not over, so the database was not asked.
+    /// A denial that the store has remembered: its wait is not over, so the database was not called.
     RememberedDenial,
     /// The fallback policy, because the store failed: see [`OnStoreError`](crate::OnStoreError).
     Fallback,
@@ -56,7 +56,7 @@ impl DecisionSource {
     }
 }
 
-/// What one limit decided about a request.
+/// The outcome of one limit for a request.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum LimitOutcome {
@@ -96,7 +96,7 @@ impl<'a> DecisionRecord<'a> {
         self.decision.is_allowed()
     }
 
-    /// Returns where the decision came from.
+    /// Returns the source of the decision.
     #[must_use]
     pub fn source(&self) -> DecisionSource {
         self.source
@@ -117,14 +117,14 @@ impl<'a> DecisionRecord<'a> {
         LimitRecord::of_decision(decision, move |limit| spec(limit).map(|charge| charge.spec), near_percent)
     }
 
-    /// Returns what the store uses of its resources now. Takes a lock or several, so do not call it for each decision.
+    /// Returns the resources that the store uses now. Takes one or several locks, so do not call it for each decision.
     #[must_use]
     pub fn store_usage(&self) -> StoreUsage {
         self.store.usage()
     }
 }
 
-/// What one limit decided about a request, for a [`Recorder`](crate::Recorder).
+/// The record of one limit in a decision, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]
 pub struct LimitRecord<'a> {
     spec: &'a LimitSpec,
@@ -159,8 +159,7 @@ impl<'a> LimitRecord<'a> {
         self.spec.detail()
     }
 
-    /// Returns what the limit decided. A limit with capacity counts as allowing also where another limit denied the
-    /// request.
+    /// Returns the outcome. A limit with capacity counts as allowing even if another limit denied the request.
     #[must_use]
     pub fn outcome(&self) -> LimitOutcome {
         match self.outcome.verdict() {

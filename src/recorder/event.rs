@@ -73,7 +73,7 @@ pub enum Event<'a> {
     /// A request matched a list: see [`always_reject`](crate::Builder::always_reject).
     #[non_exhaustive]
     ListMatched {
-        /// What was done with the request.
+        /// The action for the request.
         action: ListAction,
     },
     /// The [circuit breaker](crate::CircuitBreaker) of a store or of one of its nodes changed its state.
@@ -110,7 +110,7 @@ pub enum Event<'a> {
     },
 }
 
-/// How a request was handled that the store could not decide.
+/// The handling of a request that the store could not decide.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum Fallback {

@@ -15,7 +15,7 @@ const MAX_DISPLAY: usize = 128;
 /// Counts the decisions of each limit in this process, and optionally finds the keys that are denied most often.
 ///
 /// Add it to a limiter by [`Builder::recorder`](crate::Builder::recorder). Clones share the counts, so that several
-/// limiters can count together. Limits are told apart by their names.
+/// limiters can count together. Limits with the same name are counted together.
 ///
 /// ```
 /// use axum::{Router, routing::get};

@@ -1,4 +1,4 @@
-//! A request or probe in progress, and the evidence that its result gives about the nodes.
+//! Requests and probes in progress, whose results show whether nodes work.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Attempt {
         Self { breakers: breakers.clone(), began: breakers.now(), keys, trials }
     }
 
-    /// Records what an answer of `store` shows about its nodes. Adds the node to an error without one if all keys are on
+    /// Records whether the nodes of `store` work, as its answer shows. Adds the node to an error without one if all keys are on
     /// the same node.
     pub(super) fn record<T>(
         mut self,
@@ -56,7 +56,7 @@ impl Attempt {
         answer: Result<T, StoreError>,
     ) -> (Result<T, StoreError>, Changes) {
         if matches!(&answer, Err(error) if error.kind() == StoreErrorKind::QueueFull) {
-            // A burst opens no breaker: the requests in the queue show whether the nodes work.
+            // A full queue opens no breaker. The requests in the queue show whether the nodes work.
             return (answer, Changes::new());
         }
         let trials = std::mem::take(&mut self.trials);
@@ -79,7 +79,7 @@ impl Attempt {
         (Err(error), changes)
     }
 
-    /// Returns whether it is the trial of a node.
+    /// Returns whether the request is the trial of a node.
     pub(super) fn is_trial(&self) -> bool {
         !self.trials.is_empty()
     }
@@ -92,7 +92,7 @@ impl Drop for Attempt {
         }
         let tried = self.trials.iter().map(|check| check.node.clone());
         let failed = if std::thread::panicking() { tried.collect() } else { Nodes::new() };
-        // There is no recorder here. It sees the breaker close later, whichever state it saw last.
+        // Recorders are not available here. They see the breaker close later, regardless of the state they saw last.
         let _ = self.breakers.record(self.began, &self.trials, &Nodes::new(), &failed);
     }
 }

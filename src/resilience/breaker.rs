@@ -16,7 +16,7 @@ pub(super) struct Breaker {
     phase: Phase,
     /// Consecutive failures while closed.
     failures: u32,
-    /// When the last failure was counted.
+    /// The tick at which the last failure was counted.
     counted: Tick,
     /// The next pause before jitter.
     pause: Duration,
@@ -144,7 +144,7 @@ impl Breaker {
             self.phase = Phase::HalfOpen;
             return Some(BreakerState::HalfOpen);
         }
-        // Observers still see it as open.
+        // The state stays open for observers.
         self.open(settings);
         None
     }
@@ -181,6 +181,6 @@ impl Breaker {
 
 /// Returns the instant `time` after `now`.
 pub(super) fn after(now: Instant, time: Duration) -> Instant {
-    // A pause that overflows is as good as a year.
+    // A pause that overflows is replaced by a year.
     now.checked_add(time).unwrap_or(now + Duration::from_secs(31_536_000))
 }

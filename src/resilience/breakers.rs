@@ -12,8 +12,8 @@ use super::settings::CircuitBreaker;
 use crate::node::Node;
 use crate::recorder::BreakerState;
 
-/// How long the breaker of a named node is kept without requests. Its keys may belong to another node by then.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+/// How long the breaker of a named node is kept without requests. After that, its keys may belong to another node.
+const RETENTION: Duration = Duration::from_secs(60);
 
 /// The breakers of one limiter's store. Clones of the limiter share them.
 ///
@@ -102,7 +102,7 @@ impl Breakers {
                 admissions.push((entry, admission));
             }
             let admission = self.admit_to(admissions, can_probe, until);
-            forget(breakers, changes, |entry| entry.node.is_some() && now.duration_since(entry.used) > FORGOTTEN_AFTER);
+            forget(breakers, changes, |entry| entry.node.is_some() && now.duration_since(entry.used) > RETENTION);
             admission
         })
     }
@@ -245,10 +245,10 @@ mod tests {
         for node in [&one, &two] {
             let _ = breakers.record(breakers.now(), &[], &Nodes::new(), &Nodes::from_elem(node.clone(), 1));
         }
-        tokio::time::advance(FORGOTTEN_AFTER / 2).await;
+        tokio::time::advance(RETENTION / 2).await;
         let (admission, _) = breakers.admit(&Nodes::from_elem(two.clone(), 1), true, deadline);
         let Admission::Probe(probe) = admission else { panic!("{admission:?}") };
-        tokio::time::advance(FORGOTTEN_AFTER / 2 + Duration::from_secs(1)).await;
+        tokio::time::advance(RETENTION / 2 + Duration::from_secs(1)).await;
         breakers.withdraw_probe(&probe);
         let (_, changes) = breakers.admit(&Nodes::from_elem(two, 1), true, deadline);
         assert_eq!(changes.to_vec(), [(one, BreakerState::Closed)]);

@@ -1,4 +1,4 @@
-//! Calls the store: admits calls by the breakers, bounds them by the deadline, and records their results per node.
+//! Calls to the store: asks the breakers for admission, applies the deadline, and records the results per node.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,16 +14,17 @@ use crate::error::{StoreError, StoreErrorKind};
 use crate::store::{Charge, Store, StoreFuture};
 
 impl StoreClient {
-    /// Admits a request with these charges to the store. If a breaker is open, its node may be probed with them.
+    /// Asks the breakers whether a request with these charges may call the store. If a breaker is open and its pause is
+    /// over, starts a probe of its node with these charges.
     ///
     /// # Errors
     ///
-    /// If the breaker of a node is open.
+    /// Returns an error if the breaker of a node is open.
     pub(crate) fn admit(self: &Arc<Self>, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
         self.admit_keys(keys_of(charges), charges)
     }
 
-    /// Admits a request about `keys`. If a breaker is open, its node may be probed with the `charges`.
+    /// Like [`admit`](Self::admit), for a request that concerns `keys`. Without `charges`, no probe is started.
     pub(super) fn admit_keys(self: &Arc<Self>, keys: Keys, charges: &[Charge<'_>]) -> Result<Attempt, StoreError> {
         if self.breakers.are_closed() {
             return Ok(Attempt::new(&self.breakers, keys, HealthChecks::new()));
@@ -37,7 +38,7 @@ impl StoreClient {
                 let (node, probe) = (check.node.clone(), Probe::new(&self.breakers, check));
                 match Handle::try_current() {
                     Ok(runtime) => self.probe(&runtime, probe, charges),
-                    // Nothing can run in the background: the request is the trial.
+                    // Without a runtime, no probe can run in the background, so the request is the trial.
                     Err(_) => return Ok(probe.into_trial(keys)),
                 }
                 node
@@ -50,15 +51,15 @@ impl StoreClient {
         Err(error)
     }
 
-    /// Probes a node in the background with a peek at its share of the charges.
+    /// Probes a node in the background, by a peek at those charges whose keys are on it.
     fn probe(self: &Arc<Self>, runtime: &Handle, probe: Probe, charges: &[Charge<'_>]) {
-        let own = charges.iter().copied().filter(|charge| self.store.node(charge.key).as_ref() == probe.node());
-        let own: SmallVec<[Charge<'_>; 4]> = own.collect();
-        if own.is_empty() {
-            // The keys have moved to another node since.
+        let on_node = charges.iter().copied().filter(|charge| self.store.node(charge.key).as_ref() == probe.node());
+        let on_node: SmallVec<[Charge<'_>; 4]> = on_node.collect();
+        if on_node.is_empty() {
+            // The keys have moved to another node meanwhile.
             return probe.withdraw();
         }
-        let answer = self.store.peek(&own);
+        let answer = self.store.peek(&on_node);
         if answer.is_remembered() {
             return probe.withdraw();
         }
@@ -74,9 +75,10 @@ impl StoreClient {
         }
     }
 
+    /// Ends a probe, and reports the change of its breaker, if any.
     fn end_probe<T>(&self, probe: Probe, answer: Result<T, StoreError>) {
         if matches!(&answer, Err(error) if error.kind() == StoreErrorKind::QueueFull) {
-            // The probe was not sent: a burst of requests says nothing about the node.
+            // The probe was not sent, so it shows nothing about the node.
             return probe.withdraw();
         }
         let failure = answer.err().filter(|error| !error.is_of_one_request());
@@ -86,7 +88,7 @@ impl StoreClient {
         }
     }
 
-    /// Runs a store operation on `keys` that has no fallback.
+    /// Calls the store for an operation on `keys` that has no fallback policy, such as a refund.
     pub(crate) fn call<T: Send + Unpin + 'static>(
         self: &Arc<Self>,
         keys: Keys,
@@ -105,7 +107,7 @@ impl StoreClient {
         }
     }
 
-    /// Awaits a store's answer until the deadline, and records it.
+    /// Awaits the store's answer, for at most the deadline, and records the result.
     pub(crate) async fn await_answer<T>(
         &self,
         attempt: Attempt,
@@ -116,8 +118,8 @@ impl StoreClient {
         self.report(attempt.record(&*self.store, answer))
     }
 
-    /// Records an answer that was ready at once, if the attempt is a trial. Otherwise it says nothing about the store's
-    /// health: nobody had to wait for it.
+    /// Records an answer that was ready at once, if the attempt is a trial. Otherwise, the answer may come from memory, so
+    /// it shows nothing about the health of the store.
     pub(super) fn record_result<T>(
         &self,
         attempt: Option<Attempt>,
@@ -129,6 +131,7 @@ impl StoreClient {
         })
     }
 
+    /// Reports a recorded answer's error and the changes of breakers, and returns the answer.
     fn report<T>(&self, (answer, changes): (Result<T, StoreError>, Changes)) -> Result<T, StoreError> {
         if let Err(error) = &answer {
             self.report_failure(error);

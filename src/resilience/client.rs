@@ -1,4 +1,4 @@
-//! The connection of a limiter to its store: the store, the limits, and the settings for failures.
+//! The client through which a limiter uses its store.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,11 +39,11 @@ pub(crate) struct StoreClient {
 }
 
 impl StoreClient {
-    /// Creates a client of the configured store, whose hasher `limits` were made with.
+    /// Creates a client of the configured store. `limits` must have been created with that store's hasher.
     ///
     /// # Errors
     ///
-    /// The deadline is 0, or the share of a limit that counts as near it is not 1 to 100 %.
+    /// Returns an error if the deadline is 0, or `near_percent` is not 1 to 100.
     pub(crate) fn new(mut limits: Limits, mut config: ClientConfig, is_replaceable: bool) -> Result<Self, ConfigError> {
         if config.deadline.is_zero() {
             return Err(Fault::WaitZero { what: "deadline" }.into());
@@ -73,8 +73,8 @@ impl StoreClient {
     }
 
     /// Creates a client for other limits that shares the store, the breakers and the local store.
-    pub(crate) fn with_limits(&self, set: &Arc<LimitsSnapshot>) -> Self {
-        let mut client = Self { limits: set.limits(&self.hasher), ..self.clone() };
+    pub(crate) fn with_limits(&self, snapshot: &Arc<LimitsSnapshot>) -> Self {
+        let mut client = Self { limits: snapshot.limits(&self.hasher), ..self.clone() };
         if client.is_shadow {
             client.limits.shadow();
         }

@@ -8,7 +8,7 @@ use crate::on_store_error::OnStoreError;
 use crate::recorder::Recorders;
 use crate::store::{MemoryStore, Store};
 
-/// The store of a limiter, and how the limiter deals with it.
+/// The store of a limiter, the settings for its failures, and the recorders.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientConfig {
     /// `None` stands for a new memory store.

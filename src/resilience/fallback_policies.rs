@@ -27,7 +27,7 @@ enum LimitPolicy {
     },
 }
 
-/// What the policies of a request's limits amount to.
+/// The combined policy of a request's limits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum FallbackAction {
     Reject,
@@ -35,14 +35,14 @@ pub(super) enum FallbackAction {
     DecideLocally(Quotas),
 }
 
-/// What is known about the limits of a request in quota mode, of which one must have room.
+/// The state of a request's limits in quota mode, of which at least one must have capacity.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Quotas {
-    /// The policy of one of them allows the request.
+    /// The policy of one limit allows the request.
     Allowed,
-    /// One of their shares may have room.
+    /// At least one limit's share may have capacity.
     Undecided,
-    /// None of their shares can ever hold the cost.
+    /// No limit's share can ever hold the cost.
     TooSmall,
 }
 

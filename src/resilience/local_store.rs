@@ -1,4 +1,4 @@
-//! The memory store of this process, which decides in place of a store that fails.
+//! The memory store that decides while the limiter's store fails.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -19,11 +19,12 @@ use crate::time::{Clock, SystemClock};
 /// The capacity of the local store: 100,000 keys are a few MB.
 const MAX_KEYS: usize = 100_000;
 
-/// Applies the fallback policies. Limits whose policy is not to decide locally don't count.
+/// Applies the fallback policies, and decides limits with the policy `DecideLocally` in memory.
 #[derive(Clone)]
 pub(super) struct LocalStore {
     pub(super) policies: FallbackPolicies,
-    /// Hashes keys again: the secret of a fleet may be known, and must not help to flood this table.
+    /// Hashes the hashes of keys again with a random secret, because an attacker who knows the fleet's secret could
+    /// otherwise construct colliding keys for this table.
     hasher: KeyHasher,
     /// Created when it is first needed. Clones of a limiter share it.
     memory: Arc<OnceLock<MemoryStore>>,

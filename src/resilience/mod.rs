@@ -1,8 +1,13 @@
 //! Handles slow and failing stores: a deadline, a circuit breaker per node, and fallback policies.
 //!
-//! The `client` sends a request to the store if the `breakers` of its nodes are closed, and waits until the deadline. If
-//! the store does not decide, the policy (`OnStoreError`) applies, which may decide by the `local_store`. The client reports failures
-//! to the recorders, and outages to the log.
+//! | step | modules |
+//! | --- | --- |
+//! | Configure | `settings`, `client_config`, `client` |
+//! | Decide a request | `decide`: calls the store (`operation`), and falls back if it fails |
+//! | Call the store | `call`: admission by the `breakers`, one `breaker` per node; the deadline; the `attempt` |
+//! | Fall back | `fallback`, by the `fallback_policies`, in the `local_store` |
+//! | Refund and delay | `refunds`, `reservation` |
+//! | Report | `events` to the recorders, `outage_log` to the log |
 
 mod attempt;
 mod breaker;

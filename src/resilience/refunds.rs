@@ -50,7 +50,7 @@ impl StoreClient {
         })
     }
 
-    /// Refunds what a receipt's charges still count for.
+    /// Refunds the charges of a receipt, as far as they still count.
     pub(crate) fn refund(self: &Arc<Self>, receipt: &Receipt) -> StoreFuture<()> {
         let refunds = self.refunds(receipt);
         if refunds.is_empty() {

@@ -1,4 +1,4 @@
-//! Charges of a request that waits for its turn.
+//! The reservation of a delayed request.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl ReservationGuard {
     /// Waits for the request's turn.
     pub(crate) async fn wait(mut self) -> Decision {
         self.turn.as_mut().await;
-        self.decision.take().expect("it is taken once")
+        self.decision.take().expect("`wait` consumes the guard")
     }
 }
 

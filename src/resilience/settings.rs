@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::error::{ConfigError, Fault};
 use crate::quota::checked;
 
-/// Stops calls to a failing store, and probes when it works again.
+/// Stops calls to a failing store, and probes whether it works again.
 ///
 /// Each node of a store has its own breaker: each master of a Redis Cluster, otherwise the store as a whole.
 ///
@@ -60,8 +60,8 @@ impl CircuitBreaker {
     ///
     /// # Panics
     ///
-    /// If `failures` is 0; at compile time in a constant. [`try_failures`](Self::try_failures)
-    /// returns an error instead.
+    /// Panics if `failures` is 0, at compile time in a constant. [`try_failures`](Self::try_failures) returns an error
+    /// instead.
     #[must_use]
     #[track_caller]
     pub const fn failures(self, failures: u32) -> Self {
@@ -72,7 +72,7 @@ impl CircuitBreaker {
     ///
     /// # Errors
     ///
-    /// If `failures` is 0.
+    /// Returns an error if `failures` is 0.
     pub fn try_failures(self, failures: u32) -> Result<Self, ConfigError> {
         Ok(self.opening_after(failures)?)
     }
@@ -88,8 +88,8 @@ impl CircuitBreaker {
     ///
     /// # Panics
     ///
-    /// If `pause` is 0; at compile time in a constant.
-    /// [`try_longest_pause`](Self::try_longest_pause) returns an error instead.
+    /// Panics if `pause` is 0, at compile time in a constant. [`try_longest_pause`](Self::try_longest_pause) returns an error
+    /// instead.
     #[must_use]
     #[track_caller]
     pub const fn longest_pause(self, pause: Duration) -> Self {
@@ -100,7 +100,7 @@ impl CircuitBreaker {
     ///
     /// # Errors
     ///
-    /// If `pause` is 0.
+    /// Returns an error if `pause` is 0.
     pub fn try_longest_pause(self, pause: Duration) -> Result<Self, ConfigError> {
         Ok(self.pausing(pause)?)
     }

@@ -34,7 +34,7 @@ enum Trust {
     Hops(usize),
 }
 
-/// What the peer is, before any header is read.
+/// The role of the peer, which is determined before any header is read.
 enum PeerRole {
     Client(IpAddr),
     /// A trusted proxy, and its address unless it is on a Unix socket.
