@@ -108,10 +108,7 @@ pub mod store;
 mod time;
 pub mod when;
 
-pub use algorithm::{
-    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Refill, Rounding, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
-};
+pub use algorithm::*;
 pub use builder::Builder;
 pub use cost::CostTable;
 pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};

@@ -6,6 +6,7 @@ use super::calendar::{Calendar, Unit, Weekday};
 use super::calendar::{NamedZone, Zone};
 use super::size::{self, Size};
 use super::state::CompactState;
+use super::state_period::StatePeriod;
 use crate::error::ConfigError;
 #[cfg(feature = "time-zones")]
 use crate::error::or_panic;
@@ -92,6 +93,14 @@ macro_rules! constructors {
 }
 
 impl CalendarWindow {
+    pub(super) const fn tag(&self) -> &'static str {
+        "cw"
+    }
+
+    pub(super) const fn state_period(&self) -> StatePeriod {
+        StatePeriod::Calendar(self.calendar)
+    }
+
     constructors!(
         /// Allows `limit` tokens, at least 1, per day.
         daily, try_daily, (), Unit::Day

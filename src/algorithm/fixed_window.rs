@@ -3,6 +3,7 @@
 use super::aligned_window::AlignedWindow;
 use super::macros::window_constructors;
 use super::state::CompactState;
+use super::state_period::StatePeriod;
 
 /// At most `limit` tokens in each window of `period`. Windows are aligned to multiples of `period` since the Unix
 /// epoch, so that a window of a day is a day in UTC. For months, or for days in other time zones, use a
@@ -32,6 +33,14 @@ pub struct FixedWindow {
 window_constructors!(FixedWindow, "each aligned window of", "each");
 
 impl FixedWindow {
+    pub(super) const fn tag(&self) -> &'static str {
+        "fw"
+    }
+
+    pub(super) const fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.period)
+    }
+
     const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period }
     }

@@ -1,17 +1,23 @@
-//! Any of the algorithms.
+//! Any of the algorithms: the list that a new algorithm is added to.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::calendar::Calendar;
 use super::calendar_window::CalendarWindow;
 use super::fixed_window::FixedWindow;
+use super::gcra::Gcra;
+use super::gcra_queue::GcraQueue;
+use super::interval_bucket::IntervalBucket;
+use super::key_state::{KeyState, StateMut};
 use super::leaky_bucket::LeakyBucket;
 use super::leaky_bucket_queue::LeakyBucketQueue;
+use super::log::{Log, LogWindow};
+use super::rate_algorithm::{Availability, Evaluation, QuotaSnapshot, RateAlgorithm};
 use super::size::Size;
 use super::sliding_log::SlidingLog;
 use super::sliding_window::SlidingWindow;
 use super::sliding_window_counter::SlidingWindowCounter;
+use super::state::{ChargeMark, CompactState};
+use super::state_period::StatePeriod;
 use super::token_bucket::{Refill, TokenBucket};
 use crate::time::{self, Timestamp};
 
@@ -77,58 +83,37 @@ impl Algorithm {
         }
     }
 
-    /// The tag that separates this algorithm's storage keys from others', whose states mean something else.
+    /// Returns the tag that separates this algorithm's storage keys from others', whose states mean something else.
     pub(crate) fn tag(&self) -> &'static str {
-        match self {
-            Self::FixedWindow(_) => "fw",
-            Self::CalendarWindow(_) => "cw",
-            Self::SlidingLog(_) => "sl",
-            Self::SlidingWindow(_) => "sw",
-            Self::SlidingWindowCounter(_) => "sc",
-            Self::TokenBucket(limit) => match limit.refills() {
-                Refill::Continuous => "tb",
-                Refill::Interval => "ti",
-            },
-            Self::LeakyBucket(_) => "lb",
-            Self::LeakyBucketQueue(_) => "lq",
-        }
+        with_settings!(self, limit => limit.tag())
     }
 
-    /// The period that the stored state is relative to.
+    /// Returns the period that the stored state is relative to.
     pub(crate) fn state_period(&self) -> StatePeriod {
-        match self {
-            Self::FixedWindow(limit) => StatePeriod::Micros(limit.period),
-            Self::CalendarWindow(limit) => StatePeriod::Calendar(limit.calendar),
-            Self::SlidingLog(limit) => StatePeriod::Micros(limit.period),
-            Self::SlidingWindow(limit) => StatePeriod::Buckets(limit.period, limit.buckets),
-            Self::SlidingWindowCounter(limit) => StatePeriod::Micros(limit.period),
-            Self::TokenBucket(limit) => StatePeriod::Micros(limit.interval),
-            Self::LeakyBucket(limit) => StatePeriod::Micros(limit.interval),
-            Self::LeakyBucketQueue(limit) => StatePeriod::Micros(limit.interval),
-        }
+        with_settings!(self, limit => limit.state_period())
     }
 
-    /// The limit that each of `parts` nodes, from 1, may enforce without knowing of the others.
+    /// Returns the limit that each of `parts` nodes, from 1, may enforce without knowing of the others.
     pub(crate) fn share(&self, parts: u32) -> Self {
         with_settings!(self, limit => limit.share(parts).into())
     }
 
-    /// The same algorithm with `percent` more capacity, rounded down to whole tokens, and at most 2^32 − 1.
+    /// Returns the algorithm with `percent` more capacity, rounded down to whole tokens, and at most 2^32 − 1.
     pub(crate) fn raised(&self, percent: u32) -> Self {
         with_settings!(self, limit => limit.raised(percent).into())
     }
 
-    /// The tokens of the limit: all that an override changes.
+    /// Returns the tokens of the limit: all that an override changes.
     pub(crate) fn size(&self) -> Size {
         with_settings!(self, limit => limit.size())
     }
 
-    /// The same algorithm with another size, or `None` if a size of 0 is in it.
+    /// Returns the algorithm with another size, or `None` if a size of 0 is in it.
     pub(crate) fn sized(&self, size: Size) -> Option<Self> {
         with_settings!(self, limit => limit.sized(size).map(Into::into))
     }
 
-    /// The settings, for error messages.
+    /// Describes the settings, for error messages.
     pub(crate) fn describe(&self) -> String {
         with_settings!(self, limit => format!("{limit:?}"))
     }
@@ -154,22 +139,109 @@ impl_from!(
     LeakyBucketQueue
 );
 
-/// What the state of a key is relative to: a period or interval in µs, a period in so many buckets, or a calendar.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum StatePeriod {
-    Micros(u64),
-    Buckets(u64, u32),
-    Calendar(Calendar),
+/// The [`RateAlgorithm`] by which an [`Algorithm`] decides: several have the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum PreparedAlgorithm {
+    /// A continuous token bucket, or a leaky bucket as a meter.
+    Gcra(Gcra),
+    /// A leaky bucket as a queue.
+    GcraQueue(GcraQueue),
+    /// A token bucket that refills at intervals.
+    IntervalBucket(IntervalBucket),
+    FixedWindow(FixedWindow),
+    CalendarWindow(CalendarWindow),
+    SlidingWindowCounter(SlidingWindowCounter),
+    /// A sliding log, or a sliding window.
+    LogWindow(LogWindow),
 }
 
-/// As it appears in storage keys: `60s`, `1500000u`, `3600s.10`, `m15.Europe/Berlin`.
-impl fmt::Display for StatePeriod {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Algorithm {
+    pub(crate) fn prepare(&self) -> PreparedAlgorithm {
         match self {
-            Self::Micros(micros) if micros % 1_000_000 == 0 => write!(f, "{}s", micros / 1_000_000),
-            Self::Micros(micros) => write!(f, "{micros}u"),
-            Self::Buckets(micros, buckets) => write!(f, "{}.{buckets}", Self::Micros(*micros)),
-            Self::Calendar(calendar) => write!(f, "{calendar}"),
+            Self::FixedWindow(limit) => PreparedAlgorithm::FixedWindow(*limit),
+            Self::CalendarWindow(limit) => PreparedAlgorithm::CalendarWindow(*limit),
+            Self::SlidingLog(limit) => PreparedAlgorithm::LogWindow(limit.log_window()),
+            Self::SlidingWindow(limit) => PreparedAlgorithm::LogWindow(limit.log_window()),
+            Self::SlidingWindowCounter(limit) => PreparedAlgorithm::SlidingWindowCounter(*limit),
+            Self::TokenBucket(limit) => match limit.refills() {
+                Refill::Continuous => PreparedAlgorithm::Gcra(limit.gcra()),
+                Refill::Interval => PreparedAlgorithm::IntervalBucket(limit.interval_bucket()),
+            },
+            Self::LeakyBucket(limit) => PreparedAlgorithm::Gcra(limit.gcra()),
+            Self::LeakyBucketQueue(limit) => PreparedAlgorithm::GcraQueue(limit.gcra_queue()),
         }
     }
+}
+
+/// Calls a method of the [`RateAlgorithm`] with the state that belongs to it.
+macro_rules! with_state {
+    ($prepared:expr, $state:expr, ($algorithm:ident, $of:ident) => $call:expr) => {
+        match ($prepared, $state) {
+            (PreparedAlgorithm::Gcra($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::GcraQueue($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::IntervalBucket($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::FixedWindow($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::CalendarWindow($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::SlidingWindowCounter($algorithm), StateMut::Compact($of)) => $call,
+            (PreparedAlgorithm::LogWindow($algorithm), StateMut::Log($of)) => $call,
+            (algorithm, state) => unreachable!("{algorithm:?} has no {state:?}"),
+        }
+    };
+}
+
+/// The methods of [`RateAlgorithm`]. They panic if the state belongs to another algorithm.
+impl PreparedAlgorithm {
+    pub(super) fn peek(&self, state: &StateMut<'_>, now: u64, cost: u64) -> Availability {
+        with_state!(self, state, (algorithm, state) => algorithm.peek(state, now, cost))
+    }
+
+    pub(super) fn commit(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
+        with_state!(self, state, (algorithm, state) => algorithm.commit(state, now, cost))
+    }
+
+    /// Decides, and returns what `then` makes of the evaluation: see [`LimitRule::decide_then`](super::LimitRule).
+    #[inline]
+    pub(super) fn decide_then<R>(
+        &self,
+        state: &mut StateMut<'_>,
+        now: u64,
+        cost: u64,
+        then: impl FnOnce(Evaluation) -> R,
+    ) -> R {
+        with_state!(self, state, (algorithm, state) => decide_then(algorithm, state, now, cost, then))
+    }
+
+    pub(super) fn snapshot(&self, state: &StateMut<'_>, now: u64) -> QuotaSnapshot {
+        with_state!(self, state, (algorithm, state) => algorithm.snapshot(state, now))
+    }
+
+    pub(super) fn refund(&self, state: &mut StateMut<'_>, mark: ChargeMark, now: u64, cost: u64) {
+        with_state!(self, state, (algorithm, state) => algorithm.refund(state, mark, now, cost));
+    }
+
+    pub(super) fn convert_rate(&self, state: &mut StateMut<'_>, now: u64) {
+        with_state!(self, state, (algorithm, state) => algorithm.convert_rate(state, now));
+    }
+
+    /// Returns whether states are logs.
+    pub(crate) fn keeps_log(&self) -> bool {
+        matches!(self, Self::LogWindow(_))
+    }
+
+    /// Returns the state of an unused key.
+    pub(crate) fn unused(&self) -> KeyState {
+        if self.keeps_log() { KeyState::Log(Log::default()) } else { KeyState::Compact(CompactState::UNUSED) }
+    }
+}
+
+// Not inlined: one function for each algorithm, in which the evaluation stays in registers until `then` uses it.
+#[inline(never)]
+fn decide_then<S, R>(
+    algorithm: &impl RateAlgorithm<S>,
+    state: &mut S,
+    now: u64,
+    cost: u64,
+    then: impl FnOnce(Evaluation) -> R,
+) -> R {
+    then(algorithm.decide(state, now, cost))
 }

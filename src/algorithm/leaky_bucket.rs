@@ -2,6 +2,7 @@
 
 use super::gcra::Gcra;
 use super::macros::bucket_constructors;
+use super::state_period::StatePeriod;
 
 /// A bucket that holds up to `capacity` tokens, is empty at first, and leaks `amount` tokens per `interval`,
 /// continuously. A request adds its cost, and is denied if the bucket would overflow.
@@ -32,6 +33,14 @@ pub struct LeakyBucket {
 bucket_constructors!(LeakyBucket, burst, try_burst, "in the bucket", "leak");
 
 impl LeakyBucket {
+    pub(super) const fn tag(&self) -> &'static str {
+        "lb"
+    }
+
+    pub(super) const fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.interval)
+    }
+
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {
         Self { capacity, amount, interval }
     }

@@ -3,6 +3,7 @@
 use super::gcra::Gcra;
 use super::gcra_queue::GcraQueue;
 use super::macros::bucket_constructors;
+use super::state_period::StatePeriod;
 
 /// A queue that up to `capacity` tokens wait in, and that `amount` tokens leave per `interval`, evenly spaced and first
 /// in, first out. A request that finds the queue empty proceeds at once, one that finds it full is denied, and any other
@@ -41,6 +42,14 @@ pub struct LeakyBucketQueue {
 bucket_constructors!(LeakyBucketQueue, waiting, try_waiting, "in the queue", "proceed");
 
 impl LeakyBucketQueue {
+    pub(super) const fn tag(&self) -> &'static str {
+        "lq"
+    }
+
+    pub(super) const fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.interval)
+    }
+
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {
         Self { capacity, amount, interval }
     }

@@ -2,7 +2,7 @@
 
 use super::key_state::StateMut;
 use super::kind::Algorithm;
-use super::prepared::PreparedAlgorithm;
+use super::kind::PreparedAlgorithm;
 use super::rate_algorithm::{Availability, Evaluation, QuotaSnapshot};
 use super::state::ChargeMark;
 

@@ -50,7 +50,7 @@ pub(crate) mod gcra;
 pub(crate) mod gcra_queue;
 pub(crate) mod interval_bucket;
 mod key_state;
-pub(crate) mod kind;
+mod kind;
 pub(crate) mod last_charge;
 mod leaky_bucket;
 mod leaky_bucket_queue;
@@ -60,14 +60,14 @@ pub(crate) mod log;
 mod macros;
 mod mul_div;
 mod penalty;
-mod prepared;
 mod rate_algorithm;
 mod read_bytes;
 mod size;
 mod sliding_log;
 mod sliding_window;
 mod sliding_window_counter;
-mod state;
+pub(crate) mod state;
+mod state_period;
 pub(crate) mod tat;
 mod token_bucket;
 
@@ -78,6 +78,8 @@ pub(crate) use self::encoding::{DecodeError, StoredKey};
 pub use self::fixed_window::FixedWindow;
 pub(crate) use self::key_state::{KeyState, StateMut};
 pub use self::kind::Algorithm;
+#[cfg(feature = "redis")]
+pub(crate) use self::kind::PreparedAlgorithm;
 pub use self::leaky_bucket::LeakyBucket;
 pub use self::leaky_bucket_queue::LeakyBucketQueue;
 pub(crate) use self::limit_rule::LimitRule;
@@ -85,14 +87,13 @@ pub(crate) use self::lockout::Lockout;
 pub(crate) use self::log::Log;
 pub use self::penalty::Penalty;
 #[cfg(feature = "redis")]
-pub(crate) use self::prepared::PreparedAlgorithm;
-#[cfg(feature = "redis")]
 pub(crate) use self::rate_algorithm::RateAlgorithm;
 pub(crate) use self::rate_algorithm::{Availability, Evaluation, QuotaSnapshot};
 pub(crate) use self::size::Size;
 pub use self::sliding_log::SlidingLog;
 pub use self::sliding_window::SlidingWindow;
 pub use self::sliding_window_counter::{Rounding, SlidingWindowCounter};
-pub use self::state::ChargeMark;
-pub(crate) use self::state::CompactState;
+pub(crate) use self::state::{ChargeMark, CompactState};
+#[cfg(all(test, feature = "redis"))]
+pub(crate) use self::state_period::StatePeriod;
 pub use self::token_bucket::{Refill, TokenBucket};

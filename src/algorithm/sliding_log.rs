@@ -2,6 +2,7 @@
 
 use super::log::LogWindow;
 use super::macros::window_constructors;
+use super::state_period::StatePeriod;
 
 /// At most `limit` tokens in any `period`, exactly: every allowed request is kept until it is `period` old.
 ///
@@ -28,6 +29,14 @@ pub struct SlidingLog {
 window_constructors!(SlidingLog, "any span of", "any");
 
 impl SlidingLog {
+    pub(super) const fn tag(&self) -> &'static str {
+        "sl"
+    }
+
+    pub(super) const fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.period)
+    }
+
     const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::log::LogWindow;
 use super::macros::window_constructors;
+use super::state_period::StatePeriod;
 use crate::error::{ConfigError, Fault};
 
 /// At most `limit` tokens in a sliding window of `period`, which is divided into buckets: the current one, and those
@@ -34,6 +35,14 @@ pub struct SlidingWindow {
 window_constructors!(SlidingWindow, "a sliding window of", "a sliding");
 
 impl SlidingWindow {
+    pub(super) const fn tag(&self) -> &'static str {
+        "sw"
+    }
+
+    pub(super) const fn state_period(&self) -> StatePeriod {
+        StatePeriod::Buckets(self.period, self.buckets)
+    }
+
     const fn from_checked(limit: u32, period: u64) -> Self {
         let mut buckets = 10;
         while !period.is_multiple_of(buckets as u64) {

@@ -4,6 +4,7 @@ use super::macros::window_constructors;
 use super::mul_div::{mul_div, mul_div_ceil};
 use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
 use super::state::{ChargeMark, CompactState};
+use super::state_period::StatePeriod;
 
 /// At most `limit` tokens in a sliding window of `period`, estimated from two aligned ones: the count of the current
 /// window, plus the count of the previous window times the share of it that the sliding window still covers.
@@ -54,6 +55,14 @@ struct Windows {
 }
 
 impl SlidingWindowCounter {
+    pub(super) const fn tag(&self) -> &'static str {
+        "sc"
+    }
+
+    pub(super) const fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.period)
+    }
+
     const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period, rounding: Rounding::Up }
     }

@@ -4,6 +4,7 @@ use super::gcra::Gcra;
 use super::interval_bucket::IntervalBucket;
 use super::macros::bucket_constructors;
 use super::size;
+use super::state_period::StatePeriod;
 
 /// A bucket of `capacity` tokens, full at first, which regains `amount` tokens per `interval`: continuously, or
 /// [all at once](Self::at_intervals) at the end of each interval.
@@ -55,6 +56,17 @@ pub enum Refill {
 bucket_constructors!(TokenBucket, burst, try_burst, "at once", "come back");
 
 impl TokenBucket {
+    pub(super) const fn tag(&self) -> &'static str {
+        match self.refill {
+            Refill::Continuous => "tb",
+            Refill::Interval => "ti",
+        }
+    }
+
+    pub(super) const fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.interval)
+    }
+
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {
         Self { capacity, amount, interval, refill: Refill::Continuous }
     }

@@ -3,7 +3,7 @@
 //! | subject | modules |
 //! | --- | --- |
 //! | One limit | [`builder`], and its settings in [`on_missing_key`], [`sizes`], [`threshold`] and [`settle`] |
-//! | The limits of a limiter | [`limits`](self::limits), [`index`] |
+//! | The limits of a limiter | [`limits`], [`index`] |
 //! | Live limits | [`live`], [`snapshot`], [`derived`], `watch` |
 
 mod builder;

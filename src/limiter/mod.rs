@@ -54,7 +54,7 @@ use crate::store::StoreFuture;
 ///
 /// | method | when a limit denies |
 /// |---|---|
-/// | [`acquire`](Self::acquire) | returns a [`Decision`] that is not allowed |
+/// | [`acquire`](Self::acquire) | returns a [`Decision`](crate::Decision) that is not allowed |
 /// | [`try_acquire`](Self::try_acquire) | returns an error |
 /// | [`wait`](Self::wait), [`wait_at_most`](Self::wait_at_most) | wait until the limits allow it |
 /// | [`peek`](Self::peek) | returns the decision; charges nothing in any case |

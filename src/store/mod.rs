@@ -33,7 +33,7 @@ pub use self::override_store::{Override, OverrideStore};
 #[cfg(feature = "redis")]
 pub use self::redis::{RedisConfig, RedisStore};
 pub use self::usage::StoreUsage;
-pub use crate::algorithm::ChargeMark;
+pub use crate::algorithm::state::ChargeMark;
 pub(crate) use crate::charge::OwnedCharge;
 pub use crate::charge::{Charge, Refund};
 use crate::decision::Decision;

@@ -23,8 +23,8 @@ mod tests {
 
     use mlua::{Function, Lua, Table};
 
-    use super::codec::Codec;
-    use super::text::{MODULES, OTHERS};
+    use super::codec::{Codec, SCRIPTS};
+    use super::text::{OTHERS, modules};
     use crate::algorithm::{
         Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, SlidingLog, SlidingWindow,
         SlidingWindowCounter, TokenBucket,
@@ -54,8 +54,7 @@ mod tests {
 
     /// The files of algorithms, by tag.
     fn rules() -> Vec<(&'static str, &'static str)> {
-        let tags = MODULES.iter().flat_map(|(names, source)| names.iter().map(|name| (*name, *source)));
-        tags.filter(|(name, _)| name.len() == 1).collect()
+        SCRIPTS.iter().flat_map(|(tags, source)| tags.iter().map(|tag| (*tag, *source))).collect()
     }
 
     /// A state of Lua with as much of Redis as a file looks up when it is loaded.
@@ -105,7 +104,7 @@ mod tests {
             ("penalty", &["parse", "peek", "strike"]),
             ("override", &["current", "set"]),
         ] {
-            let (_, source) = MODULES.iter().find(|(names, _)| *names == [name]).unwrap();
+            let (_, source) = modules().find(|(names, _)| *names == [name]).unwrap();
             let loaded = load(&lua, name, source);
             for function in functions {
                 assert!(loaded.get::<Function>(*function).is_ok(), "{function} of {name}");
@@ -116,7 +115,7 @@ mod tests {
     #[test]
     fn each_file_compiles_on_its_own() {
         let lua = Lua::new();
-        let modules = MODULES.iter().map(|(names, source)| (names[0], *source));
+        let modules = modules().map(|(names, source)| (names[0], source));
         for (name, source) in modules.chain(OTHERS) {
             assert!(lua.load(source).into_function().is_ok(), "{name}");
         }

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use super::codec::{self, GCRA, WINDOW};
 use super::inline::{Records, inline};
 use super::records::Record;
 
@@ -12,8 +13,6 @@ const LIMITS: &str = include_str!("lua/limits.lua");
 const TASK: &str = include_str!("lua/task.lua");
 const LOAD: &str = include_str!("lua/load.lua");
 const KEY: &str = include_str!("lua/key.lua");
-const GCRA: &str = include_str!("lua/gcra.lua");
-const WINDOW: &str = include_str!("lua/window.lua");
 const PENALTY: &str = include_str!("lua/penalty.lua");
 
 /// The other files.
@@ -21,19 +20,19 @@ const PENALTY: &str = include_str!("lua/penalty.lua");
 pub(super) const OTHERS: [(&str, &str); 5] =
     [("decide", MAIN), ("requests", REQUESTS), ("limits", LIMITS), ("task", TASK), ("load", LOAD)];
 
-/// The files that `load` runs when a request needs them, by the names or the tags that select each.
-pub(super) const MODULES: [(&[&str], &str); 10] = [
+/// The files that those of algorithms use, and those of what is composed around a decision, by name.
+const LIBRARIES: [(&[&str], &str); 5] = [
     (&["key"], KEY),
     (&["instant"], include_str!("lua/instant.lua")),
-    (&["d", "q"], GCRA),
     (&["gcra_backlog"], include_str!("lua/gcra_backlog.lua")),
-    (&["i"], include_str!("lua/interval_bucket.lua")),
-    (&["w", "k"], WINDOW),
-    (&["c"], include_str!("lua/sliding_window_counter.lua")),
-    (&["l"], include_str!("lua/log.lua")),
     (&["penalty"], PENALTY),
     (&["override"], include_str!("lua/override.lua")),
 ];
+
+/// Returns the files that `load` runs when a request needs them, by the names or the tags that select each.
+pub(super) fn modules() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
+    LIBRARIES.into_iter().chain(codec::SCRIPTS)
+}
 
 /// The script. It is the same for all limits, so that a server keeps one script.
 ///
@@ -59,7 +58,7 @@ pub(in crate::store::redis) static TEXT: LazyLock<String> = LazyLock::new(|| {
     let limits = inline(&limits, &[("keys", KEY), ("gcra", &gcra), ("window", &window)], Records::Keep);
     let mut text = format!("local function perform{}\nlocal function module(name)\n", function(&requests));
     let performers = [(&["limits"][..], limits), (&["task"], by_position(TASK)), (&["load"], by_position(LOAD))];
-    let modules = MODULES.iter().map(|(names, source)| (*names, by_position(source)));
+    let modules = modules().map(|(names, source)| (names, by_position(source)));
     for (position, (names, source)) in performers.into_iter().chain(modules).enumerate() {
         let keyword = if position == 0 { "if" } else { "elseif" };
         let conditions: Vec<_> = names.iter().map(|name| format!("name == '{name}'")).collect();

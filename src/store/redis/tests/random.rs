@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use crate::algorithm::kind::StatePeriod;
 use crate::algorithm::{
     Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Penalty, Rounding, SlidingLog,
-    SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
+    SlidingWindow, SlidingWindowCounter, StatePeriod, TokenBucket, Weekday,
 };
 
 pub(super) use super::split_mix::Random;

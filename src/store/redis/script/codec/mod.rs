@@ -23,6 +23,18 @@ use crate::algorithm::{Algorithm, ChargeMark, CompactState, Log, PreparedAlgorit
 /// The numbers that a script decides by: whole, and under 2^53.
 pub(in crate::store::redis) type ScriptArgs = SmallVec<[f64; 12]>;
 
+pub(super) const GCRA: &str = include_str!("../lua/gcra.lua");
+pub(super) const WINDOW: &str = include_str!("../lua/window.lua");
+
+/// The files of the algorithms, by the [tags](RedisCodec::tag) of those that each decides for.
+pub(super) const SCRIPTS: [(&[&str], &str); 5] = [
+    (&["d", "q"], GCRA),
+    (&["i"], include_str!("../lua/interval_bucket.lua")),
+    (&["w", "k"], WINDOW),
+    (&["c"], include_str!("../lua/sliding_window_counter.lua")),
+    (&["l"], include_str!("../lua/log.lua")),
+];
+
 /// A rule that has a script. `S` is the state of a key.
 pub(in crate::store::redis) trait RedisCodec<S>: RateAlgorithm<S> {
     /// The letter that selects the script.
