@@ -13,7 +13,7 @@ curl -i http://HOST/completions -H 'x-user: ann' -d 'Once upon a time'
 
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     let tokens = Limit::new("tokens", FixedWindow::per_day(10_000)).by(key::header("x-user"));
-    // Who has less than the 1,000 left is refused before the model is asked.
+    // A request with fewer than 1,000 tokens left is denied before the model is called.
     let limits = RateLimitLayer::builder([tokens]).store(store).permits().cost(1_000).build();
     Router::new().route("/completions", post(complete).route_layer(limits))
 }

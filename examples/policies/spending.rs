@@ -20,7 +20,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     // the bucket is full; without `at_intervals` they come back evenly, a cent every 17.28 seconds.
     let bucket = TokenBucket::per_day(5_000).burst(20_000).at_intervals();
     let spending = Limit::new("spending", bucket).by(key::header("x-user"));
-    // What a purchase costs, its body says: the handler charges it.
+    // The request itself is free: the handler charges the price that is in the body.
     let limits = RateLimitLayer::builder([spending]).store(store).permits().cost(0).build();
     Router::new().route("/purchases", post(buy).route_layer(limits))
 }
