@@ -1,22 +1,21 @@
-//! What operators are told through `tracing`. Apart from the other tests, whose threads would race
-//! to register what is reported (tracing's cache of who is interested is global).
+//! Events and fields that operators see through `tracing`. In a process of its own, because tracing's cache of interest in
+//! events is global, and other tests would race to fill it.
 
 use std::convert::Infallible;
 use std::error::Error;
 use std::fmt::Debug;
 use std::future::{Ready, ready};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response};
+use support::faulty_store::{FaultyStore, Mode};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{
-    CostTable, Decision, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, MemoryStore, OnMissingKey, OnStoreError,
-    RateLimit, RateLimitLayer, RedisConfig, Reset, Share, Store, StoreError, TraceRecorder, key,
+    CostTable, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, OnMissingKey, OnStoreError, RateLimit,
+    RateLimitLayer, RedisConfig, Reset, Share, Store, TraceRecorder, key,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -283,46 +282,18 @@ fn a_missing_extension_is_reported_once_with_the_remedy() {
     }
 }
 
-#[derive(Debug)]
-struct Broken;
-
-fn failure<T>() -> StoreFuture<T> {
-    StoreFuture::ready(Err(StoreError::new("the cable is out")))
-}
-
-impl Store for Broken {
-    fn hasher(&self) -> KeyHasher {
-        KeyHasher::random()
-    }
-
-    fn name(&self) -> Option<String> {
-        Some("10.0.0.5:6379".into())
-    }
-
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        failure()
-    }
-
-    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        failure()
-    }
-
-    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
-        failure()
-    }
-
-    fn reset(&self, _: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        failure()
-    }
+/// Creates a store that fails when it is called.
+fn failing() -> FaultyStore {
+    FaultyStore::new(Mode::FailsAtOnce).named("10.0.0.5:6379")
 }
 
 #[test]
 fn a_failing_store_is_reported_with_the_cause_the_store_and_the_policy() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
-    let reports = reports_of(&RateLimitLayer::builder([limit]).store(Broken).build());
+    let reports = reports_of(&RateLimitLayer::builder([limit]).store(failing()).build());
     // Four requests in much less than a minute.
     let report = "WARN message=the store failed to decide a request \
-                  error=the rate limit store could not decide: the cable is out \
+                  error=the rate limit store could not decide: redis://secret@10.0.0.7 is gone \
                   store=\"10.0.0.5:6379\" on_store_error=\"reject\" suppressed=0";
     assert_eq!(reports, [report]);
 }
@@ -333,7 +304,7 @@ fn policies_of_all_limits_are_reported() {
     let limits = [limit("one").on_store_error(OnStoreError::Allow), limit("two")];
     let reports = reports_of(
         &RateLimitLayer::builder(limits)
-            .store(Broken)
+            .store(failing())
             .on_store_error(OnStoreError::DecideLocally(Share::whole()))
             .build(),
     );
@@ -346,42 +317,6 @@ fn the_name_of_a_redis_store_shows_no_credentials() {
     assert_eq!(store.name().as_deref(), Some("10.0.0.5:6379"));
 }
 
-/// Fails, or works, but not at once.
-#[derive(Debug)]
-struct Later {
-    memory: MemoryStore,
-    works: Arc<AtomicBool>,
-}
-
-impl Later {
-    fn answer<T: Send + Unpin + 'static>(&self, memory: StoreFuture<T>) -> StoreFuture<T> {
-        let answer = if self.works.load(Ordering::Relaxed) { memory } else { failure() };
-        StoreFuture::pending(answer)
-    }
-}
-
-impl Store for Later {
-    fn hasher(&self) -> KeyHasher {
-        self.memory.hasher()
-    }
-
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(self.memory.decide(charges))
-    }
-
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(self.memory.peek(charges))
-    }
-
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        self.answer(self.memory.refund(refunds))
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.answer(self.memory.reset(keys))
-    }
-}
-
 /// What is reported, and when, while requests come at an interval, for some time, to a store that works or does not.
 fn reports_over(time: Duration, interval: Duration, is_up: impl Fn(Duration) -> bool) -> Vec<(Duration, String)> {
     let reports = Reports::default();
@@ -389,12 +324,12 @@ fn reports_over(time: Duration, interval: Duration, is_up: impl Fn(Duration) -> 
     tracing::subscriber::with_default(reports.clone(), || {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
         runtime.block_on(async {
-            let works = Arc::new(AtomicBool::new(false));
-            let store = Later { memory: MemoryStore::new(), works: works.clone() };
-            let limiter = Limiter::builder([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store).build();
+            let store = FaultyStore::new(Mode::Fails);
+            let limiter =
+                Limiter::builder([Limit::new("many", FixedWindow::per_day(1_000_000))]).store(store.clone()).build();
             let begun = Instant::now();
             while begun.elapsed() < time {
-                works.store(is_up(begun.elapsed()), Ordering::Relaxed);
+                store.set(if is_up(begun.elapsed()) { Mode::Works } else { Mode::Fails });
                 let _ = limiter.acquire("key", 1).await;
                 tokio::time::sleep(interval).await;
                 let new = std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"));

@@ -9,7 +9,7 @@ use crate::trace::{Trace, traces};
 
 /// However many there are: also beyond those that are charged at the price of one look-up each.
 #[test]
-fn the_last_of_many_limits_counts() {
+fn the_last_of_many_limits_is_decided() {
     const WIDE: Rule = Rule::FixedWindow { limit: 1_000, period: DAY };
     for rule in one_of_each(3) {
         for limits in 2..=20 {
@@ -69,7 +69,7 @@ proptest! {
 
     /// Wherever the limit that denies stands, the others keep what they had.
     #[test]
-    fn whichever_limit_denies_no_other_pays(others in prop::collection::vec(small_rule(), 3), denying in 0usize..3) {
+    fn no_other_limit_is_charged_whichever_denies(others in prop::collection::vec(small_rule(), 3), denying in 0usize..3) {
         let subject = Subject::new(&others);
         subject.set(1_000_003);
         let cost = |index: usize| if index == denying { others[index].capacity() + 1 } else { 1 };

@@ -31,7 +31,7 @@ fn panic_of<T>(build: impl FnOnce() -> T + std::panic::UnwindSafe) -> String {
 }
 
 #[test]
-fn nothing_at_all_is_no_limit() {
+fn limits_of_0_are_errors() {
     let text = "limit is 0: allow at least 1 token, or leave the limit out";
     refused(FixedWindow::try_new(0, SECOND), text);
     refused(SlidingLog::try_new(0, SECOND), text);
@@ -116,7 +116,7 @@ fn limits_of_a_limiter_have_distinct_names() {
 }
 
 #[test]
-fn a_limiter_takes_nothing_from_a_request() {
+fn a_limiter_without_requests_rejects_limits_that_need_one() {
     let limit = || Limit::new("daily", FixedWindow::per_day(5));
     let text = |what| {
         format!(
@@ -131,7 +131,7 @@ fn a_limiter_takes_nothing_from_a_request() {
 }
 
 #[test]
-fn a_store_remembers_someone() {
+fn max_keys_of_0_is_an_error() {
     refused(MemoryStore::new().try_max_keys(0), "max_keys is 0: remember at least 1 key");
     assert!(MemoryStore::new().try_max_keys(1).is_ok());
 }

@@ -98,12 +98,12 @@ proptest! {
     #![proptest_config(support::cases(300))]
 
     #[test]
-    fn time_waits_for_small_limits(rule in small_rule(), steps in steps(20_000)) {
+    fn a_clock_that_steps_back_stands_still_for_small_limits(rule in small_rule(), steps in steps(20_000)) {
         time_waits(rule, &steps)?;
     }
 
     #[test]
-    fn time_waits_for_limits_of_any_size(rule in any_rule(), steps in steps(20_000)) {
+    fn a_clock_that_steps_back_stands_still_for_limits_of_any_size(rule in any_rule(), steps in steps(20_000)) {
         time_waits(rule, &steps)?;
     }
 
@@ -129,7 +129,7 @@ proptest! {
 
     /// To any instant from any other, with charges and refunds in between.
     #[test]
-    fn no_instant_makes_anything_panic(rule in any_rule(), steps in prop::collection::vec((instant(), 0u64..=1_000), 1..30)) {
+    fn no_instant_panics(rule in any_rule(), steps in prop::collection::vec((instant(), 0u64..=1_000), 1..30)) {
         let subject = Subject::new(&[rule]);
         let mut receipts = Vec::new();
         for (at, thousandths) in steps {
@@ -151,7 +151,7 @@ fn instant() -> impl Strategy<Value = u64> {
 
 /// Three steps back at one instant do not make one limit four: nothing was forgotten meanwhile.
 #[test]
-fn back_and_forth_admits_no_more() {
+fn a_clock_that_steps_back_and_forth_admits_no_more() {
     for rule in one_of_each(5) {
         let subject = Subject::new(&[rule]);
         let mut allowed = 0;

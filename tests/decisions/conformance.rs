@@ -205,7 +205,7 @@ async fn fails(check: impl Future<Output = ()>) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_wrong_store_fails_the_check_of_what_it_does_wrong() {
+async fn each_conformance_check_fails_for_a_store_with_that_defect() {
     let wrong = |mistake| async move |clock| Wrong { store: MemoryStore::new().clock(clock), mistake };
     for mistake in [Mistake::PeeksCharge, Mistake::KeepsRefunds, Mistake::KeepsResets] {
         assert!(fails(conformance::check_algorithms(&wrong(mistake))).await, "{mistake:?}");

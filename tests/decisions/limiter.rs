@@ -88,7 +88,7 @@ async fn the_last_in_a_queue_gives_its_slot_back_when_it_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leaving_the_middle_of_a_queue_moves_nobody() {
+async fn leaving_the_middle_of_a_queue_keeps_other_delays() {
     let limiter = queue();
     let start = Instant::now();
     let _ = limiter.wait("key", 1).await.unwrap();
@@ -104,7 +104,7 @@ async fn leaving_the_middle_of_a_queue_moves_nobody() {
 
 /// Who has gone on keeps what it took: only a waiter gives back when it is dropped.
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_over_gives_nothing_back() {
+async fn a_wait_that_has_ended_refunds_nothing() {
     let limiter = queue();
     drop(limiter.wait("key", 1).await.unwrap());
     drop(limiter.wait("key", 1).await.unwrap());
@@ -136,7 +136,7 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
 
 /// A herd that waits for the same token gets one each, however often each of them has to wait.
 #[tokio::test(start_paused = true)]
-async fn no_waiter_of_a_herd_goes_on_without_a_token() {
+async fn concurrent_waits_never_exceed_the_limit() {
     let (limiter, start) = (bucket(2, 1), Instant::now());
     let herd: Vec<_> = (0..12)
         .map(|_| {
@@ -160,7 +160,7 @@ async fn no_waiter_of_a_herd_goes_on_without_a_token() {
 
 /// The second wait counts against what may be waited in all.
 #[tokio::test(start_paused = true)]
-async fn two_waits_are_together_no_longer_than_they_may() {
+async fn repeated_waits_together_never_exceed_the_maximum() {
     let (limiter, start) = (bucket(1, 1), Instant::now());
     let _ = limiter.acquire("key", 1).await.unwrap();
     let mut patient = Box::pin(limiter.wait_at_most("key", 1, TENTH * 3 / 2));
@@ -226,7 +226,7 @@ async fn each_limit_can_have_its_own_key_and_cost_all_or_nothing() {
 }
 
 #[test]
-fn as_many_charges_as_limits_have_to_be_given() {
+fn the_number_of_charges_must_match_the_limits() {
     let limiter = bucket(1, 1);
     let refused = |answer: StoreFuture<Decision>, given| {
         let error = answer.into_ready().expect("at once").expect_err("no decision");
@@ -253,7 +253,7 @@ async fn without_limits_everything_is_allowed() {
 proptest! {
     /// A limit that was changed finds what its keys have used under the old one, and copes.
     #[test]
-    fn limits_of_one_name_and_other_numbers_get_along(
+    fn limits_of_one_name_and_different_sizes_share_usage(
         one in prop_oneof![small_rule(), any_rule()],
         others in prop::collection::vec(prop_oneof![small_rule(), any_rule()], 1..4),
         acts in prop::collection::vec((0usize..4, 0u64..=1_100, 0u64..100_000_000), 1..30),
@@ -280,7 +280,7 @@ proptest! {
 
 /// A limiter with one bucket for all has a key for that too.
 #[tokio::test]
-async fn nobody_in_particular_is_a_key() {
+async fn the_unit_key_is_one_bucket_for_all() {
     let limiter = Limiter::new([Limit::new("one", FixedWindow::per_day(1))]);
     assert!(limiter.acquire((), 1).await.unwrap().is_allowed());
     assert!(!limiter.acquire((), 1).await.unwrap().is_allowed());
@@ -290,7 +290,7 @@ async fn nobody_in_particular_is_a_key() {
 
 /// A receipt gives back what its own limiter has charged, and nothing of another's.
 #[tokio::test]
-async fn a_receipt_of_another_limiter_gives_nothing_back() {
+async fn a_receipt_of_another_limiter_refunds_nothing() {
     let store = Arc::new(MemoryStore::new());
     let [one, two] = ["one", "two"]
         .map(|name| Limiter::builder([Limit::new(name, FixedWindow::per_day(10))]).store(Arc::clone(&store)).build());
@@ -302,7 +302,7 @@ async fn a_receipt_of_another_limiter_gives_nothing_back() {
 
 /// What a limit in the shadow says alone is no verdict of the decision.
 #[tokio::test]
-async fn a_limit_in_the_shadow_denies_nothing_alone() {
+async fn a_shadow_limit_alone_denies_nothing() {
     let limit = tower_ratelimit::Limit::new("logins", tower_ratelimit::FixedWindow::per_day(1)).shadow();
     let limiter = tower_ratelimit::Limiter::new([limit]);
     for has_room in [true, false] {

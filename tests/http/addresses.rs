@@ -53,7 +53,7 @@ async fn a_network_of_64_bits_is_one_client() {
 }
 
 #[tokio::test]
-async fn the_prefix_is_for_choice() {
+async fn the_ipv6_prefix_is_configurable() {
     let near = "2001:db8:0:100::1";
     assert!(share(key::peer_ip().ipv6_prefix(56), near, "2001:db8:0:1ff::2").await);
     assert!(!share(key::peer_ip().ipv6_prefix(56), near, "2001:db8:0:200::1").await);
@@ -65,13 +65,13 @@ async fn the_prefix_is_for_choice() {
 
 #[test]
 #[should_panic(expected = "an IPv6 prefix has 0 bits: use 1 to 128")]
-fn a_prefix_of_nothing_is_refused() {
+fn an_address_prefix_of_0_is_an_error() {
     let _ = key::peer_ip().ipv6_prefix(0);
 }
 
 #[test]
 #[should_panic(expected = "an IPv6 prefix has 129 bits: use 1 to 128")]
-fn a_prefix_of_more_than_there_is_is_refused() {
+fn an_address_prefix_that_is_too_long_is_an_error() {
     let _ = key::peer_ip().ipv6_prefix(129);
 }
 
@@ -96,7 +96,7 @@ async fn the_port_does_not_count_and_peer_addr_wins() {
 /// benwis/tower-governor#10: without `into_make_service_with_connect_info`, one bucket for all,
 /// or a panic.
 #[tokio::test]
-async fn a_server_that_does_not_tell_is_at_fault() {
+async fn a_missing_peer_address_is_an_internal_error() {
     let inner = Hello::default();
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
     let service = RateLimitLayer::builder([limit]).store(still()).build().layer(inner.clone());
@@ -126,7 +126,7 @@ async fn a_missing_peer_address_follows_its_policy() {
 
 /// In-process tests have no connection: Axum lets them make one up.
 #[tokio::test]
-async fn a_mock_connection_is_one() {
+async fn mock_connect_info_provides_the_peer() {
     let limits = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())])
         .store(still())
         .build();

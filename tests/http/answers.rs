@@ -132,7 +132,7 @@ async fn a_problem_with_the_request_as_json() {
 }
 
 #[tokio::test]
-async fn worded_by_a_closure() {
+async fn a_closure_words_the_rejection() {
     let seen = Arc::new(Mutex::new(None));
     let layer = one(FixedWindow::per_minute(1))
         .on_reject({

@@ -98,7 +98,7 @@ impl Buf for Chunk {
 }
 
 #[tokio::test]
-async fn data_need_not_be_bytes() {
+async fn body_data_of_other_types_than_bytes_works() {
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Frames::<Chunk>::new())));
     let service = one().build().layer(inner);
     assert_eq!(ask(&service, get("/")).await.body, "one two three");
@@ -118,7 +118,7 @@ impl Body for Torn {
 }
 
 #[tokio::test]
-async fn a_bodys_error_is_its_own() {
+async fn errors_of_the_body_are_passed_on() {
     let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Torn(Some("one".into())))));
     let mut body: ResponseBody<Torn> = one().build().layer(inner).oneshot(get("/")).await.unwrap().into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
@@ -134,7 +134,7 @@ where
 }
 
 #[tokio::test]
-async fn a_bodys_type_is_kept_where_asked_for() {
+async fn the_body_type_is_kept_with_keep_body() {
     let (kept, wrapped) = (one().build().keep_body().layer(Hello::default()), one().build().layer(Hello::default()));
     for is_refused in [false, true] {
         let (answer, expected) = (full(&kept).await, ask(&wrapped, get("/")).await);
@@ -149,7 +149,7 @@ async fn a_bodys_type_is_kept_where_asked_for() {
 
 /// The service within can be looked at, replaced and taken out.
 #[tokio::test]
-async fn the_service_within_is_at_hand_where_bodies_are_kept() {
+async fn keep_body_gives_access_to_the_inner_service() {
     let two = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(still()).build();
     let (first, second) = (Hello::default(), Hello::default());
     let mut service = two.keep_body().layer(first.clone());
@@ -169,7 +169,7 @@ async fn the_service_within_is_at_hand_where_bodies_are_kept() {
 
 /// Whoever has to wait first, for a key or for a turn, has the same body.
 #[tokio::test(start_paused = true)]
-async fn a_bodys_type_is_kept_after_a_wait() {
+async fn the_body_type_is_kept_after_a_wait() {
     let by = key::from_async_fn(|_| async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         Some(1_u64)

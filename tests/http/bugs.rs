@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use support::faulty_store::{FaultyStore, Mode};
 
 use axum::Router;
 use axum::body::Body;
@@ -15,7 +16,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{Hello, from, get, with};
-use crate::store::{Slow, midnight, still};
+use crate::store::{midnight, still};
 use support::answer::ask;
 
 fn limited(limit: Limit) -> (RateLimit<Hello>, ManualClock) {
@@ -68,7 +69,7 @@ async fn unreadied_clone_called() {
     let limit = || Limit::new("two", FixedWindow::per_minute(2));
     let layers = [
         RateLimitLayer::builder([limit()]).store(still()).build(),
-        RateLimitLayer::builder([limit()]).store(Slow::new(still())).build(),
+        RateLimitLayer::builder([limit()]).store(FaultyStore::over(still(), Mode::Works)).build(),
         RateLimitLayer::builder([limit().by(looked_up)]).store(still()).build(),
     ];
     for layer in layers {
@@ -85,8 +86,9 @@ async fn unreadied_clone_called() {
 #[tokio::test]
 async fn inner_called_before_the_verdict() {
     let inner = Hello::default();
-    let layer =
-        RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(Slow::new(still())).build();
+    let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))])
+        .store(FaultyStore::over(still(), Mode::Works))
+        .build();
     let service = layer.layer(inner.clone());
     for _ in 0..5 {
         let mut asking = pin!(service.clone().oneshot(get("/")));
@@ -165,7 +167,7 @@ async fn early_closed_connection_skips_accounting() {
         }
         Ok::<_, Infallible>(Response::new(String::new()))
     });
-    let slow = Slow::new(still());
+    let slow = FaultyStore::over(still(), Mode::Works);
     for layer in [
         RateLimitLayer::builder([limit()]).store(still()).build(),
         RateLimitLayer::builder([limit()]).store(slow).build(),

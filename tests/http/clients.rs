@@ -70,7 +70,7 @@ async fn forwarded_and_single_values_name_clients_too() {
 
 /// Hops that are not there are the operator's to find, at the first request.
 #[tokio::test]
-async fn a_request_past_the_proxies_has_no_key() {
+async fn a_request_that_bypasses_the_proxies_has_no_key() {
     let server = serve(TrustedProxies::hops(2).x_forwarded_for()).await;
     let answer = send(&server, &[(XFF, "192.0.2.1")]).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
@@ -114,7 +114,7 @@ async fn share(by: impl Fn(ClientIp) -> ClientIp, one: &str, other: &str) -> boo
 }
 
 #[tokio::test]
-async fn prefixes_are_for_choice() {
+async fn the_address_prefix_is_configurable() {
     let near = "2001:db8:0:100::1";
     assert!(share(|by| by, near, "2001:db8:0:100:ffff::2").await);
     assert!(!share(|by| by, near, "2001:db8:0:101::1").await);
@@ -129,13 +129,13 @@ async fn prefixes_are_for_choice() {
 
 #[test]
 #[should_panic(expected = "an IPv4 prefix has 0 bits: use 1 to 32")]
-fn a_prefix_of_nothing_is_refused() {
+fn an_address_prefix_of_0_is_an_error() {
     let _ = key::client_ip(local().forwarded()).ipv4_prefix(0);
 }
 
 #[test]
 #[should_panic(expected = "an IPv6 prefix has 129 bits: use 1 to 128")]
-fn a_prefix_of_more_than_there_is_is_refused() {
+fn an_address_prefix_that_is_too_long_is_an_error() {
     let _ = key::client_ip(local().forwarded()).ipv6_prefix(129);
 }
 
@@ -168,7 +168,7 @@ async fn mapped_addresses_are_others() {
 
 /// CVE-2026-39409 (Hono), CVE-2026-123603 (hickory): lists of addresses did not hold mapped ones.
 #[tokio::test]
-async fn a_mapped_proxy_is_a_stranger() {
+async fn an_ipv4_mapped_proxy_is_trusted_as_ipv4() {
     let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
     let service = service.layer(Hello::default());
     for client in ["192.0.2.1, ::ffff:10.0.0.7", "192.0.2.2"] {
@@ -222,7 +222,7 @@ async fn hidden_names_are_skipped() {
 /// authentik#25397: addresses with a port were none. axum-governor smart_ip.rs:94: they were
 /// skipped. axum_gcra real_ip.rs:143: split at the first colon, all of IPv6 was a few keys.
 #[tokio::test]
-async fn ports_are_not_understood() {
+async fn ports_of_addresses_are_ignored() {
     assert!(share(|by| by, "192.0.2.1:4711", "192.0.2.1:4712").await);
     assert!(share(|by| by, "198.51.100.1, 192.0.2.1:4711", "198.51.100.2, 192.0.2.1").await);
     assert!(!share(|by| by, "2001:db8::1", "2001:db8:0:1::1").await);
@@ -253,7 +253,7 @@ fn no_hops_are_trusted() {
 /// tower-rate-limiter key_extractor.rs:141: a `Forwarded` of the client's went before the
 /// `X-Forwarded-For` that the proxy had set.
 #[tokio::test]
-async fn another_header_goes_first() {
+async fn only_the_trusted_header_is_read() {
     let server = serve(local().x_forwarded_for()).await;
     assert!(!is_refused(&server, &[(XFF, "192.0.2.1"), ("forwarded", "for=198.51.100.1")]).await);
     for name in ["forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip", "x-client-ip", "fly-client-ip"] {
@@ -268,7 +268,7 @@ async fn another_header_goes_first() {
 /// The same, http-extract client_ip.rs:197: behind two proxies, all shared the second one's bucket;
 /// and a header that was no address was answered with 500.
 #[tokio::test]
-async fn two_proxies_are_one_too_many() {
+async fn clients_behind_two_trusted_proxies_are_distinct() {
     let server = serve(local().x_forwarded_for()).await;
     assert!(!is_refused(&server, &[(XFF, "192.0.2.1, 10.0.0.7")]).await);
     assert!(!is_refused(&server, &[(XFF, "192.0.2.2, 10.0.0.7")]).await);
@@ -277,7 +277,7 @@ async fn two_proxies_are_one_too_many() {
 
 /// express-rate-limit 8.0.0 and others: an address of IPv6 was a client, who has 2^64 of them.
 #[tokio::test]
-async fn a_network_is_many_clients() {
+async fn clients_of_one_ipv6_network_share_a_bucket() {
     let server = serve(local().x_forwarded_for()).await;
     assert!(!is_refused(&server, &[(XFF, "2001:db8::1")]).await);
     for rotated in ["2001:db8::2", "2001:db8::ffff:0:0:1", "[2001:db8:0:0:1::]:80", "2001:db8::192.0.2.1"] {
@@ -288,7 +288,7 @@ async fn a_network_is_many_clients() {
 /// A server on a Unix socket knows no addresses but those that the proxy tells.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_unix_socket_is_trusted_by_choice() {
+async fn unix_peers_are_trusted_if_configured() {
     use hyper_util::rt::TokioIo;
     use tokio::net::{UnixListener, UnixStream};
 

@@ -74,7 +74,7 @@ async fn every_part_counts(by: impl KeyExtractor) {
 }
 
 #[tokio::test]
-async fn parts_found_at_once_and_later_in_every_order() {
+async fn tuples_of_synchronous_and_asynchronous_keys_work_in_every_order() {
     every_part_counts((now("x-one"), now("x-two"), now("x-three"))).await;
     every_part_counts((later("x-one"), now("x-two"), now("x-three"))).await;
     every_part_counts((now("x-one"), later("x-two"), now("x-three"))).await;
@@ -86,7 +86,7 @@ async fn parts_found_at_once_and_later_in_every_order() {
 }
 
 #[tokio::test]
-async fn tuples_within_tuples() {
+async fn tuples_can_be_nested() {
     every_part_counts(((now("x-one"), later("x-two")), now("x-three"))).await;
     every_part_counts((later("x-one"), (now("x-two"), later("x-three")))).await;
     every_part_counts(((later("x-one"),), key::method(), (now("x-two"), now("x-three")))).await;
@@ -95,7 +95,7 @@ async fn tuples_within_tuples() {
 
 /// Found at once or later, the same parts are the same key.
 #[tokio::test]
-async fn when_it_is_found_does_not_tell_keys_apart() {
+async fn synchronous_and_asynchronous_keys_share_buckets() {
     let store = Arc::new(still());
     let limited = |limit: Limit| RateLimitLayer::builder([limit]).store(store.clone()).build().layer(Hello::default());
     let limit = || Limit::new("one", FixedWindow::per_minute(1));
@@ -123,7 +123,7 @@ async fn one_or_the_other(by: impl KeyExtractor) {
 }
 
 #[tokio::test]
-async fn one_stands_in_for_another_in_every_order() {
+async fn alternatives_of_asynchronous_keys_work_in_every_order() {
     one_or_the_other(now("x-one").or(now("x-two"))).await;
     one_or_the_other(later("x-one").or(now("x-two"))).await;
     one_or_the_other(now("x-one").or(later("x-two"))).await;
@@ -147,7 +147,7 @@ async fn an_alternative_is_a_part_like_any_other() {
 
 /// Not even parts that were made up to look like the other's.
 #[tokio::test]
-async fn no_parts_look_like_the_first_of_an_alternative() {
+async fn no_key_equals_the_first_alternative_of_an_or() {
     let forged = |tag: u8| key::from_fn(move |_| Some(([tag], "a".to_owned())));
     for tag in 0..=3 {
         let requests = || [parts("a", "", ""), parts("", "", "")];
@@ -158,7 +158,7 @@ async fn no_parts_look_like_the_first_of_an_alternative() {
 
 /// Those without a key share one bucket, whatever other parts of theirs were found.
 #[tokio::test]
-async fn half_a_key_is_none() {
+async fn a_tuple_with_a_missing_part_is_missing() {
     let halves = [parts("a", "", ""), parts("x", "", ""), parts("a", "b", "")];
     let asked = async |by: Arc<dyn KeyExtractor>| {
         let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by).on_missing_key(OnMissingKey::Share);
@@ -175,7 +175,7 @@ async fn half_a_key_is_none() {
 }
 
 #[tokio::test]
-async fn a_third_stands_in_for_both() {
+async fn an_alternative_can_have_three_keys() {
     let requests = || [parts("a", "", ""), parts("", "a", ""), parts("", "", "a"), parts("", "", "a")];
     let expected = [200, 200, 200, 429];
     assert_eq!(statuses(now("x-one").or(now("x-two")).or(now("x-three")), requests()).await, expected);

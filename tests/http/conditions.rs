@@ -47,7 +47,7 @@ async fn a_limit_applies_where_its_condition_holds() {
 }
 
 #[tokio::test]
-async fn the_others_of_a_request_are_decided_without_it() {
+async fn limits_that_do_not_apply_are_left_out() {
     let app = app([
         Limit::new("all", FixedWindow::per_day(3)),
         Limit::new("reads", FixedWindow::per_day(1)).when(when::from_fn(|head| head.method == Method::GET)),
@@ -61,7 +61,7 @@ async fn the_others_of_a_request_are_decided_without_it() {
 
 /// Neither key nor cost are asked for where the condition does not hold: a missing key refuses nobody.
 #[tokio::test]
-async fn a_key_is_not_missing_where_nobody_asks_for_it() {
+async fn a_missing_key_of_a_limit_that_does_not_apply_is_ignored() {
     let key = tower_ratelimit::key::header("x-api-key");
     let app = app([Limit::new("keyed", FixedWindow::per_day(3)).by(key).when(when::path_prefix("/users"))]);
     assert_eq!(ask(&app, request("GET", "/other", "")).await.status, 200);

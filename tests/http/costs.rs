@@ -1,6 +1,7 @@
 //! What a request costs: on a route, inside the same limiter on the router, and from a closure.
 
 use std::fmt::Debug;
+use support::faulty_store::{FaultyStore, Mode};
 
 use axum::Router;
 use axum::body::Body;
@@ -13,7 +14,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{self, Hello, with};
-use crate::store::{Slow, still};
+use crate::store::still;
 use support::answer::{Answer, ask};
 
 fn of_ten(store: impl Store) -> RateLimitLayer {
@@ -51,7 +52,7 @@ async fn a_route_costs_what_it_says(limits: RateLimitLayer) {
 #[tokio::test]
 async fn the_difference_is_charged() {
     a_route_costs_what_it_says(of_ten(still())).await;
-    a_route_costs_what_it_says(of_ten(Slow::new(still()))).await;
+    a_route_costs_what_it_says(of_ten(FaultyStore::over(still(), Mode::Works))).await;
 }
 
 /// If the whole does not fit, nothing is taken: what the router has charged is given back.
@@ -70,11 +71,11 @@ async fn all_or_nothing(limits: RateLimitLayer) {
 #[tokio::test]
 async fn a_difference_that_is_denied_takes_nothing() {
     all_or_nothing(of_ten(still())).await;
-    all_or_nothing(of_ten(Slow::new(still()))).await;
+    all_or_nothing(of_ten(FaultyStore::over(still(), Mode::Works))).await;
 }
 
 #[tokio::test]
-async fn whatever_the_algorithm() {
+async fn route_costs_work_with_every_algorithm() {
     let algorithms = [
         FixedWindow::per_minute(10).into(),
         SlidingLog::per_minute(10).into(),
@@ -105,7 +106,7 @@ async fn all_limits_or_none() {
 }
 
 #[tokio::test]
-async fn cheaper_routes_give_the_difference_back() {
+async fn cheaper_routes_refund_the_difference() {
     let limits = of_ten(still());
     let app = Router::new()
         .route("/five", get(hello))
@@ -120,7 +121,7 @@ async fn cheaper_routes_give_the_difference_back() {
 }
 
 #[tokio::test]
-async fn alone_it_charges_its_cost() {
+async fn a_route_cost_without_an_outer_layer_charges_its_cost() {
     let limits = of_ten(still());
     let app = Router::new()
         .route("/one", get(hello).route_layer(limits.clone()))
@@ -132,7 +133,7 @@ async fn alone_it_charges_its_cost() {
 }
 
 #[tokio::test]
-async fn limits_of_their_own_cost_are_not_concerned() {
+async fn limits_with_their_own_cost_ignore_the_layers_cost() {
     let limits = [
         Limit::new("requests", FixedWindow::per_minute(10)).cost(1),
         Limit::new("bytes", FixedWindow::per_minute(100)).cost_by(|head| head.uri.path().len() as u64),
@@ -150,7 +151,7 @@ async fn limits_of_their_own_cost_are_not_concerned() {
 }
 
 #[tokio::test]
-async fn two_limiters_keep_apart() {
+async fn two_limiters_in_memory_do_not_share_usage() {
     let (ten, hundred) = (of_ten(still()), Limit::new("hundred", FixedWindow::per_hour(100)));
     let hundred = RateLimitLayer::builder([hundred]).store(still()).build();
     let both = || ServiceBuilder::new().layer(hundred.cost(20)).layer(ten.cost(3));
@@ -190,7 +191,7 @@ async fn costs_within_costs() {
 
 /// The outer limiter had no key; what lies between has found one.
 #[tokio::test]
-async fn the_route_charges_whole_what_the_router_did_not_charge() {
+async fn the_route_charges_its_whole_cost_if_the_router_charged_nothing() {
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
     let limit = limit.by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
     let limits = RateLimitLayer::builder([limit]).store(still()).build();
@@ -206,7 +207,7 @@ async fn the_route_charges_whole_what_the_router_did_not_charge() {
 
 /// What one store was charged, another can't give back.
 #[tokio::test]
-async fn with_another_store_it_is_another_limiter() {
+async fn another_store_makes_another_limiter() {
     let outer = of_ten(still());
     let inner = RateLimitLayer::builder(outer.limits().to_vec()).store(still()).headers([]).cost(6).build();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
@@ -245,7 +246,7 @@ where
 }
 
 #[tokio::test]
-async fn a_cost_over_the_capacity_is_denied_for_good() {
+async fn a_cost_over_the_capacity_is_denied_without_retry_after() {
     is_denied_for_good(&by_header(&of_ten(still())).layer(Hello::default())).await;
     // The difference to what the router has charged would fit.
     let limits = of_ten(still());

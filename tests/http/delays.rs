@@ -5,6 +5,7 @@ use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use support::faulty_store::{FaultyStore, Mode};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -17,7 +18,6 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, RateLimit, RateLimitLayer, key};
 
 use crate::service::get;
-use crate::store::Slow;
 use support::answer::Answer;
 
 /// Notes which path was called when, in ms.
@@ -92,9 +92,9 @@ async fn first_in_first_out_at_exact_instants() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn delayed_answers_queue_the_same() {
+async fn delayed_store_answers_queue_requests_alike() {
     let log = Log::new();
-    let service = RateLimitLayer::builder([queue()]).store(Slow::new(Default::default())).build().layer(log.clone());
+    let service = RateLimitLayer::builder([queue()]).store(FaultyStore::new(Mode::Works)).build().layer(log.clone());
     for path in ["/a", "/b", "/c"] {
         send(&service, path).await;
     }
@@ -121,7 +121,7 @@ async fn fast_queues_keep_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_gives_its_slot_back() {
+async fn cancelling_the_last_of_a_queue_returns_its_slot() {
     let log = Log::new();
     let service = RateLimitLayer::new([queue()]).layer(log.clone());
     send(&service, "/a").await;
@@ -136,7 +136,7 @@ async fn the_last_gives_its_slot_back() {
 
 /// The others keep the instants that they were promised.
 #[tokio::test(start_paused = true)]
-async fn one_in_the_middle_leaves_its_slot_unused() {
+async fn cancelling_the_middle_of_a_queue_leaves_its_slot_unused() {
     let log = Log::new();
     let service = RateLimitLayer::new([queue()]).layer(log.clone());
     send(&service, "/a").await;
@@ -151,7 +151,7 @@ async fn one_in_the_middle_leaves_its_slot_unused() {
 
 /// Whoever leaves the queue gives back what other limits were charged as well.
 #[tokio::test(start_paused = true)]
-async fn whoever_leaves_is_charged_by_no_limit() {
+async fn a_cancelled_wait_is_refunded_by_every_limit() {
     let limits = [queue(), Limit::new("day", FixedWindow::per_day(10))];
     let service = RateLimitLayer::new(limits).layer(Log::new());
     assert_eq!(send(&service, "/a").await.await.unwrap().remaining_of("day"), 9);
@@ -161,7 +161,7 @@ async fn whoever_leaves_is_charged_by_no_limit() {
 
 /// Once it has gone on, a request is charged, whether or not its client stays for the answer.
 #[tokio::test(start_paused = true)]
-async fn whoever_has_gone_on_is_charged() {
+async fn a_request_that_proceeded_stays_charged() {
     let limits = [queue(), Limit::new("day", FixedWindow::per_day(10))];
     let never = tower::service_fn(|request: Request<()>| async move {
         if request.uri().path() == "/never" {
@@ -210,7 +210,7 @@ async fn a_cost_on_a_route_takes_as_many_slots() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_on_a_route_that_does_not_fit_disturbs_nobody() {
+async fn a_route_cost_over_the_capacity_charges_nothing() {
     let log = Log::new();
     let layer = RateLimitLayer::new([queue()]);
     let one = layer.layer(log.clone());

@@ -167,7 +167,7 @@ fn invalid_parameters_are_explained() {
 }
 
 #[test]
-fn what_a_request_was_charged_is_described_and_can_be_forgotten() {
+fn a_permit_describes_and_resets_what_was_charged() {
     let server = ExampleServer::start();
     let path = "/sliding-log?limit=10&period=3600";
     let describe = |cost: u64| {
@@ -253,7 +253,7 @@ fn two_servers_on_one_redis_share_their_limits() {
 }
 
 #[test]
-fn a_redis_that_is_not_there_is_named() {
+fn an_unreachable_redis_is_named_in_the_error() {
     let output = ExampleServer::command().args(["--redis", "redis://127.0.0.1:1"]).output().expect("it ran");
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr);

@@ -5,11 +5,12 @@ use axum::body::Body;
 use axum::routing::get as route;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
+use support::faulty_store::{FaultyStore, Mode};
 use tower::{Layer, ServiceBuilder};
 use tower_ratelimit::{Builder, FixedWindow, HttpOptions, Limit, OnStoreError, RateLimitLayer, key};
 
 use crate::service::{Hello, get, with};
-use crate::store::{Broken, Slow, still};
+use crate::store::still;
 use support::answer::{Answer, ask};
 
 /// Limits with names, keys and a store that are nobody's business.
@@ -26,9 +27,11 @@ fn keyed() -> Request<()> {
 }
 
 #[tokio::test]
-async fn answers_that_come_later_are_the_same() {
-    let (slow, fast) =
-        (secret(Slow::new(still())).build().layer(Hello::default()), secret(still()).build().layer(Hello::default()));
+async fn delayed_store_answers_give_the_same_responses() {
+    let (slow, fast) = (
+        secret(FaultyStore::over(still(), Mode::Works)).build().layer(Hello::default()),
+        secret(still()).build().layer(Hello::default()),
+    );
     for _ in 0..4 {
         let (late, early) = (ask(&slow, keyed()).await, ask(&fast, keyed()).await);
         assert_eq!(late.status, early.status);
@@ -47,9 +50,9 @@ fn gives_nothing_away(answer: &Answer) {
 
 #[tokio::test]
 async fn a_failing_store_rejects_without_details() {
-    for broken in [Broken::AtOnce, Broken::Later] {
+    for mode in [Mode::FailsAtOnce, Mode::Fails] {
         let inner = Hello::default();
-        let answer = ask(&secret(broken).build().layer(inner.clone()), keyed()).await;
+        let answer = ask(&secret(FaultyStore::new(mode)).build().layer(inner.clone()), keyed()).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert_eq!(answer.header("cache-control"), Some("no-store"));
@@ -57,7 +60,7 @@ async fn a_failing_store_rejects_without_details() {
         gives_nothing_away(&answer);
         assert_eq!(inner.calls(), 0);
 
-        let answer = ask(&secret(broken).problem_json().build().layer(inner), keyed()).await;
+        let answer = ask(&secret(FaultyStore::new(mode)).problem_json().build().layer(inner), keyed()).await;
         let problem: Value = serde_json::from_str(&answer.body).unwrap();
         let expected = json!({
             "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
@@ -72,8 +75,8 @@ async fn a_failing_store_rejects_without_details() {
 
 #[tokio::test]
 async fn a_failing_store_allows_if_configured() {
-    for broken in [Broken::AtOnce, Broken::Later] {
-        let layer = secret(broken).on_store_error(OnStoreError::Allow).build();
+    for mode in [Mode::FailsAtOnce, Mode::Fails] {
+        let layer = secret(FaultyStore::new(mode)).on_store_error(OnStoreError::Allow).build();
         for _ in 0..3 {
             let answer = ask(&layer.layer(Hello::default()), keyed()).await;
             assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "hello"));
@@ -85,7 +88,7 @@ async fn a_failing_store_allows_if_configured() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_key_learns_nothing_either() {
+async fn a_request_without_a_key_gets_no_details() {
     for layer in [secret(still()).build(), secret(still()).problem_json().build()] {
         let answer = ask(&layer.layer(Hello::default()), get("/")).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST);
@@ -97,7 +100,7 @@ async fn a_request_without_a_key_learns_nothing_either() {
 #[tokio::test]
 async fn a_cost_on_a_route_fails_as_the_router_does() {
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200)] {
-        let limits = secret(Broken::Later).on_store_error(policy).build();
+        let limits = secret(FaultyStore::new(Mode::Fails)).on_store_error(policy).build();
         let service = ServiceBuilder::new().layer(limits.clone()).layer(limits.cost(2)).service(Hello::default());
         let answer = ask(&service, keyed()).await;
         assert_eq!(answer.status, status);
@@ -108,8 +111,9 @@ async fn a_cost_on_a_route_fails_as_the_router_does() {
 /// Once a store works again, it counts as before.
 #[tokio::test]
 async fn clones_and_routes_share_a_store_whatever_it_is() {
-    let limits =
-        RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(Slow::new(still())).build();
+    let limits = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))])
+        .store(FaultyStore::over(still(), Mode::Works))
+        .build();
     let app = Router::new()
         .route("/a", route(async || "a").route_layer(limits.clone()))
         .route("/b", route(async || "b").route_layer(limits.clone()));

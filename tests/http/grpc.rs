@@ -1,6 +1,7 @@
 //! Refusals of gRPC requests, told by their content type.
 
 use std::time::Duration;
+use support::faulty_store::{FaultyStore, Mode};
 
 use http::{Method, Request, StatusCode, Version};
 use tonic_types::StatusExt;
@@ -8,7 +9,7 @@ use tower::Layer;
 use tower_ratelimit::{FixedWindow, Limit, RateLimit, RateLimitLayer, TokenBucket, key};
 
 use crate::service::{Hello, from};
-use crate::store::{Broken, still};
+use crate::store::still;
 use support::answer::{Answer, ask};
 
 fn call(content_type: &str) -> Request<()> {
@@ -212,7 +213,8 @@ async fn details_are_left_out_where_there_is_nothing_to_add() {
     assert_eq!(details.quota_failure().map(|failure| failure.violations.len()), Some(1));
     // The store fails: no limit is exceeded.
     let limit = || Limit::new("one", FixedWindow::per_minute(1));
-    let service = RateLimitLayer::builder([limit()]).store(Broken::AtOnce).build().layer(Hello::default());
+    let service =
+        RateLimitLayer::builder([limit()]).store(FaultyStore::new(Mode::FailsAtOnce)).build().layer(Hello::default());
     let details = tonic_status(&ask(&service, call("application/grpc")).await).get_error_details();
     assert_eq!(details.retry_info().and_then(|info| info.retry_delay), Some(Duration::from_secs(1)));
     assert!(details.quota_failure().is_none());
@@ -235,7 +237,7 @@ async fn details_of_many_limits_stay_short() {
 
 /// For services that serve no gRPC: there, nobody gets 200 for a rejection.
 #[tokio::test]
-async fn turned_off_every_rejection_has_an_http_error_status() {
+async fn without_grpc_rejections_every_rejection_has_an_http_status() {
     let limit = || Limit::new("one", FixedWindow::per_minute(1)).cost_by(|_| 2);
     let builder = RateLimitLayer::builder([limit()]).store(still()).grpc_rejections(false);
     let layer = builder.clone().build();
@@ -259,7 +261,8 @@ async fn each_kind_of_rejection_has_its_grpc_code() {
     assert_eq!(answer.header("grpc-retry-pushback-ms"), None);
     let answer = ask(&limited(limit().by(key::peer_ip())), call("application/grpc")).await;
     assert_eq!(status(&answer), (Some("13"), Some("Client address unavailable.")));
-    let service = RateLimitLayer::builder([limit()]).store(Broken::AtOnce).build().layer(Hello::default());
+    let service =
+        RateLimitLayer::builder([limit()]).store(FaultyStore::new(Mode::FailsAtOnce)).build().layer(Hello::default());
     let answer = ask(&service, call("application/grpc")).await;
     assert_eq!(status(&answer), (Some("14"), Some("Temporarily unavailable: try again in a moment.")));
     // As Retry-After says over HTTP.
@@ -268,7 +271,7 @@ async fn each_kind_of_rejection_has_its_grpc_code() {
 
 /// A closure words refusals for people; gRPC's clients would not understand them.
 #[tokio::test]
-async fn no_closure_words_them() {
+async fn replacing_responses_does_not_change_grpc_rejections() {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
     let layer =
         RateLimitLayer::builder([limit]).store(still()).on_reject(|_| axum::response::Html("<p>No.</p>")).build();

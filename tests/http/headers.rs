@@ -189,7 +189,7 @@ async fn the_effective_window_of_an_untouched_limit_is_its_window() {
 }
 
 #[tokio::test]
-async fn triples_allowed_and_denied() {
+async fn x_ratelimit_headers_of_allowed_and_denied_requests() {
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRateLimitDashed(Reset::Epoch)];
     let (layer, clock) = layer([two()]);
     let service = layer.headers(styles).build().layer(Hello::default());
@@ -208,7 +208,7 @@ async fn triples_allowed_and_denied() {
 }
 
 #[tokio::test]
-async fn the_other_resets() {
+async fn x_ratelimit_reset_is_rounded_up() {
     let styles = [HeaderStyle::XRateLimit(Reset::Epoch), HeaderStyle::XRateLimitDashed(Reset::Seconds)];
     let (layer, clock) = layer([Limit::new("two", TokenBucket::new(2, 1, Duration::from_millis(1_500)))]);
     let service = layer.headers(styles).build().layer(Hello::default());
@@ -253,7 +253,7 @@ async fn every_number_is_exact_in_headers() {
 }
 
 #[tokio::test]
-async fn triples_of_large_numbers() {
+async fn x_ratelimit_headers_of_large_numbers() {
     for (capacity, seconds) in [(1_000, 1_000), (1_001, 1_000), (1_001, 999), (u32::MAX, 31_622_400)] {
         let limit = Limit::new("large", FixedWindow::new(capacity, Duration::from_secs(seconds)));
         let clock = ManualClock::new(tower_ratelimit::Timestamp::from_micros(0));
@@ -299,7 +299,7 @@ async fn a_header_style_set_twice_is_sent_once() {
 }
 
 #[tokio::test]
-async fn a_wait_by_another_name() {
+async fn retry_after_is_sent_under_other_names_too() {
     let service = layer([two()]).0.headers([HeaderStyle::XRetryAfter]).build().layer(Hello::default());
     assert_eq!(told(&ask(&service, get("/")).await), []);
     ask(&service, get("/")).await;
@@ -332,7 +332,7 @@ async fn a_rejection_has_retry_after_in_every_style() {
 
 /// Of a triple, the limit to mind: the one that denies, or else the one that has least left.
 #[tokio::test]
-async fn triples_tell_the_tightest() {
+async fn x_ratelimit_headers_describe_the_limit_with_the_least_remaining() {
     let limits = [
         Limit::new("wide", FixedWindow::per_hour(100)),
         Limit::new("tight", FixedWindow::per_minute(5)),
@@ -354,7 +354,7 @@ async fn triples_tell_the_tightest() {
 
 /// Whichever comes first among the limits: the one that stays as tight as it is for longer.
 #[tokio::test]
-async fn of_limits_with_equally_much_left_a_triple_describes_the_one_that_resets_last() {
+async fn of_limits_with_equal_remaining_x_ratelimit_describes_the_last_to_reset() {
     for reverse in [false, true] {
         let mut limits =
             [Limit::new("minutely", FixedWindow::per_minute(5)), Limit::new("hourly", FixedWindow::per_hour(5))];
@@ -372,7 +372,7 @@ async fn of_limits_with_equally_much_left_a_triple_describes_the_one_that_resets
 /// Two limiters around one service: lists grow, and of triples the one with less left stays,
 /// whichever is outside.
 #[tokio::test]
-async fn stacked_limiters_tell_all() {
+async fn headers_of_nested_layers_list_all_limits() {
     for wide_is_outside in [true, false] {
         let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
         let wide = layer([Limit::new("wide", FixedWindow::per_hour(100))]).0.headers(styles).build();
@@ -396,7 +396,7 @@ async fn stacked_limiters_tell_all() {
 
 /// What the service has told of its own accord is not overwritten unless there is less left.
 #[tokio::test]
-async fn an_inner_services_triple_stays_if_it_is_tighter() {
+async fn x_ratelimit_headers_of_the_inner_service_stay_if_they_have_less_remaining() {
     let told_by_inner = async |remaining: &'static str| {
         let inner = service_fn(move |_: Request<()>| {
             let response = Response::builder().header("x-ratelimit-limit", "7").header("x-ratelimit-reset", "9");

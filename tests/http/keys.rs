@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 use axum::Router;
 use axum::routing::{any, get as route};
@@ -12,7 +13,7 @@ use tower_ratelimit::key::KeyExtractor;
 use tower_ratelimit::{CostTable, FixedWindow, Limit, OnMissingKey, RateLimit, RateLimitLayer, key, when};
 
 use crate::service::{Hello, get, with};
-use crate::store::{Slow, still};
+use crate::store::still;
 use support::answer::ask;
 
 fn one() -> Limit {
@@ -47,7 +48,7 @@ async fn by_a_header() {
 
 #[test]
 #[should_panic(expected = "\"x user\" is not a header's name")]
-fn a_header_has_a_name() {
+fn an_invalid_header_name_is_an_error() {
     key::header("x user");
 }
 
@@ -281,7 +282,7 @@ async fn by_route_and_method() {
 /// express-rate-limit 8.3.2: a connection that closes early must not be free, nor half charged.
 #[tokio::test]
 async fn a_key_that_is_never_found_charges_nothing() {
-    let store = Slow::new(still());
+    let store = FaultyStore::over(still(), Mode::Works);
     let never = key::from_async_fn(|head| {
         let is_ann = head.header("x-user") == Some("ann");
         async move {
@@ -297,7 +298,7 @@ async fn a_key_that_is_never_found_charges_nothing() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(matches!(asking.as_mut().poll(&mut context), Poll::Pending));
     drop(asking);
-    assert_eq!(store.asked(), 0);
+    assert_eq!(store.asked(Operation::Decide), 0);
     let answer = ask(&service, with(&[("x-user", "ann")])).await;
     assert_eq!((answer.remaining_of("two"), answer.remaining_of("one")), (1, 0));
 }

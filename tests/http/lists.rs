@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 use axum::Router;
 use axum::body::Body;
@@ -20,7 +21,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{self, Hello, from, with};
-use crate::store::{Broken, Slow, still};
+use crate::store::still;
 use support::answer::{Answer, ask};
 
 /// One request a day, whoever sends it.
@@ -46,8 +47,8 @@ fn is_untold(answer: &Answer) {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_about_whom_a_list_knows() {
-    let store = Slow::new(still());
+async fn listed_clients_are_not_sent_to_the_store() {
+    let store = FaultyStore::over(still(), Mode::Works);
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
     let by = key::from_fn(move |_| {
@@ -70,16 +71,16 @@ async fn nobody_is_asked_about_whom_a_list_knows() {
         assert_eq!(refused.header("cache-control"), Some("no-store"));
         is_untold(&refused);
     }
-    assert_eq!((store.asked(), asked.load(Ordering::Relaxed), inner.calls()), (0, 0, 3));
+    assert_eq!((store.asked(Operation::Decide), asked.load(Ordering::Relaxed), inner.calls()), (0, 0, 3));
     assert_eq!(ask(&service, from("192.0.2.3")).await.remaining(), 0);
-    assert_eq!((store.asked(), asked.load(Ordering::Relaxed), inner.calls()), (1, 1, 4));
+    assert_eq!((store.asked(Operation::Decide), asked.load(Ordering::Relaxed), inner.calls()), (1, 1, 4));
     assert!(ask(&service, from("192.0.2.3")).await.is_refused());
 }
 
 #[tokio::test]
-async fn a_store_that_fails_is_no_matter() {
+async fn lists_apply_while_the_store_fails() {
     let service = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1))])
-        .store(Broken::AtOnce)
+        .store(FaultyStore::new(Mode::FailsAtOnce))
         .never_limit(peers(["192.0.2.1"]))
         .always_reject(peers(["192.0.2.2"]))
         .build()
@@ -207,7 +208,7 @@ fn a_mapped_address_is_the_address() {
 
 /// CVE-2026-30827 (express-rate-limit), the other way round: what a key is cut to is not what is listed.
 #[test]
-fn an_entry_means_no_more_and_no_less_than_it_says() {
+fn an_address_entry_matches_exactly_its_network() {
     let behind = TrustedProxies::cidrs(["10.0.0.1"]).x_forwarded_for();
     for bits in [1, 48, 64, 128] {
         let peers = |cidr| AddressList::new(key::peer_ip().ipv6_prefix(bits).ipv4_prefix(8), [cidr]);
@@ -420,7 +421,7 @@ async fn routes_that_cost_something_else_keep_to_the_lists() {
 }
 
 #[tokio::test]
-async fn a_key_that_comes_later_is_not_waited_for() {
+async fn an_asynchronous_key_of_an_exempt_request_is_not_awaited() {
     let forever = key::from_async_fn(|_| std::future::pending::<Option<u8>>());
     let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1)).by(forever)]).store(still());
     let service: RateLimit<Hello> = layer.never_limit(peers(["192.0.2.1"])).build().layer(Hello::default());
@@ -442,7 +443,7 @@ fn a_network() -> impl Strategy<Value = IpNet> {
 proptest! {
     /// Whatever networks overlap, it holds what one of them holds.
     #[test]
-    fn a_list_is_its_entries(networks in prop::collection::vec(a_network(), 0..40), others in prop::collection::vec(a_network(), 1..10)) {
+    fn a_list_contains_exactly_the_addresses_of_its_networks(networks in prop::collection::vec(a_network(), 0..40), others in prop::collection::vec(a_network(), 1..10)) {
         let list = AddressList::new(key::peer_ip(), networks.iter().map(IpNet::to_string));
         for network in networks.iter().chain(&others) {
             let mut asked = vec![network.network(), network.broadcast()];

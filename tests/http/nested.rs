@@ -105,7 +105,7 @@ async fn overage_of_one_name_is_sent_once() {
 
 /// `Retry-After` is that of the inner layer: a client that reads the triple beside it must not find another limit.
 #[tokio::test]
-async fn the_triple_of_a_denial_stays() {
+async fn x_ratelimit_headers_of_a_denial_are_kept() {
     let style = [HeaderStyle::XRateLimit(Reset::Seconds)];
     let inner = layer([hourly("inner", 5)]).headers(style).cost(3).build();
     let outer = layer([daily("outer", 3)]).headers(style).build();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use support::faulty_store::{FaultyStore, Mode};
 
 use axum::extract::Request as AxumRequest;
 use bytes::Bytes;
@@ -18,7 +19,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{Hello, get};
-use crate::store::{Slow, still};
+use crate::store::still;
 use support::answer::ask;
 
 /// Panics when it is called without having been polled ready. A clone has not been.
@@ -72,7 +73,7 @@ async fn decided_at_once() {
 
 #[tokio::test]
 async fn decided_later() {
-    two_of_four_go_on(RateLimitLayer::builder([two()]).store(Slow::new(still())).build()).await;
+    two_of_four_go_on(RateLimitLayer::builder([two()]).store(FaultyStore::over(still(), Mode::Works)).build()).await;
 }
 
 #[tokio::test]
@@ -85,7 +86,7 @@ async fn with_a_key_that_is_looked_up() {
 }
 
 #[tokio::test]
-async fn with_a_cost_of_its_own_within() {
+async fn a_route_with_its_own_cost_inside() {
     let limits = RateLimitLayer::builder([Limit::new("four", FixedWindow::per_minute(4))]).store(still()).build();
     let inner = Hello::default();
     let strict = Strict { is_ready: false, inner: inner.clone() };
@@ -159,7 +160,7 @@ async fn a_rejected_request_has_no_permit() {
 }
 
 #[tokio::test]
-async fn around_a_buffer_and_inside_one() {
+async fn works_around_and_inside_a_buffer() {
     let inner = Hello::default();
     let limits = RateLimitLayer::builder([two()]).store(still()).build();
     let around = limits.layer(Buffer::new(inner.clone(), 1));
@@ -226,7 +227,7 @@ impl Service<Request<()>> for Counted {
 }
 
 #[tokio::test]
-async fn allowed_at_once_nothing_is_cloned() {
+async fn the_service_is_not_cloned_if_the_decision_is_ready() {
     let clones = Arc::new(AtomicUsize::new(0));
     let mut service = RateLimitLayer::builder([two()]).store(still()).build().layer(Counted(clones.clone()));
     for _ in 0..2 {

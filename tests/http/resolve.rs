@@ -53,7 +53,7 @@ fn a_peer_that_is_not_trusted_is_the_client() {
 }
 
 #[test]
-fn the_first_that_is_not_trusted_is_the_client() {
+fn the_first_untrusted_hop_is_the_client() {
     listed(&["192.0.2.1"], "192.0.2.1");
     listed(&["198.51.100.1, 192.0.2.1"], "192.0.2.1");
     listed(&["198.51.100.1, 192.0.2.1, 10.0.0.2, 10.0.0.3"], "192.0.2.1");
@@ -63,7 +63,7 @@ fn the_first_that_is_not_trusted_is_the_client() {
 }
 
 #[test]
-fn all_lines_are_one_list() {
+fn lines_of_a_repeated_header_are_one_list() {
     listed(&["198.51.100.1", "192.0.2.1"], "192.0.2.1");
     listed(&["198.51.100.1, 192.0.2.1", "10.0.0.2", "10.0.0.3, 10.0.0.4"], "192.0.2.1");
     listed(&["192.0.2.1", ""], "10.0.0.1");
@@ -204,7 +204,7 @@ fn overlong_addresses_are_ignored() {
 
 /// What a client leaves open, a proxy's element does not close.
 #[test]
-fn open_quotes_move_no_boundary() {
+fn unclosed_quotes_do_not_join_elements() {
     for made_up in
         ["for=\"", "for=\"198.51.100.1", "\"", "\\", "\"\\", "a=\"\\\"", "for=198.51.100.1;x=\"", "\"\"\"", "="]
     {
@@ -243,7 +243,7 @@ fn hops_are_counted_from_the_right() {
 }
 
 #[test]
-fn one_value_is_one_value() {
+fn a_single_valued_header_is_one_address() {
     for by in [private().single_valued("CF-Connecting-IP"), TrustedProxies::hops(2).single_valued("cf-connecting-ip")] {
         let found = |lines: &[&str]| resolve(&by, from("10.0.0.1"), "cf-connecting-ip", lines);
         assert_eq!(found(&["192.0.2.1"]), Ok(address("192.0.2.1")));
@@ -329,7 +329,7 @@ fn invalid_proxies_are_errors() {
 
 /// CVE-2026-76835 (OAuth2 Proxy): whoever had an address was trusted.
 #[test]
-fn trusting_everyone_is_an_error() {
+fn trusting_all_addresses_is_an_error() {
     let refused = |cidrs: &[&str], family: &str| {
         let expected = format!(
             "the trusted networks cover all of {family}, so that every client could choose its address: name the \
@@ -346,7 +346,7 @@ fn trusting_everyone_is_an_error() {
 
 #[test]
 #[should_panic(expected = "cover all of IPv4")]
-fn trusting_everyone_panics() {
+fn trusting_all_addresses_panics() {
     let _ = TrustedProxies::cidrs(["0.0.0.0/0"]);
 }
 

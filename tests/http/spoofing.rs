@@ -209,7 +209,7 @@ proptest! {
     #![proptest_config(support::cases(1_000))]
 
     #[test]
-    fn answers_are_those_of_the_model(
+    fn the_resolved_client_is_that_of_the_model(
         list in a_list(),
         hops in prop::collection::vec(some_hop(), 0..6),
         breaks in prop::collection::vec(any::<bool>(), 1..6),
@@ -223,7 +223,7 @@ proptest! {
 
     /// Commonly#538, talosctl-oidc#128 and all others that had "the first" be the client.
     #[test]
-    fn nothing_that_is_made_up_changes_the_client(
+    fn forged_entries_do_not_change_the_client(
         list in a_list(),
         made_up in prop::collection::vec(made_up(), 1..4),
         client in a_hop(a_client().prop_map(Some)),
@@ -259,7 +259,7 @@ proptest! {
 /// Headers that make the most work, far larger than any server lets through: more than linear work
 /// would take hours.
 #[test]
-fn the_worst_takes_linear_time() {
+fn the_longest_header_takes_linear_time() {
     let worst: [(List, &str); 5] = [
         (List::XForwardedFor, "10.0.0.1,"),
         (List::Forwarded, "for=10.0.0.1,"),

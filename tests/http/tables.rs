@@ -102,7 +102,7 @@ fn every_cost_in_the_table_fits_the_limits() {
 }
 
 #[test]
-fn a_path_without_a_slash_is_an_error() {
+fn a_path_without_a_leading_slash_is_an_error() {
     let text = "the cost table's path \"users\" matches nothing: start it with a slash, \"/users\"";
     let table = CostTable::new().path("/reports", 1).route(Method::GET, "users", 2);
     assert_eq!(hundred().try_costs(table).unwrap_err().to_string(), text);

@@ -105,7 +105,7 @@ async fn a_steady_rate_goes_on_until_it_is_stopped_and_charges_the_cost() {
 }
 
 #[tokio::test]
-async fn starting_over_makes_the_server_forget() {
+async fn the_restart_button_resets_the_server() {
     let browser = Browser::open("show=sliding-log&sliding-log.period=3600").await;
     browser.click("one").await;
     browser.wait_for_figures("sliding-log", 1).await;

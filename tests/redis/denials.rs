@@ -114,7 +114,7 @@ async fn a_flood_from_many_clients_hardly_reaches_redis() {
 }
 
 #[tokio::test]
-async fn a_cost_that_no_wait_helps_is_asked_about_once() {
+async fn a_cost_over_the_capacity_is_decided_once() {
     let mut setup = Setup::new().await;
     let limiter = setup.limiter(FixedWindow::per_day(5));
     let (before, started) = (setup.calls().await, Instant::now());
@@ -305,7 +305,7 @@ async fn a_flood_of_the_denied_keeps_the_breaker_open_while_redis_is_down() {
 
 /// Clones with keys of their own don't hear of others' denials.
 #[tokio::test]
-async fn prefixes_and_clocks_have_denials_of_their_own() {
+async fn remembered_denials_are_separate_by_prefix_and_secret() {
     let setup = Setup::new().await;
     let limiter = setup.limiter(FixedWindow::per_day(1));
     exhaust(&limiter).await;

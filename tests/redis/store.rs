@@ -99,7 +99,7 @@ async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one
 }
 
 #[tokio::test]
-async fn all_is_given_back_and_forgotten() {
+async fn refunds_and_resets_are_complete() {
     let server = RedisServer::start();
     let limiter = Limiter::builder(limits(5, Duration::from_secs(3_600))).patient().store(store(&server).await).build();
     let mut connection = server.connection().await;

@@ -9,11 +9,11 @@ use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep};
 use tower_ratelimit::{CircuitBreaker, DecidedBy, Event, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind};
 
-use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{Events, LOCALLY, acquire, limiter, ms, recovers, stubborn, ten, visit};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// A limiter whose breaker has just opened.
-async fn opened(store: &Faulty) -> Limiter {
+async fn opened(store: &FaultyStore) -> Limiter {
     let limiter = limiter(store).build();
     for _ in 0..5 {
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
@@ -22,10 +22,10 @@ async fn opened(store: &Faulty) -> Limiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_opens_after_so_many_failures_in_a_row() {
+async fn the_breaker_opens_after_the_configured_number_of_failures() {
     for (mode, kind) in [(Mode::Hangs, StoreErrorKind::TimedOut), (Mode::Fails, StoreErrorKind::Failed)] {
         for failures in [None, Some(1), Some(3)] {
-            let store = Faulty::new(mode);
+            let store = FaultyStore::new(mode);
             let breaker = failures.map_or(CircuitBreaker::new(), |failures| CircuitBreaker::new().failures(failures));
             let limiter = limiter(&store).circuit_breaker(breaker).build();
             let failures = failures.unwrap_or(5) as usize;
@@ -35,15 +35,15 @@ async fn it_opens_after_so_many_failures_in_a_row() {
             for _ in 0..100 {
                 assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::BreakerOpen), Duration::ZERO));
             }
-            assert_eq!(store.asked(Op::Acquire), failures);
-            assert_eq!(store.asked(Op::Peek), 0, "the pause is not over");
+            assert_eq!(store.asked(Operation::Decide), failures);
+            assert_eq!(store.asked(Operation::Peek), 0, "the pause is not over");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_success_in_between_starts_the_count_anew() {
-    let store = Faulty::new(Mode::Works);
+async fn a_success_resets_the_count_of_failures() {
+    let store = FaultyStore::new(Mode::Works);
     let limiter = limiter(&store).build();
     for _ in 0..5 {
         store.set(Mode::Fails);
@@ -59,7 +59,7 @@ async fn one_success_in_between_starts_the_count_anew() {
 #[tokio::test(start_paused = true)]
 async fn requests_that_fail_together_are_one_failure() {
     for (mode, kind) in [(Mode::Hangs, StoreErrorKind::TimedOut), (Mode::Fails, StoreErrorKind::Failed)] {
-        let store = Faulty::new(mode);
+        let store = FaultyStore::new(mode);
         let limiter = limiter(&store).build();
         for _ in 0..5 {
             let together: Vec<_> = (0..100).map(|_| limiter.acquire("key", 1)).collect();
@@ -69,14 +69,14 @@ async fn requests_that_fail_together_are_one_failure() {
             }
         }
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
-        assert_eq!(store.asked(Op::Acquire), 500);
+        assert_eq!(store.asked(Operation::Decide), 500);
     }
 }
 
 /// However many requests come, and whenever: each five that began after the last one failed.
 #[tokio::test(start_paused = true)]
 async fn under_load_a_store_that_hangs_is_left_alone_after_as_many_deadlines() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = limiter(&store).build();
     let start = Instant::now();
     while acquire_in_background(&limiter).is_none() {
@@ -99,7 +99,7 @@ fn acquire_in_background(limiter: &Limiter) -> Option<StoreErrorKind> {
 
 #[tokio::test(start_paused = true)]
 async fn while_it_is_open_policies_answer_at_once() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
         let layer = RateLimitLayer::builder([ten()]).store(store.clone()).on_store_error(policy).build();
         for _ in 0..5 {
@@ -111,9 +111,9 @@ async fn while_it_is_open_policies_answer_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_closes_by_itself_soon_after_the_store_is_back() {
+async fn the_breaker_closes_soon_after_the_store_is_back() {
     for down in [ms(0), ms(1_000), ms(5_000), ms(60_000)] {
-        let store = Faulty::new(Mode::Hangs);
+        let store = FaultyStore::new(Mode::Hangs);
         let limiter = opened(&store).await;
         let start = Instant::now();
         while start.elapsed() < down {
@@ -131,9 +131,9 @@ async fn it_closes_by_itself_soon_after_the_store_is_back() {
 
 /// Looked at, it seems to work; but it takes no charge. (A replica does that.)
 #[tokio::test(start_paused = true)]
-async fn it_opens_again_if_the_next_request_fails() {
-    let store = Faulty::new(Mode::Fails);
-    store.set_for(Op::Peek, Mode::Works);
+async fn the_breaker_opens_again_if_the_trial_fails() {
+    let store = FaultyStore::new(Mode::Fails);
+    store.set_for(Operation::Peek, Mode::Works);
     let events = Events::default();
     let limiter = limiter(&store).observe(events.observer()).build();
     let start = Instant::now();
@@ -142,7 +142,7 @@ async fn it_opens_again_if_the_next_request_fails() {
         sleep(ms(1)).await;
     }
     // At first 50 to 100 ms apart, at last 500 to 1000.
-    let tried = store.asked(Op::Acquire) - 5;
+    let tried = store.asked(Operation::Decide) - 5;
     assert!((19..=45).contains(&tried), "{tried} tries in 20 s");
     let changes: Vec<String> = events.all().into_iter().filter(|event| event.starts_with("breaker")).collect();
     assert_eq!(changes[..3], ["breaker: Open", "breaker: HalfOpen", "breaker: Open"]);
@@ -154,7 +154,7 @@ async fn it_opens_again_if_the_next_request_fails() {
 /// However long the one before lasted, whose last pauses were as long as pauses get.
 #[tokio::test(start_paused = true)]
 async fn a_second_outage_begins_with_a_short_pause() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = limiter(&store).circuit_breaker(CircuitBreaker::new().longest_pause(Duration::from_secs(60))).build();
     for _ in 0..3 {
         store.set(Mode::Hangs);
@@ -189,21 +189,21 @@ async fn recovers_within(limiter: &Limiter, longest: Duration) {
 /// From when it begins until it ends, or should have.
 #[tokio::test(start_paused = true)]
 async fn there_is_no_second_probe_while_one_is_under_way() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     sleep(ms(101)).await;
     for after in 0..50 {
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
         // It has begun.
         tokio::task::yield_now().await;
-        assert_eq!(store.asked(Op::Peek), 1, "after {after} ms");
+        assert_eq!(store.asked(Operation::Peek), 1, "after {after} ms");
         sleep(ms(1)).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_thousand_requests_one_at_a_time_looks() {
-    let store = Faulty::new(Mode::Hangs);
+async fn one_probe_at_a_time_runs_for_a_thousand_requests() {
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     let start = Instant::now();
     let tasks: Vec<_> = (0..1_000)
@@ -220,18 +220,18 @@ async fn of_a_thousand_requests_one_at_a_time_looks() {
     for task in tasks {
         task.await.expect("nobody waits");
     }
-    assert_eq!(store.asked(Op::Acquire), 5);
-    assert_eq!(store.most_at_once(Op::Peek), 1);
-    let probes = store.asked(Op::Peek);
+    assert_eq!(store.asked(Operation::Decide), 5);
+    assert_eq!(store.most_at_once(Operation::Peek), 1);
+    let probes = store.asked(Operation::Peek);
     assert!((5..=15).contains(&probes), "{probes} probes in {:?}", start.elapsed());
 }
 
 /// Half open, one request at a time tries.
 #[tokio::test(start_paused = true)]
-async fn of_a_thousand_requests_one_tries_first() {
-    let store = Faulty::new(Mode::Hangs);
+async fn one_of_a_thousand_requests_is_the_trial() {
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
-    store.set_for(Op::Peek, Mode::Works);
+    store.set_for(Operation::Peek, Mode::Works);
     sleep(ms(200)).await;
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen), "it has it looked at");
     sleep(ms(1)).await;
@@ -248,18 +248,18 @@ async fn of_a_thousand_requests_one_tries_first() {
             other => assert_eq!(other, Err(StoreErrorKind::BreakerOpen)),
         }
     }
-    assert_eq!((timed_out, store.asked(Op::Acquire)), (1, 6));
+    assert_eq!((timed_out, store.asked(Operation::Decide)), (1, 6));
 }
 
 /// Not all nodes of a fleet at the same instant.
 #[tokio::test(start_paused = true)]
-async fn pauses_differ() {
+async fn breaker_pauses_have_jitter() {
     let mut pauses = Vec::new();
     for _ in 0..20 {
-        let store = Faulty::new(Mode::Hangs);
+        let store = FaultyStore::new(Mode::Hangs);
         let limiter = opened(&store).await;
         let start = Instant::now();
-        while store.asked(Op::Peek) == 0 {
+        while store.asked(Operation::Peek) == 0 {
             sleep(ms(1)).await;
             assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
         }
@@ -273,9 +273,9 @@ async fn pauses_differ() {
 
 #[tokio::test(start_paused = true)]
 async fn a_canceled_trial_lets_the_next_one_try() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
-    store.set_for(Op::Peek, Mode::Works);
+    store.set_for(Operation::Peek, Mode::Works);
     sleep(ms(200)).await;
     assert!(acquire(&limiter).await.0.is_err());
     sleep(ms(1)).await;
@@ -284,7 +284,7 @@ async fn a_canceled_trial_lets_the_next_one_try() {
         async move { acquire(&limiter).await }
     });
     sleep(ms(1)).await;
-    assert_eq!(store.asked(Op::Acquire), 6);
+    assert_eq!(store.asked(Operation::Decide), 6);
     trying.abort();
     assert!(trying.await.expect_err("it was given up").is_cancelled());
     store.set(Mode::Works);
@@ -295,7 +295,7 @@ async fn a_canceled_trial_lets_the_next_one_try() {
 /// An answer need not be awaited, nor dropped.
 #[tokio::test(start_paused = true)]
 async fn an_unused_trial_lets_the_next_one_try() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     store.set(Mode::Works);
     sleep(ms(200)).await;
@@ -315,7 +315,7 @@ async fn an_unused_trial_lets_the_next_one_try() {
 #[test]
 fn a_probe_that_never_ends_makes_way_for_the_next() {
     let [first, second] = [(); 2].map(|()| Builder::new_current_thread().enable_time().build().expect("a runtime"));
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
     let limiter = limiter(&store).circuit_breaker(settings).build();
     assert_eq!(first.block_on(acquire(&limiter)).0, Err(StoreErrorKind::Failed));
@@ -331,20 +331,20 @@ fn a_probe_that_never_ends_makes_way_for_the_next() {
 
 /// What a store remembers says nothing of whether it works.
 #[tokio::test(start_paused = true)]
-async fn an_answer_from_memory_does_not_close_it() {
-    let (store, events) = (Faulty::new(Mode::Hangs), Events::default());
+async fn a_remembered_denial_does_not_close_the_breaker() {
+    let (store, events) = (FaultyStore::new(Mode::Hangs), Events::default());
     let limiter = limiter(&store).observe(events.observer()).build();
     for _ in 0..5 {
         assert!(acquire(&limiter).await.0.is_err());
     }
-    store.set(Mode::Remembers);
+    store.set(Mode::Remembered);
     for _ in 0..200 {
         let _ = acquire(&limiter).await;
         sleep(ms(5)).await;
     }
     assert_eq!((events.count("breaker: HalfOpen"), events.count("breaker: Closed")), (0, 0));
     // Nor once it is half open.
-    store.set_for(Op::Peek, Mode::Works);
+    store.set_for(Operation::Peek, Mode::Works);
     assert!(acquire(&limiter).await.0.is_err());
     sleep(ms(1)).await;
     for _ in 0..5 {
@@ -358,7 +358,7 @@ async fn an_answer_from_memory_does_not_close_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_panics_does_not_keep_it_open() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     store.set(Mode::Panics);
     sleep(ms(200)).await;
@@ -367,7 +367,7 @@ async fn a_store_that_panics_does_not_keep_it_open() {
     sleep(ms(1)).await;
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
     // Then the try does, in the request's.
-    store.set_for(Op::Peek, Mode::Works);
+    store.set_for(Operation::Peek, Mode::Works);
     sleep(ms(300)).await;
     assert!(acquire(&limiter).await.0.is_err());
     sleep(ms(1)).await;
@@ -381,28 +381,28 @@ async fn a_store_that_panics_does_not_keep_it_open() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn off_every_request_asks_and_waits() {
-    let store = Faulty::new(Mode::Hangs);
+async fn without_a_breaker_every_request_waits_for_the_store() {
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = stubborn(&store).build();
     for asked in 1..=20 {
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
-        assert_eq!(store.asked(Op::Acquire), asked);
+        assert_eq!(store.asked(Operation::Decide), asked);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_at_once_is_always_asked() {
-    let store = Faulty::new(Mode::FailsAtOnce);
+    let store = FaultyStore::new(Mode::FailsAtOnce);
     let limiter = limiter(&store).build();
     for asked in 1..=20 {
         assert_eq!(acquire(&limiter).await, (Err(StoreErrorKind::Failed), Duration::ZERO));
-        assert_eq!(store.asked(Op::Acquire), asked);
+        assert_eq!(store.asked(Operation::Decide), asked);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn clones_and_routes_share_it() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let layer = RateLimitLayer::builder([ten()]).store(store.clone()).build();
     let (clone, route) = (layer.clone(), layer.cost(3));
     for layer in [&layer, &clone, &layer, &clone] {
@@ -419,7 +419,7 @@ async fn clones_and_routes_share_it() {
 #[test]
 fn without_a_runtime_the_request_tries_itself() {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
     let limiter = limiter(&store).circuit_breaker(settings).build();
     assert_eq!(runtime.block_on(acquire(&limiter)).0, Err(StoreErrorKind::Failed));
@@ -431,13 +431,13 @@ fn without_a_runtime_the_request_tries_itself() {
     // That was the trial, which closed the breaker.
     let answer = limiter.acquire("key", 1);
     assert_eq!(runtime.block_on(answer).expect("a decision").decided_by(), DecidedBy::Store);
-    assert_eq!((store.asked(Op::Acquire), store.asked(Op::Peek)), (3, 0));
+    assert_eq!((store.asked(Operation::Decide), store.asked(Operation::Peek)), (3, 0));
 }
 
 /// A panic of the user's own does not either.
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_panics_leaves_it_usable() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let panics = Arc::new(AtomicBool::new(false));
     let observer_panics = panics.clone();
     let observer = move |_: &Event<'_>| assert!(!observer_panics.load(Ordering::Relaxed), "the observer panics");

@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_ratelimit::{OnStoreError, RateLimitLayer};
 
-use crate::faulty::{Faulty, Mode};
 use crate::limited::{LOCALLY, acquire, limiter, ms, ten, visit};
+use support::faulty_store::{FaultyStore, Mode};
 
 /// aisix#1147: no time-out on a response, and a server that was stopped held requests for 180 s.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_is_stopped_holds_no_request_beyond_the_deadline() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
-        let store = Faulty::new(Mode::Works);
+        let store = FaultyStore::new(Mode::Works);
         let layer = RateLimitLayer::builder([ten()]).store(store.clone()).on_store_error(policy).build();
         assert_eq!(visit(&layer).await.status, 200);
         store.set(Mode::Hangs);
@@ -29,7 +29,7 @@ async fn a_server_that_is_stopped_holds_no_request_beyond_the_deadline() {
 /// envoyproxy/ratelimit#462: each request failed open, after 10 s of its own.
 #[tokio::test(start_paused = true)]
 async fn an_outage_costs_a_few_requests_their_deadline_and_the_others_nothing() {
-    let limiter = limiter(&Faulty::new(Mode::Hangs))
+    let limiter = limiter(&FaultyStore::new(Mode::Hangs))
         .deadline(Duration::from_secs(10))
         .on_store_error(OnStoreError::Allow)
         .build();

@@ -15,7 +15,7 @@ fn refused<T>(built: Result<T, ConfigError>, text: &str) {
 }
 
 #[test]
-fn zeros_are_errors() {
+fn values_of_zero_are_errors() {
     refused(Limiter::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
     refused(RateLimitLayer::builder(one()).deadline(Duration::ZERO).try_build(), "deadline is 0: use at least 1 ns");
     refused(

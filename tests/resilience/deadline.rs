@@ -8,8 +8,8 @@ use tower_ratelimit::{
     CircuitBreaker, DecidedBy, FixedWindow, Limit, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind, key,
 };
 
-use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, stubborn, ten, visit};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// At `expected` by Tokio's timers, which tell milliseconds.
 #[track_caller]
@@ -21,7 +21,8 @@ fn at(expected: Duration, is: Duration) {
 async fn a_store_that_hangs_is_left_at_the_deadline_whatever_the_policy() {
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
         for deadline in [None, Some(ms(7)), Some(ms(900))] {
-            let mut builder = RateLimitLayer::builder([ten()]).store(Faulty::new(Mode::Hangs)).on_store_error(policy);
+            let mut builder =
+                RateLimitLayer::builder([ten()]).store(FaultyStore::new(Mode::Hangs)).on_store_error(policy);
             if let Some(deadline) = deadline {
                 builder = builder.deadline(deadline);
             }
@@ -34,7 +35,7 @@ async fn a_store_that_hangs_is_left_at_the_deadline_whatever_the_policy() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limiter_says_that_it_was_too_late() {
-    let store = Faulty::new(Mode::Hangs);
+    let store = FaultyStore::new(Mode::Hangs);
     let limiter = stubborn(&store).deadline(ms(20)).build();
     let (decided, after) = acquire(&limiter).await;
     assert_eq!(decided, Err(StoreErrorKind::TimedOut));
@@ -55,7 +56,7 @@ async fn a_limiter_says_that_it_was_too_late() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_within_the_deadline_decides() {
-    let store = Faulty::new(Mode::Dawdles(ms(49)));
+    let store = FaultyStore::new(Mode::Slow(ms(49)));
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let (decided, after) = acquire(&limiter(&store).on_store_error(policy).build()).await;
         assert_eq!(decided, Ok(DecidedBy::Store));
@@ -65,9 +66,9 @@ async fn an_answer_within_the_deadline_decides() {
 
 /// A wait in a queue, or for room, is no wait for the store.
 #[tokio::test(start_paused = true)]
-async fn each_try_of_a_wait_has_its_own() {
+async fn each_attempt_of_a_wait_has_its_own_deadline() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
-    let limiter = Limiter::builder([limit]).store(Faulty::new(Mode::Dawdles(ms(40)))).build();
+    let limiter = Limiter::builder([limit]).store(FaultyStore::new(Mode::Slow(ms(40)))).build();
     for _ in 0..3 {
         assert!(limiter.wait("key", 1).await.is_ok());
     }
@@ -75,14 +76,14 @@ async fn each_try_of_a_wait_has_its_own() {
 
 /// A refund and a charge, one after the other.
 #[tokio::test(start_paused = true)]
-async fn it_counts_for_all_that_a_request_asks_for() {
+async fn the_deadline_covers_all_calls_of_a_request() {
     for (step, status) in [(ms(20), StatusCode::OK), (ms(30), StatusCode::SERVICE_UNAVAILABLE)] {
-        let store = Faulty::new(Mode::Dawdles(step));
+        let store = FaultyStore::new(Mode::Slow(step));
         let limits = RateLimitLayer::builder([ten()]).store(store.clone()).build();
         let service = ServiceBuilder::new().layer(limits.cost(5)).layer(limits.cost(2)).service(hello());
         let told = ask(&service, Request::new(())).await;
         assert_eq!(told.status, status);
-        assert_eq!((store.asked(Op::Acquire), store.asked(Op::Refund) > 0), (2, true));
+        assert_eq!((store.asked(Operation::Decide), store.asked(Operation::Refund) > 0), (2, true));
         at(step + (2 * step).min(ms(50)), told.after);
     }
 }
@@ -93,15 +94,15 @@ async fn extracting_keys_does_not_count_against_the_deadline() {
         tokio::time::sleep(ms(1_000)).await;
         Some("ann")
     }));
-    let layer = RateLimitLayer::builder([limit]).store(Faulty::new(Mode::Dawdles(ms(40)))).build();
+    let layer = RateLimitLayer::builder([limit]).store(FaultyStore::new(Mode::Slow(ms(40)))).build();
     let told = ask(&layer.layer(hello()), Request::new(())).await;
     assert_eq!(told.status, StatusCode::OK);
     at(ms(1_040), told.after);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_there_is_is_none() {
-    let limiter = limiter(&Faulty::new(Mode::Dawdles(Duration::from_secs(3_600))));
+async fn a_deadline_of_duration_max_never_passes() {
+    let limiter = limiter(&FaultyStore::new(Mode::Slow(Duration::from_secs(3_600))));
     let limiter = limiter.deadline(Duration::MAX).circuit_breaker(CircuitBreaker::off()).build();
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
 }

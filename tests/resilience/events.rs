@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::sleep;
 use tower_ratelimit::{CircuitBreaker, DecidedBy, Event, OnStoreError, RateLimitLayer};
 
-use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{Events, LOCALLY, acquire, limiter, ms, stubborn, ten, visit};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 #[tokio::test(start_paused = true)]
 async fn each_request_that_the_store_does_not_decide_is_one_failure() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
-        let (store, events) = (Faulty::new(Mode::Works), Events::default());
+        let (store, events) = (FaultyStore::new(Mode::Works), Events::default());
         // Requests that fail together count as one failure.
         let breaker = CircuitBreaker::new().failures(1);
         let limiter =
@@ -46,7 +46,7 @@ async fn each_request_that_the_store_does_not_decide_is_one_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_reported_from_start_to_end() {
-    let (store, events) = (Faulty::new(Mode::Hangs), Events::default());
+    let (store, events) = (FaultyStore::new(Mode::Hangs), Events::default());
     let limiter = limiter(&store).observe(events.observer()).build();
     for _ in 0..6 {
         assert!(acquire(&limiter).await.0.is_err());
@@ -74,7 +74,7 @@ async fn the_reason_is_reported() {
     let told = Arc::new(AtomicUsize::new(0));
     let counted = told.clone();
     let layer = RateLimitLayer::builder([ten()])
-        .store(Faulty::new(Mode::Fails))
+        .store(FaultyStore::new(Mode::Fails))
         .observe(move |event| {
             if let Event::StoreFailed { error, .. } = event {
                 let source = std::error::Error::source(error).expect("a source");
@@ -90,7 +90,7 @@ async fn the_reason_is_reported() {
 
 #[tokio::test(start_paused = true)]
 async fn refunds_and_resets_are_reported_too() {
-    let (store, events) = (Faulty::new(Mode::Works), Events::default());
+    let (store, events) = (FaultyStore::new(Mode::Works), Events::default());
     let limiter = stubborn(&store).observe(events.observer()).build();
     let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
     store.set(Mode::Fails);
@@ -98,12 +98,12 @@ async fn refunds_and_resets_are_reported_too() {
     assert!(limiter.reset("key").await.is_err());
     assert!(limiter.peek("key", 1).await.is_err());
     assert_eq!(events.all(), ["failed: Failed", "failed: Failed", "failed: Failed", "Rejected"]);
-    assert_eq!((store.asked(Op::Refund), store.asked(Op::Reset)), (1, 1));
+    assert_eq!((store.asked(Operation::Refund), store.asked(Operation::Reset)), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_is_quiet_while_the_store_works() {
-    let (store, events) = (Faulty::new(Mode::Works), Events::default());
+async fn a_working_store_reports_no_events() {
+    let (store, events) = (FaultyStore::new(Mode::Works), Events::default());
     let limiter = limiter(&store).observe(events.observer()).build();
     for _ in 0..20 {
         assert!(acquire(&limiter).await.0.is_ok());

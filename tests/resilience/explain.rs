@@ -5,8 +5,8 @@ use std::time::Duration;
 use tower_ratelimit::explain::{Conclusion, Decider, Explanation};
 use tower_ratelimit::{DecidedBy, Limiter, OnStoreError, StoreErrorKind};
 
-use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{LOCALLY, acquire, limiter};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// Whether an explanation agrees with the decision that follows.
 async fn agrees(limiter: &Limiter) -> Explanation {
@@ -29,7 +29,7 @@ async fn agrees(limiter: &Limiter) -> Explanation {
 #[tokio::test(start_paused = true)]
 async fn the_policy_in_effect_is_named() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
-        let store = Faulty::new(Mode::Works);
+        let store = FaultyStore::new(Mode::Works);
         let limiter = limiter(&store).on_store_error(policy).build();
         agrees(&limiter).await;
         for mode in [Mode::Fails, Mode::Hangs, Mode::FailsAtOnce] {
@@ -49,21 +49,21 @@ async fn the_policy_in_effect_is_named() {
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_is_named_and_the_store_is_not_asked() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
-        let store = Faulty::new(Mode::Fails);
+        let store = FaultyStore::new(Mode::Fails);
         let limiter = limiter(&store).on_store_error(policy).build();
         for _ in 0..5 {
             let _ = acquire(&limiter).await;
         }
-        let asked = [Op::Acquire, Op::Peek].map(|op| store.asked(op));
+        let asked = [Operation::Decide, Operation::Peek].map(|op| store.asked(op));
         let explanation = agrees(&limiter).await;
         assert!(explanation.decided_by.to_string().contains("breaker is open"), "{explanation}");
-        assert_eq!([Op::Acquire, Op::Peek].map(|op| store.asked(op)), asked);
+        assert_eq!([Operation::Decide, Operation::Peek].map(|op| store.asked(op)), asked);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_explanation_that_fails_does_not_open_the_breaker() {
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let limiter = limiter(&store).on_store_error(OnStoreError::Reject).build();
     for _ in 0..20 {
         let _ = limiter.explain("key", 1).await;
@@ -74,7 +74,7 @@ async fn an_explanation_that_fails_does_not_open_the_breaker() {
 /// The next request would trigger the probe, and be rejected meanwhile.
 #[tokio::test(start_paused = true)]
 async fn an_explanation_neither_probes_a_node_nor_tries_it() {
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let limiter = limiter(&store).on_store_error(OnStoreError::Reject).build();
     for _ in 0..5 {
         let _ = acquire(&limiter).await;
@@ -86,10 +86,10 @@ async fn an_explanation_neither_probes_a_node_nor_tries_it() {
         assert!(explanation.decided_by.to_string().contains("breaker is open"), "{explanation}");
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(store.asked(Op::Peek), 0, "no probe has begun");
+    assert_eq!(store.asked(Operation::Peek), 0, "no probe has begun");
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(store.asked(Op::Peek), 1, "that request has begun a probe");
+    assert_eq!(store.asked(Operation::Peek), 1, "that request has begun a probe");
     // The breaker is half open. An explanation asks the store, but is not the trial.
     assert!(matches!(limiter.explain("key", 1).await.decided_by, Decider::Store { .. }));
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));

@@ -16,7 +16,7 @@ use tower_ratelimit::{
     StoreErrorKind,
 };
 
-use crate::faulty::Faulty;
+use support::faulty_store::FaultyStore;
 
 pub(crate) const LOCALLY: OnStoreError = OnStoreError::DecideLocally(Share::whole());
 
@@ -29,12 +29,12 @@ pub(crate) fn ten() -> Limit {
     Limit::new("ten", FixedWindow::per_day(10))
 }
 
-pub(crate) fn limiter(store: &Faulty) -> Builder {
+pub(crate) fn limiter(store: &FaultyStore) -> Builder {
     Limiter::builder([ten()]).store(store.clone())
 }
 
 /// One that asks a failing store again and again.
-pub(crate) fn stubborn(store: &Faulty) -> Builder {
+pub(crate) fn stubborn(store: &FaultyStore) -> Builder {
     limiter(store).circuit_breaker(CircuitBreaker::off())
 }
 

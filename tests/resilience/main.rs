@@ -1,7 +1,6 @@
 //! What happens when a store is slow or fails, by what requests and observers see of it. Time is Tokio's,
 //! and stands still but for what is waited for.
 
-mod faulty;
 mod limited;
 
 mod breaker;

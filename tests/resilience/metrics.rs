@@ -8,8 +8,8 @@ use support::split_mix::Random;
 use tower::Layer;
 use tower_ratelimit::{FixedWindow, Limit, LiveLimits, MetricsRecorder, RateLimitLayer, TokenBucket, key};
 
-use crate::faulty::{Faulty, Mode};
 use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, with};
+use support::faulty_store::{FaultyStore, Mode};
 
 /// The value of each series, by its name and labels. Histograms count their samples.
 fn series(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
@@ -94,7 +94,7 @@ async fn each_decision_is_one_count_and_each_token_charged_too() {
 async fn failures_of_the_store_are_counted() {
     let exporter = DebuggingRecorder::new();
     let _installed = metrics::set_default_local_recorder(&exporter);
-    let store = Faulty::new(Mode::Works);
+    let store = FaultyStore::new(Mode::Works);
     let limiter = limiter(&store).on_store_error(LOCALLY).recorder(MetricsRecorder::new()).build();
     assert!(acquire(&limiter).await.0.is_ok());
     store.set(Mode::Hangs);

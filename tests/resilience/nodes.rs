@@ -8,14 +8,14 @@ use tokio::time::sleep;
 use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Node, Refund, StoreFuture};
 use tower_ratelimit::{Decision, Event, FixedWindow, Limit, Limiter, Store, StoreErrorKind};
 
-use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::ms;
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// Two stores that pass for the nodes of one.
 #[derive(Clone, Debug)]
 struct TwoNodes {
     hasher: KeyHasher,
-    nodes: [Faulty; 2],
+    nodes: [FaultyStore; 2],
     names: Arc<Mutex<[&'static str; 2]>>,
     /// Whether it says which node keeps a key, as a store that wraps another may not.
     hides_nodes: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ impl TwoNodes {
     fn new() -> Self {
         Self {
             hasher: KeyHasher::with_secret([7; 16]),
-            nodes: [(); 2].map(|()| Faulty::new(Mode::Works)),
+            nodes: [(); 2].map(|()| FaultyStore::new(Mode::Works)),
             names: Arc::new(Mutex::new(["one", "two"])),
             hides_nodes: Arc::default(),
         }
@@ -49,7 +49,7 @@ impl TwoNodes {
     fn ask_nodes(
         &self,
         charges: &[Charge<'_>],
-        decide: impl Fn(&Faulty, &[Charge<'_>]) -> StoreFuture<Decision>,
+        decide: impl Fn(&FaultyStore, &[Charge<'_>]) -> StoreFuture<Decision>,
     ) -> StoreFuture<Decision> {
         let mut answers = Vec::new();
         for place in 0..2 {
@@ -78,11 +78,11 @@ impl Store for TwoNodes {
     }
 
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.ask_nodes(charges, Faulty::decide)
+        self.ask_nodes(charges, FaultyStore::decide)
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.ask_nodes(charges, Faulty::peek)
+        self.ask_nodes(charges, FaultyStore::peek)
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
@@ -144,7 +144,7 @@ fn error<T>(kind: StoreErrorKind, node: &str) -> Result<T, (StoreErrorKind, Opti
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_fails_opens_no_breaker_but_its_own() {
+async fn a_failing_node_opens_only_its_own_breaker() {
     for (mode, kind) in [(Mode::Fails, StoreErrorKind::Failed), (Mode::Hangs, StoreErrorKind::TimedOut)] {
         let setup = Setup::new();
         setup.store.nodes[0].set(mode);
@@ -168,7 +168,7 @@ async fn a_request_of_several_nodes_is_only_sent_if_none_of_their_breakers_is_op
         assert_eq!(setup.ask([0, 1]).await, error(StoreErrorKind::Failed, "two"), "it counts for that node");
     }
     assert_eq!(setup.changes(), ["two: Open"]);
-    let asked = || [0, 1].map(|place| setup.store.nodes[place].asked(Op::Acquire));
+    let asked = || [0, 1].map(|place| setup.store.nodes[place].asked(Operation::Decide));
     let before = asked();
     for _ in 0..10 {
         assert_eq!(setup.ask([0, 1]).await, error(StoreErrorKind::BreakerOpen, "two"));
@@ -194,7 +194,7 @@ async fn each_node_is_probed_by_itself() {
     assert_eq!(setup.changes(), ["one: HalfOpen"], "a probe of one does not wait for the other");
     assert_eq!(setup.ask([0, 0]).await, Ok(()));
     assert_eq!(setup.changes(), ["one: Closed"]);
-    assert_eq!(setup.store.nodes[0].asked(Op::Peek), 1);
+    assert_eq!(setup.store.nodes[0].asked(Operation::Peek), 1);
     // So is the other one.
     setup.store.nodes[1].set(Mode::Works);
     for _ in 0..100 {
@@ -211,7 +211,7 @@ async fn a_trial_of_several_nodes_reports_each_result() {
     let setup = Setup::new();
     for place in [0, 1] {
         setup.fail(place).await;
-        setup.store.nodes[place].set_for(Op::Peek, Mode::Works);
+        setup.store.nodes[place].set_for(Operation::Peek, Mode::Works);
     }
     setup.store.nodes[0].set(Mode::Works);
     for place in [0, 1] {

@@ -7,8 +7,8 @@ use tower_ratelimit::{
     RateLimit, RateLimitLayer, Reset, Share, StoreErrorKind, TokenBucket, key,
 };
 
-use crate::faulty::{Faulty, Mode};
 use crate::limited::{Hello, LOCALLY, Told, ask, hello, ms, stubborn, ten, with};
+use support::faulty_store::{FaultyStore, Mode};
 
 const FAILING: [Mode; 3] = [Mode::FailsAtOnce, Mode::Fails, Mode::Hangs];
 
@@ -32,7 +32,7 @@ async fn told(layer: &impl Layer<Hello, Service = RateLimit<Hello>>, names: &[&s
 async fn a_limit_that_rejects_on_errors_rejects_for_all_and_nothing_is_charged_locally() {
     for mode in FAILING {
         let limits = [two("a", OnStoreError::Reject), two("b", LOCALLY), two("c", OnStoreError::Allow)];
-        let layer = RateLimitLayer::builder(limits).store(Faulty::new(mode)).build();
+        let layer = RateLimitLayer::builder(limits).store(FaultyStore::new(mode)).build();
         for names in [&["a", "b", "c"][..], &["a", "b"], &["b", "a"], &["a", "c"], &["a"]] {
             for _ in 0..3 {
                 let told = told(&layer, names).await;
@@ -49,7 +49,7 @@ async fn a_limit_that_rejects_on_errors_rejects_for_all_and_nothing_is_charged_l
 async fn limits_that_allow_on_errors_are_left_out_of_local_decisions() {
     for mode in FAILING {
         let limits = [two("a", OnStoreError::Allow), two("b", LOCALLY)];
-        let layer = RateLimitLayer::builder(limits).store(Faulty::new(mode)).build();
+        let layer = RateLimitLayer::builder(limits).store(FaultyStore::new(mode)).build();
         for left in ["1", "0"] {
             let told = told(&layer, &["a", "b"]).await;
             assert_eq!(told.status, 200);
@@ -70,7 +70,8 @@ async fn limits_that_allow_on_errors_are_left_out_of_local_decisions() {
 #[tokio::test(start_paused = true)]
 async fn local_decisions_are_all_or_nothing() {
     for mode in FAILING {
-        let layer = RateLimitLayer::builder([two("a", LOCALLY), two("b", LOCALLY)]).store(Faulty::new(mode)).build();
+        let layer =
+            RateLimitLayer::builder([two("a", LOCALLY), two("b", LOCALLY)]).store(FaultyStore::new(mode)).build();
         assert_eq!([status(&layer, &["a"]).await, status(&layer, &["a"]).await], [200, 200]);
         for _ in 0..3 {
             assert_eq!(status(&layer, &["a", "b"]).await, 429);
@@ -81,14 +82,14 @@ async fn local_decisions_are_all_or_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limits_own_wins_over_the_layers() {
+async fn the_policy_of_a_limit_takes_precedence_over_the_layer() {
     for (layers, own, expected) in [
         (OnStoreError::Reject, OnStoreError::Allow, 200),
         (OnStoreError::Allow, OnStoreError::Reject, 503),
         (LOCALLY, OnStoreError::Reject, 503),
         (OnStoreError::Reject, LOCALLY, 200),
     ] {
-        let store = Faulty::new(Mode::Fails);
+        let store = FaultyStore::new(Mode::Fails);
         let layer = RateLimitLayer::builder([two("a", own)]).store(store.clone()).on_store_error(layers).build();
         assert_eq!(status(&layer, &["a"]).await, expected, "{layers:?}, {own:?}");
         // Whichever is said first.
@@ -100,7 +101,7 @@ async fn a_limits_own_wins_over_the_layers() {
 #[tokio::test(start_paused = true)]
 async fn local_denials_have_the_usual_headers() {
     let layer = RateLimitLayer::builder([Limit::new("two", TokenBucket::per_minute(2))])
-        .store(Faulty::new(Mode::Fails))
+        .store(FaultyStore::new(Mode::Fails))
         .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)])
         .on_store_error(LOCALLY)
         .build();
@@ -117,7 +118,7 @@ async fn local_denials_have_the_usual_headers() {
 
 #[tokio::test(start_paused = true)]
 async fn costs_over_the_local_share_are_denied_until_the_store_is_back() {
-    let store = Faulty::new(Mode::FailsAtOnce);
+    let store = FaultyStore::new(Mode::FailsAtOnce);
     let layer = RateLimitLayer::builder([ten()])
         .store(store)
         .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)))
@@ -148,7 +149,7 @@ async fn grpc_is_answered_in_its_own_words() {
         )
     };
     let layer =
-        RateLimitLayer::builder([Limit::new("one", TokenBucket::per_minute(1))]).store(Faulty::new(Mode::Fails));
+        RateLimitLayer::builder([Limit::new("one", TokenBucket::per_minute(1))]).store(FaultyStore::new(Mode::Fails));
     // UNAVAILABLE
     assert_eq!(ask(&layer.clone().build()).await, (200, Some("14".to_owned()), Some("1000".to_owned())));
     let layer = layer.on_store_error(LOCALLY).build();
@@ -161,7 +162,8 @@ async fn grpc_is_answered_in_its_own_words() {
 async fn clients_learn_nothing_of_the_store() {
     for mode in FAILING {
         for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
-            let layer = RateLimitLayer::builder([two("a", policy)]).store(Faulty::new(mode)).problem_json().build();
+            let layer =
+                RateLimitLayer::builder([two("a", policy)]).store(FaultyStore::new(mode)).problem_json().build();
             for _ in 0..8 {
                 let told = told(&layer, &["a"]).await;
                 let text = format!("{:?} {}", told.headers, told.body);
@@ -175,7 +177,7 @@ async fn clients_learn_nothing_of_the_store() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limiter_reports_who_decided() {
-    let store = Faulty::new(Mode::Works);
+    let store = FaultyStore::new(Mode::Works);
     let builder = stubborn(&store);
     let refusing = builder.clone().build();
     let decided = async |limiter: &Limiter| {
@@ -198,7 +200,7 @@ async fn a_limiter_reports_who_decided() {
 
 #[tokio::test(start_paused = true)]
 async fn a_local_peek_charges_nothing() {
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     for _ in 0..20 {
         let decision = limiter.peek("key", 1).await.expect("a decision");
@@ -213,7 +215,7 @@ async fn a_local_peek_charges_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_follows_the_store_error_policy() {
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let builder = Limiter::builder([Limit::new("one", TokenBucket::per_second(1))]).store(store);
     assert!(matches!(builder.clone().build().wait("key", 1).await, Err(AcquireError::Store(_))));
     let start = tokio::time::Instant::now();
@@ -231,7 +233,8 @@ async fn a_wait_follows_the_store_error_policy() {
 #[tokio::test(start_paused = true)]
 async fn a_queue_goes_on_in_this_process() {
     let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(2));
-    let layer = RateLimitLayer::builder([queue]).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY).build();
+    let layer =
+        RateLimitLayer::builder([queue]).store(FaultyStore::new(Mode::FailsAtOnce)).on_store_error(LOCALLY).build();
     let service = layer.layer(hello());
     let (one, two, three, four) = tokio::join!(
         ask(&service, Request::new(())),

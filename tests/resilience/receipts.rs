@@ -5,8 +5,8 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, RateLimitLayer};
 
-use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{LOCALLY, ask, hello, ms, stubborn};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 async fn remaining(limiter: &Limiter) -> (DecidedBy, u64) {
     let decision = limiter.peek("key", 1).await.expect("a decision");
@@ -15,7 +15,7 @@ async fn remaining(limiter: &Limiter) -> (DecidedBy, u64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_local_charge_is_refunded_locally() {
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     let (one, two) = (limiter.acquire("key", 4).await, limiter.acquire("key", 5).await);
     let (one, two) = (one.expect("a decision").into_receipt(), two.expect("a decision").into_receipt());
@@ -26,7 +26,7 @@ async fn a_local_charge_is_refunded_locally() {
     store.set(Mode::Works);
     assert!(limiter.acquire("key", 3).await.expect("a decision").is_allowed());
     limiter.refund(two).await.expect("a refund");
-    assert_eq!(store.asked(Op::Refund), 0);
+    assert_eq!(store.asked(Operation::Refund), 0);
     assert_eq!(remaining(&limiter).await, (DecidedBy::Store, 7));
     store.set(Mode::Fails);
     assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 10));
@@ -34,7 +34,7 @@ async fn a_local_charge_is_refunded_locally() {
 
 #[tokio::test(start_paused = true)]
 async fn a_charge_of_the_store_is_not_refunded_locally() {
-    let store = Faulty::new(Mode::Works);
+    let store = FaultyStore::new(Mode::Works);
     let limiter = stubborn(&store).on_store_error(LOCALLY).build();
     let receipts = [(); 2].map(|()| limiter.acquire("key", 3));
     let mut receipts = Vec::from(receipts);
@@ -50,18 +50,18 @@ async fn a_charge_of_the_store_is_not_refunded_locally() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobodys_gives_nothing_back() {
-    let store = Faulty::new(Mode::Fails);
+async fn a_receipt_without_charges_refunds_nothing() {
+    let store = FaultyStore::new(Mode::Fails);
     let limiter = stubborn(&store).on_store_error(tower_ratelimit::OnStoreError::Allow).build();
     let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
     assert!(receipt.is_empty());
     limiter.refund(receipt).await.expect("nothing is asked");
-    assert_eq!(store.asked(Op::Refund), 0);
+    assert_eq!(store.asked(Operation::Refund), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_limiters_local_one_gives_nothing_back() {
-    let store = Faulty::new(Mode::Fails);
+async fn a_local_receipt_of_another_limiter_refunds_nothing() {
+    let store = FaultyStore::new(Mode::Fails);
     let [one, other] = [(); 2].map(|()| stubborn(&store).on_store_error(LOCALLY).build());
     let receipt = one.acquire("key", 5).await.expect("a decision").into_receipt();
     assert!(other.acquire("key", 5).await.expect("a decision").is_allowed());
@@ -79,7 +79,7 @@ fn queue() -> [Limit; 2] {
 }
 
 /// Whoever waits and is given up gives its slot back, wherever it was taken.
-async fn a_slot_is_given_back(store: &Faulty) {
+async fn a_slot_is_given_back(store: &FaultyStore) {
     let layer = RateLimitLayer::builder(queue()).store(store.clone()).on_store_error(LOCALLY).build();
     let service = layer.layer(hello());
     assert_eq!(ask(&service, Request::new(())).await.after, ms(0));
@@ -94,23 +94,23 @@ async fn a_slot_is_given_back(store: &Faulty) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_and_is_given_up_gives_its_slot_back_to_a_store_that_answers_later() {
-    let store = Faulty::new(Mode::Works);
+async fn a_cancelled_wait_returns_its_slot_to_a_store_that_answers_later() {
+    let store = FaultyStore::new(Mode::Works);
     a_slot_is_given_back(&store).await;
-    assert_eq!((store.asked(Op::Refund), store.answered(Op::Refund)), (1, 1));
+    assert_eq!((store.asked(Operation::Refund), store.answered(Operation::Refund)), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_canceled_local_wait_returns_its_slot() {
-    let store = Faulty::new(Mode::FailsAtOnce);
+    let store = FaultyStore::new(Mode::FailsAtOnce);
     a_slot_is_given_back(&store).await;
-    assert_eq!(store.asked(Op::Refund), 0);
+    assert_eq!(store.asked(Operation::Refund), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_a_limiter_and_gives_up_gives_its_slot_back() {
+async fn a_cancelled_wait_of_a_limiter_returns_its_slot() {
     for (mode, refunds) in [(Mode::Works, 1), (Mode::FailsAtOnce, 0)] {
-        let store = Faulty::new(mode);
+        let store = FaultyStore::new(mode);
         let limiter = Limiter::builder(queue()).store(store.clone()).on_store_error(LOCALLY).build();
         assert!(limiter.wait("key", 1).await.is_ok());
         let waits = tokio::spawn({
@@ -124,15 +124,15 @@ async fn whoever_waits_for_a_limiter_and_gives_up_gives_its_slot_back() {
         let decision = limiter.peek("key", 1).await.expect("a decision");
         assert!(decision.delay() <= ms(1_000), "{:?}", decision.delay());
         assert_eq!(decision.outcomes()[1].remaining(), 9);
-        assert_eq!((store.asked(Op::Refund), store.answered(Op::Refund)), (refunds, refunds));
+        assert_eq!((store.asked(Operation::Refund), store.answered(Operation::Refund)), (refunds, refunds));
     }
 }
 
 /// Where there is no runtime, nothing panics.
 #[test]
-fn whoever_gives_up_outside_of_a_runtime_is_charged() {
+fn a_request_cancelled_outside_a_runtime_stays_charged() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let store = Faulty::new(Mode::Works);
+    let store = FaultyStore::new(Mode::Works);
     let layer = RateLimitLayer::builder(queue()).store(store.clone()).build();
     let service = layer.layer(hello());
     let waits = runtime.block_on(async {
@@ -146,15 +146,16 @@ fn whoever_gives_up_outside_of_a_runtime_is_charged() {
         (waits, ())
     });
     drop(waits);
-    assert_eq!(store.answered(Op::Refund), 0, "nobody waits for it");
+    assert_eq!(store.answered(Operation::Refund), 0, "nobody waits for it");
 }
 
 /// Wherever rules have put its limit since.
 #[tokio::test(start_paused = true)]
-async fn a_local_one_is_given_back_to_a_limit_that_has_moved() {
+async fn a_local_receipt_is_refunded_after_the_limit_has_moved() {
     let [a, b] = ["a", "b"].map(|name| move || Limit::new(name, FixedWindow::per_day(10)));
     let rules = LiveLimits::new([a()]);
-    let limiter = Limiter::live_builder(&rules).store(Faulty::new(Mode::FailsAtOnce)).on_store_error(LOCALLY).build();
+    let limiter =
+        Limiter::live_builder(&rules).store(FaultyStore::new(Mode::FailsAtOnce)).on_store_error(LOCALLY).build();
     let receipt = limiter.acquire("key", 4).await.expect("a decision").into_receipt();
     rules.replace([b(), a()]).expect("they fit");
     limiter.refund(receipt).await.expect("a refund");

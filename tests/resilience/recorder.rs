@@ -8,8 +8,8 @@ use tower_ratelimit::{
     RateLimitLayer, Recorder, RejectionRecord, Stats, key,
 };
 
-use crate::faulty::{Faulty, Mode};
 use crate::limited::{LOCALLY, ask, hello, limiter, ms, visit, with};
+use support::faulty_store::{FaultyStore, Mode};
 use tower::Layer;
 
 /// Everything that was recorded, as text.
@@ -92,10 +92,10 @@ async fn every_outcome_of_a_limit_is_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn the_source_of_each_decision_is_recorded() {
-    let (store, recorded) = (Faulty::new(Mode::Works), Recorded::default());
+    let (store, recorded) = (FaultyStore::new(Mode::Works), Recorded::default());
     let limiter = limiter(&store).on_store_error(LOCALLY).recorder(recorded.clone()).build();
     let mut lines = Vec::new();
-    for mode in [Mode::Works, Mode::Remembers, Mode::Fails, Mode::FailsAtOnce, Mode::Hangs] {
+    for mode in [Mode::Works, Mode::Remembered, Mode::Fails, Mode::FailsAtOnce, Mode::Hangs] {
         store.set(mode);
         let _ = limiter.acquire("ann", 1).await.expect("decided locally");
         lines.push(recorded.take().join(", "));
@@ -122,7 +122,7 @@ async fn a_request_that_is_allowed_uncounted_has_no_limits() {
         }
     }
     let sources = Arc::new(Sources(Mutex::default()));
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let limiter = limiter(&store).on_store_error(OnStoreError::Allow).recorder(sources.clone()).build();
     assert!(limiter.acquire("ann", 1).await.expect("allowed").is_allowed());
     assert_eq!(*sources.0.lock().unwrap(), [(DecisionSource::Fallback, 0)]);
@@ -139,7 +139,7 @@ async fn the_duration_includes_the_wait_for_the_store() {
         }
     }
     let longest = Arc::new(Longest::default());
-    let store = Faulty::new(Mode::Dawdles(ms(30)));
+    let store = FaultyStore::new(Mode::Slow(ms(30)));
     let limiter = limiter(&store).deadline(ms(10_000)).recorder(longest.clone()).build();
     assert!(limiter.acquire("ann", 1).await.expect("a decision").is_allowed());
     assert!(*longest.0.lock().unwrap() >= ms(30));
@@ -157,7 +157,7 @@ async fn the_capacity_is_the_size_for_the_request() {
 
 #[tokio::test(start_paused = true)]
 async fn peeks_are_not_recorded() {
-    let (store, recorded) = (Faulty::new(Mode::Works), Recorded::default());
+    let (store, recorded) = (FaultyStore::new(Mode::Works), Recorded::default());
     let limiter = limiter(&store).recorder(recorded.clone()).build();
     let _ = limiter.peek("ann", 1).await.expect("a decision");
     assert_eq!(recorded.take(), [] as [&str; 0]);

@@ -7,11 +7,11 @@ use tower_ratelimit::{
     Builder, CircuitBreaker, FixedWindow, HeaderStyle, HttpOptions, Limit, OnStoreError, RateLimitLayer, Reset, Share,
 };
 
-use crate::faulty::{Faulty, Mode, Op};
 use crate::limited::{Events, LOCALLY, Told, ask, hello, ms};
+use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// Ten a day.
-fn layer(store: &Faulty, policy: OnStoreError) -> Builder<HttpOptions> {
+fn layer(store: &FaultyStore, policy: OnStoreError) -> Builder<HttpOptions> {
     RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_day(10))])
         .store(store.clone())
         .circuit_breaker(CircuitBreaker::off())
@@ -40,7 +40,7 @@ async fn route(
 }
 
 /// What is left in the store itself, once it works.
-async fn left(store: &Faulty) -> u64 {
+async fn left(store: &FaultyStore) -> u64 {
     store.set(Mode::Works);
     let told = ask(&layer(store, OnStoreError::Reject).cost(0).build().layer(hello()), Request::new(())).await;
     told.header("x-ratelimit-remaining").expect("it is told").parse().expect("a number")
@@ -49,8 +49,8 @@ async fn left(store: &Faulty) -> u64 {
 const FAILING: [Mode; 3] = [Mode::Fails, Mode::FailsAtOnce, Mode::Hangs];
 
 #[tokio::test(start_paused = true)]
-async fn all_is_well_while_the_store_works() {
-    let store = Faulty::new(Mode::Works);
+async fn no_request_fails_while_the_store_works() {
+    let store = FaultyStore::new(Mode::Works);
     let layer = layer(&store, OnStoreError::Reject).build();
     assert_eq!(route(&layer, 1, 4, || ()).await.header("x-ratelimit-remaining"), Some("6"));
     assert_eq!(route(&layer, 4, 1, || ()).await.header("x-ratelimit-remaining"), Some("5"));
@@ -61,10 +61,10 @@ async fn all_is_well_while_the_store_works() {
 #[tokio::test(start_paused = true)]
 async fn a_difference_that_cannot_be_charged_is_rejected_and_the_routers_charge_refunded() {
     for mode in FAILING {
-        let (store, events) = (Faulty::new(Mode::Works), Events::default());
+        let (store, events) = (FaultyStore::new(Mode::Works), Events::default());
         let layer = layer(&store, OnStoreError::Reject).observe(events.observer()).build();
         let breaking = store.clone();
-        let told = route(&layer, 1, 4, move || breaking.set_for(Op::Acquire, mode)).await;
+        let told = route(&layer, 1, 4, move || breaking.set_for(Operation::Decide, mode)).await;
         assert_eq!(told.status, 503);
         assert_eq!(told.header("x-ratelimit-remaining"), None);
         assert_eq!(events.all().len(), 2, "{:?}", events.all());
@@ -73,9 +73,9 @@ async fn a_difference_that_cannot_be_charged_is_rejected_and_the_routers_charge_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_difference_that_can_not_be_charged_goes_on_where_it_may() {
+async fn a_route_difference_that_cannot_be_charged_is_allowed_by_policy() {
     for mode in FAILING {
-        let store = Faulty::new(Mode::Works);
+        let store = FaultyStore::new(Mode::Works);
         let breaking = store.clone();
         let layer = layer(&store, OnStoreError::Allow).build();
         let told = route(&layer, 1, 4, move || breaking.set(mode)).await;
@@ -87,12 +87,12 @@ async fn a_difference_that_can_not_be_charged_goes_on_where_it_may() {
 #[tokio::test(start_paused = true)]
 async fn a_difference_that_the_store_cannot_charge_is_charged_locally() {
     for mode in FAILING {
-        let store = Faulty::new(Mode::Works);
+        let store = FaultyStore::new(Mode::Works);
         let layer = layer(&store, LOCALLY).build();
         for (remaining, status) in [(Some("4"), 200), (Some("4"), 429)] {
             store.set(Mode::Works);
             let breaking = store.clone();
-            let told = route(&layer, 1, 7, move || breaking.set_for(Op::Acquire, mode)).await;
+            let told = route(&layer, 1, 7, move || breaking.set_for(Operation::Decide, mode)).await;
             assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (status, remaining), "{mode:?}");
         }
         // What the store was paid for the one that was denied here, it has given back.
@@ -104,14 +104,14 @@ async fn a_difference_that_the_store_cannot_charge_is_charged_locally() {
 async fn a_refund_that_fails_is_not_tried_twice() {
     for mode in FAILING {
         for (policy, status, kept) in [(OnStoreError::Reject, 503, 9), (OnStoreError::Allow, 200, 6)] {
-            let store = Faulty::new(Mode::Works);
+            let store = FaultyStore::new(Mode::Works);
             let layer = layer(&store, policy).build();
             let breaking = store.clone();
-            let told = route(&layer, 4, 1, move || breaking.set_for(Op::Refund, mode)).await;
+            let told = route(&layer, 4, 1, move || breaking.set_for(Operation::Refund, mode)).await;
             assert_eq!(told.status, status);
             // 3 of 4 were asked back, which failed: what came of that nobody knows. The last was not yet.
             let asked = if policy == OnStoreError::Reject { 2 } else { 1 };
-            assert_eq!(store.asked(Op::Refund), asked);
+            assert_eq!(store.asked(Operation::Refund), asked);
             assert!(left(&store).await <= kept, "{mode:?} {policy:?}");
         }
     }
@@ -122,14 +122,14 @@ async fn a_refund_that_fails_is_not_tried_twice() {
 async fn a_denial_stands_if_its_refund_fails() {
     for mode in FAILING {
         for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
-            let (store, events) = (Faulty::new(Mode::Works), Events::default());
+            let (store, events) = (FaultyStore::new(Mode::Works), Events::default());
             let layer = layer(&store, policy).observe(events.observer()).build();
             assert_eq!(route(&layer, 1, 6, || ()).await.status, 200);
             let breaking = store.clone();
-            let told = route(&layer, 1, 6, move || breaking.set_for(Op::Refund, mode)).await;
+            let told = route(&layer, 1, 6, move || breaking.set_for(Operation::Refund, mode)).await;
             assert_eq!(told.status, 429, "{mode:?} {policy:?}");
             assert_eq!(events.count("failed"), 1);
-            assert_eq!(store.asked(Op::Refund), 1);
+            assert_eq!(store.asked(Operation::Refund), 1);
             assert_eq!(left(&store).await, 3, "the router's 1 stays charged");
         }
     }
@@ -137,9 +137,9 @@ async fn a_denial_stands_if_its_refund_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_first_charged_locally_stay_local() {
-    let store = Faulty::new(Mode::Works);
+    let store = FaultyStore::new(Mode::Works);
     let layer = layer(&store, OnStoreError::DecideLocally(Share::one_of(2))).build();
-    let back = |store: &Faulty| {
+    let back = |store: &FaultyStore| {
         let store = store.clone();
         move || store.set(Mode::Works)
     };
@@ -160,12 +160,12 @@ async fn requests_first_charged_locally_stay_local() {
         );
     }
     assert_eq!(left(&store).await, 10, "the store has heard of nothing");
-    assert_eq!(store.asked(Op::Refund), 0);
+    assert_eq!(store.asked(Operation::Refund), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_uncharged_cost_is_charged_whole_by_the_route() {
-    let store = Faulty::new(Mode::Fails);
+    let store = FaultyStore::new(Mode::Fails);
     let layer = layer(&store, OnStoreError::Allow).build();
     let back = store.clone();
     let told = route(&layer, 1, 4, move || back.set(Mode::Works)).await;
@@ -175,28 +175,28 @@ async fn an_uncharged_cost_is_charged_whole_by_the_route() {
 
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_keeps_routes_from_the_store() {
-    let store = Faulty::new(Mode::Works);
+    let store = FaultyStore::new(Mode::Works);
     let layer = layer(&store, OnStoreError::Reject).circuit_breaker(CircuitBreaker::new().failures(1)).build();
     let breaking = store.clone();
     // The router's charge is the store's last: the route's fails, and opens the breaker.
     let told = route(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
     assert_eq!(told.status, 503);
-    let asked = store.asked(Op::Acquire);
+    let asked = store.asked(Operation::Decide);
     let told = route(&layer, 1, 4, || ()).await;
     assert_eq!((told.status.as_u16(), told.after), (503, ms(0)));
-    assert_eq!(store.asked(Op::Acquire), asked);
+    assert_eq!(store.asked(Operation::Decide), asked);
 }
 
 /// What was given back before the store failed is not given back again.
 #[tokio::test(start_paused = true)]
 async fn refunds_happen_once() {
     for mode in FAILING {
-        let store = Faulty::new(Mode::Works);
+        let store = FaultyStore::new(Mode::Works);
         let layer = layer(&store, OnStoreError::Reject).build();
         assert_eq!(route(&layer, 1, 5, || ()).await.status, 200);
         let breaking = store.clone();
-        let told = route(&layer, 4, 1, move || breaking.set_for(Op::Acquire, mode)).await;
-        assert_eq!((told.status.as_u16(), store.asked(Op::Refund)), (503, 2));
+        let told = route(&layer, 4, 1, move || breaking.set_for(Operation::Decide, mode)).await;
+        assert_eq!((told.status.as_u16(), store.asked(Operation::Refund)), (503, 2));
         assert_eq!(left(&store).await, 5, "{mode:?}");
     }
 }
@@ -204,7 +204,7 @@ async fn refunds_happen_once() {
 /// What was charged here is given back here, and the store has no part in it.
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_does_not_affect_local_charges() {
-    let (store, events) = (Faulty::new(Mode::Fails), Events::default());
+    let (store, events) = (FaultyStore::new(Mode::Fails), Events::default());
     let layer =
         layer(&store, LOCALLY).circuit_breaker(CircuitBreaker::new().failures(1)).observe(events.observer()).build();
     assert_eq!(route(&layer, 1, 1, || ()).await.header("x-ratelimit-remaining"), Some("9"));

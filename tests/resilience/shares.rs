@@ -8,13 +8,13 @@ use tower_ratelimit::{
     SlidingWindow, SlidingWindowCounter, TokenBucket,
 };
 
-use crate::faulty::{Faulty, Mode};
+use support::faulty_store::{FaultyStore, Mode};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn sharing(algorithm: Algorithm, share: Share) -> Limiter {
     let limit = Limit::new("limit", algorithm).on_store_error(OnStoreError::DecideLocally(share));
-    Limiter::builder([limit]).store(Faulty::new(Mode::FailsAtOnce)).build()
+    Limiter::builder([limit]).store(FaultyStore::new(Mode::FailsAtOnce)).build()
 }
 
 async fn is_allowed(limiter: &Limiter) -> bool {
@@ -49,7 +49,7 @@ async fn admitted(limiter: &Limiter) -> (u32, u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fourth_of_each_algorithm() {
+async fn a_share_of_each_algorithm() {
     for algorithm in of(22) {
         let (at_once, later) = admitted(&sharing(algorithm, Share::one_of(4))).await;
         let (burst, rate) = match algorithm {
@@ -74,7 +74,7 @@ async fn a_fourth_of_each_algorithm() {
 
 /// At least one, but no more of it than a fourth on average.
 #[tokio::test(start_paused = true)]
-async fn a_fourth_of_less_than_four() {
+async fn shares_of_a_limit_below_the_number_of_nodes_keep_its_rate() {
     for algorithm in of(3) {
         let limiter = sharing(algorithm, Share::one_of(4));
         let (at_once, later) = admitted(&limiter).await;
@@ -87,7 +87,7 @@ async fn a_fourth_of_less_than_four() {
 
 /// A window of four nodes is the whole limit at most, wherever its edges.
 #[tokio::test(start_paused = true)]
-async fn windows_of_all_nodes_are_never_over() {
+async fn shares_never_add_up_to_more_than_the_limit() {
     for nodes in [1, 2, 3, 7, 10] {
         for algorithm in &of(10)[..3] {
             let limiter = sharing(*algorithm, Share::one_of(nodes));
@@ -105,7 +105,7 @@ async fn windows_of_all_nodes_are_never_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_whole_is_the_limit_itself() {
+async fn a_share_of_the_whole_is_the_limit_itself() {
     for algorithm in of(5) {
         let limiter = sharing(algorithm, Share::whole());
         for _ in 0..algorithm.capacity() {
@@ -152,7 +152,7 @@ async fn thresholds_hold_of_shares() {
             .on_store_error(OnStoreError::DecideLocally(Share::one_of(4))),
         Limit::new("refusing", FixedWindow::per_minute(4)).shadow(),
     ]);
-    let limiter = limiter.store(Faulty::new(Mode::FailsAtOnce)).build();
+    let limiter = limiter.store(FaultyStore::new(Mode::FailsAtOnce)).build();
     for used in 1..=7 {
         let decision = limiter.acquire("key", 1).await.expect("a decision");
         assert_eq!(decision.is_allowed(), used <= 6, "{used}");

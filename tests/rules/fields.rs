@@ -60,7 +60,7 @@ fn periods_are_sums_of_whole_units() {
 }
 
 #[test]
-fn algorithms_have_their_own_knobs_and_the_codes_defaults() {
+fn fields_of_algorithms_have_the_defaults_of_the_code() {
     let second = Duration::from_secs(1);
     let cases: [(&str, Algorithm); 16] = [
         ("", FixedWindow::per_second(60).into()),
@@ -114,7 +114,7 @@ fn calendars_have_windows_of_their_units() {
 
 #[cfg(feature = "time-zones")]
 #[test]
-fn calendars_are_somewhere() {
+fn fields_of_calendars_select_the_zone_and_the_day() {
     let berlin = CalendarWindow::monthly(7).from_day(15).in_zone("Europe/Berlin");
     assert_eq!(algorithm("unit: month, requests_per_unit: 7, calendar: Europe/Berlin, day: 15"), berlin.into());
     assert_ne!(algorithm("unit: month, requests_per_unit: 7, calendar: UTC, day: 15"), berlin.into());

@@ -93,7 +93,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn an_unread_value_is_left_out() {
+async fn a_missing_value_is_left_out() {
     let yaml = "
 domain: shop
 descriptors:

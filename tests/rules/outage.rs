@@ -1,47 +1,15 @@
-//! What a file says of requests that the store does not decide.
-
-use std::sync::Arc;
+//! The policy of a file for requests that the store does not decide.
 
 use http::{Request, StatusCode};
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
-use tower_ratelimit::{Decision, Store, StoreError};
+use support::faulty_store::{FaultyStore, Mode};
 
 use crate::service::Limited;
 
-/// A store that is gone.
-#[derive(Debug)]
-struct Gone;
-
-fn gone<T>() -> StoreFuture<T> {
-    StoreFuture::ready(Err(StoreError::new("it is gone")))
-}
-
-impl Store for Gone {
-    fn hasher(&self) -> KeyHasher {
-        KeyHasher::with_secret([0; 16])
-    }
-
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        gone()
-    }
-
-    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        gone()
-    }
-
-    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
-        gone()
-    }
-
-    fn reset(&self, _: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        gone()
-    }
-}
-
-/// What ten requests are answered, by a limit of 8 a day with these fields.
+/// Returns the statuses of ten requests under a limit of 8 a day with these fields.
 fn answers(fields: &str) -> Vec<u16> {
     let limit = format!("rate_limit: {{ unit: day, requests_per_unit: 8, {fields} }}");
-    let limited = Limited::by(&format!("domain: shop\ndescriptors:\n- {{ key: method, {limit} }}")).store(Gone);
+    let limited = Limited::by(&format!("domain: shop\ndescriptors:\n- {{ key: method, {limit} }}"))
+        .store(FaultyStore::new(Mode::FailsAtOnce));
     let status = |_| limited.send(Request::get("/").body(()).unwrap()).status;
     (0..10).map(status).map(|status: StatusCode| status.as_u16()).collect()
 }

@@ -95,7 +95,7 @@ fn a_file_may_be_long_but_not_endless() {
 }
 
 #[test]
-fn a_hundred_problems_are_enough() {
+fn at_most_a_hundred_problems_are_reported() {
     let error = Rules::from_yaml(&format!("domain: d\n{}", "a: b\n".repeat(1_000))).unwrap_err();
     assert_eq!(error.problems().len(), 100);
     assert!(

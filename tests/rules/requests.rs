@@ -24,7 +24,7 @@ descriptors:
 }
 
 #[test]
-fn a_limit_of_zero_denies_one_value_only() {
+fn a_limit_of_zero_denies_a_single_value() {
     let limited = Limited::by(
         "
 domain: shop
@@ -88,7 +88,7 @@ descriptors:
 }
 
 #[test]
-fn a_shared_level_leaves_those_within_it_apart() {
+fn a_shared_threshold_keeps_nested_descriptors_apart() {
     let limited = Limited::by(
         "
 domain: shop
@@ -260,7 +260,7 @@ descriptors:
 }
 
 #[test]
-fn an_address_that_the_server_does_not_tell_is_its_own_fault() {
+fn a_missing_peer_address_is_answered_with_500() {
     let limited = Limited::by(
         "
 domain: shop
@@ -349,7 +349,7 @@ descriptors:
 }
 
 #[test]
-fn a_soft_limit_allows_more_and_one_in_the_shadow_everything() {
+fn a_soft_limit_allows_more_and_a_shadow_limit_everything() {
     let limited = Limited::by(
         "
 domain: shop

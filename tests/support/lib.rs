@@ -6,6 +6,7 @@ pub mod answer;
 pub mod certificates;
 pub mod example_server;
 pub mod explained;
+pub mod faulty_store;
 pub mod http_client;
 pub mod limits;
 pub mod memcached_server;

@@ -127,7 +127,7 @@ fn refund_after_window_roll_decrements_the_new_window() {
 /// Ours, found by the model: once an earlier charge was given back, a receipt still told when the
 /// bucket had been going to be full, and its refund took what time had paid from another charge.
 #[test]
-fn refund_of_what_is_paid_takes_from_another_charge() {
+fn refund_of_a_refilled_charge_takes_from_another_charge() {
     let subject = Subject::new(&[tokens(10, 1, SECOND)]);
     let earlier = subject.set(MIDNIGHT).acquire(5).into_receipt();
     let later = subject.acquire(5).into_receipt();
@@ -139,7 +139,7 @@ fn refund_of_what_is_paid_takes_from_another_charge() {
 
 /// tokio-rate-limit `limiter.rs:38`: only whole requests per second, and no burst below the rate.
 #[test]
-fn a_burst_below_the_rate_is_possible() {
+fn a_burst_may_be_smaller_than_the_rate() {
     assert_eq!(TokenBucket::per_minute(10), TokenBucket::new(10, 10, Duration::from_secs(60)));
     let subject = Subject::new(&[tokens(10, 10, MINUTE)]);
     assert_eq!(allowed_of(20, &subject, MIDNIGHT), 10);
@@ -166,7 +166,7 @@ fn remaining_counts_up() {
 /// envoyproxy/ratelimit, and CVE-2026-25480: parts of a key that met when they were joined. And
 /// traefik#11753: limits that met, as their names were no part of the key.
 #[tokio::test]
-async fn keys_and_limits_meet() {
+async fn keys_and_limits_collide() {
     let limiter = Limiter::new([Limit::new("a", FixedWindow::per_day(1))]);
     for key in [("a", "b_c"), ("a_b", "c"), ("", "a_b_c"), ("a_b_c", "")] {
         assert!(limiter.acquire(key, 1).await.unwrap().is_allowed(), "{key:?} was somebody else");

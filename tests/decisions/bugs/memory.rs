@@ -91,7 +91,7 @@ async fn long_keys_take_more() {
 
 /// aspnetcore#66434, #69259: limiters, their timers and tasks, that outlived the application.
 #[tokio::test(start_paused = true)]
-async fn the_limiter_outlives_its_owner() {
+async fn background_task_keeps_a_dropped_limiter_alive() {
     #[derive(Debug)]
     struct Watched(#[allow(dead_code)] Arc<()>);
     impl Clock for Watched {
@@ -202,7 +202,7 @@ fn keys_that_are_not_exhausted_do_not_evict_an_exhausted_one() {
 
 /// A request's second limit displaced what its first had just written.
 #[test]
-fn a_request_displaces_its_own() {
+fn a_request_does_not_evict_its_own_keys() {
     let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("two", FixedWindow::per_day(10))];
     let limiter = Limiter::builder(limits).store(MemoryStore::new().max_keys(1)).build();
     let allowed = (0..100).filter(|_| limiter.acquire("key", 1).into_ready().unwrap().unwrap().is_allowed()).count();

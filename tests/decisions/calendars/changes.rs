@@ -1,7 +1,7 @@
-//! What becomes of charges: given back, over time, and where clocks step back; overage, and shares.
+//! Calendar windows with refunds, at later times, on clocks that step back, with overage, and with shares.
 
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
-use tower_ratelimit::{CalendarWindow, Limit, OnStoreError, Share, Store, StoreError};
+use support::faulty_store::{FaultyStore, Mode};
+use tower_ratelimit::{CalendarWindow, Limit, OnStoreError, Share};
 
 use crate::calendars::{at, everywhere, limiter, remaining, reset_after};
 
@@ -32,7 +32,7 @@ async fn a_refund_never_touches_a_later_window() {
 }
 
 #[tokio::test]
-async fn a_receipt_of_a_window_that_is_over_gives_nothing_back_to_an_empty_one() {
+async fn a_receipt_of_an_ended_window_refunds_nothing_to_an_empty_one() {
     everywhere(async |place| {
         let limiter = place.limiter(monthly());
         place.set(at("2026-03-14T22:00:00Z"));
@@ -105,36 +105,6 @@ async fn several_limits_are_decided_together() {
     .await;
 }
 
-/// A store that never answers.
-#[derive(Debug)]
-struct Down;
-
-fn down<T>() -> StoreFuture<T> {
-    StoreFuture::ready(Err(StoreError::new("it is down")))
-}
-
-impl Store for Down {
-    fn hasher(&self) -> KeyHasher {
-        KeyHasher::with_secret([0; 16])
-    }
-
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<tower_ratelimit::Decision> {
-        down()
-    }
-
-    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<tower_ratelimit::Decision> {
-        down()
-    }
-
-    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
-        down()
-    }
-
-    fn reset(&self, _: &[(&std::sync::Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        down()
-    }
-}
-
 /// One of four nodes has a quarter of ten a month; of two, one in each two months.
 #[tokio::test]
 async fn shares_are_of_the_same_windows() {
@@ -142,7 +112,7 @@ async fn shares_are_of_the_same_windows() {
         loop {
             let monthly = CalendarWindow::monthly(limit).in_zone("Europe/Berlin");
             let limiter = limiter([Limit::new("quota", monthly)])
-                .store(Down)
+                .store(FaultyStore::new(Mode::FailsAtOnce))
                 .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)))
                 .build();
             let mut allowed = 0;

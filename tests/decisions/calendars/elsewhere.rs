@@ -91,7 +91,7 @@ fn here() -> u64 {
 const DAY: u64 = 86_400_000_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_is_years_off_is_answered_right_and_charged_once() {
+async fn a_clock_that_is_off_by_years_is_corrected_and_charged_once() {
     let elsewhere = Elsewhere::start().await;
     let calendars = [
         Calendar::new(Dates::Days, "Europe/Berlin"),
@@ -142,7 +142,7 @@ async fn a_refund_needs_no_second_round_trip() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_machine_that_is_off_by_a_window_needs_no_second_round_trip() {
+async fn a_clock_that_is_off_by_one_window_needs_no_second_round_trip() {
     let elsewhere = Elsewhere::start().await;
     // Days of 22 hours at least, one back, two on.
     for (off, calls) in [(0, 1), (-22, 1), (22, 1), (44, 1), (-52, 2), (76, 2)] {

@@ -89,7 +89,7 @@ async fn on_a_real_clock_windows_are_those_of_the_rule() {
 
 /// Another process has other rules of a zone: a window that has begun ends as it was told.
 #[tokio::test]
-async fn a_window_goes_on_until_the_end_that_it_was_begun_with() {
+async fn a_window_ends_as_defined_when_it_began() {
     let server = RedisServer::start();
     let mut connection = server.connection().await;
     let clock = ManualClock::new(Timestamp::from_micros(at("2026-03-20T12:00:00Z")));

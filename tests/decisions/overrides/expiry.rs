@@ -12,7 +12,7 @@ use support::redis_server::RedisServer;
 const MICRO: Duration = Duration::from_micros(1);
 
 #[tokio::test]
-async fn one_holds_to_the_microsecond_at_which_it_expires() {
+async fn an_override_applies_until_the_microsecond_of_its_expiry() {
     everywhere(async |place| {
         let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
         let overrides = limiter.overrides("daily").unwrap();
@@ -60,7 +60,7 @@ async fn a_denial_ends_with_the_size_that_denied() {
 
 /// Set again, it holds for as long as was said last.
 #[tokio::test]
-async fn the_last_word_counts() {
+async fn the_last_expiry_of_an_override_applies() {
     everywhere(async |place| {
         let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
         let overrides = limiter.overrides("daily").unwrap();
@@ -101,7 +101,7 @@ async fn expiries_out_of_range_are_errors() {
 
 /// In memory, those that have expired are gone when they are in the way.
 #[tokio::test]
-async fn a_store_in_memory_keeps_as_many_as_it_may() {
+async fn the_memory_store_keeps_at_most_max_overrides() {
     let clock = ManualClock::default();
     let store = MemoryStore::new().max_overrides(100).clock(clock.clone());
     let store = std::sync::Arc::new(store);

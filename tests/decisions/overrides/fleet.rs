@@ -83,7 +83,7 @@ async fn a_flood_of_new_keys_costs_no_more_than_without_overrides() {
 }
 
 #[tokio::test]
-async fn it_expires_by_the_clock_of_redis() {
+async fn an_override_expires_by_the_clock_of_redis() {
     let server = RedisServer::start();
     let [one, other] = [node(&server).await, node(&server).await];
     let overrides = one.overrides("daily").unwrap();

@@ -113,7 +113,7 @@ async fn addresses_are_named_by_their_networks() {
 }
 
 #[tokio::test]
-async fn several_are_named_together_and_alternatives_by_which_one_it_is() {
+async fn keys_of_tuples_and_alternatives_can_be_named() {
     let peer: IpAddr = "192.0.2.7".parse().unwrap();
     everywhere(async |place| {
         let both = daily().by((key::header("x-tenant"), key::header("x-customer")));

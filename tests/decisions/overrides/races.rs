@@ -76,13 +76,13 @@ async fn race(stores: [Arc<dyn Store>; 2]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_memory_each_decision_uses_one_limit() {
+async fn concurrent_overrides_in_memory_never_mix_sizes() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     race([store.clone(), store]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_redis_each_decision_uses_one_limit() {
+async fn concurrent_overrides_on_redis_never_mix_sizes() {
     let server = RedisServer::start();
     // A change may come between any two calls, and so a request be told to ask again more often than it does.
     let store = async || on(&server).await.remember_denials(Duration::ZERO);

@@ -23,7 +23,7 @@ async fn overage_is_a_part_of_the_size_that_applies() {
 }
 
 #[tokio::test]
-async fn elastic_overage_comes_and_goes() {
+async fn elastic_overage_follows_the_signal() {
     everywhere(async |place| {
         let spare = Arc::new(AtomicBool::new(true));
         let signal = spare.clone();
@@ -40,7 +40,7 @@ async fn elastic_overage_comes_and_goes() {
 }
 
 #[tokio::test]
-async fn a_shadow_stays_one() {
+async fn a_shadow_limit_stays_in_shadow_mode() {
     everywhere(async |place| {
         let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(10)).shadow().overridable()]);
         limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(2), None).await.unwrap();

@@ -58,7 +58,7 @@ fn a_flood_of_denials_stays_bounded() {
 
 /// A strike never lifts the limit that it was made of: a store with room for one key keeps no strikes.
 #[test]
-fn a_strike_does_not_displace_what_denies() {
+fn a_strike_does_not_evict_a_denied_key() {
     for keys in [1, 2] {
         let (store, _) = store(keys);
         let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(2, DAY).locked_out_for(DAY));

@@ -237,7 +237,7 @@ async fn a_locked_out_key_is_not_charged_to_other_limits() {
 
 /// Another key, and another limit, have nothing to do with it.
 #[tokio::test]
-async fn it_is_of_one_key_under_one_limit() {
+async fn a_lockout_is_of_one_key_under_one_limit() {
     everywhere(async |place| {
         let limit = |name| Limit::new(name, FixedWindow::new(1, DAY)).penalty(Penalty::after(1, MINUTE));
         let [one, other] = ["one", "other"].map(|name| place.limiter([limit(name)]).build());
@@ -304,7 +304,7 @@ async fn a_reset_forgets_it_and_a_refund_does_not() {
 }
 
 #[tokio::test]
-async fn a_limit_in_the_shadow_has_none() {
+async fn a_shadow_limit_has_no_penalty() {
     everywhere(async |place| {
         let (told, tell) = teller();
         let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(1, MINUTE));

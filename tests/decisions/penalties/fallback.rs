@@ -1,43 +1,17 @@
 //! While a store fails, this process keeps penalties of its own.
 
+use support::faulty_store::{FaultyStore, Mode};
 use tokio::time::advance;
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
-use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, OnStoreError, Penalty, Share, Store, StoreError};
+use tower_ratelimit::{FixedWindow, Limit, Limiter, OnStoreError, Penalty, Share};
 
 use crate::penalties::place::{DAY, MICRO, MINUTE, SECOND, teller};
-
-/// A store that decides nothing.
-#[derive(Debug)]
-struct Broken;
-
-impl Store for Broken {
-    fn hasher(&self) -> KeyHasher {
-        KeyHasher::with_secret([0; 16])
-    }
-
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        StoreFuture::ready(Err(StoreError::new("broken")))
-    }
-
-    fn peek(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        StoreFuture::ready(Err(StoreError::new("broken")))
-    }
-
-    fn refund(&self, _: &[Refund<'_>]) -> StoreFuture<()> {
-        StoreFuture::ready(Err(StoreError::new("broken")))
-    }
-
-    fn reset(&self, _: &[(&std::sync::Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        StoreFuture::ready(Err(StoreError::new("broken")))
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn penalties_are_kept_locally() {
     let (told, tell) = teller();
     let limit = Limit::new("one", FixedWindow::new(4, DAY)).penalty(Penalty::after(2, MINUTE).locked_out_for(MINUTE));
     let limiter = Limiter::builder([limit])
-        .store(Broken)
+        .store(FaultyStore::new(Mode::FailsAtOnce))
         .observe(tell)
         .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)))
         .build();

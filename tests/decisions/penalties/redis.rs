@@ -92,7 +92,7 @@ async fn processes_count_together() {
 
 /// At once, from many tasks: each strike counts, and one request begins the refusal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_at_once_one_begins_it() {
+async fn one_of_many_concurrent_denials_begins_the_lockout() {
     let server = RedisServer::start();
     let began = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let noted = began.clone();

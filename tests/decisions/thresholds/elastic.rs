@@ -14,7 +14,7 @@ use crate::thresholds::{DAY, app, everywhere, send};
 use support::answer::ask;
 
 #[tokio::test]
-async fn overage_comes_and_goes() {
+async fn elastic_overage_is_used_only_with_spare_capacity() {
     everywhere(async |place| {
         let is_idle = Arc::new(AtomicBool::new(true));
         let signal = is_idle.clone();

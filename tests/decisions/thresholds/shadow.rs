@@ -5,7 +5,7 @@ use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, SlidingLog, TokenBuc
 use crate::thresholds::{DAY, app, everywhere, send};
 
 #[tokio::test]
-async fn it_denies_nothing_and_clients_hear_nothing_of_it() {
+async fn a_shadow_limit_denies_nothing_and_sends_no_headers() {
     everywhere(async |place| {
         let (layer, told) = place.layer([
             Limit::new("tried", FixedWindow::new(3, DAY)).shadow(),
@@ -75,7 +75,7 @@ impl Wait for tower_ratelimit::Outcome {
 }
 
 #[tokio::test]
-async fn a_queue_in_the_shadow_delays_nobody() {
+async fn a_queue_in_shadow_mode_delays_nobody() {
     everywhere(async |place| {
         let limiter = place.limiter([Limit::new("queue", LeakyBucketQueue::new(5, 1, DAY)).shadow()]).build();
         for _ in 0..3 {
@@ -88,7 +88,7 @@ async fn a_queue_in_the_shadow_delays_nobody() {
 }
 
 #[tokio::test]
-async fn all_of_a_layer_can_be_in_the_shadow() {
+async fn all_limits_of_a_layer_can_be_in_shadow_mode() {
     everywhere(async |place| {
         let (layer, told) = place.layer([
             Limit::new("tried", FixedWindow::new(3, DAY)),

@@ -101,7 +101,7 @@ async fn undecided_requests_are_not_reported() {
 
 /// Between the charge and the handler, the store goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_goes_meanwhile_gives_nothing_back() {
+async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
     let shop = Shop::on_redis().await;
     let limits = shop.limits([hundred()]).cost(10).permits().build();
     let server = Arc::new(std::sync::Mutex::new(shop.server));

@@ -336,7 +336,7 @@ async fn any_service_finds_its_permit() {
 
 /// Of two limiters, the innermost that gives any.
 #[tokio::test]
-async fn of_two_limiters_one_gives_the_permit() {
+async fn the_inner_of_two_layers_provides_the_permit() {
     let shop = Shop::in_memory();
     let (outer, inner) = (shop.limits([hundred()]).permits().build(), shop.limits([tokens().count_if(|_| true)]));
     for (inner, left) in [(inner.clone().build(), (89, 999)), (inner.permits().build(), (88, 988))] {

@@ -6,8 +6,8 @@
 mod example;
 
 mod bodies;
+mod commands;
 mod guide;
 mod heads;
 mod outcomes;
 mod site;
-mod tries;

@@ -21,7 +21,7 @@ fn told(decision: &Decision) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_decides_as_memory_does_for_one_subject_and_for_several() {
+async fn a_cluster_decides_as_memory_for_one_and_several_subjects() {
     let cluster = RedisCluster::start(0);
     let start = Timestamp::from_micros(1_767_225_600_000_000);
     let clocks = [ManualClock::new(start), ManualClock::new(start)];

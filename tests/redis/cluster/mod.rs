@@ -1,7 +1,7 @@
 //! The store in a Redis Cluster, on real ones.
 
 mod answers;
-mod apart;
+mod cross_slot;
 mod masters;
 mod moves;
 mod overrides;

@@ -216,7 +216,7 @@ async fn a_caller_that_gives_up_on_a_live_connection_leaves_it_in_place() {
 }
 
 #[tokio::test]
-async fn a_service_starts_before_its_redis() {
+async fn a_service_can_start_before_its_redis() {
     let mut server = RedisServer::not_started();
     let limiter = limiter(RedisConfig::node(server.url()).patient().connect_lazily().expect("a store")).build();
     let text = format!("{:?}", limiter.acquire("key", 1).await.expect_err("no server"));
@@ -260,7 +260,7 @@ async fn a_store_that_is_dropped_leaves_no_task() {
 }
 
 #[tokio::test]
-async fn nothing_but_calls_is_sent_while_all_is_well() {
+async fn only_script_calls_are_sent_while_redis_works() {
     let server = RedisServer::start();
     let limiter = limiter(connect(&server).await).build();
     let () = server.ask(cmd("CONFIG").arg("RESETSTAT"));

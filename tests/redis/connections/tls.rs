@@ -30,7 +30,7 @@ async fn a_server_is_trusted_by_its_authority_alone() {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_a_certificate_is_shown_ours() {
+async fn the_client_certificate_is_presented_on_request() {
     let authority = Authority::new();
     let server = authority.server(true);
     let config = RedisConfig::node(url(&server)).patient().ca_certificates(&*authority.pem);

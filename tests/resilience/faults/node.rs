@@ -86,7 +86,7 @@ async fn its_connections_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_for_a_while() {
+async fn demoted_to_replica_for_a_while() {
     let server = RedisServer::start();
     let load = Load::start(&store(&server).await);
     load.run(BEFORE).await;

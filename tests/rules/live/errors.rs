@@ -53,7 +53,7 @@ fn a_limiter_without_requests_keeps_out_what_needs_one() {
 
 /// The breaker stays open, and what was decided locally counts on.
 #[tokio::test]
-async fn a_store_that_fails_is_still_known_to_after_a_switch() {
+async fn breakers_stay_open_when_limits_are_replaced() {
     let server = RedisServer::not_started();
     let store = RedisConfig::node(server.url()).connect_lazily().unwrap();
     let events: Arc<Mutex<Vec<String>>> = Arc::default();

@@ -155,7 +155,7 @@ async fn links_to_a_file_may_be_switched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_watches_for_nobody() {
+async fn a_watcher_stops_when_its_limits_are_dropped() {
     let before = Handle::current().metrics().num_alive_tasks();
     let watched = Watched::start(&yaml("a", 9));
     let tasks = || Handle::current().metrics().num_alive_tasks() - before;

@@ -178,7 +178,7 @@ async fn while_redis_is_gone_the_old_rules_stay() {
 }
 
 #[tokio::test]
-async fn nothing_follows_for_nobody() {
+async fn a_follower_stops_when_its_limits_are_dropped() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let before = Handle::current().metrics().num_alive_tasks();

@@ -10,7 +10,7 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
 
 #[tokio::test]
-async fn a_task_whose_requests_are_rejected_in_a_loop_lets_others_have_their_turns() {
+async fn a_task_whose_requests_are_rejected_in_a_loop_yields_to_others() {
     let limits = RateLimitLayer::new([Limit::new("limit", FixedWindow::per_day(1))]);
     let service = ServiceBuilder::new()
         .layer(limits)

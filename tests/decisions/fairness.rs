@@ -32,7 +32,7 @@ async fn awaited_in_a_row(ask: impl Fn() -> StoreFuture<Decision> + Send + 'stat
 }
 
 #[tokio::test]
-async fn a_task_that_is_denied_in_a_loop_lets_others_have_their_turns() {
+async fn a_task_that_is_denied_in_a_loop_yields_to_others() {
     let limiter = limiter(1);
     let _ = limiter.acquire("key", 1).await.unwrap();
     let awaited = awaited_in_a_row(move || limiter.acquire("key", 1)).await;
@@ -40,14 +40,14 @@ async fn a_task_that_is_denied_in_a_loop_lets_others_have_their_turns() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_allowed_in_a_loop_lets_others_have_their_turns() {
+async fn a_task_that_is_allowed_in_a_loop_yields_to_others() {
     let limiter = limiter(1_000_000);
     let awaited = awaited_in_a_row(move || limiter.acquire("key", 1)).await;
     assert!((2..1_000).contains(&awaited), "{awaited} decisions in a row");
 }
 
 #[tokio::test]
-async fn a_look_at_an_answer_costs_a_task_no_turn() {
+async fn reading_a_ready_answer_does_not_yield() {
     let limiter = limiter(1);
     let looping = async {
         for _ in 0..MANY {

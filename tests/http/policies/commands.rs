@@ -134,7 +134,7 @@ fn unknown_arguments_print_the_usage() {
 }
 
 #[test]
-fn a_redis_that_is_not_there_is_named() {
+fn an_unreachable_redis_is_named_in_the_error() {
     let output = ending(&["friends", "--listen", "127.0.0.1:0", "--redis", "redis://127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr);

@@ -19,7 +19,7 @@ fn of_ten() -> RateLimitLayer {
 /// CVE-2026-30972 (Parse Server): what `/batch` asked for in turn passed the limiter unseen. Here
 /// each part carries the extensions of the whole, and with them the note of what that was charged.
 #[tokio::test]
-async fn parts_of_a_batch_pass_free() {
+async fn parts_of_a_batched_request_are_not_charged_again() {
     async fn batch(State(parts): State<Router>, whole: Request) -> String {
         let mut allowed = 0;
         for _ in 0..5 {
@@ -43,7 +43,7 @@ async fn parts_of_a_batch_pass_free() {
 
 /// A limiter that is passed twice charges twice, whatever other routes cost.
 #[tokio::test]
-async fn passed_twice_it_charges_twice() {
+async fn a_request_that_passes_a_layer_twice_is_charged_twice() {
     for has_a_route_of_its_own_cost in [false, true] {
         let limits = of_ten();
         if has_a_route_of_its_own_cost {
@@ -58,7 +58,7 @@ async fn passed_twice_it_charges_twice() {
 
 /// Called one after the other and awaited together, parts found the same note unused.
 #[tokio::test]
-async fn parts_that_come_together_pass_free() {
+async fn concurrent_subrequests_are_not_charged_again() {
     let limits = of_ten();
     let part = limits.cost(2).layer(Hello::default());
     // Answers how many of 20 parts of it have passed.
@@ -85,7 +85,7 @@ async fn parts_that_come_together_pass_free() {
 
 /// What was denied on the way was counted as paid: the next route was the cheaper for it.
 #[tokio::test]
-async fn a_denial_counts_as_paid() {
+async fn a_request_denied_by_one_route_cost_is_not_free_for_another() {
     let limits = of_ten();
     let [dear, cheap] = [limits.cost(9), limits.cost(5)].map(|route| route.layer(Hello::default()));
     let fallback = tower::service_fn(move |request: http::Request<()>| {

@@ -1,4 +1,4 @@
-//! A store that does what it is told to: works, dawdles, fails, hangs, panics.
+//! A store whose calls succeed, fail, hang or panic, as a test chooses.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,33 +8,36 @@ use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, Stor
 use tower_ratelimit::{Decision, MemoryStore, Store, StoreError};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Mode {
-    /// Answers, but not at once.
+pub enum Mode {
+    /// Answers when it is polled for the second time, as a store behind a network does.
     Works,
-    /// Answers after this long.
-    Dawdles(Duration),
-    /// Fails, but not at once.
+    /// Answers after this time.
+    Slow(Duration),
+    /// Fails when it is polled for the second time.
     Fails,
+    /// Fails when it is called.
     FailsAtOnce,
     /// Never answers.
     Hangs,
     Panics,
-    /// Decides from memory, where it would ask: it may work or not.
-    Remembers,
+    /// Answers with a remembered decision, so that the answer does not tell whether the store works.
+    Remembered,
 }
 
-/// What a store is asked for.
+/// The calls of a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Op {
-    Acquire,
+pub enum Operation {
+    Decide,
     Peek,
     Refund,
     Reset,
 }
 
+/// Clones share their mode and their counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Faulty {
+pub struct FaultyStore {
     memory: Arc<MemoryStore>,
+    name: Option<&'static str>,
     state: Arc<Mutex<State>>,
 }
 
@@ -47,8 +50,8 @@ struct State {
     most_under_way: [usize; 4],
 }
 
-/// Counts what is under way.
-struct UnderWay(Faulty, Op);
+/// Counts a call as under way until it is dropped.
+struct UnderWay(FaultyStore, Operation);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
@@ -56,33 +59,42 @@ impl Drop for UnderWay {
     }
 }
 
-impl Faulty {
-    pub(crate) fn new(mode: Mode) -> Self {
-        let state =
-            State { modes: [mode; 4], asked: [0; 4], answered: [0; 4], under_way: [0; 4], most_under_way: [0; 4] };
-        Self { memory: Arc::new(MemoryStore::new()), state: Arc::new(Mutex::new(state)) }
+impl FaultyStore {
+    pub fn new(mode: Mode) -> Self {
+        Self::over(MemoryStore::new(), mode)
     }
 
-    pub(crate) fn set(&self, mode: Mode) {
+    /// Creates a store that decides in `memory` while it works.
+    pub fn over(memory: MemoryStore, mode: Mode) -> Self {
+        let state =
+            State { modes: [mode; 4], asked: [0; 4], answered: [0; 4], under_way: [0; 4], most_under_way: [0; 4] };
+        Self { memory: Arc::new(memory), name: None, state: Arc::new(Mutex::new(state)) }
+    }
+
+    pub fn named(self, name: &'static str) -> Self {
+        Self { name: Some(name), ..self }
+    }
+
+    pub fn set(&self, mode: Mode) {
         self.state().modes = [mode; 4];
     }
 
-    pub(crate) fn set_for(&self, op: Op, mode: Mode) {
+    pub fn set_for(&self, op: Operation, mode: Mode) {
         self.state().modes[op as usize] = mode;
     }
 
-    /// How often it was asked.
-    pub(crate) fn asked(&self, op: Op) -> usize {
+    /// Returns how often it was called.
+    pub fn asked(&self, op: Operation) -> usize {
         self.state().asked[op as usize]
     }
 
-    /// How often someone has waited for its answer.
-    pub(crate) fn answered(&self, op: Op) -> usize {
+    /// Returns how many calls have completed.
+    pub fn answered(&self, op: Operation) -> usize {
         self.state().answered[op as usize]
     }
 
-    /// How many of one kind were under way at once.
-    pub(crate) fn most_at_once(&self, op: Op) -> usize {
+    /// Returns the largest number of calls that were under way at once.
+    pub fn most_at_once(&self, op: Operation) -> usize {
         self.state().most_under_way[op as usize]
     }
 
@@ -92,7 +104,7 @@ impl Faulty {
 
     fn answer<T: Send + Unpin + 'static>(
         &self,
-        op: Op,
+        op: Operation,
         memory: impl FnOnce(&MemoryStore) -> StoreFuture<T>,
     ) -> StoreFuture<T> {
         let mode = {
@@ -108,19 +120,19 @@ impl Faulty {
         if mode == Mode::FailsAtOnce {
             return StoreFuture::ready(failure());
         }
-        if mode == Mode::Remembers {
+        if mode == Mode::Remembered {
             return StoreFuture::remembered(
                 memory(&self.memory).into_ready().expect("it is there").expect("a decision"),
             );
         }
-        let answer = matches!(mode, Mode::Works | Mode::Dawdles(_)).then(|| memory(&self.memory));
+        let answer = matches!(mode, Mode::Works | Mode::Slow(_)).then(|| memory(&self.memory));
         StoreFuture::pending(async move {
             let under_way = under_way;
             match mode {
-                Mode::Dawdles(time) => tokio::time::sleep(time).await,
+                Mode::Slow(time) => tokio::time::sleep(time).await,
                 Mode::Hangs => pending().await,
                 Mode::Panics => panic!("the store panics"),
-                Mode::Works | Mode::Fails | Mode::FailsAtOnce | Mode::Remembers => tokio::task::yield_now().await,
+                Mode::Works | Mode::Fails | Mode::FailsAtOnce | Mode::Remembered => tokio::task::yield_now().await,
             }
             under_way.0.state().answered[op as usize] += 1;
             match answer {
@@ -131,24 +143,28 @@ impl Faulty {
     }
 }
 
-impl Store for Faulty {
+impl Store for FaultyStore {
     fn hasher(&self) -> KeyHasher {
         self.memory.hasher()
     }
 
+    fn name(&self) -> Option<String> {
+        self.name.map(str::to_owned)
+    }
+
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(Op::Acquire, |memory| memory.decide(charges))
+        self.answer(Operation::Decide, |memory| memory.decide(charges))
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(Op::Peek, |memory| memory.peek(charges))
+        self.answer(Operation::Peek, |memory| memory.peek(charges))
     }
 
     fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        self.answer(Op::Refund, |memory| memory.refund(refunds))
+        self.answer(Operation::Refund, |memory| memory.refund(refunds))
     }
 
     fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.answer(Op::Reset, |memory| memory.reset(keys))
+        self.answer(Operation::Reset, |memory| memory.reset(keys))
     }
 }

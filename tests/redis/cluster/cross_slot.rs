@@ -208,7 +208,7 @@ async fn denials_in_another_slot_count_for_its_penalty() {
 
 /// A request of several slots that puts a bucket at another rate, and is denied, ends what is remembered of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_changed_rate_ends_denials_whatever_is_decided() {
+async fn a_changed_rate_ends_remembered_denials() {
     let cluster = RedisCluster::start(0);
     let store = store(&cluster).await.remember_denials(DAY);
     let hour = Duration::from_secs(3_600);
