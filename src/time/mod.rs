@@ -51,6 +51,36 @@ impl Timestamp {
     pub const fn as_micros(self) -> u64 {
         self.0
     }
+
+    /// Returns the timestamp after a duration, rounded down to whole microseconds, or [`Timestamp::MAX`] if it would be later.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::Timestamp;
+    ///
+    /// let hour = Duration::from_secs(3_600);
+    /// assert_eq!(Timestamp::EPOCH.saturating_add(hour), Timestamp::from_micros(3_600_000_000));
+    /// assert_eq!(Timestamp::MAX.saturating_add(hour), Timestamp::MAX);
+    /// ```
+    #[must_use]
+    pub fn saturating_add(self, duration: Duration) -> Self {
+        Self(clamp(u128::from(self.0) + duration.as_micros()))
+    }
+
+    /// Returns the time elapsed since `earlier`, or zero if that is later.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::Timestamp;
+    ///
+    /// let later = Timestamp::from_micros(1_500);
+    /// assert_eq!(later.saturating_duration_since(Timestamp::EPOCH), Duration::from_micros(1_500));
+    /// assert_eq!(Timestamp::EPOCH.saturating_duration_since(later), Duration::ZERO);
+    /// ```
+    #[must_use]
+    pub const fn saturating_duration_since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
 }
 
 /// A source of the current time. A store reads it once per request.
