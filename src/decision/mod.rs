@@ -19,7 +19,7 @@ use crate::time::Timestamp;
 
 /// The decision on one request, by all limits that apply to it, at one instant.
 #[derive(Clone, Debug)]
-#[must_use = "a denied request is `Ok` too: ask `is_allowed`"]
+#[must_use = "it may deny the request: check `is_allowed`, or use a method that returns an error for a denial"]
 pub struct Decision {
     at: Timestamp,
     by: DecidedBy,
