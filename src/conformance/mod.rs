@@ -1,4 +1,4 @@
-//! A conformance suite for implementations of [`Store`] and [`CompareAndSwap`](crate::store::CompareAndSwap).
+//! A conformance suite for implementations of [`Store`] and [`CompareAndSwap`].
 //!
 //! Needs the feature `conformance`. The suite is not covered by semantic versioning: a new release may check more.
 //!
@@ -17,14 +17,21 @@
 //! because each check uses keys of its own. A database that expires values by its own clock must keep them for ten minutes
 //! longer, because the clock of the checks stands still meanwhile: see
 //! [`CasStore::ttl_margin`](crate::store::CasStore::ttl_margin).
+//!
+//! A store of a database with [`CompareAndSwap`] needs [`check_compare_and_swap`], too: within a process, a
+//! [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that the other checks would pass with a
+//! database that never compares.
 
+mod compare_and_swap;
 mod concurrency;
 mod limits;
 mod overrides;
 mod random;
 mod trace;
 
-use crate::store::Store;
+use std::sync::Arc;
+
+use crate::store::{CompareAndSwap, Store};
 use crate::time::ManualClock;
 
 /// Runs all checks.
@@ -114,4 +121,59 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
 pub async fn check_concurrency<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     concurrency::count_allowed(new_store).await;
     concurrency::count_allowed_by_both(new_store).await;
+}
+
+/// Checks a database with compare-and-swap: that only one of concurrent writes succeeds, that versions are not used twice,
+/// and that values are returned as they were set.
+///
+/// It does not check that values expire, which would take as long as the shortest time to live of the database.
+///
+/// ```
+/// # use std::collections::HashMap;
+/// # use std::sync::Mutex;
+/// # use std::time::Duration;
+/// # use tower_ratelimit::StoreError;
+/// # use tower_ratelimit::store::{CompareAndSwap, Versioned};
+/// # #[derive(Debug, Default)]
+/// # struct Map(Mutex<(HashMap<String, Versioned>, u64)>);
+/// # impl CompareAndSwap for Map {
+/// #     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
+/// #         Ok(self.0.lock().unwrap().0.get(key).cloned())
+/// #     }
+/// #     async fn compare_and_swap(
+/// #         &self,
+/// #         key: &str,
+/// #         expected: Option<u64>,
+/// #         value: &[u8],
+/// #         _ttl: Duration,
+/// #     ) -> Result<bool, StoreError> {
+/// #         let (map, version) = &mut *self.0.lock().unwrap();
+/// #         if map.get(key).map(|value| value.version) != expected {
+/// #             return Ok(false);
+/// #         }
+/// #         *version += 1;
+/// #         map.insert(key.to_owned(), Versioned { value: value.to_vec(), version: *version });
+/// #         Ok(true)
+/// #     }
+/// #     async fn delete(&self, key: &str) -> Result<(), StoreError> {
+/// #         self.0.lock().unwrap().0.remove(key);
+/// #         Ok(())
+/// #     }
+/// # }
+/// use std::sync::Arc;
+/// use tower_ratelimit::conformance;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// // `Map` is the example of `CompareAndSwap`.
+/// conformance::check_compare_and_swap(Arc::new(Map::default())).await;
+/// # });
+/// ```
+///
+/// # Panics
+///
+/// Panics if the database does not conform.
+pub async fn check_compare_and_swap<B: CompareAndSwap>(database: Arc<B>) {
+    compare_and_swap::check_versions(&database).await;
+    compare_and_swap::check_values(&database).await;
+    compare_and_swap::check_races(&database).await;
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ async fn the_redis_store_conforms() {
 struct Map {
     clock: ManualClock,
     values: Arc<Mutex<HashMap<String, Versioned>>>,
+    /// The version of the last write.
+    version: Arc<AtomicU64>,
     fault: Fault,
 }
 
@@ -49,11 +52,19 @@ enum Fault {
     Forgets,
     /// The clock stands still.
     Stands,
+    /// The versions of a key begin anew after its removal.
+    ReusesVersions,
+    /// A value is cut at its first zero byte.
+    CutsValues,
 }
 
 impl Map {
     fn store(clock: ManualClock, fault: Fault) -> CasStore<Self> {
-        CasStore::new(Self { clock, values: Arc::default(), fault })
+        CasStore::new(Self::new(clock, fault))
+    }
+
+    fn new(clock: ManualClock, fault: Fault) -> Self {
+        Self { clock, values: Arc::default(), version: Arc::default(), fault }
     }
 }
 
@@ -77,7 +88,10 @@ impl CompareAndSwap for Map {
         if version != expected && self.fault != Fault::IgnoresVersions {
             return Ok(false);
         }
-        let next = version.unwrap_or(0) + 1;
+        let next = match self.fault {
+            Fault::ReusesVersions => version.unwrap_or(0) + 1,
+            _ => self.version.fetch_add(1, Ordering::Relaxed) + 1,
+        };
         if self.fault == Fault::Conflicts && next % 2 == 1 {
             // Another process has written what was there.
             if let Some(found) = values.get_mut(key) {
@@ -86,7 +100,9 @@ impl CompareAndSwap for Map {
             }
         }
         if self.fault != Fault::Forgets {
-            values.insert(key.to_owned(), Versioned { value: value.to_vec(), version: next });
+            let zero = value.iter().position(|byte| *byte == 0).filter(|_| self.fault == Fault::CutsValues);
+            let value = value[..zero.unwrap_or(value.len())].to_vec();
+            values.insert(key.to_owned(), Versioned { value, version: next });
         }
         Ok(true)
     }
@@ -126,9 +142,13 @@ async fn explanations_agree_with_the_decisions_of_a_store_with_compare_and_swap(
 /// Returns how many charges are lost when two processes share a database.
 async fn allowed_by_two_processes(fault: Fault) -> usize {
     let clock = ManualClock::default();
-    let values = Arc::default();
+    let (values, version) = (Arc::default(), Arc::default());
     let limiter = || {
-        let store = CasStore::new(Map { clock: clock.clone(), values: Arc::clone(&values), fault });
+        let store = CasStore::new(Map {
+            values: Arc::clone(&values),
+            version: Arc::clone(&version),
+            ..Map::new(clock.clone(), fault)
+        });
         Limiter::builder([Limit::new("hundred", FixedWindow::per_day(100))]).store(store).patient().build()
     };
     let tasks: Vec<_> = (0..2)
@@ -221,4 +241,13 @@ async fn each_conformance_check_fails_for_a_store_with_that_defect() {
     assert!(fails(conformance::check_overrides(&map(Fault::Forgets))).await);
     assert!(fails(conformance::check_penalties(&map(Fault::Forgets))).await);
     assert!(fails(conformance::check_modes(&map(Fault::Forgets))).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn compare_and_swap_is_checked_by_itself() {
+    let check = |fault| conformance::check_compare_and_swap(Arc::new(Map::new(ManualClock::default(), fault)));
+    check(Fault::None).await;
+    for fault in [Fault::IgnoresVersions, Fault::Forgets, Fault::ReusesVersions, Fault::CutsValues] {
+        assert!(fails(check(fault)).await, "{fault:?}");
+    }
 }

@@ -60,6 +60,7 @@ async fn the_example_conforms() {
     let server = MemcachedServer::start();
     let memcached = connect(&server).await;
     conformance::check_all(async |clock| with_clock(&memcached, clock)).await;
+    conformance::check_compare_and_swap(memcached).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -34,12 +34,13 @@ use crate::time::{Clock, SystemClock, Timestamp};
 /// use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, StoreError};
 ///
+/// /// The values, and the version of the last write. A version is never used twice, not even after a removal.
 /// #[derive(Debug, Default)]
-/// struct Map(Mutex<HashMap<String, Versioned>>);
+/// struct Map(Mutex<(HashMap<String, Versioned>, u64)>);
 ///
 /// impl CompareAndSwap for Map {
 ///     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
-///         Ok(self.0.lock().unwrap().get(key).cloned())
+///         Ok(self.0.lock().unwrap().0.get(key).cloned())
 ///     }
 ///
 ///     async fn compare_and_swap(
@@ -49,16 +50,17 @@ use crate::time::{Clock, SystemClock, Timestamp};
 ///         value: &[u8],
 ///         _ttl: Duration, // a real database removes the value after this time
 ///     ) -> Result<bool, StoreError> {
-///         let mut map = self.0.lock().unwrap();
-///         let version = map.get(key).map(|value| value.version);
-///         if version == expected {
-///             map.insert(key.to_owned(), Versioned { value: value.to_vec(), version: version.unwrap_or(0) + 1 });
+///         let (map, version) = &mut *self.0.lock().unwrap();
+///         if map.get(key).map(|value| value.version) != expected {
+///             return Ok(false);
 ///         }
-///         Ok(version == expected)
+///         *version += 1;
+///         map.insert(key.to_owned(), Versioned { value: value.to_vec(), version: *version });
+///         Ok(true)
 ///     }
 ///
 ///     async fn delete(&self, key: &str) -> Result<(), StoreError> {
-///         self.0.lock().unwrap().remove(key);
+///         self.0.lock().unwrap().0.remove(key);
 ///         Ok(())
 ///     }
 /// }
@@ -114,7 +116,8 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Removes the value of `key`, if there is one.
+    /// Removes the value of `key`, if there is one. A value that is set later must not have a [version](Versioned::version)
+    /// that was used before.
     ///
     /// # Errors
     ///

@@ -1,0 +1,111 @@
+//! The contract of a database with compare-and-swap.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::random::new_key;
+use crate::store::{CompareAndSwap, Versioned};
+
+/// How long the values of the checks are kept.
+const TTL: Duration = Duration::from_secs(600);
+
+/// One key of a database. Fails the check if the database fails.
+struct Key<B> {
+    database: Arc<B>,
+    name: String,
+}
+
+impl<B: CompareAndSwap> Key<B> {
+    fn new(database: &Arc<B>) -> Self {
+        Self { database: database.clone(), name: format!("conformance:{:016x}", new_key()) }
+    }
+
+    async fn get(&self) -> Option<Versioned> {
+        self.database.get(&self.name).await.expect("`get` succeeds")
+    }
+
+    async fn swap(&self, expected: Option<u64>, value: &[u8]) -> bool {
+        let swapped = self.database.compare_and_swap(&self.name, expected, value, TTL).await;
+        swapped.expect("`compare_and_swap` succeeds")
+    }
+
+    async fn delete(&self) {
+        self.database.delete(&self.name).await.expect("`delete` succeeds");
+    }
+
+    /// Returns the version, after a check that the value is `expected`.
+    async fn version_of(&self, expected: &[u8]) -> u64 {
+        let found = self.get().await.expect("`get` returns a value that was set");
+        assert_eq!(found.value, expected, "`get` returns the bytes that were set");
+        found.version
+    }
+}
+
+/// Checks that values are replaced only if their version is the expected one, and that no version is used twice.
+pub(super) async fn check_versions<B: CompareAndSwap>(database: &Arc<B>) {
+    let key = Key::new(database);
+    assert_eq!(key.get().await, None, "`get` returns `None` for a key that was never set");
+    assert!(!key.swap(Some(1), b"stale").await, "a key without a value has no version to compare with");
+
+    let mut versions = HashSet::new();
+    for _ in 0..3 {
+        assert!(key.swap(None, b"first").await, "a key without a value is set if none is expected");
+        let first = key.version_of(b"first").await;
+        assert!(versions.insert(first), "a value that is set again after its removal has another version");
+        assert!(!key.swap(None, b"stale").await, "a key with a value is not set if none is expected");
+        assert_eq!(key.version_of(b"first").await, first, "a failed swap changes nothing");
+
+        assert!(key.swap(Some(first), b"second").await, "a value is replaced if its version is the expected one");
+        let second = key.version_of(b"second").await;
+        assert!(versions.insert(second), "a value that is replaced has another version");
+        assert!(!key.swap(Some(first), b"stale").await, "a value is not replaced if its version has changed");
+        assert_eq!(key.version_of(b"second").await, second, "a failed swap changes nothing");
+
+        key.delete().await;
+        assert_eq!(key.get().await, None, "`get` returns `None` after `delete`");
+        assert!(!key.swap(Some(second), b"stale").await, "a key without a value has no version to compare with");
+    }
+    key.delete().await;
+}
+
+/// Checks that values are opaque, and that several are read in order.
+pub(super) async fn check_values<B: CompareAndSwap>(database: &Arc<B>) {
+    let all_bytes: Vec<u8> = (0..=u8::MAX).collect();
+    let values = [all_bytes.clone(), vec![0], b"END\r\n".to_vec(), all_bytes.repeat(128)];
+    let keys: Vec<_> = values.iter().map(|_| Key::new(database)).collect();
+    for (key, value) in keys.iter().zip(&values) {
+        assert!(key.swap(None, value).await, "a key without a value is set if none is expected");
+        key.version_of(value).await;
+    }
+    keys[1].delete().await;
+
+    let names: Vec<String> = keys.iter().map(|key| key.name.clone()).collect();
+    let found = database.get_all(&names).await.expect("`get_all` succeeds");
+    let found: Vec<_> = found.into_iter().map(|found| found.map(|found| found.value)).collect();
+    let mut expected = values.map(Some);
+    expected[1] = None;
+    assert_eq!(found, expected, "`get_all` returns a value for each key, in order");
+}
+
+/// Checks that one of several concurrent writes with the same expected version succeeds.
+pub(super) async fn check_races<B: CompareAndSwap>(database: &Arc<B>) {
+    const TASKS: u8 = 8;
+    let key = Arc::new(Key::new(database));
+    for _ in 0..32 {
+        let expected = key.get().await.map(|found| found.version);
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let key = key.clone();
+                tokio::spawn(async move { key.swap(expected, &[task]).await.then_some(task) })
+            })
+            .collect();
+        let mut winners = Vec::new();
+        for task in tasks {
+            winners.extend(task.await.expect("a task that ends"));
+        }
+        assert_eq!(winners.len(), 1, "swaps that succeeded of {TASKS} with the same expected version");
+        key.version_of(&winners).await;
+    }
+    key.delete().await;
+}
