@@ -97,6 +97,7 @@ mod node;
 mod on_store_error;
 mod overrides;
 mod quota;
+mod reason;
 mod recorder;
 mod request;
 mod resilience;
@@ -115,8 +116,8 @@ pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
     ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody,
-    KeepBodyFuture, KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Reason, Rejection, Reset,
-    ResponseBody, ResponseFuture, RouteCost, Settled,
+    KeepBodyFuture, KeepBodyLayer, Permit, PermitRejection, RateLimit, RateLimitLayer, Rejection, Reset, ResponseBody,
+    ResponseFuture, RouteCost, Settled,
 };
 pub use limit::{Limit, LiveLimits, OnMissingKey};
 pub use limit_handle::LimitHandle;
@@ -124,6 +125,7 @@ pub use limiter::{AcquireError, Limiter};
 pub use list::{AddressList, KeyList, ListAction};
 pub use on_store_error::{OnStoreError, Share};
 pub use overrides::{OverrideError, Overrides};
+pub use reason::Reason;
 #[cfg(feature = "metrics")]
 pub use recorder::MetricsRecorder;
 #[cfg(feature = "tracing")]

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::Response;
 
 use super::ledger::Ledger;
-use super::rejection::Reason;
 use crate::decision::Decision;
 use crate::error::StoreError;
+use crate::reason::Reason;
 
 /// A charge that was denied, or that the store could not decide: see
 /// [`Permit::try_charge`](crate::Permit::try_charge).

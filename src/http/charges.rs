@@ -6,11 +6,11 @@ use smallvec::SmallVec;
 
 use super::layer_config::LayerConfig;
 use super::missing_key::replace_missing_key;
-use super::rejection::Reason;
 use crate::hash::KeyHash;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
 use crate::limit::{Limit, PendingMatches};
 use crate::limit_spec;
+use crate::reason::Reason;
 use crate::request::RequestHead;
 use crate::store::{Charge, LimitSpec, OwnedCharge};
 

@@ -11,10 +11,11 @@ use http::{Method, Response, StatusCode, Version};
 
 use super::grpc_details;
 use super::headers::NO_STORE;
-use super::rejection::{Reason, Rejection};
+use super::rejection::Rejection;
 use super::text::number;
 use crate::key::KeyError;
 use crate::list::ListAction;
+use crate::reason::Reason;
 use crate::request::RequestHead;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

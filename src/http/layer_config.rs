@@ -12,7 +12,7 @@ use super::layer_group::{LayerGroup, LayerId};
 use super::lists::Lists;
 use super::merge::is_first_report;
 use super::options::HttpOptions;
-use super::rejection::{Reason, Rejection};
+use super::rejection::Rejection;
 use super::rejection_format::RejectionFormat;
 use crate::cost::Cost;
 use crate::decision::Decision;
@@ -20,6 +20,7 @@ use crate::error::ConfigError;
 #[cfg(feature = "tracing")]
 use crate::limit::Limit;
 use crate::limit::{Derived, LimitsSnapshot};
+use crate::reason::Reason;
 use crate::request::RequestHead;
 use crate::resilience::StoreClient;
 
@@ -136,9 +137,7 @@ impl LayerConfig {
             let denies = decision.outcomes().iter().filter(|outcome| outcome.denies());
             violated.extend(denies.map(|outcome| client.limits().as_slice()[outcome.limit()].name()));
         }
-        if let Some(decision) = denied {
-            client.record_rejection(decision, head);
-        }
+        client.record_rejection(reason, denied, head);
         let rejection = Rejection { reason, violated: &violated, head: *head };
         format.response(&rejection, grpc_content_type, headers, denied.filter(|_| with_headers))
     }

@@ -9,9 +9,9 @@ use smallvec::{SmallVec, smallvec};
 
 use super::balance::{Balance, TargetCost};
 use super::layer_config::LayerConfig;
-use super::rejection::Reason;
 use crate::decision::{DecidedBy, Decision, Outcome, Receipt};
 use crate::limit::Limits;
+use crate::reason::Reason;
 use crate::request::{OwnedHead, RequestHead};
 use crate::store::LimitSpec;
 

@@ -1,10 +1,10 @@
 //! Applies the policies for requests without the key of a limit.
 
 use super::layer_config::LayerConfig;
-use super::rejection::Reason;
 use crate::hash::KeyHash;
 use crate::key::{KeyBuf, KeyError};
 use crate::limit::{Limit, OnMissingKey};
+use crate::reason::Reason;
 use crate::store::LimitSpec;
 
 /// Applies a limit's policy. Returns the key to charge in place of the missing one, or `None` if the limit does not apply.

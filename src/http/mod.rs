@@ -57,7 +57,7 @@ pub use layer::RateLimitLayer;
 pub use options::HttpOptions;
 pub use permit::{Permit, Settled};
 pub use permit_extractor::PermitRejection;
-pub use rejection::{Reason, Rejection};
+pub use rejection::Rejection;
 pub use rejection_response::IntoRejectionResponse;
 pub use response_body::ResponseBody;
 pub use route_cost::RouteCost;

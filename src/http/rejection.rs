@@ -1,12 +1,11 @@
 //! Rejections of requests.
 
-use std::time::Duration;
-
 use http::StatusCode;
 
 use super::wait::WaitText;
 use crate::key::KeyError;
 use crate::list::ListAction;
+use crate::reason::Reason;
 use crate::request::RequestHead;
 use crate::time::ceil_seconds;
 
@@ -17,23 +16,6 @@ pub struct Rejection<'a> {
     pub(super) reason: Reason,
     pub(super) violated: &'a [&'a str],
     pub(super) head: RequestHead<'a>,
-}
-
-/// Why a request is rejected.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// A limit denies the request.
-    Limited {
-        /// The shortest wait after which the request would be allowed if no other request came. `None` if no wait can help.
-        retry_after: Option<Duration>,
-    },
-    /// The request lacks the key of a limit.
-    MissingKey(KeyError),
-    /// The request matches a list of requests that are [always rejected](crate::Builder::always_reject).
-    Listed(ListAction),
-    /// The store failed, and the policy is to reject.
-    StoreFailed,
 }
 
 impl<'a> Rejection<'a> {

@@ -10,12 +10,13 @@ use smallvec::SmallVec;
 
 use super::grpc;
 use super::headers::{Headers, NO_STORE};
-use super::rejection::{Reason, Rejection};
+use super::rejection::Rejection;
 use super::text::{concat, number};
 use super::wait::WaitText;
 use crate::decision::Decision;
 use crate::key::KeyError;
 use crate::list::ListAction;
+use crate::reason::Reason;
 use crate::request::RequestHead;
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");

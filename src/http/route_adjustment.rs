@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::balance::{Balance, charges};
 use super::layer_config::LayerConfig;
 use super::ledger::Ledger;
-use super::rejection::Reason;
 use crate::decision::{DecidedBy, Decision};
 use crate::error::StoreError;
+use crate::reason::Reason;
 use crate::resilience::StoreClient;
 use crate::store::Charge;
 

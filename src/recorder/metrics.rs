@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 use metrics::{Counter, Gauge, Histogram, Label, Unit, counter, gauge, histogram};
 
 use super::per_limit::PerLimit;
-use super::{BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Recorder};
+use super::{
+    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, Recorder, RejectionRecord,
+};
 use crate::error::StoreErrorKind;
+use crate::key::KeyError;
+use crate::reason::Reason;
 
 /// The shortest time between two readings of the store's keys, memory and queue.
 const USAGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -16,6 +20,9 @@ const USAGE_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of variants, whose last one is named here.
 const SOURCES: usize = DecisionSource::Fallback as usize + 1;
 const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
+
+/// The values of the label `reason`.
+const REJECTIONS: [&str; 6] = ["limited", "missing_key", "ambiguous_key", "no_peer_address", "listed", "store_failed"];
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///
@@ -28,6 +35,7 @@ const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
 /// | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `decided_by` | decisions of a limit, by its [outcome](LimitOutcome) and [source](DecisionSource) |
 /// | `ratelimit_tokens_total` | counter | `limit` | tokens charged; refunds are not subtracted |
 /// | `ratelimit_near_limit_total` | counter | `limit` | allowed requests whose key was [near its limit](crate::Builder::near_limit) |
+/// | `ratelimit_rejections_total` | counter | `reason` | requests that a layer rejected: `limited`, `missing_key`, `ambiguous_key`, `no_peer_address`, `listed` or `store_failed` |
 /// | `ratelimit_penalties_total` | counter | `limit` | [lockouts](crate::Limit::penalty) that began |
 /// | `ratelimit_list_matches_total` | counter | `action` | requests on a [list](crate::Builder::always_reject) |
 /// | `ratelimit_store_duration_seconds` | histogram | `decided_by` | time that decisions took which waited for the store |
@@ -57,6 +65,7 @@ pub struct MetricsRecorder {
     labels: Vec<Label>,
     limits: PerLimit<LimitHandles>,
     durations: [OnceLock<Histogram>; SOURCES],
+    rejections: [OnceLock<Counter>; REJECTIONS.len()],
     usage: OnceLock<UsageHandles>,
     began: Instant,
     /// When the store's usage is read next, in µs after `began`.
@@ -91,6 +100,7 @@ impl MetricsRecorder {
             labels: Vec::new(),
             limits: PerLimit::new(),
             durations: Default::default(),
+            rejections: Default::default(),
             usage: OnceLock::new(),
             began: Instant::now(),
             next_usage: AtomicU64::new(0),
@@ -153,6 +163,19 @@ impl Recorder for MetricsRecorder {
             duration.record(decision.duration().as_secs_f64());
         }
         self.record_usage(decision);
+    }
+
+    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+        let index = match rejection.reason() {
+            Reason::Limited { .. } => 0,
+            Reason::MissingKey(KeyError::Ambiguous) => 2,
+            Reason::MissingKey(KeyError::FromServer) => 3,
+            Reason::MissingKey(_) => 1,
+            Reason::Listed(_) => 4,
+            Reason::StoreFailed => 5,
+        };
+        let labels = || self.labels([("reason", REJECTIONS[index])]);
+        self.rejections[index].get_or_init(|| counter!("ratelimit_rejections_total", labels())).increment(1);
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -254,6 +277,7 @@ fn describe() {
     describe_counter!("ratelimit_decisions_total", "Decisions of a limit, by outcome and by who decided.");
     describe_counter!("ratelimit_tokens_total", "Tokens charged by a limit. Refunds are not subtracted.");
     describe_counter!("ratelimit_near_limit_total", "Allowed requests whose key was near its limit.");
+    describe_counter!("ratelimit_rejections_total", "Requests that a layer rejected, by reason.");
     describe_counter!("ratelimit_penalties_total", "Lockouts that began.");
     describe_counter!("ratelimit_list_matches_total", "Requests that matched a list.");
     describe_histogram!(

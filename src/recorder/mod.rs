@@ -66,8 +66,8 @@ pub trait Recorder: Send + Sync + 'static {
         let _ = decision;
     }
 
-    /// Called for each request that a layer rejects because a limit denied it. It was recorded as a
-    /// [`decision`](Self::decision) before.
+    /// Called for each request that a layer rejects, for whatever [reason](RejectionRecord::reason). If a limit denied it,
+    /// it was recorded as a [`decision`](Self::decision) before.
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
         let _ = rejection;
     }

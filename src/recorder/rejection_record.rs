@@ -5,12 +5,15 @@ use std::sync::Arc;
 use super::decision_record::{LimitOutcome, LimitRecord};
 use crate::decision::Decision;
 use crate::limit_spec::LimitSpec;
+use crate::reason::Reason;
 use crate::request::RequestHead;
 
-/// A request that a layer rejects because a limit denied it, for a [`Recorder`](crate::Recorder).
+/// A request that a layer rejects, for a [`Recorder`](crate::Recorder).
 #[derive(Clone, Copy, Debug)]
 pub struct RejectionRecord<'a> {
-    pub(crate) decision: &'a Decision,
+    pub(crate) reason: Reason,
+    /// The decision, if a limit denied the request.
+    pub(crate) decision: Option<&'a Decision>,
     /// The limits of the limiter, in order.
     pub(crate) specs: &'a [Arc<LimitSpec>],
     pub(crate) near_percent: u32,
@@ -18,15 +21,22 @@ pub struct RejectionRecord<'a> {
 }
 
 impl<'a> RejectionRecord<'a> {
+    /// Returns why the request is rejected.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        self.reason
+    }
+
     /// Returns the head of the request.
     #[must_use]
     pub fn head(&self) -> &RequestHead<'a> {
         &self.head
     }
 
-    /// Returns the limits that denied the request.
+    /// Returns the limits that denied the request: none if it was rejected for another [reason](Self::reason).
     pub fn denied_by(&self) -> impl Iterator<Item = LimitRecord<'a>> {
-        let limits = LimitRecord::of_decision(self.decision, |limit| self.specs.get(limit), self.near_percent);
-        limits.filter(|limit| limit.outcome() == LimitOutcome::Denied)
+        let Self { decision, specs, near_percent, .. } = *self;
+        let limits = move |decision| LimitRecord::of_decision(decision, move |limit| specs.get(limit), near_percent);
+        decision.into_iter().flat_map(limits).filter(|limit| limit.outcome() == LimitOutcome::Denied)
     }
 }

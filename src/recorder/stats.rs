@@ -21,7 +21,7 @@ const MAX_DISPLAY: usize = 128;
 /// use axum::{Router, routing::get};
 /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, Stats, key};
 ///
-/// let stats = Stats::new().top_keys(10).display_keys(|head| Some(head.header("x-user")?.to_owned()));
+/// let stats = Stats::new().top_keys(10).display_keys(|_, head| Some(head.header("x-user")?.to_owned()));
 /// let limits = RateLimitLayer::builder([Limit::new("users", FixedWindow::per_minute(60)).by(key::header("x-user"))])
 ///     .recorder(stats.clone())
 ///     .build();
@@ -37,7 +37,7 @@ pub struct Stats {
     display: Option<Arc<DisplayKey>>,
 }
 
-type DisplayKey = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
+type DisplayKey = dyn Fn(&str, &RequestHead<'_>) -> Option<String> + Send + Sync;
 
 #[derive(Default)]
 struct Counters {
@@ -48,8 +48,9 @@ struct Counters {
     top_keys: Option<Mutex<TopKeys>>,
 }
 
-/// The counts of a limit, since its [`Stats`] were created.
+/// The counts of a limit, since its [`Stats`] were created. Serializes with the feature `serde`.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimitStats {
     /// The name of the limit.
@@ -68,6 +69,7 @@ pub struct LimitStats {
 
 /// A key that a limit denied often.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TopKey {
     /// How [`Stats::display_keys`] displays it, or its fingerprint in hexadecimal.
@@ -94,12 +96,31 @@ impl Stats {
         Self { limits: Arc::new(PerLimit::new()), top_keys: keys.min(1_000), ..self }
     }
 
-    /// Sets how keys are displayed: by what `display` returns for a rejected request, up to 128 bytes of it. Defaults to
-    /// their fingerprints, which reveal nothing. Called for the first rejected request of a key.
+    /// Sets how keys are displayed: by what `display` returns for the name of a limit and a request that it denied, up to 128
+    /// bytes of it. `None` displays the fingerprint, which reveals nothing. That is the default. Called for the first
+    /// rejected request of a key.
+    ///
+    /// Display what the limit is keyed by: with a limit by address and one by user, the user of a request says little about
+    /// an address that is denied.
+    ///
+    /// ```
+    /// use tower_ratelimit::Stats;
+    /// use tower_ratelimit::key::PeerAddr;
+    ///
+    /// let stats = Stats::new().top_keys(10).display_keys(|limit, head| match limit {
+    ///     "users" => Some(head.header("x-user")?.to_owned()),
+    ///     "addresses" => Some(head.extensions.get::<PeerAddr>()?.0.ip().to_string()),
+    ///     _ => None,
+    /// });
+    /// # let _ = stats;
+    /// ```
     ///
     /// A limiter without HTTP has no requests: its keys are displayed by their fingerprints.
     #[must_use]
-    pub fn display_keys(self, display: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
+    pub fn display_keys(
+        self,
+        display: impl Fn(&str, &RequestHead<'_>) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
         Self { display: Some(Arc::new(display)), ..self }
     }
 
@@ -126,7 +147,9 @@ impl Recorder for Stats {
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
         let Some(display) = self.display.as_ref().filter(|_| self.top_keys > 0) else { return };
         for limit in rejection.denied_by() {
-            self.update(&limit, |counters| counters.display(limit.fingerprint(), || display(rejection.head())));
+            self.update(&limit, |counters| {
+                counters.display(limit.fingerprint(), || display(limit.limit(), rejection.head()))
+            });
         }
     }
 }

@@ -9,6 +9,7 @@ use super::outage_log::LogContext;
 use crate::decision::{Decision, Outcome};
 use crate::error::StoreError;
 use crate::limit::Limit;
+use crate::reason::Reason;
 use crate::recorder::{DecisionRecord, DecisionSource, Event, RejectionRecord};
 use crate::request::RequestHead;
 use crate::store::{Charge, StoreFuture};
@@ -86,11 +87,12 @@ impl StoreClient {
         }
     }
 
-    /// Records that a layer rejects a request after a denial.
-    pub(crate) fn record_rejection(&self, denied: &Decision, head: &RequestHead<'_>) {
+    /// Records that a layer rejects a request. `denied` is the decision, if a limit denied it.
+    pub(crate) fn record_rejection(&self, reason: Reason, denied: Option<&Decision>, head: &RequestHead<'_>) {
         if self.has_recorders() {
             let (specs, near_percent) = (self.limits.all_specs(), self.near_percent);
-            self.recorders.rejection(&RejectionRecord { decision: denied, specs, near_percent, head: *head });
+            let record = RejectionRecord { reason, decision: denied, specs, near_percent, head: *head };
+            self.recorders.rejection(&record);
         }
     }
 

@@ -3,61 +3,21 @@
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use serde_json::Value;
+use support::faulty_store::{FaultyStore, Mode};
 use support::repository;
 use tokio::net::TcpListener;
-use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture};
 use tower_ratelimit::{
-    CircuitBreaker, Decision, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, LiveLimits,
-    MemoryStore, MetricsRecorder, OnStoreError, Penalty, RateLimitLayer, Share, Store, StoreError, TokenBucket, key,
+    CircuitBreaker, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, LiveLimits, MetricsRecorder,
+    OnStoreError, Penalty, RateLimitLayer, Share, TokenBucket, key,
 };
 
 use crate::prometheus::{Prometheus, promtool};
-
-/// A memory store that is waited for, and that fails every other second.
-#[derive(Debug)]
-struct Remote {
-    memory: MemoryStore,
-    fails: Arc<AtomicBool>,
-}
-
-impl Remote {
-    fn answer<T: Send + Unpin + 'static>(&self, answer: StoreFuture<T>) -> StoreFuture<T> {
-        let fails = self.fails.load(Ordering::Relaxed);
-        StoreFuture::pending(async move {
-            tokio::task::yield_now().await;
-            if fails { Err(StoreError::new("the store is down")) } else { answer.await }
-        })
-    }
-}
-
-impl Store for Remote {
-    fn hasher(&self) -> KeyHasher {
-        self.memory.hasher()
-    }
-
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(self.memory.decide(charges))
-    }
-
-    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.answer(self.memory.peek(charges))
-    }
-
-    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
-        self.answer(self.memory.refund(refunds))
-    }
-
-    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
-        self.answer(self.memory.reset(keys))
-    }
-}
 
 /// Makes every kind of decision and event, again and again.
 async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
@@ -74,24 +34,26 @@ async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
     let strict = Limiter::builder([Limit::new("strict", FixedWindow::per_second(1)).penalty(penalty)])
         .recorder(recorder.clone())
         .build();
-    let fails = Arc::new(AtomicBool::new(false));
+    let store = FaultyStore::new(Mode::Works);
     let remote = Limiter::builder([Limit::new("remote", TokenBucket::per_second(1_000))])
-        .store(Remote { memory: MemoryStore::new(), fails: fails.clone() })
+        .store(store.clone())
         .on_store_error(OnStoreError::DecideLocally(Share::whole()))
         .circuit_breaker(CircuitBreaker::new().failures(2))
         .recorder(recorder.clone())
         .build();
-    let listed = RateLimitLayer::builder([Limit::new("listed", FixedWindow::per_second(9))])
-        .always_reject_with(ListAction::Shadow, KeyList::new(key::header("x-user"), ["eve"]))
-        .recorder(recorder.clone())
-        .build();
+    let listed =
+        RateLimitLayer::builder([Limit::new("listed", FixedWindow::per_second(9)).by(key::header("x-tenant"))])
+            .always_reject_with(ListAction::Shadow, KeyList::new(key::header("x-user"), ["eve"]))
+            .recorder(recorder.clone())
+            .build();
     let live = LiveLimits::new([]).recorder(recorder);
     let service = tower::Layer::layer(
         &listed,
         tower::service_fn(async |_: http::Request<String>| Ok::<_, Infallible>(http::Response::new(String::new()))),
     );
     for round in 0_u64.. {
-        fails.store(round / 40 % 2 == 1, Ordering::Relaxed);
+        // The store fails every other second.
+        store.set(if round / 40 % 2 == 1 { Mode::Fails } else { Mode::Works });
         for limiter in [&local, &strict, &remote] {
             let _ = limiter.acquire(round % 2, 1).await.expect("a decision");
         }

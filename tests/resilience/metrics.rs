@@ -81,6 +81,7 @@ async fn each_decision_is_one_count_and_each_token_charged_too() {
         ("keys{limiter=api}", 1.0),
         ("near_limit_total{limiter=api,limit=day}", 1.0),
         ("queue_length{limiter=api}", 0.0),
+        ("rejections_total{limiter=api,reason=limited}", 2.0),
         ("tokens_total{limiter=api,limit=day}", 9.0),
     ];
     for (name, value) in expected {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tower_ratelimit::{
     DecisionRecord, DecisionSource, Event, FixedWindow, LeakyBucketQueue, Limit, LimitOutcome, Limiter, OnStoreError,
-    RateLimitLayer, Recorder, RejectionRecord, Stats, key,
+    RateLimitLayer, Reason, Recorder, RejectionRecord, Stats, key, when,
 };
 
 use crate::limited::{LOCALLY, ask, hello, limiter, ms, visit, with};
@@ -40,7 +40,10 @@ impl Recorder for Recorded {
 
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
         let limits: Vec<&str> = rejection.denied_by().map(|limit| limit.limit()).collect();
-        self.push(format!("rejected {} by {}", rejection.head().uri, limits.join(", ")));
+        match rejection.reason() {
+            Reason::Limited { .. } => self.push(format!("rejected {} by {}", rejection.head().uri, limits.join(", "))),
+            reason => self.push(format!("rejected {}: {reason:?} {limits:?}", rejection.head().uri)),
+        }
     }
 
     fn event(&self, event: &Event<'_>) {
@@ -181,6 +184,20 @@ async fn all_recorders_of_a_layer_receive_decisions_and_rejections() {
     assert_eq!(other.take(), expected);
 }
 
+#[tokio::test(start_paused = true)]
+async fn rejections_without_a_decision_are_recorded_with_their_reason() {
+    let recorded = Recorded::default();
+    let limits = || RateLimitLayer::builder([window("day", 2).by(key::header("x-user"))]).recorder(recorded.clone());
+    assert_eq!(visit(&limits().build()).await.status, 400);
+    assert_eq!(recorded.take(), ["rejected /: MissingKey(FromRequest) []"]);
+    let listed = limits().always_reject(when::header("x-user", "eve")).build();
+    assert_eq!(ask(&listed.layer(hello()), with(&[("x-user", "eve")])).await.status, 403);
+    assert_eq!(recorded.take(), ["ListMatched", "rejected /: Listed(Forbidden) []"]);
+    let failing = limits().store(FaultyStore::new(Mode::Fails)).build();
+    assert_eq!(ask(&failing.layer(hello()), with(&[("x-user", "ann")])).await.status, 503);
+    assert_eq!(recorded.take(), ["StoreFailed", "FellBack", "rejected /: StoreFailed []"]);
+}
+
 #[test]
 fn a_share_of_a_limit_beyond_100_percent_is_an_error() {
     for percent in [0, 101] {
@@ -191,7 +208,9 @@ fn a_share_of_a_limit_beyond_100_percent_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn stats_count_per_limit_and_name_the_keys_denied_most() {
-    let display = |head: &tower_ratelimit::RequestHead<'_>| Some(format!("user {}", head.header("x-user")?));
+    let display = |limit: &str, head: &tower_ratelimit::RequestHead<'_>| {
+        Some(format!("user {} of {limit}", head.header("x-user")?))
+    };
     let stats = Stats::new().top_keys(2).display_keys(display);
     let limits = [window("users", 1).by(key::header("x-user")), window("all", 1).shadow()];
     let service = RateLimitLayer::builder(limits).recorder(stats.clone()).build().layer(hello());
@@ -204,7 +223,7 @@ async fn stats_count_per_limit_and_name_the_keys_denied_most() {
     assert_eq!((all.limit.as_str(), all.allowed, all.denied, all.shadow_denied, all.charged), ("all", 1, 0, 9, 1));
     assert_eq!((users.limit.as_str(), users.allowed, users.denied, users.charged), ("users", 3, 7, 3));
     let top: Vec<_> = users.top_keys.iter().map(|key| (key.key.as_str(), key.denied, key.error)).collect();
-    assert_eq!(top, [("user ann", 4, 0), ("user eve", 3, 1)]);
+    assert_eq!(top, [("user ann of users", 4, 0), ("user eve of users", 3, 1)]);
 }
 
 #[tokio::test(start_paused = true)]

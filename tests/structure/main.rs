@@ -57,6 +57,7 @@ const LEVELS: &[&str] = &[
     "key",
     "key::client",
     "list",
+    "reason",
     "cost",
     "recorder",
     "on_store_error",
