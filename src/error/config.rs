@@ -1,11 +1,13 @@
 //! Errors in a configuration.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::fault::Fault;
 #[cfg(feature = "redis")]
 use super::redis_config::RedisConfigError;
+use super::rule_position::RulePosition;
 
 /// An invalid configuration. The message names the invalid value and the remedy.
 ///
@@ -45,6 +47,8 @@ pub(crate) enum ConfigErrorKind {
         limit: String,
         cost: u64,
         capacity: u64,
+        /// Where the limit is, if it comes from a rules file.
+        rule: Option<Arc<RulePosition>>,
     },
     SoftZero {
         limit: String,
@@ -140,13 +144,18 @@ impl From<RedisConfigError> for ConfigError {
 }
 
 impl ConfigError {
-    /// Returns the name of the limit that a cost exceeds.
-    #[cfg(feature = "rules")]
-    pub(crate) fn limit(&self) -> Option<&str> {
+    /// Returns the position of the limit in its rules file, if the error concerns such a limit.
+    pub(crate) fn rule_position(&self) -> Option<&RulePosition> {
         match &self.kind {
-            ConfigErrorKind::CostOverCapacity { limit, .. } => Some(limit),
+            ConfigErrorKind::CostOverCapacity { rule, .. } => rule.as_deref(),
             _ => None,
         }
+    }
+
+    /// Returns the message without the position in a rules file.
+    #[cfg(feature = "rules")]
+    pub(crate) fn message(&self) -> String {
+        self.kind.to_string()
     }
 }
 
@@ -164,116 +173,131 @@ impl fmt::Debug for ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            ConfigErrorKind::Value(fault) => fault.fmt(f),
-            ConfigErrorKind::TooManyLimits { limits, most: 64 } => {
+        if let Some(position) = self.rule_position() {
+            write!(f, "{position}: ")?;
+        }
+        self.kind.fmt(f)
+    }
+}
+
+impl fmt::Display for ConfigErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(fault) => fault.fmt(f),
+            Self::TooManyLimits { limits, most: 64 } => {
                 write!(f, "{limits} limits for one request are too many: use at most 64")
             }
-            ConfigErrorKind::TooManyLimits { limits, most } => {
+            Self::TooManyLimits { limits, most } => {
                 write!(f, "{limits} limits are too many: use at most {most}")
             }
-            ConfigErrorKind::NameEmpty => write!(f, "a limit's name is empty: give it 1 to 64 characters"),
-            ConfigErrorKind::NameTooLong { name } => {
+            Self::NameEmpty => write!(f, "a limit's name is empty: give it 1 to 64 characters"),
+            Self::NameTooLong { name } => {
                 write!(f, "the limit's name {name:?} has {} characters: use at most 64", name.chars().count())
             }
-            ConfigErrorKind::NameCharacter { name, character } => write!(
+            Self::NameCharacter { name, character } => write!(
                 f,
                 "the limit's name {name:?} has the character {character:?}: use ASCII letters, digits, \
                  punctuation and spaces, which HTTP headers can carry"
             ),
-            ConfigErrorKind::NameTwice { name } => {
+            Self::NameTwice { name } => {
                 write!(f, "two limits are named {name:?}: give each a name of its own")
             }
-            ConfigErrorKind::CostOverCapacity { limit, cost, capacity } => write!(
-                f,
-                "a cost of {cost} can never pass the limit {limit:?}, which holds {capacity}: \
-                 lower the cost, raise the limit, or give the limit a cost of its own with `Limit::cost`"
-            ),
-            ConfigErrorKind::SoftZero { limit } => {
+            Self::CostOverCapacity { limit, cost, capacity, rule } => {
+                let own_cost = match rule {
+                    None => "give the limit a cost of its own with `Limit::cost`",
+                    Some(_) => "set its field `cost`",
+                };
+                write!(
+                    f,
+                    "a cost of {cost} can never pass the limit {limit:?}, which holds {capacity}: \
+                     lower the cost, raise the limit, or {own_cost}"
+                )
+            }
+            Self::SoftZero { limit } => {
                 write!(f, "the limit {limit:?} is soft by 0 %: use at least 1, or leave it hard")
             }
-            ConfigErrorKind::SoftTooLarge { limit, percent, capacity } => write!(
+            Self::SoftTooLarge { limit, percent, capacity } => write!(
                 f,
                 "the limit {limit:?} of {capacity} and {percent} % of that are more than the 4,294,967,295 tokens that \
                  a limit can have: lower one"
             ),
-            ConfigErrorKind::QuotaPenalty { limit } => write!(
+            Self::QuotaPenalty { limit } => write!(
                 f,
                 "the limit {limit:?} is in quota mode and has a penalty, but does not deny requests by itself: \
                  leave one out"
             ),
-            ConfigErrorKind::OverrideAlgorithm { limit, is, given } => write!(
+            Self::OverrideAlgorithm { limit, is, given } => write!(
                 f,
                 "{given} is not a size of the limit {limit:?}, which is {is}: use the same algorithm and period, and change \
                  only the tokens"
             ),
-            ConfigErrorKind::NotOverridable { limit } => {
+            Self::NotOverridable { limit } => {
                 write!(f, "the limit {limit:?} has no overrides: call `Limit::overridable` when you build it")
             }
-            ConfigErrorKind::NoSuchLimit { name } => {
+            Self::NoSuchLimit { name } => {
                 write!(f, "there is no limit named {name:?}: use the name that you built it with")
             }
-            ConfigErrorKind::OverrideExpiry { after } => write!(
+            Self::OverrideExpiry { after } => write!(
                 f,
                 "an override expires after {after:?}: give it from 1 ns to 36,525 days, or `None` to keep it until it \
                  is removed"
             ),
-            ConfigErrorKind::PathWithoutSlash { what, path } => {
+            Self::PathWithoutSlash { what, path } => {
                 write!(f, "the {what} {path:?} matches nothing: start it with a slash, {:?}", format!("/{path}"))
             }
-            ConfigErrorKind::Cidr { text } => write!(
+            Self::Cidr { text } => write!(
                 f,
                 "{text:?} is not a network: write one like \"10.0.0.0/8\" or \"fd00::/8\", or a single address"
             ),
-            ConfigErrorKind::CidrHostBits { text, network } => write!(
+            Self::CidrHostBits { text, network } => write!(
                 f,
                 "the network {text:?} has bits beyond its prefix: write {network:?}, or the address without a prefix \
                  if that alone is meant"
             ),
-            ConfigErrorKind::CidrLeadingZeros { text, network } => write!(
+            Self::CidrLeadingZeros { text, network } => write!(
                 f,
                 "the network {text:?} has a number with a leading zero, which some programs read as octal: \
                  write {network:?} if that is meant"
             ),
-            ConfigErrorKind::CidrsCoverFamily { family } => write!(
+            Self::CidrsCoverFamily { family } => write!(
                 f,
                 "the trusted networks cover all of {family}, so that every client could choose its address: name the \
                  proxies' networks, or count the proxies with `TrustedProxies::hops` if nobody else can connect"
             ),
-            ConfigErrorKind::NoProxies => {
+            Self::NoProxies => {
                 write!(f, "no proxy is trusted: name at least one network or hop, or use `key::peer_ip`")
             }
-            ConfigErrorKind::ListIsAsync => write!(
+            Self::ListIsAsync => write!(
                 f,
                 "a list can't have an asynchronous extractor, because lists are checked before anything that waits: look the \
                  key up in an outer layer, and use `key::extension`"
             ),
-            ConfigErrorKind::HeaderName { name } => {
+            Self::HeaderName { name } => {
                 write!(f, "{name:?} is not a header's name: use letters, digits and dashes")
             }
-            ConfigErrorKind::CookieName { name } => {
+            Self::CookieName { name } => {
                 write!(f, "{name:?} is not a cookie's name: use letters, digits, dashes and underscores")
             }
-            ConfigErrorKind::NeedsRequest { limit, what } => write!(
+            Self::NeedsRequest { limit, what } => write!(
                 f,
                 "the limit {limit:?} takes its {what} from a request, but a `Limiter` has none: \
                  decide it where you call `acquire`, or use a `RateLimitLayer`"
             ),
             #[cfg(feature = "time-zones")]
-            ConfigErrorKind::TimeZone { zone } => write!(
+            Self::TimeZone { zone } => write!(
                 f,
                 "there is no time zone {zone:?}: use a name of the IANA database, such as \"Europe/Berlin\" or \"UTC\""
             ),
             #[cfg(all(feature = "rules", not(feature = "time-zones")))]
-            ConfigErrorKind::NoTimeZones { zone } => {
+            Self::NoTimeZones { zone } => {
                 write!(f, "the time zone {zone:?} needs the feature `time-zones`: turn it on, or use \"UTC\"")
             }
             #[cfg(feature = "time-zones")]
-            ConfigErrorKind::TimeOfDay { time } => {
+            Self::TimeOfDay { time } => {
                 write!(f, "{time:?} is not a time of day: write hours and minutes, from \"0:00\" to \"23:59\"")
             }
             #[cfg(feature = "redis")]
-            ConfigErrorKind::Redis(error) => error.fmt(f),
+            Self::Redis(error) => error.fmt(f),
         }
     }
 }

@@ -133,7 +133,7 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// Panics if a limit could never allow the cost. [`try_cost`](Self::try_cost) returns an error instead.
+    /// Panics if an enforced limit could never allow the cost. [`try_cost`](Self::try_cost) returns an error instead.
     #[track_caller]
     pub fn cost(&self, cost: u64) -> RouteCost {
         or_panic(self.try_cost(cost))
@@ -143,7 +143,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if a limit could never allow the cost.
+    /// Returns an error if an enforced limit could never allow the cost.
     pub fn try_cost(&self, cost: u64) -> Result<RouteCost, ConfigError> {
         self.route_cost(Cost::Constant(cost))
     }
@@ -152,7 +152,7 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// Panics if a limit could never allow one of the costs, or a path in the table does not start with a slash.
+    /// Panics if an enforced limit could never allow one of the costs, or a path in the table does not start with a slash.
     /// [`try_costs`](Self::try_costs) returns an error instead.
     #[track_caller]
     pub fn costs(&self, costs: CostTable) -> RouteCost {
@@ -163,7 +163,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if a limit could never allow one of the costs, or a path in the table does not start with a slash.
+    /// Returns an error if an enforced limit could never allow one of the costs, or a path in the table does not start with
+    /// a slash.
     pub fn try_costs(&self, costs: CostTable) -> Result<RouteCost, ConfigError> {
         self.route_cost(Cost::Table(Arc::new(costs)))
     }
@@ -255,7 +256,8 @@ impl Builder<HttpOptions> {
     /// # Errors
     ///
     /// - More than 64 limits may apply to one request, or two limits have the same name.
-    /// - A constant cost is over the capacity of a limit that it applies to.
+    /// - A constant cost is over the capacity of a limit that it applies to. Limits in shadow mode may be smaller than the
+    ///   costs of the layer. For a limit from a rules file, the message has its position.
     /// - A path in a [`CostTable`] does not start with a slash.
     /// - The [deadline](Self::deadline) is 0.
     pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {

@@ -10,7 +10,7 @@ use super::metric_detail::MetricDetail;
 use super::on_missing_key::OnMissingKey;
 use crate::algorithm::{Algorithm, Penalty};
 use crate::cost::Cost;
-use crate::error::{ConfigError, ConfigErrorKind, or_panic};
+use crate::error::{ConfigError, ConfigErrorKind, RulePosition, or_panic};
 use crate::key::{KeyExtractor, KeyPart};
 use crate::on_store_error::OnStoreError;
 use crate::request::RequestHead;
@@ -36,6 +36,8 @@ pub struct Limit {
     pub(super) position: Option<IndexPosition>,
     /// The path of its descriptor, if it comes from a rules file.
     pub(super) rule_path: Option<Arc<str>>,
+    /// Its position in that file.
+    pub(super) rule_position: Option<Arc<RulePosition>>,
     pub(super) on_missing_key: OnMissingKey,
     pub(super) cost: Option<Cost>,
     pub(super) condition: Option<Arc<dyn Condition>>,
@@ -103,6 +105,7 @@ impl Limit {
             key: None,
             position: None,
             rule_path: None,
+            rule_position: None,
             on_missing_key: OnMissingKey::Reject,
             cost: None,
             condition: None,
@@ -136,6 +139,13 @@ impl Limit {
     #[cfg(feature = "rules")]
     pub(crate) fn with_rule_path(mut self, path: String) -> Self {
         self.rule_path = Some(path.into());
+        self
+    }
+
+    /// Sets the position of the limit in a rules file.
+    #[cfg(feature = "rules")]
+    pub(crate) fn with_rule_position(mut self, position: RulePosition) -> Self {
+        self.rule_position = Some(position.into());
         self
     }
 
@@ -304,7 +314,8 @@ impl Limit {
         let raised = self.overage.iter().fold(self.algorithm, |limit, overage| limit.raised(overage.percent));
         let capacity = raised.capacity();
         if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
-            return Err(ConfigErrorKind::CostOverCapacity { limit: self.name.to_string(), cost, capacity }.into());
+            let (limit, rule) = (self.name.to_string(), self.rule_position.clone());
+            return Err(ConfigErrorKind::CostOverCapacity { limit, cost, capacity, rule }.into());
         }
         Ok(())
     }

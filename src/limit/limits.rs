@@ -164,9 +164,10 @@ impl Limits {
         self.specs.iter().any(|spec| spec.penalty().is_some())
     }
 
-    /// Returns an error if a limit without a cost of its own can never allow `cost`.
+    /// Returns an error if an enforced limit without a cost of its own can never allow `cost`.
     pub(crate) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        self.limits.iter().filter(|limit| limit.cost.is_none()).try_for_each(|limit| limit.check_cost(cost))
+        let is_charged = |limit: &&Limit| limit.cost.is_none() && !limit.is_shadow;
+        self.limits.iter().filter(is_charged).try_for_each(|limit| limit.check_cost(cost))
     }
 
     /// Returns whether responses can change what requests cost.

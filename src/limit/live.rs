@@ -58,7 +58,7 @@ struct Inner {
 
 struct State {
     snapshot: Arc<LimitsSnapshot>,
-    /// The largest constant cost of a layer's requests, which all limits must be able to allow.
+    /// The largest constant cost of a layer's requests, which all enforced limits must be able to allow.
     largest_cost: u64,
     /// Whether a limiter uses the limits, which must therefore need no request.
     need_no_request: bool,
@@ -108,8 +108,8 @@ impl LiveLimits {
     ///
     /// # Errors
     ///
-    /// Returns an error in the cases of [`try_new`](Self::try_new), if a limit can never allow a constant cost of a layer
-    /// ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), and if a limit needs a request while a
+    /// Returns an error in the cases of [`try_new`](Self::try_new), if an enforced limit can never allow a constant cost of a
+    /// layer ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), and if a limit needs a request while a
     /// [`Limiter`](crate::Limiter) uses the limits. The previous limits then stay in force.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
         self.replace_retaining(limits).map(drop)
@@ -175,7 +175,7 @@ impl LiveLimits {
         self.snapshot().limits.as_slice().to_vec()
     }
 
-    /// Requires all limits, present and future, to be able to allow `cost`.
+    /// Requires all enforced limits, present and future, to be able to allow `cost`.
     pub(crate) fn require_cost(&self, cost: u64) -> Result<(), ConfigError> {
         let _replacing = self.lock_replacing();
         let mut state = self.state();

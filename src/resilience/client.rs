@@ -86,6 +86,11 @@ impl StoreClient {
         &self.limits
     }
 
+    /// Returns whether all limits are in shadow mode, now and after a replacement.
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
     #[inline]
     pub(crate) fn hasher(&self) -> &KeyHasher {
         &self.hasher

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::iter;
+use std::path::Path;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
@@ -16,6 +17,7 @@ use super::problem::{Position, Problem};
 use super::tree::{Group, Node, Rule, Tree, TreeIndex};
 use super::value::{CompiledValue, ValueFormat};
 use crate::algorithm::FixedWindow;
+use crate::error::RulePosition;
 use crate::limit::{Limit, LimitIndex, OnMissingKey};
 
 /// A descriptor with a `rate_limit` block, and its path.
@@ -32,6 +34,7 @@ pub(super) fn limits(
     domain: &str,
     descriptors: &[Descriptor],
     extractors: &Extractors,
+    file: Option<&Arc<Path>>,
 ) -> Result<Vec<Limit>, Vec<Problem>> {
     let mut builder = TreeBuilder::new(extractors);
     let groups = builder.add_descriptors(descriptors, &[], &[]);
@@ -44,20 +47,12 @@ pub(super) fn limits(
         return Err(problems);
     }
     let index: Arc<dyn LimitIndex> = Arc::new(TreeIndex(Arc::new(Tree { groups, ..tree })));
-    let limits = limits.into_iter().enumerate();
-    Ok(limits.filter_map(|(position, limit)| Some(limit?.indexed(index.clone(), position))).collect())
-}
-
-/// Returns where each limit of [`limits`] is in the file, by its name.
-pub(super) fn positions(
-    domain: &str,
-    descriptors: &[Descriptor],
-    extractors: &Extractors,
-) -> HashMap<String, Position> {
-    let mut builder = TreeBuilder::new(extractors);
-    builder.add_descriptors(descriptors, &[], &[]);
-    let names = names(domain, &builder.sources);
-    names.into_iter().zip(builder.sources.iter().map(|source| source.policy.position)).collect()
+    let located = |(number, limit): (usize, Option<Limit>)| {
+        let Position { line, column } = sources[number].policy.position;
+        let position = RulePosition { file: file.cloned(), line, column };
+        Some(limit?.indexed(index.clone(), number).with_rule_position(position))
+    };
+    Ok(limits.into_iter().enumerate().filter_map(located).collect())
 }
 
 struct TreeBuilder<'a, 'e> {

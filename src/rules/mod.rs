@@ -22,10 +22,10 @@
 //!   - key: remote_address
 //!     rate_limit: { name: login, period: 15m, requests_per_unit: 5, algorithm: sliding_log }
 //! ")?;
-//! let limits = RateLimitLayer::new(rules.limits(&Extractors::new())?);
+//! let limits = RateLimitLayer::builder(rules.limits(&Extractors::new())?).try_build()?;
 //! # let _ = limits;
 //! # }
-//! # Ok::<_, tower_ratelimit::rules::RulesError>(())
+//! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! Files for [that service](https://github.com/envoyproxy/ratelimit) load unchanged, except for
@@ -94,7 +94,7 @@ pub use problem::{Position, Problem, RulesError};
 #[cfg(feature = "redis")]
 pub use publish::PublishError;
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, RulePosition};
 use crate::limit::{Limit, LiveLimits, Retired};
 use fields::Fields;
 
@@ -145,27 +145,25 @@ impl Rules {
     ///
     /// Returns an error if a key has no extractor, or its extractor can't find a value of the file.
     pub fn limits(&self, extractors: &Extractors) -> Result<Vec<Limit>, RulesError> {
-        compile::limits(&self.domain, &self.descriptors, extractors)
+        compile::limits(&self.domain, &self.descriptors, extractors, self.file.as_ref())
             .map_err(|problems| RulesError::new(self.file.clone(), problems))
     }
 
     fn live(&self, extractors: &Extractors) -> Result<LiveLimits, RulesError> {
         let limits = self.limits(extractors)?;
-        LiveLimits::try_new(limits).map_err(|error| self.locate(&error, extractors))
+        LiveLimits::try_new(limits).map_err(|error| self.locate(&error))
     }
 
     /// Replaces live limits by these rules. Returns the configurations that were in use before.
     fn replace(&self, live: &LiveLimits, extractors: &Extractors) -> Result<Vec<Retired>, RulesError> {
         let limits = self.limits(extractors)?;
-        live.replace_retaining(limits).map_err(|error| self.locate(&error, extractors))
+        live.replace_retaining(limits).map_err(|error| self.locate(&error))
     }
 
-    /// Adds the position of the limit to an error that concerns one.
-    fn locate(&self, error: &ConfigError, extractors: &Extractors) -> RulesError {
-        let position = error
-            .limit()
-            .and_then(|limit| compile::positions(&self.domain, &self.descriptors, extractors).get(limit).copied());
-        let problem = Problem::new(position.unwrap_or_default(), error.to_string());
+    /// Converts an error of the limits, with the position of the limit that it concerns, if any.
+    fn locate(&self, error: &ConfigError) -> RulesError {
+        let position = |rule: &RulePosition| Position { line: rule.line, column: rule.column };
+        let problem = Problem::new(error.rule_position().map(position).unwrap_or_default(), error.message());
         RulesError::new(self.file.clone(), vec![problem])
     }
 

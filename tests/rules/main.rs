@@ -1,6 +1,7 @@
 //! Limits from files.
 
 mod broken;
+mod costs;
 mod document;
 mod dry_run;
 mod fields;
