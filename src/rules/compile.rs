@@ -144,7 +144,8 @@ impl<'a, 'e> TreeBuilder<'a, 'e> {
                 Err(message) => self.problems.push(Problem::new(*at, message)),
             }
         }
-        let limit = source.limit(name).map_err(|problem| self.problems.push(problem)).ok().flatten();
+        let needs_address = self.needs_address(source);
+        let limit = source.limit(name, needs_address).map_err(|problem| self.problems.push(problem)).ok().flatten();
         let limit = limit.map(|limit| match self.metric_detail(source) {
             Some(detail) => limit.metric_detail(move |head| Some(detail.of(head))),
             None => limit,
@@ -161,6 +162,12 @@ impl<'a, 'e> TreeBuilder<'a, 'e> {
             replaces: policy.replaces.iter().map(|name| Arc::from(name.as_str())).collect(),
         });
         limit
+    }
+
+    /// Returns whether a descriptor on the path has the client's address as its key.
+    fn needs_address(&self, source: &RuleSource<'a>) -> bool {
+        let extractor = |descriptor: &&Descriptor| &self.tree.extractors[self.positions[&*descriptor.key].0];
+        source.path.iter().map(extractor).any(|extractor| extractor.is_client_address)
     }
 
     /// Returns the detail by which the metrics of a limit are split, if its descriptors ask for it.
@@ -187,7 +194,7 @@ impl<'a> RuleSource<'a> {
     }
 
     /// Returns the limit, or `None` if the rule is unlimited.
-    fn limit(&self, name: String) -> Result<Option<Limit>, Problem> {
+    fn limit(&self, name: String, needs_address: bool) -> Result<Option<Limit>, Problem> {
         let Self { policy, .. } = self;
         let descriptor = self.descriptor();
         let limit = match policy.allowance {
@@ -221,8 +228,10 @@ impl<'a> RuleSource<'a> {
             limit = limit.on_store_error(otherwise);
         }
         // Without a value there is no descriptor, as in Envoy's service, so no limit applies. A limit with a `key` of its
-        // own is meant for all requests.
-        let missing = if policy.key.is_empty() { OnMissingKey::Skip } else { OnMissingKey::Reject };
+        // own is meant for all requests. So is one by the client's address: a request without it has bypassed the proxy, or
+        // the server is misconfigured.
+        let is_for_all = needs_address || !policy.key.is_empty();
+        let missing = if is_for_all { OnMissingKey::Reject } else { OnMissingKey::Skip };
         let limit = limit.with_rule_path(self.display_path());
         Ok(Some(limit.on_missing_key(policy.on_missing_key.unwrap_or(missing))))
     }

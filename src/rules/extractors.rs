@@ -25,6 +25,9 @@ use crate::request::RequestHead;
 ///
 /// If a request repeats a header or a parameter, it is rejected with 400 if a limit applies to any of the values.
 ///
+/// A limit is skipped for requests without a value, except for the client's address: by default, a request without one is
+/// rejected, as by a limit in code. See [`register_address`](Self::register_address).
+///
 /// [Register](Self::register) extractors for other keys, or in place of these: for example `remote_address` behind a
 /// proxy, or `path` without an Axum router.
 ///
@@ -48,6 +51,9 @@ pub struct Extractors {
     named: BTreeMap<String, Named>,
 }
 
+/// The key of the client's address, as in Envoy's service.
+const REMOTE_ADDRESS: &str = "remote_address";
+
 /// An extractor, and the format of its values.
 #[derive(Clone)]
 pub(super) struct Named {
@@ -55,11 +61,17 @@ pub(super) struct Named {
     pub(super) format: ValueFormat,
     /// The query parameter that it reads, if any.
     query: Option<Arc<str>>,
+    /// Whether it extracts the client's address, which every request should have.
+    pub(super) is_client_address: bool,
 }
 
 impl Named {
     /// The maximum number of candidates that are compared, to bound the time.
     const MAX_CANDIDATES: usize = 16;
+
+    fn of_text(extractor: impl KeyExtractor, query: Option<Arc<str>>) -> Self {
+        Self { extractor: Arc::new(extractor), format: ValueFormat::Text, query, is_client_address: false }
+    }
 
     /// Returns the possible values of a request whose value is ambiguous, unless they are unknown or too many.
     pub(super) fn candidates(&self, head: &RequestHead<'_>) -> Option<Vec<Box<[u8]>>> {
@@ -76,7 +88,7 @@ impl Extractors {
     /// Creates the extractors of the table.
     pub fn new() -> Self {
         Self { named: BTreeMap::new() }
-            .register_address("remote_address", key::peer_ip(), 64)
+            .register_address(REMOTE_ADDRESS, key::peer_ip(), 64)
             .insert("method", AnyMethod, ValueFormat::Method)
             .register("path", key::matched_route())
     }
@@ -84,7 +96,8 @@ impl Extractors {
     /// Registers an extractor for a key. Replaces the previous extractor of that key.
     ///
     /// Extracted values are compared as text with the values of a file. To be comparable, the extractor must write a
-    /// single part of text or bytes, so convert numbers to text. For descriptors without a value, any extractor works.
+    /// single part of text or bytes, so convert numbers to text. For descriptors without a value, any extractor works. Use
+    /// [`register_address`](Self::register_address) for [`key::peer_ip`] and [`key::client_ip`].
     pub fn register(self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
         self.insert(name, extractor, ValueFormat::Text)
     }
@@ -92,6 +105,19 @@ impl Extractors {
     /// Registers an extractor of IP addresses that keeps the first `ipv6_prefix` bits of IPv6 addresses.
     ///
     /// The values of a file are then addresses, compared up to that prefix, or patterns for the text of an address.
+    ///
+    /// A limit for this key rejects requests without an address, unless the file sets its `on_missing_key`: otherwise
+    /// clients that connect past a proxy would not be limited. The same holds for any extractor of `remote_address`.
+    ///
+    /// ```
+    /// use tower_ratelimit::key::{self, TrustedProxies};
+    /// use tower_ratelimit::rules::Extractors;
+    ///
+    /// // One proxy is in front of the server, and appends the client's address to the header.
+    /// let address = TrustedProxies::hops(1).x_forwarded_for();
+    /// let extractors = Extractors::new().register_address("remote_address", key::client_ip(address), 64);
+    /// # let _ = extractors;
+    /// ```
     ///
     /// # Panics
     ///
@@ -128,7 +154,10 @@ impl Extractors {
     }
 
     fn insert(mut self, name: impl Into<String>, extractor: impl KeyExtractor, format: ValueFormat) -> Self {
-        self.named.insert(name.into(), Named { extractor: Arc::new(extractor), format, query: None });
+        let name = name.into();
+        let is_client_address = name == REMOTE_ADDRESS || matches!(format, ValueFormat::Address { .. });
+        let named = Named { extractor: Arc::new(extractor), format, query: None, is_client_address };
+        self.named.insert(name, named);
         self
     }
 
@@ -141,7 +170,7 @@ impl Extractors {
             if header.parse::<HeaderName>().is_err() {
                 return Err(format!("{header:?} is not a header name: use letters, digits and dashes"));
             }
-            return Ok(Named { extractor: Arc::new(key::header(header)), format: ValueFormat::Text, query: None });
+            return Ok(Named::of_text(key::header(header), None));
         }
         match name.strip_prefix("query.") {
             Some(name) if name.trim().is_empty() => {
@@ -149,8 +178,7 @@ impl Extractors {
             }
             Some(name) => {
                 let name: Arc<str> = name.into();
-                let extractor = Arc::new(key::query(&*name));
-                Ok(Named { extractor, format: ValueFormat::Text, query: Some(name) })
+                Ok(Named::of_text(key::query(&*name), Some(name)))
             }
             None => Err(self.unknown(name)),
         }

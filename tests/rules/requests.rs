@@ -3,7 +3,7 @@
 use std::future::ready;
 
 use http::{Request, StatusCode};
-use tower_ratelimit::key;
+use tower_ratelimit::key::{self, TrustedProxies};
 use tower_ratelimit::rules::Extractors;
 
 use crate::service::{Limited, from, with};
@@ -275,6 +275,90 @@ descriptors:
 domain: shop
 descriptors:
 - { key: remote_address, value: 192.0.2.1, rate_limit: { unit: year, requests_per_unit: 1, on_missing_key: reject } }
+",
+    );
+    assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+/// The rules of a service behind one proxy.
+fn behind_a_proxy(rules: &str) -> Limited {
+    let address = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
+    Limited::with(rules, &Extractors::new().register_address("remote_address", address(), 64))
+}
+
+#[test]
+fn requests_without_a_client_address_are_rejected_by_default() {
+    let limited = behind_a_proxy(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1 } }
+",
+    );
+    let send = |headers: &[(&str, &str)]| limited.send(with(headers)).status.as_u16();
+    assert_eq!([send(&[]), send(&[]), send(&[("x-forwarded-for", "unknown")])], [400, 400, 400]);
+    let ann = [("x-forwarded-for", "192.0.2.1")];
+    assert_eq!([send(&ann), send(&ann)], [200, 429]);
+
+    // By the name of the key, too, if the extractor is registered as one of text.
+    let text = key::header("x-real-ip");
+    let limited = Limited::with(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1 } }
+",
+        &Extractors::new().register("remote_address", text),
+    );
+    assert_eq!(limited.send(with(&[])).status, StatusCode::BAD_REQUEST);
+}
+
+#[test]
+fn a_file_can_skip_or_share_a_limit_without_a_client_address() {
+    let rule = |fields: &str| {
+        behind_a_proxy(&format!(
+            "
+domain: shop
+descriptors:
+- {{ key: remote_address, rate_limit: {{ unit: year, requests_per_unit: 1{fields} }} }}
+"
+        ))
+    };
+    let send = |fields: &str| {
+        let limited = rule(fields);
+        [(); 2].map(|()| limited.send(with(&[])).status.as_u16())
+    };
+    assert_eq!(send(", on_missing_key: skip"), [200, 200]);
+    assert_eq!(send(", on_missing_key: share"), [200, 429]);
+    assert_eq!(send(", shadow_mode: true"), [200, 200]);
+}
+
+#[test]
+fn a_limit_of_other_requests_rejects_none_without_a_client_address() {
+    let limited = behind_a_proxy(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, value: 192.0.2.9, rate_limit: { unit: year, requests_per_unit: 0 } }
+- key: header.x-user
+  value: ann
+  descriptors:
+  - { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1 } }
+",
+    );
+    assert!(limited.allows(with(&[])));
+    assert!(limited.allows(with(&[("x-user", "bob")])));
+    assert_eq!(limited.send(with(&[("x-user", "ann")])).status, StatusCode::BAD_REQUEST);
+}
+
+/// Without `into_make_service_with_connect_info`, nothing was limited, and nothing told why.
+#[test]
+fn a_server_that_provides_no_peer_address_does_not_disable_limits_by_it() {
+    let limited = Limited::by(
+        "
+domain: shop
+descriptors:
+- { key: remote_address, rate_limit: { unit: year, requests_per_unit: 1 } }
 ",
     );
     assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
