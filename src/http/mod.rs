@@ -11,8 +11,9 @@
 //! | Charge more or less later | [`ledger`], [`balance`], [`permit`], [`charge_error`], [`settlement`] |
 //! | Respond | [`headers`], [`effective_window`], [`text`], [`merge`], [`response_body`] |
 //!
-//! [`in_flight`] is a layer of its own.
+//! [`in_flight`] is a layer of its own. [`acquire_response`] is for handlers that use a `Limiter`.
 
+mod acquire_response;
 mod balance;
 mod charge_error;
 mod charges;

@@ -6,6 +6,10 @@ use std::time::Duration;
 use crate::error::StoreError;
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).
+///
+/// The message includes the causes of failures, and is for operators. For clients, use [`response`](Self::response). With
+/// the feature `axum`, the error implements Axum's `IntoResponse`, so that a handler can return it. It converts from a
+/// [`StoreError`], so that `?` works on the other methods of a limiter, too.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AcquireError {

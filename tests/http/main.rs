@@ -3,6 +3,7 @@
 mod service;
 mod store;
 
+mod acquire;
 mod addresses;
 mod answers;
 mod bodies;
