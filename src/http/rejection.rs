@@ -39,14 +39,22 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns the value of `Retry-After`: whole seconds, rounded up, at least 1. `None` if no wait can help.
+    /// Returns the wait after which the client may retry: the exact one for a denial, and 1 s if the store failed. `None` if
+    /// no wait can help.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.reason {
+            Reason::Limited { retry_after } => retry_after,
+            Reason::MissingKey(_) | Reason::Listed(_) => None,
+            Reason::StoreFailed => Some(Duration::from_secs(1)),
+        }
+    }
+
+    /// Returns the value of `Retry-After`: [`retry_after`](Self::retry_after) in whole seconds, rounded up, at least 1. `None`
+    /// if no wait can help.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
-        match self.reason {
-            Reason::Limited { retry_after } => retry_after.map(|wait| ceil_seconds(wait).max(1)),
-            Reason::MissingKey(_) | Reason::Listed(_) => None,
-            Reason::StoreFailed => Some(1),
-        }
+        self.retry_after().map(|wait| ceil_seconds(wait).max(1))
     }
 
     /// Returns the names of the limits that deny the request.

@@ -8,6 +8,7 @@ use axum::routing::get as route;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use serde_json::{Value, json};
+use support::faulty_store::{FaultyStore, Mode};
 use tower::Layer;
 use tower_http::cors::{Any, CorsLayer};
 use tower_ratelimit::key::KeyError;
@@ -17,7 +18,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{Hello, get};
-use crate::store::{midnight, still};
+use crate::store::{Broken, midnight, still};
 use support::answer::{Answer, ask};
 use support::server::Server;
 
@@ -129,6 +130,25 @@ async fn a_problem_with_the_request_as_json() {
     let problem: Value = serde_json::from_str(&refused.body).unwrap();
     let detail = "Missing client identifier.";
     assert_eq!(problem, json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}));
+}
+
+#[tokio::test]
+async fn a_closure_gets_the_exact_wait() {
+    let wait = |builder: Builder<HttpOptions>| {
+        builder.on_reject(|rejection| {
+            let (exact, seconds) = (rejection.retry_after(), rejection.retry_after_seconds());
+            (rejection.status(), format!("{exact:?}, in the header {seconds:?}"))
+        })
+    };
+    let fraction = refusal(wait(one(TokenBucket::per_second(4).burst(1))).build()).await;
+    assert_eq!(fraction.body, "Some(250ms), in the header Some(1)");
+    let limit = || Limit::new("one", FixedWindow::per_minute(1));
+    let never = RateLimitLayer::builder([limit().by(key::header("x-user"))]).store(still());
+    let failed = RateLimitLayer::builder([limit()]).store(FaultyStore::new(Mode::FailsAtOnce));
+    for (builder, expected) in [(never, "None, in the header None"), (failed, "Some(1s), in the header Some(1)")] {
+        let service = wait(builder).build().layer(Hello::default());
+        assert_eq!(ask(&service, get("/")).await.body, expected);
+    }
 }
 
 #[tokio::test]
