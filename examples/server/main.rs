@@ -51,6 +51,8 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), String> {
+    // Shows misconfiguration and outages of Redis on the console.
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let store: Arc<dyn Store> = match &options.redis {
         None => Arc::new(MemoryStore::new().max_keys(MAX_KEYS)),
         Some(url) => connect(url).await?,

@@ -18,7 +18,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{Hello, get};
-use crate::store::{Broken, midnight, still};
+use crate::store::{midnight, still};
 use support::answer::{Answer, ask};
 use support::server::Server;
 

@@ -1,9 +1,10 @@
 //! The example server does what its first lines and the README say.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::iter;
 use std::net::TcpStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -250,6 +251,22 @@ fn two_servers_on_one_redis_share_their_limits() {
     assert_eq!(allowed + refused + late, 40, "{statuses:?}");
     assert!((10..20).contains(&(allowed + late)), "{statuses:?}");
     assert!(!statuses[..10].contains(&429), "{statuses:?}");
+}
+
+#[test]
+fn an_outage_of_redis_is_logged_on_the_console() {
+    let mut redis = RedisServer::start();
+    let mut server = ExampleServer::spawn(
+        ExampleServer::command().args(["--redis", &redis.url()]).stderr(Stdio::piped()).env_remove("RUST_LOG"),
+    );
+    assert_eq!(server.status("GET /token-bucket"), 200);
+    redis.stop();
+    assert_eq!(server.status("GET /token-bucket"), 503);
+    let stderr = BufReader::new(server.process.stderr.take().expect("a pipe"));
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    let line = lines.recv_timeout(Duration::from_secs(20)).expect("a line in the log");
+    assert!(line.contains("WARN") && line.contains("Redis"), "{line}");
 }
 
 #[test]

@@ -20,8 +20,12 @@ impl ExampleServer {
     }
 
     pub fn start_with(arguments: &[&str]) -> Self {
-        let mut command = Self::command();
-        let process = command.args(["--listen", "127.0.0.1:0"]).args(arguments).stdout(Stdio::piped()).spawn();
+        Self::spawn(Self::command().args(arguments))
+    }
+
+    /// Starts a command of [`command`](Self::command).
+    pub fn spawn(command: &mut Command) -> Self {
+        let process = command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn();
         let mut process = process.unwrap_or_else(|error| {
             panic!("{error}; build it with `cargo build --workspace --all-features --examples`")
         });
