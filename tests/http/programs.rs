@@ -14,7 +14,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use support::answer::Answer;
 use support::server::Server;
-use tower_ratelimit::{Limit, RateLimitLayer, TokenBucket};
+use tower_ratelimit::{Limit, RateLimitLayer, TokenBucket, key};
 
 /// A running program, which ends with its test.
 struct Program {
@@ -122,6 +122,37 @@ async fn the_reqwest_client_is_not_rejected() {
     let uri = server.uri("/");
     let output = tokio::task::spawn_blocking(move || Program::start("reqwest_client", &[&uri]).output()).await.unwrap();
     assert_eq!(output, "200 OK\n".repeat(10));
+}
+
+/// The server of the README, on another port.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_in_the_readme_shows_the_rejection_in_the_readme() {
+    let readme = std::fs::read_to_string(support::repository("README.md")).expect("the README");
+    let (before, after) = readme.split_once("\ncurl -s -i ").expect("the command");
+    let command = format!("curl -s -i {}", after.lines().next().expect("a line"));
+    let expected = after.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the response");
+    assert!(
+        before.contains("TokenBucket::per_second(10).burst(20)).by(key::peer_ip())"),
+        "the test has the same limit"
+    );
+    let without_date = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !line.starts_with("date: ")).map(|line| line.trim_end().to_owned()).collect()
+    };
+    let mut output = String::new();
+    // A slow machine may take so long for 30 requests that the bucket refills.
+    for _ in 0..5 {
+        let limits =
+            RateLimitLayer::new([Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(key::peer_ip())]);
+        let server = Server::axum(Router::new().route("/", get(async || "hello")).layer(limits)).await;
+        let uri = server.uri("");
+        let command = command.replace("127.0.0.1:3000", uri.strip_prefix("http://").expect("a URL"));
+        let run = move || Command::new("sh").args(["-c", &command]).output().expect("a shell").stdout;
+        output = String::from_utf8(tokio::task::spawn_blocking(run).await.unwrap()).expect("text");
+        if output.starts_with("HTTP/1.1 429") {
+            break;
+        }
+    }
+    assert_eq!(without_date(&output), without_date(expected), "{output}");
 }
 
 #[test]
