@@ -18,6 +18,8 @@ const REGIONS: &[(&str, char, char)] = &[
     // The settings of Redis.
     ("Fault::Setting(", '(', ')'),
     ("let what = ", '=', ';'),
+    // Errors of the compiler about the traits of the crate.
+    ("on_unimplemented(\n    message = ", '=', ','),
 ];
 
 /// The files of the crate, without tests, documentation, and the texts of explanations, which are no errors.
