@@ -28,6 +28,7 @@ mod programs;
 mod readiness;
 mod repeated;
 mod resolve;
+mod routes;
 mod services;
 mod spoofing;
 mod subrequests;

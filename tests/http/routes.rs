@@ -1,0 +1,88 @@
+//! Routes and paths: the table in the guide's page on keys.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::get as route;
+use http::Method;
+use tower::Layer;
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, key, when};
+
+use crate::service::{Hello, get};
+use crate::store::still;
+use support::answer::ask;
+
+fn hundred() -> Limit {
+    Limit::new("hundred", FixedWindow::per_minute(100))
+}
+
+fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
+    RateLimitLayer::builder(limits).store(still()).build()
+}
+
+/// The route `/api/users/{id}`, in a nested router.
+fn users() -> Router {
+    Router::new().nest("/api", Router::new().route("/users/{id}", route(async || "a user")))
+}
+
+/// What is left of a limit after a request to each path.
+async fn left(app: Router, paths: [&str; 2]) -> [i64; 2] {
+    let mut left = [0; 2];
+    for (left, path) in left.iter_mut().zip(paths) {
+        *left = ask(&app, get(path).map(|()| Body::empty())).await.remaining();
+    }
+    left
+}
+
+const PATHS: [&str; 2] = ["/api/users/1", "/api/users/2"];
+
+#[tokio::test]
+async fn keys_by_route_share_a_bucket_and_keys_by_path_do_not() {
+    assert_eq!(left(users().layer(layer([hundred().by(key::matched_route())])), PATHS).await, [99, 98]);
+    assert_eq!(left(users().layer(layer([hundred().by(key::path())])), PATHS).await, [99, 99]);
+}
+
+#[tokio::test]
+async fn conditions_and_costs_match_the_route() {
+    let paths = ["/api/users/1", "/api/users/1"];
+    for condition in [hundred().when(when::route("/api/users/{id}")), hundred().when(when::path_prefix("/api/users"))] {
+        assert_eq!(left(users().layer(layer([condition])), paths).await, [99, 98]);
+    }
+    let tables = [
+        CostTable::new().path("/api/users/{id}", 2),
+        CostTable::new().route(Method::GET, "/api/users/{id}", 2).otherwise(50),
+    ];
+    for table in tables {
+        assert_eq!(left(users().layer(layer([hundred()]).costs(table)), paths).await, [98, 96]);
+    }
+}
+
+#[tokio::test]
+async fn the_path_of_a_rules_file_is_the_route() {
+    let rule = |path: &str| {
+        let yaml = format!(
+            "domain: shop\ndescriptors:\n- key: path\n  value: '{path}'\n  rate_limit: {{ unit: minute, \
+             requests_per_unit: 100 }}\n"
+        );
+        layer(Rules::from_yaml(&yaml).unwrap().limits(&Extractors::new()).unwrap())
+    };
+    assert_eq!(left(users().layer(rule("/api/users/{id}")), PATHS).await, [99, 98]);
+}
+
+#[tokio::test]
+async fn without_a_router_conditions_and_costs_match_the_path() {
+    let limits = layer([
+        hundred().when(when::route("/users")),
+        Limit::new("prefix", FixedWindow::per_hour(9)).when(when::path_prefix("/users")),
+    ]);
+    let answer = ask(&limits.layer(Hello::default()), get("/users")).await;
+    assert_eq!((answer.remaining_of("hundred"), answer.remaining_of("prefix")), (99, 8));
+    let tables = [CostTable::new().path("/users", 2), CostTable::new().route(Method::GET, "/users", 2).otherwise(50)];
+    for table in tables {
+        let service = layer([hundred()]).costs(table).layer(Hello::default());
+        assert_eq!(ask(&service, get("/users")).await.remaining(), 98);
+    }
+    let service = layer([hundred().by(key::path())]).layer(Hello::default());
+    assert_eq!(ask(&service, get("/users")).await.remaining(), 99);
+    assert_eq!(ask(&service, get("/other")).await.remaining(), 99);
+}
