@@ -59,7 +59,7 @@ impl RedisStore {
     /// let extractors = Extractors::new();
     /// let shipped = Rules::from_file("limits.yaml")?.limits(&extractors)?;
     /// let rules = store.follow_rules(extractors, shipped).await?;
-    /// let limits = RateLimitLayer::live_builder(&rules).store(store).build();
+    /// let limits = RateLimitLayer::live_builder(&rules).store(store).try_build()?;
     /// # let _ = limits;
     /// # Ok(())
     /// # }

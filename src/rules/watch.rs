@@ -24,7 +24,7 @@ impl Rules {
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let rules = Rules::watch("limits.yaml", Extractors::new())?;
-    /// let limits = RateLimitLayer::live_builder(&rules).build();
+    /// let limits = RateLimitLayer::live_builder(&rules).try_build()?;
     /// # let _ = limits;
     /// # Ok(())
     /// # }
