@@ -4,9 +4,10 @@ use bytes::Bytes;
 use http::{Request, Response};
 
 use super::headers::Headers;
-use super::rejection::{Reason, Rejection};
+use super::rejection::Rejection;
 use super::rejection_format::{Body, RejectionFormat};
 use crate::limiter::AcquireError;
+use crate::reason::Reason;
 use crate::request::RequestHead;
 
 impl AcquireError {

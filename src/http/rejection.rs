@@ -1,5 +1,7 @@
 //! Rejections of requests.
 
+use std::time::Duration;
+
 use http::StatusCode;
 
 use super::wait::WaitText;

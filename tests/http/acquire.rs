@@ -7,8 +7,9 @@ use http::StatusCode;
 use tower_ratelimit::{AcquireError, FixedWindow, Limit, Limiter};
 
 use crate::service::get;
-use crate::store::{Broken, still};
+use crate::store::still;
 use support::answer::ask;
+use support::faulty_store::{FaultyStore, Mode};
 
 async fn send(
     State(mails): State<Limiter>,
@@ -56,7 +57,7 @@ async fn a_cost_over_the_capacity_is_denied_without_a_time_to_retry() {
 #[tokio::test]
 async fn a_failed_store_is_503_without_its_cause() {
     for path in ["/ann/1", "/ann"] {
-        let failed = ask(&app(Broken::Later), request(path)).await;
+        let failed = ask(&app(FaultyStore::new(Mode::Fails)), request(path)).await;
         assert_eq!(failed.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
         assert_eq!(failed.header("retry-after"), Some("1"));
         assert_eq!(failed.body, "Temporarily unavailable: try again in a moment.\n");
