@@ -160,6 +160,8 @@ impl Builder<HttpOptions> {
 
     /// Rejects requests with the response that a closure returns, whatever the [reason](Rejection::reason).
     ///
+    /// The closure also sets the status: return `(rejection.status(), text)`, because text alone is sent with 200.
+    ///
     /// With the feature `axum`, that is anything that implements Axum's `IntoResponse`. Otherwise, it is an
     /// [`http::Response`] with a body, such as text. `Retry-After` and `Cache-Control` are added unless the response has
     /// them. Genuine gRPC requests are rejected as described at [`grpc_rejections`](Self::grpc_rejections).
