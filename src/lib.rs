@@ -126,14 +126,7 @@ pub use list::{AddressList, KeyList, ListAction};
 pub use on_store_error::{OnStoreError, Share};
 pub use overrides::{OverrideError, Overrides};
 pub use reason::Reason;
-#[cfg(feature = "metrics")]
-pub use recorder::MetricsRecorder;
-#[cfg(feature = "tracing")]
-pub use recorder::TraceRecorder;
-pub use recorder::{
-    BreakerState, DecisionRecord, DecisionSource, Event, Fallback, LimitOutcome, LimitRecord, LimitStats, Recorder,
-    RejectionRecord, Stats, TopKey,
-};
+pub use recorder::*;
 pub use request::RequestHead;
 pub use resilience::CircuitBreaker;
 pub use response::ResponseHead;
