@@ -6,9 +6,9 @@
 //! use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, TokenBucket, key};
 //!
 //! let limits = RateLimitLayer::new([
-//!     // 10 requests per second from each address, 20 at once,
+//!     // 10 requests per second from each address, and 20 at once.
 //!     Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(key::peer_ip()),
-//!     // and 10,000 per day. A request that either limit denies is charged to neither.
+//!     // 10,000 requests per day. A request that either limit denies is charged to neither.
 //!     Limit::new("daily", FixedWindow::per_day(10_000)).by(key::peer_ip()),
 //! ]);
 //!
@@ -18,30 +18,30 @@
 //!     .layer(limits);
 //! ```
 //!
-//! The [`guide`] explains the concepts, has programs to copy, and answers questions: start with
-//! [algorithms](guide::algorithms), [keys](guide::keys) and [costs](guide::costs), read the
-//! [checklist](guide::production) before production, and look up errors in [troubleshooting](guide::troubleshooting).
+//! The [`guide`] explains the concepts and has programs to copy. Start with [algorithms](guide::algorithms),
+//! [keys](guide::keys) and [costs](guide::costs). Before you enforce a limit in production, read the
+//! [checklist](guide::production). [Troubleshooting](guide::troubleshooting) lists all errors.
 //!
 //! # Overview
 //!
 //! - [`RateLimitLayer`] limits a service. [`Limiter`] limits anything else.
 //! - [`algorithm`] compares the algorithms to choose from.
-//! - [`key`] chooses the bucket that is charged, [`RateLimitLayer::cost`] and [`CostTable`] how much.
-//! - A [`Builder`] configures both: the store, headers, rejections, and what happens when the store fails.
+//! - A [`key`] selects the bucket that a request is charged to. [`RateLimitLayer::cost`] and [`CostTable`] set the cost.
+//! - A [`Builder`] configures a layer or a limiter: the store, headers, rejections, and what happens when the store fails.
 //! - A [`LimitHandle`] inspects and resets single keys.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
-//!   are denied too often, and [`Limit::instead`] gives some requests another size.
+//!   are denied too often, and [`Limit::instead`] applies another size to some requests.
 //! - [`Overrides`] change a limit's size for single keys at runtime.
 //! - [`Builder::never_limit`] and [`Builder::always_reject`] take lists: [`AddressList`] and [`KeyList`].
-//! - [`Limit::count_if`] and [`Limit::settle_by`] charge by the response. A handler's [`Permit`] charges more, settles,
+//! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response. A handler's [`Permit`] charges more, settles,
 //!   refunds or resets.
 //! - [`LiveLimits`] are limits that can be replaced at runtime.
 //! - [`HeaderStyle`] selects the response headers, [`Builder::on_reject`] customizes rejections.
-//! - [`explain`] tells why a request is allowed or denied, and [`dry_run`] what other limits would have denied.
+//! - [`explain`] shows why a request is allowed or denied. [`dry_run`] shows what other limits would have denied.
 //! - [`MemoryStore`] keeps the state in this process.
-//! - [`OnStoreError`] is the policy for a store that is slow or fails, [`CircuitBreaker`] stops asking it for a while,
-//!   and [`Builder::observe`] reports both.
-//! - A [`Recorder`] sees every decision: [`Stats`] counts them, `MetricsRecorder` and `TraceRecorder` export them.
+//! - [`OnStoreError`] is the policy for requests that a slow or failing store does not decide. A [`CircuitBreaker`] stops
+//!   calls to such a store for a while. [`Builder::observe`] reports both.
+//! - A [`Recorder`] sees every decision. [`Stats`] counts decisions; `MetricsRecorder` and `TraceRecorder` export them.
 //!
 //! # Features
 //!
