@@ -29,7 +29,7 @@
 //!
 #![doc = include_str!("diagrams/sliding_window_counter.svg")]
 //!
-//! After an edge, the count of the previous window still weighs on the current one, less and less as the window goes on.
+//! After an edge, requests of the previous window still count, with a weight that falls as the current window passes.
 //!
 //! ## [`SlidingWindow`](crate::SlidingWindow)
 //!
@@ -41,7 +41,8 @@
 //!
 #![doc = include_str!("diagrams/sliding_log.svg")]
 //!
-//! Each request expires on its own, four seconds after it was allowed. No four seconds ever have more than four.
+//! Each request expires on its own, four seconds after it was allowed. No span of four seconds ever has more than four
+//! requests.
 //!
 //! ## [`LeakyBucket`](crate::LeakyBucket)
 //!

@@ -2,8 +2,8 @@
 //!
 //! **First steps**
 //!
-//! - [Algorithms](algorithms): which one fits which limit, with diagrams.
-//! - [Keys](keys): the client that a request is counted for, also [behind proxies](keys#behind-proxies).
+//! - [Algorithms](algorithms): how to choose one, with diagrams.
+//! - [Keys](keys): how a limit tells clients apart, also [behind proxies](keys#behind-proxies).
 //! - [Costs](costs): expensive endpoints, several limits at once, and charges that depend on the response.
 //! - [Kinds of limits](limits): soft limits, other sizes, penalties, conditions, lists, and changes at runtime.
 //! - [Responses](responses): status codes, headers, problem details and gRPC.
@@ -23,7 +23,7 @@
 //! - [Troubleshooting](troubleshooting): every error and log line, with its cause and remedy.
 //! - [A fleet](fleet): limits that several processes share.
 //! - [Monitoring](monitoring): metrics, traces, counts, a dashboard and alerts.
-//! - [When the store fails](store_failures): to reject, to allow, or to decide locally.
+//! - [When the store fails](store_failures): reject, allow, or decide locally.
 //! - [Redis](redis): configuration, load, memory and failures.
 //! - [Security model](security): what the limiter protects against, and what it does not.
 //! - [Performance](performance), and the [measurements](numbers).
