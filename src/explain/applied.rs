@@ -5,14 +5,15 @@ use std::time::Duration;
 use crate::decision::{Outcome, Verdict};
 use crate::key::{KeyError, KeyPart};
 
-/// How a limit applies to a request.
+/// The key, the cost and the expected outcome of a limit that applies to a request.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AppliedLimit {
     /// The parts of the key. Empty for a limit with one bucket for all requests.
     pub key: Vec<KeyPart>,
-    /// Why the request has no key, if it is charged to the bucket of all requests without one.
+    /// The reason for the missing key, if the request is charged to the bucket that requests without a key share. See
+    /// [`OnMissingKey::Share`](crate::OnMissingKey::Share).
     pub missing_key: Option<KeyError>,
     /// The cost of the request, in tokens.
     pub cost: u64,
@@ -28,7 +29,7 @@ impl AppliedLimit {
     }
 }
 
-/// What a limit would decide about a request, and what would be left after it.
+/// The outcome that a limit would have for a request.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -37,7 +38,7 @@ pub struct ExpectedOutcome {
     pub allowed: bool,
     /// Whether the limit counts for the decision. See [`Outcome::is_enforced`].
     pub enforced: bool,
-    /// How long a queue delays the request.
+    /// The delay of the request, if the limit is a queue. Otherwise zero.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::span"))]
     pub delay: Duration,
     /// The wait after which the limit would have room. `None` if it has room, or if no wait can help.

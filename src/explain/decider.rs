@@ -1,11 +1,11 @@
-//! What would decide a request.
+//! The part of a limiter that would decide a request.
 
 use std::fmt;
 
 use crate::recorder::Fallback;
 use crate::resilience::PreviewSource;
 
-/// What would decide a request.
+/// The part of a limiter that would decide a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
@@ -18,22 +18,22 @@ pub enum Decider {
     },
     /// This process, by a denial of the store whose wait is not over. See [`Store::remembered`](crate::Store::remembered).
     RememberedDenial,
-    /// This process, by its share of the limits. See [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
+    /// The local store of this process, by its share of the limits. See [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
     #[non_exhaustive]
     LocalShare {
-        /// Why the store does not decide.
+        /// The reason why the store does not decide.
         error: String,
     },
     /// The policy that allows requests uncounted. See [`OnStoreError::Allow`](crate::OnStoreError::Allow).
     #[non_exhaustive]
     AllowPolicy {
-        /// Why the store does not decide.
+        /// The reason why the store does not decide.
         error: String,
     },
     /// The policy that rejects requests. See [`OnStoreError::Reject`](crate::OnStoreError::Reject).
     #[non_exhaustive]
     RejectPolicy {
-        /// Why the store does not decide.
+        /// The reason why the store does not decide.
         error: String,
     },
     /// A list, or the policy for missing keys, before any limit is decided.

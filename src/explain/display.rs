@@ -91,7 +91,7 @@ impl fmt::Display for AppliedLimit {
     }
 }
 
-/// What a limit decides, in words.
+/// The verdict of a limit, in words.
 struct Verdict<'a>(&'a ExpectedOutcome);
 
 impl fmt::Display for Verdict<'_> {

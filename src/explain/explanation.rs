@@ -1,4 +1,4 @@
-//! What would happen to a request.
+//! The explanation of a request.
 
 use std::time::Duration;
 
@@ -14,56 +14,56 @@ use crate::list::ListAction;
 use crate::resilience::Preview;
 use crate::time::Timestamp;
 
-/// What would happen to a request now, and why. See the [module](crate::explain).
+/// An explanation of what would happen to a request now. See the [module](crate::explain).
 ///
 /// `Display` writes it for a terminal: a line for the request, and one for each limit.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Explanation {
-    /// What would happen.
+    /// The result.
     pub conclusion: Conclusion,
-    /// What would decide.
+    /// The part of the limiter that would decide.
     pub decided_by: Decider,
     /// The instant of the decision, on the clock of the store. `None` if there is no decision.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::optional_instant"))]
     pub at: Option<Timestamp>,
-    /// The lists of the layer, rejecting ones first.
+    /// The lists of the layer: those that reject requests, then those that exempt them.
     pub lists: Vec<ListExplanation>,
     /// All limits, in order.
     pub limits: Vec<LimitExplanation>,
 }
 
-/// What would happen to a request.
+/// The result that a request would have.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case", tag = "result"))]
 #[non_exhaustive]
 pub enum Conclusion {
-    /// It is allowed.
+    /// The request is allowed.
     Allowed {
-        /// How long a queue delays it.
+        /// The delay by a queue. Otherwise zero.
         #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::span"))]
         delay: Duration,
     },
-    /// A limit denies it.
+    /// A limit denies the request.
     Denied {
-        /// The shortest wait after which it would be allowed if nothing else is charged. `None` if no wait can help.
+        /// The shortest wait after which the request would be allowed, if no other request arrives. `None` if no wait can help.
         #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::optional_span"))]
         retry_after: Option<Duration>,
     },
-    /// It is exempt from all limits. See [`never_limit`](crate::Builder::never_limit).
+    /// The request is exempt from all limits. See [`never_limit`](crate::Builder::never_limit).
     Exempt,
-    /// It is rejected by a list. See [`always_reject`](crate::Builder::always_reject).
+    /// A list rejects the request. See [`always_reject`](crate::Builder::always_reject).
     Listed {
         /// The action of the list.
         action: ListAction,
     },
-    /// It is rejected, because it has no key for a limit.
+    /// The request is rejected, because it has no key for a limit.
     MissingKey {
-        /// Why the key is missing.
+        /// The reason why the key is missing.
         error: KeyError,
     },
-    /// It is rejected, because the store fails.
+    /// The request is rejected, because the store fails.
     StoreFailed,
 }
 

@@ -1,4 +1,4 @@
-//! Whether a limit applies to a request, and why.
+//! The explanation of one limit: whether it applies to a request, and why.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 use crate::when::Description;
 
-/// One limit, and what it means for a request.
+/// The explanation of one limit: whether and how it applies to a request.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimitExplanation {
     /// The name of the limit.
     pub name: Arc<str>,
-    /// The path of its descriptor, if it comes from a rules file. See [`Limit::rule_path`].
+    /// The path of its descriptor, if the limit comes from a rules file. See [`Limit::rule_path`].
     pub rule: Option<Arc<str>>,
     /// The condition, if the limit has one, as in `method is POST`. See
     /// [`Condition::describe`](crate::when::Condition::describe).
@@ -39,7 +39,7 @@ pub enum LimitStatus {
     /// The limit does not apply: the request has no key for it. See [`OnMissingKey::Skip`](crate::OnMissingKey::Skip).
     #[non_exhaustive]
     Skipped {
-        /// Why the key is missing.
+        /// The reason why the key is missing.
         error: KeyError,
         /// The parts of the key.
         key: Vec<KeyPart>,
@@ -48,12 +48,12 @@ pub enum LimitStatus {
     /// [`OnMissingKey::Reject`](crate::OnMissingKey::Reject).
     #[non_exhaustive]
     Rejects {
-        /// Why the key is missing.
+        /// The reason why the key is missing.
         error: KeyError,
         /// The parts of the key.
         key: Vec<KeyPart>,
     },
-    /// The limit is not looked at, because the request is rejected before.
+    /// The limit is not evaluated, because the request is rejected earlier.
     NotReached,
 }
 

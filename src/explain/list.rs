@@ -8,7 +8,7 @@ use crate::when::{Condition, Description};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ListExplanation {
-    /// What the list does.
+    /// The effect of the list.
     pub kind: ListKind,
     /// The condition in words, as in `address is in a list of 3 networks`.
     pub condition: String,
@@ -16,14 +16,14 @@ pub struct ListExplanation {
     pub matches: bool,
 }
 
-/// What a list does with the requests on it.
+/// The effect of a list on the requests that match it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum ListKind {
-    /// Rejects them. See [`always_reject`](crate::Builder::always_reject).
+    /// Rejects the requests. See [`always_reject`](crate::Builder::always_reject).
     Rejects(ListAction),
-    /// Exempts them from all limits. See [`never_limit`](crate::Builder::never_limit).
+    /// Exempts the requests from all limits. See [`never_limit`](crate::Builder::never_limit).
     Exempts,
 }
 

@@ -1,9 +1,10 @@
-//! Explanations: what limits would do with a request, and why, without charging it.
+//! Explanations of what limits would do with a request, and why, without charging it.
 //!
 //! [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) explains a request, and
 //! [`Limiter::explain`](crate::Limiter::explain) a key. An [`Explanation`] lists all limits: which apply and which do not,
-//! under which key, at what cost, and what each would have left. It agrees with the decision that follows at the same
-//! instant. Nothing changes: no charge, no strike of a penalty, no breaker, no log line about the store.
+//! under which key, at what cost, and how many tokens each would have left. It agrees with a decision at the same instant.
+//! An explanation changes nothing: it charges nothing, counts no strike of a penalty, does not affect circuit breakers, and
+//! logs nothing about the store.
 //!
 //! ```
 //! use http::{Method, Request};
@@ -33,24 +34,25 @@
 //!
 //! # Exactness
 //!
-//! The layer explains a request by the functions that decide about it, and the store by a
-//! [preview](crate::Store::preview) of the decision. Two kinds of stores report what is left *before* the request instead
-//! of after it: those that do not implement `preview`, and a Redis Cluster for limits whose keys are in different slots.
+//! A layer explains a request with the same functions that handle requests, and with a [preview](crate::Store::preview) of
+//! the store's decision. Two kinds of stores report the tokens that are left *before* the request instead of after it: those
+//! that do not implement `preview`, and a Redis Cluster for limits whose keys are in different slots.
 //!
-//! An asynchronous extractor runs, as for a request. In a memory store that is full, strikes of a penalty may be lost,
-//! which an explanation does not foresee.
+//! Asynchronous extractors run as they would for a request. An explanation does not foresee that a full memory store may
+//! lose strikes of a penalty.
 //!
 //! # Security
 //!
-//! An explanation tells who uses how much, and how clients are told apart. Only show it to people who may know that:
-//! place a route that serves explanations behind authentication.
+//! An explanation reveals the usage of a key, and how clients are identified. Place a route that serves explanations behind
+//! authentication.
 //!
 //! Values of headers, cookies and query parameters, and those that closures return, may be credentials, so they are
 //! shown as fingerprints. [`Explanation::reveal_keys`] shows them. See [`KeyPart`](crate::key::KeyPart).
 //!
 //! # Serialization
 //!
-//! With the feature `serde`, explanations implement `Serialize`. Spans are numbers of seconds.
+//! With the feature `serde`, explanations implement `Serialize`. Durations and instants are numbers of seconds; instants
+//! count from the Unix epoch.
 
 mod applied;
 mod decider;

@@ -1,4 +1,4 @@
-//! Serializes spans and instants as numbers of seconds.
+//! Serializes durations and instants as numbers of seconds.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use serde::{Serialize, Serializer};
 
 use crate::time::Timestamp;
 
-/// Serializes a span.
+/// Serializes a duration.
 pub(super) fn span<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     span.as_secs_f64().serialize(serializer)
 }
 
-/// Serializes a span, if there is one.
+/// Serializes a duration, if there is one.
 pub(super) fn optional_span<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     span.map(|span| span.as_secs_f64()).serialize(serializer)
 }
