@@ -1,4 +1,4 @@
-//! Two sets of limits, and the requests that they treat differently.
+//! The comparison of two sets of limits on the same requests.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::explain::Explanation;
 use crate::request::RequestHead;
 use crate::time::Timestamp;
 
-/// Compares what two sets of limits do with the same requests. See the [module](crate::dry_run).
+/// Compares the decisions of two sets of limits about the same requests. See the [module](crate::dry_run).
 ///
 /// `Display` writes the changes for a terminal.
 #[derive(Debug)]
@@ -19,23 +19,23 @@ pub struct Comparison {
     newly_allowed: Changes,
 }
 
-/// How the new limits treat a request differently.
+/// A difference between the decisions of the old and the new limits about a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// The old limits allow it. The new ones deny or reject it.
+    /// The old limits allow the request. The new ones deny or reject it.
     NewlyDenied,
-    /// The old limits deny or reject it. The new ones allow it.
+    /// The old limits deny or reject the request. The new ones allow it.
     NewlyAllowed,
 }
 
-/// The requests that the new limits treat differently in one way.
+/// The requests with the same [`Change`].
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Changes {
-    /// How many there are.
+    /// The number of requests.
     pub count: u64,
-    /// The first of them, at most five. Their wait is that of the limits that deny them.
+    /// The first requests, at most five. `retry_after` is that of the limits that deny the request.
     pub samples: Vec<SampleRequest>,
 }
 
@@ -46,7 +46,7 @@ impl Comparison {
         Self { before, after, newly_denied: Changes::default(), newly_allowed: Changes::default() }
     }
 
-    /// Decides a request by both. Returns whether they treat it differently. See [`DryRun::request`].
+    /// Decides a request by both sets of limits. Returns the change, if their decisions differ. See [`DryRun::request`].
     pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Option<Change> {
         let before = self.before.request(at, head).await;
         let after = self.after.request(at, head).await;

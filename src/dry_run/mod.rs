@@ -1,8 +1,8 @@
-//! Dry runs: what limits would have done with recorded requests.
+//! Dry runs of limits on recorded requests.
 //!
 //! A [`DryRun`] decides recorded requests at their own times, in memory, and counts per limit what it would have denied.
-//! A [`Comparison`] runs two sets of limits, such as two versions of a rules file, and reports the requests that the new
-//! one would treat differently.
+//! A [`Comparison`] runs two sets of limits, such as two versions of a rules file, and reports the requests that only one of
+//! them denies.
 //!
 //! ```
 //! use http::Request;
@@ -31,9 +31,14 @@
 //!
 //! # What a dry run can't tell
 //!
-//! A recording has no responses, so that charges by the response ([`Limit::count_if`](crate::Limit::count_if),
-//! [`Limit::settle_by`](crate::Limit::settle_by)) and by a [`Permit`](crate::Permit) stay as they were on arrival. Clients
-//! would send other requests if others were denied. Limits start unused.
+//! - A recording has no responses. So requests are charged their cost on arrival, which neither the response
+//!   ([`Limit::count_if`](crate::Limit::count_if), [`Limit::settle_by`](crate::Limit::settle_by)) nor a
+//!   [`Permit`](crate::Permit) adjusts.
+//! - A recording has no router, so requests have no matched route. They share one key of
+//!   [`key::matched_route`](crate::key::matched_route), and match no value of `path` in a rules file. For a rules file,
+//!   register [`key::path`](crate::key::path) as `path`.
+//! - Clients might have sent other requests, had other requests been denied.
+//! - All keys start unused.
 
 mod comparison;
 mod report;

@@ -1,4 +1,4 @@
-//! What each limit would have done.
+//! The report of a dry run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,44 +11,44 @@ use crate::time::Timestamp;
 /// The most samples that are kept of each kind.
 pub(super) const MAX_SAMPLES: usize = 5;
 
-/// What a dry run has counted. `Display` writes it for a terminal.
+/// The counts of a dry run. `Display` writes them for a terminal.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Report {
-    /// All requests.
+    /// The number of requests.
     pub requests: u64,
-    /// The requests that were allowed, including those without a limit.
+    /// The number of allowed requests, including those without a limit.
     pub allowed: u64,
-    /// The requests that a limit denied.
+    /// The number of requests that a limit denied.
     pub denied: u64,
-    /// The requests that were rejected because of a list or a missing key.
+    /// The number of requests that were rejected because of a list or a missing key.
     pub rejected: u64,
-    /// The requests to which no limit applied, or that a list exempts. They were allowed.
+    /// The number of requests to which no limit applied, or that a list exempts. They were allowed.
     pub unlimited: u64,
-    /// The limits, in order. Rules files' `unlimited` rules are not limits.
+    /// The limits, in order. An `unlimited` block of a rules file is not a limit.
     pub limits: Vec<LimitReport>,
 }
 
-/// What a limit has done.
+/// The counts of one limit.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct LimitReport {
     /// The name of the limit.
     pub name: Arc<str>,
-    /// The path of its descriptor, if it comes from a rules file.
+    /// The path of its descriptor, if the limit comes from a rules file.
     pub rule: Option<Arc<str>>,
-    /// The requests that the limit decided.
+    /// The number of requests that the limit decided.
     pub requests: u64,
-    /// Those for which the limit had room. Another limit may have denied them.
+    /// The number of requests for which the limit had room. Another limit may have denied them.
     pub allowed: u64,
-    /// Those that the limit denied.
+    /// The number of requests that the limit denied.
     pub denied: u64,
-    /// Those for which the limit had no room, but was not enforced: in shadow mode, or because another limit in quota mode
-    /// had room.
+    /// The number of requests for which the limit had no room, but was not enforced: in shadow mode, or because another limit
+    /// in quota mode had room.
     pub shadow_denied: u64,
-    /// The requests that the limit rejected because their key is missing.
+    /// The number of requests that were rejected because they had no key for the limit.
     pub missing_key: u64,
     /// The first requests that the limit denied, or would deny if it were enforced: at most five.
     pub samples: Vec<SampleRequest>,
@@ -58,13 +58,14 @@ pub struct LimitReport {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SampleRequest {
-    /// When it arrived.
+    /// The time of its arrival.
     pub at: Timestamp,
     /// The method.
     pub method: String,
     /// The path, without the query.
     pub path: String,
-    /// The wait of the limit, or of the decision. `None` if no wait helps, or if it was allowed.
+    /// The wait of the limit in a [`LimitReport`], or of the whole decision in [`Changes`](super::Changes). `None` if no wait
+    /// can help, or if the request was allowed.
     pub retry_after: Option<Duration>,
 }
 
@@ -133,7 +134,7 @@ impl fmt::Display for SampleRequest {
     }
 }
 
-/// Instants and spans are seconds.
+/// Instants and durations are seconds.
 #[cfg(feature = "serde")]
 impl serde::Serialize for SampleRequest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

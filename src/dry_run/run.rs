@@ -1,4 +1,4 @@
-//! One set of limits, and the requests that it has decided.
+//! The dry run of one set of limits.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::request::RequestHead;
 use crate::store::MemoryStore;
 use crate::time::{Clock, ManualClock, Timestamp};
 
-/// Decides recorded requests, and counts what each limit would have done. See the [module](crate::dry_run).
+/// Decides recorded requests, and counts the outcomes of each limit. See the [module](crate::dry_run).
 pub struct DryRun {
     layer: RateLimitLayer,
     clock: ManualClock,
@@ -63,10 +63,10 @@ impl DryRun {
         Ok(Self { layer, clock, report })
     }
 
-    /// Decides a request that arrived at `at`, charges it if it is allowed, and returns why. Pass requests in the order of
-    /// their times: one that is earlier than the one before is decided at the time of that.
+    /// Decides a request that arrived at `at`, charges it if it is allowed, and returns the explanation.
     ///
-    /// Conditions on the time of day read their own clock.
+    /// Pass requests in the order of their arrival. A request that is earlier than the previous one is decided at the time of
+    /// the previous one. Conditions on the time of day use their own clock.
     pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Explanation {
         self.clock.set(at.max(self.clock.now()));
         let explanation = self.layer.decide_and_explain(head).await;

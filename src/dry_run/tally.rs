@@ -6,7 +6,7 @@ use crate::request::RequestHead;
 use crate::time::Timestamp;
 
 impl Report {
-    /// Counts a request and what was decided about it.
+    /// Counts a request and its decision.
     pub(super) fn count(&mut self, at: Timestamp, head: &RequestHead<'_>, explanation: &Explanation) {
         self.requests += 1;
         match explanation.conclusion {
