@@ -23,11 +23,11 @@ pub struct DecisionRecord<'a> {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum DecisionSource {
-    /// A store in this process, without waiting.
+    /// A store that decided without waiting, in this process.
     Memory,
-    /// A store that was waited for, such as Redis.
+    /// A store that the request waited for, such as Redis.
     Store,
-    /// A denial that the store has remembered: its wait is not over, so the database was not called.
+    /// A remembered denial: its wait is not over, so the database was not called.
     RememberedDenial,
     /// The fallback policy, because the store failed: see [`OnStoreError`](crate::OnStoreError).
     Fallback,
@@ -117,7 +117,7 @@ impl<'a> DecisionRecord<'a> {
         LimitRecord::of_decision(decision, move |limit| spec(limit).map(|charge| charge.spec), near_percent)
     }
 
-    /// Returns the resources that the store uses now. Takes one or several locks, so do not call it for each decision.
+    /// Returns the resources that the store uses now. This takes one or several locks, so do not call it for each decision.
     #[must_use]
     pub fn store_usage(&self) -> StoreUsage {
         self.store.usage()
@@ -159,7 +159,7 @@ impl<'a> LimitRecord<'a> {
         self.spec.detail()
     }
 
-    /// Returns the outcome. A limit with capacity counts as allowing even if another limit denied the request.
+    /// Returns the outcome. A limit that has capacity allows the request, even if another limit denies it.
     #[must_use]
     pub fn outcome(&self) -> LimitOutcome {
         match self.outcome.verdict() {

@@ -26,9 +26,9 @@ const REJECTIONS: [&str; 6] = ["limited", "missing_key", "ambiguous_key", "no_pe
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///
-/// Install an exporter, such as that for Prometheus, before the first request: what was counted before is lost. Handles are
-/// resolved once for each limit. No label depends on a key, so the number of series does not grow with clients.
-/// A limit with a [detail](crate::Limit::metric_detail) has the label `detail`, too, with at most 100 values.
+/// Install an exporter, such as that for Prometheus, before the first request: earlier counts are lost. No label depends on a
+/// key, so the number of series does not grow with the number of clients. Metrics of a limit with a
+/// [detail](crate::Limit::metric_detail) also have the label `detail`, with at most 100 values.
 ///
 /// | metric | type | labels | |
 /// |---|---|---|---|
@@ -38,18 +38,18 @@ const REJECTIONS: [&str; 6] = ["limited", "missing_key", "ambiguous_key", "no_pe
 /// | `ratelimit_rejections_total` | counter | `reason` | requests that a layer rejected: `limited`, `missing_key`, `ambiguous_key`, `no_peer_address`, `listed` or `store_failed` |
 /// | `ratelimit_penalties_total` | counter | `limit` | [lockouts](crate::Limit::penalty) that began |
 /// | `ratelimit_list_matches_total` | counter | `action` | requests on a [list](crate::Builder::always_reject) |
-/// | `ratelimit_store_duration_seconds` | histogram | `decided_by` | time that decisions took which waited for the store |
-/// | `ratelimit_store_errors_total` | counter | `kind` | requests that the store did not decide |
-/// | `ratelimit_fallbacks_total` | counter | `to` | how these requests were [handled](crate::OnStoreError) |
+/// | `ratelimit_store_duration_seconds` | histogram | `decided_by` | duration of decisions that waited for the store |
+/// | `ratelimit_store_errors_total` | counter | `kind` | requests that the store did not decide, by [kind of error](crate::StoreErrorKind) |
+/// | `ratelimit_fallbacks_total` | counter | `to` | these requests, by how they were [handled](crate::OnStoreError) |
 /// | `ratelimit_breaker_state` | gauge | `node` | the [circuit breaker](crate::CircuitBreaker): 0 closed, 1 half-open, 2 open |
 /// | `ratelimit_queue_length` | gauge | | requests that wait to be sent to the store |
 /// | `ratelimit_keys` | gauge | | keys in the memory store |
-/// | `ratelimit_memory_bytes` | gauge | | bytes that they take |
+/// | `ratelimit_memory_bytes` | gauge | | bytes that these keys take |
 /// | `ratelimit_rules_info` | gauge | | the number of limits in force that were [loaded at runtime](crate::LiveLimits) |
 /// | `ratelimit_rules_loads_total` | counter | `result` | replacements of these limits: `applied` or `rejected` |
 ///
-/// The three gauges of the store are read at most once a second, by a request. A limiter with another store needs a recorder
-/// with another [label](Self::label).
+/// The length of the queue, the number of keys and their bytes are read at most once a second, when a request is decided. For
+/// limiters with different stores, use a recorder with another [label](Self::label) for each.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, Limit, MetricsRecorder, RateLimitLayer};
@@ -118,7 +118,7 @@ impl MetricsRecorder {
         with_labels(&self.labels, labels)
     }
 
-    /// Reads what the store uses, if the last reading was a while ago.
+    /// Reads the store's usage, unless it was read within [`USAGE_INTERVAL`].
     fn record_usage(&self, decision: &DecisionRecord<'_>) {
         let now = self.began.elapsed();
         let (next, after) = (self.next_usage.load(Ordering::Relaxed), (now + USAGE_INTERVAL).as_micros() as u64);

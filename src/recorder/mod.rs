@@ -26,8 +26,8 @@ pub use self::trace::TraceRecorder;
 /// Receives every decision and every event of a limiter. Add one with
 /// [`Builder::recorder`](crate::Builder::recorder).
 ///
-/// The methods are called inline, by the task that handles the request, so keep them fast. The crate calls them without
-/// allocating. A limiter without recorders spends nothing on them.
+/// The methods are called inline, by the task that handles the request, so keep them fast. Calling them does not allocate,
+/// unless they do.
 ///
 /// `MetricsRecorder` (feature `metrics`), `TraceRecorder` (feature `tracing`) and [`Stats`] are
 /// recorders. Write your own for anything else:
@@ -56,23 +56,23 @@ pub use self::trace::TraceRecorder;
 /// # let _ = limits;
 /// ```
 pub trait Recorder: Send + Sync + 'static {
-    /// Called for each decision about a request that is charged if it is allowed: of the layer, of
-    /// [`Limiter::acquire`](crate::Limiter::acquire) and the like, and of a [`Permit`](crate::Permit). Peeks are not
+    /// Receives each decision that charges a request if it allows it: those of a layer, of
+    /// [`Limiter::acquire`](crate::Limiter::acquire) and similar methods, and of a [`Permit`](crate::Permit). Peeks are not
     /// recorded.
     ///
     /// A request for a [route with a cost of its own](crate::RateLimitLayer::cost) is decided twice if it passes an outer
-    /// layer of the limiter first: at that layer's cost, and then about the difference.
+    /// layer of the limiter first: once at that layer's cost, and once at the difference.
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let _ = decision;
     }
 
-    /// Called for each request that a layer rejects, for whatever [reason](RejectionRecord::reason). If a limit denied it,
-    /// it was recorded as a [`decision`](Self::decision) before.
+    /// Receives each request that a layer rejects, with the [reason](RejectionRecord::reason). If a limit denied it, the
+    /// [`decision`](Self::decision) was recorded before.
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
         let _ = rejection;
     }
 
-    /// Called for each event.
+    /// Receives each event.
     fn event(&self, event: &Event<'_>) {
         let _ = event;
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 
-/// A value for each limit, or for each detail of a limit, that was seen. They are few, and known after their first decision, so that reading takes no
-/// lock.
+/// A value for each limit, or for each detail of a limit, that was seen. There are few of them, and all are known after their
+/// first decision. So reading takes no lock.
 pub(super) struct PerLimit<T>(ArcSwap<Values<T>>);
 
-/// The names of limits are not chosen by clients, so that a fast hash does.
+/// Clients do not choose the names of limits, so a fast hash is sufficient.
 type Values<T> = HashMap<Box<str>, Arc<T>, RandomState>;
 
 impl<T> PerLimit<T> {
@@ -19,7 +19,7 @@ impl<T> PerLimit<T> {
         Self(ArcSwap::from_pointee(HashMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4))))
     }
 
-    /// Calls `read` with the value of a limit, which `create` makes of its name if it is new.
+    /// Calls `read` with the value of a limit. For a new limit, `create` makes the value.
     pub(super) fn with<R>(&self, limit: &str, create: impl Fn(&str) -> T, read: impl FnOnce(&T) -> R) -> R {
         if let Some(value) = self.0.load().get(limit) {
             return read(value);

@@ -55,15 +55,15 @@ struct Counters {
 pub struct LimitStats {
     /// The name of the limit.
     pub limit: String,
-    /// The requests for which the limit had capacity, including delayed ones and those that used overage.
+    /// The number of requests for which the limit had capacity, including delayed ones and those that used overage.
     pub allowed: u64,
-    /// The requests that the limit denied.
+    /// The number of requests that the limit denied.
     pub denied: u64,
-    /// The requests that the limit would have denied if it were not in [shadow mode](crate::Limit::shadow).
+    /// The number of requests that the limit would have denied if it were not in [shadow mode](crate::Limit::shadow).
     pub shadow_denied: u64,
-    /// The tokens charged. Refunds are not subtracted.
+    /// The number of tokens charged. Refunds are not subtracted.
     pub charged: u64,
-    /// The keys that were denied most often, the first one most. Empty unless [enabled](Stats::top_keys).
+    /// The keys that were denied most often, in descending order. Empty unless [enabled](Stats::top_keys).
     pub top_keys: Vec<TopKey>,
 }
 
@@ -72,16 +72,16 @@ pub struct LimitStats {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct TopKey {
-    /// How [`Stats::display_keys`] displays it, or its fingerprint in hexadecimal.
+    /// The key as [`Stats::display_keys`] displays it, or its fingerprint in hexadecimal.
     pub key: String,
-    /// How often it was denied, at most.
+    /// The number of its denials, at most.
     pub denied: u64,
-    /// How many of these denials may be those of other keys.
+    /// The number of these denials that may be those of other keys.
     pub error: u64,
 }
 
 impl Stats {
-    /// Creates counts of 0.
+    /// Creates a recorder whose counts are 0.
     #[must_use]
     pub fn new() -> Self {
         Self { limits: Arc::new(PerLimit::new()), top_keys: 0, display: None }
@@ -89,19 +89,19 @@ impl Stats {
 
     /// Finds the keys that each limit denies most often, at most `keys` of them, up to 1,000. Defaults to 0.
     ///
-    /// A few hundred bytes are kept for each. The more keys are kept, the more exact are the counts of the first. Takes a
-    /// lock for each denial.
+    /// Each key takes a few hundred bytes. With more keys, the counts of the first ones are more exact. Each denial takes a
+    /// lock.
     #[must_use]
     pub fn top_keys(self, keys: usize) -> Self {
         Self { limits: Arc::new(PerLimit::new()), top_keys: keys.min(1_000), ..self }
     }
 
-    /// Sets how keys are displayed: by what `display` returns for the name of a limit and a request that it denied, up to 128
-    /// bytes of it. `None` displays the fingerprint, which reveals nothing. That is the default. Called for the first
-    /// rejected request of a key.
+    /// Sets the function that displays a key, from the name of the limit and the first request with that key that it denied.
+    /// At most 128 bytes of the result are kept. By default, and if `display` returns `None`, a key is displayed by its
+    /// fingerprint, which does not reveal it.
     ///
-    /// Display what the limit is keyed by: with a limit by address and one by user, the user of a request says little about
-    /// an address that is denied.
+    /// Display the value that the limit is keyed by: if an address is denied, the user of one of its requests says little
+    /// about it.
     ///
     /// ```
     /// use tower_ratelimit::Stats;

@@ -11,7 +11,7 @@ pub(super) struct TopKeys {
 #[derive(Clone, Debug)]
 pub(super) struct CountedKey {
     pub(super) fingerprint: u128,
-    /// How the user displays the key, once a request with it was rejected.
+    /// The display of the key, once a request with it was rejected.
     pub(super) display: Option<Box<str>>,
     pub(super) count: u64,
     /// The part of the count that may be that of other keys.

@@ -81,7 +81,7 @@ impl TraceRecorder {
         );
     }
 
-    /// Returns whether the denial of a key is to be logged: `Some` with the number of denials since the last line.
+    /// Returns the number of suppressed denials since the last line, if the denial of this key is to be logged.
     fn first_denial(&self, fingerprint: u128) -> Option<u64> {
         let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
         if denials.began.elapsed() >= self.interval {
