@@ -81,9 +81,13 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// Returns the matched route as it is written in Axum's router (`/users/{id}`), if there is one.
+    /// Returns the matched route as it is written in the router (`/users/{id}`), if there is one: that of a
+    /// [`RoutePattern`] extension, or else Axum's.
     #[must_use]
     pub fn matched_path(&self) -> Option<&'a str> {
+        if let Some(RoutePattern(route)) = self.extensions.get() {
+            return Some(route);
+        }
         #[cfg(feature = "axum")]
         if let Some(path) = self.extensions.get::<axum::extract::MatchedPath>() {
             return Some(path.as_str());
@@ -91,6 +95,23 @@ impl<'a> RequestHead<'a> {
         None
     }
 }
+
+/// The pattern of the route that a router other than Axum's has matched, as an extension of the request.
+///
+/// A request that is built for an [explanation](crate::explain) or a [dry run](crate::dry_run) needs it, too, if limits
+/// depend on the route. Take it from the router, never from the path: a client that chooses the route chooses its bucket.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::RequestHead;
+/// use tower_ratelimit::key::RoutePattern;
+///
+/// let mut request = Request::get("/users/42").body(()).unwrap();
+/// request.extensions_mut().insert(RoutePattern("/users/{id}".to_owned()));
+/// assert_eq!(RequestHead::of(&request).matched_path(), Some("/users/{id}"));
+/// ```
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RoutePattern(pub String);
 
 /// A header occurs several times that must occur at most once.
 #[derive(Clone, Copy, Debug)]

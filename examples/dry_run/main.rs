@@ -21,9 +21,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::ExitCode;
 
+use tower_ratelimit::RequestHead;
 use tower_ratelimit::dry_run::{Comparison, DryRun};
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{RequestHead, key};
 
 use crate::recording::Recorded;
 
@@ -65,9 +65,7 @@ async fn compare(old: &str, new: &str, requests: &str) -> Result<(), Box<dyn Err
 }
 
 fn load(rules: &str) -> Result<DryRun, Box<dyn Error>> {
-    // There is no router that has matched a route: record routes as paths if your rules are about routes.
-    let extractors = Extractors::new().register("path", key::path());
-    Ok(DryRun::try_new(Rules::from_file(rules)?.limits(&extractors)?)?)
+    Ok(DryRun::try_new(Rules::from_file(rules)?.limits(&Extractors::new())?)?)
 }
 
 /// Reads recorded requests, one in a line.

@@ -9,6 +9,7 @@
 //! | `at` | when the request arrived: seconds since the Unix epoch, or an instant of RFC 3339 |
 //! | `method` | defaults to `GET` |
 //! | `path` | with the query, if there was one |
+//! | `route` | the route that the router matched, such as `/users/{id}`; defaults to the path without its query |
 //! | `headers` | a value or a list of values for each name |
 //! | `peer` | the peer's IP address |
 
@@ -19,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::Request;
 use serde::Deserialize;
 use tower_ratelimit::Timestamp;
-use tower_ratelimit::key::PeerAddr;
+use tower_ratelimit::key::{PeerAddr, RoutePattern};
 
 /// A recorded request, and when it arrived.
 pub(crate) struct Recorded {
@@ -34,6 +35,7 @@ struct Line {
     #[serde(default = "get")]
     method: String,
     path: String,
+    route: Option<String>,
     #[serde(default)]
     headers: HashMap<String, Values>,
     peer: Option<IpAddr>,
@@ -70,6 +72,8 @@ impl Recorded {
             request = values.into_iter().fold(request, |request, value| request.header(&name, value));
         }
         let mut request = request.body(())?;
+        let route = line.route.unwrap_or_else(|| request.uri().path().to_owned());
+        request.extensions_mut().insert(RoutePattern(route));
         if let Some(peer) = line.peer {
             request.extensions_mut().insert(PeerAddr(SocketAddr::new(peer, 0)));
         }

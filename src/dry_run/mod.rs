@@ -34,9 +34,9 @@
 //! - A recording has no responses. So requests are charged their cost on arrival, which neither the response
 //!   ([`Limit::count_if`](crate::Limit::count_if), [`Limit::settle_by`](crate::Limit::settle_by)) nor a
 //!   [`Permit`](crate::Permit) adjusts.
-//! - A recording has no router, so requests have no matched route. They share one key of
-//!   [`key::matched_route`](crate::key::matched_route), and match no value of `path` in a rules file. For a rules file,
-//!   register [`key::path`](crate::key::path) as `path`.
+//! - A recording has no router. If limits depend on the route, as the key `path` of a rules file does, record the matched
+//!   route, and insert it as a [`RoutePattern`](crate::key::RoutePattern). Otherwise, all requests share one key of
+//!   [`key::matched_route`](crate::key::matched_route), and match no value of `path`.
 //! - Clients might have sent other requests, had other requests been denied.
 //! - All keys start unused.
 

@@ -42,7 +42,7 @@ impl fmt::Display for Conclusion {
             Self::Allowed { delay } if delay.is_zero() => f.write_str("allowed"),
             Self::Allowed { delay } => write!(f, "allowed after a delay of {delay:?}"),
             Self::Denied { retry_after: Some(wait) } => write!(f, "denied, retry after {wait:?}"),
-            Self::Denied { retry_after: None } => f.write_str("denied, whatever the wait"),
+            Self::Denied { retry_after: None } => f.write_str("denied: the cost exceeds the capacity"),
             Self::Exempt => f.write_str("exempt by never_limit"),
             Self::Listed { .. } => f.write_str("rejected by always_reject"),
             Self::MissingKey { error } => write!(f, "rejected: {}", reason(*error)),

@@ -20,7 +20,8 @@ impl RateLimitLayer {
     ///
     /// The request has this layer's cost. A [`RouteCost`](crate::RouteCost) inside this layer is not taken into account.
     /// Extractors and conditions read the head as if the request had reached the layer, so it needs what outer layers and
-    /// the server would add: the peer's address ([`PeerAddr`](crate::key::PeerAddr)), the matched route, and extensions.
+    /// the server would add: the peer's address ([`PeerAddr`](crate::key::PeerAddr)), the matched route
+    /// ([`RoutePattern`](crate::key::RoutePattern)), and extensions.
     /// To explain real requests, call this from a middleware in the place of the layer:
     ///
     /// ```

@@ -66,6 +66,7 @@ mod peer;
 mod prefix;
 mod query;
 
+pub use crate::request::RoutePattern;
 pub(crate) use bucket_key::hash;
 pub use bucket_key::{Key, Shared};
 pub use client::{AddressError, ClientAddress, ClientIp, TrustedProxies, client_ip};

@@ -23,7 +23,7 @@ impl Limiter {
     /// assert_eq!(
     ///     explanation.to_string(),
     ///     "\
-    /// denied, whatever the wait, decided by the store (memory)
+    /// denied: the cost exceeds the capacity, decided by the store (memory)
     ///   daily: denied, 20 of 20 left, cost 21, by key ann@example.org"
     /// );
     /// # });

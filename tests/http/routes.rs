@@ -86,3 +86,20 @@ async fn without_a_router_conditions_and_costs_match_the_path() {
     assert_eq!(ask(&service, get("/users")).await.remaining(), 99);
     assert_eq!(ask(&service, get("/other")).await.remaining(), 99);
 }
+
+#[tokio::test]
+async fn other_routers_tell_the_route_by_an_extension() {
+    let extractors = Extractors::new();
+    let yaml = "
+domain: shop
+descriptors:
+- { key: path, value: '/users/{id}', rate_limit: { unit: day, requests_per_unit: 1 } }
+";
+    let limits = Rules::from_yaml(yaml).unwrap().limits(&extractors).unwrap();
+    let service = layer(limits).layer(Hello::default());
+    for (path, status) in [("/users/1", 200), ("/users/2", 429)] {
+        let mut request = get(path);
+        request.extensions_mut().insert(key::RoutePattern("/users/{id}".to_owned()));
+        assert_eq!(ask(&service, request).await.status, status, "{path}");
+    }
+}
