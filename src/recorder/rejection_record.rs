@@ -21,7 +21,7 @@ pub struct RejectionRecord<'a> {
 }
 
 impl<'a> RejectionRecord<'a> {
-    /// Returns why the request is rejected.
+    /// Returns the reason for the rejection.
     #[must_use]
     pub fn reason(&self) -> Reason {
         self.reason
@@ -33,7 +33,7 @@ impl<'a> RejectionRecord<'a> {
         &self.head
     }
 
-    /// Returns the limits that denied the request: none if it was rejected for another [reason](Self::reason).
+    /// Returns the limits that denied the request. Empty if it was rejected for another [reason](Self::reason).
     pub fn denied_by(&self) -> impl Iterator<Item = LimitRecord<'a>> {
         let Self { decision, specs, near_percent, .. } = *self;
         let limits = move |decision| LimitRecord::of_decision(decision, move |limit| specs.get(limit), near_percent);
