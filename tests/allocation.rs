@@ -1,6 +1,6 @@
-//! What the layer allocates for a request, beyond what a service would that makes the same response
-//! by itself. The keys have been seen before: the store's table has grown by then.
-#![allow(unsafe_code, reason = "an allocator is unsafe by nature")]
+//! Allocations of the layer for a request, in addition to those of a service that creates the same response by itself. The
+//! keys are known to the store, so its table does not grow.
+#![allow(unsafe_code, reason = "implementing an allocator is unsafe")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,17 +15,17 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Empty;
 use tower::util::MapRequestLayer;
 use tower::{Layer, Service};
 use tower_ratelimit::key::{PeerAddr, TrustedProxies};
 use tower_ratelimit::{
-    AddressList, Builder, CostTable, FixedWindow, HeaderStyle, HttpOptions, KeyList, Limit, LiveLimits, Penalty,
-    RateLimitLayer, Reset, TokenBucket, key,
+    AddressList, Builder, CostTable, FixedWindow, HeaderStyle, HttpOptions, KeyList, Limit, ListAction, LiveLimits,
+    ManualClock, MemoryStore, Penalty, RateLimitLayer, Reset, Timestamp, TokenBucket, key, when,
 };
 
-/// The system's allocator, which counts the calls of each thread.
+/// The system allocator, with a count of the calls of each thread.
 struct Counting;
 
 thread_local! {
@@ -36,7 +36,7 @@ fn count() {
     COUNT.set(COUNT.get() + 1);
 }
 
-// SAFETY: all is left to the system's allocator; counting touches nothing but a thread's own number.
+// SAFETY: all calls are forwarded to the system allocator, and counting only changes a thread-local number.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -61,11 +61,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Answers with these headers.
+/// A service that responds with these headers.
 #[derive(Clone, Default)]
-struct Answering(HeaderMap);
+struct Hello(HeaderMap);
 
-impl Service<Request<()>> for Answering {
+impl Service<Request<()>> for Hello {
     type Response = Response<Empty<Bytes>>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
@@ -94,8 +94,8 @@ fn request() -> Request<()> {
     request
 }
 
-/// Answers a request without a runtime, and counts what is allocated from the call to the response.
-fn answer<S, Q, B>(service: &mut S, request: Request<Q>) -> (usize, Response<B>)
+/// Calls a service without a runtime. Returns the number of allocations until its response.
+fn call<S, Q, B>(service: &mut S, request: Request<Q>) -> (usize, Response<B>)
 where
     S: Service<Request<Q>, Response = Response<B>, Error = Infallible>,
 {
@@ -103,46 +103,48 @@ where
     let before = COUNT.get();
     assert!(service.poll_ready(&mut context).is_ready());
     let Poll::Ready(Ok(response)) = pin!(service.call(request)).poll(&mut context) else {
-        panic!("it is answered at once")
+        panic!("the service is not ready at once")
     };
     (COUNT.get() - before, response)
 }
 
-/// The same headers, whose values are copied without an allocation.
+/// Returns the same headers, with values that can be cloned without allocation.
 fn constant(headers: &HeaderMap) -> HeaderMap {
     let constant = |value: &HeaderValue| HeaderValue::from_static(value.to_str().unwrap().to_owned().leak());
     headers.iter().map(|(name, value)| (name.clone(), constant(value))).collect()
 }
 
-/// What the layer allocates for the `nth` request of many, and what is answered.
+/// Returns the number of allocations of the layer for the `nth` request, and the status of its response.
 fn allocated(layer: &RateLimitLayer, nth: usize) -> (usize, StatusCode) {
-    let mut service = layer.layer(Answering::default());
+    let mut service = layer.layer(Hello::default());
     for _ in 1..nth {
-        answer(&mut service, request());
+        call(&mut service, request());
     }
-    let (all, response) = answer(&mut service, request());
+    let (all, response) = call(&mut service, request());
     let (head, _) = response.into_parts();
-    let (same, _) = answer(&mut Answering(constant(&head.headers)), request());
+    let (same, _) = call(&mut Hello(constant(&head.headers)), request());
     (all - same, head.status)
 }
 
-/// The request that is looked at: one that is allowed, and one that is denied.
+/// The number of a request that is allowed, and of one that is denied.
 const ALLOWED: usize = 100;
 const DENIED: usize = 1_100;
 
-/// `RateLimit`; `RateLimit-Policy` was written before.
+/// The header `RateLimit`. `RateLimit-Policy` is prepared when the layer is built.
 const DRAFT: usize = 1;
-/// What is left and the reset together; the limit was written before.
+/// The remaining tokens and the reset, which share an allocation. The limit is prepared when the layer is built.
 const TRIPLE: usize = 1;
-/// The text, and `Retry-After`, which is long here.
-const REFUSAL: usize = 2;
-/// Axum's, around a body that is none of its own.
+/// The body, and `Retry-After`, which has many digits here.
+const REJECTION: usize = 2;
+/// Axum boxes bodies of other types than its own.
 const BOX: usize = 1;
-/// The note itself, and its place among the request's extensions.
-const NOTE: usize = 2;
+/// The ledger of the request's charges, and its entry in the request's extensions.
+const LEDGER: usize = 2;
 
+/// Builds a layer whose clock stands still, so that no window ends during a test.
 fn layer(limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
-    RateLimitLayer::builder(limits)
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    RateLimitLayer::builder(limits).store(MemoryStore::new().clock(clock))
 }
 
 fn limit(name: &str) -> Limit {
@@ -161,12 +163,12 @@ fn allocates(what: &str, layer: &RateLimitLayer, nth: usize, expected: usize) {
     assert!(measured <= expected, "{what}: {measured} allocations, not {expected}");
 }
 
-/// The outcomes of several limits: those of one limit need no allocation.
+/// The list of outcomes of several limits. The outcome of one limit needs no allocation.
 const SEVERAL: usize = 1;
 
-/// Whoever counts nothing finds nothing.
+/// Otherwise, all other tests would pass.
 #[test]
-fn the_counter_counts() {
+fn allocations_are_counted() {
     let before = COUNT.get();
     drop(std::hint::black_box(Box::new(1)));
     drop(std::hint::black_box(Vec::<u8>::with_capacity(9)));
@@ -174,7 +176,7 @@ fn the_counter_counts() {
 }
 
 #[test]
-fn nothing_without_headers() {
+fn requests_without_headers_do_not_allocate() {
     let none = |limits: Vec<Limit>| layer(limits).headers([]).build();
     allocates("global", &none(vec![limit("a")]), ALLOWED, 0);
     allocates("by peer", &none(vec![limit("a").by(key::peer_ip())]), ALLOWED, 0);
@@ -199,9 +201,8 @@ fn nothing_without_headers() {
     allocates("at another cost", &none(vec![bucket("a").cost(2)]), ALLOWED, 0);
 }
 
-/// What was made of rules is made once for each switch.
 #[test]
-fn nothing_where_limits_can_be_replaced() {
+fn live_limits_do_not_allocate() {
     let rules = LiveLimits::new([limit("a").by(key::peer_ip()), bucket("b")]);
     let live = RateLimitLayer::live_builder(&rules).headers([]).build();
     allocates("live rules", &live, ALLOWED, SEVERAL);
@@ -210,7 +211,7 @@ fn nothing_where_limits_can_be_replaced() {
 }
 
 #[test]
-fn nothing_where_lists_are_asked() {
+fn lists_do_not_allocate() {
     let other = AddressList::new(TrustedProxies::hops(1).x_forwarded_for(), ["198.51.100.9"]);
     let layer = layer([limit("a").by(key::peer_ip())]).headers([]).always_reject(other);
     let listed = KeyList::new(key::header("x-api-key"), ["a-key-of-32-characters-0123456789"]);
@@ -223,24 +224,23 @@ fn nothing_where_lists_are_asked() {
     allocates("never limited", &layer.never_limit(listed).build(), ALLOWED, 0);
 }
 
-/// Neither until there is a strike, nor for one.
 #[test]
-fn nothing_for_a_penalty() {
+fn penalties_do_not_allocate() {
     let day = Duration::from_secs(86_400);
-    let penalised = || layer([limit("a").by(key::peer_ip()).penalty(Penalty::after(50, day))]).headers([]).build();
-    allocates("with a penalty", &penalised(), ALLOWED, 0);
-    allocates("denied, and refused by it", &penalised(), DENIED, REFUSAL);
+    let with_penalty = || layer([limit("a").by(key::peer_ip()).penalty(Penalty::after(50, day))]).headers([]).build();
+    allocates("with a penalty", &with_penalty(), ALLOWED, 0);
+    allocates("locked out", &with_penalty(), DENIED, REJECTION);
 }
 
-/// Not even where a window begins, which takes the rules of its zone.
+/// Not even when a window begins, which needs the rules of its time zone.
 #[test]
-fn nothing_where_windows_are_a_calendars() {
-    use tower_ratelimit::{CalendarWindow, Limiter, ManualClock, MemoryStore, Timestamp};
+fn calendar_windows_do_not_allocate() {
+    use tower_ratelimit::{CalendarWindow, Limiter};
 
     let berlin = || CalendarWindow::monthly(1_000).from_day(15).in_zone("Europe/Berlin");
     let limits = || layer([Limit::new("a", berlin())]);
     allocates("by a calendar", &limits().headers([]).build(), ALLOWED, 0);
-    // How long the present window is, each response is told anew.
+    // The length of the current window is written to each response.
     allocates("by a calendar, draft", &limits().build(), ALLOWED, DRAFT + 1);
 
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
@@ -256,14 +256,18 @@ fn nothing_where_windows_are_a_calendars() {
     assert_eq!(COUNT.get(), before);
 }
 
-/// Of limits that keys may have another size of, while others have one, and none.
 #[test]
-fn nothing_where_a_key_has_no_override() {
-    let open = |limits: Vec<Limit>| layer(limits.into_iter().map(Limit::overridable)).headers([]).build();
+fn keys_without_an_override_do_not_allocate() {
+    let overridable = |limits: Vec<Limit>| layer(limits.into_iter().map(Limit::overridable)).headers([]).build();
     let by_header = || limit("a").by(key::header("x-api-key"));
-    allocates("overridable", &open(vec![by_header()]), ALLOWED, 0);
-    allocates("overridable, two limits", &open(vec![by_header(), bucket("b").by(key::peer_ip())]), ALLOWED, SEVERAL);
-    let others = open(vec![by_header()]);
+    allocates("overridable", &overridable(vec![by_header()]), ALLOWED, 0);
+    allocates(
+        "overridable, two limits",
+        &overridable(vec![by_header(), bucket("b").by(key::peer_ip())]),
+        ALLOWED,
+        SEVERAL,
+    );
+    let others = overridable(vec![by_header()]);
     let overrides = others.overrides("a").unwrap();
     for other in 0..100_u64 {
         let mut setting = pin!(overrides.set(other, FixedWindow::per_day(9), None));
@@ -272,9 +276,8 @@ fn nothing_where_a_key_has_no_override() {
     allocates("overridable, others overridden", &others, ALLOWED, 0);
 }
 
-/// Values are compared where they were written.
 #[test]
-fn nothing_where_limits_come_from_a_file() {
+fn limits_from_a_file_do_not_allocate() {
     use tower_ratelimit::rules::{Extractors, Rules};
 
     let yaml = "
@@ -297,7 +300,7 @@ descriptors:
 }
 
 #[test]
-fn little_with_headers() {
+fn headers_allocate_little() {
     let by_peer = || layer([limit("a").by(key::peer_ip())]);
     let two = || layer([limit("a").by(key::peer_ip()), bucket("b")]);
     let triple = [HeaderStyle::XRateLimit(Reset::Seconds)];
@@ -306,36 +309,36 @@ fn little_with_headers() {
     allocates("triple", &two().headers(triple).build(), ALLOWED, TRIPLE + SEVERAL);
     let many = || layer([Limit::new("a", FixedWindow::per_day(1_000_000))]);
     allocates("triple of large numbers", &many().headers(triple).build(), ALLOWED, TRIPLE);
-    allocates("denied, untold", &by_peer().headers([]).build(), DENIED, REFUSAL);
-    allocates("denied, draft", &by_peer().build(), DENIED, REFUSAL + DRAFT);
-    allocates("denied, triple", &by_peer().headers(triple).build(), DENIED, REFUSAL + TRIPLE);
-    allocates("denied by two, draft", &layer([limit("a"), limit("b")]).build(), DENIED, REFUSAL + DRAFT + SEVERAL);
-    allocates("denied, problem+json", &by_peer().headers([]).problem_json().build(), DENIED, REFUSAL);
+    allocates("denied, no headers", &by_peer().headers([]).build(), DENIED, REJECTION);
+    allocates("denied, draft", &by_peer().build(), DENIED, REJECTION + DRAFT);
+    allocates("denied, triple", &by_peer().headers(triple).build(), DENIED, REJECTION + TRIPLE);
+    allocates("denied by two, draft", &layer([limit("a"), limit("b")]).build(), DENIED, REJECTION + DRAFT + SEVERAL);
+    allocates("denied, problem+json", &by_peer().headers([]).problem_json().build(), DENIED, REJECTION);
     let soon = layer([Limit::new("a", TokenBucket::new(1_000, 1, Duration::from_secs(60)))]).build();
-    allocates("denied for a while, draft", &soon, DENIED, REFUSAL - 1 + DRAFT);
+    allocates("denied for a while, draft", &soon, DENIED, REJECTION - 1 + DRAFT);
 }
 
-/// What a request takes of a router that is served, for the `nth` request of many.
+/// Returns the number of allocations of a router for the `nth` request, and the status of its response.
 fn routed(app: Router, nth: usize) -> (usize, StatusCode) {
     let mut app: Router = app.with_state(());
     let request = || request().map(|()| axum::body::Body::empty());
-    let mut answer = || {
+    let mut call = || {
         let (request, mut context) = (request(), Context::from_waker(Waker::noop()));
         let before = COUNT.get();
         let Poll::Ready(Ok(response)) = pin!(app.call(request)).poll(&mut context) else {
-            panic!("it is answered at once")
+            panic!("the service is not ready at once")
         };
         let status = response.status();
         drop(response);
         (COUNT.get() - before, status)
     };
-    (1..nth).for_each(|_| assert!(answer().0 > 0));
-    answer()
+    (1..nth).for_each(|_| assert!(call().0 > 0));
+    call()
 }
 
-/// Axum clones what a layer has made and boxes its future, as it does for one that does nothing.
+/// Compared with a layer that does nothing: for each layer, Axum clones the service and boxes its future.
 #[test]
-fn nothing_more_on_a_router_whose_bodies_are_kept() {
+fn kept_bodies_on_a_router_do_not_allocate() {
     let app = || Router::new().route("/", get(async || "hello"));
     let shared = Arc::new(());
     let nothing = MapRequestLayer::new(move |request: axum::extract::Request| {
@@ -350,14 +353,14 @@ fn nothing_more_on_a_router_whose_bodies_are_kept() {
     for (what, app, more) in [
         ("kept", app().layer(limits().headers([]).build().keep_body()), 0),
         ("kept, two limits", app().layer(two().headers([]).build().keep_body()), SEVERAL),
-        ("kept, told", app().layer(limits().build().keep_body()), DRAFT),
+        ("kept, with headers", app().layer(limits().build().keep_body()), DRAFT),
         ("wrapped", app().layer(limits().headers([]).build()), BOX),
-        ("wrapped, told", app().layer(limits().build()), BOX + DRAFT),
+        ("wrapped, with headers", app().layer(limits().build()), BOX + DRAFT),
     ] {
         let (measured, status) = routed(app, ALLOWED);
         assert_eq!((measured - empty, status), (more, StatusCode::OK), "{what}");
     }
-    // Whoever is denied spares it the handler, and its headers; any body that Axum did not make is boxed.
+    // A denied request does not reach the handler, which saves as much as headers take. The body of the rejection is boxed.
     for (what, app, more) in [
         ("denied, kept", app().layer(limits().build().keep_body()), BOX),
         ("denied, wrapped", app().layer(limits().build()), BOX),
@@ -368,9 +371,8 @@ fn nothing_more_on_a_router_whose_bodies_are_kept() {
     }
 }
 
-/// Recorders receive references, and keep their own counts.
 #[test]
-fn nothing_where_decisions_are_recorded() {
+fn recorders_do_not_allocate() {
     use tower_ratelimit::{DecisionRecord, LimitOutcome, MetricsRecorder, Recorder, Stats, TraceRecorder};
 
     struct Denied(std::sync::atomic::AtomicU64);
@@ -383,28 +385,29 @@ fn nothing_where_decisions_are_recorded() {
     let by_peer = || layer([limit("a").by(key::peer_ip())]).headers([]);
     allocates("own recorder", &by_peer().recorder(Denied(0.into())).build(), ALLOWED, 0);
     allocates("stats", &by_peer().recorder(Stats::new().top_keys(10)).build(), ALLOWED, 0);
-    allocates("stats, denied", &by_peer().recorder(Stats::new().top_keys(10)).build(), DENIED, REFUSAL);
+    allocates("stats, denied", &by_peer().recorder(Stats::new().top_keys(10)).build(), DENIED, REJECTION);
     allocates("metrics", &by_peer().recorder(MetricsRecorder::new()).build(), ALLOWED, 0);
-    allocates("metrics, denied", &by_peer().recorder(MetricsRecorder::new()).build(), DENIED, REFUSAL);
+    allocates("metrics, denied", &by_peer().recorder(MetricsRecorder::new()).build(), DENIED, REJECTION);
     allocates("spans", &by_peer().recorder(TraceRecorder::new()).build(), ALLOWED, 0);
-    allocates("spans, denied", &by_peer().recorder(TraceRecorder::new()).build(), DENIED, REFUSAL);
+    allocates("spans, denied", &by_peer().recorder(TraceRecorder::new()).build(), DENIED, REJECTION);
+    let listed = || by_peer().always_reject_with(ListAction::Shadow, when::method(Method::GET));
+    allocates("metrics, listed", &listed().recorder(MetricsRecorder::new()).build(), ALLOWED, 0);
 }
 
-/// A route whose cost is its own: a note of what was charged goes with the request.
+/// The cost of a route is charged by another service, which needs to know the earlier charges.
 #[test]
-fn some_where_routes_have_costs() {
+fn route_costs_allocate_a_ledger() {
     let limits = layer([limit("a").by(key::peer_ip())]).headers([]).build();
-    let _elsewhere = limits.cost(2).layer(());
-    allocates("beside a route with a cost", &limits, ALLOWED, NOTE);
+    let _route = limits.cost(2).layer(());
+    allocates("with a route that has a cost", &limits, ALLOWED, LEDGER);
     let by_table = layer([limit("a").by(key::peer_ip())]).headers([]).costs(CostTable::new().path("/", 2)).build();
     allocates("with a table of costs", &by_table, ALLOWED, 0);
 }
 
-/// What may still be given back is noted in the same way.
 #[test]
-fn some_where_handlers_or_responses_have_a_say() {
+fn permits_and_refunds_allocate_a_ledger() {
     let permits = layer([limit("a").by(key::peer_ip())]).headers([]).permits().build();
-    allocates("with a permit", &permits, ALLOWED, NOTE);
+    allocates("with a permit", &permits, ALLOWED, LEDGER);
     let counts = layer([limit("a").by(key::peer_ip()).count_if(|_| true)]).headers([]).build();
-    allocates("with a look at the response, which counts", &counts, ALLOWED, NOTE + 1);
+    allocates("with `count_if`", &counts, ALLOWED, LEDGER + 1);
 }

@@ -60,6 +60,7 @@ const LEVELS: &[&str] = &[
     "reason",
     "cost",
     "recorder",
+    "recorder::metrics",
     "on_store_error",
     "limit",
     // Around a store

@@ -1,0 +1,189 @@
+//! Metrics of decisions and events, through the `metrics` facade.
+
+mod describe;
+mod family;
+mod limit;
+mod usage;
+
+use std::sync::OnceLock;
+
+use metrics::{Histogram, Label, gauge, histogram};
+
+use self::family::{CounterFamily, with_labels};
+use self::limit::{LimitHandles, SOURCES};
+use self::usage::UsageGauges;
+use super::per_limit::PerLimit;
+use super::{BreakerState, DecisionRecord, DecisionSource, Event, Fallback, Recorder, RejectionRecord};
+use crate::error::StoreErrorKind;
+use crate::key::KeyError;
+use crate::reason::Reason;
+
+/// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
+///
+/// Install an exporter, such as that for Prometheus, before the first request: earlier counts are lost. No label depends on a
+/// key, so the number of series does not grow with the number of clients. Metrics of a limit with a
+/// [detail](crate::Limit::metric_detail) also have the label `detail`, with at most 100 values.
+///
+/// | metric | type | labels | |
+/// |---|---|---|---|
+/// | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `decided_by` | decisions of a limit, by its [outcome](LimitOutcome) and [source](DecisionSource) |
+/// | `ratelimit_tokens_total` | counter | `limit` | tokens charged; refunds are not subtracted |
+/// | `ratelimit_near_limit_total` | counter | `limit` | allowed requests whose key was [near its limit](crate::Builder::near_limit) |
+/// | `ratelimit_rejections_total` | counter | `reason` | requests that a layer rejected: `limited`, `missing_key`, `ambiguous_key`, `no_peer_address`, `listed` or `store_failed` |
+/// | `ratelimit_penalties_total` | counter | `limit` | [lockouts](crate::Limit::penalty) that began |
+/// | `ratelimit_list_matches_total` | counter | `action` | requests on a [list](crate::Builder::always_reject) |
+/// | `ratelimit_store_duration_seconds` | histogram | `decided_by` | duration of decisions that waited for the store |
+/// | `ratelimit_store_errors_total` | counter | `kind` | requests that the store did not decide, by [kind of error](crate::StoreErrorKind) |
+/// | `ratelimit_fallbacks_total` | counter | `to` | these requests, by how they were [handled](crate::OnStoreError) |
+/// | `ratelimit_breaker_state` | gauge | `node` | the [circuit breaker](crate::CircuitBreaker): 0 closed, 1 half-open, 2 open; absent until it first opens |
+/// | `ratelimit_queue_length` | gauge | | requests that wait to be sent to the store |
+/// | `ratelimit_keys` | gauge | | keys in the memory store |
+/// | `ratelimit_memory_bytes` | gauge | | bytes that these keys take |
+/// | `ratelimit_rules_info` | gauge | | the number of limits in force that were [loaded at runtime](crate::LiveLimits) |
+/// | `ratelimit_rules_loads_total` | counter | `result` | replacements of these limits: `applied` or `rejected` |
+///
+/// The length of the queue, the number of keys and their bytes are read at most once a second, when a request is decided. For
+/// limiters with different stores, use a recorder with another [label](Self::label) for each.
+///
+/// ```
+/// use tower_ratelimit::{FixedWindow, Limit, MetricsRecorder, RateLimitLayer};
+///
+/// // Install an exporter first, such as `metrics_exporter_prometheus::PrometheusBuilder::new().install()?`.
+/// let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_minute(100))])
+///     .recorder(MetricsRecorder::new())
+///     .build();
+/// # let _ = limits;
+/// ```
+#[derive(Debug)]
+pub struct MetricsRecorder {
+    labels: Vec<Label>,
+    limits: PerLimit<LimitHandles>,
+    durations: [OnceLock<Histogram>; SOURCES],
+    rejections: CounterFamily<6>,
+    store_errors: CounterFamily<7>,
+    fallbacks: CounterFamily<3>,
+    list_matches: CounterFamily<3>,
+    rules_loads: CounterFamily<2>,
+    usage: UsageGauges,
+}
+
+impl MetricsRecorder {
+    /// Creates a recorder, and describes its metrics to the exporter.
+    #[must_use]
+    pub fn new() -> Self {
+        describe::describe();
+        Self {
+            labels: Vec::new(),
+            limits: PerLimit::new(),
+            durations: Default::default(),
+            rejections: CounterFamily::new("ratelimit_rejections_total", "reason"),
+            store_errors: CounterFamily::new("ratelimit_store_errors_total", "kind"),
+            fallbacks: CounterFamily::new("ratelimit_fallbacks_total", "to"),
+            list_matches: CounterFamily::new("ratelimit_list_matches_total", "action"),
+            rules_loads: CounterFamily::new("ratelimit_rules_loads_total", "result"),
+            usage: UsageGauges::new(),
+        }
+    }
+
+    /// Adds a label to all metrics of this recorder, such as the name of the limiter, if there are several.
+    #[must_use]
+    pub fn label(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.labels.push(Label::new(name, value.into()));
+        self
+    }
+
+    fn labels<const N: usize>(&self, labels: [(&'static str, &str); N]) -> Vec<Label> {
+        with_labels(&self.labels, labels)
+    }
+
+    /// Calls `count` with the handles of a limit.
+    fn with_limit(&self, name: &str, count: impl FnOnce(&LimitHandles)) {
+        self.limits.with(name, |name| LimitHandles::new(self.labels([("limit", name)])), count);
+    }
+}
+
+impl Default for MetricsRecorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder for MetricsRecorder {
+    fn decision(&self, decision: &DecisionRecord<'_>) {
+        let source = decision.source();
+        for limit in decision.limits() {
+            self.with_limit(limit.limit(), |handles| handles.count(&limit, source));
+        }
+        if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
+            let labels = || self.labels([("decided_by", source.as_str())]);
+            let duration = &self.durations[source as usize];
+            let duration = duration.get_or_init(|| histogram!("ratelimit_store_duration_seconds", labels()));
+            duration.record(decision.duration().as_secs_f64());
+        }
+        self.usage.record(decision, &self.labels);
+    }
+
+    fn rejection(&self, rejection: &RejectionRecord<'_>) {
+        let (index, reason) = match rejection.reason() {
+            Reason::Limited { .. } => (0, "limited"),
+            Reason::MissingKey(KeyError::Ambiguous) => (1, "ambiguous_key"),
+            Reason::MissingKey(KeyError::FromServer) => (2, "no_peer_address"),
+            Reason::MissingKey(_) => (3, "missing_key"),
+            Reason::Listed(_) => (4, "listed"),
+            Reason::StoreFailed => (5, "store_failed"),
+        };
+        self.rejections.counter(index, reason, &self.labels).increment(1);
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::StoreFailed { error } => {
+                let (index, kind) = match error.kind() {
+                    StoreErrorKind::Failed => (0, "failed"),
+                    StoreErrorKind::TimedOut => (1, "timed_out"),
+                    StoreErrorKind::QueueFull => (2, "queue_full"),
+                    StoreErrorKind::BreakerOpen => (3, "breaker_open"),
+                    StoreErrorKind::NotSupported => (4, "not_supported"),
+                    StoreErrorKind::Full => (5, "full"),
+                    StoreErrorKind::ChargeCount { .. } => (6, "charge_count"),
+                };
+                self.store_errors.counter(index, kind, &self.labels).increment(1);
+            }
+            Event::FellBack { to } => {
+                let (index, to) = match to {
+                    Fallback::Rejected => (0, "rejected"),
+                    Fallback::Allowed => (1, "allowed"),
+                    Fallback::DecidedLocally { .. } => (2, "decided_locally"),
+                };
+                self.fallbacks.counter(index, to, &self.labels).increment(1);
+            }
+            Event::PenaltyBegan { limit, .. } => self.with_limit(limit, LimitHandles::count_penalty),
+            Event::ListMatched { action } => {
+                let (index, action) = match action.status() {
+                    Some(http::StatusCode::FORBIDDEN) => (0, "forbidden"),
+                    Some(_) => (1, "too_many_requests"),
+                    None => (2, "shadow"),
+                };
+                self.list_matches.counter(index, action, &self.labels).increment(1);
+            }
+            Event::BreakerChanged { state, node } => {
+                let state = match state {
+                    BreakerState::Closed => 0.0,
+                    BreakerState::HalfOpen => 1.0,
+                    BreakerState::Open => 2.0,
+                };
+                let node = node.map_or("store", |node| node.name());
+                gauge!("ratelimit_breaker_state", self.labels([("node", node)])).set(state);
+            }
+            Event::RulesReplaced { limits } => {
+                gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
+                self.rules_loads.counter(0, "applied", &self.labels).increment(1);
+                // An increase from 0 can be seen by a query, unlike a series that begins at 1.
+                self.rules_loads.counter(1, "rejected", &self.labels).increment(0);
+            }
+            Event::RulesRejected { .. } => self.rules_loads.counter(1, "rejected", &self.labels).increment(1),
+            // Decisions include these.
+            Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => {}
+        }
+    }
+}
