@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::charge::Charge;
 use crate::decision::{Outcome, Verdict};
 use crate::key::{KeyError, KeyPart};
 
@@ -15,6 +16,9 @@ pub struct AppliedLimit {
     /// The reason for the missing key, if the request is charged to the bucket that requests without a key share. See
     /// [`OnMissingKey::Share`](crate::OnMissingKey::Share).
     pub missing_key: Option<KeyError>,
+    /// The fingerprint of the key under this limit, as 32 hexadecimal digits. [`TraceRecorder`](crate::TraceRecorder)
+    /// logs the same one, and [`Stats`](crate::Stats) displays it.
+    pub fingerprint: String,
     /// The cost of the request, in tokens.
     pub cost: u64,
     /// The capacity that applies to the request and its key, without overage.
@@ -24,8 +28,15 @@ pub struct AppliedLimit {
 }
 
 impl AppliedLimit {
-    pub(crate) fn new(key: Vec<KeyPart>, missing_key: Option<KeyError>, cost: u64, capacity: u64) -> Self {
-        Self { key, missing_key, cost, capacity, outcome: None }
+    pub(crate) fn new(key: Vec<KeyPart>, missing_key: Option<KeyError>, charge: &Charge<'_>) -> Self {
+        Self {
+            key,
+            missing_key,
+            fingerprint: format!("{:032x}", charge.spec.fingerprint(charge.key)),
+            cost: charge.cost,
+            capacity: charge.spec.algorithm().capacity(),
+            outcome: None,
+        }
     }
 }
 

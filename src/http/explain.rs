@@ -18,11 +18,11 @@ use crate::store::{Charge, LimitSpec, OwnedCharge};
 impl RateLimitLayer {
     /// Explains what the layer would do with a request now, without charging it. See [`explain`](crate::explain).
     ///
-    /// The request has this layer's cost. A [`RouteCost`](crate::RouteCost) inside this layer is not taken into account.
-    /// Extractors and conditions read the head as if the request had reached the layer, so it needs what outer layers and
-    /// the server would add: the peer's address ([`PeerAddr`](crate::key::PeerAddr)), the matched route
-    /// ([`RoutePattern`](crate::key::RoutePattern)), and extensions.
-    /// To explain real requests, call this from a middleware in the place of the layer:
+    /// The request has this layer's cost. A [`RouteCost`](crate::RouteCost) inside this layer is not taken into
+    /// account. Extractors and conditions read the head as if the request had reached the layer, so it needs what outer
+    /// layers and the server would add: the peer's address ([`PeerAddr`](crate::key::PeerAddr)), the matched route
+    /// ([`RoutePattern`](crate::key::RoutePattern)), and extensions. To explain real requests, call this from a
+    /// middleware in the place of the layer:
     ///
     /// ```
     /// use axum::extract::{Request, State};
@@ -205,8 +205,7 @@ impl<'a> Finder<'a> {
         self.statuses[index] = match (charge, key) {
             (Ok(Some(charge)), _) => {
                 self.charges.push(OwnedCharge::from(&charge));
-                let capacity = charge.spec.algorithm().capacity();
-                LimitStatus::Applies(AppliedLimit::new(parts, key.err(), charge.cost, capacity))
+                LimitStatus::Applies(AppliedLimit::new(parts, key.err(), &charge))
             }
             (Ok(None), Err(error)) => LimitStatus::Skipped { error, key: parts },
             (Ok(None), Ok(_)) => LimitStatus::ConditionNotMet,

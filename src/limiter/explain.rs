@@ -10,8 +10,8 @@ impl Limiter {
     /// Explains whether `key` may take `cost` tokens from every limit now, and takes nothing. See
     /// [`explain`](crate::explain).
     ///
-    /// Unlike [`peek`](Self::peek), it reports what would be left after the tokens were taken. The key is shown, because
-    /// the caller knows it.
+    /// Unlike [`peek`](Self::peek), it reports what would be left after the tokens were taken. The key is shown,
+    /// because the caller knows it.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
@@ -35,8 +35,7 @@ impl Limiter {
         let parts: Vec<KeyPart> = written.parts().map(|part| KeyPart::new("key", text(part))).collect();
         let charges: Charges<'_> = charges_of_key(&client, &key, |_| cost).collect();
         let explain = |(limit, charge): (_, &crate::store::Charge<'_>)| {
-            let capacity = charge.spec.algorithm().capacity();
-            let applied = AppliedLimit::new(parts.clone(), None, charge.cost, capacity);
+            let applied = AppliedLimit::new(parts.clone(), None, charge);
             LimitExplanation::new(limit, LimitStatus::Applies(applied))
         };
         let limits: Vec<LimitExplanation> = client.limits().as_slice().iter().zip(&charges).map(explain).collect();

@@ -139,6 +139,8 @@ async fn an_explanation_serializes_to_json() {
         Limit::new("posts", FixedWindow::per_hour(5)).when(when::method(Method::POST)),
     ]);
     let explanation = limits.explain(&RequestHead::of(&from("192.0.2.7"))).await;
+    let fingerprint = &explanation.limits[0].applied().unwrap().fingerprint;
+    assert_eq!(fingerprint.len(), 32);
     assert_eq!(
         serde_json::to_value(&explanation).unwrap(),
         json!({
@@ -154,6 +156,7 @@ async fn an_explanation_serializes_to_json() {
                     "status": "applies",
                     "key": [{ "name": "peer address", "value": "192.0.2.7", "hidden": false }],
                     "missing_key": null,
+                    "fingerprint": fingerprint,
                     "cost": 1,
                     "capacity": 10,
                     "outcome": {
