@@ -61,7 +61,8 @@ impl Share {
     ///
     /// # Panics
     ///
-    /// Panics if `nodes` is 0, at compile time in a constant. [`try_one_of`](Self::try_one_of) returns an error instead.
+    /// Panics if `nodes` is 0. In a constant, this is a compile-time error. [`try_one_of`](Self::try_one_of) returns an
+    /// error instead.
     #[must_use]
     #[track_caller]
     pub const fn one_of(nodes: u32) -> Self {

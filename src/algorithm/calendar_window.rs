@@ -13,8 +13,8 @@ use crate::error::or_panic;
 use crate::quota::{self, checked};
 use crate::time::Timestamp;
 
-/// At most `limit` tokens in each day, week, month or year of a calendar: in UTC, or in another time zone (`in_zone`, with
-/// the feature `time-zones`).
+/// At most `limit` tokens in each day, week, month or year of a calendar: in UTC, or in another time zone (`in_zone`,
+/// with the feature `time-zones`).
 ///
 /// - **Admits at most** `limit` tokens per window, and twice that across a boundary.
 /// - **Keeps** 16 bytes per key: the end of the window, and its count.
@@ -34,8 +34,8 @@ use crate::time::Timestamp;
 ///
 /// # Where windows begin
 ///
-/// A window begins at the first instant that is, by the clocks of the time zone, on one of these dates or later, and ends
-/// where the next window begins:
+/// A window begins at the first instant that is, by the clocks of the time zone, on one of these dates or later, and
+/// ends where the next window begins:
 ///
 /// - [`daily`](Self::daily): every day,
 /// - [`weekly`](Self::weekly): every day that is the given weekday,
@@ -44,9 +44,9 @@ use crate::time::Timestamp;
 /// - [`yearly`](Self::yearly): every 1 January.
 ///
 /// A day in which clocks are set forward has 23 hours, one in which they are set back has 25. A day whose midnight is
-/// skipped begins with the first instant after the gap, and one with two midnights begins with the first. Once a new day
-/// has begun, it includes the minutes that are repeated when clocks are set back over midnight. A date that is skipped
-/// altogether (30 December 2011 in Samoa) has no window: one that would begin on it begins on the next date.
+/// skipped begins with the first instant after the gap, and one with two midnights begins with the first. Once a new
+/// day has begun, it includes the minutes that are repeated when clocks are set back over midnight. A date that is
+/// skipped altogether (30 December 2011 in Samoa) has no window: one that would begin on it begins on the next date.
 ///
 /// Dates are those of the Gregorian calendar. Time zones follow the IANA database as it was when the zone was first
 /// used: the system's, or else the one that is compiled in. After the year 9999, they keep their last offset. A window
@@ -73,7 +73,7 @@ macro_rules! constructors {
         ///
         /// # Panics
         ///
-        /// If `limit` is 0: at compile time in a constant.
+        /// Panics if `limit` is 0. In a constant, this is a compile-time error.
         #[doc = concat!("[`", stringify!($try_name), "`](Self::", stringify!($try_name), ") returns an error instead.")]
         #[must_use]
         #[track_caller]
@@ -85,7 +85,7 @@ macro_rules! constructors {
         ///
         /// # Errors
         ///
-        /// If `limit` is 0.
+        /// Returns an error if `limit` is 0.
         pub fn $try_name(limit: u32 $(, $first: $type)?) -> Result<Self, ConfigError> {
             Ok(Self { limit: quota::tokens("limit", limit)?, calendar: Calendar::new($unit) })
         }
@@ -124,7 +124,7 @@ impl CalendarWindow {
     ///
     /// # Panics
     ///
-    /// If there is no such day, or windows are not months: at compile time in a constant.
+    /// Panics if there is no such day, or windows are not months. In a constant, this is a compile-time error.
     /// [`try_from_day`](Self::try_from_day) returns an error instead.
     #[must_use]
     #[track_caller]
@@ -136,13 +136,13 @@ impl CalendarWindow {
     ///
     /// # Errors
     ///
-    /// If there is no such day, or windows are not months.
+    /// Returns an error if there is no such day, or windows are not months.
     pub fn try_from_day(self, day: u8) -> Result<Self, ConfigError> {
         Ok(Self { calendar: self.calendar.starting(day)?, ..self })
     }
 
-    /// Sets the time zone in which windows begin, by its name in the IANA database (`"Europe/Berlin"`, `"UTC"`), in upper
-    /// or lower case. Defaults to UTC.
+    /// Sets the time zone in which windows begin, by its name in the IANA database (`"Europe/Berlin"`, `"UTC"`), in
+    /// upper or lower case. Defaults to UTC.
     ///
     /// ```
     /// use tower_ratelimit::CalendarWindow;
@@ -154,7 +154,7 @@ impl CalendarWindow {
     ///
     /// # Panics
     ///
-    /// If there is no such time zone. [`try_in_zone`](Self::try_in_zone) returns an error instead.
+    /// Panics if there is no such time zone. [`try_in_zone`](Self::try_in_zone) returns an error instead.
     #[cfg(feature = "time-zones")]
     #[must_use]
     #[track_caller]
@@ -166,7 +166,7 @@ impl CalendarWindow {
     ///
     /// # Errors
     ///
-    /// If there is no such time zone.
+    /// Returns an error if there is no such time zone.
     #[cfg(feature = "time-zones")]
     pub fn try_in_zone(self, zone: &str) -> Result<Self, ConfigError> {
         let zone = if zone.eq_ignore_ascii_case("UTC") { Zone::Utc } else { Zone::Named(NamedZone::find(zone)?) };

@@ -9,8 +9,8 @@ macro_rules! window_constructors {
             ///
             /// # Panics
             ///
-            /// If an argument is out of its range, or `period` is not in whole microseconds: at compile time in a
-            /// constant. [`try_new`](Self::try_new) returns an error instead.
+            /// Panics if an argument is out of its range, or `period` is not in whole microseconds. In a constant, this
+            /// is a compile-time error. [`try_new`](Self::try_new) returns an error instead.
             #[must_use]
             #[track_caller]
             pub const fn new(limit: u32, period: std::time::Duration) -> Self {
@@ -24,7 +24,7 @@ macro_rules! window_constructors {
             ///
             /// # Errors
             ///
-            /// If `limit` is 0, or `period` is 0, longer than 366 days, or not in whole microseconds.
+            /// Returns an error if `limit` is 0, or `period` is 0, longer than 366 days, or not in whole microseconds.
             pub fn try_new(limit: u32, period: std::time::Duration) -> Result<Self, $crate::error::ConfigError> {
                 Ok(Self::from_checked(
                     $crate::quota::tokens("limit", limit)?,
@@ -82,7 +82,7 @@ macro_rules! window_constructors {
         ///
         /// # Panics
         ///
-        /// If `limit` is 0: at compile time in a constant.
+        /// Panics if `limit` is 0. In a constant, this is a compile-time error.
         #[doc = concat!("[`", stringify!($try_name), "`](Self::", stringify!($try_name), ") returns an error instead.")]
         #[must_use]
         #[track_caller]
@@ -94,7 +94,7 @@ macro_rules! window_constructors {
         ///
         /// # Errors
         ///
-        /// If `limit` is 0.
+        /// Returns an error if `limit` is 0.
         pub fn $try_name(limit: u32) -> Result<Self, $crate::error::ConfigError> {
             Self::try_new(limit, $crate::quota::$span)
         }
@@ -102,8 +102,8 @@ macro_rules! window_constructors {
 }
 pub(super) use window_constructors;
 
-/// The constructors of a limit with a `capacity` and an `amount` per `interval`, from its `from_checked`, and the setter
-/// of the capacity. `$held` and `$moved` are words of their documentation: where tokens are, and how they move.
+/// The constructors of a limit with a `capacity` and an `amount` per `interval`, from its `from_checked`, and the
+/// setter of the capacity. `$held` and `$moved` are words of their documentation: where tokens are, and how they move.
 macro_rules! bucket_constructors {
     ($name:ident, $set:ident, $try_set:ident, $held:literal, $moved:literal) => {
         impl $name {
@@ -113,8 +113,8 @@ macro_rules! bucket_constructors {
             ///
             /// # Panics
             ///
-            /// If an argument is out of its range, or `interval` is not in whole microseconds: at compile time in a
-            /// constant. [`try_new`](Self::try_new) returns an error instead.
+            /// Panics if an argument is out of its range, or `interval` is not in whole microseconds. In a constant,
+            /// this is a compile-time error. [`try_new`](Self::try_new) returns an error instead.
             #[must_use]
             #[track_caller]
             pub const fn new(capacity: u32, amount: u32, interval: std::time::Duration) -> Self {
@@ -129,7 +129,8 @@ macro_rules! bucket_constructors {
             ///
             /// # Errors
             ///
-            /// If `capacity` or `amount` is 0, or `interval` is 0, longer than 366 days, or not in whole microseconds.
+            /// Returns an error if `capacity` or `amount` is 0, or `interval` is 0, longer than 366 days, or not in
+            /// whole microseconds.
             pub fn try_new(
                 capacity: u32,
                 amount: u32,
@@ -151,7 +152,7 @@ macro_rules! bucket_constructors {
             ///
             /// # Panics
             ///
-            /// If `capacity` is 0: at compile time in a constant.
+            /// Panics if `capacity` is 0. In a constant, this is a compile-time error.
             #[doc = concat!("[`", stringify!($try_set), "`](Self::", stringify!($try_set), ") returns an error instead.")]
             #[must_use]
             #[track_caller]
@@ -164,7 +165,7 @@ macro_rules! bucket_constructors {
             ///
             /// # Errors
             ///
-            /// If `capacity` is 0.
+            /// Returns an error if `capacity` is 0.
             pub fn $try_set(mut self, capacity: u32) -> Result<Self, $crate::error::ConfigError> {
                 self.capacity = $crate::quota::tokens(stringify!($set), capacity)?;
                 Ok(self)
@@ -210,11 +211,12 @@ macro_rules! bucket_constructors {
         ///
         /// # Panics
         ///
-        /// If `tokens` is 0: at compile time in a constant.
+        /// Panics if `tokens` is 0. In a constant, this is a compile-time error.
         #[doc = concat!("[`", stringify!($try_name), "`](Self::", stringify!($try_name), ") returns an error instead.")]
         #[must_use]
         #[track_caller]
         pub const fn $name(tokens: u32) -> Self {
+            let tokens = $crate::quota::checked!($crate::quota::tokens("rate", tokens));
             Self::new(tokens, tokens, $crate::quota::$span)
         }
 
@@ -222,8 +224,9 @@ macro_rules! bucket_constructors {
         ///
         /// # Errors
         ///
-        /// If `tokens` is 0.
+        /// Returns an error if `tokens` is 0.
         pub fn $try_name(tokens: u32) -> Result<Self, $crate::error::ConfigError> {
+            let tokens = $crate::quota::tokens("rate", tokens)?;
             Self::try_new(tokens, tokens, $crate::quota::$span)
         }
     };

@@ -22,9 +22,9 @@ use crate::quota::{self, checked};
 ///
 /// # Decisions
 ///
-/// These rules hold for each key of the limit, to the microsecond, on every store. Let n be the number of denials, W the
-/// span within which they count, B and M the lengths of the first and the longest lockout, and Q how long a lockout is
-/// remembered after its end: as long as it lasted, unless set by [`remembered_for`](Self::remembered_for).
+/// These rules hold for each key of the limit, to the microsecond, on every store. Let n be the number of denials, W
+/// the span within which they count, B and M the lengths of the first and the longest lockout, and Q how long a lockout
+/// is remembered after its end: as long as it lasted, unless set by [`remembered_for`](Self::remembered_for).
 ///
 /// - **Strike**: a request that costs the limit at least 1 token and that the limit denies, while the key is not locked
 ///   out. A peek is no strike, nor is a request that only other limits deny. It does not matter whether waiting would
@@ -44,11 +44,11 @@ use crate::quota::{self, checked};
 ///
 /// # State
 ///
-/// The penalty keeps 16 bytes per key in memory, or one more key in Redis, which the same script reads and writes as the
-/// limit's own. A limit without a penalty costs nothing more. [`Limiter::reset`](crate::Limiter::reset) and
+/// The penalty keeps 16 bytes per key in memory, or one more key in Redis, which the same script reads and writes as
+/// the limit's own. A limit without a penalty costs nothing more. [`Limiter::reset`](crate::Limiter::reset) and
 /// [`Permit::reset`](crate::Permit::reset) clear it; refunds do not change it. Limits that share their keys' state
-/// share lockouts, too, if they have a penalty. If the size of the limit is changed, a key stays locked out. If
-/// the settings of the penalty are changed, its state is kept, and later strikes follow the new settings. A limit in
+/// share lockouts, too, if they have a penalty. If the size of the limit is changed, a key stays locked out. If the
+/// settings of the penalty are changed, its state is kept, and later strikes follow the new settings. A limit in
 /// [shadow](crate::Limit::shadow) mode has no penalty.
 ///
 /// A clock that steps back shortens no lockout. A memory store at its
@@ -69,13 +69,13 @@ pub struct Penalty {
 const MAX_DENIALS: u32 = 1_000;
 
 impl Penalty {
-    /// Locks a key out after so many denials, 1 to 1,000, within a span of 1 µs to 366 days. Lockouts last as long as the
-    /// span, unless set by [`locked_out_for`](Self::locked_out_for).
+    /// Locks a key out after so many denials, 1 to 1,000, within a span of 1 µs to 366 days. Lockouts last as long as
+    /// the span, unless set by [`locked_out_for`](Self::locked_out_for).
     ///
     /// # Panics
     ///
-    /// If an argument is out of its range: at compile time in a constant. [`try_after`](Self::try_after) returns an error
-    /// instead.
+    /// Panics if an argument is out of its range. In a constant, this is a compile-time error.
+    /// [`try_after`](Self::try_after) returns an error instead.
     #[track_caller]
     pub const fn after(denials: u32, within: Duration) -> Self {
         checked!(Self::checked_after(denials, within))
@@ -85,7 +85,7 @@ impl Penalty {
     ///
     /// # Errors
     ///
-    /// If an argument is out of its range, or the span is not in whole microseconds.
+    /// Returns an error if an argument is out of its range, or the span is not in whole microseconds.
     pub fn try_after(denials: u32, within: Duration) -> Result<Self, ConfigError> {
         Ok(Self::checked_after(denials, within)?)
     }
@@ -104,8 +104,9 @@ impl Penalty {
     ///
     /// # Panics
     ///
-    /// If the span is out of its range, or longer than the [longest lockout](Self::doubling_up_to): at compile time in a
-    /// constant. [`try_locked_out_for`](Self::try_locked_out_for) returns an error instead.
+    /// Panics if the span is out of its range, or longer than the [longest lockout](Self::doubling_up_to). In a
+    /// constant, this is a compile-time error. [`try_locked_out_for`](Self::try_locked_out_for) returns an error
+    /// instead.
     #[track_caller]
     pub const fn locked_out_for(self, span: Duration) -> Self {
         checked!(self.checked_locked_out_for(span))
@@ -115,7 +116,7 @@ impl Penalty {
     ///
     /// # Errors
     ///
-    /// If the span is out of its range, not in whole microseconds, or longer than the longest lockout.
+    /// Returns an error if the span is out of its range, not in whole microseconds, or longer than the longest lockout.
     pub fn try_locked_out_for(self, span: Duration) -> Result<Self, ConfigError> {
         Ok(self.checked_locked_out_for(span)?)
     }
@@ -133,8 +134,8 @@ impl Penalty {
     ///
     /// # Panics
     ///
-    /// If the span is out of its range, or shorter than the first lockout: at compile time in a constant.
-    /// [`try_doubling_up_to`](Self::try_doubling_up_to) returns an error instead.
+    /// Panics if the span is out of its range, or shorter than the first lockout. In a constant, this is a compile-time
+    /// error. [`try_doubling_up_to`](Self::try_doubling_up_to) returns an error instead.
     #[track_caller]
     pub const fn doubling_up_to(self, longest: Duration) -> Self {
         checked!(self.checked_doubling_up_to(longest))
@@ -144,7 +145,7 @@ impl Penalty {
     ///
     /// # Errors
     ///
-    /// If the span is out of its range, not in whole microseconds, or shorter than the first lockout.
+    /// Returns an error if the span is out of its range, not in whole microseconds, or shorter than the first lockout.
     pub fn try_doubling_up_to(self, longest: Duration) -> Result<Self, ConfigError> {
         Ok(self.checked_doubling_up_to(longest)?)
     }
@@ -162,7 +163,7 @@ impl Penalty {
     ///
     /// # Panics
     ///
-    /// If the span is out of its range: at compile time in a constant.
+    /// Panics if the span is out of its range. In a constant, this is a compile-time error.
     /// [`try_remembered_for`](Self::try_remembered_for) returns an error instead.
     #[track_caller]
     pub const fn remembered_for(self, span: Duration) -> Self {
@@ -173,7 +174,7 @@ impl Penalty {
     ///
     /// # Errors
     ///
-    /// If the span is out of its range, or not in whole microseconds.
+    /// Returns an error if the span is out of its range, or not in whole microseconds.
     pub fn try_remembered_for(self, span: Duration) -> Result<Self, ConfigError> {
         Ok(self.checked_remembered_for(span)?)
     }
@@ -213,7 +214,8 @@ impl Penalty {
         }
     }
 
-    /// Returns how long a lockout is [remembered](Self::remembered_for) after its end. `None` means as long as it lasted.
+    /// Returns how long a lockout is [remembered](Self::remembered_for) after its end. `None` means as long as it
+    /// lasted.
     #[must_use]
     pub const fn lockout_memory(&self) -> Option<Duration> {
         match self.remembered {

@@ -56,8 +56,8 @@ impl SlidingWindow {
     ///
     /// # Panics
     ///
-    /// If the period does not divide into that many buckets of whole microseconds: at compile time in a constant.
-    /// [`try_buckets`](Self::try_buckets) returns an error instead.
+    /// Panics if the period does not divide into that many buckets of whole microseconds. In a constant, this is a
+    /// compile-time error. [`try_buckets`](Self::try_buckets) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn buckets(mut self, buckets: u32) -> Self {
@@ -69,7 +69,7 @@ impl SlidingWindow {
     ///
     /// # Errors
     ///
-    /// If the period does not divide into that many buckets of whole microseconds.
+    /// Returns an error if the period does not divide into that many buckets of whole microseconds.
     pub fn try_buckets(mut self, buckets: u32) -> Result<Self, ConfigError> {
         self.buckets = self.checked_buckets(buckets)?;
         Ok(self)

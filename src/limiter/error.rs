@@ -43,7 +43,7 @@ impl fmt::Display for AcquireError {
         match self {
             Self::Denied { retry_after: Some(wait) } => write!(f, "rate limit exceeded: retry after {wait:?}"),
             Self::Denied { retry_after: None } => {
-                f.write_str("rate limit exceeded: the cost is over the limit's capacity")
+                f.write_str("rate limit exceeded: the cost exceeds the capacity of a limit: lower the cost")
             }
             Self::Store(error) => write!(f, "rate limit not decided: {error}"),
         }

@@ -60,8 +60,8 @@ impl CircuitBreaker {
     ///
     /// # Panics
     ///
-    /// Panics if `failures` is 0, at compile time in a constant. [`try_failures`](Self::try_failures) returns an error
-    /// instead.
+    /// Panics if `failures` is 0. In a constant, this is a compile-time error. [`try_failures`](Self::try_failures)
+    /// returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn failures(self, failures: u32) -> Self {
@@ -88,8 +88,8 @@ impl CircuitBreaker {
     ///
     /// # Panics
     ///
-    /// Panics if `pause` is 0, at compile time in a constant. [`try_longest_pause`](Self::try_longest_pause) returns an error
-    /// instead.
+    /// Panics if `pause` is 0. In a constant, this is a compile-time error.
+    /// [`try_longest_pause`](Self::try_longest_pause) returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn longest_pause(self, pause: Duration) -> Self {

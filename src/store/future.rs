@@ -83,7 +83,7 @@ impl<T> StoreFuture<T> {
     ///
     /// # Errors
     ///
-    /// If the store has failed.
+    /// Returns an error if the store has failed.
     pub fn as_ready(&self) -> Option<Result<&T, &StoreError>> {
         match &self.0 {
             State::Ready(result) => Some(result.as_ref()),
@@ -96,7 +96,7 @@ impl<T> StoreFuture<T> {
     ///
     /// # Panics
     ///
-    /// If the result was taken.
+    /// Panics if the result was taken.
     pub(crate) fn into_pending(self) -> Result<Result<T, StoreError>, Pending<T>> {
         match self.0 {
             State::Ready(result) => Ok(result),
@@ -129,7 +129,7 @@ impl<T: Unpin> Future for StoreFuture<T> {
     ///
     /// # Panics
     ///
-    /// If polled again after it was ready.
+    /// Panics if polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let State::Pending(future) = &mut self.0 {
             return future.as_mut().poll(context);

@@ -45,6 +45,9 @@ fn limits_of_0_are_errors() {
     refused(TokenBucket::try_new(1, 0, SECOND), text);
     refused(LeakyBucket::try_new(1, 0, SECOND), text);
     refused(LeakyBucketQueue::try_new(1, 0, SECOND), text);
+    let text = "rate is 0: allow at least 1 token, or leave the limit out";
+    refused(TokenBucket::try_per_second(0), text);
+    refused(LeakyBucketQueue::try_per_day(0), text);
 }
 
 #[test]

@@ -128,7 +128,7 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
 
     let error = bucket.wait("key", 3).await.unwrap_err();
     assert!(matches!(error, AcquireError::Denied { retry_after: None, .. }), "{error:?}");
-    assert_eq!(error.to_string(), "rate limit exceeded: the cost is over the limit's capacity");
+    assert_eq!(error.to_string(), "rate limit exceeded: the cost exceeds the capacity of a limit: lower the cost");
 
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert!(bucket.wait_at_most("key", 1, TENTH).await.unwrap().is_allowed(), "just long enough");

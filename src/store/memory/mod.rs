@@ -42,8 +42,8 @@ use crate::time::{Clock, SystemClock};
 ///
 /// Under limits with a state of 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes when there are a
 /// million. The store itself takes 32 KB (128 KB if it is for more than four million keys). A log takes 78 bytes with
-/// its first entry, and 12 for each further one there is capacity for, which is up to about twice what it has, and never
-/// fewer than four. Nothing but its limit bounds it.
+/// its first entry, and 12 for each further one there is capacity for, which is up to about twice what it has, and
+/// never fewer than four. Nothing but its limit bounds it.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, MemoryStore};
@@ -81,15 +81,15 @@ impl MemoryStore {
     }
 
     /// Sets the most keys that the store holds, from 1. A key counts once for each limit, and once more for its strikes
-    /// if the limit has a [`Penalty`](crate::Penalty). The bound is divided among the shards of the store, of which some
-    /// are full a little earlier than others.
+    /// if the limit has a [`Penalty`](crate::Penalty). The bound is divided among the shards of the store, of which
+    /// some are full a little earlier than others.
     ///
     /// A request never evicts its own keys. If it has more than fit, the last ones are not stored, so that their
     /// limits are not enforced: allow for many times more keys than a request has.
     ///
     /// # Panics
     ///
-    /// If `keys` is 0. [`try_max_keys`](Self::try_max_keys) returns an error instead.
+    /// Panics if `keys` is 0. [`try_max_keys`](Self::try_max_keys) returns an error instead.
     #[must_use]
     #[track_caller]
     pub fn max_keys(self, keys: usize) -> Self {
@@ -100,7 +100,7 @@ impl MemoryStore {
     ///
     /// # Errors
     ///
-    /// If `keys` is 0.
+    /// Returns an error if `keys` is 0.
     pub fn try_max_keys(self, keys: usize) -> Result<Self, ConfigError> {
         Ok(self.bounded(keys)?)
     }
