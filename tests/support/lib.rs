@@ -17,8 +17,8 @@ pub mod redis_cluster;
 pub mod redis_server;
 pub mod sentinel;
 pub mod server;
-pub mod shop;
 pub mod split_mix;
+pub mod store_fixture;
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! A service on either store, and what is left of its limits.
+//! Layers in memory and on Redis, with the same tests.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::answer::{Answer, ask};
 use crate::patient::Patient;
 use crate::redis_server::RedisServer;
 
-/// A store whose clock stands at a midnight.
-pub struct Shop {
+/// A store whose clock stands at midnight.
+pub struct StoreFixture {
     pub store: Arc<dyn Store>,
     pub clock: ManualClock,
-    /// Whether it answers at once.
+    /// Whether the store is ready at once.
     pub is_memory: bool,
     pub server: Option<RedisServer>,
 }
 
-impl Shop {
+impl StoreFixture {
     pub fn in_memory() -> Self {
         let clock = midnight();
         let store = Arc::new(MemoryStore::new().clock(clock.clone()));
@@ -40,40 +40,41 @@ impl Shop {
         Self { store: Arc::new(store), clock, is_memory: false, server: Some(server) }
     }
 
-    /// A layer of these limits that waits for the store however long it takes.
-    pub fn limits(&self, limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
+    /// Returns a builder with these limits and no short deadline.
+    pub fn builder(&self, limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
         RateLimitLayer::builder(limits)
             .store(self.store.clone())
             .deadline(Duration::from_secs(30))
             .circuit_breaker(CircuitBreaker::off())
     }
 
-    /// What is left to a user of a limit by [`user_key`], once the store answers.
-    pub async fn left(&self, limit: &Limit, user: &str) -> i64 {
+    /// Returns the remaining tokens of a user under a limit by [`user_key`], once the store responds.
+    pub async fn remaining(&self, limit: &Limit, user: &str) -> i64 {
         let only = Limit::new(limit.name(), *limit.algorithm()).by(user_key());
-        let look = self.limits([only]).cost_by(|_| 0).build();
-        let nothing = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
-        let look = look.layer(nothing);
+        let peek = self.builder([only]).cost_by(|_| 0).build();
+        let hello = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
+        let peek = peek.layer(hello);
         for _ in 0..2_000 {
-            let answer = ask(&look, get("/", user)).await;
+            let answer = ask(&peek, get("/", user)).await;
             if answer.status != StatusCode::SERVICE_UNAVAILABLE {
                 return answer.remaining_of(limit.name());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("the store does not answer");
+        panic!("the store does not respond");
     }
 
-    /// Waits until so much is left, which a store that does not answer at once is told in the background.
-    pub async fn comes_back(&self, limit: &Limit, user: &str, left: i64) {
+    /// Waits until `expected` tokens remain. In memory, refunds are complete when this is called; on Redis, they run in the
+    /// background.
+    pub async fn wait_for_remaining(&self, limit: &Limit, user: &str, expected: i64) {
         for _ in 0..2_000 {
-            if self.left(limit, user).await == left {
+            if self.remaining(limit, user).await == expected {
                 return;
             }
-            assert!(!self.is_memory, "in memory, it is back at once: {}", self.left(limit, user).await);
+            assert!(!self.is_memory, "in memory, {} tokens remain, not {expected}", self.remaining(limit, user).await);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("{} are left of {}, not {left}", self.left(limit, user).await, limit.name());
+        panic!("{} tokens of {} remain, not {expected}", self.remaining(limit, user).await, limit.name());
     }
 }
 
@@ -81,7 +82,7 @@ fn midnight() -> ManualClock {
     ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000))
 }
 
-/// By the header `x-user`.
+/// Returns a key by the header `x-user`.
 pub fn user_key() -> impl key::KeyExtractor {
     key::header("x-user")
 }
@@ -96,21 +97,21 @@ pub async fn visit(app: &Router, path: &str, user: &str) -> Answer {
 
 /// Runs each test in memory and on Redis.
 #[macro_export]
-macro_rules! on_both {
+macro_rules! on_both_stores {
     ($($name:ident),* $(,)?) => {
         mod in_memory {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name($crate::shop::Shop::in_memory()).await;
+                super::$name($crate::store_fixture::StoreFixture::in_memory()).await;
             })*
         }
 
         mod on_redis {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
-                super::$name($crate::shop::Shop::on_redis().await).await;
+                super::$name($crate::store_fixture::StoreFixture::on_redis().await).await;
             })*
         }
     };
 }
-pub use crate::on_both;
+pub use crate::on_both_stores;

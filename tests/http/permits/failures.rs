@@ -9,9 +9,9 @@ use http::StatusCode;
 use tokio::sync::Mutex;
 use tower_ratelimit::{Builder, DecidedBy, FixedWindow, HttpOptions, Limit, OnStoreError, Permit, Share};
 
-use support::shop::{Shop, on_both, user_key, visit};
+use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
-on_both!(what_the_store_was_paid_comes_back_to_it);
+on_both_stores!(what_the_store_was_paid_comes_back_to_it);
 
 fn hundred() -> Limit {
     Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
@@ -26,19 +26,19 @@ fn app(limits: Builder<HttpOptions>) -> Router {
     Router::new().route("/{actual}", get(handler)).layer(limits.permits().build())
 }
 
-async fn what_the_store_was_paid_comes_back_to_it(shop: Shop) {
-    let app = app(shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10));
+async fn what_the_store_was_paid_comes_back_to_it(fixture: StoreFixture) {
+    let app = app(fixture.builder([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10));
     assert_eq!(visit(&app, "/4", "ann").await.body, "Store 0");
-    assert_eq!(shop.left(&hundred(), "ann").await, 96);
+    assert_eq!(fixture.remaining(&hundred(), "ann").await, 96);
 }
 
 /// And what this process has decided, to it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_decisions_are_refunded_locally() {
-    let mut shop = Shop::on_redis().await;
-    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
+    let mut fixture = StoreFixture::on_redis().await;
+    let limits = fixture.builder([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
     let app = app(limits);
-    let server = shop.server.as_mut().expect("a server");
+    let server = fixture.server.as_mut().expect("a server");
     server.stop();
     for (path, body, left) in [("/4", "Local 0", 96), ("/0", "Local 0", 96), ("/90", "Local 0", 6)] {
         let answer = visit(&app, path, "ann").await;
@@ -46,34 +46,34 @@ async fn local_decisions_are_refunded_locally() {
     }
     assert!(visit(&app, "/1", "ann").await.is_refused());
     server.start_again();
-    shop.comes_back(&hundred(), "ann", 100).await;
+    fixture.wait_for_remaining(&hundred(), "ann", 100).await;
 }
 
 /// Even when the store is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_charges_are_settled_locally() {
-    let mut shop = Shop::on_redis().await;
-    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
-    shop.server.as_mut().expect("a server").stop();
-    let shop = Arc::new(Mutex::new(shop));
-    let kept = shop.clone();
+    let mut fixture = StoreFixture::on_redis().await;
+    let limits = fixture.builder([hundred()]).on_store_error(OnStoreError::DecideLocally(Share::whole())).cost(10);
+    fixture.server.as_mut().expect("a server").stop();
+    let fixture = Arc::new(Mutex::new(fixture));
+    let kept = fixture.clone();
     let handler = async move |permit: Permit| {
-        let mut shop = shop.lock().await;
-        shop.server.as_mut().expect("a server").start_again();
-        shop.comes_back(&hundred(), "ann", 100).await;
+        let mut fixture = fixture.lock().await;
+        fixture.server.as_mut().expect("a server").start_again();
+        fixture.wait_for_remaining(&hundred(), "ann", 100).await;
         let decision = permit.settle(30).await.expect("it is settled").decision;
         assert_eq!((decision.decided_by(), decision.outcomes()[0].remaining()), (DecidedBy::Local, 70));
     };
     let app = Router::new().route("/", get(handler)).layer(limits.permits().build());
     assert_eq!(visit(&app, "/", "ann").await.remaining(), 70);
-    assert_eq!(kept.lock().await.left(&hundred(), "ann").await, 100);
+    assert_eq!(kept.lock().await.remaining(&hundred(), "ann").await, 100);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn undecided_requests_are_not_charged() {
-    let mut shop = Shop::on_redis().await;
-    let app = app(shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10));
-    shop.server.as_mut().expect("a server").stop();
+    let mut fixture = StoreFixture::on_redis().await;
+    let app = app(fixture.builder([hundred()]).on_store_error(OnStoreError::Allow).cost(10));
+    fixture.server.as_mut().expect("a server").stop();
     for path in ["/4", "/1000"] {
         let answer = visit(&app, path, "ann").await;
         assert_eq!((answer.body, answer.status), (format!("{:?} 0", DecidedBy::Nobody), StatusCode::OK));
@@ -83,9 +83,9 @@ async fn undecided_requests_are_not_charged() {
 /// What goes on uncounted is not told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn undecided_requests_are_not_reported() {
-    let shop = Shop::on_redis().await;
-    let limits = shop.limits([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits().build();
-    let server = Arc::new(std::sync::Mutex::new(shop.server));
+    let fixture = StoreFixture::on_redis().await;
+    let limits = fixture.builder([hundred()]).on_store_error(OnStoreError::Allow).cost(10).permits().build();
+    let server = Arc::new(std::sync::Mutex::new(fixture.server));
     let handler = async move |permit: Permit| {
         let server = server.clone();
         tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
@@ -102,9 +102,9 @@ async fn undecided_requests_are_not_reported() {
 /// Between the charge and the handler, the store goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
-    let shop = Shop::on_redis().await;
-    let limits = shop.limits([hundred()]).cost(10).permits().build();
-    let server = Arc::new(std::sync::Mutex::new(shop.server));
+    let fixture = StoreFixture::on_redis().await;
+    let limits = fixture.builder([hundred()]).cost(10).permits().build();
+    let server = Arc::new(std::sync::Mutex::new(fixture.server));
     let stopped = server.clone();
     let handler = async move |permit: Permit, Path(actual): Path<u64>| {
         let server = stopped.clone();

@@ -12,9 +12,9 @@ use tower_ratelimit::{
 };
 
 use support::answer::ask;
-use support::shop::{Shop, on_both, user_key, visit};
+use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
-on_both!(
+on_both_stores!(
     a_batch_is_charged_once_it_is_parsed,
     a_batch_that_is_denied_can_be_given_back,
     tokens_are_settled,
@@ -51,20 +51,20 @@ async fn charge(permit: Permit, more: u64) -> StatusCode {
     if decision.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }
 }
 
-async fn a_batch_is_charged_once_it_is_parsed(shop: Shop) {
-    let app = app(&shop.limits([hundred()]), charge);
+async fn a_batch_is_charged_once_it_is_parsed(fixture: StoreFixture) {
+    let app = app(&fixture.builder([hundred()]), charge);
     // One, and what is charged more; a batch that has no room has cost one.
     for (path, is_refused, left) in [("/49", false, 50), ("/60", true, 49), ("/48", false, 0)] {
         let answer = visit(&app, path, "ann").await;
         assert_eq!((answer.is_refused(), answer.remaining()), (is_refused, left), "{path}");
-        assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
+        assert_eq!(fixture.remaining(&hundred(), "ann").await, left, "{path}");
     }
     assert!(visit(&app, "/0", "ann").await.is_refused());
     assert_eq!(visit(&app, "/18446744073709551615", "bob").await.remaining(), 99);
 }
 
-async fn a_batch_that_is_denied_can_be_given_back(shop: Shop) {
-    let app = app(&shop.limits([hundred()]), async |permit, more| {
+async fn a_batch_that_is_denied_can_be_given_back(fixture: StoreFixture) {
+    let app = app(&fixture.builder([hundred()]), async |permit, more| {
         let status = charge(permit.clone(), more).await;
         if status != StatusCode::OK {
             permit.refund().await.expect("a refund");
@@ -74,7 +74,7 @@ async fn a_batch_that_is_denied_can_be_given_back(shop: Shop) {
     });
     let answer = visit(&app, "/100", "ann").await;
     assert_eq!((answer.is_refused(), answer.remaining()), (true, 100));
-    assert_eq!(shop.left(&hundred(), "ann").await, 100);
+    assert_eq!(fixture.remaining(&hundred(), "ann").await, 100);
 }
 
 fn tokens() -> Limit {
@@ -85,8 +85,8 @@ fn requests() -> Limit {
     Limit::new("requests", FixedWindow::per_day(100)).by(user_key())
 }
 
-async fn tokens_are_settled(shop: Shop) {
-    let limits = shop.limits([requests().cost(1), tokens()]).cost(100);
+async fn tokens_are_settled(fixture: StoreFixture) {
+    let limits = fixture.builder([requests().cost(1), tokens()]).cost(100);
     let app = app(&limits, async |permit, actual| {
         let settled = permit.settle(actual).await.expect("it is settled");
         assert!(settled.decision.is_allowed());
@@ -98,26 +98,26 @@ async fn tokens_are_settled(shop: Shop) {
         assert_eq!(answer.body, shortfall, "{path}");
         assert_eq!(answer.remaining_of("tokens"), tokens_left, "{path}");
         assert_eq!(answer.remaining_of("requests"), requests_left, "{path}");
-        assert_eq!(shop.left(&tokens(), "ann").await, tokens_left, "{path}");
-        assert_eq!(shop.left(&requests(), "ann").await, requests_left, "{path}");
+        assert_eq!(fixture.remaining(&tokens(), "ann").await, tokens_left, "{path}");
+        assert_eq!(fixture.remaining(&requests(), "ann").await, requests_left, "{path}");
     }
     assert!(visit(&app, "/1", "ann").await.is_refused());
 }
 
-async fn settled_again_the_last_counts(shop: Shop) {
-    let app = app(&shop.limits([tokens()]), async |permit: Permit, actual| {
+async fn settled_again_the_last_counts(fixture: StoreFixture) {
+    let app = app(&fixture.builder([tokens()]), async |permit: Permit, actual| {
         for actual in [2 * actual, 0, 5 * actual, actual] {
             permit.settle(actual).await.expect("it is settled");
         }
     });
     for (path, left) in [("/100", 900), ("/1", 899), ("/0", 899)] {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
-        assert_eq!(shop.left(&tokens(), "ann").await, left, "{path}");
+        assert_eq!(fixture.remaining(&tokens(), "ann").await, left, "{path}");
     }
 }
 
-async fn settled_by_many_it_is_settled_once(shop: Shop) {
-    let app = app(&shop.limits([tokens()]), async |permit: Permit, actual| {
+async fn settled_by_many_it_is_settled_once(fixture: StoreFixture) {
+    let app = app(&fixture.builder([tokens()]), async |permit: Permit, actual| {
         let many =
             [(); 20].map(|()| permit.clone()).map(|permit| tokio::spawn(async move { permit.settle(actual).await }));
         for one in many {
@@ -126,7 +126,7 @@ async fn settled_by_many_it_is_settled_once(shop: Shop) {
     });
     for (path, left) in [("/20", 980), ("/3", 977), ("/40", 937)] {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
-        assert_eq!(shop.left(&tokens(), "ann").await, left, "{path}");
+        assert_eq!(fixture.remaining(&tokens(), "ann").await, left, "{path}");
     }
 }
 
@@ -135,8 +135,8 @@ fn failures() -> Limit {
     failures.count_if(|response| response.status == StatusCode::UNAUTHORIZED)
 }
 
-async fn a_good_login_forgets_failures(shop: Shop) {
-    let limits = shop.limits([requests(), failures()]);
+async fn a_good_login_forgets_failures(fixture: StoreFixture) {
+    let limits = fixture.builder([requests(), failures()]);
     let app = app(&limits, async |permit, password| {
         if password != 42 {
             return StatusCode::UNAUTHORIZED;
@@ -154,8 +154,8 @@ async fn a_good_login_forgets_failures(shop: Shop) {
         }
         let answer = visit(&app, "/42", "ann").await;
         assert_eq!((answer.status, answer.remaining_of("failed-logins")), (StatusCode::OK, 5));
-        assert_eq!(shop.left(&failures(), "ann").await, 5);
-        assert_eq!(shop.left(&requests(), "ann").await, 100 - 5 * round);
+        assert_eq!(fixture.remaining(&failures(), "ann").await, 5);
+        assert_eq!(fixture.remaining(&requests(), "ann").await, 100 - 5 * round);
     }
     for _ in 0..5 {
         assert_eq!(visit(&app, "/1", "ann").await.status, StatusCode::UNAUTHORIZED);
@@ -164,8 +164,8 @@ async fn a_good_login_forgets_failures(shop: Shop) {
 }
 
 /// It would be taken from what others were charged since.
-async fn what_was_forgotten_is_not_given_back(shop: Shop) {
-    let limits = shop.limits([hundred()]).cost(30);
+async fn what_was_forgotten_is_not_given_back(fixture: StoreFixture) {
+    let limits = fixture.builder([hundred()]).cost(30);
     let other = app(&limits, async |_, _| StatusCode::OK);
     let app = app(&limits, move |permit: Permit, more| {
         let other = other.clone();
@@ -179,11 +179,11 @@ async fn what_was_forgotten_is_not_given_back(shop: Shop) {
         }
     });
     assert_eq!(visit(&app, "/20", "ann").await.status, StatusCode::OK);
-    assert_eq!(shop.left(&hundred(), "ann").await, 70);
+    assert_eq!(fixture.remaining(&hundred(), "ann").await, 70);
 }
 
-async fn given_back_twice_comes_back_once(shop: Shop) {
-    let app = app(&shop.limits([hundred()]).cost(10), async |permit: Permit, times| {
+async fn given_back_twice_comes_back_once(fixture: StoreFixture) {
+    let app = app(&fixture.builder([hundred()]).cost(10), async |permit: Permit, times| {
         for _ in 0..times {
             permit.refund().await.expect("a refund");
             assert!(permit.decision().into_receipt().is_empty());
@@ -191,12 +191,12 @@ async fn given_back_twice_comes_back_once(shop: Shop) {
     });
     for (path, left) in [("/0", 90), ("/1", 90), ("/2", 90), ("/5", 90), ("/0", 80)] {
         assert_eq!(visit(&app, path, "ann").await.remaining(), left, "{path}");
-        assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
+        assert_eq!(fixture.remaining(&hundred(), "ann").await, left, "{path}");
     }
 }
 
-async fn given_back_by_many_comes_back_once(shop: Shop) {
-    let app = app(&shop.limits([hundred()]).cost(10), async |permit: Permit, times| {
+async fn given_back_by_many_comes_back_once(fixture: StoreFixture) {
+    let app = app(&fixture.builder([hundred()]).cost(10), async |permit: Permit, times| {
         assert!(permit.charge(5).await.expect("a decision").is_allowed());
         let many: Vec<_> = (0..times)
             .map(|_| permit.clone())
@@ -208,12 +208,12 @@ async fn given_back_by_many_comes_back_once(shop: Shop) {
     });
     assert_eq!(visit(&app, "/0", "ann").await.status, StatusCode::OK);
     assert_eq!(visit(&app, "/20", "ann").await.status, StatusCode::OK);
-    assert_eq!(shop.left(&hundred(), "ann").await, 85);
+    assert_eq!(fixture.remaining(&hundred(), "ann").await, 85);
 }
 
-async fn a_window_that_is_over_gets_nothing_back(shop: Shop) {
+async fn a_window_that_is_over_gets_nothing_back(fixture: StoreFixture) {
     let counter = Limit::new("counter", SlidingWindowCounter::per_day(100)).by(user_key());
-    let (clock, limits) = (shop.clock.clone(), shop.limits([hundred(), counter.clone()]).cost(60));
+    let (clock, limits) = (fixture.clock.clone(), fixture.builder([hundred(), counter.clone()]).cost(60));
     let app = app(&limits, move |permit: Permit, days| {
         let clock = clock.clone();
         async move {
@@ -224,15 +224,15 @@ async fn a_window_that_is_over_gets_nothing_back(shop: Shop) {
         }
     });
     visit(&app, "/1", "ann").await;
-    assert_eq!((shop.left(&hundred(), "ann").await, shop.left(&counter, "ann").await), (100, 100));
+    assert_eq!((fixture.remaining(&hundred(), "ann").await, fixture.remaining(&counter, "ann").await), (100, 100));
     visit(&app, "/0", "ann").await;
-    assert_eq!(shop.left(&hundred(), "ann").await, 40);
+    assert_eq!(fixture.remaining(&hundred(), "ann").await, 40);
     visit(&app, "/2", "bob").await;
-    assert_eq!(shop.left(&hundred(), "bob").await, 100);
+    assert_eq!(fixture.remaining(&hundred(), "bob").await, 100);
 }
 
-async fn a_route_with_a_cost_is_settled(shop: Shop) {
-    let limits = shop.limits([hundred()]).permits().build();
+async fn a_route_with_a_cost_is_settled(fixture: StoreFixture) {
+    let limits = fixture.builder([hundred()]).permits().build();
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
         permit.settle(actual).await.expect("it is settled").shortfall.to_string()
     };
@@ -241,12 +241,12 @@ async fn a_route_with_a_cost_is_settled(shop: Shop) {
     for (path, left) in [("/10", 90), ("/0", 90), ("/3", 87), ("/20", 67)] {
         let answer = visit(&app, path, "ann").await;
         assert_eq!((answer.body.as_str(), answer.remaining()), ("0", left), "{path}");
-        assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
+        assert_eq!(fixture.remaining(&hundred(), "ann").await, left, "{path}");
     }
 }
 
-async fn each_limit_has_a_permit_of_its_own(shop: Shop) {
-    let app = app(&shop.limits([requests().cost(1), tokens()]), async |permit: Permit, more| {
+async fn each_limit_has_a_permit_of_its_own(fixture: StoreFixture) {
+    let app = app(&fixture.builder([requests().cost(1), tokens()]), async |permit: Permit, more| {
         let names: Vec<_> = permit.limits().iter().map(|limit| limit.name().to_owned()).collect();
         assert_eq!(names, ["requests", "tokens"]);
         assert!(permit.limit("nobody's").is_none());
@@ -262,9 +262,9 @@ async fn each_limit_has_a_permit_of_its_own(shop: Shop) {
     assert_eq!((answer.remaining_of("requests"), answer.remaining_of("tokens")), (90, 1_000));
 }
 
-async fn a_stream_is_settled_when_it_is_over(shop: Shop) {
+async fn a_stream_is_settled_when_it_is_over(fixture: StoreFixture) {
     let (done, mut is_done) = tokio::sync::mpsc::unbounded_channel();
-    let app = app(&shop.limits([tokens()]).cost(100), move |permit: Permit, actual| {
+    let app = app(&fixture.builder([tokens()]).cost(100), move |permit: Permit, actual| {
         let done = done.clone();
         async move {
             tokio::spawn(async move {
@@ -279,25 +279,25 @@ async fn a_stream_is_settled_when_it_is_over(shop: Shop) {
     for (path, left) in [("/40", 960), ("/300", 660)] {
         visit(&app, path, "ann").await;
         is_done.recv().await.expect("it is over");
-        assert_eq!(shop.left(&tokens(), "ann").await, left);
+        assert_eq!(fixture.remaining(&tokens(), "ann").await, left);
     }
 }
 
 /// The last word is the response's.
-async fn a_handler_and_its_response_give_back_once(shop: Shop) {
+async fn a_handler_and_its_response_give_back_once(fixture: StoreFixture) {
     let limit = hundred().count_if(|response| response.status != StatusCode::OK);
-    let app = app(&shop.limits([limit]).cost(10), async |permit: Permit, actual| {
+    let app = app(&fixture.builder([limit]).cost(10), async |permit: Permit, actual| {
         permit.settle(actual).await.expect("it is settled");
     });
     for path in ["/0", "/4", "/60"] {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
-        shop.comes_back(&hundred(), "ann", 100).await;
+        fixture.wait_for_remaining(&hundred(), "ann", 100).await;
     }
 }
 
-async fn who_is_not_counted_has_a_permit(shop: Shop) {
+async fn who_is_not_counted_has_a_permit(fixture: StoreFixture) {
     let limit = Limit::new("ten", FixedWindow::per_day(10)).by(tower_ratelimit::key::header("x-plan"));
-    let limits = shop.limits([limit.on_missing_key(OnMissingKey::Skip)]);
+    let limits = fixture.builder([limit.on_missing_key(OnMissingKey::Skip)]);
     let app = app(&limits, async |permit: Permit, more| {
         assert!(permit.limit("ten").is_none());
         assert_eq!(permit.decision().decided_by(), DecidedBy::Nobody);
@@ -324,25 +324,28 @@ async fn a_permit_without_a_limiter_is_an_error() {
 /// Without Axum, it is among the extensions.
 #[tokio::test]
 async fn any_service_finds_its_permit() {
-    let shop = Shop::in_memory();
+    let fixture = StoreFixture::in_memory();
     let service = service_fn(async |request: Request<Body>| {
         let permit = Permit::of(request.extensions()).expect("a permit");
         assert!(permit.charge(9).await.expect("a decision").is_allowed());
         Ok::<_, std::convert::Infallible>(http::Response::new(Body::empty()))
     });
-    let answer = ask(&shop.limits([hundred()]).permits().build().layer(service), support::shop::get("/", "ann")).await;
+    let answer =
+        ask(&fixture.builder([hundred()]).permits().build().layer(service), support::store_fixture::get("/", "ann"))
+            .await;
     assert_eq!(answer.remaining(), 90);
 }
 
 /// Of two limiters, the innermost that gives any.
 #[tokio::test]
 async fn the_inner_of_two_layers_provides_the_permit() {
-    let shop = Shop::in_memory();
-    let (outer, inner) = (shop.limits([hundred()]).permits().build(), shop.limits([tokens().count_if(|_| true)]));
+    let fixture = StoreFixture::in_memory();
+    let (outer, inner) =
+        (fixture.builder([hundred()]).permits().build(), fixture.builder([tokens().count_if(|_| true)]));
     for (inner, left) in [(inner.clone().build(), (89, 999)), (inner.permits().build(), (88, 988))] {
         let handler = get(async |permit: Permit| charge(permit, 10).await);
         let app = Router::new().route("/", handler).layer(inner).layer(outer.clone());
         assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::OK);
-        assert_eq!((shop.left(&hundred(), "ann").await, shop.left(&tokens(), "ann").await), left);
+        assert_eq!((fixture.remaining(&hundred(), "ann").await, fixture.remaining(&tokens(), "ann").await), left);
     }
 }

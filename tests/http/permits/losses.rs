@@ -1,4 +1,4 @@
-//! Handlers that panic, clients that hang up: what was charged stays.
+//! Requests without a response, because a handler panics or a client disconnects: their charges stay.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, Permit};
+use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, Permit, Stats};
 
 use support::answer::ask;
-use support::shop::{self, Shop, on_both, user_key, visit};
+use support::store_fixture::{self, StoreFixture, on_both_stores, user_key, visit};
 
-on_both!(
-    a_handler_that_panics_has_cost_what_was_reserved,
-    a_client_that_hangs_up_has_cost_what_was_reserved,
-    a_service_that_fails_has_cost_what_was_reserved,
-    a_place_in_a_queue_is_given_back,
+on_both_stores!(
+    the_charge_of_a_handler_that_panics_stays,
+    the_charge_of_a_client_that_disconnects_stays,
+    the_charge_of_a_service_that_fails_stays,
+    a_slot_in_a_queue_is_refunded,
 );
 
-/// Of which nothing ever counts, once there is a response.
+/// A limit that refunds each request by its response.
 fn hundred() -> Limit {
     Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
 }
 
-async fn a_handler_that_panics_has_cost_what_was_reserved(shop: Shop) {
-    let limits = shop.limits([hundred().count_if(|_| false)]).permits().cost(10).build();
+async fn the_charge_of_a_handler_that_panics_stays(fixture: StoreFixture) {
+    let limits = fixture.builder([hundred().count_if(|_| false)]).permits().cost(10).build();
     let handler = async |permit: Permit, Path(more): Path<u64>| {
         assert!(permit.charge(more).await.expect("a decision").is_allowed());
         assert!(more < 5, "too much for this handler");
     };
     let app = Router::new().route("/{more}", get(handler)).layer(limits);
     for left in [85, 70, 55] {
-        let visit = tokio::spawn(app.clone().oneshot(shop::get("/5", "ann")));
+        let visit = tokio::spawn(app.clone().oneshot(store_fixture::get("/5", "ann")));
         assert!(visit.await.expect_err("it panics").is_panic());
-        assert_eq!(shop.left(&hundred(), "ann").await, left);
+        assert_eq!(fixture.remaining(&hundred(), "ann").await, left);
     }
     // The others are as they were.
     assert_eq!(visit(&app, "/4", "ann").await.status, StatusCode::OK);
-    shop.comes_back(&hundred(), "ann", 55).await;
+    fixture.wait_for_remaining(&hundred(), "ann", 55).await;
 }
 
-async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
-    let limits = shop.limits([hundred().count_if(|_| false)]).permits().cost(10).build();
+async fn the_charge_of_a_client_that_disconnects_stays(fixture: StoreFixture) {
+    let limits = fixture.builder([hundred().count_if(|_| false)]).permits().cost(10).build();
     let is_there = Arc::new(Notify::new());
     let arrived = is_there.clone();
     let handler = async move |permit: Permit, Path(more): Path<u64>| {
@@ -56,38 +56,40 @@ async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
     };
     let app = Router::new().route("/{more}", get(handler)).layer(limits);
     for left in [85, 70, 55] {
-        let visit = tokio::spawn(app.clone().oneshot(shop::get("/5", "ann")));
+        let visit = tokio::spawn(app.clone().oneshot(store_fixture::get("/5", "ann")));
         is_there.notified().await;
         visit.abort();
         assert!(visit.await.expect_err("it is dropped").is_cancelled());
-        assert_eq!(shop.left(&hundred(), "ann").await, left);
+        assert_eq!(fixture.remaining(&hundred(), "ann").await, left);
     }
 }
 
-async fn a_service_that_fails_has_cost_what_was_reserved(shop: Shop) {
+async fn the_charge_of_a_service_that_fails_stays(fixture: StoreFixture) {
     let fails = service_fn(async |_| Err::<Response<Body>, _>("it fails"));
-    let service = shop.limits([hundred().count_if(|_| false)]).cost(10).build().layer(fails);
-    assert_eq!(service.oneshot(shop::get("/", "ann")).await.map(drop), Err("it fails"));
-    assert_eq!(shop.left(&hundred(), "ann").await, 90);
+    let service = fixture.builder([hundred().count_if(|_| false)]).cost(10).build().layer(fails);
+    assert_eq!(service.oneshot(store_fixture::get("/", "ann")).await.map(drop), Err("it fails"));
+    assert_eq!(fixture.remaining(&hundred(), "ann").await, 90);
 }
 
-/// Who waits for its turn and is given up has not begun.
-async fn a_place_in_a_queue_is_given_back(shop: Shop) {
+async fn a_slot_in_a_queue_is_refunded(fixture: StoreFixture) {
     let queue = Limit::new("queue", LeakyBucketQueue::per_hour(1).waiting(2)).by(user_key());
-    let limits = shop.limits([queue.clone(), hundred()]).permits().build();
+    let stats = Stats::new();
+    let limits = fixture.builder([queue.clone(), hundred()]).permits().recorder(stats.clone()).build();
     let hello = service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty())));
     let mut service = limits.layer(hello);
-    assert_eq!(ask(&service, shop::get("/", "ann")).await.status, StatusCode::OK);
-    let before = shop.left(&queue, "ann").await;
-    let mut waits = Box::pin(service.call(shop::get("/", "ann")));
-    while shop.left(&queue, "ann").await == before {
+    assert_eq!(ask(&service, store_fixture::get("/", "ann")).await.status, StatusCode::OK);
+    let before = fixture.remaining(&queue, "ann").await;
+    let mut waits = Box::pin(service.call(store_fixture::get("/", "ann")));
+    // A request that is dropped before it knows that it is allowed is not refunded.
+    while stats.limits()[0].allowed < 2 {
         tokio::select! {
             biased;
-            _ = &mut waits => panic!("it has to wait"),
+            _ = &mut waits => panic!("the request does not wait"),
             () = tokio::time::sleep(Duration::from_millis(2)) => {}
         }
     }
+    assert!(fixture.remaining(&queue, "ann").await < before);
     drop(waits);
-    shop.comes_back(&hundred(), "ann", 99).await;
-    shop.comes_back(&queue, "ann", before).await;
+    fixture.wait_for_remaining(&hundred(), "ann", 99).await;
+    fixture.wait_for_remaining(&queue, "ann", before).await;
 }

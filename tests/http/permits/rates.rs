@@ -11,10 +11,10 @@ use tower_ratelimit::{
 };
 
 use support::patient::Patient;
-use support::shop::{Shop, on_both, user_key, visit};
 use support::split_mix::Random;
+use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
-on_both!(
+on_both_stores!(
     a_bucket_keeps_what_was_used_when_its_rate_changes,
     a_smaller_bucket_is_paid_back_at_its_own_rate,
     a_raised_rate_shortens_a_wait_at_once,
@@ -29,8 +29,8 @@ const MICRO: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn limiter(shop: &Shop, name: &str, algorithm: impl Into<Algorithm>) -> Limiter {
-    on(shop.store.clone(), name, algorithm.into())
+fn limiter(fixture: &StoreFixture, name: &str, algorithm: impl Into<Algorithm>) -> Limiter {
+    on(fixture.store.clone(), name, algorithm.into())
 }
 
 fn on(store: Arc<dyn Store>, name: &str, algorithm: Algorithm) -> Limiter {
@@ -59,59 +59,59 @@ fn buckets() -> [(&'static str, Bucket); 4] {
     ]
 }
 
-async fn a_bucket_keeps_what_was_used_when_its_rate_changes(shop: Shop) {
+async fn a_bucket_keeps_what_was_used_when_its_rate_changes(fixture: StoreFixture) {
     for (name, bucket) in buckets() {
-        let [old, new] = [100, 200].map(|rate| limiter(&shop, name, bucket(rate, rate)));
+        let [old, new] = [100, 200].map(|rate| limiter(&fixture, name, bucket(rate, rate)));
         assert_eq!(take(&old, 80).await.outcomes()[0].remaining(), 20, "{name}");
         assert_eq!(left(&new).await, 120, "{name}");
         // The rate is the new one from then on, which only looked.
-        shop.clock.advance(Duration::from_secs(15));
+        fixture.clock.advance(Duration::from_secs(15));
         assert_eq!(left(&new).await, if name == "at intervals" { 120 } else { 170 }, "{name}");
-        shop.clock.advance(Duration::from_secs(45));
+        fixture.clock.advance(Duration::from_secs(45));
         assert_eq!(left(&new).await, 200, "{name}");
     }
 }
 
-async fn a_smaller_bucket_is_paid_back_at_its_own_rate(shop: Shop) {
+async fn a_smaller_bucket_is_paid_back_at_its_own_rate(fixture: StoreFixture) {
     for (name, bucket) in buckets() {
-        let [old, new] = [200, 100].map(|rate| limiter(&shop, name, bucket(rate, rate)));
+        let [old, new] = [200, 100].map(|rate| limiter(&fixture, name, bucket(rate, rate)));
         assert!(take(&old, 150).await.is_allowed());
         // 51 have to come back, at 100 a minute.
         let wait = if name == "at intervals" { MINUTE } else { Duration::from_millis(30_600) };
         let denied = take(&new, 1).await;
         assert_eq!((denied.retry_after(), denied.outcomes()[0].remaining()), (Some(wait), 0), "{name}");
-        shop.clock.advance(wait - MICRO);
+        fixture.clock.advance(wait - MICRO);
         assert_eq!(take(&new, 1).await.retry_after(), Some(MICRO), "{name}");
-        shop.clock.advance(MICRO);
+        fixture.clock.advance(MICRO);
         assert!(take(&new, 1).await.is_allowed(), "{name}");
     }
 }
 
 /// Bug 33 of other systems: what denied before denies on once a rate is raised.
-async fn a_raised_rate_shortens_a_wait_at_once(shop: Shop) {
+async fn a_raised_rate_shortens_a_wait_at_once(fixture: StoreFixture) {
     for (name, bucket) in buckets().into_iter().filter(|(name, _)| *name != "at intervals") {
-        let [old, new] = [10, 1_000].map(|rate| limiter(&shop, name, bucket(10, rate)));
+        let [old, new] = [10, 1_000].map(|rate| limiter(&fixture, name, bucket(10, rate)));
         assert!(take(&old, 10).await.is_allowed());
         for _ in 0..2 {
             assert_eq!(take(&old, 1).await.retry_after(), Some(6 * SECOND), "{name}");
         }
         let wait = Duration::from_millis(60);
         assert_eq!(take(&new, 1).await.retry_after(), Some(wait), "{name}");
-        shop.clock.advance(wait);
+        fixture.clock.advance(wait);
         // Whoever still asks by the old rate finds what the new one has left.
         assert_eq!(left(&old).await, 1, "{name}");
         assert!(take(&new, 1).await.is_allowed(), "{name}");
     }
 }
 
-async fn an_old_rate_gives_nothing_back_of_a_new_one(shop: Shop) {
+async fn an_old_rate_gives_nothing_back_of_a_new_one(fixture: StoreFixture) {
     for (name, bucket) in buckets().into_iter().filter(|(name, _)| *name != "queue") {
-        let [fast, slow] = [6_000, 60].map(|rate| limiter(&shop, name, bucket(6_000, rate)));
+        let [fast, slow] = [6_000, 60].map(|rate| limiter(&fixture, name, bucket(6_000, rate)));
         let receipt = take(&fast, 1_000).await.into_receipt();
-        shop.clock.advance(MINUTE);
+        fixture.clock.advance(MINUTE);
         // All of the thousand came back.
         assert!(take(&slow, 500).await.is_allowed());
-        shop.clock.advance(SECOND);
+        fixture.clock.advance(SECOND);
         let before = left(&slow).await;
         slow.refund(receipt).await.expect("a refund");
         assert_eq!(left(&slow).await, before, "{name}");
@@ -119,38 +119,38 @@ async fn an_old_rate_gives_nothing_back_of_a_new_one(shop: Shop) {
 }
 
 /// A model's tokens: reserved, used for ten seconds, and settled while others owe a lot.
-async fn what_is_settled_late_is_given_back(shop: Shop) {
+async fn what_is_settled_late_is_given_back(fixture: StoreFixture) {
     for (name, algorithm, left) in [
         ("second", Algorithm::from(TokenBucket::per_second(1_667).burst(100_000)), 27_837),
         ("minute", TokenBucket::per_minute(100_000).into(), 27_833),
         ("meter", LeakyBucket::per_minute(100_000).into(), 27_833),
     ] {
         let limit = || Limit::new(name, algorithm).by(user_key());
-        let limits = |cost| shop.limits([limit()]).cost(cost).permits().build();
+        let limits = |cost| fixture.builder([limit()]).cost(cost).permits().build();
         let debts = Router::new().route("/", get(async || "")).layer(limits(90_000));
-        let clock = shop.clock.clone();
+        let clock = fixture.clock.clone();
         let settle = move |permit: Permit| async move {
             clock.advance(10 * SECOND);
             permit.settle(500).await.expect("it is settled");
         };
         let model = Router::new().route("/", get(settle)).layer(limits(4_000));
         assert!(!visit(&debts, "/", "ann").await.is_refused());
-        shop.clock.advance(SECOND);
+        fixture.clock.advance(SECOND);
         assert!(!visit(&model, "/", "ann").await.is_refused());
         // 90,000 and 500, less 11 seconds.
-        shop.comes_back(&limit(), "ann", left).await;
+        fixture.wait_for_remaining(&limit(), "ann", left).await;
     }
 }
 
 /// What time has paid until the next charge it may have paid of this one; since then, it has not.
-async fn a_charge_that_others_followed_is_given_back_in_part(shop: Shop) {
-    let limiter = limiter(&shop, "limit", TokenBucket::per_second(10).burst(1_000));
+async fn a_charge_that_others_followed_is_given_back_in_part(fixture: StoreFixture) {
+    let limiter = limiter(&fixture, "limit", TokenBucket::per_second(10).burst(1_000));
     assert!(take(&limiter, 500).await.is_allowed());
-    shop.clock.advance(SECOND);
+    fixture.clock.advance(SECOND);
     let receipt = take(&limiter, 100).await.into_receipt();
-    shop.clock.advance(3 * SECOND);
+    fixture.clock.advance(3 * SECOND);
     let other = take(&limiter, 1).await.into_receipt();
-    shop.clock.advance(5 * SECOND);
+    fixture.clock.advance(5 * SECOND);
     let owed = 601 - 90;
     assert_eq!(left(&limiter).await, 1_000 - owed);
     limiter.refund(receipt).await.expect("a refund");
@@ -163,12 +163,12 @@ async fn a_charge_that_others_followed_is_given_back_in_part(shop: Shop) {
 
 /// What a charge left can be left again by others, once an earlier one is given back: then time has paid
 /// for it all the same.
-async fn an_earlier_charge_given_back_lends_nothing(shop: Shop) {
-    let limiter = limiter(&shop, "limit", TokenBucket::per_second(1).burst(10));
+async fn an_earlier_charge_given_back_lends_nothing(fixture: StoreFixture) {
+    let limiter = limiter(&fixture, "limit", TokenBucket::per_second(1).burst(10));
     let earlier = take(&limiter, 5).await.into_receipt();
     let receipt = take(&limiter, 5).await.into_receipt();
     limiter.refund(earlier).await.expect("a refund");
-    shop.clock.advance(4 * SECOND);
+    fixture.clock.advance(4 * SECOND);
     assert!(take(&limiter, 5).await.is_allowed());
     limiter.refund(receipt).await.expect("a refund");
     // Of the five that are to go, one was still owed: five others stay.
@@ -296,7 +296,7 @@ impl Oracle {
 
 /// Requests of one key under one limit, whose size changes, and all that a client may do to be given more.
 struct Run<'a> {
-    shop: &'a Shop,
+    fixture: &'a StoreFixture,
     random: Random,
     name: String,
     store: Arc<dyn Store>,
@@ -311,19 +311,19 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(shop: &'a Shop, seed: u64) -> Self {
+    fn new(fixture: &'a StoreFixture, seed: u64) -> Self {
         let mut random = Random(seed);
         let interval = PARTS * [1, 3, 10, 1_000, 250_000, 5_000_000][random.below(6) as usize];
         let size = Size { kind: seed % KINDS, capacity: 2 + random.below(12), amount: 1 + random.below(12), interval };
-        let (name, store) = (format!("limit {seed}"), shop.store.clone());
+        let (name, store) = (format!("limit {seed}"), fixture.store.clone());
         let limiter = on(store.clone(), &name, size.algorithm());
         let oracle = Oracle { events: vec![(0, Event::Amount(size.amount))] };
         let amounts = vec![size.amount];
-        Self { shop, random, name, store, limiter, size, oracle, receipts: Vec::new(), amounts, gave_back: false }
+        Self { fixture, random, name, store, limiter, size, oracle, receipts: Vec::new(), amounts, gave_back: false }
     }
 
     fn now(&self) -> u64 {
-        tower_ratelimit::Clock::now(&self.shop.clock).as_micros()
+        tower_ratelimit::Clock::now(&self.fixture.clock).as_micros()
     }
 
     async fn act(&mut self) {
@@ -342,7 +342,7 @@ impl<'a> Run<'a> {
             9..14 => {
                 let most = [1, self.size.interval, 3 * self.size.interval][self.random.below(3) as usize];
                 let wait = self.random.below(most + 1);
-                self.shop.clock.advance(Duration::from_micros(wait));
+                self.fixture.clock.advance(Duration::from_micros(wait));
             }
             _ => self.acquire().await,
         }
@@ -401,13 +401,13 @@ impl<'a> Run<'a> {
 
     /// In memory all is forgotten, and what was charged before gives nothing back. Redis goes on.
     async fn restart(&mut self) {
-        if let Some(server) = &self.shop.server {
+        if let Some(server) = &self.fixture.server {
             let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
-            self.store = Arc::new(store.clock(self.shop.clock.clone()));
+            self.store = Arc::new(store.clock(self.fixture.clock.clone()));
             self.limiter = on(self.store.clone(), &self.name, self.size.algorithm());
             return;
         }
-        self.store = Arc::new(MemoryStore::new().clock(self.shop.clock.clone()));
+        self.store = Arc::new(MemoryStore::new().clock(self.fixture.clock.clone()));
         self.limiter = on(self.store.clone(), &self.name, self.size.algorithm());
         self.oracle.events.clear();
         self.oracle.events.push((self.now(), Event::Amount(self.size.amount)));
@@ -437,10 +437,10 @@ fn before_full(oracle: &Oracle, size: Size, event: usize) -> bool {
     earlier.events.iter().all(|(then, _)| then >> 17 < at >> 17) && earlier.debt(size, at) > 0
 }
 
-async fn whatever_happens_no_credit_is_banked(shop: Shop) {
-    let runs = if shop.is_memory { 2_000 } else { 80 };
+async fn whatever_happens_no_credit_is_banked(fixture: StoreFixture) {
+    let runs = if fixture.is_memory { 2_000 } else { 80 };
     for seed in 0..runs {
-        let mut run = Run::new(&shop, seed);
+        let mut run = Run::new(&fixture, seed);
         for _ in 0..60 {
             run.act().await;
             run.check().await;

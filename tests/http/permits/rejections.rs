@@ -11,7 +11,7 @@ use tower::{Layer, service_fn};
 use tower_ratelimit::{Builder, ChargeError, FixedWindow, HttpOptions, Limit, Permit, RateLimitLayer, Reason, key};
 
 use support::answer::{Answer, ask};
-use support::shop::Shop;
+use support::store_fixture::StoreFixture;
 
 /// Charges ten tokens for each request, of which the layer has charged one.
 async fn handler(permit: Permit) -> Result<&'static str, ChargeError> {
@@ -99,10 +99,10 @@ async fn a_denial_of_one_limits_permit_names_that_limit_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_charge_without_a_store_is_rejected_with_503() {
-    let mut shop = Shop::on_redis().await;
+    let mut fixture = StoreFixture::on_redis().await;
     let limit = Limit::new("rows", FixedWindow::per_day(15)).by(key::header("x-api-key"));
-    let layer = shop.limits([limit]).permits().build();
-    let server = Arc::new(Mutex::new(shop.server.take().expect("a server")));
+    let layer = fixture.builder([limit]).permits().build();
+    let server = Arc::new(Mutex::new(fixture.server.take().expect("a server")));
     let failing = async move |permit: Permit| {
         server.lock().unwrap().stop();
         handler(permit).await

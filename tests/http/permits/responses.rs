@@ -9,9 +9,9 @@ use axum::routing::get;
 use http::StatusCode;
 use tower_ratelimit::{Event, FixedWindow, LeakyBucket, Limit, Limiter, SlidingLog, TokenBucket};
 
-use support::shop::{Shop, on_both, user_key, visit};
+use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
-on_both!(
+on_both_stores!(
     only_failed_logins_count,
     failed_logins_that_come_together_are_no_more,
     failed_payments_count_by_device,
@@ -36,18 +36,18 @@ fn login(limits: &tower_ratelimit::RateLimitLayer) -> Router {
     Router::new().route("/login/{password}", get(answer)).layer(limits.clone())
 }
 
-async fn only_failed_logins_count(shop: Shop) {
-    let app = login(&shop.limits([failures()]).build());
+async fn only_failed_logins_count(fixture: StoreFixture) {
+    let app = login(&fixture.builder([failures()]).build());
     for _ in 0..10 {
         assert_eq!(visit(&app, "/login/right", "ann").await.status, StatusCode::OK);
-        shop.comes_back(&failures(), "ann", 5).await;
+        fixture.wait_for_remaining(&failures(), "ann", 5).await;
     }
     for left in (0..5).rev() {
         let answer = visit(&app, "/login/wrong", "ann").await;
         assert_eq!((answer.status, answer.remaining()), (StatusCode::UNAUTHORIZED, left));
         if left > 0 {
             assert_eq!(visit(&app, "/login/right", "ann").await.status, StatusCode::OK);
-            shop.comes_back(&failures(), "ann", left).await;
+            fixture.wait_for_remaining(&failures(), "ann", left).await;
         }
     }
     for password in ["/login/wrong", "/login/right", "/login/wrong"] {
@@ -56,8 +56,8 @@ async fn only_failed_logins_count(shop: Shop) {
     assert_eq!(visit(&app, "/login/wrong", "bob").await.status, StatusCode::UNAUTHORIZED);
 }
 
-async fn failed_logins_that_come_together_are_no_more(shop: Shop) {
-    let app = login(&shop.limits([failures()]).build());
+async fn failed_logins_that_come_together_are_no_more(fixture: StoreFixture) {
+    let app = login(&fixture.builder([failures()]).build());
     let attempts: Vec<_> = (0..60)
         .map(|number| {
             let app = app.clone();
@@ -70,7 +70,7 @@ async fn failed_logins_that_come_together_are_no_more(shop: Shop) {
         failed += i64::from(attempt.await.expect("it answers") == StatusCode::UNAUTHORIZED);
     }
     assert!(failed <= 5, "{failed} have failed");
-    shop.comes_back(&failures(), "ann", 5 - failed).await;
+    fixture.wait_for_remaining(&failures(), "ann", 5 - failed).await;
     // The rest may still fail, and no more.
     for _ in 0..10 {
         failed += i64::from(visit(&app, "/login/wrong", "ann").await.status == StatusCode::UNAUTHORIZED);
@@ -78,57 +78,57 @@ async fn failed_logins_that_come_together_are_no_more(shop: Shop) {
     assert_eq!(failed, 5);
 }
 
-async fn failed_payments_count_by_device(shop: Shop) {
+async fn failed_payments_count_by_device(fixture: StoreFixture) {
     let payments = Limit::new("failed-payments", SlidingLog::per_day(5)).by(user_key());
     let payments = payments.count_if(|response| response.header("x-payment") == Some("declined"));
     let pay =
         |Path(card): Path<String>| async move { [("x-payment", if card == "bad" { "declined" } else { "paid" })] };
-    let app = Router::new().route("/pay/{card}", get(pay)).layer(shop.limits([payments.clone()]).build());
+    let app = Router::new().route("/pay/{card}", get(pay)).layer(fixture.builder([payments.clone()]).build());
     for left in (0..5).rev() {
         assert!(!visit(&app, "/pay/good", "phone").await.is_refused());
-        shop.comes_back(&payments, "phone", left + 1).await;
+        fixture.wait_for_remaining(&payments, "phone", left + 1).await;
         assert!(!visit(&app, "/pay/bad", "phone").await.is_refused());
-        shop.comes_back(&payments, "phone", left).await;
+        fixture.wait_for_remaining(&payments, "phone", left).await;
     }
     assert!(visit(&app, "/pay/good", "phone").await.is_refused());
     assert!(!visit(&app, "/pay/good", "watch").await.is_refused());
-    shop.clock.advance(std::time::Duration::from_secs(86_400));
+    fixture.clock.advance(std::time::Duration::from_secs(86_400));
     assert!(!visit(&app, "/pay/good", "phone").await.is_refused());
 }
 
-async fn a_route_with_a_cost_gets_all_of_it_back(shop: Shop) {
+async fn a_route_with_a_cost_gets_all_of_it_back(fixture: StoreFixture) {
     let errors = Limit::new("errors", FixedWindow::per_day(100)).by(user_key());
     let errors = errors.count_if(|response| response.status.is_client_error());
-    let limits = shop.limits([errors.clone()]).build();
+    let limits = fixture.builder([errors.clone()]).build();
     let app = Router::new()
         .route("/good", get(async || "good").route_layer(limits.cost(10)))
         .route("/bad", get(async || StatusCode::IM_A_TEAPOT).route_layer(limits.cost(10)))
         .layer(limits);
     assert_eq!(visit(&app, "/good", "ann").await.status, StatusCode::OK);
-    shop.comes_back(&errors, "ann", 100).await;
+    fixture.wait_for_remaining(&errors, "ann", 100).await;
     assert_eq!(visit(&app, "/bad", "ann").await.status, StatusCode::IM_A_TEAPOT);
-    shop.comes_back(&errors, "ann", 90).await;
+    fixture.wait_for_remaining(&errors, "ann", 90).await;
     assert_eq!(visit(&app, "/nowhere", "ann").await.status, StatusCode::NOT_FOUND);
-    shop.comes_back(&errors, "ann", 89).await;
+    fixture.wait_for_remaining(&errors, "ann", 89).await;
 }
 
-async fn only_limits_that_ask_are_given_back(shop: Shop) {
+async fn only_limits_that_ask_are_given_back(fixture: StoreFixture) {
     let all = Limit::new("all", TokenBucket::per_day(20)).by(user_key());
-    let app = login(&shop.limits([all.clone(), failures()]).build());
+    let app = login(&fixture.builder([all.clone(), failures()]).build());
     for left in [19, 18, 17] {
         visit(&app, "/login/right", "ann").await;
-        shop.comes_back(&failures(), "ann", 5).await;
-        assert_eq!(shop.left(&all, "ann").await, left);
+        fixture.wait_for_remaining(&failures(), "ann", 5).await;
+        assert_eq!(fixture.remaining(&all, "ann").await, left);
     }
 }
 
-async fn what_a_response_has_cost_is_settled(shop: Shop) {
+async fn what_a_response_has_cost_is_settled(fixture: StoreFixture) {
     let tokens = Limit::new("tokens", LeakyBucket::per_day(1_000)).by(user_key());
     let settled = tokens.clone().cost(100).settle_by(|response| response.header("x-used")?.parse().ok());
     let shortfall = Arc::new(Mutex::new(Vec::new()));
     let noted = shortfall.clone();
-    let limits = shop
-        .limits([settled])
+    let limits = fixture
+        .builder([settled])
         .observe(move |event| {
             if let Event::Shortfall { limit, tokens, .. } = event {
                 noted.lock().expect("nobody has panicked").push((limit.to_string(), *tokens));
@@ -140,7 +140,7 @@ async fn what_a_response_has_cost_is_settled(shop: Shop) {
     // Less, more, what was reserved, and more than is left.
     for (path, left) in [("/30", 970), ("/470", 500), ("/unknown", 400), ("/0", 400), ("/100", 300), ("/900", 0)] {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK, "{path}");
-        shop.comes_back(&tokens, "ann", left).await;
+        fixture.wait_for_remaining(&tokens, "ann", left).await;
     }
     let told = || shortfall.lock().expect("nobody has panicked").clone();
     for _ in 0..2_000 {
@@ -152,11 +152,11 @@ async fn what_a_response_has_cost_is_settled(shop: Shop) {
     assert!(visit(&app, "/1", "ann").await.is_refused());
 }
 
-async fn headers_tell_what_is_known(shop: Shop) {
-    let app = login(&shop.limits([failures()]).build());
+async fn headers_tell_what_is_known(fixture: StoreFixture) {
+    let app = login(&fixture.builder([failures()]).build());
     let answer = visit(&app, "/login/right", "ann").await;
-    assert_eq!(answer.remaining(), if shop.is_memory { 5 } else { 4 });
-    shop.comes_back(&failures(), "ann", 5).await;
+    assert_eq!(answer.remaining(), if fixture.is_memory { 5 } else { 4 });
+    fixture.wait_for_remaining(&failures(), "ann", 5).await;
     assert_eq!(visit(&app, "/login/wrong", "ann").await.remaining(), 4);
 }
 

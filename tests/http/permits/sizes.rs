@@ -8,9 +8,9 @@ use axum::extract::Path;
 use axum::routing::get;
 use tower_ratelimit::{Builder, Event, FixedWindow, HttpOptions, Limit, Permit, SlidingLog, when};
 
-use support::shop::{Shop, on_both, user_key, visit};
+use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
-on_both!(
+on_both_stores!(
     another_size_is_settled,
     another_size_is_given_back_and_forgotten,
     another_size_is_settled_by_its_response,
@@ -37,13 +37,13 @@ fn tokens_of_pro() -> Limit {
     Limit::new("tokens", SlidingLog::per_day(1_000)).by(user_key())
 }
 
-async fn another_size_is_settled(shop: Shop) {
-    let app = app(&shop.limits([tokens()]).cost(10));
+async fn another_size_is_settled(fixture: StoreFixture) {
+    let app = app(&fixture.builder([tokens()]).cost(10));
     for (path, shortfall, left) in [("/500", "0", 500), ("/4", "0", 496), ("/0", "0", 496), ("/1000", "504", 0)] {
         let answer = visit(&app, path, "pro").await;
         assert_eq!((answer.body.as_str(), answer.remaining()), (shortfall, left), "{path}");
         assert_eq!(answer.header("ratelimit-policy"), Some("\"tokens\";q=1000;w=86400"), "{path}");
-        assert_eq!(shop.left(&tokens_of_pro(), "pro").await, left, "{path}");
+        assert_eq!(fixture.remaining(&tokens_of_pro(), "pro").await, left, "{path}");
     }
     assert!(visit(&app, "/0", "pro").await.is_refused());
     for (path, shortfall, left) in [("/4", "0", 96), ("/500", "404", 0)] {
@@ -52,12 +52,12 @@ async fn another_size_is_settled(shop: Shop) {
     }
 }
 
-async fn another_size_is_given_back_and_forgotten(shop: Shop) {
+async fn another_size_is_given_back_and_forgotten(fixture: StoreFixture) {
     let handler = async |permit: Permit, Path(forget): Path<bool>| {
         assert!(permit.charge(200).await.expect("a decision").is_allowed());
         if forget { permit.reset().await } else { permit.refund().await }.expect("it is done");
     };
-    let limits = shop.limits([tokens()]).cost(10);
+    let limits = fixture.builder([tokens()]).cost(10);
     let settle = app(&limits);
     let app = Router::new().route("/{forget}", get(handler)).layer(limits.clone().permits().build());
     for (path, left) in [("/false", 700), ("/true", 1_000)] {
@@ -66,24 +66,24 @@ async fn another_size_is_given_back_and_forgotten(shop: Shop) {
         }
         let answer = visit(&app, path, "pro").await;
         assert_eq!((answer.status.as_u16(), answer.remaining()), (200, left), "{path}");
-        assert_eq!(shop.left(&tokens_of_pro(), "pro").await, left, "{path}");
+        assert_eq!(fixture.remaining(&tokens_of_pro(), "pro").await, left, "{path}");
     }
 }
 
-async fn another_size_is_settled_by_its_response(shop: Shop) {
+async fn another_size_is_settled_by_its_response(fixture: StoreFixture) {
     let limit = tokens().settle_by(|response| response.header("x-used")?.parse().ok());
     let handler = async |Path(used): Path<String>| [("x-used", used)];
-    let app = Router::new().route("/{used}", get(handler)).layer(shop.limits([limit]).cost(200).build());
+    let app = Router::new().route("/{used}", get(handler)).layer(fixture.builder([limit]).cost(200).build());
     for (path, left) in [("/50", 950), ("/150", 800), ("/500", 300), ("/0", 300)] {
         visit(&app, path, "pro").await;
-        shop.comes_back(&tokens_of_pro(), "pro", left).await;
+        fixture.wait_for_remaining(&tokens_of_pro(), "pro", left).await;
     }
 }
 
-async fn overage_is_room(shop: Shop) {
+async fn overage_is_room(fixture: StoreFixture) {
     let soft = Limit::new("soft", FixedWindow::per_day(100)).by(user_key()).soft(20);
     let all = Limit::new("soft", FixedWindow::per_day(120)).by(user_key());
-    let app = app(&shop.limits([soft]).cost(10));
+    let app = app(&fixture.builder([soft]).cost(10));
     for (user, path, shortfall, left) in [
         ("ann", "/95", "0", 25),
         ("ann", "/15", "0", 10),
@@ -92,7 +92,7 @@ async fn overage_is_room(shop: Shop) {
         ("eve", "/120", "0", 0),
     ] {
         assert_eq!(visit(&app, path, user).await.body, shortfall, "{user} {path}");
-        assert_eq!(shop.left(&all, user).await, left, "{user} {path}");
+        assert_eq!(fixture.remaining(&all, user).await, left, "{user} {path}");
     }
 }
 
@@ -105,19 +105,19 @@ fn hundred() -> Limit {
     Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
 }
 
-async fn what_a_shadow_has_not_taken_is_not_given_back(shop: Shop) {
-    let app = app(&shop.limits([hundred(), shadow().shadow()]).cost(10));
+async fn what_a_shadow_has_not_taken_is_not_given_back(fixture: StoreFixture) {
+    let app = app(&fixture.builder([hundred(), shadow().shadow()]).cost(10));
     for (path, left, in_shadow) in [("/10", 90, 2), ("/0", 90, 2), ("/5", 85, 2), ("/2", 83, 0)] {
         assert_eq!(visit(&app, path, "ann").await.body, "0", "{path}");
-        assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
-        assert_eq!(shop.left(&shadow(), "ann").await, in_shadow, "{path}");
+        assert_eq!(fixture.remaining(&hundred(), "ann").await, left, "{path}");
+        assert_eq!(fixture.remaining(&shadow(), "ann").await, in_shadow, "{path}");
     }
 }
 
-async fn a_shadow_leaves_nothing_unpaid(shop: Shop) {
+async fn a_shadow_leaves_nothing_unpaid(fixture: StoreFixture) {
     let shortfall = Arc::new(AtomicU64::new(0));
     let told = shortfall.clone();
-    let limits = shop.limits([hundred(), shadow().shadow()]).cost(10).observe(move |event: &Event<'_>| {
+    let limits = fixture.builder([hundred(), shadow().shadow()]).cost(10).observe(move |event: &Event<'_>| {
         if let Event::Shortfall { limit, tokens, .. } = event {
             assert_eq!(*limit, "hundred");
             told.fetch_add(*tokens, Ordering::Relaxed);
@@ -126,8 +126,8 @@ async fn a_shadow_leaves_nothing_unpaid(shop: Shop) {
     let app = app(&limits);
     for (path, body, left) in [("/60", "0", 40), ("/70", "30", 0)] {
         assert_eq!(visit(&app, path, "ann").await.body, body, "{path}");
-        assert_eq!(shop.left(&hundred(), "ann").await, left, "{path}");
-        assert_eq!(shop.left(&shadow(), "ann").await, 2, "{path}");
+        assert_eq!(fixture.remaining(&hundred(), "ann").await, left, "{path}");
+        assert_eq!(fixture.remaining(&shadow(), "ann").await, 2, "{path}");
     }
     assert_eq!(shortfall.load(Ordering::Relaxed), 30);
 }

@@ -15,9 +15,9 @@ use tower_ratelimit::{FixedWindow, Limit, Permit};
 
 use support::answer::Answer;
 use support::server::Server;
-use support::shop::{Shop, on_both, user_key};
+use support::store_fixture::{StoreFixture, on_both_stores, user_key};
 
-on_both!(
+on_both_stores!(
     failed_logins_are_counted_and_forgotten,
     a_client_that_hangs_up_has_cost_what_was_reserved,
     a_handler_that_panics_has_cost_what_was_reserved,
@@ -34,19 +34,19 @@ async fn ask(server: &Server, path: &str) -> Answer {
     server.send(request.body(Full::<Bytes>::default()).expect("it is a request")).await
 }
 
-async fn failed_logins_are_counted_and_forgotten(shop: Shop) {
+async fn failed_logins_are_counted_and_forgotten(fixture: StoreFixture) {
     let login = async |permit: Permit, Path(password): Path<String>| match password.as_str() {
         "right" => permit.reset().await.map(|()| StatusCode::OK).expect("a reset"),
         "later" => StatusCode::FOUND,
         _ => StatusCode::UNAUTHORIZED,
     };
-    let limits = shop.limits([five()]).permits().build();
+    let limits = fixture.builder([five()]).permits().build();
     let server = Server::axum(Router::new().route("/{password}", get(login)).layer(limits)).await;
     for _ in 0..3 {
         for left in (1..5).rev() {
             assert_eq!(ask(&server, "/wrong").await.remaining(), left);
             assert_eq!(ask(&server, "/later").await.status, StatusCode::FOUND);
-            shop.comes_back(&five(), "ann", left).await;
+            fixture.wait_for_remaining(&five(), "ann", left).await;
         }
         let answer = ask(&server, "/right").await;
         assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 5));
@@ -57,7 +57,7 @@ async fn failed_logins_are_counted_and_forgotten(shop: Shop) {
     assert!(ask(&server, "/right").await.is_refused());
 }
 
-async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
+async fn a_client_that_hangs_up_has_cost_what_was_reserved(fixture: StoreFixture) {
     /// Tells that its handler is gone.
     struct Gone(Arc<Notify>);
     impl Drop for Gone {
@@ -72,7 +72,8 @@ async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
         there.notify_one();
         std::future::pending::<()>().await;
     };
-    let server = Server::axum(Router::new().route("/", get(hang)).layer(shop.limits([five()]).permits().build())).await;
+    let server =
+        Server::axum(Router::new().route("/", get(hang)).layer(fixture.builder([five()]).permits().build())).await;
     let address = server.uri("").replace("http://", "");
     for left in [4, 3] {
         let mut client = TcpStream::connect(&address).await.expect("a connection");
@@ -80,14 +81,14 @@ async fn a_client_that_hangs_up_has_cost_what_was_reserved(shop: Shop) {
         is_there.notified().await;
         drop(client);
         is_gone.notified().await;
-        assert_eq!(shop.left(&five(), "ann").await, left);
+        assert_eq!(fixture.remaining(&five(), "ann").await, left);
     }
 }
 
-async fn a_handler_that_panics_has_cost_what_was_reserved(shop: Shop) {
+async fn a_handler_that_panics_has_cost_what_was_reserved(fixture: StoreFixture) {
     let panics = async |_: Permit| -> StatusCode { panic!("it panics") };
     let server =
-        Server::axum(Router::new().route("/", get(panics)).layer(shop.limits([five()]).permits().build())).await;
+        Server::axum(Router::new().route("/", get(panics)).layer(fixture.builder([five()]).permits().build())).await;
     let address = server.uri("").replace("http://", "");
     for left in [4, 3] {
         let mut client = TcpStream::connect(&address).await.expect("a connection");
@@ -96,6 +97,6 @@ async fn a_handler_that_panics_has_cost_what_was_reserved(shop: Shop) {
         // Closed, one way or another.
         let _ = client.read_to_end(&mut answer).await;
         assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
-        assert_eq!(shop.left(&five(), "ann").await, left);
+        assert_eq!(fixture.remaining(&five(), "ann").await, left);
     }
 }

@@ -10,15 +10,15 @@ use tower_ratelimit::{
 
 use crate::live::{app, are, by, left};
 use support::redis_server::RedisServer;
-use support::shop::{Shop, on_both, user_key, visit};
+use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 fn daily(name: &str, tokens: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(tokens)).by(user_key())
 }
 
-async fn rules_that_are_refused_change_nothing(shop: Shop) {
+async fn rules_that_are_refused_change_nothing(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 20)]);
-    let limits = by(&rules, &shop).build();
+    let limits = by(&rules, &fixture).build();
     let (app, big) = (app(limits.clone()), app(limits.cost(10)));
     let refused = |limits: Vec<Limit>| rules.replace(limits).unwrap_err().to_string();
     assert_eq!(refused(vec![daily("a", 1), daily("a", 2)]), "two limits are named \"a\": give each a name of its own");
@@ -39,7 +39,7 @@ async fn rules_that_are_refused_change_nothing(shop: Shop) {
     assert!(limits.try_cost(21).is_ok());
 }
 
-on_both!(rules_that_are_refused_change_nothing);
+on_both_stores!(rules_that_are_refused_change_nothing);
 
 #[test]
 fn a_limiter_without_requests_keeps_out_what_needs_one() {
@@ -86,15 +86,15 @@ async fn breakers_stay_open_when_limits_are_replaced() {
 /// Whoever was denied is denied without Redis by the limit that has not changed.
 #[tokio::test]
 async fn cached_denials_survive_a_switch_of_rules() {
-    let mut shop = Shop::on_redis().await;
+    let mut fixture = StoreFixture::on_redis().await;
     let rules = LiveLimits::new([daily("a", 1), daily("b", 9)]);
     let app = app(RateLimitLayer::live_builder(&rules)
-        .store(shop.store.clone())
+        .store(fixture.store.clone())
         .circuit_breaker(CircuitBreaker::off())
         .build());
     assert!(!visit(&app, "/", "ann").await.is_refused());
     assert!(visit(&app, "/", "ann").await.is_refused());
-    shop.server.as_mut().unwrap().stop();
+    fixture.server.as_mut().unwrap().stop();
     rules.replace([daily("a", 1), daily("b", 20)]).unwrap();
     let refused = visit(&app, "/", "ann").await;
     assert!(refused.is_refused());

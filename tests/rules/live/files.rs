@@ -11,7 +11,7 @@ use tower_ratelimit::{Event, LiveLimits, RateLimitLayer};
 
 use crate::live::{app, left};
 use support::redis_server::Folder;
-use support::shop::visit;
+use support::store_fixture::visit;
 
 /// A file, what goes by it, and what was told of it.
 struct Watched {

@@ -13,7 +13,7 @@ use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RateLimitLayer, Red
 use crate::live::{app, left};
 use support::redis_cluster::RedisCluster;
 use support::redis_server::RedisServer;
-use support::shop::{user_key, visit};
+use support::store_fixture::{user_key, visit};
 
 fn yaml(name: &str) -> String {
     let limit = format!("rate_limit: {{ name: {name}, unit: day, requests_per_unit: 1000 }}");

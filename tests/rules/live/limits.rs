@@ -12,7 +12,7 @@ use tower_ratelimit::{
 };
 
 use crate::live::{app, are, by, left};
-use support::shop::{Shop, on_both, user_key, visit};
+use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -29,7 +29,7 @@ fn daily(name: &str, tokens: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(tokens)).by(user_key())
 }
 
-async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
+async fn a_changed_limit_keeps_what_was_used(fixture: StoreFixture) {
     for index in 0..windows(1).len() {
         let of = |tokens: u32| {
             let (name, algorithm) = windows(tokens)[index];
@@ -37,7 +37,7 @@ async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
         };
         let name = windows(1)[index].0;
         let rules = LiveLimits::new(of(100));
-        let limits = by(&rules, &shop).build();
+        let limits = by(&rules, &fixture).build();
         let app = app(limits.clone());
         let eighty = crate::live::app(limits.cost_by(|_| 80));
         assert_eq!(left(&visit(&eighty, "/", "ann").await), are(&[(name, 20)]));
@@ -56,10 +56,10 @@ async fn a_changed_limit_keeps_what_was_used(shop: Shop) {
 }
 
 /// Whoever gives single keys another size has no need to look out for switches.
-async fn overrides_are_of_the_limit_that_there_is(shop: Shop) {
+async fn overrides_are_of_the_limit_that_there_is(fixture: StoreFixture) {
     let hourly = || Limit::new("limit", FixedWindow::per_hour(3)).by(user_key());
     let rules = LiveLimits::new([hourly().overridable()]);
-    let limits = by(&rules, &shop).build();
+    let limits = by(&rules, &fixture).build();
     let app = app(limits.clone());
     let overrides = limits.overrides("limit").unwrap();
 
@@ -79,9 +79,9 @@ async fn overrides_are_of_the_limit_that_there_is(shop: Shop) {
     assert_eq!(overrides.get("ann").await.unwrap().unwrap().algorithm.capacity(), 50);
 }
 
-async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop) {
+async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 3), daily("b", 9)]);
-    let app = app(by(&rules, &shop).build());
+    let app = app(by(&rules, &fixture).build());
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2), ("b", 8)]));
     rules.replace([daily("b", 9)]).unwrap();
     for remaining in [7, 6, 5, 4] {
@@ -91,14 +91,14 @@ async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(shop: Shop)
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("c", 4), ("b", 3), ("a", 1)]));
     // Until its window is over.
     rules.replace([daily("b", 9)]).unwrap();
-    shop.clock.advance(DAY);
+    fixture.clock.advance(DAY);
     rules.replace([daily("a", 3)]).unwrap();
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
 }
 
-async fn another_algorithm_or_period_begins_anew(shop: Shop) {
+async fn another_algorithm_or_period_begins_anew(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 3)]);
-    let app = app(by(&rules, &shop).build());
+    let app = app(by(&rules, &fixture).build());
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
     rules.replace([Limit::new("a", FixedWindow::per_hour(3)).by(user_key())]).unwrap();
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
@@ -109,7 +109,7 @@ async fn another_algorithm_or_period_begins_anew(shop: Shop) {
 }
 
 /// What is remembered in one way means nothing in another.
-async fn another_way_to_count_begins_anew(shop: Shop) {
+async fn another_way_to_count_begins_anew(fixture: StoreFixture) {
     let bucket = TokenBucket::per_hour(10);
     let hour = |buckets| Algorithm::from(SlidingWindow::per_hour(10).buckets(buckets));
     let pairs = [
@@ -122,7 +122,7 @@ async fn another_way_to_count_begins_anew(shop: Shop) {
         let of = |algorithm: Algorithm| [Limit::new(format!("a{index}"), algorithm).by(user_key())];
         let name = format!("a{index}");
         let rules = LiveLimits::new(of(one));
-        let app = app(by(&rules, &shop).build());
+        let app = app(by(&rules, &fixture).build());
         assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
         rules.replace(of(other)).unwrap();
         assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(&name, 9)]));
@@ -132,27 +132,27 @@ async fn another_way_to_count_begins_anew(shop: Shop) {
 }
 
 /// A remembered denial is not read as one of limits whose penalties are others.
-async fn a_penalty_moves_to_another_limit(shop: Shop) {
+async fn a_penalty_moves_to_another_limit(fixture: StoreFixture) {
     let a = || Limit::new("a", FixedWindow::per_day(1_000)).by(user_key());
     let b = || Limit::new("b", LeakyBucket::new(1, 1, Duration::from_millis(50))).by(user_key());
     let penalty = Penalty::after(1, DAY).locked_out_for(DAY);
     let rules = LiveLimits::new([a(), b().penalty(penalty)]);
-    let app = app(by(&rules, &shop).build());
+    let app = app(by(&rules, &fixture).build());
     assert!(!visit(&app, "/", "ann").await.is_refused());
     for _ in 0..2 {
         assert!(visit(&app, "/", "ann").await.is_refused());
     }
     rules.replace([a().penalty(penalty), b()]).unwrap();
-    shop.clock.advance(Duration::from_millis(100));
+    fixture.clock.advance(Duration::from_millis(100));
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 998), ("b", 0)]));
 }
 
 /// What is given back by an earlier rate does not bring that back.
-async fn a_late_refund_changes_no_rate(shop: Shop) {
+async fn a_late_refund_changes_no_rate(fixture: StoreFixture) {
     let hour = Duration::from_secs(3_600);
     let of = |amount| [Limit::new("a", TokenBucket::new(10, amount, hour).at_intervals()).by(user_key())];
     let rules = LiveLimits::new(of(10));
-    let limits = by(&rules, &shop);
+    let limits = by(&rules, &fixture);
     let (inside, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (told, goes) = (inside.clone(), go.clone());
     let refund = move |permit: Permit| async move {
@@ -172,7 +172,7 @@ async fn a_late_refund_changes_no_rate(shop: Shop) {
     assert!(visit(&app, "/", "ann").await.is_refused());
     go.notify_one();
     refunded.await.unwrap();
-    shop.clock.advance(hour);
+    fixture.clock.advance(hour);
     // One an hour, and what was given back at most.
     let mut more = 0;
     while !visit(&app, "/", "ann").await.is_refused() {
@@ -181,9 +181,9 @@ async fn a_late_refund_changes_no_rate(shop: Shop) {
     assert!((1..=2).contains(&more), "{more} at once");
 }
 
-async fn there_may_be_no_limits_for_a_while(shop: Shop) {
+async fn there_may_be_no_limits_for_a_while(fixture: StoreFixture) {
     let rules = LiveLimits::new([]);
-    let app = app(by(&rules, &shop).build());
+    let app = app(by(&rules, &fixture).build());
     for _ in 0..3 {
         let answer = visit(&app, "/", "ann").await;
         assert!(!answer.is_refused() && answer.standings().is_empty());
@@ -196,13 +196,13 @@ async fn there_may_be_no_limits_for_a_while(shop: Shop) {
 }
 
 /// What a layer was told of itself holds for whatever limits come.
-async fn the_layers_settings_stay(shop: Shop) {
+async fn the_layers_settings_stay(fixture: StoreFixture) {
     use tower_ratelimit::{HeaderStyle, Reset};
 
     let rules = LiveLimits::new([daily("a", 9)]);
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds)];
-    let told = app(by(&rules, &shop).headers(styles).cost_by(|_| 2).problem_json().build());
-    let shadow = app(by(&rules, &shop).shadow().build());
+    let told = app(by(&rules, &fixture).headers(styles).cost_by(|_| 2).problem_json().build());
+    let shadow = app(by(&rules, &fixture).shadow().build());
     visit(&told, "/", "ann").await;
     visit(&shadow, "/", "bob").await;
     rules.replace([daily("b", 3)]).unwrap();
@@ -218,7 +218,7 @@ async fn the_layers_settings_stay(shop: Shop) {
     }
 }
 
-on_both!(
+on_both_stores!(
     a_changed_limit_keeps_what_was_used,
     a_removed_limit_applies_no_more_and_counts_if_it_comes_back,
     another_algorithm_or_period_begins_anew,

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RedisConfig, key, when};
 
 use crate::live::{app, by};
-use support::shop::{Shop, get, on_both, user_key};
+use support::store_fixture::{StoreFixture, get, on_both_stores, user_key};
 
 const SWITCHES: usize = 1_000;
 const CLIENTS: usize = 8;
@@ -27,17 +27,17 @@ fn set(number: usize, token: &Arc<()>) -> Vec<Limit> {
     if number.is_multiple_of(2) { vec![own, shared] } else { vec![shared, own] }
 }
 
-async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switches(mut shop: Shop) {
-    if let Some(server) = &shop.server {
+async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switches(mut fixture: StoreFixture) {
+    if let Some(server) = &fixture.server {
         // A machine that has much else to do is no error of a switch.
         let patient = RedisConfig::node(server.url()).response_timeout(Duration::from_secs(30));
-        shop.store = Arc::new(patient.connect().await.expect("a connection").clock(shop.clock.clone()));
+        fixture.store = Arc::new(patient.connect().await.expect("a connection").clock(fixture.clock.clone()));
     }
     let first = Arc::new(());
     let rules = LiveLimits::new(set(0, &first));
     let mut tokens: Vec<Weak<()>> = vec![Arc::downgrade(&first)];
     drop(first);
-    let limits = by(&rules, &shop)
+    let limits = by(&rules, &fixture)
         .observe(|event| {
             if let Event::StoreFailed { error, .. } = event {
                 println!("{error:?}");
@@ -119,4 +119,4 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
     }
 }
 
-on_both!(every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switches);
+on_both_stores!(every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switches);

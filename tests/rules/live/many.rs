@@ -10,7 +10,7 @@ use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, key};
 
 use crate::live::{app, are, by, left};
 use support::answer::ask;
-use support::shop::{Shop, get, on_both, visit};
+use support::store_fixture::{StoreFixture, get, on_both_stores, visit};
 
 /// A limit for each of so many users, of their number.
 fn of_users(users: usize) -> String {
@@ -38,13 +38,13 @@ fn counting() -> (Extractors, Arc<AtomicUsize>) {
     (Extractors::new().register("user", user), count)
 }
 
-async fn a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one(shop: Shop) {
+async fn a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one(fixture: StoreFixture) {
     let (extractors, count) = counting();
     let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
     let rules = LiveLimits::new(limits(700));
-    let live = app(by(&rules, &shop).build());
+    let live = app(by(&rules, &fixture).build());
     // Those of a layer that does not change are found in the same way.
-    let fixed = app(shop.limits(limits(700)).build());
+    let fixed = app(fixture.builder(limits(700)).build());
     for app in [&live, &fixed] {
         count.store(0, Ordering::Relaxed);
         for user in [700, 64, 399] {
@@ -59,7 +59,7 @@ async fn a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one(shop: S
     assert_eq!(left(&visit(&live, "/", "u64").await), are(&[("n64", 61)]));
 }
 
-async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(shop: Shop) {
+async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(fixture: StoreFixture) {
     let later = key::from_async_fn(|head| std::future::ready(head.header("x-user").map(str::to_owned)));
     for extractors in [counting().0, Extractors::new().register("user", later)] {
         let mut limits = Rules::from_yaml(&of_users(3)).unwrap().limits(&extractors).unwrap();
@@ -78,7 +78,7 @@ async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(shop: Shop) {
             }
         });
         let rules = LiveLimits::new(limits);
-        let app = app(by(&rules, &shop).build());
+        let app = app(by(&rules, &fixture).build());
         let mut request = get("/", "u3");
         request.headers_mut().insert("x-other", HeaderValue::from_static("o"));
         let names = |answer: &support::answer::Answer| -> Vec<String> {
@@ -111,7 +111,7 @@ async fn the_most_limits_possible_are_distinct() {
     assert!(error.contains("8193") && error.contains("8192"), "{error}");
 }
 
-on_both!(
+on_both_stores!(
     a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one,
     limits_of_a_file_and_of_the_code_are_told_in_their_order,
 );

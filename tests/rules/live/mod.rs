@@ -1,4 +1,4 @@
-//! Rules that change while they are gone by: through Axum, in memory and on Redis the same tests.
+//! Limits that are replaced while requests are served. Most tests run in memory and on Redis.
 
 mod errors;
 mod files;
@@ -15,19 +15,19 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::{Route, get};
 use support::answer::Answer;
-use support::shop::Shop;
+use support::store_fixture::StoreFixture;
 use tower::Layer;
 use tower_ratelimit::{Builder, CircuitBreaker, HttpOptions, LiveLimits, RateLimit, RateLimitLayer};
 
-/// A layer by these rules on the shop's store, for which it waits however long it takes.
-fn by(rules: &LiveLimits, shop: &Shop) -> Builder<HttpOptions> {
+/// Builds a layer with these limits on the store of a fixture, without a short deadline.
+fn by(rules: &LiveLimits, fixture: &StoreFixture) -> Builder<HttpOptions> {
     RateLimitLayer::live_builder(rules)
-        .store(shop.store.clone())
+        .store(fixture.store.clone())
         .deadline(Duration::from_secs(30))
         .circuit_breaker(CircuitBreaker::off())
 }
 
-/// A service that answers `GET /`.
+/// A service that responds to `GET /`.
 fn app<L>(limits: L) -> Router
 where
     L: Layer<Route, Service = RateLimit<Route>> + Clone + Send + Sync + 'static,
@@ -35,13 +35,13 @@ where
     Router::new().route("/", get(|| async { "hello" })).layer(limits)
 }
 
-/// The names of the limits that an answer tells of, and what is left of each.
+/// Returns the names of the limits in the headers of a response, with the remaining tokens of each.
 fn left(answer: &Answer) -> Vec<(String, i64)> {
     let standings = answer.standings();
     standings.iter().map(|standing| (standing.name.clone(), standing.get("r").expect("what is left"))).collect()
 }
 
-/// What `left` returns.
+/// Returns the expected result of [`left`].
 fn are(left: &[(&str, i64)]) -> Vec<(String, i64)> {
     left.iter().map(|(name, left)| ((*name).to_owned(), *left)).collect()
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tower_ratelimit::{CircuitBreaker, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, StoreErrorKind};
 
-use support::shop::{Shop, on_both};
+use support::store_fixture::{StoreFixture, on_both_stores};
 
-fn limiter(rules: &LiveLimits, shop: &Shop) -> Limiter {
+fn limiter(rules: &LiveLimits, fixture: &StoreFixture) -> Limiter {
     Limiter::live_builder(rules)
-        .store(shop.store.clone())
+        .store(fixture.store.clone())
         .deadline(std::time::Duration::from_secs(30))
         .circuit_breaker(CircuitBreaker::off())
         .build()
@@ -18,9 +18,9 @@ fn daily(name: &str, tokens: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(tokens))
 }
 
-async fn a_limiter_goes_by_the_rules_that_there_are(shop: Shop) {
+async fn a_limiter_goes_by_the_rules_that_there_are(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 10)]);
-    let limiter = limiter(&rules, &shop);
+    let limiter = limiter(&rules, &fixture);
     assert!(limiter.acquire("ann", 8).await.unwrap().is_allowed());
     assert!(!limiter.acquire("ann", 3).await.unwrap().is_allowed());
     rules.replace([daily("b", 9), daily("a", 12)]).unwrap();
@@ -35,9 +35,9 @@ async fn a_limiter_goes_by_the_rules_that_there_are(shop: Shop) {
     assert_eq!(limiter.peek("ann", 1).await.unwrap().outcomes()[0].remaining(), 1);
 }
 
-async fn charges_for_limits_that_were_replaced_by_more_are_an_error(shop: Shop) {
+async fn charges_for_limits_that_were_replaced_by_more_are_an_error(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 10)]);
-    let limiter = limiter(&rules, &shop);
+    let limiter = limiter(&rules, &fixture);
     assert!(limiter.acquire_each("ann", &[1]).await.unwrap().is_allowed());
     rules.replace([daily("a", 10), daily("b", 10)]).unwrap();
     let error = limiter.acquire_each("ann", &[1]).await.unwrap_err();
@@ -47,9 +47,9 @@ async fn charges_for_limits_that_were_replaced_by_more_are_an_error(shop: Shop) 
     assert!(limiter.acquire_each("ann", &[1, 1]).await.unwrap().is_allowed());
 }
 
-async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(shop: Shop) {
+async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 10), daily("b", 10)]);
-    let limiter = limiter(&rules, &shop);
+    let limiter = limiter(&rules, &fixture);
     let receipt = limiter.acquire("ann", 4).await.unwrap().into_receipt();
     // Elsewhere, of another size, and without the other.
     rules.replace([daily("b", 20), daily("c", 10)]).unwrap();
@@ -63,10 +63,10 @@ async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(shop: Sh
 }
 
 /// Whoever waits does so by the rules that there were when it came.
-async fn who_waits_gives_back_by_the_rules_that_it_came_with(shop: Shop) {
+async fn who_waits_gives_back_by_the_rules_that_it_came_with(fixture: StoreFixture) {
     let queue = || Limit::new("queue", LeakyBucketQueue::per_day(1).waiting(9));
     let rules = LiveLimits::new([queue()]);
-    let limiter = Arc::new(limiter(&rules, &shop));
+    let limiter = Arc::new(limiter(&rules, &fixture));
     assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     let left = async || limiter.peek("ann", 0).await.unwrap().outcomes()[0].remaining();
     let before = left().await;
@@ -93,7 +93,7 @@ async fn who_waits_gives_back_by_the_rules_that_it_came_with(shop: Shop) {
     comes_to(before).await;
 }
 
-on_both!(
+on_both_stores!(
     charges_for_limits_that_were_replaced_by_more_are_an_error,
     a_limiter_goes_by_the_rules_that_there_are,
     what_was_charged_comes_back_to_the_limits_that_there_still_are,

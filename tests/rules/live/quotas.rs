@@ -8,7 +8,7 @@ use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter, Penalty, RateLimitL
 
 use crate::live::app;
 use support::answer::ask;
-use support::shop::{Shop, get, on_both};
+use support::store_fixture::{StoreFixture, get, on_both_stores};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -16,8 +16,8 @@ fn quota(name: &str, tokens: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(tokens)).quota_mode()
 }
 
-fn limiter(shop: &Shop, limits: impl IntoIterator<Item = Limit>) -> Limiter {
-    Limiter::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build()
+fn limiter(fixture: &StoreFixture, limits: impl IntoIterator<Item = Limit>) -> Limiter {
+    Limiter::builder(limits).store(fixture.store.clone()).deadline(Duration::from_secs(30)).build()
 }
 
 fn remaining(decision: &Decision) -> Vec<u64> {
@@ -25,8 +25,8 @@ fn remaining(decision: &Decision) -> Vec<u64> {
 }
 
 /// As the reference's own integration test: quotas of 1 and 2 are charged together, and let in 2.
-async fn each_quota_with_room_is_charged_and_the_last_one_denies(shop: Shop) {
-    let limiter = limiter(&shop, [quota("one", 1), quota("two", 2)]);
+async fn each_quota_with_room_is_charged_and_the_last_one_denies(fixture: StoreFixture) {
+    let limiter = limiter(&fixture, [quota("one", 1), quota("two", 2)]);
     for (is_allowed, left) in [(true, [0, 1]), (true, [0, 0]), (false, [0, 0])] {
         let decision = limiter.acquire("ann", 1).await.unwrap();
         assert_eq!((decision.is_allowed(), remaining(&decision)), (is_allowed, left.to_vec()));
@@ -41,17 +41,17 @@ async fn each_quota_with_room_is_charged_and_the_last_one_denies(shop: Shop) {
     assert_eq!(remaining(&limiter.peek("bob", 1).await.unwrap()), [0, 2]);
 }
 
-async fn a_quota_alone_denies_as_any_limit(shop: Shop) {
-    let limiter = limiter(&shop, [quota("alone", 1)]);
+async fn a_quota_alone_denies_as_any_limit(fixture: StoreFixture) {
+    let limiter = limiter(&fixture, [quota("alone", 1)]);
     assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     let denied = limiter.acquire("ann", 1).await.unwrap();
     assert!(!denied.is_allowed() && denied.retry_after().is_some_and(|wait| wait <= DAY));
     assert!(!limiter.acquire("ann", 1).await.unwrap().is_allowed(), "also where that is remembered");
 }
 
-async fn another_limit_that_denies_keeps_quotas_from_being_charged(shop: Shop) {
+async fn another_limit_that_denies_keeps_quotas_from_being_charged(fixture: StoreFixture) {
     let burst = Limit::new("burst", FixedWindow::per_day(2));
-    let limiter = limiter(&shop, [quota("one", 1), burst, quota("nine", 9)]);
+    let limiter = limiter(&fixture, [quota("one", 1), burst, quota("nine", 9)]);
     for left in [[0, 1, 8], [0, 0, 7], [0, 0, 7]] {
         assert_eq!(remaining(&limiter.acquire("ann", 1).await.unwrap()), left);
     }
@@ -63,10 +63,10 @@ async fn another_limit_that_denies_keeps_quotas_from_being_charged(shop: Shop) {
     assert!(limiter.acquire_each("ann", &[1, 0, 0]).await.unwrap().is_allowed());
 }
 
-async fn the_wait_is_that_of_the_quota_that_has_room_first(shop: Shop) {
+async fn the_wait_is_that_of_the_quota_that_has_room_first(fixture: StoreFixture) {
     let slow = Limit::new("slow", TokenBucket::new(1, 1, DAY)).quota_mode();
     let fast = Limit::new("fast", TokenBucket::new(2, 1, Duration::from_secs(3_600))).quota_mode();
-    let limiter = limiter(&shop, [slow, fast]);
+    let limiter = limiter(&fixture, [slow, fast]);
     for _ in 0..2 {
         assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     }
@@ -82,12 +82,12 @@ async fn the_wait_is_that_of_the_quota_that_has_room_first(shop: Shop) {
 }
 
 /// The example of `src/guide/rules.md`.
-async fn clients_are_told_of_the_quotas_that_have_room(shop: Shop) {
+async fn clients_are_told_of_the_quotas_that_have_room(fixture: StoreFixture) {
     let document = include_str!("../../../src/guide/rules.md");
     let (_, section) = document.split_once("# Quotas\n").expect("a section");
     let yaml = section.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
     let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
-    let limits = RateLimitLayer::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build();
+    let limits = RateLimitLayer::builder(limits).store(fixture.store.clone()).deadline(Duration::from_secs(30)).build();
     let app = app(limits);
     let request = || {
         let mut request = get("/", "ann");
@@ -106,8 +106,8 @@ async fn clients_are_told_of_the_quotas_that_have_room(shop: Shop) {
     }
 }
 
-async fn a_quota_uses_its_overage_before_the_request_is_denied(shop: Shop) {
-    let limiter = limiter(&shop, [quota("soft", 2).soft(50), quota("hard", 1)]);
+async fn a_quota_uses_its_overage_before_the_request_is_denied(fixture: StoreFixture) {
+    let limiter = limiter(&fixture, [quota("soft", 2).soft(50), quota("hard", 1)]);
     for (is_allowed, uses_overage) in [(true, false), (true, false), (true, true), (false, false)] {
         let decision = limiter.acquire("ann", 1).await.unwrap();
         let outcome = &decision.outcomes()[0];
@@ -115,8 +115,8 @@ async fn a_quota_uses_its_overage_before_the_request_is_denied(shop: Shop) {
     }
 }
 
-async fn an_override_raises_a_quota_for_its_key_only(shop: Shop) {
-    let limiter = limiter(&shop, [quota("own", 1).overridable(), quota("team", 1)]);
+async fn an_override_raises_a_quota_for_its_key_only(fixture: StoreFixture) {
+    let limiter = limiter(&fixture, [quota("own", 1).overridable(), quota("team", 1)]);
     limiter.overrides("own").unwrap().set("ann", FixedWindow::per_day(3), None).await.unwrap();
     for (key, admitted) in [("ann", 3), ("bob", 1)] {
         for number in 0..=admitted {
@@ -125,23 +125,25 @@ async fn an_override_raises_a_quota_for_its_key_only(shop: Shop) {
     }
 }
 
-async fn a_quota_whose_responses_do_not_count_has_room_again(shop: Shop) {
+async fn a_quota_whose_responses_do_not_count_has_room_again(fixture: StoreFixture) {
     let by_user = || key::header("x-user");
     let own = quota("own", 1).by(by_user());
     let limits =
         [own.clone().count_if(|response| response.status == StatusCode::NOT_FOUND), quota("team", 1).by(by_user())];
-    let app = app(RateLimitLayer::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build());
+    let app =
+        app(RateLimitLayer::builder(limits).store(fixture.store.clone()).deadline(Duration::from_secs(30)).build());
     for _ in 0..3 {
         assert_eq!(ask(&app, get("/", "ann")).await.status, StatusCode::OK);
-        shop.comes_back(&own, "ann", 1).await;
+        fixture.wait_for_remaining(&own, "ann", 1).await;
     }
     assert_eq!(ask(&app, get("/missing", "ann")).await.status, StatusCode::NOT_FOUND);
     assert_eq!(ask(&app, get("/", "ann")).await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
-async fn policy_headers_list_the_quotas_that_have_room(shop: Shop) {
+async fn policy_headers_list_the_quotas_that_have_room(fixture: StoreFixture) {
     let limits = [quota("one", 1).by(key::header("x-user")), quota("two", 2).by(key::header("x-user"))];
-    let app = app(RateLimitLayer::builder(limits).store(shop.store.clone()).deadline(Duration::from_secs(30)).build());
+    let app =
+        app(RateLimitLayer::builder(limits).store(fixture.store.clone()).deadline(Duration::from_secs(30)).build());
     let mut policies = Vec::new();
     for _ in 0..3 {
         let answer = ask(&app, get("/", "ann")).await;
@@ -151,7 +153,7 @@ async fn policy_headers_list_the_quotas_that_have_room(shop: Shop) {
     assert_eq!(policies, [format!("{one}, {two}"), two.to_owned(), one.to_owned()]);
 }
 
-on_both!(
+on_both_stores!(
     a_quota_uses_its_overage_before_the_request_is_denied,
     an_override_raises_a_quota_for_its_key_only,
     a_quota_whose_responses_do_not_count_has_room_again,

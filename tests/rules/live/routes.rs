@@ -9,7 +9,7 @@ use http::StatusCode;
 use tower_ratelimit::{FixedWindow, Limit, LiveLimits, Permit, key};
 
 use crate::live::{are, by, left};
-use support::shop::{Shop, on_both, user_key, visit};
+use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 fn old() -> Limit {
     Limit::new("old", FixedWindow::per_day(100)).by(user_key())
@@ -25,25 +25,25 @@ async fn replace(State(rules): State<LiveLimits>, request: Request, next: Next) 
     next.run(request).await
 }
 
-async fn a_route_charges_the_rest_by_the_rules_that_the_router_went_by(shop: Shop) {
+async fn a_route_charges_the_rest_by_the_rules_that_the_router_went_by(fixture: StoreFixture) {
     let rules = LiveLimits::new([old()]);
-    let limits = by(&rules, &shop).build();
+    let limits = by(&rules, &fixture).build();
     let app = Router::new()
         .route("/", get(|| async {}))
         .route("/big", get(|| async {}).route_layer(limits.cost(10)))
         .layer(from_fn_with_state(rules.clone(), replace))
         .layer(limits);
     assert_eq!(left(&visit(&app, "/big", "ann").await), are(&[("old", 90)]));
-    assert_eq!(shop.left(&Limit::new("new", FixedWindow::per_day(50)), "ann").await, 50);
+    assert_eq!(fixture.remaining(&Limit::new("new", FixedWindow::per_day(50)), "ann").await, 50);
     // The next one is another, and is charged once by each way to it.
     let next = visit(&app, "/big", "ann").await;
     assert_eq!(left(&next), are(&[("new", 40)]));
-    assert_eq!(shop.left(&old(), "ann").await, 80);
+    assert_eq!(fixture.remaining(&old(), "ann").await, 80);
 }
 
-async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(shop: Shop) {
+async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(fixture: StoreFixture) {
     let rules = LiveLimits::new([old()]);
-    let limits = by(&rules, &shop).build();
+    let limits = by(&rules, &fixture).build();
     let app = Router::new()
         .route("/big", get(|| async {}).route_layer(limits.cost(50)))
         .route("/", get(|| async {}).route_layer(limits.cost(60)))
@@ -62,13 +62,13 @@ async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(sho
     let refused = visit(&app, "/big", "ann").await;
     assert!(refused.is_refused());
     assert_eq!(left(&refused), are(&[("old", 40)]));
-    shop.comes_back(&old(), "ann", 40).await;
+    fixture.wait_for_remaining(&old(), "ann", 40).await;
 }
 
 /// As without switches: the same limiter, passed twice at the same cost, charges twice.
-async fn a_limiter_that_is_passed_twice_charges_twice(shop: Shop) {
+async fn a_limiter_that_is_passed_twice_charges_twice(fixture: StoreFixture) {
     let rules = LiveLimits::new([old()]);
-    let limits = by(&rules, &shop).build();
+    let limits = by(&rules, &fixture).build();
     let other = limits.cost(3);
     let app = Router::new()
         .route("/", get(|| async {}).route_layer(limits.clone()))
@@ -78,13 +78,13 @@ async fn a_limiter_that_is_passed_twice_charges_twice(shop: Shop) {
     assert_eq!(left(&visit(&app, "/other", "ann").await), are(&[("old", 97)]));
     for remaining in [95, 93] {
         assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::OK);
-        assert_eq!(shop.left(&old(), "ann").await, remaining);
+        assert_eq!(fixture.remaining(&old(), "ann").await, remaining);
         rules.replace([old()]).unwrap();
     }
 }
 
 /// The handler has the rules replaced before it does what it does with its permit.
-async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(shop: Shop) {
+async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(fixture: StoreFixture) {
     async fn settle(State(rules): State<LiveLimits>, permit: Permit) -> Result<String, StatusCode> {
         let fails = |_| StatusCode::SERVICE_UNAVAILABLE;
         rules.replace(new()).expect("they fit");
@@ -101,28 +101,28 @@ async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(shop: Shop)
     }
     let rules = LiveLimits::new([old()]);
     let app = Router::new().route("/settle", get(settle)).route("/refund", get(refund)).with_state(rules.clone());
-    let app = app.layer(by(&rules, &shop).permits().build());
+    let app = app.layer(by(&rules, &fixture).permits().build());
     let answer = visit(&app, "/settle", "ann").await;
     assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "old"));
     assert_eq!(left(&answer), are(&[("old", 95)]));
-    assert_eq!(shop.left(&old(), "ann").await, 95);
+    assert_eq!(fixture.remaining(&old(), "ann").await, 95);
     rules.replace([old()]).unwrap();
     visit(&app, "/refund", "ann").await;
-    shop.comes_back(&old(), "ann", 95).await;
-    assert_eq!(shop.left(&Limit::new("new", FixedWindow::per_day(50)), "ann").await, 50);
+    fixture.wait_for_remaining(&old(), "ann", 95).await;
+    assert_eq!(fixture.remaining(&Limit::new("new", FixedWindow::per_day(50)), "ann").await, 50);
 }
 
-async fn a_response_counts_by_the_rules_that_its_request_was_let_in_with(shop: Shop) {
+async fn a_response_counts_by_the_rules_that_its_request_was_let_in_with(fixture: StoreFixture) {
     let counted = old().count_if(|response| response.status == StatusCode::UNAUTHORIZED);
     let rules = LiveLimits::new([counted]);
     let app = Router::new().route("/", get(|| async {}));
-    let app = app.layer(from_fn_with_state(rules.clone(), replace)).layer(by(&rules, &shop).build());
+    let app = app.layer(from_fn_with_state(rules.clone(), replace)).layer(by(&rules, &fixture).build());
     visit(&app, "/", "ann").await;
-    shop.comes_back(&old(), "ann", 100).await;
+    fixture.wait_for_remaining(&old(), "ann", 100).await;
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("new", 49)]));
 }
 
-on_both!(
+on_both_stores!(
     a_limiter_that_is_passed_twice_charges_twice,
     a_route_charges_the_rest_by_the_rules_that_the_router_went_by,
     a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by,
