@@ -167,7 +167,7 @@ fn a_flood_of_logs_takes_bounded_memory_and_evicts_no_denied_key() {
 
 /// What a window no longer counts makes room for what comes.
 #[test]
-fn a_window_takes_24_bytes_for_each_further_bucket_however_long_it_is_in_use() {
+fn a_sliding_window_takes_24_bytes_for_each_further_bucket() {
     const KEYS: usize = 1_000;
     const BUCKETS: usize = 96;
     let subject = Subject::new(2 * KEYS);
@@ -316,7 +316,7 @@ fn a_decision_of_one_limit_allocates_nothing_and_one_of_several_once() {
 
 /// All on this thread, whose allocations are counted.
 #[tokio::test]
-async fn waves_of_requests_to_a_redis_that_hangs_take_no_more_memory_than_the_first() {
+async fn requests_to_a_hanging_redis_take_bounded_memory() {
     use support::limits::Patient;
     use tower_ratelimit::RedisConfig;
 

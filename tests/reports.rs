@@ -141,7 +141,7 @@ fn the_first_denial_of_each_key_is_logged_and_the_others_counted() {
 }
 
 #[test]
-fn denials_of_countless_keys_are_a_hundred_lines_per_interval() {
+fn at_most_a_hundred_denied_keys_are_logged_per_interval() {
     let reports = Reports::default();
     tracing::subscriber::with_default(reports.clone(), || {
         let limiter =
@@ -231,7 +231,7 @@ fn a_layer_that_is_applied_twice_is_reported_once_with_the_remedy() {
 
 /// A route that hardly anybody visits.
 #[test]
-fn a_layer_that_is_applied_twice_is_reported_late_where_its_headers_tell() {
+fn a_layer_applied_twice_is_detected_by_its_headers() {
     let limits = RateLimitLayer::new([minutely("twice-late")]);
     let other = RateLimitLayer::new([minutely("not-twice")]);
     assert_eq!(reports_of_nested(&limits, &other, 100), [] as [&str; 0]);
@@ -380,7 +380,7 @@ fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
 
 /// No line says that the breaker opened in a second outage soon after the first, but one says that requests fail.
 #[test]
-fn the_end_of_an_outage_is_reported_whichever_line_showed_it() {
+fn the_end_of_every_reported_outage_is_reported() {
     let is_up = |since: Duration| matches!(since.as_secs(), 3..6 | 74..);
     let reports = reports_over(Duration::from_secs(77), Duration::from_millis(20), is_up);
     let (_, last) = reports.last().expect("reports");

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_the_same_key_in_every_type() {
+    fn every_text_type_is_the_same_key() {
         let text = hash("user:7");
         assert_eq!(text, hash(String::from("user:7")));
         assert_eq!(text, hash(b"user:7"));

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_shown_in_hexadecimal() {
+    fn bytes_that_are_not_text_are_shown_in_hexadecimal() {
         let mut parts = KeyBuf::default();
         parts.push(&42_u16.to_le_bytes());
         parts.push("é".as_bytes());

@@ -89,7 +89,7 @@ fn buckets_divide_their_period() {
 }
 
 #[test]
-fn names_can_stand_in_a_header() {
+fn names_must_fit_in_a_header() {
     let named = |name: &str| Limit::try_new(name, FixedWindow::per_day(1));
     assert!(named("a").is_ok() && named("Per user, per day!").is_ok() && named(&"x".repeat(64)).is_ok());
     refused(named(""), "a limit's name is empty: give it 1 to 64 characters");
@@ -198,7 +198,7 @@ fn limits_can_be_constants() {
 
 /// Where a configuration is refused by a panic, that names the line that it is on.
 #[test]
-fn panics_name_the_line_of_whoever_called() {
+fn panics_name_the_line_of_the_caller() {
     let lines: &[(&str, fn())] = &[
         ("Limit::new", || drop(Limit::new("", FixedWindow::per_day(1)))),
         ("Limiter::new", || drop(Limiter::new([Limit::new("a", FixedWindow::per_day(1)).cost(2)]))),

@@ -100,12 +100,12 @@ proptest! {
     #![proptest_config(support::cases(200))]
 
     #[test]
-    fn small_limits_admit_no_more_than_they_say(trace in traces(small_rule(), 1, 40)) {
+    fn small_limits_never_admit_more_than_allowed(trace in traces(small_rule(), 1, 40)) {
         admits_at_most(&trace)?;
     }
 
     #[test]
-    fn limits_of_any_size_admit_no_more_than_they_say(trace in traces(any_rule(), 1, 20)) {
+    fn limits_of_any_size_never_admit_more_than_allowed(trace in traces(any_rule(), 1, 20)) {
         admits_at_most(&trace)?;
     }
 

@@ -108,12 +108,12 @@ proptest! {
     }
 
     #[test]
-    fn waits_of_small_limits_are_true(rule in small_rule(), steps in steps(20_000)) {
+    fn the_announced_waits_of_small_limits_suffice(rule in small_rule(), steps in steps(20_000)) {
         waits_are_true(rule, &steps)?;
     }
 
     #[test]
-    fn waits_of_limits_of_any_size_are_true(rule in any_rule(), steps in steps(20_000)) {
+    fn the_announced_waits_of_limits_of_any_size_suffice(rule in any_rule(), steps in steps(20_000)) {
         waits_are_true(rule, &steps)?;
     }
 
@@ -151,7 +151,7 @@ fn instant() -> impl Strategy<Value = u64> {
 
 /// Three steps back at one instant do not make one limit four: nothing was forgotten meanwhile.
 #[test]
-fn a_clock_that_steps_back_and_forth_admits_no_more() {
+fn a_clock_that_steps_back_and_forth_admits_no_excess() {
     for rule in one_of_each(5) {
         let subject = Subject::new(&[rule]);
         let mut allowed = 0;

@@ -233,7 +233,7 @@ fn a_panicking_clock_does_not_affect_waiting_requests() {
 /// On the real clock, threads are interrupted between reading it and deciding, and may come with an
 /// instant of long ago.
 #[test]
-fn the_real_clock_admits_no_more() {
+fn the_real_clock_admits_no_excess() {
     const EACH: u64 = 10_000;
     let period = Duration::from_millis(1);
     let limits = [

@@ -31,22 +31,22 @@ proptest! {
     #![proptest_config(support::cases(400))]
 
     #[test]
-    fn small_limits_answer_as_the_oracle(trace in traces(small_rule(), 1, 30)) {
+    fn small_limits_agree_with_the_oracle(trace in traces(small_rule(), 1, 30)) {
         agrees(&trace)?;
     }
 
     #[test]
-    fn limits_of_any_size_answer_as_the_oracle(trace in traces(any_rule(), 1, 20)) {
+    fn limits_of_any_size_agree_with_the_oracle(trace in traces(any_rule(), 1, 20)) {
         agrees(&trace)?;
     }
 
     #[test]
-    fn several_limits_answer_together_as_the_oracle(trace in traces(small_rule(), 3, 20)) {
+    fn several_small_limits_agree_with_the_oracle(trace in traces(small_rule(), 3, 20)) {
         agrees(&trace)?;
     }
 
     #[test]
-    fn several_limits_of_any_size_answer_together_as_the_oracle(trace in traces(any_rule(), 3, 12)) {
+    fn several_limits_of_any_size_agree_with_the_oracle(trace in traces(any_rule(), 3, 12)) {
         agrees(&trace)?;
     }
 }

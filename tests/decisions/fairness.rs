@@ -60,7 +60,7 @@ async fn reading_a_ready_answer_does_not_yield() {
 }
 
 #[test]
-fn outside_a_runtime_every_answer_is_there_at_the_first_poll() {
+fn outside_a_runtime_decisions_are_ready_at_the_first_poll() {
     let limiter = limiter(1);
     let mut context = Context::from_waker(Waker::noop());
     for _ in 0..MANY {

@@ -174,7 +174,7 @@ async fn repeated_waits_together_never_exceed_the_maximum() {
 }
 
 #[tokio::test]
-async fn a_reset_forgets_one_key_under_all_limits() {
+async fn a_reset_clears_one_key_under_all_limits() {
     let limiter = Limiter::new([Limit::new("a", FixedWindow::per_day(3)), Limit::new("b", TokenBucket::per_day(2))]);
     for key in ["ann", "bob"] {
         let _ = limiter.acquire(key, 2).await.unwrap();

@@ -194,18 +194,18 @@ async fn differences(trace: &Trace, subject: &Subject) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn the_memory_store_gives_every_answer_of_the_vectors() {
+async fn the_memory_store_agrees_with_the_vectors() {
     compare(Subject::memory()).await;
 }
 
 #[tokio::test]
-async fn the_redis_store_gives_every_answer_of_the_vectors() {
+async fn the_redis_store_agrees_with_the_vectors() {
     let server = RedisServer::start();
     compare(Subject::redis(&server).await).await;
 }
 
 #[tokio::test]
-async fn a_store_on_memcached_gives_every_answer_of_the_vectors() {
+async fn a_store_on_memcached_agrees_with_the_vectors() {
     let server = MemcachedServer::start();
     let memcached = memcached::connect(&server).await;
     let limiter =

@@ -138,7 +138,7 @@ async fn mock_connect_info_provides_the_peer() {
 }
 
 #[tokio::test]
-async fn axum_tells_when_it_is_asked_to() {
+async fn axum_provides_the_peer_if_it_is_configured_to() {
     let limits = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())]);
     let app = Router::new().route("/", get(async || "hello")).layer(limits.store(still()).build());
     let server = Server::axum(app.clone()).await;

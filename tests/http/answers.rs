@@ -65,7 +65,7 @@ async fn the_wait_is_whole_seconds_rounded_up() {
 
 /// Whoever waits as long as he is told is let in, and the wait is not a second too long.
 #[tokio::test]
-async fn waiting_as_announced_is_enough() {
+async fn waiting_as_announced_suffices() {
     let algorithms: [Algorithm; 5] = [
         FixedWindow::new(3, Duration::from_millis(7_300)).into(),
         SlidingLog::new(3, Duration::from_millis(7_300)).into(),
@@ -152,7 +152,7 @@ async fn a_closure_gets_the_exact_wait() {
 }
 
 #[tokio::test]
-async fn a_closure_words_the_rejection() {
+async fn a_closure_writes_the_rejection() {
     let seen = Arc::new(Mutex::new(None));
     let layer = one(FixedWindow::per_minute(1))
         .on_reject({

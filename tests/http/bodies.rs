@@ -185,7 +185,7 @@ async fn the_body_type_is_kept_after_a_wait() {
 }
 
 #[tokio::test]
-async fn lengths_are_known_where_they_were() {
+async fn the_size_hint_of_the_body_is_kept() {
     let service = one().build().layer(Hello::default());
     let sizes = async || {
         let mut body = service.clone().oneshot(get("/")).await.unwrap().into_body();

@@ -84,7 +84,7 @@ async fn unreadied_clone_called() {
 /// tower-rate-limit-redis service.rs:103: `inner.call(request)` ran before the store had answered,
 /// so that services that spawn or buffer did the refused work all the same.
 #[tokio::test]
-async fn inner_called_before_the_verdict() {
+async fn inner_service_called_before_the_decision() {
     let inner = Hello::default();
     let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))])
         .store(FaultyStore::over(still(), Mode::Works))
@@ -186,7 +186,7 @@ async fn early_closed_connection_skips_accounting() {
 
 /// express-rate-limit: `pk` was a hash of the address that can be found by trying all of them.
 #[tokio::test]
-async fn pk_leaks_the_address() {
+async fn partition_key_leaks_the_address() {
     let (service, _) = limited(Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip()));
     for _ in 0..2 {
         let [one, other] = [ask(&service, from("192.0.2.1")).await, ask(&service, from("198.51.100.7")).await];
@@ -218,7 +218,7 @@ fn debug_output_shows_the_key() {
 
 /// go-limiter, flask-limiter#62, AspNetCoreRateLimit#209: dates that end in "UTC", fractions, signs.
 #[tokio::test]
-async fn retry_after_that_is_no_integer() {
+async fn retry_after_is_not_an_integer() {
     let (service, clock) = limited(Limit::new("one", TokenBucket::new(1, 1, Duration::from_millis(2_500))));
     for _ in 0..40 {
         let answer = ask(&service, get("/")).await;

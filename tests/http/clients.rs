@@ -94,7 +94,7 @@ async fn a_request_that_bypasses_the_proxies_follows_its_policy() {
 }
 
 #[tokio::test]
-async fn without_a_peer_the_server_is_at_fault() {
+async fn a_missing_peer_is_an_error_of_the_server() {
     let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
     let answer = ask(&service.layer(Hello::default()), with(&[(XFF, "192.0.2.1")])).await;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -161,7 +161,7 @@ async fn mapped_addresses_share_a_prefix() {
 
 /// GHSA-5847-rm3g-23mw (OpenClaw), and express-rate-limit 8.6.2, which told them by notation.
 #[tokio::test]
-async fn mapped_addresses_are_others() {
+async fn ipv4_translated_addresses_are_distinct() {
     assert!(share(|by| by, "1.2.3.4", "::ffff:1.2.3.4").await);
     assert!(share(|by| by, "::ffff:102:304", "1.2.3.4").await);
 }
@@ -181,7 +181,7 @@ async fn an_ipv4_mapped_proxy_is_trusted_as_ipv4() {
 /// CVE-2025-59152 (Litestar), CVE-2026-107271 (Gophish), CVE-2026-108162 (Pingvin), throttle-kit
 /// tower_layer.rs, real extractor.rs:24: a header counted, whoever sent it.
 #[tokio::test]
-async fn a_peer_that_is_not_trusted_chooses() {
+async fn an_untrusted_peer_cannot_choose_its_address() {
     let strange = || TrustedProxies::cidrs(["192.0.2.0/24"]);
     let of = [strange().x_forwarded_for(), strange().forwarded(), strange().single_valued("cf-connecting-ip")];
     for address in of {

@@ -93,7 +93,7 @@ async fn route_costs_work_with_every_algorithm() {
 
 /// Of several limits, all are given back when one denies the difference.
 #[tokio::test]
-async fn all_limits_or_none() {
+async fn a_route_cost_is_charged_to_all_limits_or_none() {
     let limits = [Limit::new("ten", FixedWindow::per_minute(10)), Limit::new("hundred", FixedWindow::per_hour(100))];
     let app = app(RateLimitLayer::builder(limits).store(still()).build());
     let left = async |path| {
@@ -151,7 +151,7 @@ async fn limits_with_their_own_cost_ignore_the_layers_cost() {
 }
 
 #[tokio::test]
-async fn two_limiters_in_memory_do_not_share_usage() {
+async fn two_layers_in_memory_do_not_share_usage() {
     let (ten, hundred) = (of_ten(still()), Limit::new("hundred", FixedWindow::per_hour(100)));
     let hundred = RateLimitLayer::builder([hundred]).store(still()).build();
     let both = || ServiceBuilder::new().layer(hundred.cost(20)).layer(ten.cost(3));
@@ -207,7 +207,7 @@ async fn the_route_charges_its_whole_cost_if_the_router_charged_nothing() {
 
 /// What one store was charged, another can't give back.
 #[tokio::test]
-async fn another_store_makes_another_limiter() {
+async fn a_layer_with_another_store_has_its_own_state() {
     let outer = of_ten(still());
     let inner = RateLimitLayer::builder(outer.limits().to_vec()).store(still()).headers([]).cost(6).build();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());

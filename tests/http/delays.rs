@@ -183,7 +183,7 @@ async fn a_request_that_proceeded_stays_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cost_takes_as_many_slots() {
+async fn a_cost_takes_that_many_slots() {
     let log = Log::new();
     let layer = RateLimitLayer::new([queue()]);
     let (one, three) = (layer.layer(log.clone()), layer.cost(3).layer(log.clone()));
@@ -196,7 +196,7 @@ async fn a_cost_takes_as_many_slots() {
 
 /// A cost on a route, inside the router's layer: it takes the other slots when its first has come.
 #[tokio::test(start_paused = true)]
-async fn a_cost_on_a_route_takes_as_many_slots() {
+async fn a_route_cost_takes_that_many_slots() {
     let log = Log::new();
     let layer = RateLimitLayer::new([queue()]);
     let three = ServiceBuilder::new().layer(layer.clone()).layer(layer.cost(3)).service(log.clone());

@@ -35,7 +35,7 @@ impl Ask for ExampleServer {
 }
 
 #[test]
-fn every_route_limits_as_the_help_says() {
+fn every_route_has_the_limits_of_the_help_text() {
     let server = ExampleServer::start();
     assert!(server.output.contains("curl -i http://127.0.0.1:"), "{}", server.output);
     let help = server.ask("GET /").1;
@@ -202,7 +202,7 @@ fn clients_that_try_many_parameters_reset_no_limit() {
 
 #[cfg(unix)]
 #[test]
-fn it_stops_on_sigterm() {
+fn the_server_stops_on_sigterm() {
     let mut server = ExampleServer::start();
     let pid = server.process.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());

@@ -68,7 +68,7 @@ async fn answer_in(style: HeaderStyle) -> Answer {
 }
 
 #[tokio::test]
-async fn in_draft_11_t_is_the_time_for_which_r_has_to_suffice() {
+async fn in_draft_11_t_is_the_time_for_which_r_must_suffice() {
     let standings = [
         Member::new("burst", &[("r", 19), ("t", 2)]),
         Member::new("daily", &[("r", 9_999), ("t", 86_400)]),
@@ -271,7 +271,7 @@ async fn x_ratelimit_headers_of_large_numbers() {
 
 /// All of them, however long that takes.
 #[tokio::test]
-async fn the_draft_tells_many_limits() {
+async fn draft_headers_list_many_limits() {
     for count in 1..=40 {
         let names: Vec<String> = (0..count).map(|index| format!("limit-{index}")).collect();
         let limits = names.iter().map(|name| Limit::new(name, FixedWindow::per_minute(2)));
@@ -354,7 +354,7 @@ async fn x_ratelimit_headers_describe_the_limit_with_the_least_remaining() {
 
 /// Whichever comes first among the limits: the one that stays as tight as it is for longer.
 #[tokio::test]
-async fn of_limits_with_equal_remaining_x_ratelimit_describes_the_last_to_reset() {
+async fn x_ratelimit_headers_describe_the_last_limit_to_reset_among_equals() {
     for reverse in [false, true] {
         let mut limits =
             [Limit::new("minutely", FixedWindow::per_minute(5)), Limit::new("hourly", FixedWindow::per_hour(5))];
@@ -396,7 +396,7 @@ async fn headers_of_nested_layers_list_all_limits() {
 
 /// What the service has told of its own accord is not overwritten unless there is less left.
 #[tokio::test]
-async fn x_ratelimit_headers_of_the_inner_service_stay_if_they_have_less_remaining() {
+async fn x_ratelimit_headers_of_the_inner_service_win_if_lower() {
     let told_by_inner = async |remaining: &'static str| {
         let inner = service_fn(move |_: Request<()>| {
             let response = Response::builder().header("x-ratelimit-limit", "7").header("x-ratelimit-reset", "9");
@@ -413,7 +413,7 @@ async fn x_ratelimit_headers_of_the_inner_service_stay_if_they_have_less_remaini
 }
 
 #[test]
-fn every_name_is_exposed() {
+fn every_header_is_exposed_by_cors() {
     let names = |styles: &[HeaderStyle]| {
         let layer = RateLimitLayer::builder([two()]).store(still()).headers(styles.iter().copied()).build();
         layer.exposed_headers().iter().map(|name| name.to_string()).collect::<Vec<_>>()

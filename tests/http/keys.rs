@@ -32,7 +32,7 @@ async fn share<B>(by: impl KeyExtractor, first: Request<B>, second: Request<B>) 
 }
 
 #[tokio::test]
-async fn without_a_key_all_share_one() {
+async fn without_a_key_all_requests_share_a_bucket() {
     let service = limited(one());
     assert!(!ask(&service, get("/one")).await.is_refused());
     assert!(ask(&service, with(&[("x-user", "ann")])).await.is_refused());
@@ -70,7 +70,7 @@ async fn by_method() {
 }
 
 #[tokio::test]
-async fn invented_methods_share_one_bucket() {
+async fn unknown_methods_share_a_bucket() {
     let service = limited(one().by(key::method()));
     let mut admitted = 0;
     for number in 0..200 {
@@ -93,7 +93,7 @@ async fn invented_methods_share_one_bucket() {
 }
 
 #[tokio::test]
-async fn an_override_of_other_methods_is_for_all_of_them() {
+async fn an_override_of_unknown_methods_applies_to_all_of_them() {
     let limits = RateLimitLayer::builder([one().by(key::method()).overridable()]).store(still()).build();
     limits.overrides("one").unwrap().set("_OTHER", FixedWindow::per_minute(3), None).await.unwrap();
     let service = limits.layer(Hello::default());
@@ -151,7 +151,7 @@ async fn by_an_extractor_that_is_shared() {
 
 /// CVE-2026-25480 (Litestar) and envoyproxy/ratelimit: parts that run into each other.
 #[tokio::test]
-async fn parts_do_not_run_into_each_other() {
+async fn parts_of_a_key_are_not_concatenated() {
     let pairs = [(["a:b", "c"], ["a", "b:c"]), (["a", "b_c"], ["a_b", "c"]), (["ab", "c"], ["a", "bc"])];
     for ([one, two], [three, four]) in pairs {
         let by = (key::header("x-one"), key::header("x-two"));
@@ -242,7 +242,7 @@ async fn a_header_that_is_not_text_is_a_key_like_any_other() {
 /// Advisories CVE-2025-71399 (Better Auth), Outline 13504, steemit/wallet F14: a route that is
 /// spelled in another way, or whose parameter changes, is not a fresh bucket.
 #[tokio::test]
-async fn by_the_matched_route_no_spelling_is_a_fresh_bucket() {
+async fn no_spelling_of_a_path_evades_a_key_by_route() {
     let inner = Router::new().route("/{code}", route(async || "hello"));
     let app = Router::new().route("/reset/{code}", route(async || "hello")).nest("/api/{version}", inner);
     let app = app.layer(RateLimitLayer::builder([one().by(key::matched_route())]).store(still()).build());

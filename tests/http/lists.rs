@@ -91,7 +91,7 @@ async fn lists_apply_while_the_store_fails() {
 }
 
 #[tokio::test]
-async fn always_reject_wins_over_never_limit_and_takes_exceptions() {
+async fn always_reject_takes_precedence_over_never_limit() {
     let service =
         one().never_limit(peers(["10.0.0.0/8"])).always_reject(peers(["10.1.0.0/16"])).build().layer(Hello::default());
     assert_eq!(ask(&service, from("10.1.2.3")).await.status, StatusCode::FORBIDDEN);
@@ -149,7 +149,7 @@ async fn lists_reject_while_limits_are_in_shadow_mode() {
 }
 
 #[tokio::test]
-async fn every_wording_knows_lists() {
+async fn lists_have_a_rejection_in_every_format() {
     let layer = one()
         .always_reject(when::header("x-plan", "blocked"))
         .always_reject_with(ListAction::TooManyRequests, when::header("x-plan", "late"));
@@ -342,7 +342,7 @@ fn invalid_networks_are_errors() {
 struct User(u64);
 
 #[test]
-fn keys_are_what_the_extractor_takes() {
+fn keys_are_compared_as_the_extractor_returns_them() {
     let by_header = KeyList::new(key::header("x-api-key"), ["one", "two"]);
     assert!(holds(&by_header, &with(&[("x-api-key", "two")])));
     for other in ["three", "on", "onetwo", "ONE", "one ", "\u{3}one"] {
@@ -394,7 +394,7 @@ fn debug_output_hides_listed_keys() {
 /// A layer on the router and one on a route are one limiter: neither charges, and the handler has its
 /// permit all the same.
 #[tokio::test]
-async fn routes_that_cost_something_else_keep_to_the_lists() {
+async fn lists_apply_to_routes_with_a_cost() {
     let limits = RateLimitLayer::builder([Limit::new("few", FixedWindow::per_day(5))])
         .store(still())
         .permits()

@@ -29,7 +29,7 @@ async fn told(outer: RateLimitLayer, inner: RateLimitLayer) -> Answer {
 }
 
 #[tokio::test]
-async fn of_two_limits_of_one_name_headers_show_the_lower_one() {
+async fn headers_show_the_lower_of_two_limits_of_one_name() {
     let policies = [Member::new("api", &[("q", 5), ("w", 3_600)])];
     let standings = [Member::new("api", &[("r", 4), ("t", 3_600)])];
     let few = || layer([hourly("api", 5)]);
@@ -51,7 +51,7 @@ async fn of_two_limits_of_one_name_headers_show_the_lower_one() {
 }
 
 #[tokio::test]
-async fn limits_of_other_names_stay_in_their_order() {
+async fn limits_of_different_names_keep_their_order() {
     let name = r#"a, "b\"#;
     let outer = layer([hourly("outer", 8), hourly(name, 3), hourly("api", 5)]).build();
     let inner = layer([daily("api", 9), daily("inner", 7), daily(name, 2)]).build();

@@ -98,7 +98,7 @@ async fn repeating_a_key_header_leads_to_no_other_bucket() {
 }
 
 #[tokio::test]
-async fn the_answer_says_that_the_header_was_repeated() {
+async fn the_response_says_that_the_header_was_repeated() {
     let service = RateLimitLayer::builder([one().by(key::header(KEY))]).store(still()).build().layer(Hello::default());
     let answer = ask(&service, lines(KEY, &["ann", "bob"])).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
@@ -156,7 +156,7 @@ async fn a_limit_applies_where_any_line_meets_its_condition() {
 }
 
 #[tokio::test]
-async fn another_size_is_for_requests_all_of_whose_lines_ask_for_it() {
+async fn another_size_applies_if_all_header_lines_match() {
     let limit = one().instead(when::header(KEY, "pro"), FixedWindow::per_day(100));
     let requests: [&[&str]; 5] = [&["free"], &["pro"], &["pro", "free"], &["free", "pro"], &["pro", "pro"]];
     assert_eq!(
@@ -197,7 +197,7 @@ async fn a_client_that_sends_two_addresses_is_rejected_but_never_exempt() {
 
 /// Lines of a list are its parts: an address that proxies have added is no repetition.
 #[tokio::test]
-async fn lists_of_hops_may_have_many_lines() {
+async fn forwarding_headers_may_have_many_lines() {
     let limit = one().by(key::client_ip(TrustedProxies::hops(1).x_forwarded_for()));
     let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
     let request = || lines("x-forwarded-for", &["203.0.113.9", "198.51.100.1"]);
@@ -207,7 +207,7 @@ async fn lists_of_hops_may_have_many_lines() {
 
 /// An override is met by whom it names, and by nobody who also says another name.
 #[tokio::test]
-async fn an_override_is_not_met_by_one_line_of_two() {
+async fn one_of_two_header_lines_does_not_select_an_override() {
     let limits = RateLimitLayer::builder([one().by(key::header(KEY)).overridable()]).store(still()).build();
     limits.overrides("one").unwrap().set("vip", FixedWindow::per_day(100), None).await.unwrap();
     let requests: [&[&str]; 6] = [&["vip"], &["vip"], &["ann"], &["ann"], &["vip", "ann"], &["ann", "vip"]];

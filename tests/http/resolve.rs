@@ -100,7 +100,7 @@ fn an_address_is_canonical_before_it_is_compared() {
 }
 
 #[test]
-fn forwarded_is_read_as_it_is_written() {
+fn forwarded_headers_are_parsed() {
     for element in [
         "for=192.0.2.1",
         "For=192.0.2.1",
@@ -263,7 +263,7 @@ fn a_single_valued_header_is_one_address() {
 }
 
 #[test]
-fn without_a_peer_only_hops_can_tell() {
+fn without_a_peer_only_hops_find_the_client() {
     let list = ["192.0.2.1"];
     for by in [private().x_forwarded_for(), private().trust_unix_peers().x_forwarded_for()] {
         assert_eq!(resolve(&by, get("/"), "x-forwarded-for", &list), Err(AddressError::NoPeer));
@@ -275,7 +275,7 @@ fn without_a_peer_only_hops_can_tell() {
 }
 
 #[test]
-fn unix_peers_are_trusted_by_choice() {
+fn unix_peers_are_trusted_only_if_configured() {
     let unix = || {
         let mut request = get("/");
         request.extensions_mut().insert(UnixPeer);

@@ -15,7 +15,7 @@ const SLOW: [(&str, &str); 6] = [
 ];
 
 #[tokio::test]
-async fn of_a_burst_of_15_each_algorithm_allows_10_and_denies_5() {
+async fn each_algorithm_allows_10_requests_of_a_burst_of_15() {
     let settings: Vec<_> = SLOW.iter().map(|(name, span)| format!("{name}.{span}=3600")).collect();
     let names: Vec<_> = SLOW.iter().map(|(name, _)| *name).collect();
     let browser = Browser::open(&format!("show={}&{}", names.join(","), settings.join("&"))).await;

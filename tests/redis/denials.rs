@@ -76,7 +76,7 @@ async fn exhaust(limiter: &Limiter) {
 }
 
 #[tokio::test]
-async fn a_flood_hardly_reaches_redis() {
+async fn a_flood_of_denied_requests_rarely_reaches_redis() {
     let mut setup = Setup::new().await;
     for (name, algorithm) in all(5, HOUR) {
         let limiter = setup.limiter(algorithm);
@@ -95,7 +95,7 @@ async fn a_flood_hardly_reaches_redis() {
 
 /// A limit that all share is spent, which denies each of them by a request of its own.
 #[tokio::test]
-async fn a_flood_from_many_clients_hardly_reaches_redis() {
+async fn a_flood_from_many_clients_rarely_reaches_redis() {
     let mut setup = Setup::new().await;
     let limits = [Limit::new("all", FixedWindow::per_day(5)), Limit::new("own", FixedWindow::per_day(100))];
     let limiter = Limiter::builder(limits).patient().store(setup.store.clone()).build();
@@ -129,7 +129,7 @@ async fn a_cost_over_the_capacity_is_decided_once() {
 }
 
 #[tokio::test]
-async fn redis_is_asked_each_time_without_cached_denials() {
+async fn without_cached_denials_redis_decides_every_request() {
     let mut setup = Setup::new().await;
     setup.store = setup.store.clone().remember_denials(Duration::ZERO);
     let limiter = setup.limiter(FixedWindow::per_day(1));
@@ -405,7 +405,7 @@ async fn cached_denials_agree_with_redis() {
 
 /// On one thread, where tasks that are denied without asking Redis could keep all others from being served.
 #[tokio::test]
-async fn tasks_that_are_denied_in_a_loop_let_others_reach_redis() {
+async fn tasks_denied_in_a_loop_yield_to_others() {
     const LONG: Duration = Duration::from_secs(20);
     let server = RedisServer::start();
     let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");

@@ -68,7 +68,7 @@ async fn every_key_has_a_ttl_no_longer_than_its_state() {
 
 /// By limiters of two sizes, as old and new processes are, which round it to 5 s and to 500 s.
 #[tokio::test]
-async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one() {
+async fn the_ttl_of_a_busy_key_is_renewed_in_steps() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let mut connection = server.connection().await;
@@ -99,7 +99,7 @@ async fn a_busy_key_keeps_its_time_to_live_for_a_while_and_never_too_short_a_one
 }
 
 #[tokio::test]
-async fn refunds_and_resets_are_complete() {
+async fn refunds_and_resets_restore_the_state() {
     let server = RedisServer::start();
     let limiter = Limiter::builder(limits(5, Duration::from_secs(3_600))).patient().store(store(&server).await).build();
     let mut connection = server.connection().await;
@@ -160,7 +160,7 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 }
 
 #[tokio::test]
-async fn requests_that_wait_at_the_same_time_leave_together() {
+async fn concurrent_requests_are_sent_in_one_call() {
     let server = RedisServer::start();
     let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1_000))])
         .patient()
@@ -274,7 +274,7 @@ async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
 }
 
 #[tokio::test]
-async fn foreign_keys_are_errors_and_stay() {
+async fn keys_of_other_applications_are_errors_and_are_kept() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let mut connection = server.connection().await;
@@ -301,7 +301,7 @@ async fn foreign_keys_are_errors_and_stay() {
 
 /// Who has such a key is not decided; all others are.
 #[tokio::test]
-async fn a_foreign_key_fails_no_other_request() {
+async fn a_key_of_another_application_fails_no_other_request() {
     let server = RedisServer::start();
     let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(1_000))])
         .store(store(&server).await)
@@ -326,7 +326,7 @@ async fn a_foreign_key_fails_no_other_request() {
 }
 
 #[tokio::test]
-async fn prefixes_secrets_and_stores_are_apart_or_shared() {
+async fn prefixes_and_secrets_separate_stores() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let used = |store: RedisStore| async move {
@@ -343,7 +343,7 @@ async fn prefixes_secrets_and_stores_are_apart_or_shared() {
 
 /// As in memory: a window's count means nothing to a window of another length.
 #[tokio::test]
-async fn another_period_starts_anew() {
+async fn another_period_starts_unused() {
     let server = RedisServer::start();
     let store = store(&server).await;
     for ((name, long), (_, longer)) in all(5, DAY).into_iter().zip(all(5, 7 * DAY)) {

@@ -75,7 +75,7 @@ async fn requests_that_fail_together_are_one_failure() {
 
 /// However many requests come, and whenever: each five that began after the last one failed.
 #[tokio::test(start_paused = true)]
-async fn under_load_a_store_that_hangs_is_left_alone_after_as_many_deadlines() {
+async fn under_load_the_breaker_opens_after_as_many_timeouts() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = limiter(&store).build();
     let start = Instant::now();
@@ -98,7 +98,7 @@ fn acquire_in_background(limiter: &Limiter) -> Option<StoreErrorKind> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_it_is_open_policies_answer_at_once() {
+async fn while_the_breaker_is_open_policies_decide_at_once() {
     let store = FaultyStore::new(Mode::Hangs);
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
         let layer = RateLimitLayer::builder([ten()]).store(store.clone()).on_store_error(policy).build();
@@ -228,7 +228,7 @@ async fn one_probe_at_a_time_runs_for_a_thousand_requests() {
 
 /// Half open, one request at a time tries.
 #[tokio::test(start_paused = true)]
-async fn one_of_a_thousand_requests_is_the_trial() {
+async fn only_one_of_a_thousand_requests_is_the_trial() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     store.set_for(Operation::Peek, Mode::Works);
@@ -272,7 +272,7 @@ async fn breaker_pauses_have_jitter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_canceled_trial_lets_the_next_one_try() {
+async fn after_a_canceled_trial_the_next_request_is_the_trial() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     store.set_for(Operation::Peek, Mode::Works);
@@ -294,7 +294,7 @@ async fn a_canceled_trial_lets_the_next_one_try() {
 
 /// An answer need not be awaited, nor dropped.
 #[tokio::test(start_paused = true)]
-async fn an_unused_trial_lets_the_next_one_try() {
+async fn after_an_unused_trial_the_next_request_is_the_trial() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     store.set(Mode::Works);
@@ -313,7 +313,7 @@ async fn an_unused_trial_lets_the_next_one_try() {
 
 /// Neither does a probe in a runtime that has stopped.
 #[test]
-fn a_probe_that_never_ends_makes_way_for_the_next() {
+fn a_hanging_probe_is_replaced_by_the_next() {
     let [first, second] = [(); 2].map(|()| Builder::new_current_thread().enable_time().build().expect("a runtime"));
     let store = FaultyStore::new(Mode::Fails);
     let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
@@ -357,7 +357,7 @@ async fn a_remembered_denial_does_not_close_the_breaker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_panics_does_not_keep_it_open() {
+async fn a_panicking_store_does_not_keep_the_breaker_open() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = opened(&store).await;
     store.set(Mode::Panics);
@@ -391,7 +391,7 @@ async fn without_a_breaker_every_request_waits_for_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_answers_at_once_is_always_asked() {
+async fn a_store_that_is_ready_at_once_is_always_called() {
     let store = FaultyStore::new(Mode::FailsAtOnce);
     let limiter = limiter(&store).build();
     for asked in 1..=20 {
@@ -401,7 +401,7 @@ async fn a_store_that_answers_at_once_is_always_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_and_routes_share_it() {
+async fn clones_and_routes_share_a_breaker() {
     let store = FaultyStore::new(Mode::Hangs);
     let layer = RateLimitLayer::builder([ten()]).store(store.clone()).build();
     let (clone, route) = (layer.clone(), layer.cost(3));
@@ -417,7 +417,7 @@ async fn clones_and_routes_share_it() {
 
 /// Asked outside of a runtime, there is nowhere to look in the background.
 #[test]
-fn without_a_runtime_the_request_tries_itself() {
+fn without_a_runtime_a_request_is_the_trial() {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let store = FaultyStore::new(Mode::Fails);
     let settings = CircuitBreaker::new().failures(1).longest_pause(Duration::from_nanos(1));
@@ -436,7 +436,7 @@ fn without_a_runtime_the_request_tries_itself() {
 
 /// A panic of the user's own does not either.
 #[tokio::test(start_paused = true)]
-async fn an_observer_that_panics_leaves_it_usable() {
+async fn a_panicking_observer_leaves_the_breaker_usable() {
     let store = FaultyStore::new(Mode::Hangs);
     let panics = Arc::new(AtomicBool::new(false));
     let observer_panics = panics.clone();

@@ -11,7 +11,7 @@ use support::faulty_store::{FaultyStore, Mode};
 
 /// aisix#1147: no time-out on a response, and a server that was stopped held requests for 180 s.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_stopped_holds_no_request_beyond_the_deadline() {
+async fn a_stopped_server_delays_no_request_beyond_the_deadline() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let store = FaultyStore::new(Mode::Works);
         let layer = RateLimitLayer::builder([ten()]).store(store.clone()).on_store_error(policy).build();

@@ -37,13 +37,13 @@ fn the_smallest_values_are_accepted() {
 
 #[test]
 #[should_panic(expected = "deadline is 0")]
-fn a_deadline_of_0_panics_where_it_is_written() {
+fn a_deadline_of_0_panics_at_the_line_of_the_caller() {
     let _ = RateLimitLayer::builder(one()).deadline(Duration::ZERO).build();
 }
 
 #[test]
 #[should_panic(expected = "shared by 0 nodes")]
-fn a_share_of_no_node_panics_where_it_is_written() {
+fn a_share_of_0_nodes_panics_at_the_line_of_the_caller() {
     let _ = Share::one_of(0);
 }
 

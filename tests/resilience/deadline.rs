@@ -18,7 +18,7 @@ fn at(expected: Duration, is: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_is_left_at_the_deadline_whatever_the_policy() {
+async fn every_policy_applies_at_the_deadline_of_a_hanging_store() {
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200), (LOCALLY, 200)] {
         for deadline in [None, Some(ms(7)), Some(ms(900))] {
             let mut builder =
@@ -34,7 +34,7 @@ async fn a_store_that_hangs_is_left_at_the_deadline_whatever_the_policy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_says_that_it_was_too_late() {
+async fn a_timeout_is_an_error_of_a_limiter() {
     let store = FaultyStore::new(Mode::Hangs);
     let limiter = stubborn(&store).deadline(ms(20)).build();
     let (decided, after) = acquire(&limiter).await;
@@ -55,7 +55,7 @@ async fn a_limiter_says_that_it_was_too_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_within_the_deadline_decides() {
+async fn a_reply_within_the_deadline_decides() {
     let store = FaultyStore::new(Mode::Slow(ms(49)));
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let (decided, after) = acquire(&limiter(&store).on_store_error(policy).build()).await;

@@ -47,7 +47,7 @@ async fn the_policy_in_effect_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_breaker_is_named_and_the_store_is_not_asked() {
+async fn an_open_breaker_is_named_and_the_store_is_not_called() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
         let store = FaultyStore::new(Mode::Fails);
         let limiter = limiter(&store).on_store_error(policy).build();
@@ -73,7 +73,7 @@ async fn an_explanation_that_fails_does_not_open_the_breaker() {
 
 /// The next request would trigger the probe, and be rejected meanwhile.
 #[tokio::test(start_paused = true)]
-async fn an_explanation_neither_probes_a_node_nor_tries_it() {
+async fn an_explanation_is_neither_a_probe_nor_a_trial() {
     let store = FaultyStore::new(Mode::Fails);
     let limiter = limiter(&store).on_store_error(OnStoreError::Reject).build();
     for _ in 0..5 {

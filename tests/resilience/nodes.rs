@@ -228,7 +228,7 @@ async fn a_trial_of_several_nodes_reports_each_result() {
 
 /// As by a failover.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_takes_over_is_asked_at_once_and_the_one_that_left_is_forgotten() {
+async fn a_new_node_is_used_at_once_and_a_removed_one_is_forgotten() {
     let setup = Setup::new();
     setup.fail(0).await;
     assert_eq!(setup.changes(), ["one: Open"]);
@@ -243,7 +243,7 @@ async fn a_node_that_takes_over_is_asked_at_once_and_the_one_that_left_is_forgot
 
 /// A store that wraps another, and does not say which node keeps a key, is one node.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hides_its_nodes_has_one_breaker() {
+async fn a_store_without_nodes_has_one_breaker() {
     let setup = Setup::new();
     setup.store.hides_nodes.store(true, Ordering::Relaxed);
     setup.store.nodes[0].set(Mode::Fails);
@@ -256,7 +256,7 @@ async fn a_store_that_hides_its_nodes_has_one_breaker() {
 
 /// As long as a store can't say where keys are: once it can, the nodes start with closed breakers.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_finds_its_nodes_forgets_the_failures_from_before() {
+async fn discovering_nodes_clears_earlier_failures() {
     let setup = Setup::new();
     setup.store.hides_nodes.store(true, Ordering::Relaxed);
     setup.fail(0).await;

@@ -29,7 +29,7 @@ async fn told(layer: &impl Layer<Hello, Service = RateLimit<Hello>>, names: &[&s
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_rejects_on_errors_rejects_for_all_and_nothing_is_charged_locally() {
+async fn a_rejecting_policy_rejects_without_local_charges() {
     for mode in FAILING {
         let limits = [two("a", OnStoreError::Reject), two("b", LOCALLY), two("c", OnStoreError::Allow)];
         let layer = RateLimitLayer::builder(limits).store(FaultyStore::new(mode)).build();
@@ -46,7 +46,7 @@ async fn a_limit_that_rejects_on_errors_rejects_for_all_and_nothing_is_charged_l
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_that_allow_on_errors_are_left_out_of_local_decisions() {
+async fn limits_with_an_allowing_policy_are_not_decided_locally() {
     for mode in FAILING {
         let limits = [two("a", OnStoreError::Allow), two("b", LOCALLY)];
         let layer = RateLimitLayer::builder(limits).store(FaultyStore::new(mode)).build();
@@ -137,7 +137,7 @@ async fn costs_over_the_local_share_are_denied_until_the_store_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn grpc_is_answered_in_its_own_words() {
+async fn grpc_requests_get_a_grpc_status() {
     let ask = async |layer: &RateLimitLayer| {
         let request = Request::post("/a.B/C").version(Version::HTTP_2).header("content-type", "application/grpc");
         let request = request.body(()).expect("a request");
@@ -159,7 +159,7 @@ async fn grpc_is_answered_in_its_own_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_learn_nothing_of_the_store() {
+async fn responses_reveal_nothing_about_the_store() {
     for mode in FAILING {
         for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
             let layer =
@@ -231,7 +231,7 @@ async fn a_wait_follows_the_store_error_policy() {
 
 /// Requests queue here too.
 #[tokio::test(start_paused = true)]
-async fn a_queue_goes_on_in_this_process() {
+async fn a_queue_continues_locally() {
     let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(2));
     let layer =
         RateLimitLayer::builder([queue]).store(FaultyStore::new(Mode::FailsAtOnce)).on_store_error(LOCALLY).build();

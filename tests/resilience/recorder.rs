@@ -116,7 +116,7 @@ async fn the_source_of_each_decision_is_recorded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_allowed_uncounted_has_no_limits() {
+async fn a_request_allowed_by_policy_is_recorded_without_limits() {
     struct Sources(Mutex<Vec<(DecisionSource, usize)>>);
     impl Recorder for Sources {
         fn decision(&self, decision: &DecisionRecord<'_>) {

@@ -49,7 +49,7 @@ async fn left(store: &FaultyStore) -> u64 {
 const FAILING: [Mode; 3] = [Mode::Fails, Mode::FailsAtOnce, Mode::Hangs];
 
 #[tokio::test(start_paused = true)]
-async fn no_request_fails_while_the_store_works() {
+async fn route_costs_work_while_the_store_works() {
     let store = FaultyStore::new(Mode::Works);
     let layer = layer(&store, OnStoreError::Reject).build();
     assert_eq!(route(&layer, 1, 4, || ()).await.header("x-ratelimit-remaining"), Some("6"));
@@ -136,7 +136,7 @@ async fn a_denial_stands_if_its_refund_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_first_charged_locally_stay_local() {
+async fn requests_charged_locally_stay_local() {
     let store = FaultyStore::new(Mode::Works);
     let layer = layer(&store, OnStoreError::DecideLocally(Share::one_of(2))).build();
     let back = |store: &FaultyStore| {
@@ -174,7 +174,7 @@ async fn an_uncharged_cost_is_charged_whole_by_the_route() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_breaker_keeps_routes_from_the_store() {
+async fn routes_do_not_call_the_store_while_the_breaker_is_open() {
     let store = FaultyStore::new(Mode::Works);
     let layer = layer(&store, OnStoreError::Reject).circuit_breaker(CircuitBreaker::new().failures(1)).build();
     let breaking = store.clone();

@@ -142,7 +142,7 @@ async fn extremes_are_shared_without_a_panic() {
 
 /// A share of a soft limit is soft, and what is in the shadow refuses nothing, not even for a store that fails.
 #[tokio::test(start_paused = true)]
-async fn thresholds_hold_of_shares() {
+async fn thresholds_apply_to_shares() {
     let limiter = Limiter::builder([
         Limit::new("soft", FixedWindow::per_minute(20))
             .soft(20)

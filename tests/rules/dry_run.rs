@@ -84,7 +84,7 @@ async fn a_report_keeps_few_samples_of_many_denials() {
 }
 
 #[tokio::test]
-async fn a_comparison_tells_the_requests_that_another_file_treats_differently() {
+async fn a_comparison_lists_the_requests_that_are_decided_differently() {
     let file = |login: u32, search: u32| {
         rules(&format!(
             "
@@ -111,7 +111,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn an_earlier_request_is_decided_at_the_time_of_the_one_before() {
+async fn an_earlier_request_is_decided_at_the_time_of_its_predecessor() {
     let mut run = DryRun::new([Limit::new("one", FixedWindow::per_minute(1))]);
     for (second, is_allowed) in [(60, true), (59, false), (119, false), (120, true)] {
         let explanation = run.request(seconds(second), &RequestHead::of(&request("/", None))).await;

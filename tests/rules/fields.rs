@@ -131,7 +131,7 @@ fn a_time_zone_needs_a_feature() {
 }
 
 #[test]
-fn limits_are_named_by_the_file_or_their_way() {
+fn limits_are_named_by_the_file_or_by_their_path() {
     let names = |descriptors: &str| -> Vec<String> {
         limits(descriptors).iter().map(|limit| limit.name().to_owned()).collect()
     };
@@ -224,7 +224,7 @@ fn json_and_aliases_load() {
 }
 
 #[test]
-fn keys_of_a_limit_can_be_given_another_size_if_the_file_says_so() {
+fn limits_are_overridable_if_the_file_says_so() {
     let yaml = "
 - { key: method, rate_limit: { name: open, unit: day, requests_per_unit: 5, overridable: true } }
 - { key: path, rate_limit: { name: closed, unit: day, requests_per_unit: 5 } }

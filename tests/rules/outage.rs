@@ -15,7 +15,7 @@ fn answers(fields: &str) -> Vec<u16> {
 }
 
 #[test]
-fn a_limit_says_what_happens_when_the_store_fails() {
+fn a_limit_has_its_own_policy_for_store_errors() {
     assert_eq!(answers(""), [503; 10]);
     assert_eq!(answers("on_store_error: reject"), [503; 10]);
     assert_eq!(answers("on_store_error: allow"), [200; 10]);

@@ -43,7 +43,7 @@ descriptors:
 }
 
 #[test]
-fn lockouts_are_as_long_as_the_file_says() {
+fn lockouts_last_as_long_as_the_file_says() {
     assert_eq!(refusals("{ denials: 2, within: 7s }"), [7; 4]);
     assert_eq!(refusals("{ denials: 2, within: 7s, locked_out_for: 3s }"), [3; 4]);
     assert_eq!(refusals("{ denials: 2, within: 7s, locked_out_for: 3s, up_to: 10s }"), [3, 6, 10, 10]);

@@ -45,7 +45,7 @@ descriptors:
 }
 
 #[test]
-fn addresses_fit_patterns_by_their_text() {
+fn patterns_match_the_text_of_addresses() {
     let limited = Limited::by(
         "
 domain: shop
@@ -123,7 +123,7 @@ descriptors:
 }
 
 #[test]
-fn key_charges_something_else() {
+fn the_field_key_selects_another_bucket() {
     let limited = Limited::by(
         "
 domain: shop
@@ -147,7 +147,7 @@ descriptors:
 }
 
 #[test]
-fn invented_methods_share_one_bucket_but_for_those_that_the_file_names() {
+fn unknown_methods_share_a_bucket_unless_the_file_names_them() {
     let limited = Limited::by(
         "
 domain: shop
@@ -334,7 +334,7 @@ descriptors:
 }
 
 #[test]
-fn a_limit_of_other_requests_rejects_none_without_a_client_address() {
+fn a_limit_that_does_not_match_rejects_no_request_without_an_address() {
     let limited = behind_a_proxy(
         "
 domain: shop
@@ -365,7 +365,7 @@ descriptors:
 }
 
 #[test]
-fn costs_of_a_file_go_before_all_others() {
+fn costs_of_a_file_take_precedence() {
     let limited = Limited::by(
         "
 domain: shop
@@ -377,7 +377,7 @@ descriptors:
 }
 
 #[test]
-fn values_of_registered_extractors_are_compared_when_they_come() {
+fn values_of_asynchronous_extractors_are_compared() {
     let later = key::from_async_fn(|head| ready(head.header("user").map(|user| format!("plan of {user}"))));
     let extractors = Extractors::new().register("plan", later);
     let yaml = "
@@ -395,7 +395,7 @@ descriptors:
 }
 
 #[test]
-fn an_address_of_another_length_is_compared_by_as_many_bits() {
+fn prefixes_are_compared_by_their_own_length() {
     let extractors = Extractors::new().register_address("client", key::peer_ip().ipv6_prefix(48), 48);
     let yaml = "
 domain: shop

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_more_minutes_than_fit_is_right() {
+    fn a_window_longer_than_the_compact_form_is_exact() {
         let current = CachedWindow::new();
         let (start, end) = (1_000, 3_155_760_000_000);
         assert_eq!(current.end(start, || (start, end)), end);

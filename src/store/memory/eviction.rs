@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eviction_looks_at_few_slots_whatever_the_table_holds() {
+    fn an_eviction_inspects_few_slots() {
         let denied = |n| {
             let mut table = Table::<Until>::new();
             (0..n).for_each(|n| insert(&mut table, n, 1_000, EvictionRank::DENIED));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_stay_spread_over_the_table_while_all_are_denied() {
+    fn denied_entries_stay_distributed_over_the_table() {
         const KEYS: u128 = 2_000;
         const PARTS: u128 = 16;
         let mut table = Table::<Until>::new();

@@ -181,7 +181,7 @@ mod tests {
     proptest! {
         /// Whatever comes and goes, the table holds what a sorted map holds.
         #[test]
-        fn the_table_holds_what_a_sorted_map_holds(steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600)) {
+        fn the_table_agrees_with_a_sorted_map(steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600)) {
             let mut table = Table::<Until>::new();
             let mut map = BTreeMap::new();
             for (fingerprint, action, until) in steps {

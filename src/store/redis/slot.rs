@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_one_subject_share_a_slot_whatever_they_are_called() {
+    fn limits_of_one_key_share_a_slot() {
         let hasher = KeyHasher::with_secret([1; 16]);
         for subject in 0..50_u8 {
             let subject = hasher.hash(&[subject]);

@@ -107,7 +107,7 @@ async fn several_limits_are_decided_together() {
 
 /// One of four nodes has a quarter of ten a month; of two, one in each two months.
 #[tokio::test]
-async fn shares_are_of_the_same_windows() {
+async fn shares_have_the_windows_of_the_whole_limit() {
     for (limit, share) in [(10, 2), (2, 1)] {
         loop {
             let monthly = CalendarWindow::monthly(limit).in_zone("Europe/Berlin");

@@ -91,7 +91,7 @@ fn here() -> u64 {
 const DAY: u64 = 86_400_000_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_is_off_by_years_is_corrected_and_charged_once() {
+async fn a_wrong_local_clock_is_corrected_and_charges_once() {
     let elsewhere = Elsewhere::start().await;
     let calendars = [
         Calendar::new(Dates::Days, "Europe/Berlin"),

@@ -38,7 +38,7 @@ fn policies(day: i64, month: i64) -> [Member; 3] {
 }
 
 #[tokio::test]
-async fn a_window_is_as_long_as_the_present_one() {
+async fn headers_show_the_length_of_the_current_window() {
     everywhere(async |place| {
         let app = app(place);
         // A day of 23 hours, in a month with it.

@@ -7,7 +7,7 @@ use crate::calendars::{at, config, everywhere, limiter, remaining, reset_after};
 use support::redis_server::{RedisServer, expiry_of};
 
 #[tokio::test]
-async fn each_calendar_counts_for_itself() {
+async fn each_calendar_has_its_own_state() {
     everywhere(async |place| {
         place.set(at("2026-03-20T12:00:00Z"));
         let limits = || {

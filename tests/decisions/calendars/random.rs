@@ -68,7 +68,7 @@ const ZONES: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn windows_end_when_the_naive_rule_says() {
+async fn windows_end_as_by_the_naive_rule() {
     everywhere(async |place| {
         let mut random = Random(1);
         for case in 0..1_500 {
@@ -156,7 +156,7 @@ async fn answers_as_the_model(place: &Place, seed: u64) {
 }
 
 #[tokio::test]
-async fn requests_are_answered_as_by_the_naive_rule() {
+async fn requests_agree_with_the_naive_rule() {
     everywhere(async |place| {
         for seed in 0..60 {
             answers_as_the_model(place, seed).await;

@@ -180,7 +180,7 @@ async fn the_last_supported_instants_are_in_windows() {
 
 /// Where there is no zone, no feature is needed: these are constants.
 #[test]
-fn in_utc_windows_are_those_of_days_and_weeks() {
+fn windows_in_utc_are_days_and_weeks() {
     const DAILY: CalendarWindow = CalendarWindow::daily(3);
     const BILLED: CalendarWindow = CalendarWindow::monthly(3).from_day(15);
     assert_eq!(DAILY.in_zone("utc"), DAILY);

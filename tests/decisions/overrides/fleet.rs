@@ -115,7 +115,7 @@ async fn an_override_expires_by_the_clock_of_redis() {
 
 /// Who sets it is not denied by what was remembered; another node remembers for as long as it was told to.
 #[tokio::test]
-async fn an_override_ends_cached_denials_locally_at_once_and_elsewhere_in_time() {
+async fn an_override_ends_cached_denials_here_at_once_and_elsewhere_later() {
     let server = RedisServer::start();
     for (name, small) in all(5, LONG) {
         let large = holding(small, 50);
@@ -147,7 +147,7 @@ async fn an_override_ends_cached_denials_locally_at_once_and_elsewhere_in_time()
 
 /// Requests that share a call: some of them are to ask again, the others are not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_in_one_call_are_decided_each_by_its_own_size() {
+async fn each_request_of_a_call_is_decided_by_its_own_size() {
     let server = RedisServer::start();
     let sizes = |customer: u32| if customer.is_multiple_of(3) { 100 } else { 10 + customer };
     let first = node(&server).await;
@@ -202,7 +202,7 @@ async fn a_restart_without_persistence_resets_limits() {
 
 /// While Redis is gone: by the override that this process has seen last, unless it has expired.
 #[tokio::test]
-async fn decided_locally_a_key_has_the_size_that_was_seen_last() {
+async fn a_local_decision_uses_the_last_known_override() {
     let mut server = RedisServer::start();
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
     let limits = || {

@@ -83,7 +83,7 @@ async fn a_raised_limit_shows_in_the_next_response() {
 
 /// The size of its key counts, not the one for its plan; under another algorithm the key has none.
 #[tokio::test]
-async fn the_size_of_a_key_goes_before_that_of_a_request() {
+async fn an_override_takes_precedence_over_the_size_of_a_request() {
     everywhere(async |place| {
         let limit = daily(2)
             .instead(when::header("x-plan", "pro"), FixedWindow::new(10, DAY))
@@ -126,7 +126,7 @@ async fn a_route_is_charged_by_the_size_that_applies() {
 /// Set while a request is under way: what it is charged then goes by the new size, and what it is given back by the
 /// sizes by which it was charged.
 #[tokio::test]
-async fn a_permit_charges_by_the_size_of_then_and_gives_back_by_that_of_before() {
+async fn a_permit_charges_the_current_size_and_refunds_the_earlier_one() {
     everywhere(async |place| {
         let bucket = Limit::new("bucket", TokenBucket::new(50, 50, DAY)).by(key::header("x-customer")).overridable();
         let layer = place.layer([bucket]).permits().build();
@@ -154,7 +154,7 @@ async fn a_permit_charges_by_the_size_of_then_and_gives_back_by_that_of_before()
 
 /// The size by which the request was let in is not what later charges go by.
 #[tokio::test]
-async fn a_permit_charges_by_the_size_of_then_though_that_is_the_limits_own() {
+async fn a_permit_charges_the_current_size_even_if_the_override_is_gone() {
     everywhere(async |place| {
         let layer = place.layer([daily(10)]).permits().build();
         let daily = layer.overrides("daily").unwrap();
@@ -174,7 +174,7 @@ async fn a_permit_charges_by_the_size_of_then_though_that_is_the_limits_own() {
 }
 
 #[tokio::test]
-async fn settling_finds_the_room_that_there_is() {
+async fn settling_uses_the_capacity_that_is_left() {
     everywhere(async |place| {
         let layer = place.layer([daily(10).soft(50)]).permits().build();
         let daily = layer.overrides("daily").unwrap();

@@ -45,7 +45,7 @@ async fn usage_carries_over_to_another_size() {
 }
 
 #[tokio::test]
-async fn a_smaller_size_denies_at_once_and_another_one_takes_its_place() {
+async fn a_smaller_size_denies_at_once_and_can_be_replaced() {
     everywhere(async |place| {
         let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
         let overrides = limiter.overrides("daily").unwrap();
@@ -62,7 +62,7 @@ async fn a_smaller_size_denies_at_once_and_another_one_takes_its_place() {
 
 /// A cost that no key could pay is refused; one that a key may be able to pay by its override is not.
 #[tokio::test]
-async fn a_cost_over_the_limit_is_for_those_with_a_larger_size() {
+async fn a_cost_over_the_limit_needs_an_override() {
     everywhere(async |place| {
         let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
         limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(100), None).await.unwrap();
@@ -100,7 +100,7 @@ async fn unsupported_algorithms_and_periods_are_errors() {
 }
 
 #[tokio::test]
-async fn a_missing_key_is_reported_by_name() {
+async fn a_limit_that_does_not_exist_is_named_in_the_error() {
     let limits = || [Limit::new("daily", FixedWindow::per_day(1)), Limit::new("hourly", FixedWindow::per_hour(1))];
     let layer = RateLimitLayer::new(limits());
     let error = layer.overrides("daily").unwrap_err().to_string();

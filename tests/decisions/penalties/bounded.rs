@@ -138,7 +138,7 @@ fn entries_without_meaning_are_removed() {
 
 /// What can never pass leaves nothing behind that keeps its place before others.
 #[tokio::test]
-async fn a_flood_of_hopeless_requests_displaces_nobody() {
+async fn a_flood_of_requests_over_the_capacity_evicts_nothing() {
     let limit = Limit::new("limit", FixedWindow::per_day(10)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));
     let limiter = Limiter::builder([limit]).store(MemoryStore::new().max_keys(1_000)).build();
     for victim in 0..100 {

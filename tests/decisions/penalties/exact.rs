@@ -117,7 +117,7 @@ async fn how_long_a_penalty_level_lasts_is_configurable() {
 
 /// Strikes that count for longer than the level is known, and the other way round.
 #[tokio::test]
-async fn strikes_and_level_are_forgotten_each_at_its_time() {
+async fn strikes_and_levels_expire_independently() {
     everywhere(async |place| {
         // After how long since the refusal's end another strike comes than the first, and what it begins.
         for (within, kept, then, begins) in [
@@ -257,7 +257,7 @@ async fn a_lockout_is_of_one_key_under_one_limit() {
 }
 
 #[tokio::test]
-async fn the_longer_wait_counts_where_the_limit_says_one() {
+async fn the_longer_of_two_waits_is_announced() {
     everywhere(async |place| {
         let one = One::spent(place, Penalty::after(1, MINUTE).locked_out_for(MINUTE)).await;
         let begun = one.ask().await;
@@ -276,7 +276,7 @@ async fn the_longer_wait_counts_where_the_limit_says_one() {
 }
 
 #[tokio::test]
-async fn a_reset_forgets_it_and_a_refund_does_not() {
+async fn a_reset_clears_a_penalty_and_a_refund_does_not() {
     everywhere(async |place| {
         let limiter = place
             .limiter([Limit::new("one", FixedWindow::new(1, DAY))
@@ -321,7 +321,7 @@ async fn a_shadow_limit_has_no_penalty() {
 }
 
 #[tokio::test]
-async fn soft_limits_and_queues_have_them_too() {
+async fn soft_limits_and_queues_can_have_penalties() {
     everywhere(async |place| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
         let soft = place.limiter([Limit::new("soft", FixedWindow::new(2, DAY)).soft(50).penalty(penalty)]).build();
@@ -366,7 +366,7 @@ async fn a_clock_that_steps_back_shortens_nothing() {
 
 /// Who waits is not denied.
 #[tokio::test]
-async fn waiting_is_no_strike() {
+async fn waiting_is_not_a_strike() {
     everywhere(async |place| {
         let one = One::spent(place, Penalty::after(1, MINUTE)).await;
         for _ in 0..3 {
@@ -401,7 +401,7 @@ fn implausible_settings_are_errors() {
 
 #[test]
 #[should_panic(expected = "a lockout begins after 0 denials: use 1 to 1,000")]
-fn a_penalty_after_nothing_panics() {
+fn a_penalty_after_0_denials_panics() {
     let _ = Penalty::after(0, MINUTE);
 }
 

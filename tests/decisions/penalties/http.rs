@@ -84,7 +84,7 @@ async fn a_request_that_is_charged_in_steps_is_one_strike() {
 }
 
 #[tokio::test]
-async fn a_handlers_charges_count_settling_does_not_and_a_reset_forgets() {
+async fn a_denied_charge_of_a_permit_is_a_strike_and_a_settlement_is_not() {
     everywhere(async |place| {
         let limit = Limit::new("tokens", FixedWindow::new(10, DAY)).by(key::header("x-user"));
         let (limits, events) = layer(place, [limit.penalty(Penalty::after(2, DAY))]);
@@ -136,7 +136,7 @@ async fn a_refund_by_the_response_does_not_change_penalties() {
 }
 
 #[tokio::test]
-async fn grpc_clients_are_pushed_back_to_its_end() {
+async fn grpc_clients_are_told_to_retry_after_the_lockout() {
     everywhere(async |place| {
         let limit = Limit::new("one", TokenBucket::new(1, 1, SECOND)).penalty(Penalty::after(1, MINUTE));
         let app = Router::new().route("/", post(async || "hello")).layer(layer(place, [limit]).0.build());

@@ -149,7 +149,7 @@ fn has_met_all(met: &[Met]) {
 }
 
 #[tokio::test]
-async fn memory_answers_as_the_oracle() {
+async fn memory_agrees_with_the_oracle() {
     let mut met = Vec::new();
     for seed in 0..600 {
         met.push(trace(&Place::in_memory(), seed, 60, false).await);
@@ -158,7 +158,7 @@ async fn memory_answers_as_the_oracle() {
 }
 
 #[tokio::test]
-async fn redis_answers_as_the_oracle() {
+async fn redis_agrees_with_the_oracle() {
     let place = Place::on_redis().await;
     let mut met = Vec::new();
     for seed in 1_000..1_150 {
@@ -169,7 +169,7 @@ async fn redis_answers_as_the_oracle() {
 
 /// Where the clock steps back, too.
 #[tokio::test]
-async fn the_stores_answer_alike() {
+async fn the_stores_agree() {
     let redis = Place::on_redis().await;
     let mut met = Vec::new();
     for seed in 2_000..2_150 {

@@ -176,7 +176,7 @@ async fn an_unreadable_key_fails_no_other_request() {
 /// Where another limit denies, that is remembered while the one with the penalty has room; what this process
 /// takes from it counts at once, and the next denial is a strike.
 #[tokio::test]
-async fn cached_denials_of_another_limit_hide_no_strike() {
+async fn a_cached_denial_of_another_limit_does_not_hide_a_strike() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::from_secs(600));
     let small = Limit::new("small", FixedWindow::new(1, 366 * DAY));

@@ -29,7 +29,7 @@ async fn a_shadow_limit_denies_nothing_and_sends_no_headers() {
 /// Among those that are enforced all or nothing is taken, and nothing of the shadow either where they deny;
 /// where they allow, each in the shadow is charged if it has room itself.
 #[tokio::test]
-async fn all_or_nothing_holds_among_the_enforced() {
+async fn enforced_limits_are_charged_all_or_nothing() {
     everywhere(async |place| {
         let limiter = place
             .limiter([

@@ -5,7 +5,7 @@ use tower_ratelimit::{ConfigError, FixedWindow, Limit, Limiter, SlidingLog, Toke
 use crate::thresholds::{DAY, app, everywhere, send};
 
 #[tokio::test]
-async fn a_condition_gives_a_limit_another_size_and_headers_tell_it() {
+async fn a_condition_changes_the_size_and_headers_show_it() {
     everywhere(async |place| {
         let limit = Limit::new("daily", FixedWindow::new(2, DAY))
             .by(key::header("x-plan"))
@@ -60,7 +60,7 @@ async fn usage_carries_over_to_another_size() {
 
 /// A route that costs more is charged by the size that applied, and given back by its rate.
 #[tokio::test]
-async fn a_route_is_charged_and_given_back_by_the_size_that_applied() {
+async fn a_route_is_charged_and_refunded_by_the_size_that_applied() {
     everywhere(async |place| {
         let limit = Limit::new("daily", TokenBucket::new(2, 2, DAY))
             .by(key::header("x-plan"))

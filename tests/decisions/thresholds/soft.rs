@@ -75,7 +75,7 @@ async fn is_as_defined(place: &Place) {
 }
 
 #[tokio::test]
-async fn every_algorithm_is_as_defined() {
+async fn every_algorithm_allows_its_overage_as_defined() {
     everywhere(is_as_defined).await;
 }
 

@@ -15,21 +15,21 @@ use support::answer::ask;
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 on_both_stores!(
-    a_batch_is_charged_once_it_is_parsed,
-    a_batch_that_is_denied_can_be_given_back,
-    tokens_are_settled,
-    settled_again_the_last_counts,
-    settled_by_many_it_is_settled_once,
-    a_good_login_forgets_failures,
-    what_was_forgotten_is_not_given_back,
-    given_back_twice_comes_back_once,
-    given_back_by_many_comes_back_once,
-    a_window_that_is_over_gets_nothing_back,
-    a_route_with_a_cost_is_settled,
+    a_handler_charges_a_batch_after_parsing_it,
+    a_denied_batch_can_be_refunded,
+    a_permit_settles_tokens,
+    the_last_of_several_settlements_counts,
+    concurrent_settlements_settle_once,
+    a_successful_login_resets_failures,
+    charges_before_a_reset_are_not_refunded,
+    a_second_refund_changes_nothing,
+    concurrent_refunds_refund_once,
+    a_window_that_has_ended_is_not_refunded,
+    a_permit_settles_the_cost_of_a_route,
     each_limit_has_a_permit_of_its_own,
-    a_stream_is_settled_when_it_is_over,
-    a_handler_and_its_response_give_back_once,
-    who_is_not_counted_has_a_permit,
+    a_stream_is_settled_at_its_end,
+    a_handler_and_its_response_refund_once,
+    exempt_requests_have_a_permit,
 );
 
 fn hundred() -> Limit {
@@ -51,7 +51,7 @@ async fn charge(permit: Permit, more: u64) -> StatusCode {
     if decision.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }
 }
 
-async fn a_batch_is_charged_once_it_is_parsed(fixture: StoreFixture) {
+async fn a_handler_charges_a_batch_after_parsing_it(fixture: StoreFixture) {
     let app = app(&fixture.builder([hundred()]), charge);
     // One, and what is charged more; a batch that has no room has cost one.
     for (path, is_refused, left) in [("/49", false, 50), ("/60", true, 49), ("/48", false, 0)] {
@@ -63,7 +63,7 @@ async fn a_batch_is_charged_once_it_is_parsed(fixture: StoreFixture) {
     assert_eq!(visit(&app, "/18446744073709551615", "bob").await.remaining(), 99);
 }
 
-async fn a_batch_that_is_denied_can_be_given_back(fixture: StoreFixture) {
+async fn a_denied_batch_can_be_refunded(fixture: StoreFixture) {
     let app = app(&fixture.builder([hundred()]), async |permit, more| {
         let status = charge(permit.clone(), more).await;
         if status != StatusCode::OK {
@@ -85,7 +85,7 @@ fn requests() -> Limit {
     Limit::new("requests", FixedWindow::per_day(100)).by(user_key())
 }
 
-async fn tokens_are_settled(fixture: StoreFixture) {
+async fn a_permit_settles_tokens(fixture: StoreFixture) {
     let limits = fixture.builder([requests().cost(1), tokens()]).cost(100);
     let app = app(&limits, async |permit, actual| {
         let settled = permit.settle(actual).await.expect("it is settled");
@@ -104,7 +104,7 @@ async fn tokens_are_settled(fixture: StoreFixture) {
     assert!(visit(&app, "/1", "ann").await.is_refused());
 }
 
-async fn settled_again_the_last_counts(fixture: StoreFixture) {
+async fn the_last_of_several_settlements_counts(fixture: StoreFixture) {
     let app = app(&fixture.builder([tokens()]), async |permit: Permit, actual| {
         for actual in [2 * actual, 0, 5 * actual, actual] {
             permit.settle(actual).await.expect("it is settled");
@@ -116,7 +116,7 @@ async fn settled_again_the_last_counts(fixture: StoreFixture) {
     }
 }
 
-async fn settled_by_many_it_is_settled_once(fixture: StoreFixture) {
+async fn concurrent_settlements_settle_once(fixture: StoreFixture) {
     let app = app(&fixture.builder([tokens()]), async |permit: Permit, actual| {
         let many =
             [(); 20].map(|()| permit.clone()).map(|permit| tokio::spawn(async move { permit.settle(actual).await }));
@@ -135,7 +135,7 @@ fn failures() -> Limit {
     failures.count_if(|response| response.status == StatusCode::UNAUTHORIZED)
 }
 
-async fn a_good_login_forgets_failures(fixture: StoreFixture) {
+async fn a_successful_login_resets_failures(fixture: StoreFixture) {
     let limits = fixture.builder([requests(), failures()]);
     let app = app(&limits, async |permit, password| {
         if password != 42 {
@@ -164,7 +164,7 @@ async fn a_good_login_forgets_failures(fixture: StoreFixture) {
 }
 
 /// It would be taken from what others were charged since.
-async fn what_was_forgotten_is_not_given_back(fixture: StoreFixture) {
+async fn charges_before_a_reset_are_not_refunded(fixture: StoreFixture) {
     let limits = fixture.builder([hundred()]).cost(30);
     let other = app(&limits, async |_, _| StatusCode::OK);
     let app = app(&limits, move |permit: Permit, more| {
@@ -182,7 +182,7 @@ async fn what_was_forgotten_is_not_given_back(fixture: StoreFixture) {
     assert_eq!(fixture.remaining(&hundred(), "ann").await, 70);
 }
 
-async fn given_back_twice_comes_back_once(fixture: StoreFixture) {
+async fn a_second_refund_changes_nothing(fixture: StoreFixture) {
     let app = app(&fixture.builder([hundred()]).cost(10), async |permit: Permit, times| {
         for _ in 0..times {
             permit.refund().await.expect("a refund");
@@ -195,7 +195,7 @@ async fn given_back_twice_comes_back_once(fixture: StoreFixture) {
     }
 }
 
-async fn given_back_by_many_comes_back_once(fixture: StoreFixture) {
+async fn concurrent_refunds_refund_once(fixture: StoreFixture) {
     let app = app(&fixture.builder([hundred()]).cost(10), async |permit: Permit, times| {
         assert!(permit.charge(5).await.expect("a decision").is_allowed());
         let many: Vec<_> = (0..times)
@@ -211,7 +211,7 @@ async fn given_back_by_many_comes_back_once(fixture: StoreFixture) {
     assert_eq!(fixture.remaining(&hundred(), "ann").await, 85);
 }
 
-async fn a_window_that_is_over_gets_nothing_back(fixture: StoreFixture) {
+async fn a_window_that_has_ended_is_not_refunded(fixture: StoreFixture) {
     let counter = Limit::new("counter", SlidingWindowCounter::per_day(100)).by(user_key());
     let (clock, limits) = (fixture.clock.clone(), fixture.builder([hundred(), counter.clone()]).cost(60));
     let app = app(&limits, move |permit: Permit, days| {
@@ -231,7 +231,7 @@ async fn a_window_that_is_over_gets_nothing_back(fixture: StoreFixture) {
     assert_eq!(fixture.remaining(&hundred(), "bob").await, 100);
 }
 
-async fn a_route_with_a_cost_is_settled(fixture: StoreFixture) {
+async fn a_permit_settles_the_cost_of_a_route(fixture: StoreFixture) {
     let limits = fixture.builder([hundred()]).permits().build();
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
         permit.settle(actual).await.expect("it is settled").shortfall.to_string()
@@ -262,7 +262,7 @@ async fn each_limit_has_a_permit_of_its_own(fixture: StoreFixture) {
     assert_eq!((answer.remaining_of("requests"), answer.remaining_of("tokens")), (90, 1_000));
 }
 
-async fn a_stream_is_settled_when_it_is_over(fixture: StoreFixture) {
+async fn a_stream_is_settled_at_its_end(fixture: StoreFixture) {
     let (done, mut is_done) = tokio::sync::mpsc::unbounded_channel();
     let app = app(&fixture.builder([tokens()]).cost(100), move |permit: Permit, actual| {
         let done = done.clone();
@@ -284,7 +284,7 @@ async fn a_stream_is_settled_when_it_is_over(fixture: StoreFixture) {
 }
 
 /// The last word is the response's.
-async fn a_handler_and_its_response_give_back_once(fixture: StoreFixture) {
+async fn a_handler_and_its_response_refund_once(fixture: StoreFixture) {
     let limit = hundred().count_if(|response| response.status != StatusCode::OK);
     let app = app(&fixture.builder([limit]).cost(10), async |permit: Permit, actual| {
         permit.settle(actual).await.expect("it is settled");
@@ -295,7 +295,7 @@ async fn a_handler_and_its_response_give_back_once(fixture: StoreFixture) {
     }
 }
 
-async fn who_is_not_counted_has_a_permit(fixture: StoreFixture) {
+async fn exempt_requests_have_a_permit(fixture: StoreFixture) {
     let limit = Limit::new("ten", FixedWindow::per_day(10)).by(tower_ratelimit::key::header("x-plan"));
     let limits = fixture.builder([limit.on_missing_key(OnMissingKey::Skip)]);
     let app = app(&limits, async |permit: Permit, more| {

@@ -15,14 +15,14 @@ use support::split_mix::Random;
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 on_both_stores!(
-    a_bucket_keeps_what_was_used_when_its_rate_changes,
-    a_smaller_bucket_is_paid_back_at_its_own_rate,
+    a_bucket_keeps_its_usage_when_its_rate_changes,
+    a_smaller_bucket_refills_at_its_own_rate,
     a_raised_rate_shortens_a_wait_at_once,
-    an_old_rate_gives_nothing_back_of_a_new_one,
-    what_is_settled_late_is_given_back,
-    a_charge_that_others_followed_is_given_back_in_part,
-    an_earlier_charge_given_back_lends_nothing,
-    whatever_happens_no_credit_is_banked,
+    a_charge_at_an_old_rate_is_not_refunded_at_the_new_one,
+    a_late_settlement_is_refunded,
+    a_charge_followed_by_others_is_refunded_in_part,
+    refunding_an_earlier_charge_creates_no_credit,
+    no_sequence_of_calls_creates_credit,
 );
 
 const MICRO: Duration = Duration::from_micros(1);
@@ -59,7 +59,7 @@ fn buckets() -> [(&'static str, Bucket); 4] {
     ]
 }
 
-async fn a_bucket_keeps_what_was_used_when_its_rate_changes(fixture: StoreFixture) {
+async fn a_bucket_keeps_its_usage_when_its_rate_changes(fixture: StoreFixture) {
     for (name, bucket) in buckets() {
         let [old, new] = [100, 200].map(|rate| limiter(&fixture, name, bucket(rate, rate)));
         assert_eq!(take(&old, 80).await.outcomes()[0].remaining(), 20, "{name}");
@@ -72,7 +72,7 @@ async fn a_bucket_keeps_what_was_used_when_its_rate_changes(fixture: StoreFixtur
     }
 }
 
-async fn a_smaller_bucket_is_paid_back_at_its_own_rate(fixture: StoreFixture) {
+async fn a_smaller_bucket_refills_at_its_own_rate(fixture: StoreFixture) {
     for (name, bucket) in buckets() {
         let [old, new] = [200, 100].map(|rate| limiter(&fixture, name, bucket(rate, rate)));
         assert!(take(&old, 150).await.is_allowed());
@@ -104,7 +104,7 @@ async fn a_raised_rate_shortens_a_wait_at_once(fixture: StoreFixture) {
     }
 }
 
-async fn an_old_rate_gives_nothing_back_of_a_new_one(fixture: StoreFixture) {
+async fn a_charge_at_an_old_rate_is_not_refunded_at_the_new_one(fixture: StoreFixture) {
     for (name, bucket) in buckets().into_iter().filter(|(name, _)| *name != "queue") {
         let [fast, slow] = [6_000, 60].map(|rate| limiter(&fixture, name, bucket(6_000, rate)));
         let receipt = take(&fast, 1_000).await.into_receipt();
@@ -119,7 +119,7 @@ async fn an_old_rate_gives_nothing_back_of_a_new_one(fixture: StoreFixture) {
 }
 
 /// A model's tokens: reserved, used for ten seconds, and settled while others owe a lot.
-async fn what_is_settled_late_is_given_back(fixture: StoreFixture) {
+async fn a_late_settlement_is_refunded(fixture: StoreFixture) {
     for (name, algorithm, left) in [
         ("second", Algorithm::from(TokenBucket::per_second(1_667).burst(100_000)), 27_837),
         ("minute", TokenBucket::per_minute(100_000).into(), 27_833),
@@ -143,7 +143,7 @@ async fn what_is_settled_late_is_given_back(fixture: StoreFixture) {
 }
 
 /// What time has paid until the next charge it may have paid of this one; since then, it has not.
-async fn a_charge_that_others_followed_is_given_back_in_part(fixture: StoreFixture) {
+async fn a_charge_followed_by_others_is_refunded_in_part(fixture: StoreFixture) {
     let limiter = limiter(&fixture, "limit", TokenBucket::per_second(10).burst(1_000));
     assert!(take(&limiter, 500).await.is_allowed());
     fixture.clock.advance(SECOND);
@@ -163,7 +163,7 @@ async fn a_charge_that_others_followed_is_given_back_in_part(fixture: StoreFixtu
 
 /// What a charge left can be left again by others, once an earlier one is given back: then time has paid
 /// for it all the same.
-async fn an_earlier_charge_given_back_lends_nothing(fixture: StoreFixture) {
+async fn refunding_an_earlier_charge_creates_no_credit(fixture: StoreFixture) {
     let limiter = limiter(&fixture, "limit", TokenBucket::per_second(1).burst(10));
     let earlier = take(&limiter, 5).await.into_receipt();
     let receipt = take(&limiter, 5).await.into_receipt();
@@ -437,7 +437,7 @@ fn before_full(oracle: &Oracle, size: Size, event: usize) -> bool {
     earlier.events.iter().all(|(then, _)| then >> 17 < at >> 17) && earlier.debt(size, at) > 0
 }
 
-async fn whatever_happens_no_credit_is_banked(fixture: StoreFixture) {
+async fn no_sequence_of_calls_creates_credit(fixture: StoreFixture) {
     let runs = if fixture.is_memory { 2_000 } else { 80 };
     for seed in 0..runs {
         let mut run = Run::new(&fixture, seed);

@@ -13,12 +13,12 @@ use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 on_both_stores!(
     only_failed_logins_count,
-    failed_logins_that_come_together_are_no_more,
+    concurrent_failed_logins_do_not_exceed_the_limit,
     failed_payments_count_by_device,
-    a_route_with_a_cost_gets_all_of_it_back,
-    only_limits_that_ask_are_given_back,
-    what_a_response_has_cost_is_settled,
-    headers_tell_what_is_known,
+    the_whole_cost_of_a_route_is_refunded,
+    only_limits_with_count_if_are_refunded,
+    the_cost_of_a_response_is_settled,
+    headers_show_the_state_before_the_settlement,
 );
 
 /// Five failures a day.
@@ -56,7 +56,7 @@ async fn only_failed_logins_count(fixture: StoreFixture) {
     assert_eq!(visit(&app, "/login/wrong", "bob").await.status, StatusCode::UNAUTHORIZED);
 }
 
-async fn failed_logins_that_come_together_are_no_more(fixture: StoreFixture) {
+async fn concurrent_failed_logins_do_not_exceed_the_limit(fixture: StoreFixture) {
     let app = login(&fixture.builder([failures()]).build());
     let attempts: Vec<_> = (0..60)
         .map(|number| {
@@ -96,7 +96,7 @@ async fn failed_payments_count_by_device(fixture: StoreFixture) {
     assert!(!visit(&app, "/pay/good", "phone").await.is_refused());
 }
 
-async fn a_route_with_a_cost_gets_all_of_it_back(fixture: StoreFixture) {
+async fn the_whole_cost_of_a_route_is_refunded(fixture: StoreFixture) {
     let errors = Limit::new("errors", FixedWindow::per_day(100)).by(user_key());
     let errors = errors.count_if(|response| response.status.is_client_error());
     let limits = fixture.builder([errors.clone()]).build();
@@ -112,7 +112,7 @@ async fn a_route_with_a_cost_gets_all_of_it_back(fixture: StoreFixture) {
     fixture.wait_for_remaining(&errors, "ann", 89).await;
 }
 
-async fn only_limits_that_ask_are_given_back(fixture: StoreFixture) {
+async fn only_limits_with_count_if_are_refunded(fixture: StoreFixture) {
     let all = Limit::new("all", TokenBucket::per_day(20)).by(user_key());
     let app = login(&fixture.builder([all.clone(), failures()]).build());
     for left in [19, 18, 17] {
@@ -122,7 +122,7 @@ async fn only_limits_that_ask_are_given_back(fixture: StoreFixture) {
     }
 }
 
-async fn what_a_response_has_cost_is_settled(fixture: StoreFixture) {
+async fn the_cost_of_a_response_is_settled(fixture: StoreFixture) {
     let tokens = Limit::new("tokens", LeakyBucket::per_day(1_000)).by(user_key());
     let settled = tokens.clone().cost(100).settle_by(|response| response.header("x-used")?.parse().ok());
     let shortfall = Arc::new(Mutex::new(Vec::new()));
@@ -152,7 +152,7 @@ async fn what_a_response_has_cost_is_settled(fixture: StoreFixture) {
     assert!(visit(&app, "/1", "ann").await.is_refused());
 }
 
-async fn headers_tell_what_is_known(fixture: StoreFixture) {
+async fn headers_show_the_state_before_the_settlement(fixture: StoreFixture) {
     let app = login(&fixture.builder([failures()]).build());
     let answer = visit(&app, "/login/right", "ann").await;
     assert_eq!(answer.remaining(), if fixture.is_memory { 5 } else { 4 });

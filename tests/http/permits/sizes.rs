@@ -11,12 +11,12 @@ use tower_ratelimit::{Builder, Event, FixedWindow, HttpOptions, Limit, Permit, S
 use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 
 on_both_stores!(
-    another_size_is_settled,
-    another_size_is_given_back_and_forgotten,
-    another_size_is_settled_by_its_response,
-    overage_is_room,
-    what_a_shadow_has_not_taken_is_not_given_back,
-    a_shadow_leaves_nothing_unpaid,
+    charges_under_another_size_are_settled,
+    charges_under_another_size_are_refunded_and_reset,
+    responses_settle_charges_under_another_size,
+    charges_may_use_overage,
+    charges_that_a_shadow_limit_denied_are_not_refunded,
+    a_shadow_limit_settles_the_whole_cost,
 );
 
 /// `/{n}` settles n tokens, and says what is shortfall.
@@ -37,7 +37,7 @@ fn tokens_of_pro() -> Limit {
     Limit::new("tokens", SlidingLog::per_day(1_000)).by(user_key())
 }
 
-async fn another_size_is_settled(fixture: StoreFixture) {
+async fn charges_under_another_size_are_settled(fixture: StoreFixture) {
     let app = app(&fixture.builder([tokens()]).cost(10));
     for (path, shortfall, left) in [("/500", "0", 500), ("/4", "0", 496), ("/0", "0", 496), ("/1000", "504", 0)] {
         let answer = visit(&app, path, "pro").await;
@@ -52,7 +52,7 @@ async fn another_size_is_settled(fixture: StoreFixture) {
     }
 }
 
-async fn another_size_is_given_back_and_forgotten(fixture: StoreFixture) {
+async fn charges_under_another_size_are_refunded_and_reset(fixture: StoreFixture) {
     let handler = async |permit: Permit, Path(forget): Path<bool>| {
         assert!(permit.charge(200).await.expect("a decision").is_allowed());
         if forget { permit.reset().await } else { permit.refund().await }.expect("it is done");
@@ -70,7 +70,7 @@ async fn another_size_is_given_back_and_forgotten(fixture: StoreFixture) {
     }
 }
 
-async fn another_size_is_settled_by_its_response(fixture: StoreFixture) {
+async fn responses_settle_charges_under_another_size(fixture: StoreFixture) {
     let limit = tokens().settle_by(|response| response.header("x-used")?.parse().ok());
     let handler = async |Path(used): Path<String>| [("x-used", used)];
     let app = Router::new().route("/{used}", get(handler)).layer(fixture.builder([limit]).cost(200).build());
@@ -80,7 +80,7 @@ async fn another_size_is_settled_by_its_response(fixture: StoreFixture) {
     }
 }
 
-async fn overage_is_room(fixture: StoreFixture) {
+async fn charges_may_use_overage(fixture: StoreFixture) {
     let soft = Limit::new("soft", FixedWindow::per_day(100)).by(user_key()).soft(20);
     let all = Limit::new("soft", FixedWindow::per_day(120)).by(user_key());
     let app = app(&fixture.builder([soft]).cost(10));
@@ -105,7 +105,7 @@ fn hundred() -> Limit {
     Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
 }
 
-async fn what_a_shadow_has_not_taken_is_not_given_back(fixture: StoreFixture) {
+async fn charges_that_a_shadow_limit_denied_are_not_refunded(fixture: StoreFixture) {
     let app = app(&fixture.builder([hundred(), shadow().shadow()]).cost(10));
     for (path, left, in_shadow) in [("/10", 90, 2), ("/0", 90, 2), ("/5", 85, 2), ("/2", 83, 0)] {
         assert_eq!(visit(&app, path, "ann").await.body, "0", "{path}");
@@ -114,7 +114,7 @@ async fn what_a_shadow_has_not_taken_is_not_given_back(fixture: StoreFixture) {
     }
 }
 
-async fn a_shadow_leaves_nothing_unpaid(fixture: StoreFixture) {
+async fn a_shadow_limit_settles_the_whole_cost(fixture: StoreFixture) {
     let shortfall = Arc::new(AtomicU64::new(0));
     let told = shortfall.clone();
     let limits = fixture.builder([hundred(), shadow().shadow()]).cost(10).observe(move |event: &Event<'_>| {

@@ -19,8 +19,8 @@ use support::store_fixture::{StoreFixture, on_both_stores, user_key};
 
 on_both_stores!(
     failed_logins_are_counted_and_forgotten,
-    a_client_that_hangs_up_has_cost_what_was_reserved,
-    a_handler_that_panics_has_cost_what_was_reserved,
+    the_charge_of_a_client_that_disconnects_stays,
+    the_charge_of_a_handler_that_panics_stays,
 );
 
 /// Of which nothing counts but failures.
@@ -57,7 +57,7 @@ async fn failed_logins_are_counted_and_forgotten(fixture: StoreFixture) {
     assert!(ask(&server, "/right").await.is_refused());
 }
 
-async fn a_client_that_hangs_up_has_cost_what_was_reserved(fixture: StoreFixture) {
+async fn the_charge_of_a_client_that_disconnects_stays(fixture: StoreFixture) {
     /// Tells that its handler is gone.
     struct Gone(Arc<Notify>);
     impl Drop for Gone {
@@ -85,7 +85,7 @@ async fn a_client_that_hangs_up_has_cost_what_was_reserved(fixture: StoreFixture
     }
 }
 
-async fn a_handler_that_panics_has_cost_what_was_reserved(fixture: StoreFixture) {
+async fn the_charge_of_a_handler_that_panics_stays(fixture: StoreFixture) {
     let panics = async |_: Permit| -> StatusCode { panic!("it panics") };
     let server =
         Server::axum(Router::new().route("/", get(panics)).layer(fixture.builder([five()]).permits().build())).await;

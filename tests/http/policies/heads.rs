@@ -7,13 +7,13 @@ use crate::policies::site::{Served, Site, on_both};
 use support::answer::Member;
 
 on_both!(
-    a_friend_counts_for_the_second_and_the_day_or_for_neither,
-    an_address_has_twenty_accounts_a_day,
-    a_client_can_not_choose_its_address,
+    a_request_is_charged_to_both_limits_or_neither,
+    an_address_creates_at_most_twenty_accounts_a_day,
+    a_client_cannot_choose_its_address,
     writing_costs_two,
-    each_plan_has_its_size_and_staff_none,
-    at_night_a_tenth_is_left_in_japan,
-    a_file_says_the_same,
+    each_plan_has_its_size_and_staff_is_not_limited,
+    at_night_in_japan_a_tenth_of_the_limit_applies,
+    a_rules_file_has_the_same_effect,
 );
 
 const ANN: &[(&str, &str)] = &[("x-user", "ann")];
@@ -50,13 +50,13 @@ async fn befriends(site: &Site, app: &Served) {
     assert_eq!(app.ask("POST /friends", ANN).await.remaining_of("friends"), 149);
 }
 
-async fn a_friend_counts_for_the_second_and_the_day_or_for_neither(site: Site) {
+async fn a_request_is_charged_to_both_limits_or_neither(site: Site) {
     let app = site.serve(friends::app).await;
     befriends(&site, &app).await;
     assert_eq!(app.ask("POST /friends", &[]).await.status, StatusCode::BAD_REQUEST);
 }
 
-async fn an_address_has_twenty_accounts_a_day(site: Site) {
+async fn an_address_creates_at_most_twenty_accounts_a_day(site: Site) {
     let app = site.serve(accounts::app).await;
     for left in (0..20).rev() {
         let answer = app.ask("POST /accounts", &[("x-forwarded-for", "203.0.113.7")]).await;
@@ -74,7 +74,7 @@ async fn an_address_has_twenty_accounts_a_day(site: Site) {
 }
 
 /// What it writes is in front of what the proxy adds.
-async fn a_client_can_not_choose_its_address(site: Site) {
+async fn a_client_cannot_choose_its_address(site: Site) {
     let app = site.serve(accounts::app).await;
     for made in 0..25 {
         let list = format!("198.51.100.{made}, 203.0.113.7");
@@ -110,7 +110,7 @@ async fn writing_costs_two(site: Site) {
     assert_eq!(app.let_in(1, "POST /users", &[]).await, 1);
 }
 
-async fn each_plan_has_its_size_and_staff_none(site: Site) {
+async fn each_plan_has_its_size_and_staff_is_not_limited(site: Site) {
     let app = site.serve(plans::app).await;
     for (token, size) in [("free-1", 10), ("pro-2", 100), ("enterprise-3", 1_000)] {
         let bearer = format!("Bearer {token}");
@@ -135,7 +135,7 @@ async fn each_plan_has_its_size_and_staff_none(site: Site) {
     assert_eq!(app.let_in(11, "GET /reports", &[("authorization", "Bearer free-1")]).await, 10);
 }
 
-async fn at_night_a_tenth_is_left_in_japan(site: Site) {
+async fn at_night_in_japan_a_tenth_of_the_limit_applies(site: Site) {
     let night = night::night().clock(site.clock.clone());
     let app = site.serve_app(night::app_by_night(site.store.clone(), night)).await;
     let japan = &[("x-user", "ann"), ("cf-ipcountry", "JP")];
@@ -157,7 +157,7 @@ async fn at_night_a_tenth_is_left_in_japan(site: Site) {
     assert_eq!(app.let_in(101, "GET /search", japan).await, 100);
 }
 
-async fn a_file_says_the_same(site: Site) {
+async fn a_rules_file_has_the_same_effect(site: Site) {
     // The program reads `examples/limits.yaml`.
     std::env::set_current_dir(support::repository("")).expect("a folder");
     let app = site.serve(rules::app).await;

@@ -21,7 +21,7 @@ fn told(decision: &Decision) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_decides_as_memory_for_one_and_several_subjects() {
+async fn a_cluster_agrees_with_memory() {
     let cluster = RedisCluster::start(0);
     let start = Timestamp::from_micros(1_767_225_600_000_000);
     let clocks = [ManualClock::new(start), ManualClock::new(start)];
@@ -88,7 +88,7 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_on_one_key_leave_together_and_many_keys_all_at_once() {
+async fn requests_of_each_master_are_sent_in_one_call() {
     let cluster = RedisCluster::start(0);
     let limiter = Limiter::builder([daily("limit", 1_000)]).patient().store(store(&cluster).await).build();
     (0..3).for_each(|node| cluster.tell(node, "CONFIG RESETSTAT"));
@@ -116,7 +116,7 @@ async fn requests_on_one_key_leave_together_and_many_keys_all_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn odd_names_of_limits_and_prefixes_share_their_subjects_slot() {
+async fn unusual_names_do_not_change_the_slot_of_a_key() {
     let cluster = RedisCluster::start(0);
     for prefix in ["p", "{p}", "{}", "a:b{"] {
         let names = ["plain", "{", "}", "{}", "{a}", "}{b}", "a:b {x}*", "%7b"];

@@ -81,7 +81,7 @@ async fn a_denial_in_one_slot_never_charges_another() {
 
 /// A denial that took nothing has changed nothing: what is remembered of its keys is told on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn denials_by_several_slots_leave_those_of_one_alone() {
+async fn denials_by_several_slots_do_not_affect_those_of_one() {
     let cluster = RedisCluster::start(0);
     let store = store(&cluster).await.remember_denials(Duration::from_secs(600));
     let both = Limiter::builder([daily("user", 1), daily("tenant", 1)]).patient().store(store.clone()).build();
@@ -105,7 +105,7 @@ async fn denials_by_several_slots_leave_those_of_one_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_requests_get_exactly_what_two_shared_limits_allow() {
+async fn concurrent_requests_are_admitted_exactly_two_shared_limits() {
     let cluster = RedisCluster::start(0);
     let store = store(&cluster).await;
     for pair in 0..8 {
@@ -178,7 +178,7 @@ async fn charges_before_an_error_are_refunded() {
 
 /// What is denied before anything is charged is a strike all the same, and one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn denials_in_another_slot_count_for_its_penalty() {
+async fn denials_in_another_slot_are_strikes() {
     let cluster = RedisCluster::start(0);
     let began = Arc::new(AtomicUsize::new(0));
     let noted = began.clone();

@@ -16,7 +16,7 @@ use support::redis_server::RedisServer;
 const HURRY: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_dies_is_replaced_and_others_do_not_notice() {
+async fn a_failed_master_is_replaced_without_affecting_others() {
     dies(RedisCluster::kill, RedisConfig::patient, Duration::from_secs(10)).await;
 }
 
@@ -93,7 +93,7 @@ async fn dies(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_replica_a_master_is_missed_until_it_returns() {
+async fn without_a_replica_requests_fail_until_the_master_returns() {
     let mut cluster = RedisCluster::start(0);
     let limiter = Limiter::builder([daily("limit", 10)]).patient().store(store(&cluster).await).build();
     let answer = async |key: u64| limiter.acquire(key, 1).await.is_ok();
@@ -123,7 +123,7 @@ async fn without_a_replica_a_master_is_missed_until_it_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_charge_without_an_answer_is_never_sent_again() {
+async fn a_charge_without_a_reply_is_never_repeated() {
     let cluster = RedisCluster::start(0);
     let builder = Limiter::builder([daily("limit", 1_000)]).patient();
     let patient = builder.clone().store(store(&cluster).await).build();
@@ -182,7 +182,7 @@ fn user(name: &str, rules: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_of_the_permissions_for_a_cluster_the_error_names_the_remedy() {
+async fn errors_name_each_missing_permission_for_a_cluster() {
     let cluster = RedisCluster::start(0);
     let all = permissions();
     for node in 0..3 {

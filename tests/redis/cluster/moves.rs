@@ -95,7 +95,7 @@ async fn a_slot_that_moves_loses_no_count_and_charges_nothing_twice() {
 
 /// Requests of two subjects in one slot, of which one key has moved already.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subjects_of_a_slot_that_is_half_moved_are_all_decided() {
+async fn keys_of_a_slot_under_migration_are_decided() {
     let cluster = RedisCluster::start(0);
     let store = store(&cluster).await;
     let limiter = |subject: usize| {

@@ -9,7 +9,7 @@ use support::limits::Patient;
 use support::redis_cluster::RedisCluster;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_subject_has_its_size_wherever_its_slot_is() {
+async fn overrides_apply_in_every_slot() {
     let cluster = RedisCluster::start(0);
     let limits = || {
         [

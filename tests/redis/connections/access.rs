@@ -146,7 +146,7 @@ async fn documented_permissions_suffice_to_check_a_connection() {
 
 /// Else the documentation grants too much, or the error says too little.
 #[tokio::test]
-async fn without_any_of_the_permissions_the_error_names_the_remedy() {
+async fn errors_name_each_missing_permission() {
     let server = RedisServer::start();
     let missing = each_missing(&documented());
     assert!(missing.len() > 10, "{missing:?}");

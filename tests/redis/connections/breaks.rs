@@ -21,7 +21,7 @@ fn calls(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_and_started_again_is_found_again() {
+async fn a_restarted_server_is_used_again() {
     let mut server = RedisServer::start();
     let limiter = limiter(connect(&server).await).build();
     for _ in 0..100 {
@@ -40,7 +40,7 @@ async fn a_server_that_is_killed_and_started_again_is_found_again() {
 }
 
 #[tokio::test]
-async fn no_charge_is_lost_or_sent_twice_when_connections_are_cut() {
+async fn cut_connections_neither_lose_nor_repeat_charges() {
     let server = RedisServer::start();
     let limiter = limiter(connect(&server).await).build();
     let (mut answered, mut failed) = (0, 0);
@@ -97,7 +97,7 @@ async fn a_cut_connection_fails_only_its_own_requests() {
 
 /// Whoever was on the connection fails. Nobody else does, as the other connection works.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_connection_that_is_cut_under_load_opens_no_circuit_breaker() {
+async fn a_cut_connection_under_load_does_not_open_the_circuit_breaker() {
     const TASKS: usize = 64;
     let server = RedisServer::start();
     let openings = Arc::new(AtomicUsize::new(0));
@@ -145,7 +145,7 @@ async fn one_connection_that_is_cut_under_load_opens_no_circuit_breaker() {
 }
 
 #[tokio::test]
-async fn a_server_that_stands_still_is_used_again_when_it_goes_on() {
+async fn a_stopped_server_is_used_again_when_it_continues() {
     let server = RedisServer::start();
     let limiter = limiter(connected(RedisConfig::node(server.url())).await).build();
     assert_eq!(charge(&limiter).await, 1);
@@ -166,7 +166,7 @@ async fn a_server_that_stands_still_is_used_again_when_it_goes_on() {
 /// The peer of a connection vanished without a word, and callers give up before the connection's
 /// own timeout.
 #[tokio::test]
-async fn a_dead_connection_is_replaced_though_all_callers_give_up_early() {
+async fn a_dead_connection_is_replaced_even_if_all_callers_cancel() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port()).await;
     let config = RedisConfig::node(proxy.url()).patient().response_timeout(Duration::from_millis(300));
@@ -202,7 +202,7 @@ async fn a_dead_connection_is_replaced_though_all_callers_give_up_early() {
 }
 
 #[tokio::test]
-async fn a_caller_that_gives_up_on_a_live_connection_leaves_it_in_place() {
+async fn a_cancelled_call_does_not_replace_a_live_connection() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.port()).await;
     let limiter = limiter(RedisConfig::node(proxy.url()).patient().connect().await.expect("a connection")).build();
@@ -227,7 +227,7 @@ async fn a_service_can_start_before_its_redis() {
 }
 
 #[test]
-fn a_store_outlives_the_runtime_that_connected_it() {
+fn a_store_survives_the_runtime_that_connected_it() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let lazy = limiter(RedisConfig::node(server.url()).patient().connect_lazily().expect("a store")).build();
@@ -240,7 +240,7 @@ fn a_store_outlives_the_runtime_that_connected_it() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_dropped_leaves_no_task() {
+async fn a_dropped_store_leaves_no_task() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let mut server = RedisServer::start();
     assert_eq!(tasks(), 0);
@@ -293,7 +293,7 @@ async fn a_replica_is_reported_until_it_becomes_a_master() {
 }
 
 #[tokio::test]
-async fn a_server_that_loads_its_data_is_waited_for() {
+async fn requests_wait_for_a_server_that_loads_its_data() {
     let folder = Folder::new();
     let dir = folder.path().to_str().expect("a path");
     // It answers after each 2 MB, which takes it half a second. (Redis before 7.0 can't be told to answer sooner.)

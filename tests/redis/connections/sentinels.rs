@@ -30,7 +30,7 @@ async fn refused(config: &RedisConfig, why: &str) {
 }
 
 #[tokio::test]
-async fn a_killed_master_is_followed_by_the_replica() {
+async fn a_killed_master_is_replaced_by_the_replica() {
     let mut master = RedisServer::start();
     let replica = RedisServer::replica_of(&master);
     let sentinels = Sentinels::watch(3, &master, 1);
@@ -64,7 +64,7 @@ async fn in_step(replica: &RedisServer, master: &RedisServer) {
 
 /// A demoted master keeps connections open.
 #[tokio::test]
-async fn a_demoted_master_is_left_for_the_new_one() {
+async fn a_demoted_master_is_no_longer_used() {
     let master = RedisServer::start();
     let replica = RedisServer::replica_of(&master);
     let sentinels = Sentinels::watch(1, &master, 1);
@@ -97,7 +97,7 @@ async fn a_planned_failover_is_followed() {
 }
 
 #[tokio::test]
-async fn a_sentinel_that_hangs_or_is_gone_does_not_keep_the_others_from_being_asked() {
+async fn other_sentinels_are_asked_if_one_hangs_or_is_gone() {
     let mut master = RedisServer::start();
     let mut sentinels = Sentinels::watch(3, &master, 0);
     let urls = sentinels.urls();
@@ -144,7 +144,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_master_that_sentinel_does_not_know_is_named_so() {
+async fn an_unknown_master_name_is_an_error() {
     let master = RedisServer::start();
     let sentinels = Sentinels::watch(1, &master, 0);
     refused(&RedisConfig::sentinel("unknown", sentinels.urls()).patient(), "knows no available master of this name")

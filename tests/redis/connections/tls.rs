@@ -9,7 +9,7 @@ use support::redis_server::{Folder, RedisServer};
 use support::sentinel::{MASTER, NEVER};
 
 #[tokio::test]
-async fn a_server_is_trusted_by_its_authority_alone() {
+async fn a_server_is_trusted_only_by_the_configured_authority() {
     let authority = Authority::new();
     let mut server = authority.server(false);
     let config = RedisConfig::node(url(&server)).patient();
@@ -54,7 +54,7 @@ async fn a_server_without_tls_is_named_in_the_error() {
 
 /// Sentinels that speak TLS, and such that do not while the master does.
 #[tokio::test]
-async fn masters_that_sentinel_names_are_trusted_by_their_authority_alone() {
+async fn masters_named_by_sentinel_are_trusted_only_by_the_configured_authority() {
     let (authority, folder) = (Authority::new(), Folder::new());
     let master = authority.server(false);
     let Certificate { pem, key } = authority.certify("127.0.0.1");

@@ -16,7 +16,7 @@ fn runtime() -> Runtime {
 
 /// As each test does that shares a store with others.
 #[test]
-fn a_runtime_that_ends_with_requests_under_way_leaves_the_store_to_others() {
+fn a_store_works_after_a_runtime_ends_with_pending_requests() {
     let server = RedisServer::start();
     let main = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let limiter = limiter(main.block_on(connect(&server))).build();
@@ -88,7 +88,7 @@ fn canceling_outside_a_runtime_fails_no_other_request() {
 
 /// By a firewall, or by Redis' own `timeout`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_cut_while_nobody_calls_fail_no_request() {
+async fn connections_cut_while_idle_fail_no_request() {
     let server = RedisServer::start();
     let limiter = limiter(connect(&server).await).build();
     for _ in 0..5 {

@@ -131,7 +131,7 @@ async fn share_decided(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn as_many_requests_wait_for_each_master_as_may() {
+async fn the_queue_of_each_master_is_bounded() {
     let cluster = RedisCluster::start(0);
     let config = RedisConfig::cluster(cluster.urls()).patient().queue_capacity(10);
     let limiter = Limiter::builder([limit()])

@@ -57,7 +57,7 @@ async fn stopped_for_5_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_scripts_flushed() {
+async fn scripts_flushed() {
     let server = RedisServer::start();
     let load = Load::start(&patient_store(&server).await);
     for _ in 0..20 {
@@ -72,7 +72,7 @@ async fn its_scripts_flushed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_connections_cut() {
+async fn connections_cut() {
     let server = RedisServer::start();
     let load = Load::start(&store(&server).await);
     for _ in 0..20 {
@@ -116,7 +116,7 @@ async fn out_of_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn something_else_under_our_keys() {
+async fn keys_of_another_type() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let first = Load::start(&store);
@@ -144,7 +144,7 @@ async fn something_else_under_our_keys() {
 
 /// Redis' own clock can't be set here: it is the one that tests hand in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_clock_stepped_back() {
+async fn clock_stepped_back() {
     const HOUR: u64 = 3_600_000_000;
     let server = RedisServer::start();
     let noon = Timestamp::from_micros(1_767_268_800_000_000);
@@ -170,7 +170,7 @@ async fn its_clock_stepped_back() {
 
 /// With the default circuit breaker: the requests that do wait tell whether Redis works.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_requests_than_may_wait_are_answered_by_policy_at_once() {
+async fn requests_beyond_the_queue_capacity_follow_the_policy_at_once() {
     let server = RedisServer::start();
     let store = RedisConfig::node(server.url()).patient().queue_capacity(100).connect().await.expect("a connection");
     let builder = Limiter::builder([limit()]).store(store).deadline(Duration::from_secs(30));

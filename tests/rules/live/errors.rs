@@ -42,7 +42,7 @@ async fn rules_that_are_refused_change_nothing(fixture: StoreFixture) {
 on_both_stores!(rules_that_are_refused_change_nothing);
 
 #[test]
-fn a_limiter_without_requests_keeps_out_what_needs_one() {
+fn a_limiter_rejects_limits_that_need_a_request() {
     let rules = LiveLimits::new([Limit::new("a", FixedWindow::per_day(1))]);
     let _limiter = Limiter::live_builder(&rules).build();
     let error = rules.replace([Limit::new("a", FixedWindow::per_day(1)).by(key::peer_ip())]).unwrap_err();

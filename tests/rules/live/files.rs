@@ -63,7 +63,7 @@ impl Watched {
 const REPLACED: &str = "RulesReplaced { limits: 1 }";
 
 #[tokio::test(start_paused = true)]
-async fn a_file_is_read_again_when_it_changes() {
+async fn a_file_is_reloaded_when_it_changes() {
     let watched = Watched::start(&yaml("a", 9));
     assert_eq!(watched.limits().await, "a 8");
     assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
@@ -109,7 +109,7 @@ async fn a_limit_that_is_too_small_for_a_route_is_rejected_with_its_position() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_may_be_replaced_by_another_deleted_and_come_back() {
+async fn a_file_may_be_replaced_and_deleted_and_return() {
     let watched = Watched::start(&yaml("a", 9));
     let next = watched.folder.write("next", yaml("b", 9));
     fs::rename(next, &watched.path).unwrap();
@@ -125,7 +125,7 @@ async fn a_file_may_be_replaced_by_another_deleted_and_come_back() {
 
 /// What is there of it so far may be right, and have fewer limits.
 #[tokio::test(start_paused = true)]
-async fn a_file_that_is_being_written_is_left_alone() {
+async fn a_partially_written_file_is_not_loaded() {
     let watched = Watched::start(&yaml("a", 9));
     let more = "- { key: header.x-user, value: '*n', rate_limit: { name: b, unit: day, requests_per_unit: 9 } }\n";
     fs::write(&watched.path, yaml("half", 9)).unwrap();
@@ -138,7 +138,7 @@ async fn a_file_that_is_being_written_is_left_alone() {
 /// As Kubernetes does: the file is a link into a folder that is a link, which is switched.
 #[cfg(unix)]
 #[tokio::test(start_paused = true)]
-async fn links_to_a_file_may_be_switched() {
+async fn a_symbolic_link_may_be_switched() {
     use std::os::unix::fs::symlink;
 
     let folder = Folder::new();
@@ -181,7 +181,7 @@ async fn a_file_that_is_invalid_at_the_start_is_an_error() {
 }
 
 #[test]
-fn without_a_runtime_nothing_can_be_watched() {
+fn watching_needs_a_runtime() {
     let folder = Folder::new();
     let path = folder.write("limits.yaml", yaml("a", 1));
     let error = Rules::watch(path, Extractors::new()).unwrap_err();
@@ -190,7 +190,7 @@ fn without_a_runtime_nothing_can_be_watched() {
 
 /// The runtime has one thread: nothing else would run if that parsed.
 #[tokio::test]
-async fn a_file_is_parsed_while_the_runtime_goes_on() {
+async fn parsing_a_file_does_not_block_the_runtime() {
     use std::sync::mpsc;
 
     let folder = Folder::new();
@@ -276,7 +276,7 @@ fn only_regular_files_are_read() {
 }
 
 #[tokio::test]
-async fn a_file_without_limits_limits_nothing() {
+async fn an_empty_file_removes_all_limits() {
     let rules = Rules::from_yaml("domain: shop\ndescriptors: []").unwrap();
     let app = app(RateLimitLayer::new(rules.limits(&Extractors::new()).unwrap()));
     for _ in 0..3 {

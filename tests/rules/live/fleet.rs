@@ -156,7 +156,7 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_redis_is_gone_the_old_rules_stay() {
+async fn the_old_limits_stay_while_redis_is_unavailable() {
     let mut server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();

@@ -29,7 +29,7 @@ fn daily(name: &str, tokens: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(tokens)).by(user_key())
 }
 
-async fn a_changed_limit_keeps_what_was_used(fixture: StoreFixture) {
+async fn a_changed_limit_keeps_its_usage(fixture: StoreFixture) {
     for index in 0..windows(1).len() {
         let of = |tokens: u32| {
             let (name, algorithm) = windows(tokens)[index];
@@ -56,7 +56,7 @@ async fn a_changed_limit_keeps_what_was_used(fixture: StoreFixture) {
 }
 
 /// Whoever gives single keys another size has no need to look out for switches.
-async fn overrides_are_of_the_limit_that_there_is(fixture: StoreFixture) {
+async fn overrides_apply_to_the_current_limit(fixture: StoreFixture) {
     let hourly = || Limit::new("limit", FixedWindow::per_hour(3)).by(user_key());
     let rules = LiveLimits::new([hourly().overridable()]);
     let limits = by(&rules, &fixture).build();
@@ -79,7 +79,7 @@ async fn overrides_are_of_the_limit_that_there_is(fixture: StoreFixture) {
     assert_eq!(overrides.get("ann").await.unwrap().unwrap().algorithm.capacity(), 50);
 }
 
-async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(fixture: StoreFixture) {
+async fn a_removed_limit_keeps_its_usage_until_it_returns(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 3), daily("b", 9)]);
     let app = app(by(&rules, &fixture).build());
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2), ("b", 8)]));
@@ -96,7 +96,7 @@ async fn a_removed_limit_applies_no_more_and_counts_if_it_comes_back(fixture: St
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
 }
 
-async fn another_algorithm_or_period_begins_anew(fixture: StoreFixture) {
+async fn another_algorithm_or_period_starts_unused(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 3)]);
     let app = app(by(&rules, &fixture).build());
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 2)]));
@@ -109,7 +109,7 @@ async fn another_algorithm_or_period_begins_anew(fixture: StoreFixture) {
 }
 
 /// What is remembered in one way means nothing in another.
-async fn another_way_to_count_begins_anew(fixture: StoreFixture) {
+async fn another_unit_of_counting_starts_unused(fixture: StoreFixture) {
     let bucket = TokenBucket::per_hour(10);
     let hour = |buckets| Algorithm::from(SlidingWindow::per_hour(10).buckets(buckets));
     let pairs = [
@@ -132,7 +132,7 @@ async fn another_way_to_count_begins_anew(fixture: StoreFixture) {
 }
 
 /// A remembered denial is not read as one of limits whose penalties are others.
-async fn a_penalty_moves_to_another_limit(fixture: StoreFixture) {
+async fn a_penalty_can_move_to_another_limit(fixture: StoreFixture) {
     let a = || Limit::new("a", FixedWindow::per_day(1_000)).by(user_key());
     let b = || Limit::new("b", LeakyBucket::new(1, 1, Duration::from_millis(50))).by(user_key());
     let penalty = Penalty::after(1, DAY).locked_out_for(DAY);
@@ -181,7 +181,7 @@ async fn a_late_refund_changes_no_rate(fixture: StoreFixture) {
     assert!((1..=2).contains(&more), "{more} at once");
 }
 
-async fn there_may_be_no_limits_for_a_while(fixture: StoreFixture) {
+async fn limits_may_be_absent_for_a_while(fixture: StoreFixture) {
     let rules = LiveLimits::new([]);
     let app = app(by(&rules, &fixture).build());
     for _ in 0..3 {
@@ -196,7 +196,7 @@ async fn there_may_be_no_limits_for_a_while(fixture: StoreFixture) {
 }
 
 /// What a layer was told of itself holds for whatever limits come.
-async fn the_layers_settings_stay(fixture: StoreFixture) {
+async fn settings_of_the_layer_are_kept(fixture: StoreFixture) {
     use tower_ratelimit::{HeaderStyle, Reset};
 
     let rules = LiveLimits::new([daily("a", 9)]);
@@ -219,13 +219,13 @@ async fn the_layers_settings_stay(fixture: StoreFixture) {
 }
 
 on_both_stores!(
-    a_changed_limit_keeps_what_was_used,
-    a_removed_limit_applies_no_more_and_counts_if_it_comes_back,
-    another_algorithm_or_period_begins_anew,
-    there_may_be_no_limits_for_a_while,
-    the_layers_settings_stay,
-    overrides_are_of_the_limit_that_there_is,
-    another_way_to_count_begins_anew,
-    a_penalty_moves_to_another_limit,
+    a_changed_limit_keeps_its_usage,
+    a_removed_limit_keeps_its_usage_until_it_returns,
+    another_algorithm_or_period_starts_unused,
+    limits_may_be_absent_for_a_while,
+    settings_of_the_layer_are_kept,
+    overrides_apply_to_the_current_limit,
+    another_unit_of_counting_starts_unused,
+    a_penalty_can_move_to_another_limit,
     a_late_refund_changes_no_rate,
 );

@@ -38,7 +38,7 @@ fn counting() -> (Extractors, Arc<AtomicUsize>) {
     (Extractors::new().register("user", user), count)
 }
 
-async fn a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one(fixture: StoreFixture) {
+async fn hundreds_of_limits_of_a_file_are_searched_by_value(fixture: StoreFixture) {
     let (extractors, count) = counting();
     let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
     let rules = LiveLimits::new(limits(700));
@@ -59,7 +59,7 @@ async fn a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one(fixture
     assert_eq!(left(&visit(&live, "/", "u64").await), are(&[("n64", 61)]));
 }
 
-async fn limits_of_a_file_and_of_the_code_are_told_in_their_order(fixture: StoreFixture) {
+async fn headers_list_limits_of_a_file_and_of_code_in_order(fixture: StoreFixture) {
     let later = key::from_async_fn(|head| std::future::ready(head.header("x-user").map(str::to_owned)));
     for extractors in [counting().0, Extractors::new().register("user", later)] {
         let mut limits = Rules::from_yaml(&of_users(3)).unwrap().limits(&extractors).unwrap();
@@ -111,10 +111,7 @@ async fn the_most_limits_possible_are_distinct() {
     assert!(error.contains("8193") && error.contains("8192"), "{error}");
 }
 
-on_both_stores!(
-    a_file_of_hundreds_of_limits_is_walked_and_not_asked_one_by_one,
-    limits_of_a_file_and_of_the_code_are_told_in_their_order,
-);
+on_both_stores!(hundreds_of_limits_of_a_file_are_searched_by_value, headers_list_limits_of_a_file_and_of_code_in_order,);
 
 #[test]
 fn at_most_64_may_apply_to_one_request() {

@@ -18,7 +18,7 @@ fn daily(name: &str, tokens: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(tokens))
 }
 
-async fn a_limiter_goes_by_the_rules_that_there_are(fixture: StoreFixture) {
+async fn a_limiter_applies_the_current_limits(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 10)]);
     let limiter = limiter(&rules, &fixture);
     assert!(limiter.acquire("ann", 8).await.unwrap().is_allowed());
@@ -35,7 +35,7 @@ async fn a_limiter_goes_by_the_rules_that_there_are(fixture: StoreFixture) {
     assert_eq!(limiter.peek("ann", 1).await.unwrap().outcomes()[0].remaining(), 1);
 }
 
-async fn charges_for_limits_that_were_replaced_by_more_are_an_error(fixture: StoreFixture) {
+async fn charges_for_replaced_limits_of_another_number_are_an_error(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 10)]);
     let limiter = limiter(&rules, &fixture);
     assert!(limiter.acquire_each("ann", &[1]).await.unwrap().is_allowed());
@@ -47,7 +47,7 @@ async fn charges_for_limits_that_were_replaced_by_more_are_an_error(fixture: Sto
     assert!(limiter.acquire_each("ann", &[1, 1]).await.unwrap().is_allowed());
 }
 
-async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(fixture: StoreFixture) {
+async fn a_receipt_refunds_the_limits_that_remain(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 10), daily("b", 10)]);
     let limiter = limiter(&rules, &fixture);
     let receipt = limiter.acquire("ann", 4).await.unwrap().into_receipt();
@@ -63,7 +63,7 @@ async fn what_was_charged_comes_back_to_the_limits_that_there_still_are(fixture:
 }
 
 /// Whoever waits does so by the rules that there were when it came.
-async fn who_waits_gives_back_by_the_rules_that_it_came_with(fixture: StoreFixture) {
+async fn a_cancelled_wait_refunds_the_limits_that_it_was_charged_to(fixture: StoreFixture) {
     let queue = || Limit::new("queue", LeakyBucketQueue::per_day(1).waiting(9));
     let rules = LiveLimits::new([queue()]);
     let limiter = Arc::new(limiter(&rules, &fixture));
@@ -94,8 +94,8 @@ async fn who_waits_gives_back_by_the_rules_that_it_came_with(fixture: StoreFixtu
 }
 
 on_both_stores!(
-    charges_for_limits_that_were_replaced_by_more_are_an_error,
-    a_limiter_goes_by_the_rules_that_there_are,
-    what_was_charged_comes_back_to_the_limits_that_there_still_are,
-    who_waits_gives_back_by_the_rules_that_it_came_with,
+    charges_for_replaced_limits_of_another_number_are_an_error,
+    a_limiter_applies_the_current_limits,
+    a_receipt_refunds_the_limits_that_remain,
+    a_cancelled_wait_refunds_the_limits_that_it_was_charged_to,
 );

@@ -25,7 +25,7 @@ fn remaining(decision: &Decision) -> Vec<u64> {
 }
 
 /// As the reference's own integration test: quotas of 1 and 2 are charged together, and let in 2.
-async fn each_quota_with_room_is_charged_and_the_last_one_denies(fixture: StoreFixture) {
+async fn each_quota_with_capacity_is_charged_and_the_last_one_denies(fixture: StoreFixture) {
     let limiter = limiter(&fixture, [quota("one", 1), quota("two", 2)]);
     for (is_allowed, left) in [(true, [0, 1]), (true, [0, 0]), (false, [0, 0])] {
         let decision = limiter.acquire("ann", 1).await.unwrap();
@@ -41,7 +41,7 @@ async fn each_quota_with_room_is_charged_and_the_last_one_denies(fixture: StoreF
     assert_eq!(remaining(&limiter.peek("bob", 1).await.unwrap()), [0, 2]);
 }
 
-async fn a_quota_alone_denies_as_any_limit(fixture: StoreFixture) {
+async fn a_single_quota_denies_like_any_limit(fixture: StoreFixture) {
     let limiter = limiter(&fixture, [quota("alone", 1)]);
     assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     let denied = limiter.acquire("ann", 1).await.unwrap();
@@ -63,7 +63,7 @@ async fn another_limit_that_denies_keeps_quotas_from_being_charged(fixture: Stor
     assert!(limiter.acquire_each("ann", &[1, 0, 0]).await.unwrap().is_allowed());
 }
 
-async fn the_wait_is_that_of_the_quota_that_has_room_first(fixture: StoreFixture) {
+async fn the_wait_is_that_of_the_quota_with_the_earliest_capacity(fixture: StoreFixture) {
     let slow = Limit::new("slow", TokenBucket::new(1, 1, DAY)).quota_mode();
     let fast = Limit::new("fast", TokenBucket::new(2, 1, Duration::from_secs(3_600))).quota_mode();
     let limiter = limiter(&fixture, [slow, fast]);
@@ -82,7 +82,7 @@ async fn the_wait_is_that_of_the_quota_that_has_room_first(fixture: StoreFixture
 }
 
 /// The example of `src/guide/rules.md`.
-async fn clients_are_told_of_the_quotas_that_have_room(fixture: StoreFixture) {
+async fn headers_describe_the_quotas_with_capacity(fixture: StoreFixture) {
     let document = include_str!("../../../src/guide/rules.md");
     let (_, section) = document.split_once("# Quotas\n").expect("a section");
     let yaml = section.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("an example");
@@ -125,7 +125,7 @@ async fn an_override_raises_a_quota_for_its_key_only(fixture: StoreFixture) {
     }
 }
 
-async fn a_quota_whose_responses_do_not_count_has_room_again(fixture: StoreFixture) {
+async fn a_quota_is_refunded_for_responses_that_do_not_count(fixture: StoreFixture) {
     let by_user = || key::header("x-user");
     let own = quota("own", 1).by(by_user());
     let limits =
@@ -140,7 +140,7 @@ async fn a_quota_whose_responses_do_not_count_has_room_again(fixture: StoreFixtu
     assert_eq!(ask(&app, get("/", "ann")).await.status, StatusCode::TOO_MANY_REQUESTS);
 }
 
-async fn policy_headers_list_the_quotas_that_have_room(fixture: StoreFixture) {
+async fn policy_headers_list_the_quotas_with_capacity(fixture: StoreFixture) {
     let limits = [quota("one", 1).by(key::header("x-user")), quota("two", 2).by(key::header("x-user"))];
     let app =
         app(RateLimitLayer::builder(limits).store(fixture.store.clone()).deadline(Duration::from_secs(30)).build());
@@ -156,13 +156,13 @@ async fn policy_headers_list_the_quotas_that_have_room(fixture: StoreFixture) {
 on_both_stores!(
     a_quota_uses_its_overage_before_the_request_is_denied,
     an_override_raises_a_quota_for_its_key_only,
-    a_quota_whose_responses_do_not_count_has_room_again,
-    policy_headers_list_the_quotas_that_have_room,
-    each_quota_with_room_is_charged_and_the_last_one_denies,
-    a_quota_alone_denies_as_any_limit,
+    a_quota_is_refunded_for_responses_that_do_not_count,
+    policy_headers_list_the_quotas_with_capacity,
+    each_quota_with_capacity_is_charged_and_the_last_one_denies,
+    a_single_quota_denies_like_any_limit,
     another_limit_that_denies_keeps_quotas_from_being_charged,
-    the_wait_is_that_of_the_quota_that_has_room_first,
-    clients_are_told_of_the_quotas_that_have_room,
+    the_wait_is_that_of_the_quota_with_the_earliest_capacity,
+    headers_describe_the_quotas_with_capacity,
 );
 
 #[test]

@@ -25,7 +25,7 @@ async fn replace(State(rules): State<LiveLimits>, request: Request, next: Next) 
     next.run(request).await
 }
 
-async fn a_route_charges_the_rest_by_the_rules_that_the_router_went_by(fixture: StoreFixture) {
+async fn a_route_charges_the_difference_to_the_limits_of_the_router(fixture: StoreFixture) {
     let rules = LiveLimits::new([old()]);
     let limits = by(&rules, &fixture).build();
     let app = Router::new()
@@ -41,7 +41,7 @@ async fn a_route_charges_the_rest_by_the_rules_that_the_router_went_by(fixture: 
     assert_eq!(fixture.remaining(&old(), "ann").await, 80);
 }
 
-async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(fixture: StoreFixture) {
+async fn a_denying_route_refunds_the_limits_of_the_router(fixture: StoreFixture) {
     let rules = LiveLimits::new([old()]);
     let limits = by(&rules, &fixture).build();
     let app = Router::new()
@@ -66,7 +66,7 @@ async fn a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by(fix
 }
 
 /// As without switches: the same limiter, passed twice at the same cost, charges twice.
-async fn a_limiter_that_is_passed_twice_charges_twice(fixture: StoreFixture) {
+async fn a_layer_that_is_passed_twice_charges_twice(fixture: StoreFixture) {
     let rules = LiveLimits::new([old()]);
     let limits = by(&rules, &fixture).build();
     let other = limits.cost(3);
@@ -84,7 +84,7 @@ async fn a_limiter_that_is_passed_twice_charges_twice(fixture: StoreFixture) {
 }
 
 /// The handler has the rules replaced before it does what it does with its permit.
-async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(fixture: StoreFixture) {
+async fn a_permit_applies_the_limits_of_its_request(fixture: StoreFixture) {
     async fn settle(State(rules): State<LiveLimits>, permit: Permit) -> Result<String, StatusCode> {
         let fails = |_| StatusCode::SERVICE_UNAVAILABLE;
         rules.replace(new()).expect("they fit");
@@ -112,7 +112,7 @@ async fn a_permit_goes_by_the_rules_that_its_request_was_let_in_with(fixture: St
     assert_eq!(fixture.remaining(&Limit::new("new", FixedWindow::per_day(50)), "ann").await, 50);
 }
 
-async fn a_response_counts_by_the_rules_that_its_request_was_let_in_with(fixture: StoreFixture) {
+async fn a_response_is_counted_by_the_limits_of_its_request(fixture: StoreFixture) {
     let counted = old().count_if(|response| response.status == StatusCode::UNAUTHORIZED);
     let rules = LiveLimits::new([counted]);
     let app = Router::new().route("/", get(|| async {}));
@@ -123,9 +123,9 @@ async fn a_response_counts_by_the_rules_that_its_request_was_let_in_with(fixture
 }
 
 on_both_stores!(
-    a_limiter_that_is_passed_twice_charges_twice,
-    a_route_charges_the_rest_by_the_rules_that_the_router_went_by,
-    a_route_that_denies_gives_back_by_the_rules_that_the_router_went_by,
-    a_permit_goes_by_the_rules_that_its_request_was_let_in_with,
-    a_response_counts_by_the_rules_that_its_request_was_let_in_with,
+    a_layer_that_is_passed_twice_charges_twice,
+    a_route_charges_the_difference_to_the_limits_of_the_router,
+    a_denying_route_refunds_the_limits_of_the_router,
+    a_permit_applies_the_limits_of_its_request,
+    a_response_is_counted_by_the_limits_of_its_request,
 );

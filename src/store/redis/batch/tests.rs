@@ -57,7 +57,7 @@ fn next(sender: &mut BatchSender) -> usize {
 }
 
 #[test]
-fn calls_beside_each_other_become_equal() {
+fn concurrent_calls_become_equally_large() {
     let queue = queue(1_000);
     let (mut long, mut short) = (sender(&queue), sender(&queue));
     let _all = wait(&queue, usual(60));
@@ -98,7 +98,7 @@ fn calls_are_bounded_by_bytes() {
 }
 
 #[test]
-fn a_request_that_is_larger_than_a_call_should_be_has_one_of_its_own() {
+fn an_oversized_request_has_a_call_of_its_own() {
     for large in [request(MAX_KEYS + 1, 1), request(1, MAX_BYTES + 1)] {
         let queue = queue(1_000);
         let mut sender = sender(&queue);
@@ -109,7 +109,7 @@ fn a_request_that_is_larger_than_a_call_should_be_has_one_of_its_own() {
 
 /// However they end, and whichever requests are given up.
 #[test]
-fn calls_that_are_over_are_no_longer_counted() {
+fn finished_calls_are_no_longer_counted() {
     let queue = queue(1_000);
     let (mut over, mut dropped) = (sender(&queue), sender(&queue));
     let given_up = wait(&queue, usual(5));
@@ -125,7 +125,7 @@ fn calls_that_are_over_are_no_longer_counted() {
 }
 
 #[tokio::test]
-async fn waves_of_requests_that_are_given_up_leave_nothing_in_the_queue() {
+async fn cancelled_requests_leave_nothing_in_the_queue() {
     let queue = busy_queue(1_000);
     let patient = wait(&queue, usual(3));
     for wave in 0..10 {

@@ -74,7 +74,7 @@ fn the_cache_is_bounded() {
 }
 
 #[test]
-fn a_denial_that_a_change_overtook_is_not_repeated() {
+fn a_denial_is_not_cached_after_a_later_change() {
     let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
     let spec = spec("limit");
     let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
@@ -92,7 +92,7 @@ fn a_denial_that_a_change_overtook_is_not_repeated() {
 }
 
 #[test]
-fn charges_of_an_available_shared_limit_do_not_end_a_denial() {
+fn charges_to_a_shared_limit_with_capacity_do_not_end_a_denial() {
     let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
     let [shared, own] = [spec("shared"), spec("own")];
     let charges = [Charge { spec: &shared, key: key(0), cost: 1 }, Charge { spec: &own, key: key(1), cost: 2 }];
@@ -105,7 +105,7 @@ fn charges_of_an_available_shared_limit_do_not_end_a_denial() {
 }
 
 #[test]
-fn a_clock_that_stepped_back_makes_redis_decide() {
+fn after_a_clock_step_back_redis_decides() {
     let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
     let spec = spec("limit");
     let charge = [Charge { spec: &spec, key: key(1), cost: 2 }];
@@ -116,7 +116,7 @@ fn a_clock_that_stepped_back_makes_redis_decide() {
 
 /// It has a key of its own in Redis.
 #[test]
-fn a_bucket_filled_at_intervals_has_denials_of_its_own() {
+fn denials_of_a_bucket_refilled_at_intervals_are_cached_exactly() {
     use crate::algorithm::TokenBucket;
     let denials = DenialCache::new(Duration::from_secs(600)).unwrap();
     let bucket = TokenBucket::per_day(1);

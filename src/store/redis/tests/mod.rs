@@ -108,7 +108,7 @@ fn batches(redis: &Redis, steps: u64) {
 }
 
 #[test]
-fn twins_decide_alike() {
+fn twins_agree() {
     traces(&Redis::Fake(Fake::new()), variable("TWIN_STEPS").unwrap_or(200_000));
 }
 
@@ -120,7 +120,7 @@ fn a_refund_long_before_an_interval_fits() {
 }
 
 #[test]
-fn a_real_server_decides_alike() {
+fn a_real_server_agrees_with_memory() {
     let server = RedisServer::start();
     traces(&Redis::real(&server), 20_000);
 
@@ -134,18 +134,18 @@ fn a_real_server_decides_alike() {
 }
 
 #[test]
-fn requests_in_one_call_are_answered_as_one_after_the_other_in_memory() {
+fn a_batch_agrees_with_sequential_requests_in_memory() {
     batches(&Redis::Fake(Fake::new()), variable("TWIN_STEPS").unwrap_or(40_000));
 }
 
 #[test]
-fn requests_in_one_call_of_a_real_server_are_answered_as_one_after_the_other_in_memory() {
+fn a_batch_on_a_real_server_agrees_with_sequential_requests_in_memory() {
     batches(&Redis::real(&RedisServer::start()), 20_000);
 }
 
 /// What is told once for several requests is not what tells their keys apart.
 #[test]
-fn requests_that_are_alike_charge_each_its_own_keys() {
+fn similar_requests_charge_their_own_keys() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let minute = Duration::from_secs(60);
@@ -179,7 +179,7 @@ fn requests_that_are_alike_charge_each_its_own_keys() {
 
 /// What is worked out once of a limit is worked out anew of what is made of it.
 #[test]
-fn a_limit_that_is_made_of_another_one_is_told_anew() {
+fn a_derived_limit_is_encoded_again() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let algorithm = TokenBucket::new(50, 1, Duration::from_secs(60)).into();
     let limit = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, algorithm), &hasher));
@@ -203,7 +203,7 @@ fn a_limit_that_is_made_of_another_one_is_told_anew() {
 
 /// Of those that are the same, one that can't be decided, also the first, keeps no other from it.
 #[test]
-fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
+fn a_malformed_key_fails_only_its_own_request() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let minute = Duration::from_secs(60);
     let now = 1_767_225_600_000_000;
@@ -247,7 +247,7 @@ fn a_broken_key_is_an_error_of_its_own_request_of_those_that_are_alike() {
 /// What keeps a request from being decided is told before what it took for granted wrongly: what nobody can read is no
 /// override that is gone. Nor is anything charged then.
 #[test]
-fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
+fn a_malformed_override_fails_only_its_own_request() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let key = hasher.hash(b"key");
@@ -276,7 +276,7 @@ fn a_broken_override_is_an_error_alone_and_beside_one_that_changed() {
 }
 
 #[test]
-fn an_unknown_tag_is_an_error_of_its_own_request_that_names_it() {
+fn an_unknown_algorithm_tag_fails_only_its_own_request() {
     let limit = |tag| {
         let mut request = Request::new(Task::Acquire, 1);
         let args = [1.0, 5.0, 60e6].into_iter().collect();
@@ -303,7 +303,7 @@ fn an_unknown_tag_is_an_error_of_its_own_request_that_names_it() {
 
 /// A server's clock may be set to whatever.
 #[test]
-fn a_server_that_is_centuries_ahead_decides() {
+fn a_server_clock_centuries_ahead_is_supported() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let minute = Duration::from_secs(60);
@@ -329,7 +329,7 @@ fn a_server_that_is_centuries_ahead_decides() {
 
 /// What the version before left, which kept no amounts, is read by the limit's own.
 #[test]
-fn keys_without_an_amount_are_read_by_the_limits_own() {
+fn keys_without_an_amount_use_that_of_the_limit() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let key = hasher.hash(b"key");
@@ -373,7 +373,7 @@ fn keys_without_an_amount_are_read_by_the_limits_own() {
 
 /// A limit is changed while keys remember what the old one left, or what nobody left.
 #[test]
-fn whatever_a_key_holds_nothing_panics() {
+fn arbitrary_values_never_panic() {
     let fake = Fake::new();
     let hasher = KeyHasher::with_secret([0; 16]);
     let key = hasher.hash(b"key");

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_are_no_states() {
+    fn malformed_states_are_errors() {
         assert!(StoredState::parse_all(b"").unwrap().is_empty());
         assert_eq!(StoredState::parse_all(b"17"), None);
         assert_eq!(StoredState::parse_all(&[0xff; StoredState::SIZE]), None);
