@@ -1,4 +1,4 @@
-//! What a request takes from a limit, and what is given back of it.
+//! Charges of requests to limits, and their refunds.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::algorithm::ChargeMark;
 use crate::hash::KeyHash;
 use crate::limit_spec::LimitSpec;
 
-/// What a request takes from one limit.
+/// A request's charge to one limit.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Charge<'a> {
@@ -39,7 +39,7 @@ impl From<&Charge<'_>> for OwnedCharge {
     }
 }
 
-/// What an earlier request took from one limit and is to be given back.
+/// The refund of an earlier request's charge to one limit.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Refund<'a> {

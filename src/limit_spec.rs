@@ -1,4 +1,4 @@
-//! What a store needs to know of a limit.
+//! The part of a limit that stores need.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -31,7 +31,7 @@ pub(crate) struct LimitSettings {
     pub(crate) index: u16,
     /// The limit without its overage.
     pub(crate) algorithm: Algorithm,
-    /// How much may be used beyond the limit, in percent of it.
+    /// The overage, in percent of the limit.
     pub(crate) overage_percent: u32,
     pub(crate) mode: Mode,
     pub(crate) penalty: Option<Penalty>,
@@ -41,7 +41,7 @@ pub(crate) struct LimitSettings {
     pub(crate) detail: Option<Arc<str>>,
 }
 
-/// How a limit counts for the decision on a request.
+/// The influence of a limit on the decision about a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
     /// It denies requests for which it has no room.

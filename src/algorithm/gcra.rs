@@ -106,12 +106,12 @@ impl RateAlgorithm<CompactState> for Gcra {
 }
 
 impl Gcra {
-    /// The time that a whole bucket takes to come back, in µs.
+    /// Returns the time in which a whole bucket comes back, in µs.
     pub(super) fn window(&self) -> u128 {
         self.micros(self.units(self.capacity))
     }
 
-    /// The time until the TAT, in µs.
+    /// Returns the time until the TAT, in µs.
     pub(super) fn backlog_micros(&self, state: &CompactState, now: u64) -> u128 {
         self.micros(self.backlog(state, now))
     }
@@ -121,25 +121,25 @@ impl Gcra {
         self.reduce(state, now, self.units(tokens));
     }
 
-    /// Tokens in units.
+    /// Converts tokens to units.
     #[inline]
     fn units(&self, tokens: u64) -> u128 {
         u128::from(tokens) * u128::from(self.interval)
     }
 
-    /// The time in which so many units come back, rounded up to µs.
+    /// Returns the time in which `units` come back, in µs, rounded up.
     #[inline]
     fn micros(&self, units: u128) -> u128 {
         div_ceil(units, self.amount.into())
     }
 
-    /// The units in use at `now`.
+    /// Returns the units in use at `now`.
     #[inline]
     fn backlog(&self, state: &CompactState, now: u64) -> u128 {
         self.backlog_of(&Tat::decode(state, self.amount), now)
     }
 
-    /// The units in use at `now` under a TAT.
+    /// Returns the units in use at `now` under a TAT.
     #[inline]
     fn backlog_of(&self, tat: &Tat, now: u64) -> u128 {
         let backlog = tat.backlog(now);
@@ -178,7 +178,7 @@ impl Gcra {
         (mark, self.snapshot_of(backlog, reset_after))
     }
 
-    /// The state of a backlog, which is not 0 and drains in `reset_after` µs.
+    /// Encodes the state of a backlog that is not 0 and drains in `reset_after` µs.
     #[inline]
     fn encode(&self, backlog: u128, reset_after: u128, now: u64, last_charge: LastChargeTick) -> CompactState {
         // Less than the amount, so that the lower halves are enough.
@@ -186,7 +186,7 @@ impl Gcra {
         Tat { micros: u128::from(now) + reset_after, rounding, amount: self.amount, last_charge }.encode()
     }
 
-    /// What a backlog leaves.
+    /// Returns the snapshot of a backlog.
     #[inline]
     fn snapshot_at(&self, backlog: u128) -> QuotaSnapshot {
         match backlog {
@@ -195,7 +195,7 @@ impl Gcra {
         }
     }
 
-    /// What a backlog leaves, which is not 0 and drains in `reset_after` µs.
+    /// Returns the snapshot of a backlog that is not 0 and drains in `reset_after` µs.
     #[inline(always)]
     fn snapshot_of(&self, backlog: u128, reset_after: u128) -> QuotaSnapshot {
         let used = div_ceil(backlog, self.interval).min(self.capacity.into()) as u64;

@@ -21,7 +21,7 @@ pub(crate) struct IntervalBucket {
 
 const FAR: u64 = 1 << 63;
 
-/// What a bucket lacks at an instant.
+/// The missing tokens of a bucket at an instant.
 #[derive(Clone, Copy)]
 struct Deficit {
     tokens: u128,
@@ -103,7 +103,7 @@ impl IntervalBucket {
         CompactState { expires_at, detail: u64::from(amount) << 32 | u64::from(missing) }
     }
 
-    /// How many refills `tokens` take.
+    /// Returns the number of refills that bring `tokens`.
     #[inline]
     fn refills(&self, tokens: u128) -> u128 {
         div_ceil(tokens, self.amount.into())

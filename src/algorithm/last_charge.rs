@@ -99,7 +99,7 @@ impl LastChargeTick {
     }
 }
 
-/// How many bits an amount has.
+/// Returns the number of significant bits of an amount.
 #[inline]
 fn width(amount: u32) -> u32 {
     u32::BITS - amount.leading_zeros()

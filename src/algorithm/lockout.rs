@@ -79,7 +79,7 @@ impl Penalty {
 /// A span doubled so often exceeds 366 days, even from 1 µs.
 const MAX_DOUBLINGS: u64 = 45;
 
-/// What a state says of a key's denials.
+/// The state of a key's penalty at an instant.
 ///
 /// A key has strikes or a lockout, and in both cases may have a level. The state is the later one of two instants, and in
 /// `detail` the strikes (10 bits), the level (6), which instant is the later one (1), and how far apart they are (47). The

@@ -1,4 +1,4 @@
-//! What every algorithm can do with the state of a key, and how it answers.
+//! The operations of every algorithm on the state of a key, and their results.
 
 use super::state::ChargeMark;
 
@@ -38,13 +38,13 @@ pub(crate) trait RateAlgorithm<S> {
     }
 }
 
-/// What an algorithm has decided about a cost.
+/// The result of an algorithm's decision about a cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evaluation {
     pub(crate) availability: Availability,
-    /// What a refund needs.
+    /// The mark of the charge, for a refund.
     pub(crate) mark: ChargeMark,
-    /// What is left after the decision.
+    /// The snapshot after the decision.
     pub(crate) snapshot: QuotaSnapshot,
 }
 
@@ -83,14 +83,14 @@ impl Availability {
     }
 }
 
-/// What is left of a limit for one key, at one instant. Spans are in µs.
+/// The state of a limit for one key at one instant. Spans are in µs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QuotaSnapshot {
     /// The largest cost that is available, in tokens.
     pub(crate) remaining: u64,
-    /// How long until `remaining` grows, or `None` if it never does.
+    /// The time until `remaining` grows, or `None` if it never does.
     pub(crate) more_after: Option<u128>,
-    /// How long until the key is unused again.
+    /// The time until the key is unused again.
     pub(crate) reset_after: u128,
 }
 

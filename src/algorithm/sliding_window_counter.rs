@@ -31,7 +31,7 @@ pub struct SlidingWindowCounter {
     pub(crate) rounding: Rounding,
 }
 
-/// How a [`SlidingWindowCounter`] rounds the weighted count of the previous window.
+/// The direction in which a [`SlidingWindowCounter`] rounds the weighted count of the previous window.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum Rounding {
     /// Counts a fraction of a token as a whole one: never admits more than the estimate.
@@ -119,7 +119,7 @@ impl SlidingWindowCounter {
         }
     }
 
-    /// How many µs into the next window a `count` is weighted as `most` or less.
+    /// Returns how far into the next window a `count` is weighted as `most` or less, in µs.
     fn faded_to(&self, most: u64, count: u64) -> u64 {
         if count == 0 {
             return 0;

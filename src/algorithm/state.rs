@@ -8,7 +8,7 @@ pub(crate) struct CompactState {
     /// The instant, in µs, from which the state means the same as the default, so that a store can drop it without
     /// knowing the algorithm. Instants from 2^63 µs on may be encoded otherwise, as an instant that is never reached.
     pub(crate) expires_at: u64,
-    /// Whatever else the algorithm needs.
+    /// Other data of the algorithm.
     pub(crate) detail: u64,
 }
 

@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::calendar::Calendar;
 
-/// What the state of a key is relative to: a period or interval in µs, a period in so many buckets, or a calendar.
+/// The period to which the state of a key belongs: a period or an interval in µs, a period in several buckets, or a
+/// calendar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum StatePeriod {
     Micros(u64),

@@ -43,7 +43,7 @@ pub struct TokenBucket {
     refill: Refill,
 }
 
-/// How a [`TokenBucket`] regains tokens.
+/// The way in which a [`TokenBucket`] regains tokens.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum Refill {
     /// Continuously, in fractions of a token.

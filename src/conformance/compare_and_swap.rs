@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::random::new_key;
 use crate::store::{CompareAndSwap, Versioned};
 
-/// How long the values of the checks are kept.
+/// The TTL of values in the checks.
 const TTL: Duration = Duration::from_secs(600);
 
 /// One key of a database. Fails the check if the database fails.

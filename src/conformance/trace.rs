@@ -11,7 +11,7 @@ use crate::resilience::CircuitBreaker;
 use crate::store::{MemoryStore, Store};
 use crate::time::{ManualClock, Timestamp};
 
-/// How time passes between the steps.
+/// The passage of time between the steps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Clock {
     Advances,

@@ -1,6 +1,6 @@
-//! Who decided.
+//! The part of the limiter that made a decision.
 
-/// Who decided a request: see [`OnStoreError`](crate::OnStoreError).
+/// The part of the limiter that decided a request. See [`OnStoreError`](crate::OnStoreError).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum DecidedBy {

@@ -1,4 +1,4 @@
-//! What was decided about one request.
+//! Decisions about requests, and their parts.
 
 mod decided_by;
 mod outcome;

@@ -8,7 +8,7 @@ use crate::charge::Charge;
 use crate::hash::KeyHash;
 use crate::time;
 
-/// What one limit decided about a request.
+/// The result of one limit for a request.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     limit: u16,

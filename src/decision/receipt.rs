@@ -15,7 +15,7 @@ use crate::limit_spec::LimitSpec;
 #[derive(Debug)]
 #[must_use = "a receipt that is dropped gives nothing back: pass it to `refund`"]
 pub struct Receipt {
-    /// Who made the charge.
+    /// The part of the limiter that made the charge.
     pub(crate) by: DecidedBy,
     pub(super) charged: SmallVec<[Outcome; 1]>,
     /// The limits that had another size for the request.

@@ -10,7 +10,8 @@ use crate::time;
 pub enum Verdict {
     /// There is room.
     Allow {
-        /// How long the request waits before it proceeds. Only a [`LeakyBucketQueue`](crate::LeakyBucketQueue) delays.
+        /// The time for which the request waits before it proceeds. Only a [`LeakyBucketQueue`](crate::LeakyBucketQueue)
+        /// delays requests.
         delay: Duration,
     },
     /// There is no room.

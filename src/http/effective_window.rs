@@ -4,7 +4,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::{Outcome, Verdict};
 use crate::time::{self, Timestamp, ceil_seconds};
 
-/// How a limit regains tokens, which its effective window depends on.
+/// The way in which a limit regains tokens. Its effective window depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Replenishment {
     /// Windows of this algorithm begin and end at fixed times.

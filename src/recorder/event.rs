@@ -40,7 +40,7 @@ pub enum Event<'a> {
     /// A request that the store could not decide was handled by the policy, [`OnStoreError`](crate::OnStoreError).
     #[non_exhaustive]
     FellBack {
-        /// How the request was handled.
+        /// The way in which the request was handled.
         to: Fallback,
     },
     /// A request was allowed by overage: see [`Limit::soft`](crate::Limit::soft).

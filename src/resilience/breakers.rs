@@ -12,7 +12,8 @@ use super::settings::CircuitBreaker;
 use crate::node::Node;
 use crate::recorder::BreakerState;
 
-/// How long the breaker of a named node is kept without requests. After that, its keys may belong to another node.
+/// The time for which the breaker of a named node is kept without requests. After that, its keys may belong to another
+/// node.
 const RETENTION: Duration = Duration::from_secs(60);
 
 /// The breakers of one limiter's store. Clones of the limiter share them.

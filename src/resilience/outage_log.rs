@@ -18,7 +18,7 @@ use crate::store::Store;
 /// The minimum time between two lines of one kind.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long an outage is remembered after its end.
+/// The time for which an outage is remembered after its end.
 const OUTAGE_RETENTION: Duration = Duration::from_secs(3_600);
 
 /// The outages of a limiter's store that were logged. Clones of the limiter share it.
@@ -41,7 +41,7 @@ struct Outage {
     is_logged: bool,
     /// When the last line about the node was written.
     last: Instant,
-    /// How often the breaker opened without a line since then.
+    /// The number of times that the breaker opened since then without a line in the log.
     suppressed: u64,
 }
 

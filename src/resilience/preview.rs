@@ -20,7 +20,7 @@ pub(crate) struct Preview {
     pub(crate) decision: Option<Decision>,
 }
 
-/// What would decide a request.
+/// The part of the limiter that would decide a request.
 pub(crate) enum PreviewSource {
     Store,
     /// A decision that the store knows without asking its database.

@@ -12,7 +12,7 @@ use crate::algorithm::{
 };
 use crate::error::ConfigError;
 
-/// How many requests a `rate_limit` block allows.
+/// The requests that a `rate_limit` block allows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Allowance {

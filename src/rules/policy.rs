@@ -15,7 +15,7 @@ use crate::on_store_error::{OnStoreError, Share};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Policy {
-    /// How many requests are allowed, by which algorithm.
+    /// The requests that are allowed, and the algorithm.
     pub allowance: Allowance,
     /// `name`: the name by which other limits replace this one, and which clients see.
     pub name: Option<String>,

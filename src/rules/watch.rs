@@ -12,7 +12,7 @@ use super::file::read;
 use super::problem::RulesError;
 use crate::limit::{Apply, Document, LiveLimits};
 
-/// How long a file must stay unchanged before it is used, because it may be written in several steps.
+/// The time for which a file must stay unchanged before it is used, because it may be written in several steps.
 const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 impl Rules {

@@ -1,4 +1,4 @@
-//! What each metric is, for exporters.
+//! Descriptions of the metrics for exporters.
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 

@@ -15,13 +15,13 @@ use crate::store::Resized;
 use crate::store::evaluation::{self, KeyStates, Task};
 use crate::time::Timestamp;
 
-/// What is done with a decision.
+/// The operation that a request performs.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Operation {
-    /// Writes what it has charged.
+    /// Decides, and writes the charged states.
     Decide,
     Peek,
-    /// Evaluates it as if it were written.
+    /// Decides as if the states were written.
     Preview,
 }
 

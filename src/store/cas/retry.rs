@@ -6,7 +6,7 @@ use super::error::CasError;
 use crate::error::StoreError;
 use crate::time::jittered;
 
-/// How often a value is written that others keep changing.
+/// The number of attempts to write a value that others keep changing.
 pub(super) const ATTEMPTS: u32 = 32;
 
 /// Waits before an attempt, but not before the first: longer each time, up to 16 ms, of which up to a half is random.

@@ -16,7 +16,7 @@ use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::time::Timestamp;
 
-/// What is asked of a store.
+/// The operation that is requested of a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Task {
     /// To decide, and to charge if the request is allowed.

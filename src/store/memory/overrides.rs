@@ -17,7 +17,7 @@ pub(super) struct Kept {
     pub(super) expires_at: Option<u64>,
 }
 
-/// How many overrides all shards of a store hold, and how many they may hold.
+/// The number of overrides in all shards of a store, and its maximum.
 #[derive(Debug)]
 pub(super) struct OverrideCount {
     pub(super) most: usize,

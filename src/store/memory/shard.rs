@@ -31,7 +31,7 @@ impl Expiring for Log {
     }
 }
 
-/// What part of the keys have used: a table for each type of state.
+/// The states of part of the keys: a table for each type of state.
 #[derive(Debug)]
 pub(super) struct Shard {
     states: Table<CompactState>,
@@ -39,19 +39,19 @@ pub(super) struct Shard {
     pub(super) overrides: Overrides,
     /// The slots to be swept next, in quarters of a slot.
     due: u32,
-    /// What each request adds to them.
+    /// The number of slots that each request adds to them.
     pace: u32,
 }
 
 /// The fewest slots that a sweep looks at, in quarters of a slot.
 const SWEEP: u32 = 4 * 64;
 
-/// What a request adds to the slots to be swept if the last sweep removed nothing, and if it removed something, in
+/// The slots that a request adds to those to be swept, if the last sweep removed nothing and if it removed something, in
 /// quarters of a slot. The former is small because entries that another core has just written take long to read.
 const CALM: u32 = 1;
 const BUSY: u32 = 8;
 
-/// What a new key adds to them: several slots, so that a store in which every request leaves a state that soon expires
+/// The slots that a new key adds to them: several, so that a store in which every request leaves a state that soon expires
 /// stays a small multiple of what counts.
 const FOR_NEW: u32 = 16;
 

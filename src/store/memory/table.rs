@@ -2,7 +2,7 @@
 //!
 //! A key's fingerprint is random, so its leading bits say roughly where it would stand in a sorted array: its *home*.
 //! Every entry stands in its home slot or a little behind it, in sorted order, with no gap in between (Knuth's ordered
-//! hash table, 6.4 exercise 66; "linear Robin Hood"). So a look-up ends at the first larger fingerprint, the table grows
+//! hash table, 6.4 exercise 66; "linear Robin Hood"). So a lookup ends at the first larger fingerprint, the table grows
 //! in one pass over the old and the new slots and to any size, not only to powers of two, and an entry is removed by
 //! moving its followers one slot back, without tombstones.
 
@@ -74,7 +74,7 @@ impl<T: Expiring> Table<T> {
 
     /// Adds an entry of the lowest rank for a fingerprint that is not in the table. Other entries may move.
     pub(super) fn insert(&mut self, fingerprint: u128, state: T) -> &mut Entry<T> {
-        // At most nine tenths full: at that, a look-up reads three cache lines on average.
+        // At most nine tenths full: at that, a lookup reads three cache lines on average.
         if (self.len + 1) * 10 > self.homes * 9 {
             self.resize((self.homes + self.homes / 8).max(self.len + 2).max(SMALLEST));
         }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, the table holds what a sorted map holds.
+        /// Whatever is inserted and removed, the table has the entries of a sorted map.
         #[test]
         fn the_table_agrees_with_a_sorted_map(steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600)) {
             let mut table = Table::<Until>::new();

@@ -50,10 +50,10 @@ impl Backlog {
         if waiting < capacity || request.is_refund() { Ok(()) } else { Err(Fault::QueueFull { waiting }) }
     }
 
-    /// How many of the waiting requests the next call takes, as far as its size allows: all, or while another call is
-    /// under way as many as make both equal. Requests that were answered together are often followed by others
-    /// together, so a short call beside a long one would remain short, and leave the server idle whenever it was
-    /// answered. (Beside a call that hangs, each call takes half of what waits, until the hanging one has timed out.)
+    /// Returns the number of waiting requests that the next call takes, up to the largest call: all, or while another
+    /// call is in flight, as many as make both calls equally large. Requests that were answered together are often
+    /// followed by others together. So a short call beside a long one would remain short, and the server would be idle
+    /// after each of them. (Beside a call that hangs, each call takes half of the waiting requests until it times out.)
     fn share(&self) -> usize {
         let most = match self.under_way {
             0 => self.waiting.len(),

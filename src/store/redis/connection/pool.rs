@@ -11,7 +11,7 @@ use super::source::Source;
 use crate::store::redis::error::Fault;
 use crate::store::redis::script::{self, Replies, Request};
 
-/// How often a call is sent at most, if the server does not know the script: more than twice only if the script is
+/// The most times that a call is sent if the server does not know the script: more than twice only if the script is
 /// flushed repeatedly.
 const MAX_SENDS: u32 = 3;
 

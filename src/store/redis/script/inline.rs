@@ -15,7 +15,7 @@ use super::records::field;
 /// The variable whose fields can become variables.
 const RECORD: &str = "charge";
 
-/// What becomes of the records of inlined functions.
+/// The replacement of the records of inlined functions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Records {
     Keep,

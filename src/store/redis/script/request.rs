@@ -9,7 +9,7 @@ use super::codec::{ScriptArgs, StoredState};
 use crate::algorithm::Size;
 use crate::store::redis::slot;
 
-/// What the script does with the limits of a request.
+/// The operation of the script on the limits of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::store::redis) enum Task {
     Acquire = b'a' as isize,
@@ -22,7 +22,7 @@ pub(in crate::store::redis) enum Task {
     Reset = b'x' as isize,
 }
 
-/// How the decision of a limit counts.
+/// The influence of a limit on the decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::store::redis) enum Mode {
     Enforced = b'e' as isize,

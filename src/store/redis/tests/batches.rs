@@ -26,7 +26,7 @@ const PREFIX: &str = "b";
 const KEYS: u64 = 6;
 const MOST: u64 = 24;
 
-/// What one request asks for.
+/// One request of a batch.
 #[derive(Clone, Debug)]
 enum Ask {
     Decide { task: Task, limiter: usize, key: KeyHash, costs: SmallVec<[u64; 3]> },
@@ -43,7 +43,7 @@ impl Ask {
     }
 }
 
-/// What can be given back: of a limiter and a key, limits' costs and marks.
+/// Charges that can be refunded: the costs and marks of limits, by limiter and key.
 #[derive(Clone, Debug)]
 struct Receipt {
     limiter: usize,

@@ -27,14 +27,14 @@ impl Held {
     }
 }
 
-/// What a key holds, and the last ms at which it is there.
+/// The value of a key, and the last ms at which it exists.
 pub(super) type Keys = HashMap<Vec<u8>, (Held, Option<u64>)>;
 
 pub(super) struct Fake {
     lua: Lua,
     script: Function,
     pub(super) keys: Rc<RefCell<Keys>>,
-    /// What `TIME` says, in µs.
+    /// The reply to `TIME`, in µs.
     pub(super) time: Rc<Cell<u64>>,
 }
 

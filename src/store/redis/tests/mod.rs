@@ -38,7 +38,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// What runs the script.
+/// The server that runs the script.
 enum Redis {
     Fake(Fake),
     Real(Box<ConnectionPool>, tokio::runtime::Runtime),
@@ -143,7 +143,7 @@ fn a_batch_on_a_real_server_agrees_with_sequential_requests_in_memory() {
     batches(&Redis::real(&RedisServer::start()), 20_000);
 }
 
-/// What is told once for several requests is not what tells their keys apart.
+/// The shared encoding of several requests does not include their keys.
 #[test]
 fn similar_requests_charge_their_own_keys() {
     let fake = Fake::new();
@@ -177,7 +177,7 @@ fn similar_requests_charge_their_own_keys() {
     }
 }
 
-/// What is worked out once of a limit is worked out anew of what is made of it.
+/// The cached encoding of a limit is not used for a limit that is derived from it.
 #[test]
 fn a_derived_limit_is_encoded_again() {
     let hasher = KeyHasher::with_secret([0; 16]);
@@ -201,7 +201,7 @@ fn a_derived_limit_is_encoded_again() {
     assert_eq!(told(&Arc::new(LimitSpec::clone(&limit)), 1), usual);
 }
 
-/// Of those that are the same, one that can't be decided, also the first, keeps no other from it.
+/// Of several equal requests, one that fails does not affect the others, even if it is the first.
 #[test]
 fn a_malformed_key_fails_only_its_own_request() {
     let hasher = KeyHasher::with_secret([0; 16]);
@@ -244,8 +244,8 @@ fn a_malformed_key_fails_only_its_own_request() {
     }
 }
 
-/// What keeps a request from being decided is told before what it took for granted wrongly: what nobody can read is no
-/// override that is gone. Nor is anything charged then.
+/// The error of a malformed override takes precedence over a stale override of another key in the same request, and nothing
+/// is charged.
 #[test]
 fn a_malformed_override_fails_only_its_own_request() {
     let fake = Fake::new();
@@ -327,7 +327,7 @@ fn a_server_clock_centuries_ahead_is_supported() {
     }
 }
 
-/// What the version before left, which kept no amounts, is read by the limit's own.
+/// States of the previous version have no amount. That of the limit applies.
 #[test]
 fn keys_without_an_amount_use_that_of_the_limit() {
     let fake = Fake::new();

@@ -21,7 +21,7 @@ use crate::store::redis::script::{self, Replies, Request, Task};
 use crate::store::{Charge, LimitSpec, Refund};
 use crate::time;
 
-/// What a key remembers.
+/// The state of a key in the model.
 #[derive(Clone, Debug)]
 enum Memory {
     Record(CompactState),
@@ -90,15 +90,15 @@ struct Expected {
 /// A trace: limits, what they remember, and a clock.
 pub(super) struct Trace<'a> {
     random: Random,
-    /// What calendars add, so that a seed of before is the same trace.
+    /// The random numbers of calendars, apart so that older seeds lead to the same traces.
     calendars: Random,
-    /// What changes the sizes of buckets, in every third trace.
+    /// The random numbers that change the sizes of buckets, in every third trace.
     sizes: Option<Random>,
     redis: &'a Redis,
     spec: Vec<Arc<LimitSpec>>,
     key: KeyHash,
     memories: Vec<Memory>,
-    /// What is remembered by the limits' penalties.
+    /// The states of the limits' penalties.
     penalties: Vec<CompactState>,
     receipts: Vec<Vec<(usize, u64, ChargeMark)>>,
     now: u64,
@@ -109,7 +109,7 @@ pub(super) struct Trace<'a> {
     done: Done,
 }
 
-/// How much of what is to be compared was met.
+/// Counts of the cases that a run has compared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) steps: u64,
@@ -338,7 +338,7 @@ impl<'a> Trace<'a> {
         (requests::refund("t", &refunds), Step::Change)
     }
 
-    /// What the sender takes for the present instant: off by less than a window, if at all.
+    /// The sender's clock: off by less than a window, if at all.
     fn thought(&mut self) -> u64 {
         let off = self.calendars.up_to(22 * 3_600_000_000);
         match self.calendars.below(4) {

@@ -21,7 +21,7 @@ fn args(rule: &Gcra, cost: u64) -> ScriptArgs {
     args
 }
 
-/// How long `tokens` take to drain: multiples of 10^9 µs, µs, and 1/amount of a µs.
+/// Returns the time in which `tokens` drain: multiples of 10^9 µs, µs, and 1/amount of a µs.
 fn span(rule: &Gcra, tokens: u64) -> [f64; 3] {
     let (units, amount) = (u128::from(tokens) * u128::from(rule.interval), u128::from(rule.amount));
     let [high, low] = split_micros(units / amount);
