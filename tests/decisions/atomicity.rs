@@ -1,4 +1,4 @@
-//! All or nothing: a request that any limit denies takes nothing, from any of them.
+//! Atomicity: a request that any limit denies is charged to none of them.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::rule::{DAY, Rule, any_rule, one_of_each, small_rule};
 use crate::subject::Subject;
 use crate::trace::{Trace, traces};
 
-/// However many there are: also beyond those that are charged at the price of one look-up each.
+/// Also with more limits than fit into the inline buffers.
 #[test]
 fn the_last_of_many_limits_is_decided() {
     const WIDE: Rule = Rule::FixedWindow { limit: 1_000, period: DAY };
@@ -29,7 +29,7 @@ fn the_last_of_many_limits_is_decided() {
     }
 }
 
-/// What is left, without what was just decided.
+/// Returns the remaining tokens, without the effect of the last decision.
 fn left(levels: &[LimitAnswer]) -> Vec<(u64, Option<u128>, u128)> {
     levels.iter().map(|level| (level.remaining, level.more_after, level.reset_after)).collect()
 }
@@ -45,7 +45,7 @@ fn denials_take_nothing(trace: &Trace) -> Result<(), TestCaseError> {
         let charged = !decision.into_receipt().is_empty();
         prop_assert!(!charged, "a receipt for nothing");
         prop_assert_eq!(&left(&subject.levels()), &before);
-        // However often it is asked.
+        // Repeated peeks do not differ.
         for _ in 0..100 {
             let _ = subject.acquire_each(&step.costs);
         }
@@ -67,7 +67,7 @@ proptest! {
         denials_take_nothing(&trace)?;
     }
 
-    /// Wherever the limit that denies stands, the others keep what they had.
+    /// At any position of the limit that denies, the others keep their tokens.
     #[test]
     fn no_other_limit_is_charged_whichever_denies(others in prop::collection::vec(small_rule(), 3), denying in 0usize..3) {
         let subject = Subject::new(&others);

@@ -1,4 +1,4 @@
-//! What can't be right is refused when it is built, with the value and what to do about it.
+//! Invalid configurations are rejected when they are built. The error names the value and the remedy.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn refused<T>(built: Result<T, ConfigError>, text: &str) {
     }
 }
 
-/// What `build` panics with.
+/// Returns the message with which `build` panics.
 #[track_caller]
 fn panic_of<T>(build: impl FnOnce() -> T + std::panic::UnwindSafe) -> String {
     let panic = std::panic::catch_unwind(build).err().expect("it did not panic");
@@ -176,7 +176,7 @@ fn panics_name_the_value_and_the_remedy() {
     assert_eq!(panic_of(|| key::header("x y")), "\"x y\" is not a header's name: use letters, digits and dashes");
 }
 
-/// All that is known when the program is compiled is checked when it is compiled.
+/// Constants are checked at compile time.
 #[test]
 fn limits_can_be_constants() {
     const WINDOW: FixedWindow = FixedWindow::new(5, LONGEST);
@@ -196,7 +196,7 @@ fn limits_can_be_constants() {
     assert_eq!(limiter.limits()[6].algorithm().capacity(), 3, "two wait, one goes on");
 }
 
-/// Where a configuration is refused by a panic, that names the line that it is on.
+/// A panic about a configuration names the line of the caller.
 #[test]
 fn panics_name_the_line_of_the_caller() {
     let lines: &[(&str, fn())] = &[

@@ -1,4 +1,4 @@
-//! What each limit admits at most, as its documentation says, whatever requests come.
+//! Upper bounds: no sequence of requests exceeds what the documentation of a limit allows.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use crate::rule::{DAY, Kind, Rule, any_rule, small_rule};
 use crate::subject::Subject;
 use crate::trace::{Trace, traces};
 
-/// What was admitted, when, and after which delay.
+/// The admitted requests: their times, costs and delays.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub(crate) at: u64,
@@ -15,8 +15,7 @@ pub(crate) struct Admitted {
 }
 
 impl Rule {
-    /// The most tokens admitted from one instant to another `span` µs later, both included, as far
-    /// as the rule says.
+    /// Returns the most tokens that the rule admits from one instant to another `span` µs later, both included.
     pub(crate) fn most_within(self, span: u64) -> Option<u128> {
         let span = u128::from(span);
         let capacity = u128::from(self.capacity());
@@ -29,7 +28,7 @@ impl Rule {
             Self::SlidingWindow { width, buckets, .. } => {
                 (span <= u128::from(width) * u128::from(buckets - 1)).then_some(capacity)
             }
-            // Up to a whole interval's tokens come at the last instant.
+            // Up to an interval's tokens are refilled at the last instant.
             Self::Bucket { kind: Kind::TokensAtIntervals, amount, interval, .. } => {
                 Some(capacity + u128::from(amount) * span.div_ceil(interval.into()))
             }
@@ -37,7 +36,7 @@ impl Rule {
         }
     }
 
-    /// The most tokens admitted in one aligned window, and which of them holds `at`.
+    /// Returns the most tokens admitted in one aligned window, and the index of the window that contains `at`.
     fn aligned(self, at: u64) -> Option<(u64, i128)> {
         match self {
             Self::FixedWindow { limit, period } | Self::Counter { limit, period, .. } => {
@@ -49,7 +48,7 @@ impl Rule {
     }
 }
 
-/// Fails where more was admitted between any two instants than the rule says.
+/// Fails if more was admitted between any two instants than the rule allows.
 pub(crate) fn keeps_to(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
     for (index, first) in admitted.iter().enumerate() {
         let mut sum = 0;
@@ -67,7 +66,7 @@ pub(crate) fn keeps_to(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCase
     Ok(())
 }
 
-/// Requests of a queue go on one behind the other, no closer together than the rate allows.
+/// Requests of a queue proceed one after the other, no closer together than the rate allows.
 fn are_spaced(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
     let Rule::Bucket { kind: Kind::Queue, amount, interval, .. } = rule else { return Ok(()) };
     let goes_on = |admitted: &Admitted| u128::from(admitted.at) + admitted.delay;
@@ -76,7 +75,7 @@ fn are_spaced(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
         for pair in admitted[index..].windows(2) {
             tokens += u128::from(pair[0].cost);
             let apart = goes_on(&pair[1]) - goes_on(first);
-            // Instants are rounded up to a µs, so that two can seem closer by less than one.
+            // Instants are rounded up to whole µs, so two of them can seem closer by less than 1 µs.
             prop_assert!((apart + 1) * u128::from(amount) > tokens * u128::from(interval), "{first:?}, {pair:?}");
         }
     }
@@ -109,7 +108,7 @@ proptest! {
         admits_at_most(&trace)?;
     }
 
-    /// A client that always tries again gets all that the rule lets it have, and no more.
+    /// A client that always retries gets exactly what the rule allows.
     #[test]
     fn a_greedy_client_gets_exactly_the_limit(rule in small_rule(), start in 0u64..1_000) {
         let subject = Subject::new(&[rule]);

@@ -1,4 +1,4 @@
-//! A clock that steps back: nothing panics, nothing overflows, and no limit admits more.
+//! Clocks that step back: no panic, no overflow, and no limit admits more.
 
 use proptest::prelude::*;
 use tower_ratelimit::Timestamp;
@@ -10,8 +10,8 @@ use crate::subject::Subject;
 
 const NOON: u64 = 1_767_268_800_000_000;
 
-/// How the clock moves before a request: thousandths of the limit's span, on or back; and what it
-/// asks for, in thousandths of the capacity.
+/// A movement of the clock before a request, forward or back, in thousandths of the limit's span; and the cost of the
+/// request, in thousandths of the capacity.
 type Step = (i64, u64);
 
 fn steps(furthest_back: i64) -> impl Strategy<Value = Vec<Step>> {
@@ -31,8 +31,7 @@ fn moved(rule: Rule, at: u64, thousandths: i64) -> u64 {
     to.min(Timestamp::MAX.as_micros())
 }
 
-/// However far a clock steps back, it allows nothing that would be denied if time had stood still
-/// instead.
+/// A clock that steps back by any span allows nothing that a clock standing still would deny.
 fn time_waits(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     let subject = Subject::new(&[rule]);
     let mut standing_still = Model::new(rule);
@@ -49,8 +48,8 @@ fn time_waits(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// However far a clock steps back, the waits told are true: who comes back then is allowed, and who
-/// comes sooner is not.
+/// After a step back by any span, the announced waits are exact: a retry at that instant is allowed, and an earlier one
+/// is denied.
 fn waits_are_true(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     let subject = Subject::new(&[rule]);
     let mut at = NOON;
@@ -69,7 +68,7 @@ fn waits_are_true(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// In the time that really passes, no more is admitted than the limit says.
+/// In real time, no more is admitted than the limit allows.
 fn real_time_counts(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     let subject = Subject::new(&[rule]);
     let (mut at, mut really) = (NOON, NOON);
@@ -127,7 +126,7 @@ proptest! {
         real_time_counts(rule, &steps)?;
     }
 
-    /// To any instant from any other, with charges and refunds in between.
+    /// The clock jumps between arbitrary instants, with charges and refunds in between.
     #[test]
     fn no_instant_panics(rule in any_rule(), steps in prop::collection::vec((instant(), 0u64..=1_000), 1..30)) {
         let subject = Subject::new(&[rule]);
@@ -149,7 +148,7 @@ fn instant() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..3, NOON..NOON + 100, last - 3..=last, 0..=last]
 }
 
-/// Three steps back at one instant do not make one limit four: nothing was forgotten meanwhile.
+/// Several steps back to one instant do not multiply a limit: no state is lost.
 #[test]
 fn a_clock_that_steps_back_and_forth_admits_no_excess() {
     for rule in one_of_each(5) {

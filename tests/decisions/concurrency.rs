@@ -1,4 +1,4 @@
-//! Many at once: exactly the limit is admitted, every time, and nobody waits for ever.
+//! Concurrency: exactly the limit is admitted, without deadlocks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -15,12 +15,12 @@ use crate::subject::{KEY, Subject};
 
 const TASKS: u64 = 16;
 
-/// More threads than cores, so that they are interrupted anywhere.
+/// More threads than cores, so that threads are preempted at arbitrary points.
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(TASKS as usize).build().unwrap()
 }
 
-/// What `work` returns for each of the tasks, which begin together.
+/// Runs `work` in several threads that start together, and returns their results.
 fn all_at_once<T, F>(runtime: &Runtime, work: impl Fn(u64) -> F) -> Vec<T>
 where
     T: Send + 'static,
@@ -45,7 +45,7 @@ where
     })
 }
 
-/// Fails where `test` does, or gets stuck.
+/// Fails if `test` fails or hangs.
 fn unless_stuck(test: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -83,8 +83,7 @@ fn exactly_the_limit_is_admitted() {
     }
 }
 
-/// Whatever is taken and given back by whom, no more is out at once than the limit, and in the end
-/// all is there again.
+/// With concurrent charges and refunds, no more than the limit is charged at any time. At the end, all tokens are back.
 #[test]
 fn refunds_give_back_exactly_what_was_taken() {
     let runtime = runtime();
@@ -117,7 +116,7 @@ fn refunds_give_back_exactly_what_was_taken() {
     }
 }
 
-/// Two limiters on one store, which name the same two limits in opposite orders.
+/// Two limiters on one store have the same two limits in opposite orders.
 fn opposites() -> [Limiter; 2] {
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
     let store = Arc::new(MemoryStore::new().max_keys(100_000).clock(clock));
@@ -136,7 +135,7 @@ fn limits_in_opposite_orders_neither_deadlock_nor_charge_for_denials() {
             async move {
                 let mut admitted = vec![0_u64; 1_000];
                 for step in 0..1_000 {
-                    // Each begins somewhere else, and half of them go backwards.
+                    // Each thread starts elsewhere, and half of them run backwards.
                     let key = if task % 4 < 2 { step } else { 999 - step };
                     let key = (key + task * 61) % 1_000;
                     let decision = limiter.acquire(key, 1).await.unwrap();
@@ -155,7 +154,7 @@ fn limits_in_opposite_orders_neither_deadlock_nor_charge_for_denials() {
     });
 }
 
-/// Transfers between accounts, as it were: each request takes from two keys, in either order.
+/// Each request charges two keys, in either order.
 #[test]
 fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
     const KEYS: u64 = 1_000;
@@ -192,7 +191,7 @@ fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
     });
 }
 
-/// Fails once, as soon as somebody is about to wait for whoever asks it.
+/// A clock that panics once, while another thread waits for the lock of the thread that reads it.
 #[derive(Debug)]
 struct Failing {
     fails: AtomicBool,
@@ -203,7 +202,7 @@ impl Clock for Failing {
     fn now(&self) -> Timestamp {
         if self.fails.swap(false, Ordering::SeqCst) {
             self.waits.wait();
-            // For long enough that the other one has asked for the lock in vain.
+            // Long enough for the other thread to wait for the lock.
             std::thread::sleep(Duration::from_millis(50));
             panic!("there is no time");
         }
@@ -211,7 +210,7 @@ impl Clock for Failing {
     }
 }
 
-/// A clock panics with a key's lock in hand. Who waits for that is answered, and so is who comes later.
+/// A clock panics while the lock of a key is held. Requests that wait for the lock, and later ones, are decided.
 #[test]
 fn a_panicking_clock_does_not_affect_waiting_requests() {
     unless_stuck(|| {
@@ -230,8 +229,7 @@ fn a_panicking_clock_does_not_affect_waiting_requests() {
     });
 }
 
-/// On the real clock, threads are interrupted between reading it and deciding, and may come with an
-/// instant of long ago.
+/// With the real clock, threads may be preempted between reading it and deciding, and then decide at an earlier instant.
 #[test]
 fn the_real_clock_admits_no_excess() {
     const EACH: u64 = 10_000;

@@ -1,4 +1,4 @@
-//! The conformance suite, on every store, and on stores that are wrong.
+//! The conformance suite, with every store, and with stores that have defects.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -31,7 +31,7 @@ async fn the_redis_store_conforms() {
     conformance::check_all(connect).await;
 }
 
-/// A map with compare-and-swap. The first `conflicts` writes of each value find that another process was faster.
+/// A map with compare-and-swap. The first `conflicts` writes of each value conflict with another process.
 #[derive(Debug)]
 struct Map {
     clock: ManualClock,
@@ -44,15 +44,15 @@ struct Map {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// Every other write comes too late.
+    /// Every second write conflicts.
     Conflicts,
-    /// Writes do not compare versions, and take long.
+    /// Writes are slow and do not compare versions.
     IgnoresVersions,
-    /// Values are lost at once.
+    /// Values expire at once.
     Forgets,
     /// The clock stands still.
     Stands,
-    /// The versions of a key begin anew after its removal.
+    /// The versions of a key start again after its removal.
     ReusesVersions,
     /// A value is cut at its first zero byte.
     CutsValues,
@@ -93,7 +93,7 @@ impl CompareAndSwap for Map {
             _ => self.version.fetch_add(1, Ordering::Relaxed) + 1,
         };
         if self.fault == Fault::Conflicts && next % 2 == 1 {
-            // Another process has written what was there.
+            // Another process has written the same value.
             if let Some(found) = values.get_mut(key) {
                 found.version = next;
                 return Ok(false);
@@ -177,7 +177,7 @@ async fn processes_that_share_a_database_lose_no_charge() {
     assert!(allowed_by_two_processes(Fault::IgnoresVersions).await > 0, "the test can fail");
 }
 
-/// A memory store that does one thing wrong.
+/// A memory store with one defect.
 #[derive(Debug)]
 struct Wrong {
     store: MemoryStore,

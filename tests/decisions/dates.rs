@@ -1,22 +1,22 @@
-//! Where windows of UTC's calendar begin, as another library counts days.
+//! The starts of calendar windows in UTC, computed with another library.
 
 use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 use tower_ratelimit::CalendarWindow;
 
-/// The dates with which windows begin.
+/// The dates on which windows begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Dates {
     Days,
     /// Sundays.
     Weeks,
-    /// This day of each month, or the last.
+    /// This day of each month, or its last day.
     Months(u8),
     Years,
 }
 
-/// 400 years, after which the calendar repeats, weekdays too.
+/// 400 years, after which the calendar repeats, including weekdays.
 const ERA: i128 = 146_097 * 86_400_000_000;
 
 impl Dates {
@@ -29,7 +29,7 @@ impl Dates {
         }
     }
 
-    /// The start of the window that holds `at`, in µs, which can be before the epoch.
+    /// Returns the start of the window that contains `at`, in µs, which can be before the epoch.
     pub(crate) fn start(self, at: u128) -> i128 {
         let at = i128::try_from(at).unwrap();
         let within = Timestamp::from_microsecond((at % ERA) as i64).unwrap();
@@ -51,7 +51,7 @@ impl Dates {
         }
     }
 
-    /// The fewest and the most days that there are in a window.
+    /// Returns the fewest and the most days of a window.
     pub(crate) fn days(self) -> (u64, u64) {
         match self {
             Self::Days => (1, 1),

@@ -1,4 +1,4 @@
-//! The store in memory answers as the oracle does: every field, to the microsecond and the token.
+//! The memory store agrees with the oracle in every field, to the microsecond and the token.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn agrees(trace: &Trace) -> Result<(), TestCaseError> {
         for (index, outcome) in decision.outcomes().iter().enumerate() {
             prop_assert_eq!((outcome.limit(), outcome.cost()), (index, step.costs[index]));
         }
-        // A peek tells what is left as the answer did.
+        // A peek reports the same remaining tokens as the decision.
         let levels = subject.levels();
         for (level, limit) in levels.iter().zip(&step.answer.limits) {
             prop_assert_eq!(level.remaining, limit.remaining);

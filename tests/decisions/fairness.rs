@@ -1,4 +1,4 @@
-//! Tasks whose answers are always there at once, and the other tasks of their runtime.
+//! Tasks whose decisions are always ready, and the other tasks of their runtime.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use std::task::{Context, Waker};
 use tower_ratelimit::store::StoreFuture;
 use tower_ratelimit::{Decision, FixedWindow, Limit, Limiter};
 
-/// As many answers as a task asks for that is never interrupted.
+/// The number of decisions of a task that never yields.
 const MANY: u32 = 10_000;
 
 fn limiter(limit: u32) -> Limiter {
     Limiter::new([Limit::new("limit", FixedWindow::per_day(limit))])
 }
 
-/// How many answers a task awaits before another task of the same thread has its first turn.
+/// Returns the number of decisions that a task awaits before another task of the same thread runs.
 async fn awaited_in_a_row(ask: impl Fn() -> StoreFuture<Decision> + Send + 'static) -> u32 {
     let had_a_turn = Arc::new(AtomicBool::new(false));
     let seen = had_a_turn.clone();

@@ -1,4 +1,4 @@
-//! Limits without HTTP: taking, waiting, giving back, sharing.
+//! Limiters without HTTP: decisions, waits, refunds and shared state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn bucket(capacity: u32, amount: u32) -> Limiter {
     Limiter::new([Limit::new("bucket", TokenBucket::new(capacity, amount, TENTH))])
 }
 
-/// One each tenth of a second, five wait.
+/// A queue with a slot each 100 ms, in which five requests wait.
 fn queue() -> Limiter {
     Limiter::new([Limit::new("queue", LeakyBucketQueue::new(5, 1, TENTH))])
 }
@@ -29,7 +29,7 @@ fn remaining(decision: &Decision) -> Vec<u64> {
     decision.outcomes().iter().map(|outcome| outcome.remaining()).collect()
 }
 
-/// Polls once, so that it has its place, if it is one that has to wait.
+/// Polls a wait once, so that it takes its slot.
 async fn begin<F: Future + Unpin>(future: &mut F) {
     assert!(tokio::time::timeout(Duration::ZERO, future).await.is_err(), "it had nothing to wait for");
 }
@@ -70,7 +70,7 @@ async fn a_request_that_found_the_queue_full_enters_later() {
     for _ in 0..6 {
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
     }
-    // A place in a tenth of a second, and five before it.
+    // A slot each 100 ms, after five others.
     let _ = limiter.wait("key", 1).await.unwrap();
     assert_eq!(start.elapsed(), 6 * TENTH);
 }
@@ -102,7 +102,7 @@ async fn leaving_the_middle_of_a_queue_keeps_other_delays() {
     assert_eq!(start.elapsed(), 2 * TENTH);
 }
 
-/// Who has gone on keeps what it took: only a waiter gives back when it is dropped.
+/// Only a wait that is dropped before its end is refunded.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_has_ended_refunds_nothing() {
     let limiter = queue();
@@ -134,7 +134,7 @@ async fn a_wait_that_would_be_too_long_fails_at_once_and_takes_nothing() {
     assert!(bucket.wait_at_most("key", 1, TENTH).await.unwrap().is_allowed(), "just long enough");
 }
 
-/// A herd that waits for the same token gets one each, however often each of them has to wait.
+/// Concurrent waits for the same token are admitted one by one.
 #[tokio::test(start_paused = true)]
 async fn concurrent_waits_never_exceed_the_limit() {
     let (limiter, start) = (bucket(2, 1), Instant::now());
@@ -158,14 +158,14 @@ async fn concurrent_waits_never_exceed_the_limit() {
     assert_eq!(went_on.last().unwrap().at, 1_000_000, "and no longer than they must");
 }
 
-/// The second wait counts against what may be waited in all.
+/// The second wait counts towards the maximum.
 #[tokio::test(start_paused = true)]
 async fn repeated_waits_together_never_exceed_the_maximum() {
     let (limiter, start) = (bucket(1, 1), Instant::now());
     let _ = limiter.acquire("key", 1).await.unwrap();
     let mut patient = Box::pin(limiter.wait_at_most("key", 1, TENTH * 3 / 2));
     begin(&mut patient).await;
-    // Someone else is first when the token comes.
+    // Another request takes the token first.
     advance(TENTH).await;
     assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
     let error = patient.await.unwrap_err();
@@ -199,7 +199,7 @@ async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
 
     let apart = Limiter::new([Limit::new("mails", FixedWindow::per_day(10))]);
     assert_eq!(remaining(&apart.peek("ann", 0).await.unwrap()), [10]);
-    // What is counted in one way says nothing about another.
+    // Usage under one algorithm does not affect another.
     let bucket = Limiter::builder([Limit::new("mails", TokenBucket::per_day(10))]).store(store).build();
     assert_eq!(remaining(&bucket.peek("ann", 0).await.unwrap()), [10]);
 }
@@ -235,7 +235,7 @@ fn the_number_of_charges_must_match_the_limits() {
         assert!(error.to_string().starts_with(&told), "{error}");
     };
     refused(limiter.acquire_all(&[(&"ann", 1), (&"bob", 1)]), 2);
-    // A cost that was left out was one of nothing.
+    // Costs that are left out would be 0.
     refused(limiter.acquire_each("ann", &[]), 0);
     assert_eq!(remaining(&limiter.peek("ann", 1).into_ready().unwrap().unwrap()), [1], "nothing was charged");
 }
@@ -251,7 +251,7 @@ async fn without_limits_everything_is_allowed() {
 }
 
 proptest! {
-    /// A limit that was changed finds what its keys have used under the old one, and copes.
+    /// A changed limit reads the state of the old one without a panic.
     #[test]
     fn limits_of_one_name_and_different_sizes_share_usage(
         one in prop_oneof![small_rule(), any_rule()],
@@ -278,7 +278,7 @@ proptest! {
     }
 }
 
-/// A limiter with one bucket for all has a key for that too.
+/// The unit type is the key of a limiter with one bucket.
 #[tokio::test]
 async fn the_unit_key_is_one_bucket_for_all() {
     let limiter = Limiter::new([Limit::new("one", FixedWindow::per_day(1))]);
@@ -288,7 +288,7 @@ async fn the_unit_key_is_one_bucket_for_all() {
     assert!(!limiter.acquire(0_u64, 1).await.unwrap().is_allowed());
 }
 
-/// A receipt gives back what its own limiter has charged, and nothing of another's.
+/// A receipt only refunds charges of its own limiter.
 #[tokio::test]
 async fn a_receipt_of_another_limiter_refunds_nothing() {
     let store = Arc::new(MemoryStore::new());
@@ -300,7 +300,7 @@ async fn a_receipt_of_another_limiter_refunds_nothing() {
     assert_eq!(two.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 5);
 }
 
-/// What a limit in the shadow says alone is no verdict of the decision.
+/// A limit in shadow mode does not affect the verdict.
 #[tokio::test]
 async fn a_shadow_limit_alone_denies_nothing() {
     let limit = tower_ratelimit::Limit::new("logins", tower_ratelimit::FixedWindow::per_day(1)).shadow();

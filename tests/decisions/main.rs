@@ -1,4 +1,4 @@
-//! Everything below HTTP, by what it does, through the public API.
+//! Decisions without HTTP, through the public API.
 
 #![allow(clippy::unwrap_used)]
 

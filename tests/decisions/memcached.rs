@@ -1,4 +1,4 @@
-//! The example of a store on Memcached, on a server of its own.
+//! The example store on Memcached, with a server of its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use self::store::Memcached;
 #[path = "../../examples/memcached_store/store.rs"]
 mod store;
 
-/// Memcached, with a clock that a test sets.
+/// Memcached, with the clock of a test.
 #[derive(Debug)]
 struct Clocked {
     memcached: Arc<Memcached>,
@@ -50,7 +50,7 @@ pub(crate) async fn connect(server: &MemcachedServer) -> Arc<Memcached> {
     Arc::new(Memcached::connect(&server.address()).await.unwrap())
 }
 
-/// Memcached's own clock goes on while that of a test stands still: values are kept for ten minutes longer.
+/// Memcached's own clock runs while that of a test stands still, so values are kept for ten minutes longer.
 pub(crate) fn with_clock(memcached: &Arc<Memcached>, clock: ManualClock) -> impl tower_ratelimit::Store + use<> {
     CasStore::new(Clocked { memcached: memcached.clone(), clock }).ttl_margin(Duration::from_secs(600))
 }
@@ -78,7 +78,7 @@ async fn processes_that_share_memcached_admit_exactly_the_limit() {
                 for _ in 0..4 {
                     match limiter.acquire("key", 1).await {
                         Ok(decision) => allowed += usize::from(decision.is_allowed()),
-                        // Too many processes wrote at once: nothing was charged.
+                        // Too many concurrent writes: nothing was charged.
                         Err(error) => assert!(format!("{error:?}").contains("times in a row"), "{error:?}"),
                     }
                 }
@@ -117,7 +117,7 @@ async fn a_window_of_a_year_is_kept() {
     }
 }
 
-/// The page shows parts of the example.
+/// The page of the guide contains parts of the example.
 #[test]
 fn the_page_shows_the_example_as_it_is() {
     let [page, example] = ["src/guide/stores.md", "examples/memcached_store/store.rs"]

@@ -1,9 +1,8 @@
-//! What SEMANTICS.md says, done the slow way.
+//! A slow implementation of the decision rules in `docs/semantics.md`.
 //!
-//! A model keeps nothing but the list of what was allowed, and works everything out from that list
-//! anew, by the definitions: whether there is room at an instant. What an answer tells besides is
-//! searched for with that question, and not computed. Fractions are counted in `1/interval` of a
-//! token, or `1/amount` of a µs.
+//! A model only keeps the list of allowed requests, and applies the definitions to it: is there capacity at an instant? It
+//! finds remaining tokens and waits by searching with that question instead of by formulas. Fractions are counted in
+//! `1/interval` of a token, or `1/amount` of a µs.
 
 use tower_ratelimit::Rounding;
 
@@ -13,7 +12,7 @@ use crate::rule::{Kind, Rule};
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) rule: Rule,
-    /// When how much was allowed, in order. A refund takes its charge out.
+    /// The times and costs of allowed requests, in order. A refund removes its charge.
     pub(crate) taken: Vec<(u128, u128)>,
 }
 
@@ -36,7 +35,7 @@ pub(crate) struct LimitAnswer {
 type Delay = u128;
 type Wait = Option<u128>;
 
-/// Decides one request by all models together, and takes its costs if all have room.
+/// Decides one request by all models, and charges it if all have capacity.
 pub(crate) fn decide(models: &mut [Model], at: u64, costs: &[u64]) -> Answer {
     let at = u128::from(at);
     let all_have_room = |at| models.iter().zip(costs).all(|(model, &cost)| model.has_room(at, cost));
@@ -65,13 +64,12 @@ pub(crate) fn decide(models: &mut [Model], at: u64, costs: &[u64]) -> Answer {
     Answer { allowed, retry_after, delay: if allowed { longest } else { 0 }, limits }
 }
 
-/// The least wait for which `it_holds`, which then holds for all longer ones; none if it never
-/// does.
+/// Returns the shortest wait for which `it_holds`, or `None` if there is none. It must hold for all longer waits.
 fn least(it_holds: impl Fn(u128) -> bool) -> Option<u128> {
     if it_holds(0) {
         return Some(0);
     }
-    // 2^32 intervals of 366 days, and more besides, are less than 2^80 µs.
+    // 2^32 intervals of 366 days are less than 2^80 µs.
     let mut enough = (0..=80).map(|bits| 1 << bits).find(|&wait| it_holds(wait))?;
     let mut short = enough / 2;
     while enough - short > 1 {
@@ -115,7 +113,7 @@ impl Model {
         }
     }
 
-    /// The largest cost that has room.
+    /// Returns the largest cost for which there is capacity.
     pub(crate) fn remaining(&self, at: u128) -> u64 {
         let [mut fits, mut too_much] = [0, self.rule.capacity() + 1];
         while too_much - fits > 1 {
@@ -151,7 +149,7 @@ impl Model {
         self.taken.iter().filter(|(then, _)| counts(*then)).map(|(_, cost)| cost).sum()
     }
 
-    /// The tokens that a window counts.
+    /// Returns the tokens that count in a window.
     fn used(&self, at: u128) -> u128 {
         match self.rule {
             Rule::FixedWindow { period, .. } => {
@@ -181,7 +179,7 @@ impl Model {
         }
     }
 
-    /// A bucket's tokens, a meter's water, or a queue's backlog.
+    /// Returns the level of a bucket, or the backlog of a queue.
     fn level(&self, at: u128) -> u128 {
         let Rule::Bucket { kind, capacity, amount, interval } = self.rule else { unreachable!("a window counts") };
         let [capacity, amount, interval] = [capacity.into(), amount.into(), u128::from(interval)];

@@ -1,4 +1,4 @@
-//! A refund gives back what of a charge still counts, and never anything else.
+//! Refunds return what still counts of a charge, and nothing else.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::oracle::Model;
 use crate::rule::{Kind, Rule, any_rule, small_rule};
 use crate::subject::Subject;
 
-/// What a client may do that can give charges back.
+/// A step of a client that can refund its charges.
 #[derive(Clone, Debug)]
 enum Act {
-    /// Takes so many thousandths of the capacity, at least one token.
+    /// Charges this many thousandths of the capacity, at least one token.
     Acquire(u64),
-    /// Gives back one of the charges that it holds.
+    /// Refunds one of the charges.
     Refund(prop::sample::Index),
-    /// Lets so many thousandths of the span pass.
+    /// Advances the clock by this many thousandths of the span.
     Wait(u64),
 }
 
@@ -30,7 +30,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..40)
 }
 
-/// A client, and what it has been charged and not given back.
+/// A client with its charges that are not refunded.
 struct Client {
     rule: Rule,
     subject: Subject,
@@ -61,7 +61,7 @@ impl Client {
         if !decision.is_allowed() {
             return Ok(());
         }
-        // Given back at once, it is as if it had never been.
+        // After an immediate refund, the state is as if the charge had never been made.
         self.subject.refund(decision.into_receipt());
         prop_assert_eq!(&self.subject.levels(), &before, "after a refund at once");
 
@@ -96,8 +96,8 @@ impl Client {
         Ok(())
     }
 
-    /// What is left is what would be, had nothing been taken but what was kept: exactly, where
-    /// charges are counted; at most, where a refund gives back only what is surely not paid yet.
+    /// Checks that the remaining tokens are those of a history without the refunded charges: exactly for algorithms that
+    /// count charges, and at most for those that only refund what has certainly not drained.
     fn has_what_it_should(&self) -> Result<(), TestCaseError> {
         let kept: Vec<Admitted> = self.kept.values().copied().collect();
         keeps_to(self.rule, &kept)?;
@@ -107,7 +107,7 @@ impl Client {
         let left = &self.subject.levels()[0];
         match self.rule {
             Rule::Bucket { kind: Kind::TokensAtIntervals, .. } => {
-                // Its intervals began with its first charge, given back or not.
+                // The intervals began with the first charge, even if it was refunded.
             }
             Rule::Bucket { .. } => {
                 let most = model.remaining(self.at.into());

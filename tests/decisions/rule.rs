@@ -1,4 +1,4 @@
-//! Limits as plain numbers, and random ones.
+//! Limits as plain numbers, and random limits.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tower_ratelimit::{
 
 use crate::dates::Dates;
 
-/// One limit, as SEMANTICS.md's table has it. Spans in µs.
+/// One limit with the parameters of `docs/semantics.md`. Spans are in µs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     FixedWindow { limit: u32, period: u64 },
@@ -21,7 +21,7 @@ pub(crate) enum Rule {
     Bucket { kind: Kind, capacity: u32, amount: u32, interval: u64 },
 }
 
-/// The limits that have a capacity, and an amount per interval.
+/// The algorithms that have a capacity and an amount per interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     Tokens,
@@ -55,7 +55,7 @@ impl Rule {
         }
     }
 
-    /// The largest cost that can ever pass.
+    /// Returns the largest cost that can ever be allowed.
     pub(crate) fn capacity(self) -> u64 {
         match self {
             Self::FixedWindow { limit, .. }
@@ -68,7 +68,7 @@ impl Rule {
         }
     }
 
-    /// The period, or the time in which all of a bucket comes back, in µs.
+    /// Returns the period, or the time in which a whole bucket refills, in µs.
     pub(crate) fn span(self) -> u128 {
         match self {
             Self::FixedWindow { period, .. } | Self::SlidingLog { period, .. } | Self::Counter { period, .. } => {
@@ -86,7 +86,7 @@ impl Rule {
         }
     }
 
-    /// Where something happens at the multiples of, in µs.
+    /// Returns the span at whose multiples the state changes, in µs.
     pub(crate) fn unit(self) -> u64 {
         match self {
             Self::FixedWindow { period, .. } | Self::SlidingLog { period, .. } | Self::Counter { period, .. } => period,
@@ -97,8 +97,7 @@ impl Rule {
     }
 }
 
-/// One of each, with `limit` tokens at once, and all of them back each second; or each day, where that is the
-/// least there is.
+/// Returns a limit of each algorithm, with `limit` tokens per second, or per day if that is the shortest period.
 pub(crate) fn one_of_each(limit: u32) -> Vec<Rule> {
     const SECOND: u64 = 1_000_000;
     let bucket = |kind, capacity| Rule::Bucket { kind, capacity, amount: limit, interval: SECOND };
@@ -112,17 +111,17 @@ pub(crate) fn one_of_each(limit: u32) -> Vec<Rule> {
         bucket(Kind::Tokens, limit),
         bucket(Kind::TokensAtIntervals, limit),
         bucket(Kind::Meter, limit),
-        // One goes on, the others wait.
+        // One request proceeds, and the others wait.
         bucket(Kind::Queue, limit.max(2) - 1),
     ]
 }
 
-/// Limits of a few tokens and a few µs, where every edge is near.
+/// Returns limits of a few tokens and a few µs, so that edge cases are frequent.
 pub(crate) fn small_rule() -> impl Strategy<Value = Rule> {
     rule((1u32..=6).boxed(), (1u64..=40).boxed(), (1u32..=6).boxed())
 }
 
-/// Limits from the whole range, the edges of it more often than chance would have them.
+/// Returns limits from the whole range, with its ends more often than at random.
 pub(crate) fn any_rule() -> impl Strategy<Value = Rule> {
     let tokens = prop_oneof![
         3 => 1u32..=10,

@@ -1,4 +1,4 @@
-//! What is tested: limits on a store in memory, with a clock in the test's hand.
+//! The subject of the tests: limits in memory, with a manual clock.
 
 use tower_ratelimit::{Decision, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp, Verdict};
 
@@ -26,7 +26,7 @@ impl Subject {
         self
     }
 
-    /// Takes `cost` from each limit, at the clock's instant.
+    /// Charges `cost` to each limit at the clock's instant.
     pub(crate) fn acquire(&self, cost: u64) -> Decision {
         self.limiter.acquire(KEY, cost).into_ready().unwrap().unwrap()
     }
@@ -47,7 +47,7 @@ impl Subject {
         self.limiter.refund(receipt).into_ready().unwrap().unwrap();
     }
 
-    /// What is left of each limit.
+    /// Returns the remaining tokens of each limit.
     pub(crate) fn levels(&self) -> Vec<LimitAnswer> {
         Answer::from(&self.peek(0)).limits
     }

@@ -1,4 +1,4 @@
-//! Random requests that go where it hurts: to the edges, which the last answer tells.
+//! Random requests close to edge cases, which follow from the last decision.
 
 use proptest::prelude::*;
 use tower_ratelimit::Timestamp;
@@ -6,31 +6,31 @@ use tower_ratelimit::Timestamp;
 use crate::oracle::{Answer, Model, decide};
 use crate::rule::Rule;
 
-/// When a request comes, after the one before.
+/// The time of a request, relative to the previous one.
 #[derive(Clone, Copy, Debug)]
 enum Gap {
     SameInstant,
     Micros(u64),
-    /// Thousandths of the limit's span.
+    /// This many thousandths of the limit's span later.
     OfSpan(u64),
-    /// To the next edge of a window, bucket or interval, and so many µs further.
+    /// This many µs after the next edge of a window, bucket or interval.
     ToEdge(i8),
-    /// As long as the last answer said, and so many µs more.
+    /// This many µs after the wait of the last decision.
     Retry(i8),
     More(i8),
     Reset(i8),
 }
 
-/// What it asks for.
+/// The cost of a request.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     Nothing,
     One,
-    /// What remained, and so much more.
+    /// This many tokens more than the remaining ones.
     Left(u64),
-    /// The capacity, and so much more.
+    /// This many tokens more than the capacity.
     All(u64),
-    /// Thousandths of the capacity.
+    /// This many thousandths of the capacity.
     OfAll(u64),
     Huge,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Trace {
     steps: Vec<(Gap, [Ask; 3], usize)>,
 }
 
-/// One request of a trace, and what the models say of it.
+/// One request of a trace, with the decision of the models.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) at: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Step {
     pub(crate) answer: Answer,
 }
 
-/// Up to `steps` requests of one key, that meet 1 to `limits` of the rules.
+/// Returns up to `steps` requests of one key under 1 to `limits` of the rules.
 pub(crate) fn traces(rule: impl Strategy<Value = Rule>, limits: usize, steps: usize) -> impl Strategy<Value = Trace> {
     let gap = prop_oneof![
         3 => Just(Gap::SameInstant),
@@ -69,7 +69,7 @@ pub(crate) fn traces(rule: impl Strategy<Value = Rule>, limits: usize, steps: us
         4 => (0u64..=1_000).prop_map(Ask::OfAll),
         1 => Just(Ask::Huge),
     ];
-    // The epoch, a usual day, the year 2100, and the last instant that there is, or close by.
+    // Near the epoch, in 2026, near the year 2100, or near the last instant.
     let start = prop_oneof![
         Just(0),
         0u64..100,
@@ -83,12 +83,12 @@ pub(crate) fn traces(rule: impl Strategy<Value = Rule>, limits: usize, steps: us
 }
 
 impl Trace {
-    /// The same steps, made for other limits and begun at another instant.
+    /// Returns the same steps for other limits and from another instant.
     pub(crate) fn against(&self, rules: &[Rule], start: u64) -> Self {
         Self { rules: rules.to_vec(), start, steps: self.steps.clone() }
     }
 
-    /// The requests, one after the other, each put together from what was said of the last.
+    /// Returns the requests. Each depends on the decision about the previous one.
     pub(crate) fn run(&self) -> Vec<Step> {
         let mut models: Vec<_> = self.rules.iter().copied().map(Model::new).collect();
         let mut at = self.start;
@@ -120,7 +120,7 @@ impl Gap {
             Self::Reset(more) => (limit.map_or(0, |limit| limit.reset_after), more),
         };
         let then = (u128::from(at) + gap).saturating_add_signed(more.into());
-        // What would be after the end of time is now.
+        // An instant after the last one becomes the current one.
         u64::try_from(then).ok().filter(|then| (at..=Timestamp::MAX.as_micros()).contains(then)).unwrap_or(at)
     }
 }

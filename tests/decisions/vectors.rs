@@ -1,7 +1,6 @@
-//! Every answer of the vectors, on every store, to the microsecond and to the token.
+//! The test vectors, with every store, to the microsecond and the token.
 //!
-//! The vectors are the `*.json` files of the folder that the environment variable `VECTORS` names,
-//! by default `tests/vectors`.
+//! They are the `*.json` files of the folder in the environment variable `VECTORS`, by default `tests/vectors`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -172,7 +171,7 @@ async fn compare(subject: Subject) {
     );
 }
 
-/// Runs a trace, and describes each answer that is not the expected one.
+/// Runs a trace, and describes each decision that differs from the expected one.
 async fn differences(trace: &Trace, subject: &Subject) -> Vec<String> {
     let mut differences = Vec::new();
     let named = |(index, terms): (usize, &Terms)| Limit::new(format!("limit-{index}"), terms.algorithm());

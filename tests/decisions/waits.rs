@@ -1,4 +1,4 @@
-//! The waits that answers tell are exact: tried out, each on a copy of the same history.
+//! Announced waits are exact. Each is tried on a copy of the same history.
 
 use proptest::prelude::*;
 use tower_ratelimit::Timestamp;
@@ -8,7 +8,7 @@ use crate::rule::{Rule, any_rule, small_rule};
 use crate::subject::Subject;
 use crate::trace::{Step, Trace, traces};
 
-/// A new store that has seen the same requests.
+/// Returns a new store with the same history.
 fn replayed(rules: &[Rule], steps: &[Step]) -> Subject {
     let subject = Subject::new(rules);
     for step in steps {
@@ -17,7 +17,7 @@ fn replayed(rules: &[Rule], steps: &[Step]) -> Subject {
     subject
 }
 
-/// The instant `wait` µs later, unless that is after the end of time.
+/// Returns the instant `wait` µs later, unless it is out of range.
 fn later(at: u64, wait: u128) -> Option<u64> {
     let then = u64::try_from(u128::from(at) + wait).ok()?;
     (then <= Timestamp::MAX.as_micros()).then_some(then)
@@ -53,8 +53,7 @@ fn waits_are_exact(trace: &Trace) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Once all limits of a key are reset, it is told the same as one that was never seen, whatever
-/// comes next.
+/// After the announced reset, a key gets the same decisions as a new one, whatever requests follow.
 fn forgotten_is_full(before: &Trace, after: &Trace) -> Result<(), TestCaseError> {
     let subject = Subject::new(&before.rules);
     let steps = before.run();
@@ -66,7 +65,7 @@ fn forgotten_is_full(before: &Trace, after: &Trace) -> Result<(), TestCaseError>
     let longest = answer.limits.iter().map(|limit| limit.reset_after).max().unwrap_or(0);
     let Some(reset) = later(at, longest) else { return Ok(()) };
 
-    // What comes next is made for the same limits, and comes from then on.
+    // The requests that follow, for the same limits, begin at that instant.
     for step in after.against(&before.rules, reset).run() {
         subject.set(step.at);
         let seen = Answer::from(&subject.acquire_each(&step.costs));
