@@ -16,8 +16,8 @@ pub struct AppliedLimit {
     /// The reason for the missing key, if the request is charged to the bucket that requests without a key share. See
     /// [`OnMissingKey::Share`](crate::OnMissingKey::Share).
     pub missing_key: Option<KeyError>,
-    /// The fingerprint of the key under this limit, as 32 hexadecimal digits. [`TraceRecorder`](crate::TraceRecorder)
-    /// logs the same one, and [`Stats`](crate::Stats) displays it.
+    /// The fingerprint of the key under this limit, as 32 hexadecimal digits: the same as in the log of `TraceRecorder` and
+    /// in [`Stats`](crate::Stats).
     pub fingerprint: String,
     /// The cost of the request, in tokens.
     pub cost: u64,

@@ -20,7 +20,7 @@ pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 8]>;
 /// The charges of a request with keys that have yet to be found.
 pub(super) struct PendingCharges {
     /// The limits that have another size for the request.
-    sizes: Box<[Arc<LimitSpec>]>,
+    resized: Box<[Arc<LimitSpec>]>,
     found: Vec<OwnedCharge>,
     pending: Vec<PendingCharge>,
 }
@@ -33,7 +33,7 @@ enum PendingCharge {
 }
 
 /// Adds the charges of a request to `charges`, in the order in which the limits were given, unless some of its keys have
-/// yet to be found. In `sizes` are the limits that have another size for this request.
+/// yet to be found. In `resized` are the limits that have another size for this request.
 ///
 /// The vector is filled in place because moving it costs more than finding a charge.
 ///
@@ -42,12 +42,12 @@ enum PendingCharge {
 /// A limit rejects the request because its key is missing.
 pub(super) fn find_charges<'a>(
     config: &'a LayerConfig,
-    sizes: &'a [Arc<LimitSpec>],
+    resized: &'a [Arc<LimitSpec>],
     head: &RequestHead<'_>,
     charges: &mut Charges<'a>,
 ) -> Result<Option<PendingCharges>, Reason> {
     let limits = config.client.limits();
-    let mut finder = ChargeFinder { config, sizes, charges, pending: Vec::new() };
+    let mut finder = ChargeFinder { config, resized, charges, pending: Vec::new() };
     for (limit, spec) in limits.unindexed() {
         finder.add(limit, spec, head)?;
     }
@@ -57,7 +57,7 @@ pub(super) fn find_charges<'a>(
     let ChargeFinder { charges, pending, .. } = finder;
     if !pending.is_empty() {
         let found = charges.iter().map(OwnedCharge::from).collect();
-        return Ok(Some(PendingCharges { sizes: sizes.into(), found, pending }));
+        return Ok(Some(PendingCharges { resized: resized.into(), found, pending }));
     }
     if limits.may_match_out_of_order() {
         charges.sort_unstable_by_key(|charge| charge.spec.index());
@@ -68,7 +68,7 @@ pub(super) fn find_charges<'a>(
 /// Finds the charges of a request.
 struct ChargeFinder<'a, 'c> {
     config: &'a LayerConfig,
-    sizes: &'a [Arc<LimitSpec>],
+    resized: &'a [Arc<LimitSpec>],
     charges: &'c mut Charges<'a>,
     pending: Vec<PendingCharge>,
 }
@@ -79,7 +79,7 @@ impl<'a> ChargeFinder<'a, '_> {
         if !is_applicable(limit, head) {
             return Ok(());
         }
-        let spec = size(self.config, self.sizes, spec);
+        let spec = effective_spec(self.config, self.resized, spec);
         let cost = cost(self.config, limit, head);
         let hasher = self.config.client.hasher();
         let hashed = match limit.extractor() {
@@ -103,12 +103,12 @@ impl<'a> ChargeFinder<'a, '_> {
 
     /// Adds the charges of the limits that a search finds.
     fn search(&mut self, index: usize, head: &RequestHead<'_>) -> Result<(), Reason> {
-        let (config, sizes, charges) = (self.config, self.sizes, &mut *self.charges);
+        let (config, resized, charges) = (self.config, self.resized, &mut *self.charges);
         let together = &config.client.limits().indexed()[index];
         let mut result = Ok(());
         let unfinished = together.index.find(head, &mut |place, key| {
             if let (Some(limit), Ok(())) = (together.get(place), &result) {
-                match found_charge(config, sizes, limit, key, head) {
+                match found_charge(config, resized, limit, key, head) {
                     Ok(charge) => charges.extend(charge),
                     Err(reason) => result = Err(reason),
                 }
@@ -130,7 +130,7 @@ impl PendingCharges {
         config: &LayerConfig,
         head: &RequestHead<'_>,
     ) -> Result<(Vec<OwnedCharge>, Box<[Arc<LimitSpec>]>), Reason> {
-        let Self { sizes, found: mut charges, pending } = self;
+        let Self { resized, found: mut charges, pending } = self;
         let limits = config.client.limits();
         for pending in pending {
             match pending {
@@ -147,21 +147,21 @@ impl PendingCharges {
                 PendingCharge::Search { index, found } => {
                     for (place, key) in found.await {
                         let Some(limit) = limits.indexed()[index].get(place) else { continue };
-                        let charge = found_charge(config, &sizes, limit, key.as_ref().map_err(|error| *error), head)?;
+                        let charge = found_charge(config, &resized, limit, key.as_ref().map_err(|error| *error), head)?;
                         charges.extend(charge.as_ref().map(OwnedCharge::from));
                     }
                 }
             }
         }
         charges.sort_by_key(|charge| charge.spec.index());
-        Ok((charges, sizes))
+        Ok((charges, resized))
     }
 }
 
 /// Returns the charge of a limit that a search has found, if its condition holds.
 pub(super) fn found_charge<'a>(
     config: &'a LayerConfig,
-    sizes: &'a [Arc<LimitSpec>],
+    resized: &'a [Arc<LimitSpec>],
     limit: usize,
     key: Result<&KeyBuf, KeyError>,
     head: &RequestHead<'_>,
@@ -170,7 +170,7 @@ pub(super) fn found_charge<'a>(
     if !is_applicable(limit, head) {
         return Ok(None);
     }
-    let spec = size(config, sizes, spec);
+    let spec = effective_spec(config, resized, spec);
     let key: Option<KeyHash> = match key {
         Ok(key) => Some(key.hash(config.client.hasher())),
         Err(error) => replace_missing_key(config, limit, spec, error)?,
@@ -184,8 +184,12 @@ pub(super) fn is_applicable(limit: &Limit, head: &RequestHead<'_>) -> bool {
 }
 
 /// Returns the size that a limit has for the request.
-fn size<'a>(config: &'a LayerConfig, sizes: &'a [Arc<LimitSpec>], spec: &'a Arc<LimitSpec>) -> &'a Arc<LimitSpec> {
-    limit_spec::find(spec.index().into(), sizes).unwrap_or_else(|| config.client.limits().current(spec))
+fn effective_spec<'a>(
+    config: &'a LayerConfig,
+    resized: &'a [Arc<LimitSpec>],
+    spec: &'a Arc<LimitSpec>,
+) -> &'a Arc<LimitSpec> {
+    limit_spec::find(spec.index().into(), resized).unwrap_or_else(|| config.client.limits().current(spec))
 }
 
 fn cost(config: &LayerConfig, limit: &Limit, head: &RequestHead<'_>) -> u64 {

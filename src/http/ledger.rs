@@ -88,7 +88,7 @@ impl Ledger {
 
     /// Adds a later decision about the limits in their sizes for the request. Returns a copy whose receipt is empty.
     pub(super) fn record(&self, decision: Decision) -> Decision {
-        let decision = decision.with_resized(&self.sizes());
+        let decision = decision.with_resized(&self.resized());
         let copy = decision.without_charges();
         if decision.decided_by() != DecidedBy::Nobody {
             self.add(decision);
@@ -129,8 +129,8 @@ impl Ledger {
     }
 
     /// Returns the limits that have another size for the request.
-    pub(super) fn sizes(&self) -> Box<[Arc<LimitSpec>]> {
-        self.entries().decisions.first().into_iter().flat_map(sizes).cloned().collect()
+    pub(super) fn resized(&self) -> Box<[Arc<LimitSpec>]> {
+        self.entries().decisions.first().into_iter().flat_map(resized).cloned().collect()
     }
 
     /// Returns the store that took the first charge, and the balance of each limit that applies.
@@ -138,7 +138,7 @@ impl Ledger {
         let entries = self.entries();
         let Some(first) = entries.decisions.first() else { return (DecidedBy::Store, Vec::new()) };
         let usual_size = |limit| limits.spec(limit).map(|spec| limits.current(spec));
-        let other_size = |limit| sizes(first).find(|spec| usize::from(spec.index()) == limit);
+        let other_size = |limit| resized(first).find(|spec| usize::from(spec.index()) == limit);
         let balance = |outcome: &Outcome| {
             let spec = other_size(outcome.limit()).or_else(|| usual_size(outcome.limit()))?;
             Some(Balance::new(spec, outcome.key, &entries.decisions, target))
@@ -154,18 +154,18 @@ impl Ledger {
         let mut receipts: Vec<Receipt> = Vec::new();
         for decision in charged {
             let by = decision.decided_by();
-            let sizes: Box<[Arc<LimitSpec>]> = decision.resized().into();
+            let resized: Box<[Arc<LimitSpec>]> = decision.resized().into();
             let balances = balances.iter().zip(&mut excesses);
             let taken = balances.filter_map(|(balance, excess)| balance.take_excess(decision.outcomes_mut(), excess));
             for taken in taken {
                 let accepts = |last: &&mut Receipt| {
                     last.by == by
                         && last.charged().len() < CHARGES_PER_REFUND
-                        && last.resized().iter().map(Arc::as_ptr).eq(sizes.iter().map(Arc::as_ptr))
+                        && last.resized().iter().map(Arc::as_ptr).eq(resized.iter().map(Arc::as_ptr))
                 };
                 match receipts.last_mut().filter(accepts) {
                     Some(last) => last.push(taken),
-                    None => receipts.push(Receipt::new(by, taken, &sizes)),
+                    None => receipts.push(Receipt::new(by, taken, &resized)),
                 }
             }
         }
@@ -179,7 +179,7 @@ impl Ledger {
 
 /// Returns the limits that have another size for every charge of the request. If the store has decided, overrides are left
 /// out, because the store looks them up for each charge.
-fn sizes(first: &Decision) -> impl Iterator<Item = &Arc<LimitSpec>> {
+fn resized(first: &Decision) -> impl Iterator<Item = &Arc<LimitSpec>> {
     let by_store = first.decided_by() == DecidedBy::Store;
     first.resized().iter().filter(move |spec| !(by_store && spec.is_override()))
 }

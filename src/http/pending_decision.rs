@@ -17,8 +17,8 @@ use crate::time::{Clock, SystemClock};
 pub(super) enum PendingDecision {
     /// Some keys are still being extracted.
     Keys(PendingCharges),
-    /// The store has not answered yet. `sizes` contains the limits that have another size for the request.
-    Store { decision: StoreFuture<Decision>, sizes: Box<[Arc<LimitSpec>]> },
+    /// The store has not answered yet. `resized` contains the limits that have another size for the request.
+    Store { decision: StoreFuture<Decision>, resized: Box<[Arc<LimitSpec>]> },
     /// An outer layer has charged the request. The difference to this cost is to be charged.
     Route { ledger: Arc<Ledger>, cost: u64 },
 }
@@ -30,20 +30,20 @@ impl PendingDecision {
     ///
     /// Returns the reason if the request is rejected without a decision.
     pub(super) async fn decide(self, config: &Arc<LayerConfig>, head: &RequestHead<'_>) -> Result<Decision, Reason> {
-        let (decision, sizes) = match self {
-            Self::Store { decision, sizes } => (decision, sizes),
+        let (decision, resized) = match self {
+            Self::Store { decision, resized } => (decision, resized),
             Self::Keys(charges) => {
-                let (charges, sizes) = charges.resolve(config, head).await?;
+                let (charges, resized) = charges.resolve(config, head).await?;
                 if charges.is_empty() {
                     return Ok(uncounted());
                 }
                 let charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
-                (config.client.acquire(&charges), sizes)
+                (config.client.acquire(&charges), resized)
             }
             Self::Route { ledger, cost } => return adjust_to_route(&ledger, config, cost).await,
         };
         match decision.await {
-            Ok(decision) => Ok(decision.with_resized(&sizes)),
+            Ok(decision) => Ok(decision.with_resized(&resized)),
             Err(_) => Err(Reason::StoreFailed),
         }
     }

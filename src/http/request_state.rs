@@ -190,9 +190,9 @@ impl LimitedRequest {
         if let Some(ledger) = &self.ledger {
             return Err(Box::new(PendingDecision::Route { ledger: ledger.clone(), cost: cost.of(head) }));
         }
-        let sizes = client.limits().specs_for(head);
+        let resized = client.limits().specs_for(head);
         let mut charges = Charges::new();
-        match find_charges(&self.config, &sizes, head, &mut charges) {
+        match find_charges(&self.config, &resized, head, &mut charges) {
             Ok(None) => {}
             Ok(Some(pending)) => return Err(Box::new(PendingDecision::Keys(pending))),
             Err(reason) => return Ok(self.reject(reason, head)),
@@ -207,9 +207,9 @@ impl LimitedRequest {
             return Ok(Step::Forward(Completion::None));
         }
         match decision.into_ready() {
-            Ok(Ok(decision)) => Ok(self.next_step(decision.with_resized(&sizes), request)),
+            Ok(Ok(decision)) => Ok(self.next_step(decision.with_resized(&resized), request)),
             Ok(Err(_)) => Ok(self.reject(Reason::StoreFailed, head)),
-            Err(decision) => Err(Box::new(PendingDecision::Store { decision, sizes })),
+            Err(decision) => Err(Box::new(PendingDecision::Store { decision, resized })),
         }
     }
 

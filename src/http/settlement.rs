@@ -105,7 +105,7 @@ pub(super) fn settle_by_response(ledger: &Arc<Ledger>, head: &ResponseHead<'_>) 
     match settling.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(settlement)) if settlement.has_refunded && !ledger.config.headers.is_empty() => {
             if let Some(Ok(Ok(decision))) = peek(ledger).map(StoreFuture::into_ready) {
-                ledger.add(decision.with_resized(&ledger.sizes()));
+                ledger.add(decision.with_resized(&ledger.resized()));
             }
         }
         Poll::Ready(_) => {}

@@ -26,7 +26,7 @@ use crate::reason::Reason;
 ///
 /// | metric | type | labels | |
 /// |---|---|---|---|
-/// | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `decided_by` | decisions of a limit, by its [outcome](LimitOutcome) and [source](DecisionSource) |
+/// | `ratelimit_decisions_total` | counter | `limit`, `outcome`, `decided_by` | decisions of a limit, by its [outcome](crate::LimitOutcome) and [source](DecisionSource) |
 /// | `ratelimit_tokens_total` | counter | `limit` | tokens charged; refunds are not subtracted |
 /// | `ratelimit_near_limit_total` | counter | `limit` | allowed requests whose key was [near its limit](crate::Builder::near_limit) |
 /// | `ratelimit_rejections_total` | counter | `reason` | requests that a layer rejected: `limited`, `missing_key`, `ambiguous_key`, `no_peer_address`, `listed` or `store_failed` |
