@@ -1,4 +1,4 @@
-//! What came back.
+//! Responses and their rate limit headers.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use sfv::{ListEntry, Parser};
 use tower::{Service, ServiceExt};
 
-/// A response that has arrived whole.
+/// A response with its whole body.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -24,7 +24,7 @@ pub struct Member {
     pub parameters: Vec<(String, i64)>,
 }
 
-/// Sends `request` to a clone of `service` once that is ready. Clones share their limits.
+/// Sends `request` to a clone of `service` when it is ready. Clones share their limits.
 pub async fn ask<S, B, R>(service: &S, request: Request<B>) -> Answer
 where
     S: Service<Request<B>, Response = Response<R>, Error: Debug> + Clone,
@@ -42,7 +42,7 @@ impl Answer {
         Self { status: head.status, headers: head.headers, body }
     }
 
-    /// The only header called `name`.
+    /// Returns the header called `name`, which must not be repeated.
     #[track_caller]
     pub fn header(&self, name: &str) -> Option<&str> {
         let values = self.all(name);
@@ -50,22 +50,22 @@ impl Answer {
         values.first().copied()
     }
 
-    /// All headers called `name`.
+    /// Returns all headers called `name`.
     pub fn all(&self, name: &str) -> Vec<&str> {
         self.headers.get_all(name).iter().map(|value| value.to_str().expect("it is ASCII")).collect()
     }
 
-    /// Where the limits stand, by the `RateLimit` field.
+    /// Returns the members of `RateLimit`.
     pub fn standings(&self) -> Vec<Member> {
         self.members("ratelimit")
     }
 
-    /// What the limits are, by the `RateLimit-Policy` field.
+    /// Returns the members of `RateLimit-Policy`.
     pub fn policies(&self) -> Vec<Member> {
         self.members("ratelimit-policy")
     }
 
-    /// What is left of the only limit.
+    /// Returns the remaining tokens of the only limit.
     #[track_caller]
     pub fn remaining(&self) -> i64 {
         match self.standings().as_slice() {
@@ -74,7 +74,7 @@ impl Answer {
         }
     }
 
-    /// What is left of the limit `name`, which is told once.
+    /// Returns the remaining tokens of the limit called `name`, which must not be repeated.
     #[track_caller]
     pub fn remaining_of(&self, name: &str) -> i64 {
         let standings = self.standings();
@@ -95,7 +95,7 @@ impl Answer {
     }
 
     fn members(&self, field: &str) -> Vec<Member> {
-        // Lines of a list are its parts (RFC 9651, 4.2).
+        // The lines of a list are joined (RFC 9651, section 4.2).
         let text = self.all(field).join(", ");
         let list: sfv::List = Parser::new(&text).parse().expect("it is a structured field");
         list.into_iter()

@@ -1,4 +1,4 @@
-//! An authority of a test's own, and servers that have certificates of it.
+//! A certificate authority for a test, and servers with its certificates.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
@@ -6,7 +6,7 @@ use crate::redis_server::{Folder, RedisServer};
 
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate.
+    /// The certificate of the authority.
     pub pem: String,
     folder: Folder,
 }
@@ -20,7 +20,7 @@ pub struct Certificate {
 impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new([]).expect("names");
-        // Two of one name would pass for each other, up to their signatures.
+        // The name is random, because authorities with the same name differ only in their signatures.
         let folder = Folder::new();
         params.distinguished_name.push(DnType::CommonName, folder.path().display().to_string());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -29,18 +29,18 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem, folder }
     }
 
-    /// A certificate for a name, or for an address.
+    /// Creates a certificate for a name or an address.
     pub fn certify(&self, name: &str) -> Certificate {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
-        // One named like its authority would pass for its own.
+        // A certificate with the name of its authority would be taken for the authority's own.
         params.distinguished_name.push(DnType::CommonName, name);
         let pem = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
         Certificate { pem, key: key.serialize_pem() }
     }
 
-    /// A server that speaks TLS alone, at [`url`], with a certificate for 127.0.0.1; one that asks
-    /// clients for a certificate if told so.
+    /// Starts a server that only accepts TLS, at [`url`], with a certificate for 127.0.0.1. It requests client
+    /// certificates if configured to.
     pub fn server(&self, asks_clients: bool) -> RedisServer {
         let Certificate { pem, key } = self.certify("127.0.0.1");
         let files = [
@@ -59,7 +59,7 @@ impl Authority {
     }
 }
 
-/// Where a server that speaks TLS is.
+/// Returns the URL of a server with TLS.
 pub fn url(server: &RedisServer) -> String {
     format!("rediss://127.0.0.1:{}", server.port())
 }

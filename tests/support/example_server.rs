@@ -1,4 +1,4 @@
-//! The example server, on a free port of 127.0.0.1, which stops with its test.
+//! The example server, on a free port of 127.0.0.1. It stops when it is dropped.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct ExampleServer {
     pub process: Child,
     pub address: SocketAddr,
-    /// What it printed when it started.
+    /// The output of the server when it started.
     pub output: String,
 }
 

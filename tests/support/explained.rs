@@ -1,4 +1,4 @@
-//! Random limits and requests, of which each is explained before it is decided.
+//! Random limits and requests. Each request is explained before it is decided.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -29,14 +29,14 @@ use crate::split_mix::Random;
 /// 1 January 2026.
 const START: u64 = 1_767_225_600_000_000;
 
-/// What random limits may have.
+/// The settings that random limits may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Choices {
-    /// Queues, which delay requests in Tokio's time.
+    /// Queues, which delay requests by Tokio's clock.
     pub queues: bool,
 }
 
-/// How often each kind of conclusion was checked, so that a test can tell that all of them were.
+/// The number of checks of each kind of conclusion, so that a test can check that all of them occurred.
 #[derive(Debug, Default)]
 pub struct Checked {
     pub allowed: usize,
@@ -49,7 +49,7 @@ pub struct Checked {
     pub not_enforced: usize,
     pub overage: usize,
     pub locked_out: usize,
-    /// Overrides that were set.
+    /// The number of overrides that were set.
     pub overrides: usize,
 }
 
@@ -152,12 +152,12 @@ pub async fn check_limiter<S: Store + Clone>(
     }
 }
 
-/// The outcomes, by the position of their limits.
+/// Returns the outcomes by the position of their limits.
 fn outcomes(decision: &Decision) -> Vec<(usize, u64, ExpectedOutcome)> {
     decision.outcomes().iter().map(|outcome| (outcome.limit(), outcome.cost(), outcome.into())).collect()
 }
 
-/// Compares an explanation with the decision that followed, and with its response.
+/// Compares an explanation with the decision that followed and with the response.
 fn compare(
     explanation: &Explanation,
     decision: Option<&Decision>,
@@ -270,7 +270,7 @@ fn layer<S: Store + Clone>(live: &LiveLimits, seed: u64, store: Recording<S>) ->
     builder.build()
 }
 
-/// The same limits for the same seed: of code, of a file, or of both.
+/// Returns random limits from code, from a file, or both. Equal seeds return equal limits.
 fn limits(seed: u64, choices: Choices, is_spare: &Arc<AtomicBool>) -> Vec<Limit> {
     let mut random = Random(seed);
     let kind = random.below(3);
@@ -285,7 +285,7 @@ fn limits(seed: u64, choices: Choices, is_spare: &Arc<AtomicBool>) -> Vec<Limit>
     limits
 }
 
-/// Limits that need no request.
+/// Returns random limits that need no request.
 fn plain_limits(seed: u64, choices: Choices, is_spare: &Arc<AtomicBool>) -> Vec<Limit> {
     let mut random = Random(seed);
     (0..random.below(5)).map(|number| plain_limit(number, &mut random, choices, is_spare)).collect()
@@ -360,7 +360,7 @@ fn with_request(limit: Limit, random: &mut Random) -> Limit {
 
 type Found = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
-/// The header's value, found after a while.
+/// Returns the value of a header after a delay.
 fn later(name: &'static str) -> impl KeyExtractor {
     key::from_async_fn(move |head| {
         let found = head.header(name).map(str::to_owned);
@@ -371,7 +371,7 @@ fn later(name: &'static str) -> impl KeyExtractor {
     })
 }
 
-/// A rules file with some of these descriptors.
+/// Returns a rules file with some of these descriptors.
 fn file(random: &mut Random) -> String {
     let descriptors = [
         "- { key: remote_address, rate_limit: { unit: minute, requests_per_unit: 3, algorithm: token_bucket } }",
@@ -396,7 +396,7 @@ fn file(random: &mut Random) -> String {
     }
 }
 
-/// Overrides a limit for a user, if there is one that can be. Returns whether there is.
+/// Overrides a limit for a user, if one is overridable. Returns whether there is one.
 async fn set_override(layer: &RateLimitLayer, live: &LiveLimits, user: &str, percent: u32) -> bool {
     let limits = live.limits();
     let Some(limit) = limits.iter().find(|limit| limit.is_overridable()) else { return false };
@@ -405,7 +405,7 @@ async fn set_override(layer: &RateLimitLayer, live: &LiveLimits, user: &str, per
     overrides.set(user, size, None).await.is_ok()
 }
 
-/// The same algorithm and period, in another size.
+/// Returns the same algorithm with the same period, in another size.
 fn resized(algorithm: &Algorithm, percent: u32) -> Option<Algorithm> {
     [1, 7, 60].into_iter().find_map(|period| {
         (2..8).find_map(|tokens| {

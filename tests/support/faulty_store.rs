@@ -1,4 +1,4 @@
-//! A store whose calls succeed, fail, hang or panic, as a test chooses.
+//! A store whose calls succeed, fail, hang or panic, as set by a test.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,18 +9,18 @@ use tower_ratelimit::{Decision, MemoryStore, Store, StoreError};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
-    /// Answers when it is polled for the second time, as a store behind a network does.
+    /// Decides when it is polled for the second time, like a store behind a network.
     Works,
-    /// Answers after this time.
+    /// Decides after this time.
     Slow(Duration),
     /// Fails when it is polled for the second time.
     Fails,
     /// Fails when it is called.
     FailsAtOnce,
-    /// Never answers.
+    /// Never decides.
     Hangs,
     Panics,
-    /// Answers with a remembered decision, so that the answer does not tell whether the store works.
+    /// Returns a cached denial, which says nothing about whether the store works.
     Remembered,
 }
 
@@ -50,7 +50,7 @@ struct State {
     most_under_way: [usize; 4],
 }
 
-/// Counts a call as under way until it is dropped.
+/// Counts a call as in flight until it is dropped.
 struct UnderWay(FaultyStore, Operation);
 
 impl Drop for UnderWay {
@@ -83,17 +83,17 @@ impl FaultyStore {
         self.state().modes[op as usize] = mode;
     }
 
-    /// Returns how often it was called.
+    /// Returns the number of calls.
     pub fn asked(&self, op: Operation) -> usize {
         self.state().asked[op as usize]
     }
 
-    /// Returns how many calls have completed.
+    /// Returns the number of completed calls.
     pub fn answered(&self, op: Operation) -> usize {
         self.state().answered[op as usize]
     }
 
-    /// Returns the largest number of calls that were under way at once.
+    /// Returns the largest number of concurrent calls.
     pub fn most_at_once(&self, op: Operation) -> usize {
         self.state().most_under_way[op as usize]
     }

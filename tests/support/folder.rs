@@ -1,4 +1,4 @@
-//! A folder of a test's own, for what servers read from files.
+//! A temporary folder for files that servers read.
 #![allow(dead_code, unreachable_pub, reason = "tests within the crate use some of it, too")]
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ impl Folder {
         Self(path)
     }
 
-    /// Writes a file, and says where it is.
+    /// Writes a file, and returns its path.
     pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> String {
         let path = self.0.join(name);
         fs::write(&path, text).expect("a file");

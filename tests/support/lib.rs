@@ -24,12 +24,12 @@ use std::path::{Path, PathBuf};
 
 use proptest::test_runner::Config;
 
-/// The path of a file of this repository.
+/// Returns the path of a file of this repository.
 pub fn repository(path: impl AsRef<Path>) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// So many cases of a property, or as many as the environment variable `PROPTEST_CASES` says.
+/// Returns a configuration with `count` cases, or the number in the environment variable `PROPTEST_CASES`.
 pub fn cases(count: u32) -> Config {
     match std::env::var_os("PROPTEST_CASES") {
         Some(_) => Config::default(),

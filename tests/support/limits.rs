@@ -1,4 +1,4 @@
-//! One limit of each algorithm, of the same size.
+//! Limits of each algorithm with the same size.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tower_ratelimit::{
     SlidingWindowCounter, TokenBucket, Weekday,
 };
 
-/// Every algorithm, set to allow `tokens` at once, and as many in each `period`: or in a calendar's window of
-/// about as long, or a day.
+/// Returns every algorithm, with `tokens` at once and per `period`. The window of a calendar is about as long, and at
+/// least a day.
 pub fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 9] {
     let calendar = match period.as_secs().div_ceil(86_400) {
         0 | 1 => CalendarWindow::daily(tokens),

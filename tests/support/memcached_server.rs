@@ -1,4 +1,4 @@
-//! A Memcached server of a test's own, on a free port of 127.0.0.1, which ends with the test.
+//! A Memcached server on a free port of 127.0.0.1. It stops when it is dropped.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ impl MemcachedServer {
     ///
     /// # Panics
     ///
-    /// If there is no `memcached`: a machine without it cannot run the tests.
+    /// Panics if `memcached` is not installed.
     pub fn start() -> Self {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
         let port = port.expect("a free port").port();

@@ -1,15 +1,15 @@
-//! Waiting for a slow store.
+//! Long deadlines, for tests that are not about deadlines.
 
 use std::time::{Duration, Instant};
 
 use tower_ratelimit::{Builder, CircuitBreaker, RedisConfig, RedisStore};
 
-/// Who waits however long it takes, where a test is not about that: machines stand still for seconds.
+/// A configuration with long deadlines, because a loaded machine can stop for seconds.
 pub trait Patient {
     fn patient(self) -> Self;
 }
 
-/// How long something may take that is bound to happen.
+/// The longest time to wait for something that must happen.
 pub const LONG: Duration = Duration::from_secs(30);
 
 impl<T> Patient for Builder<T> {
@@ -24,7 +24,7 @@ impl Patient for RedisConfig {
     }
 }
 
-/// Connects as it is configured, however often that takes: a Sentinel has no more than a second to answer in.
+/// Connects, and retries until it succeeds. A Sentinel has only a second to reply.
 pub async fn connected(config: RedisConfig) -> RedisStore {
     let begun = Instant::now();
     loop {

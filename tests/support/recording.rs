@@ -1,4 +1,4 @@
-//! A store that keeps the last decision of the store that it wraps.
+//! A store that records the last decision of the store that it wraps.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ impl<S: Store> Recording<S> {
         Self { inner, last: Arc::default() }
     }
 
-    /// Takes the last decision that was not taken yet.
+    /// Takes the last decision, if it has not been taken yet.
     pub fn take(&self) -> Option<Decision> {
         self.last.lock().unwrap().take()
     }

@@ -1,5 +1,4 @@
-//! A Redis Cluster of a test's own, on free ports and in a folder of its own, which ends with the
-//! test and leaves nothing behind.
+//! A Redis Cluster on free ports and in a temporary folder. It stops when it is dropped.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,10 +11,10 @@ use deadpool_redis::redis::{Client, Connection, FromRedisValue, cmd};
 
 use crate::redis_server::{immortal, program};
 
-/// After how many ms without an answer a node is down that was lost.
+/// The time without a reply after which a lost node is considered down, in ms.
 const SOON: u32 = 1_500;
 
-/// Longer than any test takes, in ms.
+/// Longer than any test, in ms.
 const NEVER: u32 = 600_000;
 
 pub struct RedisCluster {
@@ -29,12 +28,12 @@ struct Node {
 }
 
 impl RedisCluster {
-    /// Three masters with a third of the slots each, and as many replicas of each. They think nobody down, however long
-    /// a machine stands still, before they are told to [notice](Self::notice) it.
+    /// Starts three masters with a third of the slots each, and `replicas` replicas of each. They consider no node down
+    /// before [`notice`](Self::notice) is called, even if the machine stops for a while.
     ///
     /// # Panics
     ///
-    /// When there is no `redis-server`, or its Cluster does not come up.
+    /// Panics if `redis-server` is not installed, or the Cluster does not start.
     pub fn start(replicas: usize) -> Self {
         let folder = std::env::temp_dir().join(format!("cluster-{}-{}", std::process::id(), free_port()));
         let mut cluster = Self { nodes: Vec::new(), folder };
@@ -66,7 +65,7 @@ impl RedisCluster {
                 info.contains("master_link_status:up")
             })
         });
-        // Whose slots are whose, all know alike.
+        // All nodes agree on the distribution of slots.
         wait("all know all masters", || {
             all.clone().all(|node| {
                 let slots: Vec<Vec<deadpool_redis::redis::Value>> = cluster.ask(node, "CLUSTER SLOTS");
@@ -76,7 +75,7 @@ impl RedisCluster {
         cluster
     }
 
-    /// Has all others notice that a node is lost, so that its replica is promoted.
+    /// Makes all other nodes notice the loss of a node, so that its replica is promoted.
     pub fn notice(&self, lost: usize) {
         for other in (0..self.nodes.len()).filter(|&node| node != lost) {
             self.tell(other, &format!("CONFIG SET cluster-node-timeout {SOON}"));
@@ -117,7 +116,7 @@ impl RedisCluster {
         self.nodes[node].port
     }
 
-    /// What a node answers to a command, whose words are apart by spaces.
+    /// Returns the reply of a node to a command, whose words are separated by spaces.
     pub fn ask<T: FromRedisValue>(&self, node: usize, command: &str) -> T {
         let mut words = command.split(' ');
         let mut call = cmd(words.next().expect("a command"));
@@ -141,12 +140,12 @@ impl RedisCluster {
         self.ask(node, "CLUSTER INFO")
     }
 
-    /// What the Cluster calls a node.
+    /// Returns the ID of a node in the Cluster.
     pub fn id(&self, node: usize) -> String {
         self.ask(node, "CLUSTER MYID")
     }
 
-    /// All keys of the masters, each with its master.
+    /// Returns all keys of the masters, each with its master.
     pub fn keys(&self) -> Vec<(usize, String)> {
         let of = |node| self.ask::<Vec<String>>(node, "KEYS *").into_iter().map(move |key| (node, key));
         (0..3).flat_map(of).collect()
@@ -158,17 +157,17 @@ impl RedisCluster {
         let _ = self.nodes[node].process.wait();
     }
 
-    /// Has a node hang.
+    /// Stops a node, whose connections stay open.
     pub fn hang(&self, node: usize) {
         self.signal(node, "STOP");
     }
 
-    /// Has a node that hangs go on.
+    /// Continues a stopped node.
     pub fn resume(&self, node: usize) {
         self.signal(node, "CONT");
     }
 
-    /// Starts a node again that was killed: part of the Cluster, but empty.
+    /// Restarts a killed node, which is part of the Cluster, but empty.
     pub fn restart(&mut self, node: usize) {
         self.nodes[node] = self.node(self.nodes[node].port).expect("redis-server starts on the port it had");
     }
@@ -183,13 +182,13 @@ impl RedisCluster {
 impl Drop for RedisCluster {
     /// # Panics
     ///
-    /// When a test that went well leaves a key that never expires.
+    /// Panics if a successful test leaves a key that never expires.
     fn drop(&mut self) {
         let mut left = Vec::new();
         for node in 0..self.nodes.len() {
             let lives = matches!(self.nodes[node].process.try_wait(), Ok(None));
             if lives && !thread::panicking() {
-                // One that hangs would be waited for.
+                // A stopped node would not reply.
                 self.resume(node);
                 left.extend(immortal(self.nodes[node].port));
             }
@@ -203,7 +202,7 @@ impl Drop for RedisCluster {
     }
 }
 
-/// Waits for a condition, for a long time at most.
+/// Waits for a condition, up to a long timeout.
 pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
@@ -217,7 +216,7 @@ fn connect(port: u16) -> Option<Connection> {
     client.get_connection_with_timeout(Duration::from_secs(5)).ok()
 }
 
-/// A free port whose bus, 10,000 higher, is free too.
+/// Returns a free port whose bus port, 10,000 higher, is also free.
 fn free_port() -> u16 {
     let free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?.local_addr().ok().map(|at| at.port());
     let both = || free(0).filter(|port| port.checked_add(10_000).and_then(free).is_some());

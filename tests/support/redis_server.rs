@@ -1,5 +1,4 @@
-//! Redis servers of a test's own, on free ports of 127.0.0.1, which end with the test and leave
-//! nothing behind.
+//! Redis servers on free ports of 127.0.0.1. They stop when they are dropped.
 #![allow(dead_code, unreachable_pub, reason = "tests within the crate use some of it, too")]
 
 #[path = "folder.rs"]
@@ -15,37 +14,36 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd, pipe};
 pub use folder::Folder;
 
-/// How long something may take that is bound to happen, on a machine that has much else to do: a Sentinel whose machine
-/// stood still rests for 30 s.
+/// The longest time to wait for something that must happen on a loaded machine. A Sentinel whose machine stopped pauses
+/// for 30 s.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The program that tests start as a server: the one that the environment variable `REDIS_SERVER` names, or else
-/// `redis-server`.
+/// Returns the server program: that of the environment variable `REDIS_SERVER`, or `redis-server`.
 pub fn program() -> Command {
     Command::new(std::env::var_os("REDIS_SERVER").unwrap_or_else(|| OsString::from("redis-server")))
 }
 
-/// A server, which keeps its port and its arguments when it is stopped and started again. It starts
-/// empty each time, unless it is told to `SAVE`.
+/// A server, which keeps its port and its arguments when it is restarted. It starts empty, unless it was told to
+/// `SAVE`.
 pub struct RedisServer {
     process: Option<Child>,
     port: u16,
     args: Vec<String>,
-    /// Where it writes what a replica is sent.
+    /// The folder of its dumps for replicas.
     folder: Folder,
 }
 
 impl RedisServer {
-    /// A server with no password.
+    /// Starts a server without a password.
     ///
     /// # Panics
     ///
-    /// When there is no `redis-server`: a machine without it has not run the tests.
+    /// Panics if `redis-server` is not installed.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// A server with more arguments, such as `["--requirepass", "secret"]`.
+    /// Starts a server with more arguments, such as `["--requirepass", "secret"]`.
     pub fn start_with(more: &[&str]) -> Self {
         Self::start_by(|port| {
             let mut args = vec!["--port".to_owned(), port.to_string()];
@@ -54,10 +52,9 @@ impl RedisServer {
         })
     }
 
-    /// A server whose arguments, from the one on that says its port, are made once its port is
-    /// known.
+    /// Starts a server whose arguments depend on its port.
     pub fn start_by(args: impl Fn(u16) -> Vec<String>) -> Self {
-        // Someone else may take the port before Redis does: it then ends at once.
+        // If another process takes the port before, Redis stops at once.
         let started = (0..5).find_map(|_| {
             let port = free_port();
             let mut server = Self { process: None, port, args: args(port), folder: Folder::new() };
@@ -66,7 +63,7 @@ impl RedisServer {
         started.expect("redis-server starts on a free port")
     }
 
-    /// A replica of another server, when it has all that that one has.
+    /// Starts a replica of another server, and waits until it is in sync.
     pub fn replica_of(master: &Self) -> Self {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
         wait_until("the replica is in step", || {
@@ -75,13 +72,13 @@ impl RedisServer {
         replica
     }
 
-    /// A port that has no server yet: [`start_again`](Self::start_again) starts it.
+    /// Reserves a port without a server. [`start_again`](Self::start_again) starts it.
     pub fn not_started() -> Self {
         let port = free_port();
         Self { process: None, port, args: vec!["--port".to_owned(), port.to_string()], folder: Folder::new() }
     }
 
-    /// Kills it.
+    /// Kills the server.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -89,24 +86,23 @@ impl RedisServer {
         }
     }
 
-    /// Starts it on the port it had.
+    /// Starts the server on its port.
     pub fn start_again(&mut self) {
         assert!(self.try_start(), "redis-server starts on the port it had");
     }
 
-    /// Kills it, and starts another one on its port.
+    /// Kills the server, and starts another one on its port.
     pub fn restart(&mut self) {
         self.stop();
         self.start_again();
     }
 
-    /// Stops it in its tracks, as if its machine had vanished: its connections stay open, and
-    /// nothing answers.
+    /// Stops the process, as if its machine had vanished: its connections stay open, and nothing replies.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets it go on.
+    /// Continues the stopped process.
     pub fn resume(&self) {
         self.signal("-CONT");
     }
@@ -119,7 +115,7 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// What it replies to a command, on a connection of its own.
+    /// Returns the reply to a command on a new connection.
     pub fn ask<T: FromRedisValue>(&self, command: &Cmd) -> T {
         self.try_ask(command).expect("a reply")
     }
@@ -128,7 +124,7 @@ impl RedisServer {
         command.query(&mut Client::open(self.url())?.get_connection()?)
     }
 
-    /// A connection that waits long for replies.
+    /// Opens a connection with a long timeout.
     pub async fn connection(&self) -> MultiplexedConnection {
         let config =
             AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(Some(PATIENCE));
@@ -165,8 +161,8 @@ impl RedisServer {
     }
 }
 
-/// For all but Sentinels, which have a file: neither write to disk what they need not, nor wait for
-/// more replicas.
+/// Arguments of all servers except Sentinels, which have a file: do not write to disk unnecessarily, and do not wait
+/// for more replicas.
 const SERVER: [&str; 10] = [
     "--bind",
     "127.0.0.1",
@@ -183,11 +179,11 @@ const SERVER: [&str; 10] = [
 impl Drop for RedisServer {
     /// # Panics
     ///
-    /// When a test that went well leaves a key that never expires.
+    /// Panics if a successful test leaves a key that never expires.
     fn drop(&mut self) {
         let mut left = Vec::new();
         if self.process.is_some() && !thread::panicking() {
-            // One that is paused would be waited for.
+            // A stopped server would not reply.
             self.resume();
             left = immortal(self.port);
         }
@@ -196,7 +192,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// The millisecond at which a key expires. (Redis before 7.0 has no `PEXPIRETIME`.)
+/// Returns the millisecond at which a key expires. (Redis before 7.0 has no `PEXPIRETIME`.)
 pub async fn expiry_of(key: &str, connection: &mut MultiplexedConnection) -> u64 {
     loop {
         let mut ask = pipe();
@@ -210,7 +206,7 @@ pub async fn expiry_of(key: &str, connection: &mut MultiplexedConnection) -> u64
     }
 }
 
-/// The keys of limits that never expire, on a server that anyone may ask. Overrides may be meant to.
+/// Returns the keys of limits that never expire, on a server without authentication. Overrides need not expire.
 pub fn immortal(port: u16) -> Vec<String> {
     let ask = || {
         let mut connection =
@@ -219,22 +215,22 @@ pub fn immortal(port: u16) -> Vec<String> {
         let keys: Vec<String> = cmd("KEYS").arg("*:{*}:*").query(&mut connection)?;
         let mut immortal = Vec::new();
         for key in keys.into_iter().filter(|key| !key.ends_with(":override")) {
-            // One that is gone meanwhile has -2.
+            // A key that has expired meanwhile has a TTL of -2.
             if cmd("PTTL").arg(&key).query::<i64>(&mut connection)? == -1 {
                 immortal.push(key);
             }
         }
         RedisResult::Ok(immortal)
     };
-    // Who wants a password, or speaks TLS only, is asked the same things by the tests.
+    // Servers with a password or TLS are not checked.
     ask().unwrap_or_default()
 }
 
-/// Waits for what is bound to happen.
+/// Waits for something that must happen.
 ///
 /// # Panics
 ///
-/// When it does not.
+/// Panics if it does not happen.
 pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {

@@ -1,4 +1,4 @@
-//! Sentinels of a test's own, which watch a master and promote a replica when it is down.
+//! Sentinels, which watch a master and promote a replica when it is down.
 
 use std::collections::HashMap;
 
@@ -6,13 +6,13 @@ use deadpool_redis::redis::cmd;
 
 use crate::redis_server::{Folder, RedisServer, wait_until};
 
-/// The name that they know the master by.
+/// The name of the master.
 pub const MASTER: &str = "limits";
 
-/// Longer than any test takes, in ms.
+/// Longer than any test, in ms.
 pub const NEVER: u32 = 600_000;
 
-/// After how many ms without an answer a master is down that was killed.
+/// The time without a reply after which a killed master is considered down, in ms.
 pub const SOON: u32 = 300;
 
 pub struct Sentinels {
@@ -21,8 +21,9 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// As many as `count` (one, or three) watch a master that has as many `replicas`, and think nobody
-    /// down before they are [told to](Self::think_down_after). Returns when they know of all, and of each other.
+    /// Starts `count` Sentinels (one or three) for a master with `replicas` replicas. They consider no server down
+    /// before [`think_down_after`](Self::think_down_after) is called. Returns when they have discovered all servers and
+    /// each other.
     pub fn watch(count: usize, master: &RedisServer, replicas: usize) -> Self {
         let folder = Folder::new();
         let majority = count / 2 + 1;
@@ -54,18 +55,18 @@ impl Sentinels {
         self.servers.iter().map(RedisServer::url).collect()
     }
 
-    /// Has them think the master down which has not answered for so many ms.
+    /// Sets the time without a reply after which the master is considered down, in ms.
     ///
-    /// While two servers live that could be the master, it is [`NEVER`]: a machine stands still for longer than
-    /// [`SOON`], and the two would be exchanged.
+    /// While two servers could be the master, use [`NEVER`]: a loaded machine may stop for longer than [`SOON`], and
+    /// the two would be swapped.
     pub fn think_down_after(&self, ms: u32) {
         for sentinel in &self.servers {
             sentinel.ask::<()>(cmd("SENTINEL").arg("SET").arg(MASTER).arg("down-after-milliseconds").arg(ms));
         }
     }
 
-    /// Has the first of them promote a replica, though the master is up. Told again and again: it may not find the
-    /// replica good enough yet, and it gives up where it has stood still.
+    /// Makes the first Sentinel promote a replica although the master is up. Repeats the command, because the replica
+    /// may not be in sync yet, and a Sentinel that stopped gives up.
     pub fn fail_over(&self, replica: &RedisServer) {
         wait_until("the replica is promoted", || {
             names(&self.servers[0], replica) || {
@@ -75,7 +76,7 @@ impl Sentinels {
         });
     }
 
-    /// Waits until all say that this is the master.
+    /// Waits until all Sentinels report this master.
     pub fn wait_for_master(&self, master: &RedisServer) {
         for sentinel in &self.servers {
             wait_until("a Sentinel names the new master", || names(sentinel, master));
@@ -83,7 +84,7 @@ impl Sentinels {
     }
 }
 
-/// Whether a Sentinel says that this is the master.
+/// Returns whether a Sentinel reports this master.
 fn names(sentinel: &RedisServer, master: &RedisServer) -> bool {
     let address: (String, u16) = sentinel.ask(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(MASTER));
     address.1 == master.port()

@@ -1,4 +1,4 @@
-//! A server on a port of its own, which stops with its test, and its client.
+//! A server on a free port, which stops when it is dropped, and its client.
 
 use std::error::Error;
 use std::future::Future;
@@ -39,7 +39,7 @@ impl Server {
         .await
     }
 
-    /// Serves a service with nothing but Hyper, which leaves it to its user to say who the peer is.
+    /// Serves a service with plain Hyper, which does not provide the peer's address.
     pub async fn hyper<S, B>(service: S) -> Self
     where
         S: Service<Request<Incoming>, Response = Response<B>, Error: Into<BoxError>, Future: Send>,
@@ -64,7 +64,7 @@ impl Server {
         .await
     }
 
-    /// Runs whatever serves a listener.
+    /// Runs a function that serves a listener.
     pub async fn run<F>(serve: impl FnOnce(TcpListener) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

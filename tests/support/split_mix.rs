@@ -1,4 +1,4 @@
-//! Numbers that look random, and are the same for a seed: SplitMix64.
+//! Pseudorandom numbers by SplitMix64, the same for the same seed.
 #![allow(dead_code, unreachable_pub, reason = "tests within the crate use some of it, too")]
 
 pub struct Random(pub u64);
