@@ -1,4 +1,4 @@
-//! Handlers with a limiter of their own.
+//! Handlers that use a `Limiter`.
 
 use axum::Router;
 use axum::extract::{Path, State};
@@ -19,7 +19,7 @@ async fn send(
     Ok(format!("{} left", decision.outcomes()[0].remaining()))
 }
 
-/// The errors of stores convert, too.
+/// Errors of stores convert, too.
 async fn left(State(mails): State<Limiter>, Path(to): Path<String>) -> Result<String, AcquireError> {
     Ok(mails.peek(&to, 0).await?.outcomes()[0].remaining().to_string())
 }

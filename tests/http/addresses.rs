@@ -1,4 +1,4 @@
-//! Keyed by the peer's address.
+//! Keys by the peer's address.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ fn one_each(by: impl KeyExtractor) -> RateLimit<Hello> {
     RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default())
 }
 
-/// Whether two peers share a bucket of one.
+/// Returns whether two peers share a bucket with one token.
 async fn share(by: PeerIp, one: &str, other: &str) -> bool {
     let service = one_each(by);
     assert!(!ask(&service, from(one)).await.is_refused());
@@ -41,7 +41,7 @@ async fn a_mapped_address_is_the_address() {
     assert!(share(key::peer_ip(), "::ffff:192.0.2.1", "::ffff:c000:201").await);
     assert!(!share(key::peer_ip(), "::ffff:192.0.2.1", "::ffff:192.0.2.2").await);
     assert!(!share(key::peer_ip().ipv6_prefix(1), "::ffff:192.0.2.1", "::ffff:192.0.2.2").await);
-    // Not mapped, but of the form that was once "compatible".
+    // IPv4-compatible addresses, which are deprecated and not mapped.
     assert!(!share(key::peer_ip().ipv6_prefix(128), "192.0.2.1", "::192.0.2.1").await);
 }
 
@@ -75,7 +75,7 @@ fn an_address_prefix_that_is_too_long_is_an_error() {
     let _ = key::peer_ip().ipv6_prefix(129);
 }
 
-/// The port changes with each connection; and a layer that knows better than the server says so.
+/// The port changes with each connection. An outer layer can replace the server's address.
 #[tokio::test]
 async fn the_port_does_not_count_and_peer_addr_wins() {
     let service = one_each(key::peer_ip());
@@ -93,8 +93,7 @@ async fn the_port_does_not_count_and_peer_addr_wins() {
     assert!(ask_from("192.0.2.2:4", Some("192.0.2.9:4")).await);
 }
 
-/// benwis/tower-governor#10: without `into_make_service_with_connect_info`, one bucket for all,
-/// or a panic.
+/// benwis/tower-governor#10: without `into_make_service_with_connect_info`, all requests shared a bucket, or panicked.
 #[tokio::test]
 async fn a_missing_peer_address_is_an_internal_error() {
     let inner = Hello::default();
@@ -108,7 +107,7 @@ async fn a_missing_peer_address_is_an_internal_error() {
         assert_eq!(answer.header("retry-after"), None);
     }
     assert_eq!(inner.calls(), 0);
-    // Nobody has used up anybody's bucket in the meantime.
+    // The rejected requests charged no other bucket.
     assert!(!ask(&service, from("192.0.2.1")).await.is_refused());
 }
 
@@ -124,7 +123,7 @@ async fn a_missing_peer_address_follows_its_policy() {
     assert_eq!(asked(OnMissingKey::Share).await, [false, true]);
 }
 
-/// In-process tests have no connection: Axum lets them make one up.
+/// In-process tests have no connection. Axum provides a mock.
 #[tokio::test]
 async fn mock_connect_info_provides_the_peer() {
     let limits = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())])

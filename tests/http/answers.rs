@@ -1,4 +1,4 @@
-//! What a refusal says.
+//! Rejections: their status, headers and body.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -44,7 +44,7 @@ async fn a_rejection_is_plain_text_that_is_not_cached() {
     assert_eq!(refused.body, "Too many requests: try again in 1 minute.\n");
 }
 
-/// httprate#47, boundary#4094 and others: 0, or earlier than there is room.
+/// httprate#47, boundary#4094 and others: `Retry-After` was 0, or too early.
 #[tokio::test]
 async fn the_wait_is_whole_seconds_rounded_up() {
     let second = Duration::from_secs(1);
@@ -63,7 +63,7 @@ async fn the_wait_is_whole_seconds_rounded_up() {
     assert_eq!(refused.body, "Too many requests: try again in 1 second.\n");
 }
 
-/// Whoever waits as long as he is told is let in, and the wait is not a second too long.
+/// A request after the announced wait is allowed, and the wait is not a second too long.
 #[tokio::test]
 async fn waiting_as_announced_suffices() {
     let algorithms: [Algorithm; 5] = [
@@ -211,7 +211,7 @@ async fn a_closure_formats_every_rejection() {
     assert_eq!(body(limit.cost_by(|_| 2)).await, format!("{never:?}"));
 }
 
-/// boundary#4159, labrinth#874: without CORS headers, a browser can't read a refusal, nor what it says.
+/// boundary#4159, labrinth#874: without CORS headers, a browser cannot read a rejection.
 #[tokio::test]
 async fn browsers_can_read_a_rejection_behind_cors() {
     let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];

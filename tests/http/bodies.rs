@@ -1,4 +1,4 @@
-//! Bodies pass untouched, whatever they are made of.
+//! Bodies of requests and responses pass unchanged.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -21,7 +21,7 @@ fn one() -> Builder<HttpOptions> {
     RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(still())
 }
 
-/// A request's body that must not be looked at.
+/// A request body that must not be polled.
 struct Untouchable;
 
 impl Body for Untouchable {
@@ -40,7 +40,7 @@ async fn the_body_of_a_rejected_request_is_not_read() {
     assert!(ask(&service, Request::new(Untouchable)).await.is_refused());
 }
 
-/// Three frames and trailers, of a length that is not known.
+/// A body with three frames and trailers, of unknown length.
 struct Frames<D>(VecDeque<Frame<D>>);
 
 impl<D: From<Bytes>> Frames<D> {
@@ -73,7 +73,7 @@ async fn streams_arrive_whole_both_ways() {
     assert_eq!(collected.to_bytes(), "one two three");
 }
 
-/// Data of another kind, which can be made of bytes.
+/// A type of body data other than `Bytes`.
 #[derive(Debug)]
 struct Chunk(Bytes);
 
@@ -105,7 +105,7 @@ async fn body_data_of_other_types_than_bytes_works() {
     assert_eq!(ask(&service, get("/")).await.body, "Too many requests: try again in 1 minute.\n");
 }
 
-/// Fails after its first frame.
+/// A body that fails after its first frame.
 struct Torn(Option<Bytes>);
 
 impl Body for Torn {
@@ -125,7 +125,7 @@ async fn errors_of_the_body_are_passed_on() {
     assert_eq!(body.frame().await.unwrap().unwrap_err(), "torn");
 }
 
-/// Asks a service that answers with a `Full` itself.
+/// Calls a service whose response body is a `Full`.
 async fn full<S>(service: &S) -> Answer
 where
     S: Service<Request<()>, Response = Response<Full<Bytes>>, Error = Infallible> + Clone,
@@ -147,7 +147,7 @@ async fn the_body_type_is_kept_with_keep_body() {
     assert!(full(&untold).await.is_refused());
 }
 
-/// The service within can be looked at, replaced and taken out.
+/// The inner service can be borrowed, changed and taken.
 #[tokio::test]
 async fn keep_body_gives_access_to_the_inner_service() {
     let two = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(still()).build();
@@ -167,7 +167,7 @@ async fn keep_body_gives_access_to_the_inner_service() {
     assert_eq!(second.calls(), 2);
 }
 
-/// Whoever has to wait first, for a key or for a turn, has the same body.
+/// The body is also unchanged if the request waits for a key or in a queue.
 #[tokio::test(start_paused = true)]
 async fn the_body_type_is_kept_after_a_wait() {
     let by = key::from_async_fn(|_| async {

@@ -1,4 +1,4 @@
-//! What went wrong elsewhere, by name. Many more are told where they belong: see the other modules.
+//! Bugs of other rate limiters. The other modules contain many more, next to the behaviour that they are about.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -33,7 +33,7 @@ async fn retry_after_zero() {
     assert_eq!(ask(&service, get("/")).await.header("retry-after"), Some("1"));
 }
 
-/// axum-governor respond.rs:63: 1.99 s were told as 1, and below a second `t` as 0.
+/// axum-governor respond.rs:63: a wait of 1.99 s was rounded down to 1, and `t` below a second to 0.
 #[tokio::test]
 async fn retry_after_floored() {
     let (service, clock) = limited(Limit::new("slow", TokenBucket::new(1, 1, Duration::from_millis(1_990))));
@@ -47,8 +47,7 @@ async fn retry_after_floored() {
     assert_eq!(refused.standings()[0].get("t"), Some(1));
 }
 
-/// throttle-kit tower_layer.rs:269: "1", however long the wait. qdrant#5917, kgateway#4316: the
-/// whole window, however little of it is left.
+/// throttle-kit tower_layer.rs:269: always 1. qdrant#5917, kgateway#4316: the whole window instead of the rest of it.
 #[tokio::test]
 async fn retry_after_constant() {
     let (service, clock) = limited(Limit::new("hour", FixedWindow::per_hour(1)));
@@ -59,11 +58,11 @@ async fn retry_after_constant() {
     }
 }
 
-/// throttle-kit tower_layer.rs:226, tokio-rate-limit middleware.rs:268, axum_gcra lib.rs:555: the
-/// clone was called, and the service that had been polled ready was left behind.
+/// throttle-kit tower_layer.rs:226, tokio-rate-limit middleware.rs:268, axum_gcra lib.rs:555: a clone was called
+/// instead of the service that had been polled ready.
 #[tokio::test]
 async fn unreadied_clone_called() {
-    // A permit each: whoever is called without having been polled ready panics.
+    // A service with a permit for each readiness. It panics if it is called without having been polled ready.
     let inner = || ServiceBuilder::new().concurrency_limit(1).service(Hello::default());
     let looked_up = key::from_async_fn(|_| async { Some(1) });
     let limit = || Limit::new("two", FixedWindow::per_minute(2));
@@ -81,8 +80,8 @@ async fn unreadied_clone_called() {
     }
 }
 
-/// tower-rate-limit-redis service.rs:103: `inner.call(request)` ran before the store had answered,
-/// so that services that spawn or buffer did the refused work all the same.
+/// tower-rate-limit-redis service.rs:103: `inner.call(request)` ran before the store's decision, so services that spawn
+/// or buffer did the work of rejected requests.
 #[tokio::test]
 async fn inner_service_called_before_the_decision() {
     let inner = Hello::default();
@@ -101,7 +100,7 @@ async fn inner_service_called_before_the_decision() {
     assert_eq!(inner.calls(), 1);
 }
 
-/// throttle-kit backend.rs:78: `X-RateLimit-Remaining` was what had been used.
+/// throttle-kit backend.rs:78: `X-RateLimit-Remaining` contained the used tokens.
 #[tokio::test]
 async fn remaining_counts_up() {
     let layer = RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(still());
@@ -111,8 +110,8 @@ async fn remaining_counts_up() {
     }
 }
 
-/// tower-resilience layer.rs:160, traefik#13706: Axum applies a layer to each route, and each had
-/// its own state. tower's own, axum#2634: one for each connection.
+/// tower-resilience layer.rs:160, traefik#13706: Axum applies a layer to each route, and each route had its own state.
+/// Tower's own limit, axum#2634: each connection had its own state.
 #[tokio::test]
 async fn state_rebuilt_per_route() {
     let layer = RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(still()).build();
@@ -127,7 +126,7 @@ async fn state_rebuilt_per_route() {
     }
 }
 
-/// axum_rate_limiter limiter.rs:30: `to_str().unwrap()` on a client's header.
+/// axum_rate_limiter limiter.rs:30: `to_str().unwrap()` on a header of the client.
 #[tokio::test]
 async fn non_ascii_header_panics() {
     let limit = Limit::new("one", FixedWindow::per_minute(1))
@@ -146,7 +145,7 @@ async fn non_ascii_header_panics() {
     assert!(ask(&by_header, request()).await.is_refused());
 }
 
-/// axum-limit key.rs:5: keyed by the whole URI, `?x=1` was a fresh bucket.
+/// axum-limit key.rs:5: the key was the whole URI, so `?x=1` had a new bucket.
 #[tokio::test]
 async fn uri_with_query_is_a_new_bucket() {
     let (service, _) = limited(Limit::new("one", FixedWindow::per_minute(1)).by(key::path()));
@@ -156,8 +155,8 @@ async fn uri_with_query_is_a_new_bucket() {
     }
 }
 
-/// express-rate-limit 8.3.2: a client that closed its connection early was not counted. Here it
-/// is, from the moment at which its request goes on.
+/// express-rate-limit 8.3.2: a client that closed its connection early was not counted. Here it is charged when its
+/// request is forwarded.
 #[tokio::test]
 async fn early_closed_connection_skips_accounting() {
     let limit = || Limit::new("ten", FixedWindow::per_minute(10));
@@ -173,7 +172,7 @@ async fn early_closed_connection_skips_accounting() {
         RateLimitLayer::builder([limit()]).store(slow).build(),
     ] {
         let service = layer.layer(stuck);
-        // Closed at the first await, at the second, and so on.
+        // The request is dropped at the first await, at the second, and so on.
         for polls in 1..=3 {
             let mut asking = Box::pin(service.clone().oneshot(get("/stuck")));
             for _ in 0..polls {
@@ -184,7 +183,7 @@ async fn early_closed_connection_skips_accounting() {
     }
 }
 
-/// express-rate-limit: `pk` was a hash of the address that can be found by trying all of them.
+/// express-rate-limit: `pk` was a hash of the address, which can be reversed by trying all addresses.
 #[tokio::test]
 async fn partition_key_leaks_the_address() {
     let (service, _) = limited(Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip()));
@@ -196,7 +195,7 @@ async fn partition_key_leaks_the_address() {
     }
 }
 
-/// AG decide.rs:85, langfuse#14280, Kong, APISIX: a limit was charged though a later one denied.
+/// axum-governor decide.rs:85, langfuse#14280, Kong, APISIX: a limit was charged although a later one denied.
 #[tokio::test]
 async fn earlier_limits_charged_on_denial() {
     let limits = [Limit::new("hour", FixedWindow::per_hour(10)), Limit::new("minute", FixedWindow::per_minute(1))];
@@ -206,7 +205,7 @@ async fn earlier_limits_charged_on_denial() {
     }
 }
 
-/// throttle-kit backend.rs:202, AG: the key was in what everybody can read.
+/// throttle-kit backend.rs:202, axum-governor: debug output contained the key.
 #[test]
 fn debug_output_shows_the_key() {
     use tower_ratelimit::key::{Key, KeyBuf};
@@ -216,7 +215,7 @@ fn debug_output_shows_the_key() {
     assert!(!shown.contains("sk-ann") && !shown.contains("115, 107, 45"), "{shown}");
 }
 
-/// go-limiter, flask-limiter#62, AspNetCoreRateLimit#209: dates that end in "UTC", fractions, signs.
+/// go-limiter, flask-limiter#62, AspNetCoreRateLimit#209: dates that end in "UTC", fractions and signs.
 #[tokio::test]
 async fn retry_after_is_not_an_integer() {
     let (service, clock) = limited(Limit::new("one", TokenBucket::new(1, 1, Duration::from_millis(2_500))));
@@ -230,7 +229,7 @@ async fn retry_after_is_not_an_integer() {
     }
 }
 
-/// GHSA-vpvj-hfh8-388m: limited by method, HEAD or an odd method was a way around.
+/// GHSA-vpvj-hfh8-388m: HEAD and unknown methods evaded a limit by method.
 #[tokio::test]
 async fn head_escapes_the_limit_of_get() {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by((key::method(), key::matched_route()));
@@ -242,7 +241,7 @@ async fn head_escapes_the_limit_of_get() {
     assert!(ask(&app, head("HEAD")).await.is_refused());
 }
 
-/// CVE-2025-59152 (Litestar) and many others: a client chose its bucket by a header.
+/// CVE-2025-59152 (Litestar) and many others: a client could choose its bucket by a header.
 #[tokio::test]
 async fn forwarded_for_is_believed() {
     let (service, _) = limited(Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip()));

@@ -1,5 +1,4 @@
-//! Keyed by the client's address behind proxies, through a server, and what went wrong with it
-//! elsewhere.
+//! Keys by the client's address behind proxies, through a server, with the bugs of other rate limiters.
 
 use axum::Router;
 use axum::routing::get as route;
@@ -23,7 +22,7 @@ fn app(limit: Limit) -> Router {
     Router::new().route("/", route(async || "hello")).layer(RateLimitLayer::builder([limit]).store(still()).build())
 }
 
-/// Serves with one request for each client. Who asks is 127.0.0.1.
+/// Starts a server with one request for each client. The peer is 127.0.0.1.
 async fn serve(address: ClientAddress) -> Server {
     Server::axum(app(one_each(key::client_ip(address)))).await
 }
@@ -51,7 +50,7 @@ async fn clients_behind_a_proxy_have_a_bucket_each() {
     assert!(is_refused(&server, &[(XFF, "192.0.2.1:4711")]).await);
     assert!(!is_refused(&server, &[(XFF, "192.0.2.2, 10.0.0.9")]).await);
     assert!(is_refused(&server, &[(XFF, "192.0.2.1, 192.0.2.2"), (XFF, "10.0.0.9")]).await);
-    // The proxy itself: a health check.
+    // A request of the proxy itself, such as a health check.
     assert!(!is_refused(&server, &[]).await);
     assert!(is_refused(&server, &[(XFF, "192.0.2.3, unknown")]).await);
 }
@@ -68,7 +67,7 @@ async fn forwarded_and_single_values_name_clients_too() {
     assert_eq!(send(&server, &twice).await.status, StatusCode::BAD_REQUEST);
 }
 
-/// Hops that are not there are the operator's to find, at the first request.
+/// Missing hops are an error of the configuration, which the first request shows.
 #[tokio::test]
 async fn a_request_that_bypasses_the_proxies_has_no_key() {
     let server = serve(TrustedProxies::hops(2).x_forwarded_for()).await;
@@ -85,7 +84,7 @@ async fn a_request_that_bypasses_the_proxies_follows_its_policy() {
     let server = Server::axum(app(one_each(by().or(key::peer_ip())))).await;
     assert!(!is_refused(&server, &[]).await);
     assert!(is_refused(&server, &[(XFF, "unknown")]).await);
-    // The peer's bucket is not that of a client who calls itself so.
+    // A client that claims the peer's address does not get the peer's bucket.
     assert!(!is_refused(&server, &[(XFF, "127.0.0.1")]).await);
 
     let server = Server::axum(app(one_each(by()).on_missing_key(OnMissingKey::Skip))).await;
@@ -100,7 +99,7 @@ async fn a_missing_peer_is_an_error_of_the_server() {
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
-/// Whether two clients share a bucket of one, told by a proxy.
+/// Returns whether two clients share a bucket with one token, by the header of a proxy.
 async fn share(by: impl Fn(ClientIp) -> ClientIp, one: &str, other: &str) -> bool {
     let limit = one_each(by(key::client_ip(local().x_forwarded_for())));
     let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
@@ -139,7 +138,7 @@ fn an_address_prefix_that_is_too_long_is_an_error() {
     let _ = key::client_ip(local().forwarded()).ipv6_prefix(129);
 }
 
-/// The same client is the same key, whether it came through a proxy or not.
+/// A client has the same key with and without a proxy.
 #[tokio::test]
 async fn a_client_is_the_same_with_and_without_a_proxy() {
     let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
@@ -150,8 +149,8 @@ async fn a_client_is_the_same_with_and_without_a_proxy() {
     assert!(ask(&service, from("::ffff:192.0.2.1")).await.is_refused());
 }
 
-/// CVE-2026-30827 and GHSA-46wh-pxpv-q5gq (express-rate-limit), axum-governor ip.rs:23,
-/// actix-governor key_extractor.rs:263: cut before they were told apart, all of IPv4 was one key.
+/// CVE-2026-30827 and GHSA-46wh-pxpv-q5gq (express-rate-limit), axum-governor ip.rs:23, actix-governor
+/// key_extractor.rs:263: mapped addresses were masked before conversion, so all of IPv4 had one key.
 #[tokio::test]
 async fn mapped_addresses_share_a_prefix() {
     assert!(!share(|by| by, "::ffff:192.0.2.1", "::ffff:192.0.2.2").await);
@@ -159,14 +158,14 @@ async fn mapped_addresses_share_a_prefix() {
     assert!(!share(|by| by, "::ffff:102:304", "2001:db8::1.2.3.4").await);
 }
 
-/// GHSA-5847-rm3g-23mw (OpenClaw), and express-rate-limit 8.6.2, which told them by notation.
+/// GHSA-5847-rm3g-23mw (OpenClaw), and express-rate-limit 8.6.2, which compared notations.
 #[tokio::test]
 async fn ipv4_translated_addresses_are_distinct() {
     assert!(share(|by| by, "1.2.3.4", "::ffff:1.2.3.4").await);
     assert!(share(|by| by, "::ffff:102:304", "1.2.3.4").await);
 }
 
-/// CVE-2026-39409 (Hono), CVE-2026-123603 (hickory): lists of addresses did not hold mapped ones.
+/// CVE-2026-39409 (Hono), CVE-2026-123603 (hickory): lists of addresses did not contain mapped ones.
 #[tokio::test]
 async fn an_ipv4_mapped_proxy_is_trusted_as_ipv4() {
     let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
@@ -178,8 +177,8 @@ async fn an_ipv4_mapped_proxy_is_trusted_as_ipv4() {
     }
 }
 
-/// CVE-2025-59152 (Litestar), CVE-2026-107271 (Gophish), CVE-2026-108162 (Pingvin), throttle-kit
-/// tower_layer.rs, real extractor.rs:24: a header counted, whoever sent it.
+/// CVE-2025-59152 (Litestar), CVE-2026-107271 (Gophish), CVE-2026-108162 (Pingvin), throttle-kit tower_layer.rs, real
+/// extractor.rs:24: a header was trusted from any peer.
 #[tokio::test]
 async fn an_untrusted_peer_cannot_choose_its_address() {
     let strange = || TrustedProxies::cidrs(["192.0.2.0/24"]);
@@ -197,7 +196,7 @@ async fn an_untrusted_peer_cannot_choose_its_address() {
 }
 
 /// CVE-2026-110723, -110724, -110726 (Eclipse ECSP), tower_governor key_extractor.rs:134,
-/// commonly#538, talosctl-oidc#128, PrepPilot#1438: the leftmost was the client.
+/// commonly#538, talosctl-oidc#128, PrepPilot#1438: the leftmost address was taken for the client.
 #[tokio::test]
 async fn the_leftmost_is_the_client() {
     for (address, header, hop) in [(local().x_forwarded_for(), XFF, ""), (local().forwarded(), "forwarded", "for=")] {
@@ -209,8 +208,8 @@ async fn the_leftmost_is_the_client() {
     }
 }
 
-/// axum-client-ip#32: a hidden name was skipped, and what the client had written was the rightmost.
-/// axum-governor smart_ip.rs:118: so was what could not be read.
+/// axum-client-ip#32: an obfuscated node was skipped, so an address from the client was the rightmost.
+/// axum-governor smart_ip.rs:118: malformed nodes were skipped, too.
 #[tokio::test]
 async fn hidden_names_are_skipped() {
     let server = serve(local().forwarded()).await;
@@ -219,8 +218,8 @@ async fn hidden_names_are_skipped() {
     assert!(is_refused(&server, &[("forwarded", "for=198.51.100.3, for=\"[bad\"")]).await);
 }
 
-/// authentik#25397: addresses with a port were none. axum-governor smart_ip.rs:94: they were
-/// skipped. axum_gcra real_ip.rs:143: split at the first colon, all of IPv6 was a few keys.
+/// authentik#25397: addresses with a port were not parsed. axum-governor smart_ip.rs:94: they were skipped. axum_gcra
+/// real_ip.rs:143: addresses were split at the first colon, so all of IPv6 had a few keys.
 #[tokio::test]
 async fn ports_of_addresses_are_ignored() {
     assert!(share(|by| by, "192.0.2.1:4711", "192.0.2.1:4712").await);
@@ -229,8 +228,8 @@ async fn ports_of_addresses_are_ignored() {
     assert!(share(|by| by, "[2001:db8::1]:4711", "2001:db8::1").await);
 }
 
-/// real-ip 0.1.2 and throttle-kit client_ip.rs:226: of several lines the first was read, which is
-/// the client's where the proxy adds one of its own, as HAProxy does.
+/// real-ip 0.1.2 and throttle-kit client_ip.rs:226: the first of several lines was read, which is the client's if the
+/// proxy adds another line, as HAProxy does.
 #[tokio::test]
 async fn only_the_first_line_counts() {
     let of = [local().x_forwarded_for(), TrustedProxies::hops(1).x_forwarded_for()];
@@ -242,16 +241,16 @@ async fn only_the_first_line_counts() {
     }
 }
 
-/// throttle-kit client_ip.rs:304: hops were 0 where the documentation said 1, so that the client's
-/// own header made it the proxy.
+/// throttle-kit client_ip.rs:304: the number of hops was 0 instead of the documented 1, so the client's own header was
+/// trusted.
 #[test]
 #[should_panic(expected = "no proxy is trusted")]
 fn no_hops_are_trusted() {
     let _ = TrustedProxies::hops(0);
 }
 
-/// tower-rate-limiter key_extractor.rs:141: a `Forwarded` of the client's went before the
-/// `X-Forwarded-For` that the proxy had set.
+/// tower-rate-limiter key_extractor.rs:141: a `Forwarded` header of the client took precedence over the
+/// `X-Forwarded-For` header of the proxy.
 #[tokio::test]
 async fn only_the_trusted_header_is_read() {
     let server = serve(local().x_forwarded_for()).await;
@@ -259,14 +258,14 @@ async fn only_the_trusted_header_is_read() {
     for name in ["forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip", "x-client-ip", "fly-client-ip"] {
         let made_up = if name == "forwarded" { "for=198.51.100.2" } else { "198.51.100.2" };
         assert!(is_refused(&server, &[(XFF, "192.0.2.1"), (name, made_up)]).await, "{name}");
-        // Nor does it stand in for the one that counts.
+        // Another header does not replace a missing one, either.
         send(&server, &[]).await;
         assert!(is_refused(&server, &[(name, made_up)]).await, "{name}");
     }
 }
 
-/// The same, http-extract client_ip.rs:197: behind two proxies, all shared the second one's bucket;
-/// and a header that was no address was answered with 500.
+/// The same, http-extract client_ip.rs:197: behind two proxies, all clients shared the second proxy's bucket, and a
+/// header without an address led to a 500.
 #[tokio::test]
 async fn clients_behind_two_trusted_proxies_are_distinct() {
     let server = serve(local().x_forwarded_for()).await;
@@ -275,7 +274,7 @@ async fn clients_behind_two_trusted_proxies_are_distinct() {
     assert_eq!(send(&server, &[(XFF, "\u{fc}, ;;\"")]).await.status, StatusCode::OK);
 }
 
-/// express-rate-limit 8.0.0 and others: an address of IPv6 was a client, who has 2^64 of them.
+/// express-rate-limit 8.0.0 and others: each IPv6 address had a bucket, but a client has 2^64 of them.
 #[tokio::test]
 async fn clients_of_one_ipv6_network_share_a_bucket() {
     let server = serve(local().x_forwarded_for()).await;
@@ -285,7 +284,7 @@ async fn clients_of_one_ipv6_network_share_a_bucket() {
     }
 }
 
-/// A server on a Unix socket knows no addresses but those that the proxy tells.
+/// A server on a Unix socket only knows the addresses in headers of the proxy.
 #[cfg(unix)]
 #[tokio::test]
 async fn unix_peers_are_trusted_if_configured() {

@@ -1,4 +1,4 @@
-//! Keys of several parts, found at once or later, and keys that stand in for others.
+//! Keys with several parts, synchronous and asynchronous, and alternatives.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::service::{Hello, from, with};
 use crate::store::still;
 use support::answer::ask;
 
-/// The header's value, at once.
+/// Extracts the value of a header synchronously.
 fn now(name: &'static str) -> Header {
     key::header(name)
 }
 
-/// The header's value, looked up.
+/// Extracts the value of a header asynchronously.
 fn later(name: &'static str) -> impl KeyExtractor {
     looked_up(move |head| head.header(name).map(str::to_owned))
 }
@@ -37,7 +37,7 @@ where
 
 type Found = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
-/// How `requests` fare with one token for each key.
+/// Returns the statuses of `requests` with one token for each key.
 async fn statuses(by: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> Vec<u16> {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by);
     let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
@@ -53,7 +53,7 @@ fn parts(one: &str, two: &str, three: &str) -> Request<()> {
     with(&all.into_iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>())
 }
 
-/// Each of the parts tells keys apart, none runs into another, and without one there is no key.
+/// Each part distinguishes keys, parts are not concatenated, and a missing part is a missing key.
 async fn every_part_counts(by: impl KeyExtractor) {
     let requests = [
         parts("a", "b", "c"),
@@ -93,7 +93,7 @@ async fn tuples_can_be_nested() {
     every_part_counts((key::path(), later("x-one"), now("x-two"), later("x-three"))).await;
 }
 
-/// Found at once or later, the same parts are the same key.
+/// Synchronous and asynchronous extractors of equal parts have equal keys.
 #[tokio::test]
 async fn synchronous_and_asynchronous_keys_share_buckets() {
     let store = Arc::new(still());
@@ -107,8 +107,7 @@ async fn synchronous_and_asynchronous_keys_share_buckets() {
     assert!(ask(&one, parts("a", "c", "b")).await.is_refused());
 }
 
-/// The first if it is there, or else the second, whatever the first would have been: the two are
-/// never one bucket, even if they read the same.
+/// The first key if it exists, or else the second. Both never share a bucket, even if their values are equal.
 async fn one_or_the_other(by: impl KeyExtractor) {
     let requests = [
         parts("a", "", ""),
@@ -134,7 +133,7 @@ async fn alternatives_of_asynchronous_keys_work_in_every_order() {
     one_or_the_other((now("x-one"), later("x-one")).or((later("x-two"), now("x-two")))).await;
 }
 
-/// What stands before and behind an alternative counts, whichever it takes.
+/// Parts before and after an alternative distinguish keys, whichever alternative is taken.
 #[tokio::test]
 async fn an_alternative_is_a_part_like_any_other() {
     let requests = || [parts("a", "b", ""), parts("a", "", "b"), parts("x", "b", ""), parts("x", "", "b")];
@@ -145,7 +144,7 @@ async fn an_alternative_is_a_part_like_any_other() {
     assert_eq!(statuses((later("x-two").or(later("x-three")), now("x-one")), twice()).await, expected);
 }
 
-/// Not even parts that were made up to look like the other's.
+/// Not even if the parts imitate the encoding of the other.
 #[tokio::test]
 async fn no_key_equals_the_first_alternative_of_an_or() {
     let forged = |tag: u8| key::from_fn(move |_| Some(([tag], "a".to_owned())));
@@ -156,7 +155,7 @@ async fn no_key_equals_the_first_alternative_of_an_or() {
     }
 }
 
-/// Those without a key share one bucket, whatever other parts of theirs were found.
+/// Requests without a key share one bucket, even if some parts were found.
 #[tokio::test]
 async fn a_tuple_with_a_missing_part_is_missing() {
     let halves = [parts("a", "", ""), parts("x", "", ""), parts("a", "b", "")];
@@ -183,7 +182,7 @@ async fn an_alternative_can_have_three_keys() {
     assert_eq!(statuses(now("x-one").or(later("x-two")).or(now("x-three")), requests()).await, expected);
 }
 
-/// A header that spells an address, or its bytes, is not that address.
+/// A header that contains an address, as text or bytes, is not the key of that address.
 #[tokio::test]
 async fn a_header_never_takes_an_addresss_bucket() {
     let by = || now("x-api-key").or(key::peer_ip());
@@ -196,7 +195,7 @@ async fn a_header_never_takes_an_addresss_bucket() {
     assert_eq!(statuses(by(), [from("65.65.65.65"), from("65.65.65.65")]).await, [200, 429]);
 }
 
-/// What the server does not tell is its fault, unless the client can still say it.
+/// A part that the server does not provide is an error of the server, unless the client can send an alternative.
 #[tokio::test]
 async fn the_last_alternative_decides_the_status_of_a_missing_key() {
     let nobody = || [with(&[])];
@@ -207,7 +206,7 @@ async fn the_last_alternative_decides_the_status_of_a_missing_key() {
     assert_eq!(statuses(key::peer_ip().or(later("x-one")), nobody()).await, [bad_request]);
 }
 
-/// Several limits, some of whose keys are looked up: told in the order in which they were given.
+/// Several limits, some with asynchronous keys: headers list them in the configured order.
 #[tokio::test]
 async fn limits_keep_their_order_and_their_policy() {
     let limit = |name: &str, tokens| Limit::new(name, FixedWindow::per_minute(tokens));

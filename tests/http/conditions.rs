@@ -1,4 +1,4 @@
-//! Limits that apply to some requests only.
+//! Limits that only apply to some requests.
 
 use axum::Router;
 use axum::body::Body;
@@ -59,7 +59,7 @@ async fn limits_that_do_not_apply_are_left_out() {
     assert_eq!(ask(&app, request("PUT", "/users/1", "")).await.status, 429);
 }
 
-/// Neither key nor cost are asked for where the condition does not hold: a missing key refuses nobody.
+/// Neither the key nor the cost is evaluated if the condition does not hold, so a missing key rejects no request.
 #[tokio::test]
 async fn a_missing_key_of_a_limit_that_does_not_apply_is_ignored() {
     let key = tower_ratelimit::key::header("x-api-key");

@@ -1,4 +1,4 @@
-//! What a request costs: on a route, inside the same limiter on the router, and from a closure.
+//! Costs: on a route inside the same limiter on the router, and from a closure.
 
 use std::fmt::Debug;
 use support::faulty_store::{FaultyStore, Mode};
@@ -25,7 +25,7 @@ async fn hello() -> &'static str {
     "hello"
 }
 
-/// Routes of several costs, inside the same limiter on the router.
+/// Routes with different costs inside the same limiter on the router.
 fn app(limits: RateLimitLayer) -> Router {
     Router::new()
         .route("/one", get(hello))
@@ -39,7 +39,7 @@ async fn visit(app: &Router, path: &str) -> Answer {
     ask(app, Request::get(path).body(Body::empty()).unwrap()).await
 }
 
-/// A route's cost is what it costs in all, and headers tell it once.
+/// The cost of a route is the total, and headers show it once.
 async fn a_route_costs_what_it_says(limits: RateLimitLayer) {
     let app = app(limits);
     for (path, left) in [("/five", 5), ("/one", 4), ("/nothing", 4), ("/nowhere", 3)] {
@@ -55,7 +55,7 @@ async fn the_difference_is_charged() {
     a_route_costs_what_it_says(of_ten(FaultyStore::over(still(), Mode::Works))).await;
 }
 
-/// If the whole does not fit, nothing is taken: what the router has charged is given back.
+/// If the total is denied, nothing is charged: the router's charge is refunded.
 async fn all_or_nothing(limits: RateLimitLayer) {
     let app = app(limits);
     assert_eq!(visit(&app, "/six").await.remaining(), 4);
@@ -91,7 +91,7 @@ async fn route_costs_work_with_every_algorithm() {
     }
 }
 
-/// Of several limits, all are given back when one denies the difference.
+/// If one of several limits denies the difference, all charges are refunded.
 #[tokio::test]
 async fn a_route_cost_is_charged_to_all_limits_or_none() {
     let limits = [Limit::new("ten", FixedWindow::per_minute(10)), Limit::new("hundred", FixedWindow::per_hour(100))];
@@ -116,7 +116,7 @@ async fn cheaper_routes_refund_the_difference() {
     for (path, left) in [("/two", 8), ("/nothing", 8), ("/five", 3)] {
         assert_eq!(visit(&app, path).await.remaining(), left, "{path}");
     }
-    // There is no room for the router's five to begin with.
+    // The router's cost of 5 is denied.
     assert!(visit(&app, "/two").await.is_refused());
 }
 
@@ -170,7 +170,7 @@ async fn two_layers_in_memory_do_not_share_usage() {
     assert_eq!(left("/both").await, (false, 0, 39));
 }
 
-/// The innermost has the last word, whatever those around it have charged and when.
+/// The innermost cost applies, whatever the outer layers have charged.
 async fn the_innermost_decides(limit: Limit) {
     let builder = RateLimitLayer::builder([limit]);
     for (outer, inner, left) in [(8, 2, 8), (2, 8, 2), (0, 5, 5), (5, 0, 10), (7, 7, 3)] {
@@ -189,7 +189,7 @@ async fn costs_within_costs() {
     the_innermost_decides(Limit::new("ten", LeakyBucket::per_minute(10))).await;
 }
 
-/// The outer limiter had no key; what lies between has found one.
+/// The outer layer finds no key, because an inner layer adds it.
 #[tokio::test]
 async fn the_route_charges_its_whole_cost_if_the_router_charged_nothing() {
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
@@ -205,7 +205,7 @@ async fn the_route_charges_its_whole_cost_if_the_router_charged_nothing() {
     assert_eq!(ask(&service, with(&[("x-user", "ann")])).await.remaining(), 2);
 }
 
-/// What one store was charged, another can't give back.
+/// A charge to one store cannot be refunded by another.
 #[tokio::test]
 async fn a_layer_with_another_store_has_its_own_state() {
     let outer = of_ten(still());
@@ -248,7 +248,7 @@ where
 #[tokio::test]
 async fn a_cost_over_the_capacity_is_denied_without_retry_after() {
     is_denied_for_good(&by_header(&of_ten(still())).layer(Hello::default())).await;
-    // The difference to what the router has charged would fit.
+    // The difference to the router's charge would be allowed.
     let limits = of_ten(still());
     is_denied_for_good(&limits.layer(by_header(&limits).layer(Hello::default()))).await;
 }
@@ -262,7 +262,7 @@ fn a_constant_cost_over_the_capacity_is_an_error() {
     assert_eq!(limits.try_cost(11).unwrap_err().to_string(), text);
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
     assert_eq!(RateLimitLayer::builder([limit.clone().cost(11)]).try_build().unwrap_err().to_string(), text);
-    // One that has a cost of its own does not mind the route's.
+    // A limit with its own cost ignores that of the route.
     assert!(RateLimitLayer::new([limit.cost(1)]).try_cost(11).is_ok());
 }
 

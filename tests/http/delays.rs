@@ -1,4 +1,4 @@
-//! Requests that queue wait in their own futures.
+//! Requests in a queue wait in their own futures.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -20,7 +20,7 @@ use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, RateLimit, RateLimit
 use crate::service::get;
 use support::answer::Answer;
 
-/// Notes which path was called when, in ms.
+/// A service that records the path and the time of each call, in ms.
 #[derive(Clone, Debug)]
 struct Log {
     start: Instant,
@@ -57,12 +57,12 @@ fn calls(expected: &[(&str, u128)]) -> Vec<(String, u128)> {
     expected.iter().map(|(path, at)| ((*path).to_owned(), *at)).collect()
 }
 
-/// One a second, of which three may wait.
+/// Returns a queue with one slot per second, in which three requests may wait.
 fn queue() -> Limit {
     Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(3))
 }
 
-/// Sends a request at once, in a task of its own.
+/// Sends a request in a new task.
 async fn send(service: &RateLimit<Log>, path: &str) -> JoinHandle<Answer> {
     let asking = service.clone().oneshot(get(path));
     let task = tokio::spawn(async { Answer::of(asking.await.unwrap()).await });
@@ -102,7 +102,7 @@ async fn delayed_store_answers_queue_requests_alike() {
     assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 1_000), ("/c", 2_000)]));
 }
 
-/// Slots that are closer together than Tokio's timers tell apart are still taken in turn.
+/// Slots that are closer together than the resolution of Tokio's timers are still taken in order.
 #[tokio::test(start_paused = true)]
 async fn fast_queues_keep_their_order() {
     let log = Log::new();
@@ -134,7 +134,7 @@ async fn cancelling_the_last_of_a_queue_returns_its_slot() {
     assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 1_000), ("/c", 2_000)]));
 }
 
-/// The others keep the instants that they were promised.
+/// The other requests keep their slots.
 #[tokio::test(start_paused = true)]
 async fn cancelling_the_middle_of_a_queue_leaves_its_slot_unused() {
     let log = Log::new();
@@ -149,7 +149,7 @@ async fn cancelling_the_middle_of_a_queue_leaves_its_slot_unused() {
     assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 2_000), ("/c", 3_000)]));
 }
 
-/// Whoever leaves the queue gives back what other limits were charged as well.
+/// A cancelled wait also refunds the charges to other limits.
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_wait_is_refunded_by_every_limit() {
     let limits = [queue(), Limit::new("day", FixedWindow::per_day(10))];
@@ -159,7 +159,7 @@ async fn a_cancelled_wait_is_refunded_by_every_limit() {
     assert_eq!(send(&service, "/b").await.await.unwrap().remaining_of("day"), 8);
 }
 
-/// Once it has gone on, a request is charged, whether or not its client stays for the answer.
+/// A forwarded request stays charged, even if the client does not wait for the response.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_proceeded_stays_charged() {
     let limits = [queue(), Limit::new("day", FixedWindow::per_day(10))];
@@ -194,7 +194,7 @@ async fn a_cost_takes_that_many_slots() {
     assert_eq!(log.calls(), calls(&[("/three", 0), ("/one", 3_000)]));
 }
 
-/// A cost on a route, inside the router's layer: it takes the other slots when its first has come.
+/// A cost on a route inside the router's layer takes its other slots when the first one is due.
 #[tokio::test(start_paused = true)]
 async fn a_route_cost_takes_that_many_slots() {
     let log = Log::new();
@@ -220,20 +220,20 @@ async fn a_route_cost_over_the_capacity_charges_nothing() {
     tokio::task::yield_now().await;
     send(&one, "/b").await;
     send(&one, "/c").await;
-    // Its turn comes after a second, when two have queued behind it: there is no room for three more.
+    // Its slot is due after a second. Two requests have queued behind it, so three more slots are denied.
     let refused = Answer::of(four.await.unwrap().unwrap()).await;
     assert!(refused.is_refused());
     assert_eq!((refused.header("retry-after"), refused.remaining()), (Some("3"), 1));
     sleep(Duration::from_secs(10)).await;
     assert_eq!(log.calls(), calls(&[("/a", 0), ("/b", 2_000), ("/c", 3_000)]));
-    // With nobody behind it, its slot is free again at once.
+    // Without requests behind it, its slot is free at once.
     let five = ServiceBuilder::new().layer(layer.clone()).layer(layer.cost_by(|_| 5)).service(log.clone());
     let refused = Answer::of(five.oneshot(get("/five")).await.unwrap()).await;
     assert!(refused.is_refused());
     assert_eq!((refused.header("retry-after"), refused.remaining()), (None, 4));
 }
 
-/// One connection, two requests on it: who waits holds up nobody.
+/// Of two requests on one connection, the one that waits does not block the other.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_does_not_block_its_connection() {
     let log = Log::new();

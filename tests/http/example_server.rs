@@ -1,4 +1,4 @@
-//! The example server does what its first lines and the README say.
+//! The example server behaves as its documentation and the README say.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::iter;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use support::example_server::ExampleServer;
 use support::redis_server::RedisServer;
 
-/// Requests by hand, so that a test sees every header.
+/// Plain requests, so that a test sees every header.
 trait Ask {
     /// Returns the head, in lowercase, and the body of the response to a request line and headers.
     fn ask(&self, request: &str) -> (String, String);
@@ -43,7 +43,7 @@ fn every_route_has_the_limits_of_the_help_text() {
         ["fixed-window", "sliding-log", "sliding-window", "sliding-window-counter", "token-bucket", "leaky-bucket"];
     for name in algorithms {
         assert!(help.contains(&format!("GET /{name}?")), "{help}");
-        // On a slow machine a bucket fills a little, or a window ends, on the way.
+        // On a slow machine, a bucket may refill a little, or a window may end in between.
         let request = format!("GET /{name}\nx-user: ann\r\n");
         let mut answers = (0..60).map(|_| server.ask(&request));
         let allowed = answers.by_ref().take_while(|(head, _)| head.starts_with("http/1.1 200")).count();
@@ -56,7 +56,7 @@ fn every_route_has_the_limits_of_the_help_text() {
         }
         assert!(head.contains(&format!("ratelimit-policy: \"{name}\";q=10;w=10")), "{head}");
         assert!(body.contains("Too many requests"), "{body}");
-        // Others are counted apart: by another name, or by address.
+        // Other users have their own buckets, by name or by address.
         assert_eq!(server.status(&format!("GET /{name}\nx-user: bob\r\n")), 200);
         assert_eq!(server.status(&format!("GET /{name}")), 200);
     }
@@ -82,7 +82,7 @@ fn writing_costs_two_and_reading_one() {
         let left = head.split("x-ratelimit-remaining: ").nth(1).and_then(|rest| rest.lines().next()).expect("a level");
         left.trim().parse().expect("a number")
     };
-    // The window of 10 seconds may end in between: then it is tried once more in the next.
+    // The window of 10 seconds may end in between, so there is a second attempt.
     let taken = || (left("GET /user"), left("POST /user"));
     let right = |(after_get, after_post): (u64, u64)| after_get == after_post + 2;
     assert!(right(taken()) || right(taken()));
@@ -104,7 +104,7 @@ fn browsers_get_a_page_and_other_clients_the_help() {
     assert!(head.contains("vary: accept"), "{head}");
     assert_eq!(server.ask("GET /\naccept: */*\r\n").1, server.ask("GET /help").1);
 
-    // Everything that the page loads is in the program, and is loaded from there.
+    // The program contains all resources of the page.
     let files: Vec<_> = page.split('"').filter(|text| text.starts_with("/page/")).collect();
     assert_eq!(files, ["/page/style.css", "/page/main.js"]);
     let mut files: Vec<_> = files.into_iter().map(str::to_owned).collect();
@@ -178,7 +178,7 @@ fn a_permit_describes_and_resets_what_was_charged() {
     };
     let first = describe(4);
     assert_eq!([&first["cost"], &first["remaining"], &first["delay"]], [4, 6, 0]);
-    // A cost of 0 takes nothing.
+    // A cost of 0 charges nothing.
     assert_eq!(describe(0)["remaining"], 6);
     assert_eq!(server.status(&format!("GET {path}&cost=7")), 429);
     assert_eq!(server.status(&format!("DELETE {path}")), 204);
@@ -193,7 +193,7 @@ fn clients_that_try_many_parameters_reset_no_limit() {
         serde_json::from_str::<Value>(&body).expect("JSON")["remaining"].as_u64()
     };
     assert_eq!(remaining(), Some(9));
-    // More than the layers that the server keeps.
+    // More than the number of layers that the server keeps.
     for limit in 1..=300 {
         assert_eq!(server.status(&format!("GET /fixed-window?limit={limit}&cost=0")), 200);
     }
@@ -234,7 +234,7 @@ fn a_wrong_argument_is_named() {
 fn two_servers_on_one_redis_share_their_limits() {
     let redis = RedisServer::start();
     let servers = [(), ()].map(|()| ExampleServer::start_with(&["--redis", &redis.url()]));
-    // Redis may answer too late, as the machine stands still.
+    // Redis may reply too late if the machine is loaded.
     let remaining = |server: &ExampleServer| {
         let ask = || server.ask("GET /token-bucket?capacity=50&interval=3600");
         let (_, body) = iter::repeat_with(ask).find(|(head, _)| head.contains(" 200 ")).expect("a decision");
@@ -243,8 +243,8 @@ fn two_servers_on_one_redis_share_their_limits() {
     let first = remaining(&servers[0]);
     assert!(remaining(&servers[1]) < first, "servers share limits with the same parameters");
 
-    // At least ten in any ten seconds, and hardly more than that whatever server is asked. One that Redis answers too
-    // late, as the machine stands still, may have been charged.
+    // Both servers together allow ten requests in ten seconds, and hardly more. A request whose reply is late on a
+    // loaded machine may have been charged.
     let statuses: Vec<u16> = (0..40).map(|n| servers[n % 2].status("GET /sliding-log\nx-user: ann\r\n")).collect();
     let count = |status| statuses.iter().filter(|other| **other == status).count();
     let [allowed, refused, late] = [200, 429, 503].map(count);

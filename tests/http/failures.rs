@@ -1,4 +1,4 @@
-//! Stores that answer later, or can't.
+//! Stores that decide later, and stores that fail.
 
 use axum::Router;
 use axum::body::Body;
@@ -13,7 +13,7 @@ use crate::service::{Hello, get, with};
 use crate::store::still;
 use support::answer::{Answer, ask};
 
-/// Limits with names, keys and a store that are nobody's business.
+/// Limits whose names and keys must not appear in responses.
 fn secret(store: impl tower_ratelimit::Store) -> Builder<HttpOptions> {
     let limits = [
         Limit::new("secret-plan", FixedWindow::per_minute(2)).by(key::header("x-api-key")),
@@ -82,7 +82,7 @@ async fn a_failing_store_allows_if_configured() {
             assert_eq!((answer.status, answer.body.as_str()), (StatusCode::OK, "hello"));
             assert_eq!(answer.header("ratelimit"), None);
         }
-        // A missing key is not the store's failure.
+        // A missing key is not an error of the store.
         assert_eq!(ask(&layer.layer(Hello::default()), get("/")).await.status, StatusCode::BAD_REQUEST);
     }
 }
@@ -96,7 +96,7 @@ async fn a_request_without_a_key_gets_no_details() {
     }
 }
 
-/// Routes with costs of their own, on stores that fail.
+/// Routes with their own costs, on stores that fail.
 #[tokio::test]
 async fn a_cost_on_a_route_fails_as_the_router_does() {
     for (policy, status) in [(OnStoreError::Reject, 503), (OnStoreError::Allow, 200)] {
@@ -108,7 +108,7 @@ async fn a_cost_on_a_route_fails_as_the_router_does() {
     }
 }
 
-/// Once a store works again, it counts as before.
+/// After the store has recovered, it decides as before.
 #[tokio::test]
 async fn clones_and_routes_share_a_store_whatever_it_is() {
     let limits = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))])

@@ -1,4 +1,4 @@
-//! Tasks whose requests are all rejected at once, and the other tasks of their runtime.
+//! Tasks whose requests are all rejected without waiting, and the other tasks of their runtime.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Refusals of gRPC requests, told by their content type.
+//! Rejections of gRPC requests, which are detected by their content type.
 
 use std::time::Duration;
 use support::faulty_store::{FaultyStore, Mode};
@@ -32,7 +32,7 @@ async fn refusal(limit: Limit) -> Answer {
 }
 
 fn status(answer: &Answer) -> (Option<&str>, Option<&str>) {
-    // Trailers-only: whatever happened, HTTP is fine, and there is nothing behind the headers.
+    // Trailers-only responses have the HTTP status 200 and no body.
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(answer.body, "");
     assert_eq!(answer.header("cache-control"), Some("no-store"));
@@ -40,7 +40,7 @@ fn status(answer: &Answer) -> (Option<&str>, Option<&str>) {
     (answer.header("grpc-status"), answer.header("grpc-message"))
 }
 
-/// Reads a rejection as Tonic's clients do.
+/// Decodes a rejection as Tonic's clients do.
 fn tonic_status(answer: &Answer) -> tonic::Status {
     tonic::Status::from_header_map(&answer.headers).expect("there is a status among the headers")
 }
@@ -65,7 +65,7 @@ async fn the_pushback_is_milliseconds_rounded_up() {
         (Duration::from_micros(1_000), "1"),
         (Duration::from_micros(1_001), "2"),
         (Duration::from_micros(1_500_000), "1500"),
-        // The most that a client can be told, and one more.
+        // The longest pushback that the header can express, and one ms more.
         (Duration::from_millis(i32::MAX as u64), "2147483647"),
         (Duration::from_millis(i32::MAX as u64 + 1), "2147483647"),
         (Duration::from_secs(366 * 86_400), "2147483647"),
@@ -126,7 +126,7 @@ async fn the_content_type_of_a_rejection_is_one_of_a_fixed_list() {
     assert!(ask(&service, twice).await.is_refused());
 }
 
-/// Anything else would let a client turn its rejection into 200 OK by a header.
+/// Otherwise, a client could turn its rejection into a 200 by a header.
 #[tokio::test]
 async fn only_genuine_grpc_requests_are_rejected_with_200() {
     let limits =
@@ -191,7 +191,7 @@ async fn details_tell_when_to_retry_and_which_limits_are_exceeded() {
     }
 }
 
-/// What is decoded as `google.rpc.Status` has to agree with the headers beside it.
+/// The decoded `google.rpc.Status` must agree with the headers.
 #[tokio::test]
 async fn details_repeat_the_code_and_the_message() {
     use tonic_types::pb;
@@ -206,12 +206,12 @@ async fn details_repeat_the_code_and_the_message() {
 
 #[tokio::test]
 async fn details_are_left_out_where_there_is_nothing_to_add() {
-    // No wait can help: only the limit is named.
+    // If no wait can help, only the limit is named.
     let service = limited(Limit::new("one", FixedWindow::per_minute(1)).cost_by(|_| 2));
     let details = tonic_status(&ask(&service, call("application/grpc")).await).get_error_details();
     assert!(details.retry_info().is_none());
     assert_eq!(details.quota_failure().map(|failure| failure.violations.len()), Some(1));
-    // The store fails: no limit is exceeded.
+    // If the store fails, no limit is exceeded.
     let limit = || Limit::new("one", FixedWindow::per_minute(1));
     let service =
         RateLimitLayer::builder([limit()]).store(FaultyStore::new(Mode::FailsAtOnce)).build().layer(Hello::default());
@@ -222,7 +222,7 @@ async fn details_are_left_out_where_there_is_nothing_to_add() {
     assert_eq!(rejected.header("grpc-status-details-bin"), None);
 }
 
-/// Clients bound the size of all headers, by 8 KiB as a rule.
+/// Clients limit the size of all headers, usually to 8 KiB.
 #[tokio::test]
 async fn details_of_many_limits_stay_short() {
     let names: Vec<String> = (0..64).map(|index| format!("{index:064}")).collect();
@@ -235,7 +235,7 @@ async fn details_of_many_limits_stay_short() {
     assert_eq!(tonic_status(&rejected).get_error_details().quota_failure().map(|it| it.violations.len()), Some(16));
 }
 
-/// For services that serve no gRPC: there, nobody gets 200 for a rejection.
+/// Services without gRPC must never reject with 200.
 #[tokio::test]
 async fn without_grpc_rejections_every_rejection_has_an_http_status() {
     let limit = || Limit::new("one", FixedWindow::per_minute(1)).cost_by(|_| 2);
@@ -265,11 +265,11 @@ async fn each_kind_of_rejection_has_its_grpc_code() {
         RateLimitLayer::builder([limit()]).store(FaultyStore::new(Mode::FailsAtOnce)).build().layer(Hello::default());
     let answer = ask(&service, call("application/grpc")).await;
     assert_eq!(status(&answer), (Some("14"), Some("Temporarily unavailable: try again in a moment.")));
-    // As Retry-After says over HTTP.
+    // The same wait as `Retry-After` over HTTP.
     assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("1000"));
 }
 
-/// A closure words refusals for people; gRPC's clients would not understand them.
+/// A closure writes rejections for HTTP, which gRPC clients cannot decode.
 #[tokio::test]
 async fn replacing_responses_does_not_change_grpc_rejections() {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());

@@ -1,4 +1,4 @@
-//! The headers that tell clients where they stand.
+//! The rate limit headers of responses.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -24,7 +24,7 @@ fn two() -> Limit {
     Limit::new("two", FixedWindow::per_minute(2))
 }
 
-/// All headers but those that are not about limits.
+/// Returns the rate limit headers.
 fn told(answer: &Answer) -> Vec<(String, String)> {
     let others = ["content-type", "cache-control", "retry-after"];
     let headers = answer.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
@@ -37,7 +37,7 @@ fn texts(headers: &[(&str, &str)]) -> Vec<(String, String)> {
     headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// One of each kind, at a microsecond past midnight.
+/// Returns a response of each kind, at a microsecond past midnight.
 async fn answer_in(style: HeaderStyle) -> Answer {
     let (layer, clock) = layer([
         Limit::new("burst", TokenBucket::new(20, 10, Duration::from_secs(1))),
@@ -55,7 +55,7 @@ async fn answer_in(style: HeaderStyle) -> Answer {
     let policies = [
         Member::new("burst", &[("q", 20), ("w", 2)]),
         Member::new("daily", &[("q", 10_000), ("w", 86_400)]),
-        // A window below a second can't be told.
+        // A window shorter than a second cannot be expressed.
         Member::new("fast", &[("q", 5)]),
         Member::new("odd", &[("q", 5), ("w", 2)]),
         Member::new("queue", &[("q", 10), ("w", 600)]),
@@ -75,7 +75,7 @@ async fn in_draft_11_t_is_the_time_for_which_r_must_suffice() {
         Member::new("fast", &[("r", 4), ("t", 1)]),
         Member::new("odd", &[("r", 4), ("t", 2)]),
         Member::new("queue", &[("r", 9), ("t", 540)]),
-        // Nine tokens come back in 54 seconds, but none before the only request is a minute old.
+        // Nine tokens come back in 54 seconds, but none within a minute of the only request.
         Member::new("log", &[("r", 9), ("t", 60)]),
         Member::new("thirds", &[("r", 2), ("t", 7)]),
         Member::new("untouched", &[("r", 5), ("t", 60)]),
@@ -100,7 +100,7 @@ async fn in_draft_10_t_is_the_time_until_there_is_more() {
     assert_eq!(answer_in(HeaderStyle::IetfDraft10).await.standings(), standings);
 }
 
-/// Alone, a limit takes a shorter way through the code.
+/// A single limit has its own code path.
 #[tokio::test]
 async fn a_single_limit_has_the_t_of_its_draft() {
     for (style, t) in [(HeaderStyle::IetfDraft11, 540), (HeaderStyle::IetfDraft10, 60)] {
@@ -110,7 +110,7 @@ async fn a_single_limit_has_the_t_of_its_draft() {
     }
 }
 
-/// Draft 11: `Retry-After` should not be earlier than the end of the effective window.
+/// Draft 11: `Retry-After` should not be before the end of the effective window.
 #[tokio::test]
 async fn in_draft_11_t_is_never_later_than_retry_after() {
     let limit = Limit::new("ten", TokenBucket::per_minute(10));
@@ -129,7 +129,7 @@ async fn in_draft_11_t_is_never_later_than_retry_after() {
     assert_eq!(denied, 4);
 }
 
-/// Spread over `t` seconds, `r` requests are never denied, and no faster than the limit's rate.
+/// `r` requests spread over `t` seconds are never denied, and are no faster than the limit's rate.
 #[tokio::test]
 async fn in_draft_11_a_client_that_paces_itself_keeps_to_the_limits_rate() {
     let period = Duration::from_secs(20);
@@ -152,7 +152,7 @@ async fn in_draft_11_a_client_that_paces_itself_keeps_to_the_limits_rate() {
             allowed += 1;
             let standing = &answer.standings()[0];
             let (r, t) = (standing.get("r").expect("r is required"), standing.get("t").expect("there is a window"));
-            // The pace that they suggest is at most the limit's. (Of a fixed window, the rest of it may be short.)
+            // The suggested rate is at most that of the limit. (The rest of a fixed window may be short.)
             let w = algorithm.window().as_secs() as i64;
             let is_sustainable = r * w <= t * algorithm.capacity() as i64;
             assert!(is_sustainable || matches!(algorithm, Algorithm::FixedWindow(_)), "{algorithm:?}: {standing:?}");
@@ -160,7 +160,7 @@ async fn in_draft_11_a_client_that_paces_itself_keeps_to_the_limits_rate() {
             clock.advance(pause);
             elapsed += pause;
         }
-        // Rounding to seconds costs some of it.
+        // Rounding to seconds loses some of it.
         let most = 50 * 10 * algorithm.capacity() / 10;
         assert!((most / 4..=most + 10).contains(&allowed), "{algorithm:?}: {allowed} of {most}");
     }
@@ -214,17 +214,17 @@ async fn x_ratelimit_reset_is_rounded_up() {
     let service = layer.headers(styles).build().layer(Hello::default());
     clock.advance(Duration::from_micros(1));
     let answer = ask(&service, get("/")).await;
-    // 1.5 s from a microsecond past midnight: rounded up, both of them.
+    // Both are 1.5 s from a microsecond past midnight, and rounded up.
     assert_eq!(answer.header("x-ratelimit-reset"), Some((MIDNIGHT + 2).to_string().as_str()));
     assert_eq!(answer.header("x-rate-limit-reset"), Some("2"));
-    // A reset that falls on a whole second is that second.
+    // A reset at a whole second is not rounded up.
     clock.set(tower_ratelimit::Timestamp::from_micros((MIDNIGHT + 100) * 1_000_000));
     let answers = [ask(&service, get("/")).await, ask(&service, get("/")).await];
     assert_eq!(answers[1].header("x-ratelimit-reset"), Some((MIDNIGHT + 103).to_string().as_str()));
     assert_eq!(answers[1].header("x-rate-limit-reset"), Some("3"));
 }
 
-/// Numbers with and without zeros, as long as they come.
+/// Numbers with and without zeros, up to the largest.
 #[tokio::test]
 async fn every_number_is_exact_in_headers() {
     let long = Duration::from_secs(1_111);
@@ -269,7 +269,7 @@ async fn x_ratelimit_headers_of_large_numbers() {
     }
 }
 
-/// All of them, however long that takes.
+/// The exhaustive check takes long.
 #[tokio::test]
 async fn draft_headers_list_many_limits() {
     for count in 1..=40 {
@@ -330,13 +330,13 @@ async fn a_rejection_has_retry_after_in_every_style() {
     }
 }
 
-/// Of a triple, the limit to mind: the one that denies, or else the one that has least left.
+/// The `X-RateLimit` headers describe the limit that denies, or else the one with the least remaining tokens.
 #[tokio::test]
 async fn x_ratelimit_headers_describe_the_limit_with_the_least_remaining() {
     let limits = [
         Limit::new("wide", FixedWindow::per_hour(100)),
         Limit::new("tight", FixedWindow::per_minute(5)),
-        // It has least left, but is not what denies.
+        // This limit has the least remaining tokens, but another one denies.
         Limit::new("least", FixedWindow::per_second(1)).cost(0),
     ];
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
@@ -352,7 +352,7 @@ async fn x_ratelimit_headers_describe_the_limit_with_the_least_remaining() {
     assert_eq!(denied.header("x-ratelimit-retry-after"), Some("60"));
 }
 
-/// Whichever comes first among the limits: the one that stays as tight as it is for longer.
+/// In any order of the limits, the one that resets last is described.
 #[tokio::test]
 async fn x_ratelimit_headers_describe_the_last_limit_to_reset_among_equals() {
     for reverse in [false, true] {
@@ -369,8 +369,8 @@ async fn x_ratelimit_headers_describe_the_last_limit_to_reset_among_equals() {
     }
 }
 
-/// Two limiters around one service: lists grow, and of triples the one with less left stays,
-/// whichever is outside.
+/// Two nested layers: lists are merged, and of the `X-RateLimit` headers those with fewer remaining tokens are kept,
+/// whichever layer is outside.
 #[tokio::test]
 async fn headers_of_nested_layers_list_all_limits() {
     for wide_is_outside in [true, false] {
@@ -394,7 +394,7 @@ async fn headers_of_nested_layers_list_all_limits() {
     }
 }
 
-/// What the service has told of its own accord is not overwritten unless there is less left.
+/// Headers of the service are only overwritten if fewer tokens remain.
 #[tokio::test]
 async fn x_ratelimit_headers_of_the_inner_service_win_if_lower() {
     let told_by_inner = async |remaining: &'static str| {

@@ -1,4 +1,4 @@
-//! Every way to take a key from a request.
+//! Every key extractor.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn limited(limit: Limit) -> RateLimit<Hello> {
     RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default())
 }
 
-/// Whether two requests share a bucket of one.
+/// Returns whether two requests share a bucket with one token.
 async fn share<B>(by: impl KeyExtractor, first: Request<B>, second: Request<B>) -> bool {
     let service = limited(one().by(by));
     assert!(!ask(&service, first).await.is_refused());
@@ -65,7 +65,7 @@ async fn by_method() {
     assert!(share(key::method(), request(Method::GET), request(Method::HEAD)).await);
     assert!(share(key::method(), request(Method::HEAD), request(Method::GET)).await);
     assert!(!share(key::method(), request(Method::GET), request(Method::POST)).await);
-    // Methods are told apart by case: `get` is not `GET` (GHSA-vpvj-hfh8-388m).
+    // Methods are case-sensitive: `get` is not `GET` (GHSA-vpvj-hfh8-388m).
     assert!(!share(key::method(), request(Method::GET), request(Method::from_bytes(b"get").unwrap())).await);
 }
 
@@ -78,12 +78,12 @@ async fn unknown_methods_share_a_bucket() {
         admitted += u32::from(!ask(&service, request).await.is_refused());
     }
     assert_eq!(admitted, 1);
-    // Methods are told apart by case.
+    // Methods are case-sensitive.
     for invented in ["get", "PURGE", "_OTHER"] {
         let request = Request::builder().method(invented).body(()).unwrap();
         assert!(ask(&service, request).await.is_refused(), "{invented}");
     }
-    // HEAD is in the bucket of GET.
+    // HEAD shares the bucket of GET.
     for standard in ["GET", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"] {
         for expected in [false, true] {
             let request = Request::builder().method(standard).body(()).unwrap();
@@ -103,7 +103,7 @@ async fn an_override_of_unknown_methods_applies_to_all_of_them() {
     }
 }
 
-/// The methods that a condition or a table of costs names are the server's choice.
+/// Conditions and tables of costs name methods of the server's choice.
 #[tokio::test]
 async fn conditions_and_costs_know_methods_of_any_name() {
     let method = |name: &str| Method::from_bytes(name.as_bytes()).unwrap();
@@ -149,7 +149,7 @@ async fn by_an_extractor_that_is_shared() {
     assert!(!share(by, get("/a"), get("/b")).await);
 }
 
-/// CVE-2026-25480 (Litestar) and envoyproxy/ratelimit: parts that run into each other.
+/// CVE-2026-25480 (Litestar) and envoyproxy/ratelimit: parts were concatenated.
 #[tokio::test]
 async fn parts_of_a_key_are_not_concatenated() {
     let pairs = [(["a:b", "c"], ["a", "b:c"]), (["a", "b_c"], ["a_b", "c"]), (["ab", "c"], ["a", "bc"])];
@@ -174,7 +174,7 @@ async fn a_missing_key_follows_its_policy() {
     let asked = async |missing| {
         let service = limited(one().by(key::header("x-user")).on_missing_key(missing));
         let mut statuses = Vec::new();
-        // One without, one of nothing, and one from somebody who has a bucket.
+        // A request without a key, one with an empty key, and one with a key that has a bucket.
         for request in [get("/"), with(&[("x-user", "")]), get("/"), with(&[("x-user", "ann")])] {
             statuses.push(ask(&service, request).await.status.as_u16());
         }
@@ -194,12 +194,12 @@ async fn a_skipped_limit_has_no_headers_and_the_others_hold() {
     let answer = ask(&service, get("/")).await;
     assert_eq!(answer.header("ratelimit-policy"), Some("\"two\";q=2;w=60"));
     assert_eq!(answer.remaining(), 1);
-    // Denied by the second, the first is not charged either.
+    // If the second limit denies, the first is not charged.
     assert!(!ask(&service, get("/")).await.is_refused());
     assert!(ask(&service, with(&[("x-user", "ann")])).await.is_refused());
 }
 
-/// A request that is refused for one key takes nothing under the others.
+/// A request that is rejected for a missing key is charged to no other key.
 #[tokio::test]
 async fn a_missing_key_charges_no_other_limit() {
     let limits = [Limit::new("two", FixedWindow::per_minute(2)), one().by(key::header("x-user"))];
@@ -210,16 +210,16 @@ async fn a_missing_key_charges_no_other_limit() {
     assert_eq!(ask(&service, with(&[("x-user", "ann")])).await.remaining_of("two"), 1);
 }
 
-/// Kong's and others' local stores keep whole keys: header-sized ones eat their memory.
+/// The local stores of Kong and others keep whole keys, so long headers use up their memory.
 #[tokio::test]
 async fn a_key_as_large_as_a_header_takes_no_more_memory() {
     let bytes_with_keys_of = async |length: usize| {
-        // Small enough for one table, whose size hardly depends on anything but how many keys it has.
+        // Few enough keys for one table, whose size mainly depends on their number.
         let store = Arc::new(still().max_keys(1_000));
         let limit = Limit::new("two", FixedWindow::per_minute(2)).by(key::header("x-user"));
         let service = RateLimitLayer::builder([limit]).store(store.clone()).build().layer(Hello::default());
         for number in 0..64 {
-            // They differ in their last characters only.
+            // The keys only differ in their last characters.
             let user = format!("{number:0>length$}");
             assert_eq!(ask(&service, with(&[("x-user", &user)])).await.remaining(), 1);
             assert_eq!(ask(&service, with(&[("x-user", &user)])).await.remaining(), 0);
@@ -239,8 +239,8 @@ async fn a_header_that_is_not_text_is_a_key_like_any_other() {
     assert!(!share(key::header("x-user"), request(b"\xff\xfe"), request(b"\xff\xfd")).await);
 }
 
-/// Advisories CVE-2025-71399 (Better Auth), Outline 13504, steemit/wallet F14: a route that is
-/// spelled in another way, or whose parameter changes, is not a fresh bucket.
+/// CVE-2025-71399 (Better Auth), Outline 13504, steemit/wallet F14: another spelling of a route, or another parameter,
+/// had a new bucket.
 #[tokio::test]
 async fn no_spelling_of_a_path_evades_a_key_by_route() {
     let inner = Router::new().route("/{code}", route(async || "hello"));
@@ -256,7 +256,7 @@ async fn no_spelling_of_a_path_evades_a_key_by_route() {
     }
     assert_eq!(status("/api/1/reset").await, 200);
     assert_eq!(status("/api/2/sent").await, 429);
-    // What matches no route shares one bucket: the first of them finds it full.
+    // Requests that match no route share one bucket. The first one is allowed.
     assert_eq!(status("//reset/1").await, 404);
     for path in ["/reset//1", "/reset/1/", "/Reset/1", "/api/1/2/3", "/"] {
         assert_eq!(status(path).await, 429, "{path}");
@@ -279,7 +279,7 @@ async fn by_route_and_method() {
     assert_eq!(status("GET", "/a").await, 429);
 }
 
-/// express-rate-limit 8.3.2: a connection that closes early must not be free, nor half charged.
+/// express-rate-limit 8.3.2: a connection that closes early must be neither free nor partly charged.
 #[tokio::test]
 async fn a_key_that_is_never_found_charges_nothing() {
     let store = FaultyStore::over(still(), Mode::Works);

@@ -1,4 +1,4 @@
-//! Who is never limited, and who is always refused.
+//! Lists of clients that are never limited, or always rejected.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use crate::service::{self, Hello, from, with};
 use crate::store::still;
 use support::answer::{Answer, ask};
 
-/// One request a day, whoever sends it.
+/// A limit of one request per day for all clients.
 fn one() -> Builder<HttpOptions> {
     RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1))]).store(still())
 }
@@ -33,12 +33,12 @@ fn peers<const N: usize>(cidrs: [&str; N]) -> AddressList {
     AddressList::new(key::peer_ip(), cidrs)
 }
 
-/// Whether a list holds a request.
+/// Returns whether a list contains a request.
 fn holds(list: &impl Condition, request: &Request<()>) -> bool {
     list.holds(&RequestHead::of(request))
 }
 
-/// It hears nothing of limits.
+/// An exempt request has no rate limit headers.
 #[track_caller]
 fn is_untold(answer: &Answer) {
     for header in ["ratelimit", "ratelimit-policy", "retry-after", "x-ratelimit-limit"] {
@@ -133,7 +133,7 @@ async fn observers_see_list_matches_also_in_shadow_mode() {
     assert_eq!(told.lock().unwrap().len(), 4, "a limit is no list");
 }
 
-/// What is in the shadow is the limits.
+/// Only the limits are in shadow mode.
 #[tokio::test]
 async fn lists_reject_while_limits_are_in_shadow_mode() {
     for layer in [
@@ -187,9 +187,8 @@ async fn lists_have_a_rejection_in_every_format() {
     }
 }
 
-/// Advisories GHSA-5847-rm3g-23mw (OpenClaw) and CVE-2026-39409 (Hono): `1.2.3.4` and `::ffff:1.2.3.4`
-/// were two, so that a blocked client came back as the other. GHSA-46wh-pxpv-q5gq (express-rate-limit):
-/// by how it was written.
+/// GHSA-5847-rm3g-23mw (OpenClaw) and CVE-2026-39409 (Hono): `1.2.3.4` and `::ffff:1.2.3.4` were different, so a
+/// blocked client could use the other. GHSA-46wh-pxpv-q5gq (express-rate-limit): notations were compared.
 #[test]
 fn a_mapped_address_is_the_address() {
     for entry in ["192.0.2.1", "192.0.2.0/31", "::ffff:192.0.2.1", "::ffff:c000:201/128", "::ffff:192.0.2.0/127"] {
@@ -201,12 +200,12 @@ fn a_mapped_address_is_the_address() {
             assert!(!holds(&list, &from(other)), "{entry} {other}");
         }
     }
-    // A closure may find it in any form.
+    // A closure may return either form.
     let list = AddressList::new(key::address_from_fn(|_| "::ffff:192.0.2.1".parse().ok()), ["192.0.2.1"]);
     assert!(holds(&list, &service::get("/")));
 }
 
-/// CVE-2026-30827 (express-rate-limit), the other way round: what a key is cut to is not what is listed.
+/// The reverse of CVE-2026-30827 (express-rate-limit): the prefix of a key is not the listed address.
 #[test]
 fn an_address_entry_matches_exactly_its_network() {
     let behind = TrustedProxies::cidrs(["10.0.0.1"]).x_forwarded_for();
@@ -227,7 +226,7 @@ fn an_address_entry_matches_exactly_its_network() {
     }
 }
 
-/// Every header that a client may think somebody believes.
+/// All headers that a server might trust.
 const SPOOFED: [&str; 8] = [
     "x-forwarded-for",
     "forwarded",
@@ -248,8 +247,8 @@ fn spoofing(peer: &str, said: &str) -> Request<()> {
     request
 }
 
-/// CVE-2025-59152 (Litestar), CVE-2026-107271 (Gophish), CVE-2026-108162 (Pingvin) and CVE-2026-76835
-/// (OAuth2 Proxy): whatever a client wrote was believed, whoever it was.
+/// CVE-2025-59152 (Litestar), CVE-2026-107271 (Gophish), CVE-2026-108162 (Pingvin) and CVE-2026-76835 (OAuth2 Proxy):
+/// headers from any client were trusted.
 #[tokio::test]
 async fn no_header_puts_a_client_on_a_list_or_takes_it_off() {
     let trusted = || TrustedProxies::cidrs(["10.0.0.0/8"]);
@@ -270,8 +269,7 @@ async fn no_header_puts_a_client_on_a_list_or_takes_it_off() {
     }
 }
 
-/// CVE-2026-110723, -110724 and -110726 (Eclipse ECSP): what a client put in front of what the proxy
-/// added was taken for its address.
+/// CVE-2026-110723, -110724 and -110726 (Eclipse ECSP): an address that the client prepended was taken for its own.
 #[test]
 fn addresses_that_a_client_prepends_are_ignored() {
     let trusted = || TrustedProxies::cidrs(["10.0.0.0/8"]);
@@ -301,7 +299,7 @@ async fn a_request_without_an_address_is_on_no_list() {
         on_a_socket.extensions_mut().insert(UnixPeer);
         assert!(!holds(&list, &on_a_socket) && !holds(&list, &service::get("/")));
     }
-    // What the limit says of it is another matter.
+    // The limit may still reject the request.
     let limit = |missing| Limit::new("one", FixedWindow::per_day(1)).by(key::peer_ip()).on_missing_key(missing);
     let layer =
         |missing| RateLimitLayer::builder([limit(missing)]).store(still()).always_reject(peers(everyone)).build();
@@ -368,7 +366,7 @@ fn keys_are_compared_as_the_extractor_returns_them() {
 
     let by_both = KeyList::new((key::header("x-tenant"), key::header("x-user")), [("a:b", "c")]);
     assert!(holds(&by_both, &with(&[("x-tenant", "a:b"), ("x-user", "c")])));
-    // CVE-2026-25480 (Litestar): parts that ran into each other.
+    // CVE-2026-25480 (Litestar): parts were concatenated.
     assert!(!holds(&by_both, &with(&[("x-tenant", "a"), ("x-user", "b:c")])));
 }
 
@@ -391,8 +389,7 @@ fn debug_output_hides_listed_keys() {
     assert_eq!(format!("{list:?}"), "KeyList { keys: 1, .. }");
 }
 
-/// A layer on the router and one on a route are one limiter: neither charges, and the handler has its
-/// permit all the same.
+/// A layer on the router and a cost on a route are one limiter. Neither charges, and the handler still has its permit.
 #[tokio::test]
 async fn lists_apply_to_routes_with_a_cost() {
     let limits = RateLimitLayer::builder([Limit::new("few", FixedWindow::per_day(5))])
@@ -435,19 +432,19 @@ fn a_network() -> impl Strategy<Value = IpNet> {
     let near = prop_oneof![Just(0x2001_0db8_u128 << 96), any::<u128>()];
     let v6 = (near, 16_u32..129)
         .prop_map(|(bits, length)| IpNet::new(IpAddr::from(bits.to_be_bytes()), length as u8).unwrap().trunc())
-        // Mapped ones are of the other family.
+        // Mapped addresses belong to the other family.
         .prop_filter("it is not mapped", |network| network.addr().to_canonical() == network.addr());
     prop_oneof![v4, v6]
 }
 
 proptest! {
-    /// Whatever networks overlap, it holds what one of them holds.
+    /// Even if networks overlap, the list contains the addresses of each.
     #[test]
     fn a_list_contains_exactly_the_addresses_of_its_networks(networks in prop::collection::vec(a_network(), 0..40), others in prop::collection::vec(a_network(), 1..10)) {
         let list = AddressList::new(key::peer_ip(), networks.iter().map(IpNet::to_string));
         for network in networks.iter().chain(&others) {
             let mut asked = vec![network.network(), network.broadcast()];
-            // The one before and the one behind.
+            // The addresses before and after the network.
             asked.extend([(network.network(), u128::MAX), (network.broadcast(), 1)].map(|(address, step)| match address {
                 IpAddr::V4(address) => IpAddr::from(address.to_bits().wrapping_add(step as u32).to_be_bytes()),
                 IpAddr::V6(address) => IpAddr::from(address.to_bits().wrapping_add(step).to_be_bytes()),
@@ -460,15 +457,15 @@ proptest! {
     }
 }
 
-/// Not by a scan: ten thousand times the entries don't take a hundred times as long.
+/// The search is not a scan: 10,000 times the entries take less than 100 times as long.
 #[test]
 fn a_hundred_thousand_entries_take_little_longer_than_ten() {
     let list = |entries: u32| {
-        // Every other address, so that no two become one.
+        // Every second address, so that no two networks are merged.
         let cidrs = (0..entries).map(|n| IpAddr::from((0x0a00_0000 + 2 * n).to_be_bytes()).to_string());
         AddressList::new(key::peer_ip(), cidrs)
     };
-    // The last one: a scan would come to it last.
+    // The last entry, which a scan would find last.
     let time = |list: &AddressList, last: &str| {
         let request = from(last);
         let fastest = (0..10).map(|_| {

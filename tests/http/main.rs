@@ -1,4 +1,4 @@
-//! The HTTP floor, by what clients and services see of it.
+//! The HTTP middleware, as clients and services see it.
 
 mod service;
 mod store;

@@ -1,4 +1,4 @@
-//! Limiters around each other: what clients are told of limits of the same name.
+//! Nested layers with limits of the same name.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -23,7 +23,7 @@ fn daily(name: &str, limit: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(limit))
 }
 
-/// What `outer` around `inner` tells of a first request.
+/// Returns the response to a first request of `outer` around `inner`.
 async fn told(outer: RateLimitLayer, inner: RateLimitLayer) -> Answer {
     ask(&ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default()), get("/")).await
 }
@@ -38,7 +38,7 @@ async fn headers_show_the_lower_of_two_limits_of_one_name() {
         let answer = told(outer, inner).await;
         assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
     }
-    // The same where several styles are told, or a note goes with the request.
+    // The same with several header styles, and with a ledger.
     let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
     for (outer, inner) in [
         (few().permits().build(), many().build()),
@@ -65,7 +65,7 @@ async fn limits_of_different_names_keep_their_order() {
     assert_eq!(named(answer.policies(), "w")[1..3], [(name.to_owned(), 86_400), ("outer".to_owned(), 3_600)]);
 }
 
-/// Headers of the service behind are merged, too, and left as they are if they can't be read.
+/// Headers of the inner service are merged, too, and kept if they cannot be parsed.
 #[tokio::test]
 async fn headers_of_the_service_are_merged_or_kept() {
     let told_by_inner = async |policy: &'static str, standing: &'static str| {
@@ -80,10 +80,10 @@ async fn headers_of_the_service_are_merged_or_kept() {
     let both = |(policy, standing): (&str, &str)| (policy.to_owned(), standing.to_owned());
     assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";r=2"#).await, both((r#""api";q=7"#, r#""api";r=2"#)));
     assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";r=6"#).await, both(own));
-    // Without the number that is left, it says nothing.
+    // A member without remaining tokens is ignored.
     assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";t=6"#).await, both(own));
     assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";t=6;r=0"#).await.1, r#""api";t=6;r=0"#);
-    // A policy that is not told with its standing goes with the name.
+    // A policy without a `RateLimit` member is matched by name.
     assert_eq!(told_by_inner(r#""other";q=7"#, r#""api";r=6"#).await.0, r#""other";q=7, "api";q=5;w=3600"#);
     for unreadable in ["limit=5, remaining=1", r#""api"#, "\"a\\", ",,", "api;r=1", ""] {
         let (policy, standing) = told_by_inner(unreadable, unreadable).await;
@@ -103,7 +103,7 @@ async fn overage_of_one_name_is_sent_once() {
     assert_eq!(answer.all("ratelimit-overage").join(", "), r#""b", "c", "a""#);
 }
 
-/// `Retry-After` is that of the inner layer: a client that reads the triple beside it must not find another limit.
+/// `Retry-After` comes from the inner layer, so the `X-RateLimit` headers must describe the same limit.
 #[tokio::test]
 async fn x_ratelimit_headers_of_a_denial_are_kept() {
     let style = [HeaderStyle::XRateLimit(Reset::Seconds)];

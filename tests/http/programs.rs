@@ -1,5 +1,4 @@
-//! The programs of `examples` that are there to be copied do what their first lines say: the built programs, run as a
-//! reader would.
+//! The programs of `examples` that users copy do what their first lines say. The tests run the built programs.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -16,7 +15,7 @@ use support::answer::Answer;
 use support::server::Server;
 use tower_ratelimit::{Limit, RateLimitLayer, TokenBucket, key};
 
-/// A running program, which ends with its test.
+/// A running program, which stops when it is dropped.
 struct Program {
     process: Child,
     output: BufReader<ChildStdout>,
@@ -24,7 +23,7 @@ struct Program {
 
 impl Program {
     fn start(name: &str, arguments: &[&str]) -> Self {
-        // Cargo builds examples beside the folder of test binaries.
+        // Cargo builds examples next to the folder of the test binaries.
         let mut binary: PathBuf = std::env::current_exe().expect("a path to this test");
         binary.pop();
         binary.pop();
@@ -36,7 +35,7 @@ impl Program {
         Self { process, output }
     }
 
-    /// Starts a server, and returns where it listens.
+    /// Starts a server, and returns its address.
     fn serve(name: &str) -> (Self, String) {
         let mut program = Self::start(name, &["127.0.0.1:0"]);
         let mut line = String::new();
@@ -45,7 +44,7 @@ impl Program {
         (program, uri)
     }
 
-    /// Waits for the end, and returns all that was printed.
+    /// Waits for the end of the program, and returns its output.
     fn output(mut self) -> String {
         let mut output = String::new();
         self.output.read_to_string(&mut output).expect("the program prints text");
@@ -114,7 +113,7 @@ fn the_tonic_client_is_told_the_wait() {
     assert!(output.contains("denied: ResourceExhausted: Too many requests"), "{output}");
 }
 
-/// A server whose limit the client keeps to.
+/// A server with the limit that the client respects.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reqwest_client_is_not_rejected() {
     let limits = RateLimitLayer::new([Limit::new("ten", TokenBucket::per_second(10).burst(5))]);
@@ -124,7 +123,7 @@ async fn the_reqwest_client_is_not_rejected() {
     assert_eq!(output, "200 OK\n".repeat(10));
 }
 
-/// The server of the README, on another port.
+/// The server in the README, on another port.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_in_the_readme_shows_the_rejection_in_the_readme() {
     let readme = std::fs::read_to_string(support::repository("README.md")).expect("the README");
@@ -139,7 +138,7 @@ async fn the_command_in_the_readme_shows_the_rejection_in_the_readme() {
         text.lines().filter(|line| !line.starts_with("date: ")).map(|line| line.trim_end().to_owned()).collect()
     };
     let mut output = String::new();
-    // A slow machine may take so long for 30 requests that the bucket refills.
+    // On a slow machine, the bucket may refill during the 30 requests.
     for _ in 0..5 {
         let limits =
             RateLimitLayer::new([Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(key::peer_ip())]);

@@ -1,4 +1,4 @@
-//! Tower's contract: who is polled ready is who is called, once, and only for what goes on.
+//! Tower's contract: only the service that was polled ready is called, once, and only for forwarded requests.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::service::{Hello, get};
 use crate::store::still;
 use support::answer::ask;
 
-/// Panics when it is called without having been polled ready. A clone has not been.
+/// A service that panics if it is called without having been polled ready. A clone is not ready.
 #[derive(Debug, Default)]
 struct Strict {
     is_ready: bool,
@@ -55,7 +55,7 @@ fn two() -> Limit {
     Limit::new("two", FixedWindow::per_minute(2))
 }
 
-/// Four requests to one instance of the service, of which two go on.
+/// Sends four requests to one instance of the service, of which two are forwarded.
 async fn two_of_four_go_on(layer: RateLimitLayer) {
     let inner = Hello::default();
     let mut service = layer.layer(Strict { is_ready: false, inner: inner.clone() });
@@ -113,7 +113,7 @@ async fn delayed() {
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Fault(&'static str);
 
-/// Is ready, or fails, as told; fails when it is called.
+/// A service whose readiness can be set, and whose calls fail.
 #[derive(Clone, Debug)]
 struct Faulty(Poll<Result<(), Fault>>);
 
@@ -152,7 +152,7 @@ async fn a_rejected_request_has_no_permit() {
         let answer = one.ready().await.unwrap().call(get("/")).await.unwrap();
         assert_eq!(answer.status() == http::StatusCode::TOO_MANY_REQUESTS, is_refused);
         drop(answer);
-        // The one that was asked is still there, and has to leave room for another.
+        // The service still exists, and must have released its permit.
         let mut context = Context::from_waker(Waker::noop());
         assert!(Service::<Request<()>>::poll_ready(&mut other, &mut context).is_ready());
         other = one.clone();
@@ -182,7 +182,7 @@ async fn inside_a_timeout_a_request_that_queues_gives_up() {
         .service(inner.clone());
     assert!(service.clone().oneshot(get("/")).await.is_ok());
     assert!(service.clone().oneshot(get("/")).await.is_err());
-    // It has left the queue, so there is room for another.
+    // The cancelled request has left the queue, so another one is allowed.
     assert!(service.clone().oneshot(get("/")).await.is_err());
     assert_eq!(inner.calls(), 1);
 }
@@ -195,13 +195,13 @@ fn services_are_shared_and_futures_are_sent() {
     is_shared::<RateLimit<Hello>>();
     is_shared::<ResponseBody<Full<Bytes>>>();
     is_sent::<ResponseFuture<Hello, ()>>();
-    // Axum's bodies are sent, but not shared.
+    // Axum's bodies are `Send`, but not `Sync`.
     is_sent::<ResponseFuture<axum::Router, axum::body::Body>>();
     let layer = RateLimitLayer::new([two()]);
     let _: BoxCloneSyncService<AxumRequest, _, Infallible> = BoxCloneSyncService::new(layer.layer(axum::Router::new()));
 }
 
-/// Counts how often it is cloned: a service that goes on at once need not be.
+/// A service that counts its clones. A request that is forwarded at once needs none.
 #[derive(Debug)]
 struct Counted(Arc<AtomicUsize>);
 
@@ -234,7 +234,7 @@ async fn the_service_is_not_cloned_if_the_decision_is_ready() {
         service.ready().await.unwrap().call(get("/")).await.unwrap();
     }
     assert_eq!(clones.load(Ordering::Relaxed), 0);
-    // A refused one is let go of, with what it was ready for: a clone takes its place.
+    // After a rejection, a clone replaces the service, which drops what it had reserved.
     service.ready().await.unwrap().call(get("/")).await.unwrap();
     assert_eq!(clones.load(Ordering::Relaxed), 1);
 }

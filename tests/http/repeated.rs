@@ -1,4 +1,4 @@
-//! Headers that come more than once, wherever one is read: a client gains nothing by repeating them.
+//! Repeated headers, for everything that reads headers: a client gains nothing by repeating them.
 
 use http::{Request, StatusCode};
 use support::faulty_store::{FaultyStore, Mode};
@@ -17,7 +17,7 @@ fn one() -> Limit {
     Limit::new("one", FixedWindow::per_day(1))
 }
 
-/// `GET /` from 192.0.2.1, with a line of `name` for each value.
+/// Returns `GET /` from 192.0.2.1, with a line of `name` for each value.
 fn lines(name: &str, values: &[&str]) -> Request<()> {
     let headers: Vec<_> = values.iter().map(|value| (name, *value)).collect();
     let mut request = from("192.0.2.1");
@@ -25,7 +25,7 @@ fn lines(name: &str, values: &[&str]) -> Request<()> {
     request
 }
 
-/// The statuses of requests with these values of `x-api-key`, one after the other.
+/// Returns the statuses of consecutive requests with these values of `x-api-key`.
 async fn statuses(layer: RateLimitLayer, requests: &[&[&str]]) -> Vec<u16> {
     let service = layer.layer(Hello::default());
     let mut statuses = Vec::new();
@@ -46,7 +46,7 @@ async fn a_repeated_key_header_is_a_bad_request() {
             .await,
         expected
     );
-    // A limit that lets requests without a key pass is not escaped by two keys either.
+    // Two keys do not evade a limit that skips requests without a key.
     for policy in [OnMissingKey::Skip, OnMissingKey::Share, OnMissingKey::Reject] {
         let limits = RateLimitLayer::builder([limits().on_missing_key(policy)]).store(still()).build();
         assert_eq!(statuses(limits, &requests).await, expected, "{policy:?}");
@@ -91,7 +91,7 @@ async fn repeating_a_key_header_leads_to_no_other_bucket() {
     assert_eq!(statuses(limits(one().by(key::header(KEY).or(key::peer_ip()))), &requests).await, expected);
     let pair = (key::peer_ip(), key::header(KEY)).or(key::peer_ip());
     assert_eq!(statuses(limits(one().by(pair)), &requests).await, expected);
-    // The same where another part of the key has to be waited for.
+    // The same if another part of the key is asynchronous.
     let later = || key::from_async_fn(|_| async { Some(7) });
     assert_eq!(statuses(limits(one().by((later(), key::header(KEY)).or(key::peer_ip()))), &requests).await, expected);
     assert_eq!(statuses(limits(one().by((key::header(KEY), later()).or(key::peer_ip()))), &requests).await, expected);
@@ -113,12 +113,12 @@ async fn a_list_rejects_a_key_in_any_header_line() {
     let limits = || RateLimitLayer::builder([Limit::new("all", FixedWindow::per_day(100))]).store(still());
     let expected = [403, 403, 403, 403, 200, 200, 200];
     assert_eq!(statuses(limits().always_reject(leaked()).build(), &refused).await, expected);
-    // Exceptions hold for certain, or not at all.
+    // An ambiguous exception does not apply.
     let ours = KeyList::new(key::header(KEY), ["ours"]);
     let refuse = leaked().or(when::path_prefix("/")).and(when::not(ours));
     let requests: [&[&str]; 4] = [&["ours"], &["ours", "leaked"], &["zzz", "ours"], &["zzz"]];
     assert_eq!(statuses(limits().always_reject(refuse).build(), &requests).await, [200, 403, 403, 403]);
-    // Which of several keys together a client has is not tried out: it is refused.
+    // A request with several keys is rejected.
     let both = KeyList::new((key::header("x-tenant"), key::header(KEY)), [("shop", "leaked")]);
     let service = limits().always_reject(both).build().layer(Hello::default());
     let request = |keys: [&str; 2]| with(&[("x-tenant", "shop"), (KEY, keys[0]), (KEY, keys[1])]);
@@ -134,7 +134,7 @@ async fn never_limit_requires_all_lines_of_a_header_to_match() {
     let limits = || RateLimitLayer::builder([one()]).store(still());
     let ours = KeyList::new(key::header(KEY), ["ours"]);
     assert_eq!(statuses(limits().never_limit(ours).build(), &requests).await, expected);
-    // All lines of a plain condition say the same of the last.
+    // All lines must meet a condition.
     let expected = [200, 200, 429, 429, 200];
     assert_eq!(statuses(limits().never_limit(when::header(KEY, "ours")).build(), &requests).await, expected);
     let not_free = when::not(when::header(KEY, "free"));
@@ -195,7 +195,7 @@ async fn a_client_that_sends_two_addresses_is_rejected_but_never_exempt() {
     assert!(!ask(&service, request(&["198.51.100.1"])).await.is_refused());
 }
 
-/// Lines of a list are its parts: an address that proxies have added is no repetition.
+/// The lines of a list are joined, so an address that a proxy adds is not a repetition.
 #[tokio::test]
 async fn forwarding_headers_may_have_many_lines() {
     let limit = one().by(key::client_ip(TrustedProxies::hops(1).x_forwarded_for()));
@@ -205,7 +205,7 @@ async fn forwarding_headers_may_have_many_lines() {
     assert!(ask(&service, request()).await.is_refused());
 }
 
-/// An override is met by whom it names, and by nobody who also says another name.
+/// An override applies only if all lines name its key.
 #[tokio::test]
 async fn one_of_two_header_lines_does_not_select_an_override() {
     let limits = RateLimitLayer::builder([one().by(key::header(KEY)).overridable()]).store(still()).build();
@@ -221,7 +221,7 @@ fn a_closure_sees_no_header_that_is_repeated() {
     assert_eq!((head.header("x-one"), head.header("x-two")), (Some("a"), None));
 }
 
-/// Closures read headers by `RequestHead::header`, which has no value where a header is repeated.
+/// Closures read headers by `RequestHead::header`, which returns no value if a header is repeated.
 #[tokio::test]
 async fn repeating_a_header_does_not_evade_a_closure() {
     let any = || RateLimitLayer::builder([one().by(key::peer_ip())]).store(still());
@@ -230,7 +230,7 @@ async fn repeating_a_header_does_not_evade_a_closure() {
     assert_eq!(statuses(refused, &[&["leaked"], &["leaked", "zzz"], &["ann"]]).await, [403, 403, 200]);
     let exempt = any().never_limit(leaked).build();
     assert_eq!(statuses(exempt, &[&["leaked"], &["ann"], &["leaked", "ann"]]).await, [200, 200, 429]);
-    // Nobody is exempt by a condition that a repeated header makes true, either.
+    // A repeated header does not make a request exempt by a condition, either.
     let exempt = any().never_limit(when::from_fn(|head| head.header(KEY).is_none())).build();
     assert_eq!(statuses(exempt, &[&["ann"], &["ann", "bob"], &[]]).await, [200, 429, 200]);
     let free = one().when(when::from_fn(|head| head.header(KEY) == Some("free")));

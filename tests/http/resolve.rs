@@ -1,4 +1,4 @@
-//! Where a request comes from, by what its headers say.
+//! The resolution of the client's address from headers.
 
 use std::net::IpAddr;
 
@@ -26,14 +26,14 @@ fn private() -> TrustedProxies {
     TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"])
 }
 
-/// Whom a trusted peer, 10.0.0.1, and these lines of `X-Forwarded-For` make the client.
+/// Returns the client behind the trusted peer 10.0.0.1 with these lines of `X-Forwarded-For`.
 #[track_caller]
 fn listed(lines: &[&str], client: &str) {
     let found = resolve(&private().x_forwarded_for(), from("10.0.0.1"), "X-Forwarded-For", lines);
     assert_eq!(found, Ok(address(client)), "{lines:?}");
 }
 
-/// The same of `Forwarded`.
+/// The same for `Forwarded`.
 #[track_caller]
 fn forwarded(lines: &[&str], client: &str) {
     let found = resolve(&private().forwarded(), from("10.0.0.1"), "Forwarded", lines);
@@ -170,7 +170,7 @@ fn malformed_forwarded_elements_name_no_client() {
     }
 }
 
-/// RFC 9110, 5.6.4: in a quoted string, a backslash stands for the character after it, whichever that is.
+/// RFC 9110, section 5.6.4: in a quoted string, a backslash escapes any character.
 #[test]
 fn a_backslash_before_any_character_of_a_quoted_value_stands_for_that_character() {
     let escaped = |text: &str| text.chars().map(|character| format!("\\{character}")).collect::<String>();
@@ -183,11 +183,12 @@ fn a_backslash_before_any_character_of_a_quoted_value_stands_for_that_character(
     ] {
         forwarded(&[&format!("for=\"{}\"", escaped(node))], client);
         forwarded(&[&format!("host=\"{}\";for=\"{node}\", for=10.0.0.2", escaped("a, \"b\\\";for="))], client);
-        // One at a time, at every place.
+        // One backslash at every position.
         for place in 0..node.len() {
             let (before, after) = node.split_at(place);
             forwarded(&[&format!("for=198.51.100.9, for=\"{before}\\{after}\", for=10.0.0.2")], client);
-            // Two are a backslash, three one and a character: neither is in any address.
+            // Two are an escaped backslash, and three are that and an escaped character. No address contains a
+            // backslash.
             forwarded(&[&format!("for=198.51.100.9, for=\"{before}\\\\{after}\", for=10.0.0.2")], "10.0.0.2");
             forwarded(&[&format!("for=198.51.100.9, for=\"{before}\\\\\\{after}\", for=10.0.0.2")], "10.0.0.2");
         }
@@ -202,7 +203,7 @@ fn overlong_addresses_are_ignored() {
     forwarded(&[&long(100_000), "for=10.0.0.2"], "10.0.0.2");
 }
 
-/// What a client leaves open, a proxy's element does not close.
+/// A quote that a client leaves open does not extend into the proxy's element.
 #[test]
 fn unclosed_quotes_do_not_join_elements() {
     for made_up in
@@ -249,7 +250,7 @@ fn a_single_valued_header_is_one_address() {
         assert_eq!(found(&["192.0.2.1"]), Ok(address("192.0.2.1")));
         assert_eq!(found(&[" [2001:db8::1]:80\t"]), Ok(address("2001:db8::1")));
         assert_eq!(found(&["::ffff:192.0.2.1"]), Ok(address("192.0.2.1")));
-        // An address among the trusted is one.
+        // A single address can be trusted.
         assert_eq!(found(&["10.0.0.9"]), Ok(address("10.0.0.9")));
         assert_eq!(found(&["192.0.2.1", "192.0.2.2"]), Err(AddressError::Repeated));
         assert_eq!(found(&["192.0.2.1", "192.0.2.1"]), Err(AddressError::Repeated));
@@ -291,7 +292,7 @@ fn unix_peers_are_trusted_only_if_configured() {
     assert_eq!(list(trusting().single_valued("x-forwarded-for"), &["192.0.2.1"]), Ok(address("192.0.2.1")));
     assert_eq!(list(trusting().single_valued("x-real-ip"), &["192.0.2.1"]), Err(TOO_FEW));
 
-    // What has an address is judged by that.
+    // A peer with an address is trusted by its address only.
     let mut request = unix();
     request.extensions_mut().insert(PeerAddr(([203, 0, 113, 1], 80).into()));
     let found = resolve(&trusting().x_forwarded_for(), request, "x-forwarded-for", &["192.0.2.1"]);
@@ -327,7 +328,7 @@ fn invalid_proxies_are_errors() {
     assert_eq!(name, "\"x real ip\" is not a header's name: use letters, digits and dashes");
 }
 
-/// CVE-2026-76835 (OAuth2 Proxy): whoever had an address was trusted.
+/// CVE-2026-76835 (OAuth2 Proxy): every address was trusted.
 #[test]
 fn trusting_all_addresses_is_an_error() {
     let refused = |cidrs: &[&str], family: &str| {

@@ -1,4 +1,4 @@
-//! Routes and paths: the table in the guide's page on keys.
+//! Routes and paths, as in the table of the guide's page on keys.
 
 use axum::Router;
 use axum::body::Body;
@@ -20,12 +20,12 @@ fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
     RateLimitLayer::builder(limits).store(still()).build()
 }
 
-/// The route `/api/users/{id}`, in a nested router.
+/// Returns a nested router with the route `/api/users/{id}`.
 fn users() -> Router {
     Router::new().nest("/api", Router::new().route("/users/{id}", route(async || "a user")))
 }
 
-/// What is left of a limit after a request to each path.
+/// Returns the remaining tokens of a limit after a request to each path.
 async fn left(app: Router, paths: [&str; 2]) -> [i64; 2] {
     let mut left = [0; 2];
     for (left, path) in left.iter_mut().zip(paths) {

@@ -1,4 +1,4 @@
-//! Services to limit, and requests for them.
+//! Inner services and requests.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -13,7 +13,7 @@ use http_body_util::Full;
 use tower::Service;
 use tower_ratelimit::key::PeerAddr;
 
-/// Answers `hello` to everything, and counts.
+/// A service that responds with `hello` and counts its calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hello {
     calls: Arc<AtomicUsize>,
@@ -40,12 +40,12 @@ impl<B> Service<Request<B>> for Hello {
     }
 }
 
-/// `GET path`.
+/// Returns `GET path`.
 pub(crate) fn get(path: &str) -> Request<()> {
     Request::get(path).body(()).expect("it is a request")
 }
 
-/// `GET /` from a peer.
+/// Returns `GET /` from a peer.
 pub(crate) fn from(peer: &str) -> Request<()> {
     let peer: IpAddr = peer.parse().expect("it is an address");
     let mut request = get("/");
@@ -53,7 +53,7 @@ pub(crate) fn from(peer: &str) -> Request<()> {
     request
 }
 
-/// `GET /` with headers.
+/// Returns `GET /` with headers.
 pub(crate) fn with(headers: &[(&str, &str)]) -> Request<()> {
     let request = headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(*name, *value));
     request.body(()).expect("it is a request")

@@ -1,4 +1,4 @@
-//! One layer, in every place where requests pass.
+//! The layer in every position: routers, routes, servers and clients.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::store::still;
 use support::answer::{Answer, Member};
 use support::server::Server;
 
-/// Two a minute for each peer, at the minute's start.
+/// Returns a limit of two requests per minute for each peer, at the start of a minute.
 fn two() -> RateLimitLayer {
     RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2)).by(key::peer_ip())]).store(still()).build()
 }
@@ -55,7 +55,7 @@ async fn allows_two(server: &Server, path: &str) {
 async fn on_an_axum_router() {
     let server = Server::axum(Router::new().route("/", get(hello)).layer(two())).await;
     allows_two(&server, "/").await;
-    // What matches no route is limited too.
+    // Requests that match no route are limited, too.
     is_refused(&server.get("/nowhere").await);
 }
 
@@ -70,7 +70,7 @@ async fn on_the_routes_of_an_axum_router() {
     assert_eq!(server.get("/free").await.body, "hello");
 }
 
-/// There, nothing is boxed for it.
+/// Here, nothing is boxed for the layer.
 #[tokio::test]
 async fn with_bodies_that_are_kept() {
     let server = Server::axum(Router::new().route("/", get(hello)).layer(two().keep_body())).await;
@@ -96,7 +96,7 @@ async fn on_one_route() {
 async fn around_one_route() {
     let server = Server::axum(Router::new().route("/", get(hello).layer(two()))).await;
     allows_two(&server, "/").await;
-    // A method that the route does not have is limited too.
+    // Methods that the route does not have are limited, too.
     let post = Request::post(server.uri("/")).body(Full::default()).unwrap();
     is_refused(&server.send(post).await);
 }
@@ -112,7 +112,7 @@ async fn on_a_nested_router() {
 #[tokio::test]
 async fn around_a_whole_router() {
     let app = Router::new().route("/", get(hello));
-    // Nobody has said who the peer is out here but the server itself.
+    // Outside the router, only the server provides the peer's address.
     let service = ServiceBuilder::new().layer(two()).service(app);
     let server = Server::hyper(service).await;
     allows_two(&server, "/").await;
@@ -142,7 +142,7 @@ async fn in_a_client() {
     assert_eq!(calls.calls(), 2, "a refused request is never sent");
 }
 
-/// Tonic's own extension tells the peer: keyed by anything else, the calls would end as INTERNAL.
+/// Tonic's extension provides the peer. Without it, the calls would end with `INTERNAL`.
 #[tokio::test]
 async fn in_tonic() {
     let (_, health) = tonic_health::server::health_reporter();

@@ -1,4 +1,4 @@
-//! What clients make up, at random, and what trusted proxies have added to it.
+//! Random forged headers, followed by the entries of trusted proxies.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,7 @@ impl List {
     }
 }
 
-/// A hop, and how it is spelled in either list.
+/// A hop, with its text in either header.
 #[derive(Clone, Debug)]
 struct Hop {
     address: Option<IpAddr>,
@@ -91,7 +91,7 @@ fn a_client() -> impl Strategy<Value = IpAddr> {
     any.prop_map(|address| address.to_canonical()).prop_filter("it is no proxy", |address| !is_trusted(*address))
 }
 
-/// An address as a proxy may write it: with or without port, brackets, zone, mapped or not.
+/// An address as a proxy may write it: with or without a port, brackets, a zone, or mapping.
 fn spelled(address: IpAddr) -> impl Strategy<Value = String> {
     let port =
         prop_oneof![Just(String::new()), (0_u16..).prop_map(|port| format!(":{port}")), Just(":_x.1".to_owned())];
@@ -104,13 +104,13 @@ fn spelled(address: IpAddr) -> impl Strategy<Value = String> {
     })
 }
 
-/// The text as a quoted string: what has to be escaped is, and some more.
+/// Returns the text as a quoted string, with unnecessary escapes.
 fn quoted(text: &str, eager: bool) -> String {
     let escaped = text.chars().map(|c| if eager || "\"\\".contains(c) { format!("\\{c}") } else { c.to_string() });
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// Whatever a client can get into a quoted string, and what is most likely to break out of it.
+/// Random content of a quoted string, biased towards characters that could end it.
 fn a_text() -> impl Strategy<Value = String> {
     prop_oneof!["[,;=\"\\\\ forx0-9.]{0,12}", "[ -~]{0,12}", Just("\", for=6.6.6.6, x=\"".to_owned())]
 }
@@ -145,7 +145,7 @@ fn some_hop() -> impl Strategy<Value = Hop> {
     a_hop(prop_oneof![6 => a_proxy().prop_map(Some), 2 => a_client().prop_map(Some), 1 => Just(None)])
 }
 
-/// What any server lets through in a header, above all what has a meaning in one.
+/// Random header values, biased towards characters with a meaning.
 fn made_up() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         4 => prop::sample::select(b",;=\"\\ \t:[]%._for19".to_vec()),
@@ -166,7 +166,7 @@ fn made_up() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(part, 0..8).prop_map(|parts| parts.concat())
 }
 
-/// Hops spread over lines: `breaks` says before which a new one begins.
+/// Distributes hops over lines. `breaks` marks the hops before which a line begins.
 fn lines(hops: &[Hop], breaks: &[bool], list: List) -> Vec<Vec<u8>> {
     let mut lines: Vec<Vec<u8>> = Vec::new();
     for (hop, is_new) in hops.iter().zip(breaks.iter().cycle()) {
@@ -182,7 +182,7 @@ fn lines(hops: &[Hop], breaks: &[bool], list: List) -> Vec<Vec<u8>> {
     lines
 }
 
-/// The client by networks, from left to right: whatever comes later counts more.
+/// A model that finds the client by networks, from left to right.
 fn model_by_networks(hops: &[Hop]) -> IpAddr {
     let mut client = None;
     let way = hops.iter().map(|hop| hop.address).chain([Some(PEER)]);
@@ -221,7 +221,7 @@ proptest! {
         prop_assert_eq!(resolve(&by_number, list, &lines), model_by_number(&hops, count));
     }
 
-    /// Commonly#538, talosctl-oidc#128 and all others that had "the first" be the client.
+    /// commonly#538, talosctl-oidc#128 and others took the first address for the client.
     #[test]
     fn forged_entries_do_not_change_the_client(
         list in a_list(),
@@ -256,8 +256,7 @@ proptest! {
     }
 }
 
-/// Headers that make the most work, far larger than any server lets through: more than linear work
-/// would take hours.
+/// Headers with the most work, far larger than servers accept. More than linear work would take hours.
 #[test]
 fn the_longest_header_takes_linear_time() {
     let worst: [(List, &str); 5] = [

@@ -1,4 +1,4 @@
-//! Requests that meet one limiter more than once.
+//! Requests that pass one limiter more than once.
 
 use axum::Router;
 use axum::body::Body;
@@ -16,8 +16,8 @@ fn of_ten() -> RateLimitLayer {
     RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_minute(10))]).store(still()).build()
 }
 
-/// CVE-2026-30972 (Parse Server): what `/batch` asked for in turn passed the limiter unseen. Here
-/// each part carries the extensions of the whole, and with them the note of what that was charged.
+/// CVE-2026-30972 (Parse Server): the parts of a `/batch` request evaded the limiter. Here each part has the extensions
+/// of the whole request, and with them its ledger.
 #[tokio::test]
 async fn parts_of_a_batched_request_are_not_charged_again() {
     async fn batch(State(parts): State<Router>, whole: Request) -> String {
@@ -34,14 +34,14 @@ async fn parts_of_a_batched_request_are_not_charged_again() {
     let parts = || Router::new().route("/part", get(async || "part").route_layer(limits.cost(2)));
     let within = parts().layer(limits.clone());
     let app = parts().route("/batch", get(batch).with_state(within)).layer(limits.clone());
-    // Of 10, a part of its own takes 2 and the whole 1, so that three parts of 2 have room.
+    // A part costs 2, and the whole request 1. Three more parts of 2 fit into the limit of 10.
     let visit = async |path| ask(&app, Request::get(path).body(Body::empty()).expect("it is a request")).await;
     assert_eq!(visit("/part").await.remaining(), 8);
     assert_eq!(visit("/batch").await.body, "3");
     assert_eq!(ask(&limits.layer(Hello::default()), service::get("/")).await.remaining(), 0);
 }
 
-/// A limiter that is passed twice charges twice, whatever other routes cost.
+/// A layer that is passed twice charges twice, independently of the costs of other routes.
 #[tokio::test]
 async fn a_request_that_passes_a_layer_twice_is_charged_twice() {
     for has_a_route_of_its_own_cost in [false, true] {
@@ -56,12 +56,12 @@ async fn a_request_that_passes_a_layer_twice_is_charged_twice() {
     }
 }
 
-/// Called one after the other and awaited together, parts found the same note unused.
+/// Parts that were called in turn and awaited together used the same ledger entry.
 #[tokio::test]
 async fn concurrent_subrequests_are_not_charged_again() {
     let limits = of_ten();
     let part = limits.cost(2).layer(Hello::default());
-    // Answers how many of 20 parts of it have passed.
+    // A service that responds with the number of its 20 parts that were allowed.
     let batch = tower::service_fn(move |whole: http::Request<()>| {
         let mut part = part.clone();
         async move {
@@ -79,11 +79,11 @@ async fn concurrent_subrequests_are_not_charged_again() {
         }
     });
     let answer = ask(&limits.layer(batch), service::get("/")).await;
-    // The first charges the difference of 1, and four more of 2 fit.
+    // The first part charges the difference of 1, and four more parts of 2 fit.
     assert_eq!(answer.body, "5");
 }
 
-/// What was denied on the way was counted as paid: the next route was the cheaper for it.
+/// A denied cost was counted as paid, so the next route was cheaper.
 #[tokio::test]
 async fn a_request_denied_by_one_route_cost_is_not_free_for_another() {
     let limits = of_ten();
@@ -106,6 +106,6 @@ async fn a_request_denied_by_one_route_cost_is_not_free_for_another() {
     for _ in 0..20 {
         allowed += u32::from(ask(&service, service::get("/")).await.status == StatusCode::OK);
     }
-    // One of 9; after that there is never room for 5.
+    // 1 of 9 tokens is used, and then a cost of 5 is denied.
     assert_eq!(allowed, 1);
 }

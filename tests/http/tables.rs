@@ -1,4 +1,4 @@
-//! Costs of all endpoints in one table.
+//! Tables with the costs of all endpoints.
 
 use axum::Router;
 use axum::body::Body;
@@ -48,7 +48,7 @@ async fn by_method_and_matched_route() {
         ("GET", "/free", 0),
         ("GET", "/other", 3),
         ("GET", "/nowhere", 3),
-        // No other spelling of a route is cheaper than what is in no route at all.
+        // No other spelling of a route is cheaper than a path without a route.
         ("PUT", "/reports//a", 10),
         ("PUT", "/Reports/a", 3),
     ] {
@@ -75,7 +75,7 @@ async fn by_path_where_there_is_no_router() {
     }
 }
 
-/// The table on the router, and what a route says itself: the route wins.
+/// A cost on the route overrides the table on the router.
 #[tokio::test]
 async fn a_route_overrides_the_table() {
     async fn free() {}
@@ -97,7 +97,7 @@ fn every_cost_in_the_table_fits_the_limits() {
     assert_eq!(refused(costs().path("/a", 101)), text);
     assert_eq!(refused(costs().route(Method::GET, "/a", 101)), text);
     assert_eq!(refused(costs().otherwise(101)), text);
-    // What was said twice counts as it was said last.
+    // The last of two equal entries applies.
     assert!(hundred().try_costs(costs().path("/a", 101).path("/a", 100)).is_ok());
 }
 
