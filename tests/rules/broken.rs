@@ -1,5 +1,5 @@
-//! Files that are refused, with all that is wrong with them: `broken/NAME.yaml`, and beside it what is
-//! said, `broken/NAME.txt`. With `UPDATE_EXPECTED=1`, what is said is written there, to be read.
+//! Invalid files with all their problems: `broken/NAME.yaml`, with the expected errors in `broken/NAME.txt`. With
+//! `UPDATE_EXPECTED=1`, the errors are written there, for review.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -15,7 +15,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// As a user reads it who stands in the file's folder.
+/// With paths relative to the folder of the file.
 fn said(file: &Path) -> String {
     let extractors = Extractors::new().register("plan", key::header("x-plan"));
     let error =

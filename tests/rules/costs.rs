@@ -1,4 +1,4 @@
-//! Costs of layers and routes that limits from a file are too small for.
+//! Costs of layers and routes that exceed the capacity of limits from a file.
 
 use tower_ratelimit::rules::{Extractors, Rules};
 use tower_ratelimit::{CostTable, Limit, LiveLimits, RateLimitLayer};
@@ -62,6 +62,6 @@ fn a_layer_in_shadow_mode_starts_with_limits_that_are_smaller_than_its_costs() {
     let layer = RateLimitLayer::live_builder(&live).costs(table()).shadow().try_build().unwrap();
     assert!(live.replace(limits("")).is_ok());
     assert!(layer.try_cost(20).is_ok());
-    // An enforcing layer of the same limits must still be able to allow its costs.
+    // An enforced layer with the same limits must still be able to allow its costs.
     assert!(RateLimitLayer::live_builder(&live).costs(table()).try_build().is_err());
 }

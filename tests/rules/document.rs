@@ -1,4 +1,4 @@
-//! `src/guide/rules.md` says how it is.
+//! The documentation of rules files in `src/guide/rules.md` is complete.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ fn document() -> String {
     fs::read_to_string(support::repository("src/guide/rules.md")).unwrap()
 }
 
-/// What stands between ```` ```yaml ```` and ```` ``` ````.
+/// Returns the blocks between ```` ```yaml ```` and ```` ``` ````.
 fn examples(document: &str) -> Vec<&str> {
     let after = document.split("```yaml\n").skip(1);
     after.map(|rest| rest.split_once("```").unwrap().0).collect()
@@ -27,11 +27,11 @@ fn every_example_loads() {
     }
 }
 
-/// Every field that is known is there, in a table.
+/// Every known field is in a table.
 #[test]
 fn every_field_is_documented() {
     let document = document();
-    // Whoever writes a wrong one is told the right ones.
+    // The error for an unknown field lists the known ones.
     let wrong = "domain: d\nzzzzzz: 1\ndescriptors:\n- { key: path, zzzzzz: 1, rate_limit: { zzzzzz: 1, penalty: { zzzzzz: 1 } } }";
     let error = Rules::from_yaml(wrong).unwrap_err().to_string();
     let lists = error.lines().filter(|line| line.contains("zzzzzz"));

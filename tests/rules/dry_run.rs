@@ -1,4 +1,4 @@
-//! What a rules file would have done with recorded requests.
+//! Dry runs of rules files against recorded requests.
 
 use http::Request;
 use tower_ratelimit::dry_run::{Change, Comparison, DryRun};

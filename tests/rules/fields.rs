@@ -1,4 +1,4 @@
-//! What each field of a file makes of a limit.
+//! The fields of a rules file.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn limits(descriptors: &str) -> Vec<Limit> {
     Rules::from_yaml(&yaml).unwrap().limits(&Extractors::new()).unwrap()
 }
 
-/// The algorithm of a `rate_limit` block.
+/// Returns the algorithm of a `rate_limit` block.
 fn algorithm(fields: &str) -> Algorithm {
     let limits = limits(&format!("- {{ key: method, rate_limit: {{ {fields} }} }}"));
     assert_eq!(limits.len(), 1);
@@ -105,7 +105,7 @@ fn calendars_have_windows_of_their_units() {
     for (fields, expected) in cases {
         assert_eq!(algorithm(&format!("{fields}, requests_per_unit: 7")), expected.into(), "{fields}");
     }
-    // Without one, a month is 30 days.
+    // Without a calendar, a month has 30 days.
     assert_eq!(
         algorithm("unit: month, requests_per_unit: 7"),
         FixedWindow::new(7, Duration::from_secs(2_592_000)).into()
@@ -155,7 +155,7 @@ fn duplicate_and_unprintable_names_are_made_distinct() {
     assert_ne!(names[0], names[1]);
     assert_eq!(names[2].len(), 64);
     assert!(names[2].starts_with("shop.path_???"), "{names:?}");
-    // Buckets are kept under it: another version has to find the same.
+    // The name is part of storage keys, so it must not change between versions.
     assert_eq!(names[0], "same~5111bf129938e6c0");
 }
 
@@ -207,7 +207,7 @@ descriptors:
     let key: Vec<&str> = policy.key.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(key, ["header.x-api-key", "remote_address"]);
     let [method] = &plan.descriptors[..] else { panic!("{plan:?}") };
-    // A value is text, however much it looks like a number.
+    // A value is text, even if it looks like a number.
     assert_eq!(method.value, ValueMatcher::Exact("1.50".into()));
     assert!(method.detailed_metric && method.is_shadow() && method.rate_limit.is_none());
 }

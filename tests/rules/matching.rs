@@ -1,4 +1,4 @@
-//! Which limits apply: a table, and random files against a naive model of the reference service.
+//! The limits that apply to a request: a table, and random files compared with a naive model of the reference service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use tower_ratelimit::rules::Extractors;
 
 use crate::service::{Limited, with};
 
-/// `a=x>b` in a file is a limit of that name on the descriptor `b` without a value, in `a` with `x`.
+/// `a=x>b` stands for a limit of that name on the descriptor `b` without a value, in `a` with the value `x`.
 fn file(paths: &[&str]) -> String {
     let mut yaml = String::from("domain: d\ndescriptors:\n");
     for path in paths {
@@ -31,7 +31,7 @@ fn file(paths: &[&str]) -> String {
     yaml
 }
 
-/// What the file has, what the request has, and which limits apply.
+/// The limits of the file, the entries of the request, and the limits that apply.
 type Row = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static [&'static str]);
 
 #[test]
@@ -42,18 +42,18 @@ fn the_limits_that_apply() {
         (&["a=x"], &[("a", "x")], &["a=x"]),
         (&["a=x"], &[("a", "xx")], &[]),
         (&["a=x"], &[("a", "X")], &[]),
-        // The most specific, wherever it stands.
+        // The most specific value, in any order.
         (&["a", "a=x"], &[("a", "x")], &["a=x"]),
         (&["a=x", "a"], &[("a", "x")], &["a=x"]),
         (&["a=x", "a"], &[("a", "y")], &["a"]),
         (&["a", "a=x*", "a=xy"], &[("a", "xy")], &["a=xy"]),
         (&["a", "a=x*", "a=xy"], &[("a", "xz")], &["a=x*"]),
         (&["a", "a=x*", "a=xy"], &[("a", "zz")], &["a"]),
-        // Of patterns, the first.
+        // The first of several patterns.
         (&["a=x*", "a=*y"], &[("a", "xy")], &["a=x*"]),
         (&["a=*y", "a=x*"], &[("a", "xy")], &["a=*y"]),
         (&["a=*y", "a=x*"], &[("a", "xz")], &["a=x*"]),
-        // Patterns stand for all of a value, and each `*` for any text.
+        // Patterns match whole values, and each `*` matches any text.
         (&["a=x*y"], &[("a", "xy")], &["a=x*y"]),
         (&["a=x*y"], &[("a", "x/z/y")], &["a=x*y"]),
         (&["a=x*y"], &[("a", "xyz")], &[]),
@@ -64,11 +64,11 @@ fn the_limits_that_apply() {
         (&["a=*ab*ab"], &[("a", "ab")], &[]),
         (&["a=*"], &[("a", "x")], &["a=*"]),
         (&["a=**"], &[("a", "x")], &["a=**"]),
-        // A value without a limit is free.
+        // A value without a limit is not limited.
         (&["a", "a=x free"], &[("a", "x")], &[]),
         (&["a", "a=x unlimited: true"], &[("a", "x")], &[]),
         (&["a", "a=x* free"], &[("a", "xy")], &[]),
-        // Levels: what is chosen is not given back.
+        // The choice on one level is final.
         (&["a>b"], &[("a", "x")], &[]),
         (&["a>b"], &[("b", "x")], &[]),
         (&["a>b"], &[("a", "x"), ("b", "x")], &["a>b"]),
@@ -78,9 +78,9 @@ fn the_limits_that_apply() {
         (&["a>b", "a=x>c"], &[("a", "y"), ("b", "x"), ("c", "x")], &["a>b"]),
         (&["a=x>a=x*"], &[("a", "x")], &["a=x>a=x*"]),
         (&["a=x>a=xy"], &[("a", "x")], &[]),
-        // All paths count together.
+        // All paths share a bucket.
         (&["a", "b=x>c", "b"], &[("a", "1"), ("b", "x"), ("c", "2")], &["a", "b=x>c"]),
-        // Replaced where the replacing limit applies, and nowhere else.
+        // A limit is replaced only if the replacing limit applies.
         (&["a", "b unit: day, requests_per_unit: 5, replaces: [{name: a}]"], &[("a", "1"), ("b", "1")], &["b"]),
         (&["a", "b unit: day, requests_per_unit: 5, replaces: [{name: a}]"], &[("a", "1")], &["a"]),
         (&["a", "b=x unit: day, requests_per_unit: 5, replaces: [{name: a}]"], &[("a", "1"), ("b", "y")], &["a"]),
@@ -101,7 +101,7 @@ fn the_limits_that_apply() {
         (&["a unit: day, requests_per_unit: 5, replaces: [{name: nobody}]"], &[("a", "1")], &["a"]),
     ];
     for (paths, request, expected) in table {
-        // Another limit, so that there is always one.
+        // Another limit, so that at least one applies.
         let paths: Vec<&str> = paths.iter().copied().chain(["z"]).collect();
         let limited = Limited::by(&file(&paths));
         let left = limited.send(with(request)).left;
@@ -110,7 +110,7 @@ fn the_limits_that_apply() {
     }
 }
 
-/// A descriptor, as plain as can be.
+/// A descriptor as plain data.
 #[derive(Clone, Debug)]
 struct Node {
     key: char,
@@ -122,7 +122,7 @@ struct Node {
 
 #[derive(Clone, Debug)]
 struct Plain {
-    /// What tells it from all others: what it allows.
+    /// The number of allowed requests, which identifies the limit.
     id: u32,
     is_unlimited: bool,
     name: Option<char>,
@@ -154,7 +154,7 @@ fn node() -> impl Strategy<Value = Node> {
     })
 }
 
-/// Leaves no two that want the same in one list, and gives each limit its number.
+/// Removes duplicates within a list, and numbers the limits.
 fn number(nodes: &mut Vec<Node>, next: &mut u32) {
     let mut known = BTreeSet::new();
     nodes.retain(|node| known.insert((node.key, node.value.clone())));
@@ -195,7 +195,7 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The reference's choice among descriptors, for one entry of what a proxy sends.
+/// Returns the reference's choice among descriptors for one entry of a proxy.
 fn choose<'a>(nodes: &'a [Node], key: char, value: &str) -> Option<&'a Node> {
     let mut same_key = nodes.iter().filter(|node| node.key == key);
     let exact = same_key.clone().find(|node| node.value == value);
@@ -204,7 +204,7 @@ fn choose<'a>(nodes: &'a [Node], key: char, value: &str) -> Option<&'a Node> {
     exact.or_else(like).or_else(|| same_key.find(|node| node.value.is_empty()))
 }
 
-/// The limit of one descriptor that a proxy sends, and the values by which its buckets are told apart.
+/// Returns the limit of one descriptor of a proxy, and the values that distinguish its buckets.
 fn look_up<'a>(mut nodes: &'a [Node], sent: &[(char, &str)]) -> Option<(&'a Plain, Vec<String>)> {
     let mut bucket = Vec::new();
     for (index, (key, value)) in sent.iter().enumerate() {
@@ -218,7 +218,7 @@ fn look_up<'a>(mut nodes: &'a [Node], sent: &[(char, &str)]) -> Option<(&'a Plai
     None
 }
 
-/// All that apply, by what they allow, and their buckets: the proxy sends every descriptor there can be.
+/// Returns all limits that apply, with their buckets, if the proxy sends every possible descriptor.
 fn applied(nodes: &[Node], request: &BTreeMap<char, &str>) -> BTreeMap<u32, Vec<String>> {
     let mut sent: Vec<Vec<(char, &str)>> = vec![Vec::new()];
     let mut met = Vec::new();
@@ -250,7 +250,7 @@ proptest! {
         requests in prop::collection::vec(request(), 2..4),
         later in prop::sample::subsequence(vec!['a', 'b', 'c'], 0..=3),
     ) {
-        // One that always applies, and nothing replaces.
+        // A limit that always applies and is never replaced.
         nodes.push(Node { key: 'z', value: String::new(), share: false, within: Vec::new(), limit: Some(Plain { id: 0, is_unlimited: false, name: None, replaces: Vec::new() }) });
         let mut next = 1_000;
         number(&mut nodes, &mut next);

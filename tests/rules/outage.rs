@@ -1,11 +1,11 @@
-//! The policy of a file for requests that the store does not decide.
+//! The policy of a rules file for requests that the store does not decide.
 
 use http::{Request, StatusCode};
 use support::faulty_store::{FaultyStore, Mode};
 
 use crate::service::Limited;
 
-/// Returns the statuses of ten requests under a limit of 8 a day with these fields.
+/// Returns the statuses of ten requests under a limit of 8 per day with these fields.
 fn answers(fields: &str) -> Vec<u16> {
     let limit = format!("rate_limit: {{ unit: day, requests_per_unit: 8, {fields} }}");
     let limited = Limited::by(&format!("domain: shop\ndescriptors:\n- {{ key: method, {limit} }}"))

@@ -1,4 +1,4 @@
-//! What a file says of those whom a limit denies too often.
+//! Penalties in rules files.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::service::{Limited, from};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How many seconds each of the first refusals is, of a limit of one a second that has a penalty after two
-/// denials. Each is met as soon as the one before is over.
+/// Returns the lengths of the first lockouts in seconds, under a limit of one per second with a penalty after two
+/// denials. Each begins when the previous one has ended.
 fn refusals(penalty: &str) -> Vec<u64> {
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
     let yaml = format!(
@@ -25,7 +25,7 @@ descriptors:
     let denied = || limited.send(from("192.0.2.1")).status == StatusCode::TOO_MANY_REQUESTS;
     let refusal = |_| {
         assert!(!denied() && denied(), "one a second");
-        // From here on, the limit itself would deny for less than a second.
+        // From now on, the limit alone would deny for less than a second.
         assert!(denied());
         let mut seconds = 0;
         while denied() {
@@ -33,7 +33,7 @@ descriptors:
             seconds += 1;
             assert!(seconds < 100, "{penalty}");
         }
-        // What was let in, to see it, is no denial.
+        // The allowed request at the end of a lockout is not a denial.
         clock.advance(SECOND);
         assert!(limited.allows(from("192.0.2.2")));
         clock.advance(SECOND);
@@ -52,6 +52,6 @@ fn lockouts_last_as_long_as_the_file_says() {
         refusals("{ denials: 2, within: 1s, locked_out_for: 3s, up_to: 10s, remembered_for: 1m }"),
         [3, 6, 10, 10]
     );
-    // JSON is YAML.
+    // JSON is valid YAML.
     assert_eq!(refusals(r#"{ "denials": 2, "within": "7s", "locked_out_for": "3s" }"#), [3; 4]);
 }

@@ -1,4 +1,4 @@
-//! No text panics or hangs.
+//! Random files neither panic nor hang.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use tower_ratelimit::rules::{Extractors, Rules};
 
-/// Loads it as far as it goes. Every error says something, and names a place in the text.
+/// Loads a text. Every error has a message and a position in the text.
 fn load(text: &str) {
     let started = Instant::now();
     let loaded = Rules::from_yaml(text).and_then(|rules| rules.limits(&Extractors::new()));
@@ -22,7 +22,7 @@ fn load(text: &str) {
     }
 }
 
-/// All files that the other tests use.
+/// Returns all files of the other tests.
 fn files() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("rules");
     let files = ["broken", "reference"].map(|name| fs::read_dir(folder.join(name)).unwrap());
@@ -103,7 +103,7 @@ fn at_most_a_hundred_problems_are_reported() {
     );
 }
 
-/// An operator's slip, and not a reason to hang.
+/// A device that never ends, given by mistake.
 #[cfg(unix)]
 #[test]
 fn an_endless_file_is_an_error() {
@@ -121,7 +121,7 @@ proptest! {
         load(&text);
     }
 
-    /// Files with a piece cut out, doubled, or put elsewhere.
+    /// Files with a part removed, doubled or moved.
     #[test]
     fn no_edited_file_panics(
         file in prop::sample::select(files()),

@@ -1,6 +1,6 @@
-//! Files in the form of Envoy's rate limit service, each built as one that its documentation or its tests
-//! show, with other words and numbers: `reference/NAME.yaml`, and beside it what comes of it,
-//! `reference/NAME.txt`. With `UPDATE_EXPECTED=1`, what comes of it is written there, to be read.
+//! Files in the format of Envoy's rate limit service, modelled on those of its documentation and its tests:
+//! `reference/NAME.yaml`, with the expected result in `reference/NAME.txt`. With `UPDATE_EXPECTED=1`, the result is
+//! written there, for review.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -16,7 +16,7 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// What a proxy would send of itself is an extractor that the user registers.
+/// Values that a proxy would send need an extractor that the user registers.
 fn register(extractors: Extractors, descriptors: &[Descriptor]) -> Extractors {
     descriptors.iter().fold(extractors, |extractors, descriptor| {
         let extractors = match descriptor.key.as_str() {
@@ -27,7 +27,7 @@ fn register(extractors: Extractors, descriptors: &[Descriptor]) -> Extractors {
     })
 }
 
-/// The limits, or the errors.
+/// Returns the limits, or the errors.
 fn outcome(file: &Path) -> String {
     let limits = Rules::from_file(file).and_then(|rules| {
         let extractors = register(Extractors::new(), &rules.descriptors);

@@ -1,4 +1,4 @@
-//! Whose bucket is charged, and what becomes of requests that lack a key.
+//! The buckets of requests, and requests without a key.
 
 use std::future::ready;
 
@@ -39,7 +39,7 @@ descriptors:
     let names: Vec<&String> = refused.left.keys().collect();
     assert_eq!(names, ["shop.remote_address_192.0.2.9"]);
     assert!(limited.allows(from("192.0.2.90")));
-    // An IPv6 address stands for its network of 64 bits, as it does everywhere.
+    // An IPv6 address has the bucket of its network of 64 bits, as everywhere.
     assert!(!limited.allows(from("2001:db8::2")));
     assert!(limited.allows(from("2001:db8:0:1::1")));
 }
@@ -105,7 +105,7 @@ descriptors:
     assert!(!limited.allows(with(&[("a", "x3"), ("b", "1")])));
 }
 
-/// The values of a path are parts: they never run into each other.
+/// The values of a path of descriptors are separate parts of the key.
 #[test]
 fn values_of_a_path_are_distinct() {
     let limited = Limited::by(
@@ -138,11 +138,11 @@ descriptors:
     assert!(limited.allows(post("bob", "a")));
     assert!(limited.allows(post("ann", "b")));
     assert!(!limited.allows(post("ann", "a")));
-    // However it is escaped.
+    // In any percent-encoding.
     assert!(!limited.allows(post("ann", "%61")));
-    // Who names what is charged means everyone: without a key, no way in.
+    // A rule with its own key applies to all requests, so a missing key is rejected.
     assert_eq!(limited.send(Request::post("/?shop=a").body(()).unwrap()).status, StatusCode::BAD_REQUEST);
-    // But only to what the rule is for.
+    // But only requests that the rule matches.
     assert!(limited.allows(with(&[])));
 }
 
@@ -166,7 +166,7 @@ descriptors:
     assert_eq!(allowed(&invented.iter().map(String::as_str).collect::<Vec<_>>()), 1);
     assert_eq!(allowed(&["GET", "HEAD", "PUT", "POST", "POST"]), 3);
     assert_eq!(allowed(&["PURGE", "PURGE", "PURGE"]), 2);
-    // A pattern can't open a bucket for each method that it fits either.
+    // A pattern does not give each method a bucket, either.
     assert_eq!(allowed(&["LINK", "LIST", "LIKE", "LIMIT", "LIVE"]), 3);
 }
 
@@ -186,7 +186,7 @@ descriptors:
             let status = |name| limited.send(with(&[(name, repeated[0]), (name, repeated[1])])).status;
             assert_eq!((status("user"), status("shop")), (StatusCode::BAD_REQUEST, StatusCode::BAD_REQUEST));
         }
-        // None of them was charged.
+        // No limit was charged.
         assert!(!limited.allows(with(&[("user", "ann")])));
         assert!(limited.allows(with(&[("user", "bob"), ("shop", "a")])));
         assert!(limited.allows(with(&[("user", "bob"), ("shop", "a")])));
@@ -269,7 +269,7 @@ descriptors:
 ",
     );
     assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
-    // Whose address nobody knows, may be the one that is meant.
+    // A request without an address might come from the listed one.
     let limited = Limited::by(
         "
 domain: shop
@@ -280,7 +280,7 @@ descriptors:
     assert_eq!(limited.send(with(&[])).status, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
-/// The rules of a service behind one proxy.
+/// Returns the rules of a service behind one proxy.
 fn behind_a_proxy(rules: &str) -> Limited {
     let address = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
     Limited::with(rules, &Extractors::new().register_address("remote_address", address(), 64))
@@ -300,7 +300,7 @@ descriptors:
     let ann = [("x-forwarded-for", "192.0.2.1")];
     assert_eq!([send(&ann), send(&ann)], [200, 429]);
 
-    // By the name of the key, too, if the extractor is registered as one of text.
+    // Also by the name of the key, if the extractor is registered as text.
     let text = key::header("x-real-ip");
     let limited = Limited::with(
         "
@@ -351,7 +351,7 @@ descriptors:
     assert_eq!(limited.send(with(&[("x-user", "ann")])).status, StatusCode::BAD_REQUEST);
 }
 
-/// Without `into_make_service_with_connect_info`, nothing was limited, and nothing told why.
+/// Without `into_make_service_with_connect_info`, nothing was limited, without an error.
 #[test]
 fn a_server_that_provides_no_peer_address_does_not_disable_limits_by_it() {
     let limited = Limited::by(

@@ -1,4 +1,4 @@
-//! A service with limits from a file, and who meets which of them.
+//! A service with limits from a file, and the limits that apply to its requests.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -17,11 +17,11 @@ pub(crate) struct Limited {
     runtime: Runtime,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Met {
     pub(crate) status: StatusCode,
-    /// What is left of each limit that applied, by its name.
+    /// The remaining tokens of each limit that applied, by name.
     pub(crate) left: BTreeMap<String, u32>,
 }
 
@@ -53,26 +53,26 @@ impl Limited {
         }
     }
 
-    /// Whether the request goes on.
+    /// Returns whether the request was forwarded.
     pub(crate) fn allows(&self, request: Request<()>) -> bool {
         self.send(request).status == StatusCode::OK
     }
 }
 
-/// `"name";r=9;t=60`.
+/// Parses a member such as `"name";r=9;t=60`.
 fn standing(member: &str) -> (String, u32) {
     let (name, parameters) = member.trim_start_matches('"').split_once('"').unwrap();
     let left = parameters.split(';').find_map(|parameter| parameter.strip_prefix("r=")).unwrap();
     (name.to_owned(), left.parse().unwrap())
 }
 
-/// `GET /` with headers.
+/// Returns `GET /` with headers.
 pub(crate) fn with(headers: &[(&str, &str)]) -> Request<()> {
     let request = headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(*name, *value));
     request.body(()).unwrap()
 }
 
-/// `GET /` from a peer.
+/// Returns `GET /` from a peer.
 pub(crate) fn from(peer: &str) -> Request<()> {
     let peer: IpAddr = peer.parse().unwrap();
     let mut request = with(&[]);

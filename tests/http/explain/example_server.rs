@@ -1,4 +1,4 @@
-//! The example server's explanations.
+//! The explanations of the example server.
 
 use http::Method;
 use serde_json::Value;

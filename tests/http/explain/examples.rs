@@ -1,4 +1,4 @@
-//! What explanations tell.
+//! The contents of explanations.
 
 use http::{Method, Request};
 use serde_json::json;
@@ -127,7 +127,7 @@ async fn credentials_are_hidden_until_they_are_revealed() {
     let explanation = limits.explain(&RequestHead::of(&request)).await;
     let shown = [explanation.to_string(), format!("{explanation:?}"), serde_json::to_string(&explanation).unwrap()];
     assert!(!shown.concat().contains(secret), "{shown:#?}");
-    // Four parts, and one of each other limit.
+    // Four parts, and one of each of the other limits.
     assert_eq!(explanation.to_string().matches('#').count(), 7, "{explanation}");
     assert_eq!(explanation.reveal_keys().to_string().matches(secret).count(), 7);
 }
@@ -222,7 +222,7 @@ async fn explaining_creates_no_keys_in_memory() {
     assert_eq!(store.keys(), 0);
 }
 
-/// Handlers of Axum have to be `Send`.
+/// Axum's handlers must be `Send`.
 #[test]
 fn explanations_can_be_awaited_on_any_thread() {
     fn assert_send(_: impl Future + Send) {}

@@ -1,4 +1,4 @@
-//! Explanations of what limits would do.
+//! Explanations of requests.
 
 mod example_server;
 mod examples;

@@ -1,10 +1,10 @@
-//! Explanations agree with the decisions that follow, and change nothing: random limits and requests.
+//! Random limits and requests: explanations agree with the decisions that follow, and change nothing.
 
 use support::cases;
 use support::explained::{Checked, Choices, Stores, check_layer, check_limiter};
 use tower_ratelimit::{ManualClock, MemoryStore};
 
-/// How many requests each case has.
+/// The number of requests of each case.
 const REQUESTS: usize = 25;
 const CHOICES: Choices = Choices { queues: true };
 

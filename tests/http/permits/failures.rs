@@ -1,4 +1,4 @@
-//! Permits while the store is gone.
+//! Permits during an outage of the store.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ async fn what_the_store_was_paid_comes_back_to_it(fixture: StoreFixture) {
     assert_eq!(fixture.remaining(&hundred(), "ann").await, 96);
 }
 
-/// And what this process has decided, to it.
+/// Local charges are refunded locally.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_decisions_are_refunded_locally() {
     let mut fixture = StoreFixture::on_redis().await;
@@ -49,7 +49,7 @@ async fn local_decisions_are_refunded_locally() {
     fixture.wait_for_remaining(&hundred(), "ann", 100).await;
 }
 
-/// Even when the store is back.
+/// Even after the store has recovered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_charges_are_settled_locally() {
     let mut fixture = StoreFixture::on_redis().await;
@@ -80,7 +80,7 @@ async fn undecided_requests_are_not_charged() {
     }
 }
 
-/// What goes on uncounted is not told.
+/// Requests that are allowed without a decision are not reported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn undecided_requests_are_not_reported() {
     let fixture = StoreFixture::on_redis().await;
@@ -99,7 +99,7 @@ async fn undecided_requests_are_not_reported() {
     assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 90));
 }
 
-/// Between the charge and the handler, the store goes.
+/// The store fails between the charge and the handler.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
     let fixture = StoreFixture::on_redis().await;
@@ -113,7 +113,7 @@ async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
             .expect("it stops");
         assert!(permit.settle(actual).await.is_err());
         assert!(permit.reset().await.is_err());
-        // It may have been given back: it is not tried again.
+        // The refund may have succeeded, so it is not repeated.
         assert!(permit.refund().await.is_ok());
     };
     let app = Router::new().route("/{actual}", get(handler)).layer(limits);

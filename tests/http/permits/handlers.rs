@@ -1,4 +1,4 @@
-//! What handlers do with their permits.
+//! Permits in handlers.
 
 use axum::Router;
 use axum::body::Body;
@@ -36,7 +36,7 @@ fn hundred() -> Limit {
     Limit::new("hundred", FixedWindow::per_day(100)).by(user_key())
 }
 
-/// `/{n}` with `handle(permit, n)`.
+/// Returns a router whose route `/{n}` calls `handle(permit, n)`.
 fn app<F, R>(limits: &Builder<HttpOptions>, handle: impl Fn(Permit, u64) -> F + Clone + Send + Sync + 'static) -> Router
 where
     F: Future<Output = R> + Send + 'static,
@@ -53,7 +53,7 @@ async fn charge(permit: Permit, more: u64) -> StatusCode {
 
 async fn a_handler_charges_a_batch_after_parsing_it(fixture: StoreFixture) {
     let app = app(&fixture.builder([hundred()]), charge);
-    // One, and what is charged more; a batch that has no room has cost one.
+    // Each request costs one token and the additional charge. A denied batch has cost one.
     for (path, is_refused, left) in [("/49", false, 50), ("/60", true, 49), ("/48", false, 0)] {
         let answer = visit(&app, path, "ann").await;
         assert_eq!((answer.is_refused(), answer.remaining()), (is_refused, left), "{path}");
@@ -163,7 +163,7 @@ async fn a_successful_login_resets_failures(fixture: StoreFixture) {
     assert!(visit(&app, "/42", "ann").await.is_refused());
 }
 
-/// It would be taken from what others were charged since.
+/// A refund would return the charges of later requests.
 async fn charges_before_a_reset_are_not_refunded(fixture: StoreFixture) {
     let limits = fixture.builder([hundred()]).cost(30);
     let other = app(&limits, async |_, _| StatusCode::OK);
@@ -237,7 +237,7 @@ async fn a_permit_settles_the_cost_of_a_route(fixture: StoreFixture) {
         permit.settle(actual).await.expect("it is settled").shortfall.to_string()
     };
     let app = Router::new().route("/{actual}", get(settle).route_layer(limits.cost(10))).layer(limits);
-    // The router charges 1, the route 9 more.
+    // The router charges 1, and the route 9 more.
     for (path, left) in [("/10", 90), ("/0", 90), ("/3", 87), ("/20", 67)] {
         let answer = visit(&app, path, "ann").await;
         assert_eq!((answer.body.as_str(), answer.remaining()), ("0", left), "{path}");
@@ -268,7 +268,7 @@ async fn a_stream_is_settled_at_its_end(fixture: StoreFixture) {
         let done = done.clone();
         async move {
             tokio::spawn(async move {
-                // What was sent so far, piece by piece.
+                // The number of bytes sent so far.
                 for sent in [actual / 2, actual] {
                     permit.settle(sent).await.expect("it is settled");
                 }
@@ -283,7 +283,7 @@ async fn a_stream_is_settled_at_its_end(fixture: StoreFixture) {
     }
 }
 
-/// The last word is the response's.
+/// The response settles last.
 async fn a_handler_and_its_response_refund_once(fixture: StoreFixture) {
     let limit = hundred().count_if(|response| response.status != StatusCode::OK);
     let app = app(&fixture.builder([limit]).cost(10), async |permit: Permit, actual| {
@@ -321,7 +321,7 @@ async fn a_permit_without_a_limiter_is_an_error() {
     }
 }
 
-/// Without Axum, it is among the extensions.
+/// Without Axum, the permit is an extension of the request.
 #[tokio::test]
 async fn any_service_finds_its_permit() {
     let fixture = StoreFixture::in_memory();
@@ -336,7 +336,7 @@ async fn any_service_finds_its_permit() {
     assert_eq!(answer.remaining(), 90);
 }
 
-/// Of two limiters, the innermost that gives any.
+/// Of two layers, the innermost one with permits provides the permit.
 #[tokio::test]
 async fn the_inner_of_two_layers_provides_the_permit() {
     let fixture = StoreFixture::in_memory();

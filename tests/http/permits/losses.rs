@@ -40,7 +40,7 @@ async fn the_charge_of_a_handler_that_panics_stays(fixture: StoreFixture) {
         assert!(visit.await.expect_err("it panics").is_panic());
         assert_eq!(fixture.remaining(&hundred(), "ann").await, left);
     }
-    // The others are as they were.
+    // Other requests are not affected.
     assert_eq!(visit(&app, "/4", "ann").await.status, StatusCode::OK);
     fixture.wait_for_remaining(&hundred(), "ann", 55).await;
 }

@@ -1,5 +1,4 @@
-//! What a request costs after all: by its response, and by its handler's permit. In memory and on Redis,
-//! the same tests.
+//! Costs that are known late, from the response or by a permit. The same tests run in memory and on Redis.
 
 mod failures;
 mod handlers;

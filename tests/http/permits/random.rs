@@ -1,5 +1,4 @@
-//! Whatever permits do, in whatever order: no more is admitted than the limit, no credit is banked, and no
-//! reset moves.
+//! Random calls of permits: no more than the limit is admitted, no credit is created, and no reset moves.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ const PERIOD: u64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// A request, which is given back if it does not count.
+    /// A request, which is refunded if its response does not count.
     Request {
         cost: u64,
         counts: bool,
@@ -25,7 +24,7 @@ enum Act {
     Charge(prop::sample::Index, u64),
     Settle(prop::sample::Index, u64),
     Refund(prop::sample::Index),
-    /// Seconds.
+    /// Advances the clock, in seconds.
     Wait(u64),
 }
 
@@ -41,7 +40,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..60)
 }
 
-/// What was taken, for whom, and not given back.
+/// A charge that has not been refunded.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     by: usize,
@@ -49,7 +48,7 @@ struct Taken {
     tokens: u64,
 }
 
-/// All that a limit ought to know, naively.
+/// A naive model of a limit.
 struct Oracle {
     algorithm: Algorithm,
     now: u64,
@@ -57,7 +56,7 @@ struct Oracle {
 }
 
 impl Oracle {
-    /// When a charge at an instant no longer counts.
+    /// Returns the instant from which a charge no longer counts.
     fn ends(&self, at: u64) -> u64 {
         match self.algorithm {
             Algorithm::FixedWindow(_) => (at / PERIOD + 1) * PERIOD,
@@ -67,7 +66,7 @@ impl Oracle {
 
     fn left(&self) -> u64 {
         if matches!(self.algorithm, Algorithm::TokenBucket(_)) {
-            // In 1/PERIOD of a token.
+            // Returns the backlog, in 1/PERIOD of a token.
             let (mut level, mut last) = (LIMIT * PERIOD, 0);
             let mut taken = self.taken.clone();
             taken.sort_by_key(|taken| taken.at);
@@ -95,7 +94,7 @@ impl Oracle {
         self.taken.push(Taken { by, at: self.now, tokens });
     }
 
-    /// The last first.
+    /// The last charge is refunded first.
     fn give_back(&mut self, by: usize, mut tokens: u64) {
         for taken in self.taken.iter_mut().rev().filter(|taken| taken.by == by) {
             let back = taken.tokens.min(tokens);
@@ -188,8 +187,8 @@ impl Run {
         Ok(())
     }
 
-    /// Exactly what it should be, where charges are counted; at most that, where a bucket gives back only
-    /// what is surely not paid yet.
+    /// The remaining tokens are exact for algorithms that count charges. A bucket only refunds what has certainly not
+    /// drained, so it may have fewer.
     async fn has_what_it_should(&self) -> Result<(), TestCaseError> {
         let told = self.ask(0, 200).await;
         let number = |name: &str| told.headers()[name].to_str().unwrap().parse::<u64>().unwrap();

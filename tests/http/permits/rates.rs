@@ -1,4 +1,4 @@
-//! Buckets whose rate changes, and what is given back to buckets and windows whatever happens.
+//! Buckets whose rate changes, and refunds to buckets and windows after any sequence of events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ async fn left(limiter: &Limiter) -> u64 {
     limiter.peek("key", 1).await.expect("a decision").outcomes()[0].remaining()
 }
 
-/// A bucket of a capacity and a rate a minute.
+/// Returns a bucket with a capacity and a rate per minute.
 type Bucket = fn(u32, u32) -> Algorithm;
 
 fn buckets() -> [(&'static str, Bucket); 4] {
@@ -54,7 +54,7 @@ fn buckets() -> [(&'static str, Bucket); 4] {
         ("even", |capacity, amount| TokenBucket::new(capacity, amount, MINUTE).into()),
         ("at intervals", |capacity, amount| TokenBucket::new(capacity, amount, MINUTE).at_intervals().into()),
         ("meter", |capacity, amount| LeakyBucket::new(capacity, amount, MINUTE).into()),
-        // One goes on, the others wait.
+        // One request proceeds, and the others wait.
         ("queue", |capacity, amount| LeakyBucketQueue::new(capacity - 1, amount, MINUTE).into()),
     ]
 }
@@ -64,7 +64,7 @@ async fn a_bucket_keeps_its_usage_when_its_rate_changes(fixture: StoreFixture) {
         let [old, new] = [100, 200].map(|rate| limiter(&fixture, name, bucket(rate, rate)));
         assert_eq!(take(&old, 80).await.outcomes()[0].remaining(), 20, "{name}");
         assert_eq!(left(&new).await, 120, "{name}");
-        // The rate is the new one from then on, which only looked.
+        // A peek converts the state to the new rate.
         fixture.clock.advance(Duration::from_secs(15));
         assert_eq!(left(&new).await, if name == "at intervals" { 120 } else { 170 }, "{name}");
         fixture.clock.advance(Duration::from_secs(45));
@@ -76,7 +76,7 @@ async fn a_smaller_bucket_refills_at_its_own_rate(fixture: StoreFixture) {
     for (name, bucket) in buckets() {
         let [old, new] = [200, 100].map(|rate| limiter(&fixture, name, bucket(rate, rate)));
         assert!(take(&old, 150).await.is_allowed());
-        // 51 have to come back, at 100 a minute.
+        // 51 tokens are missing, at 100 per minute.
         let wait = if name == "at intervals" { MINUTE } else { Duration::from_millis(30_600) };
         let denied = take(&new, 1).await;
         assert_eq!((denied.retry_after(), denied.outcomes()[0].remaining()), (Some(wait), 0), "{name}");
@@ -87,7 +87,7 @@ async fn a_smaller_bucket_refills_at_its_own_rate(fixture: StoreFixture) {
     }
 }
 
-/// Bug 33 of other systems: what denied before denies on once a rate is raised.
+/// A bug of other systems: a denial outlasts a raised rate.
 async fn a_raised_rate_shortens_a_wait_at_once(fixture: StoreFixture) {
     for (name, bucket) in buckets().into_iter().filter(|(name, _)| *name != "at intervals") {
         let [old, new] = [10, 1_000].map(|rate| limiter(&fixture, name, bucket(10, rate)));
@@ -98,7 +98,7 @@ async fn a_raised_rate_shortens_a_wait_at_once(fixture: StoreFixture) {
         let wait = Duration::from_millis(60);
         assert_eq!(take(&new, 1).await.retry_after(), Some(wait), "{name}");
         fixture.clock.advance(wait);
-        // Whoever still asks by the old rate finds what the new one has left.
+        // A request at the old rate finds the usage at the new one.
         assert_eq!(left(&old).await, 1, "{name}");
         assert!(take(&new, 1).await.is_allowed(), "{name}");
     }
@@ -109,7 +109,7 @@ async fn a_charge_at_an_old_rate_is_not_refunded_at_the_new_one(fixture: StoreFi
         let [fast, slow] = [6_000, 60].map(|rate| limiter(&fixture, name, bucket(6_000, rate)));
         let receipt = take(&fast, 1_000).await.into_receipt();
         fixture.clock.advance(MINUTE);
-        // All of the thousand came back.
+        // All of the thousand tokens are refunded.
         assert!(take(&slow, 500).await.is_allowed());
         fixture.clock.advance(SECOND);
         let before = left(&slow).await;
@@ -118,7 +118,7 @@ async fn a_charge_at_an_old_rate_is_not_refunded_at_the_new_one(fixture: StoreFi
     }
 }
 
-/// A model's tokens: reserved, used for ten seconds, and settled while others owe a lot.
+/// Tokens of a language model are reserved, used for ten seconds, and settled while others have a large backlog.
 async fn a_late_settlement_is_refunded(fixture: StoreFixture) {
     for (name, algorithm, left) in [
         ("second", Algorithm::from(TokenBucket::per_second(1_667).burst(100_000)), 27_837),
@@ -137,12 +137,12 @@ async fn a_late_settlement_is_refunded(fixture: StoreFixture) {
         assert!(!visit(&debts, "/", "ann").await.is_refused());
         fixture.clock.advance(SECOND);
         assert!(!visit(&model, "/", "ann").await.is_refused());
-        // 90,000 and 500, less 11 seconds.
+        // 90,000 and 500 tokens, less 11 seconds.
         fixture.wait_for_remaining(&limit(), "ann", left).await;
     }
 }
 
-/// What time has paid until the next charge it may have paid of this one; since then, it has not.
+/// Tokens that drained before the next charge may belong to this one. Later ones do not.
 async fn a_charge_followed_by_others_is_refunded_in_part(fixture: StoreFixture) {
     let limiter = limiter(&fixture, "limit", TokenBucket::per_second(10).burst(1_000));
     assert!(take(&limiter, 500).await.is_allowed());
@@ -154,15 +154,15 @@ async fn a_charge_followed_by_others_is_refunded_in_part(fixture: StoreFixture) 
     let owed = 601 - 90;
     assert_eq!(left(&limiter).await, 1_000 - owed);
     limiter.refund(receipt).await.expect("a refund");
-    // Of the 100, 30 were paid before; and up to a tick of 131 ms.
+    // Of the 100 tokens, 30 drained before, and up to a tick of 131 ms more.
     let after = left(&limiter).await;
     assert!((1_000 - owed + 68..=1_000 - owed + 70).contains(&after), "{after}");
     limiter.refund(other).await.expect("a refund");
     assert_eq!(left(&limiter).await, after + 1);
 }
 
-/// What a charge left can be left again by others, once an earlier one is given back: then time has paid
-/// for it all the same.
+/// After the refund of an earlier charge, other charges can leave the same state as a marked charge, which has drained
+/// nevertheless.
 async fn refunding_an_earlier_charge_creates_no_credit(fixture: StoreFixture) {
     let limiter = limiter(&fixture, "limit", TokenBucket::per_second(1).burst(10));
     let earlier = take(&limiter, 5).await.into_receipt();
@@ -171,11 +171,11 @@ async fn refunding_an_earlier_charge_creates_no_credit(fixture: StoreFixture) {
     fixture.clock.advance(4 * SECOND);
     assert!(take(&limiter, 5).await.is_allowed());
     limiter.refund(receipt).await.expect("a refund");
-    // Of the five that are to go, one was still owed: five others stay.
+    // Of the five refunded tokens, one had not drained. The five others stay charged.
     assert_eq!(left(&limiter).await, 5);
 }
 
-/// Which limit, of how many tokens at once, how many per interval, and how long that is, in µs.
+/// The kind of limit, its capacity, its amount, and its interval in µs.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     kind: u64,
@@ -210,14 +210,14 @@ impl Size {
     }
 }
 
-/// What happened to a key: so many tokens were taken, and are not given back, or it got another amount.
+/// An event of a key: a charge that is not refunded, or a change of the amount.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Took(u64),
     Amount(u64),
 }
 
-/// All that a limit ought to know: the slow way, from all that happened.
+/// A slow model of a limit, which keeps all events.
 struct Oracle {
     events: Vec<(u64, Event)>,
 }
@@ -234,7 +234,7 @@ impl Oracle {
         size.capacity.saturating_sub(self.used(size, now))
     }
 
-    /// The most that can be left where something was given back: its intervals then began with that.
+    /// Returns the most tokens that can remain after a refund: the intervals began with the refunded charge.
     fn most(&self, size: Size, now: u64) -> u64 {
         if size.kind != AT_INTERVALS {
             return self.left(size, now);
@@ -262,7 +262,7 @@ impl Oracle {
         missing
     }
 
-    /// In 1/interval of a token.
+    /// Returns the backlog, in 1/interval of a token.
     fn debt(&self, size: Size, now: u64) -> u128 {
         let (mut debt, mut last, mut amount) = (0_u128, 0, 0_u128);
         for (at, event) in self.events.iter().chain([&(now, Event::Took(0))]) {
@@ -294,7 +294,7 @@ impl Oracle {
     }
 }
 
-/// Requests of one key under one limit, whose size changes, and all that a client may do to be given more.
+/// A client of one limit whose size changes, which tries to be refunded too much.
 struct Run<'a> {
     fixture: &'a StoreFixture,
     random: Random,
@@ -303,9 +303,9 @@ struct Run<'a> {
     limiter: Limiter,
     size: Size,
     oracle: Oracle,
-    /// With where its charge stands among the events.
+    /// The permits, each with the position of its charge among the events.
     receipts: Vec<(Receipt, usize)>,
-    /// Amounts are not met again, as a bucket may not tell that it had another one: see `Drain::refund`.
+    /// Amounts do not recur, because a bucket may not notice that it had another one in between. See `Gcra::refund`.
     amounts: Vec<u64>,
     gave_back: bool,
 }
@@ -330,7 +330,7 @@ impl<'a> Run<'a> {
         match self.random.below(24) {
             0 => self.resize().await,
             1 => {
-                // What was charged before may be taken for what is charged from now on.
+                // An earlier charge may be taken for a later one.
                 self.limiter.reset("key").await.expect("a reset");
                 self.oracle.events.clear();
                 self.oracle.events.push((self.now(), Event::Amount(self.size.amount)));
@@ -399,7 +399,7 @@ impl<'a> Run<'a> {
         self.oracle.events.push((self.now(), Event::Amount(amount)));
     }
 
-    /// In memory all is forgotten, and what was charged before gives nothing back. Redis goes on.
+    /// The memory store starts empty, and earlier charges are not refunded. Redis keeps its state.
     async fn restart(&mut self) {
         if let Some(server) = &self.fixture.server {
             let store = RedisConfig::node(server.url()).patient().connect().await.expect("a connection");
@@ -430,7 +430,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether the charge was not among the first in its tick since the bucket was full: see `stamp`.
+/// Returns whether the charge was not the first of its tick since the bucket was full. See `last_charge`.
 fn before_full(oracle: &Oracle, size: Size, event: usize) -> bool {
     let (at, _) = oracle.events[event];
     let earlier = Oracle { events: oracle.events[..event].to_vec() };

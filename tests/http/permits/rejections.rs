@@ -1,4 +1,4 @@
-//! Handlers that reject a denied charge as the limiter would.
+//! Handlers that reject a denied charge with the response of the layer.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use tower_ratelimit::{Builder, ChargeError, FixedWindow, HttpOptions, Limit, Per
 use support::answer::{Answer, ask};
 use support::store_fixture::StoreFixture;
 
-/// Charges ten tokens for each request, of which the layer has charged one.
+/// A handler that charges ten tokens for each request, of which the layer has charged one.
 async fn handler(permit: Permit) -> Result<&'static str, ChargeError> {
     let decision = permit.try_charge(9).await?;
     assert!(decision.is_allowed());
@@ -29,7 +29,7 @@ fn request() -> Request<Body> {
     Request::post("/").header("x-api-key", "ann").header("accept-language", "de").body(Body::empty()).unwrap()
 }
 
-/// The second answer, whose charge is denied.
+/// Returns the response to the second request, whose charge is denied.
 async fn denied(layer: RateLimitLayer, request: impl Fn() -> Request<Body>) -> Answer {
     let app: Router = Router::new().route("/", post(handler)).layer(layer);
     let first = ask(&app, request()).await;
@@ -44,7 +44,7 @@ async fn a_denied_charge_has_the_limiters_response() {
     assert!(answer.body.starts_with("Too many requests: try again in "), "{}", answer.body);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     assert!(answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u32>().unwrap() > 0));
-    // The layer adds them once, and the denied charge has taken nothing.
+    // The layer adds the headers once, and the denied charge has taken nothing.
     assert_eq!(answer.remaining(), 4);
     assert_eq!(answer.all("ratelimit-policy").len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Limits that look at responses.
+//! Limits that depend on responses.
 
 use std::sync::{Arc, Mutex};
 
@@ -21,13 +21,13 @@ on_both_stores!(
     headers_show_the_state_before_the_settlement,
 );
 
-/// Five failures a day.
+/// Returns a limit of five failures per day.
 fn failures() -> Limit {
     let five = Limit::new("failed-logins", FixedWindow::per_day(5)).by(user_key());
     five.count_if(|response| response.status == StatusCode::UNAUTHORIZED)
 }
 
-/// `/login/right` and `/login/wrong`.
+/// Returns a router with `/login/right` and `/login/wrong`.
 fn login(limits: &tower_ratelimit::RateLimitLayer) -> Router {
     let answer = |Path(password): Path<String>| async move {
         tokio::task::yield_now().await;
@@ -71,7 +71,7 @@ async fn concurrent_failed_logins_do_not_exceed_the_limit(fixture: StoreFixture)
     }
     assert!(failed <= 5, "{failed} have failed");
     fixture.wait_for_remaining(&failures(), "ann", 5 - failed).await;
-    // The rest may still fail, and no more.
+    // Only the remaining logins may still fail.
     for _ in 0..10 {
         failed += i64::from(visit(&app, "/login/wrong", "ann").await.status == StatusCode::UNAUTHORIZED);
     }
@@ -137,7 +137,7 @@ async fn the_cost_of_a_response_is_settled(fixture: StoreFixture) {
         .build();
     let complete = |Path(used): Path<String>| async move { [("x-used", used)].into_response() };
     let app = Router::new().route("/{used}", get(complete)).layer(limits);
-    // Less, more, what was reserved, and more than is left.
+    // Less than was reserved, more, the same, and more than remains.
     for (path, left) in [("/30", 970), ("/470", 500), ("/unknown", 400), ("/0", 400), ("/100", 300), ("/900", 0)] {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK, "{path}");
         fixture.wait_for_remaining(&tokens, "ann", left).await;

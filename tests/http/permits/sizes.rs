@@ -1,4 +1,4 @@
-//! Permits of limits with overage, in the shadow, and of another size for some.
+//! Permits of limits with overage, in shadow mode, and with other sizes for some requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ on_both_stores!(
     a_shadow_limit_settles_the_whole_cost,
 );
 
-/// `/{n}` settles n tokens, and says what is shortfall.
+/// Returns a router whose route `/{n}` settles n tokens and responds with the shortfall.
 fn app(limits: &Builder<HttpOptions>) -> Router {
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
         permit.settle(actual).await.expect("it is settled").shortfall.to_string()
@@ -27,7 +27,7 @@ fn app(limits: &Builder<HttpOptions>) -> Router {
     Router::new().route("/{actual}", get(settle)).layer(limits.clone().permits().build())
 }
 
-/// 100 a day; for pro, 1,000 by another algorithm.
+/// Returns a limit of 100 per day, and of 1,000 by another algorithm for the plan `pro`.
 fn tokens() -> Limit {
     let pro = when::header("x-user", "pro");
     Limit::new("tokens", FixedWindow::per_day(100)).by(user_key()).instead(pro, SlidingLog::per_day(1_000))
@@ -96,7 +96,7 @@ async fn charges_may_use_overage(fixture: StoreFixture) {
     }
 }
 
-/// 12 in the shadow.
+/// The limit in shadow mode has 12.
 fn shadow() -> Limit {
     Limit::new("shadow", FixedWindow::per_day(12)).by(user_key())
 }

@@ -1,4 +1,4 @@
-//! The same through connections.
+//! Permits on connections.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ on_both_stores!(
     the_charge_of_a_handler_that_panics_stays,
 );
 
-/// Of which nothing counts but failures.
+/// Returns a limit for which only failures count.
 fn five() -> Limit {
     let five = Limit::new("failed-logins", FixedWindow::per_day(5)).by(user_key());
     five.count_if(|response| response.status == StatusCode::UNAUTHORIZED)
@@ -58,7 +58,7 @@ async fn failed_logins_are_counted_and_forgotten(fixture: StoreFixture) {
 }
 
 async fn the_charge_of_a_client_that_disconnects_stays(fixture: StoreFixture) {
-    /// Tells that its handler is gone.
+    /// Reports that its handler has been dropped.
     struct Gone(Arc<Notify>);
     impl Drop for Gone {
         fn drop(&mut self) {
@@ -94,7 +94,7 @@ async fn the_charge_of_a_handler_that_panics_stays(fixture: StoreFixture) {
         let mut client = TcpStream::connect(&address).await.expect("a connection");
         client.write_all(b"GET / HTTP/1.1\r\nhost: here\r\nx-user: ann\r\n\r\n").await.expect("it is sent");
         let mut answer = Vec::new();
-        // Closed, one way or another.
+        // The client closes the connection in different ways.
         let _ = client.read_to_end(&mut answer).await;
         assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
         assert_eq!(fixture.remaining(&five(), "ann").await, left);

@@ -1,4 +1,4 @@
-//! Policies that the body of a request decides.
+//! Policies that depend on the body of a request.
 
 use http::StatusCode;
 
@@ -21,7 +21,7 @@ async fn two_hundred_dollars_come_back_by_fifty(site: Site) {
         let answer = buy(&app, cents).await;
         assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, left), "{cents}");
     }
-    // A dollar needs one day's $50, a hundred two.
+    // A dollar fits into the limit of one day, and a hundred dollars into that of two days.
     for (cents, wait) in [(100, "86400"), (5_001, "86400"), (5_002, "172800"), (20_000, "345600")] {
         let answer = buy(&app, cents).await;
         assert!(answer.is_refused());
@@ -29,14 +29,14 @@ async fn two_hundred_dollars_come_back_by_fifty(site: Site) {
     }
     let answer = buy(&app, 20_001).await;
     assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::FORBIDDEN, None));
-    // Until the day is over nothing comes back, and then all $50.
+    // Nothing comes back until the end of the day, and then all $50.
     site.later(86_399);
     assert!(buy(&app, 2).await.is_refused());
     site.later(1);
     assert_eq!(buy(&app, 1).await.remaining(), 5_000);
     assert_eq!(buy(&app, 5_000).await.remaining(), 0);
     assert!(buy(&app, 1).await.is_refused());
-    // It is never more than $200.
+    // The limit never exceeds $200.
     site.later(30 * 86_400);
     assert_eq!(buy(&app, 20_000).await.status, StatusCode::OK);
     assert!(buy(&app, 1).await.is_refused());
@@ -56,7 +56,7 @@ async fn one_risky_message_a_day(site: Site) {
     let answer = send(ANN, "a wire transfer, then").await;
     assert!(answer.is_refused());
     assert_eq!(answer.header("retry-after"), Some("82800"));
-    // Others go on.
+    // Other users are not affected.
     assert_eq!(send(ANN, "well then").await.status, StatusCode::OK);
     assert_eq!(send(BOB, "a gift card?").await.status, StatusCode::OK);
     site.later(82_800);
@@ -67,16 +67,16 @@ async fn one_risky_message_a_day(site: Site) {
 async fn tokens_are_reserved_and_settled(site: Site) {
     let app = site.serve(completions::app).await;
     let complete = async |tokens| app.send("POST /completions", ANN, &"a".repeat(tokens)).await;
-    // Less than was reserved, more, and none.
+    // Settlements of less than was reserved, of more, and of nothing.
     for (tokens, left) in [(200, 9_800), (4_600, 5_200), (0, 5_200), (4_100, 1_100), (200, 900)] {
         let answer = complete(tokens).await;
         assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, left), "{tokens}");
     }
-    // There is not what is to be reserved.
+    // Too few tokens remain for the reservation.
     let answer = complete(1).await;
     assert!(answer.is_refused());
     assert_eq!((answer.remaining(), answer.header("retry-after")), (900, Some("86400")));
-    // What is used beyond the limit has been used.
+    // Usage beyond the limit is charged.
     let answer = app.send("POST /completions", BOB, &"b".repeat(12_000)).await;
     assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, 0));
     site.later(86_400);

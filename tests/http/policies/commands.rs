@@ -1,4 +1,4 @@
-//! The program, started as a user starts it: what it says to type works.
+//! The program as a user runs it: the commands that it prints work.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use deadpool_redis::redis::cmd;
 use crate::policies::example::POLICIES;
 use support::redis_server::RedisServer;
 
-/// The running program, which ends with the test.
+/// A running program, which stops when it is dropped.
 struct Program {
     process: Child,
-    /// What it says to type.
+    /// The commands that the program prints.
     tries: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ impl Program {
         program
     }
 
-    /// The heads of the answers to what it says to type, in small letters.
+    /// Returns the heads of the responses to the printed commands, in lowercase.
     fn answers(&self) -> Vec<String> {
         assert!(!self.tries.is_empty());
         self.tries.iter().map(|line| type_in(line)).collect()
@@ -51,7 +51,7 @@ impl Drop for Program {
     }
 }
 
-/// What a line of shell prints, once the store is fast enough.
+/// Returns the output of a shell command, which is repeated while the store is too slow.
 fn type_in(line: &str) -> String {
     assert!(line.starts_with("curl -i "), "{line}");
     for _ in 0..200 {
@@ -66,7 +66,7 @@ fn type_in(line: &str) -> String {
     panic!("{line}: Redis is too slow")
 }
 
-/// Cargo builds examples beside the folder of test binaries.
+/// Cargo builds examples next to the folder of the test binaries.
 fn command() -> Command {
     let mut binary: PathBuf = std::env::current_exe().expect("a path to this test");
     binary.pop();
@@ -76,7 +76,7 @@ fn command() -> Command {
     command
 }
 
-/// What comes of the program where it ends by itself.
+/// Returns the output of a program that exits.
 fn ending(arguments: &[&str]) -> Output {
     let mut process = command().args(arguments).stderr(Stdio::piped()).spawn().expect("it runs");
     for _ in 0..400 {
@@ -92,7 +92,7 @@ fn ending(arguments: &[&str]) -> Output {
 fn check(program: &Program, policy: &str) {
     for answer in program.answers() {
         let status = answer.split(' ').nth(1).expect("a status");
-        // Those that a policy is about, and none that tells of a wrong path or a body amiss.
+        // The statuses that a policy is about, and none of a wrong path or body.
         assert!(["200", "201", "401", "402", "429"].contains(&status), "{policy}: {answer}");
         let is_free = answer.contains("a report") && !answer.contains("ratelimit: ");
         assert!(is_free || answer.contains("\nratelimit: \""), "{policy}: {answer}");

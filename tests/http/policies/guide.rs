@@ -1,4 +1,4 @@
-//! The README and the guide: excerpts match their programs, and links lead somewhere.
+//! The README and the guide: excerpts match their programs, and links have targets.
 
 use std::path::Path;
 use std::{env, fs};
@@ -7,7 +7,7 @@ use support::repository;
 
 use crate::policies::example::POLICIES;
 
-/// Where the documentation of the crate is shown.
+/// The URL of the crate's documentation.
 const DOCS: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/";
 
 fn text(path: impl AsRef<Path>) -> String {
@@ -15,12 +15,12 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The text of a page of the guide.
+/// Returns the text of a page of the guide.
 fn page(name: &str) -> String {
     text(format!("src/guide/{name}.md"))
 }
 
-/// The names of all pages.
+/// Returns the names of all pages.
 fn pages() -> Vec<String> {
     let files = fs::read_dir(repository("src/guide")).unwrap().map(|entry| entry.unwrap().path());
     let pages = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
@@ -29,22 +29,22 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// The index of the guide, and where a page includes others.
+/// Returns the index of the guide, with the pages that it includes.
 fn index() -> String {
     text("src/guide/mod.rs").lines().filter_map(|line| line.strip_prefix("//!")).collect::<Vec<_>>().join("\n")
 }
 
-/// The lines, without their indentation.
+/// Returns the lines without their indentation.
 fn lines(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).collect()
 }
 
-/// A document without its blocks of code.
+/// Returns a document without its code blocks.
 fn prose(document: &str) -> String {
     document.split("```").step_by(2).collect()
 }
 
-/// The targets of links: the text in parentheses after `](`, and the rest of the line after `[label]: `.
+/// Returns the targets of links: the text in parentheses after `](`, and the rest of the line after `[label]: `.
 fn links(document: &str) -> impl Iterator<Item = &str> {
     let inline = document.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
     let definitions = document.lines().filter(|line| line.starts_with('['));
@@ -52,7 +52,7 @@ fn links(document: &str) -> impl Iterator<Item = &str> {
     inline.chain(definitions.map(|(_, link)| link))
 }
 
-/// The anchors of the headings.
+/// Returns the anchors of the headings.
 fn anchors(document: &str) -> Vec<String> {
     let prose = prose(document);
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -64,7 +64,7 @@ fn anchors(document: &str) -> Vec<String> {
     headings.map(anchor).collect()
 }
 
-/// Blocks of code that are excerpts, each with the program that was named last before it.
+/// Returns the code blocks that are excerpts, each with the last program that was named before it.
 fn excerpts(document: &str) -> Vec<(&str, &str)> {
     let blocks = document.match_indices("```rust,ignore\n").map(|(index, start)| {
         let named = document[..index].split('`').rfind(|text| text.starts_with("examples/") && text.ends_with(".rs"));
@@ -105,7 +105,7 @@ fn complete_programs_match_the_examples() {
     }
 }
 
-/// The page and the anchor that a link leads to, if it is one to the guide.
+/// Returns the page and the anchor of a link to the guide.
 fn target(link: &str) -> Option<(&str, &str)> {
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
     if let Some(page) = path.strip_prefix("crate::guide::") {
@@ -154,7 +154,7 @@ fn the_index_links_to_every_page() {
     }
 }
 
-/// Links of other documents are to files of the repository.
+/// Links of other documents lead to files of the repository.
 #[test]
 fn links_for_contributors_lead_somewhere() {
     for document in ["CONTRIBUTING.md", "docs/architecture.md", "docs/goals.md"] {
@@ -168,7 +168,7 @@ fn links_for_contributors_lead_somewhere() {
     }
 }
 
-/// GitHub and crates.io would show them.
+/// GitHub and crates.io would show hidden lines.
 #[test]
 fn the_readme_has_no_hidden_lines() {
     let readme = text("README.md");

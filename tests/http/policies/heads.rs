@@ -1,4 +1,4 @@
-//! Policies that the head of a request decides.
+//! Policies that depend on the head of a request.
 
 use http::StatusCode;
 
@@ -19,16 +19,16 @@ on_both!(
 const ANN: &[(&str, &str)] = &[("x-user", "ann")];
 const BOB: &[(&str, &str)] = &[("x-user", "bob")];
 
-/// One post a second and 150 friends a day, whoever says so.
+/// One post per second, and 150 friends per day.
 async fn befriends(site: &Site, app: &Served) {
     let posts = || Member::new("posts", &[("r", 0), ("t", 1)]);
     for made in 1..=150 {
         let answer = app.ask("POST /friends", ANN).await;
         assert_eq!((answer.status, answer.remaining_of("friends")), (StatusCode::OK, 150 - made));
-        // Too fast: the day is not charged. A post is none of a friend's, and too fast as well.
+        // Requests that are too fast are not charged to the day. A post is not charged to the limit of friends.
         let answer = app.ask("POST /friends", ANN).await;
         assert!(answer.is_refused());
-        // The last time, the day denies too.
+        // The last request is also denied by the day.
         let wait = if made < 150 { 1 } else { 86_400 - 149 };
         assert_eq!(answer.header("retry-after"), Some(wait.to_string().as_str()));
         assert_eq!(answer.remaining_of("friends"), 150 - made);
@@ -37,7 +37,7 @@ async fn befriends(site: &Site, app: &Served) {
         assert_eq!(answer.standings(), [posts()]);
         site.later(1);
     }
-    // The day denies: the second is not charged, and a post goes through at once.
+    // The limit per day denies, so the limit per second is not charged, and a post is allowed at once.
     let answer = app.ask("POST /friends", ANN).await;
     assert!(answer.is_refused());
     assert_eq!(answer.header("retry-after"), Some((86_400 - 150).to_string().as_str()));
@@ -45,7 +45,7 @@ async fn befriends(site: &Site, app: &Served) {
     let answer = app.ask("POST /posts", ANN).await;
     assert_eq!((answer.status, answer.standings()), (StatusCode::OK, vec![posts()]));
     assert_eq!(app.ask("POST /friends", BOB).await.remaining_of("friends"), 149);
-    // At midnight all is back.
+    // At midnight, all tokens are back.
     site.later(86_400 - 150);
     assert_eq!(app.ask("POST /friends", ANN).await.remaining_of("friends"), 149);
 }
@@ -73,7 +73,7 @@ async fn an_address_creates_at_most_twenty_accounts_a_day(site: Site) {
     assert_eq!(app.let_in(21, "POST /accounts", &[("x-forwarded-for", "203.0.113.7")]).await, 20);
 }
 
-/// What it writes is in front of what the proxy adds.
+/// The client's entries are in front of those that the proxy adds.
 async fn a_client_cannot_choose_its_address(site: Site) {
     let app = site.serve(accounts::app).await;
     for made in 0..25 {
@@ -81,7 +81,7 @@ async fn a_client_cannot_choose_its_address(site: Site) {
         let answer = app.ask("POST /accounts", &[("x-forwarded-for", &list)]).await;
         assert_eq!(answer.status == StatusCode::CREATED, made < 20, "{made}: {answer:?}");
     }
-    // Of IPv6, 64 bits are one client.
+    // An IPv6 network of 64 bits is one client.
     for made in 0..25 {
         let address = format!("2001:db8::{made:x}");
         let answer = app.ask("POST /accounts", &[("x-forwarded-for", &address)]).await;
@@ -98,12 +98,12 @@ async fn writing_costs_two(site: Site) {
         assert_eq!(answer.policies(), policies);
     }
     assert_eq!(app.let_in(3, "GET /users", &[]).await, 3);
-    // There is one left: to read, not to write.
+    // One token remains, which suffices for reading, but not for writing.
     let answer = app.ask("POST /users", &[]).await;
     assert!(answer.is_refused());
     assert_eq!((answer.header("retry-after"), answer.remaining()), (Some("1"), 1));
     assert_eq!(app.let_in(2, "GET /users", &[]).await, 1);
-    // One a second comes back.
+    // One token per second comes back.
     site.later(1);
     assert_eq!(app.let_in(1, "POST /users", &[]).await, 0);
     site.later(1);
@@ -127,7 +127,7 @@ async fn each_plan_has_its_size_and_staff_is_not_limited(site: Site) {
         let answer = app.ask("GET /reports", &[("authorization", "Bearer staff-4")]).await;
         assert_eq!((answer.status, answer.header("ratelimit")), (StatusCode::OK, None));
     }
-    // A plan can't be claimed, nor a name: it is the token that counts.
+    // Neither a plan nor a name can be claimed. Only the token counts.
     let claims = &[("authorization", "Bearer free-1"), ("x-plan", "enterprise"), ("x-user", "3")];
     assert_eq!(app.let_in(1, "GET /reports", claims).await, 0);
     assert_eq!(app.ask("GET /reports", &[]).await.status, StatusCode::UNAUTHORIZED);
@@ -140,10 +140,10 @@ async fn at_night_in_japan_a_tenth_of_the_limit_applies(site: Site) {
     let app = site.serve_app(night::app_by_night(site.store.clone(), night)).await;
     let japan = &[("x-user", "ann"), ("cf-ipcountry", "JP")];
     let elsewhere = &[("x-user", "bob"), ("cf-ipcountry", "DE")];
-    // In Tokyo it is 9:00. At half past midnight there,
+    // In Tokyo it is 9:00. Half past midnight there,
     site.later(15 * 3_600 + 1_800);
     assert_eq!(app.let_in(50, "GET /search", japan).await, 50);
-    // at 1:00, at 5:00,
+    // 1:00 and 5:00,
     for wait in [1_800, 4 * 3_600] {
         site.later(wait);
         assert_eq!(app.let_in(11, "GET /search", japan).await, 10);

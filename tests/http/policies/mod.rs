@@ -1,5 +1,4 @@
-//! The worked policies of `examples/policies` do what the guide says: the very programs, through
-//! connections. In memory and on Redis, the same tests.
+//! The policies of `examples/policies` behave as the guide says. The tests run the programs, in memory and on Redis.
 
 #[allow(dead_code, reason = "a program's `main` is run as a program")]
 #[path = "../../../examples/policies/main.rs"]

@@ -1,4 +1,4 @@
-//! Policies that the outcome of a request decides.
+//! Policies that depend on the response to a request.
 
 use http::StatusCode;
 use tower_ratelimit::SlidingLog;
@@ -16,7 +16,7 @@ async fn pay(app: &Served, device: &str, card: &str) -> Answer {
 async fn only_failed_payments_count(site: Site) {
     let app = site.serve(payments::app).await;
     for left in (0..5).rev() {
-        // As many good ones as you like do not count.
+        // Successful logins do not count.
         for _ in 0..3 {
             assert_eq!(pay(&app, "d1", "4242").await.status, StatusCode::OK);
             site.comes_back("failed-payments", SlidingLog::per_day(5), "d1", left + 1).await;
@@ -28,7 +28,7 @@ async fn only_failed_payments_count(site: Site) {
     for card in ["0000", "4242"] {
         let answer = pay(&app, "d1", card).await;
         assert!(answer.is_refused());
-        // Until the first is a day old.
+        // Denied until the first failure is a day old.
         assert_eq!((answer.remaining(), answer.header("retry-after")), (0, Some("86100")), "{card}");
     }
     assert_eq!(pay(&app, "d2", "4242").await.status, StatusCode::OK);

@@ -1,4 +1,4 @@
-//! Where a policy runs: on either store, while time stands still.
+//! The store and the runtime of a policy, with clocks that stand still.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -15,8 +15,8 @@ use support::patient::Patient;
 use support::redis_server::RedisServer;
 use support::server::Server;
 
-/// A store whose clock stands at a midnight of UTC, and a runtime whose time does not go on, so that a
-/// program's deadline waits for Redis however busy the machine is.
+/// A store whose clock stands at midnight UTC, and a runtime whose time is paused, so that the deadline of a program
+/// does not pass on a loaded machine.
 pub(crate) struct Site {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: ManualClock,
@@ -24,7 +24,7 @@ pub(crate) struct Site {
     _stands_still: mpsc::Sender<()>,
 }
 
-/// A policy's program, served to clients.
+/// The served program of a policy.
 pub(crate) struct Served(Server);
 
 impl Site {
@@ -53,8 +53,8 @@ impl Site {
         self.clock.advance(Duration::from_secs(seconds));
     }
 
-    /// Waits until so much is left to `key`, of a limit of this name and algorithm: what did not count
-    /// after all, Redis is told while the response is on its way.
+    /// Waits until `key` has this many tokens under a limit of this name and algorithm. On Redis, refunds are sent in
+    /// the background.
     pub(crate) async fn comes_back(&self, name: &str, algorithm: impl Into<Algorithm>, key: &str, left: u64) {
         let limiter = Limiter::builder([Limit::new(name, algorithm)]).store(self.store.clone()).build();
         let mut seen = None;
@@ -71,7 +71,7 @@ impl Site {
 }
 
 impl Served {
-    /// The answer to `"POST /path"` with these headers.
+    /// Returns the response to a request line such as `"POST /path"` with these headers.
     pub(crate) async fn ask(&self, request: &str, headers: &[(&str, &str)]) -> Answer {
         self.send(request, headers, "").await
     }
@@ -87,7 +87,7 @@ impl Served {
         self.send(request, &[headers, &[("content-type", "application/json")]].concat(), body).await
     }
 
-    /// How many of `requests` are let in, of which the first are, and the others get 429.
+    /// Returns the number of allowed requests. They must be the first of `requests`, and the others must get 429.
     pub(crate) async fn let_in(&self, requests: usize, request: &str, headers: &[(&str, &str)]) -> usize {
         let mut statuses = Vec::new();
         for _ in 0..requests {
@@ -103,7 +103,7 @@ fn midnight() -> ManualClock {
     ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000))
 }
 
-/// Tokio's paused time goes on by itself when there is nothing to do, unless a thread is at work.
+/// Tokio's paused clock advances when the runtime is idle, unless a blocking task runs.
 fn stand_still() -> mpsc::Sender<()> {
     let (end, ended) = mpsc::channel::<()>();
     tokio::task::spawn_blocking(move || ended.recv());

@@ -1,4 +1,4 @@
-//! Rules that are refused, and a store that fails meanwhile.
+//! Rejected replacements, and failures of the store during a replacement.
 
 use std::sync::{Arc, Mutex};
 
@@ -33,7 +33,7 @@ async fn rules_that_are_refused_change_nothing(fixture: StoreFixture) {
     rules.replace([daily("a", 20)]).unwrap();
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 19)]));
     assert_eq!(left(&visit(&big, "/", "ann").await), are(&[("a", 9)]));
-    // A layer is refused a cost that the rules could not pass then.
+    // A layer rejects a cost that exceeds the capacity of a current limit.
     assert!(limits.try_cost(21).is_err());
     rules.replace([daily("a", 30)]).unwrap();
     assert!(limits.try_cost(21).is_ok());
@@ -51,7 +51,7 @@ fn a_limiter_rejects_limits_that_need_a_request() {
     assert!(Limiter::live_builder(&keyed).try_build().is_err());
 }
 
-/// The breaker stays open, and what was decided locally counts on.
+/// The breaker stays open, and local usage is kept.
 #[tokio::test]
 async fn breakers_stay_open_when_limits_are_replaced() {
     let server = RedisServer::not_started();
@@ -83,7 +83,7 @@ async fn breakers_stay_open_when_limits_are_replaced() {
     assert_eq!(*events.lock().unwrap(), ["BreakerOpen"; 3], "it was not tried again");
 }
 
-/// Whoever was denied is denied without Redis by the limit that has not changed.
+/// A denial by an unchanged limit is still cached.
 #[tokio::test]
 async fn cached_denials_survive_a_switch_of_rules() {
     let mut fixture = StoreFixture::on_redis().await;
@@ -100,7 +100,7 @@ async fn cached_denials_survive_a_switch_of_rules() {
     assert!(refused.is_refused());
     assert_eq!(left(&refused), are(&[("a", 0), ("b", 19)]));
     assert_eq!(visit(&app, "/", "bob").await.status, StatusCode::SERVICE_UNAVAILABLE);
-    // Once it is raised, who is denied is for Redis to say.
+    // After the limit is raised, Redis decides.
     rules.replace([daily("a", 2), daily("b", 20)]).unwrap();
     assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::SERVICE_UNAVAILABLE);
 }

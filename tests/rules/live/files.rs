@@ -1,4 +1,4 @@
-//! A file that is watched. Time is Tokio's, which stands still but for who waits.
+//! Watched files. Tokio's clock is paused.
 
 use std::fs;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::live::{app, left};
 use support::redis_server::Folder;
 use support::store_fixture::visit;
 
-/// A file, what goes by it, and what was told of it.
+/// A watched file, its limits, and the reported events.
 struct Watched {
     folder: Folder,
     path: String,
@@ -47,7 +47,7 @@ impl Watched {
         Self { folder, path, rules, app, told }
     }
 
-    /// What was told in a few seconds, and which limit there is then.
+    /// Returns the events within a few seconds, and the limit at the end.
     async fn later(&self) -> (Vec<String>, String) {
         tokio::time::sleep(Duration::from_secs(5)).await;
         let told = std::mem::take(&mut *self.told.lock().unwrap());
@@ -69,7 +69,7 @@ async fn a_file_is_reloaded_when_it_changes() {
     assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
     fs::write(&watched.path, yaml("a", 20)).unwrap();
     assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "a 17".to_owned()));
-    // As fast, as long and as old as the one before.
+    // With the same length and modification time as the previous one.
     let modified = fs::metadata(&watched.path).unwrap().modified().unwrap();
     fs::write(&watched.path, yaml("b", 20)).unwrap();
     fs::File::open(&watched.path).unwrap().set_modified(modified).unwrap();
@@ -85,7 +85,7 @@ async fn an_invalid_file_changes_nothing_and_is_reported_once() {
     assert_eq!(watched.later().await, (vec![], "a 7".to_owned()));
     fs::write(&watched.path, "domain: shop\ndescriptors: 6\n").unwrap();
     assert_eq!(watched.later().await, (vec![refused.replace('5', "6")], "a 6".to_owned()));
-    // Nor does one that can be read, but not gone by.
+    // A file that can be parsed, but not applied, changes nothing, either.
     let rule = |number| format!("- {{ key: header.h{number}, rate_limit: {{ unit: day, requests_per_unit: 9 }} }}\n");
     let many: String = (0..65).map(rule).collect();
     fs::write(&watched.path, format!("domain: shop\ndescriptors:\n{many}")).unwrap();
@@ -123,19 +123,19 @@ async fn a_file_may_be_replaced_and_deleted_and_return() {
     assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "c 8".to_owned()));
 }
 
-/// What is there of it so far may be right, and have fewer limits.
+/// A partially written file may be valid, with fewer limits.
 #[tokio::test(start_paused = true)]
 async fn a_partially_written_file_is_not_loaded() {
     let watched = Watched::start(&yaml("a", 9));
     let more = "- { key: header.x-user, value: '*n', rate_limit: { name: b, unit: day, requests_per_unit: 9 } }\n";
     fs::write(&watched.path, yaml("half", 9)).unwrap();
-    // It looks every second, and a moment later again.
+    // The watcher reads the file each second, and again shortly after a change.
     tokio::time::sleep(Duration::from_millis(1_025)).await;
     fs::write(&watched.path, yaml("half", 9) + more).unwrap();
     assert_eq!(watched.later().await, (vec!["RulesReplaced { limits: 2 }".to_owned()], "b 8".to_owned()));
 }
 
-/// As Kubernetes does: the file is a link into a folder that is a link, which is switched.
+/// As in Kubernetes: the file is a link into a folder that is itself a link, which is replaced.
 #[cfg(unix)]
 #[tokio::test(start_paused = true)]
 async fn a_symbolic_link_may_be_switched() {
@@ -188,7 +188,7 @@ fn watching_needs_a_runtime() {
     assert!(error.to_string().contains("there is no Tokio runtime"), "{error}");
 }
 
-/// The runtime has one thread: nothing else would run if that parsed.
+/// The runtime has one thread, so nothing else would run if it parsed the file.
 #[tokio::test]
 async fn parsing_a_file_does_not_block_the_runtime() {
     use std::sync::mpsc;
@@ -200,7 +200,7 @@ async fn parsing_a_file_does_not_block_the_runtime() {
     let (done, mut is_done) = tokio::sync::mpsc::unbounded_channel();
     let may_proceed = Mutex::new(may_proceed);
     let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |_| {
-        // Told by whoever has parsed the file.
+        // Sent by the thread that has parsed the file.
         reloading.send(()).unwrap();
         let went_on = may_proceed.lock().unwrap().recv_timeout(Duration::from_secs(30)).is_ok();
         done.send((went_on, std::thread::current().id())).unwrap();
@@ -223,7 +223,7 @@ fn make_fifo(path: &str) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// To open one waits for whoever writes to it, which may be nobody.
+/// Opening a pipe blocks until another process writes to it.
 #[cfg(unix)]
 #[test]
 fn a_watched_file_that_becomes_a_pipe_is_reported_and_blocks_nothing() {
@@ -245,7 +245,7 @@ fn a_watched_file_that_becomes_a_pipe_is_reported_and_blocks_nothing() {
             make_fifo(&format!("{path}.next"));
             fs::rename(format!("{path}.next"), &path).unwrap();
             let refused = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
-            // It can come back.
+            // The file may return.
             fs::rename(folder.write("next", yaml("b", 9)), &path).unwrap();
             let replaced = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
             (refused, replaced)
@@ -269,7 +269,7 @@ fn only_regular_files_are_read() {
     make_fifo(&pipe);
     let of = |path: &str| Rules::from_file(path).unwrap_err().to_string();
     let is = |what: &str| format!(": the file can't be read: it is {what}: use a regular file, or a link to one");
-    // Where it is wrong, a test that waits for good is ended by whoever runs it.
+    // On a failure, this test hangs until the test runner stops it.
     assert!(of(&pipe).ends_with(&is("a pipe or a device")), "{}", of(&pipe));
     assert!(of("/dev/zero").ends_with(&is("a pipe or a device")), "{}", of("/dev/zero"));
     assert!(of(folder.path().to_str().unwrap()).ends_with(&is("a folder")));

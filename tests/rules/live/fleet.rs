@@ -1,4 +1,4 @@
-//! Rules that a fleet keeps in Redis.
+//! Rules of a fleet in Redis.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ fn yaml(name: &str) -> String {
     format!("domain: shop\ndescriptors:\n- {{ key: header.x-user, {limit} }}\n")
 }
 
-/// A machine of the fleet. Its limits are counted in memory, so that they can be seen without Redis.
+/// A machine of the fleet. Its usage is in memory, so that it can be read without Redis.
 struct Machine {
     _rules: LiveLimits,
     app: Router,
@@ -43,7 +43,7 @@ impl Machine {
         Self { _rules: rules, app, told }
     }
 
-    /// The only limit that there is.
+    /// Returns the only limit.
     async fn limit(&self) -> String {
         left(&visit(&self.app, "/", "ann").await).pop().unwrap().0
     }
@@ -58,7 +58,7 @@ impl Machine {
 
     async fn is_told(&self, times: usize) {
         eventually("told", async || self.told().len() >= times).await;
-        // It looks again, and again.
+        // The error is not reported again.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         assert_eq!(self.told().len(), times, "{:?}", self.told());
     }
@@ -79,7 +79,7 @@ async fn a_fleet_switches_together(stores: [RedisStore; 2]) {
     let first = Machine::start(&one).await;
     assert_eq!(first.limit().await, "otherwise");
     one.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
-    // Who starts has them at once.
+    // A new machine has the limits at once.
     let second = Machine::start(&other).await;
     assert_eq!(second.limit().await, "a");
     first.comes_to("a").await;
@@ -88,7 +88,7 @@ async fn a_fleet_switches_together(stores: [RedisStore; 2]) {
     second.comes_to("b").await;
     assert_eq!(first.told(), ["RulesReplaced { limits: 1 }"; 2]);
     assert_eq!(second.told(), ["RulesReplaced { limits: 1 }"]);
-    // Another service of the same Redis has its own.
+    // Another service on the same Redis has its own rules.
     let apart = Machine::start(&one.prefix("apart")).await;
     assert_eq!(apart.limit().await, "otherwise");
 }
@@ -103,7 +103,7 @@ async fn a_fleet_on_one_server_switches_together() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_on_a_cluster_switches_together() {
     let cluster = RedisCluster::start(0);
-    // Each prefix has a slot of its own: some are not where a store asks first.
+    // Each prefix has its own slot, so some are not on the first node.
     for prefix in ["a", "b", "c", "d"] {
         let connect = async || RedisConfig::cluster(cluster.urls()).connect().await.unwrap().prefix(prefix);
         a_fleet_switches_together([connect().await, connect().await]).await;
@@ -145,7 +145,7 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     let refused = "refused: 2:14: `descriptors` is \"5\": write a list, with a dash before each item";
     assert_eq!((old.told(), new.told()), (vec![refused.to_owned()], vec![refused.to_owned()]));
     assert_eq!((old.limit().await.as_str(), new.limit().await.as_str()), ("a", "otherwise"));
-    // What is put there by hand is gone by as well, if it is right.
+    // Valid rules that are written by hand are applied, too.
     put(&yaml("b"), "2");
     old.comes_to("b").await;
     new.comes_to("b").await;
@@ -170,7 +170,7 @@ async fn the_old_limits_stay_while_redis_is_unavailable() {
     let error = store.publish_rules(&yaml("b"), &Extractors::new()).await.unwrap_err();
     assert!(matches!(&error, PublishError::Store(_)), "{error}");
     assert!(old.told().is_empty() && new.told().is_empty());
-    // It comes back empty.
+    // Redis restarts empty.
     server.start_again();
     eventually("published", async || store.publish_rules(&yaml("b"), &Extractors::new()).await.is_ok()).await;
     old.comes_to("b").await;

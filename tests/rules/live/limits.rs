@@ -1,4 +1,4 @@
-//! What is used, across switches.
+//! Usage across replacements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ async fn a_changed_limit_keeps_its_usage(fixture: StoreFixture) {
         rules.replace(of(200)).unwrap();
         assert_eq!(left(&visit(&app, "/", "ann").await), are(&[(name, 119)]));
         assert_eq!(left(&visit(&app, "/", "bob").await), are(&[(name, 199)]));
-        // Lower than what was used: nothing is left, until it is raised again.
+        // Lower than the usage: no tokens remain until the limit is raised again.
         rules.replace(of(50)).unwrap();
         let refused = visit(&app, "/", "ann").await;
         assert!(refused.is_refused());
@@ -55,7 +55,7 @@ async fn a_changed_limit_keeps_its_usage(fixture: StoreFixture) {
     }
 }
 
-/// Whoever gives single keys another size has no need to look out for switches.
+/// Overrides of single keys do not depend on replacements.
 async fn overrides_apply_to_the_current_limit(fixture: StoreFixture) {
     let hourly = || Limit::new("limit", FixedWindow::per_hour(3)).by(user_key());
     let rules = LiveLimits::new([hourly().overridable()]);
@@ -89,7 +89,7 @@ async fn a_removed_limit_keeps_its_usage_until_it_returns(fixture: StoreFixture)
     }
     rules.replace([daily("c", 5), daily("b", 9), daily("a", 3)]).unwrap();
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("c", 4), ("b", 3), ("a", 1)]));
-    // Until its window is over.
+    // Until its window ends.
     rules.replace([daily("b", 9)]).unwrap();
     fixture.clock.advance(DAY);
     rules.replace([daily("a", 3)]).unwrap();
@@ -108,7 +108,7 @@ async fn another_algorithm_or_period_starts_unused(fixture: StoreFixture) {
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 1)]));
 }
 
-/// What is remembered in one way means nothing in another.
+/// Usage under one algorithm means nothing to another.
 async fn another_unit_of_counting_starts_unused(fixture: StoreFixture) {
     let bucket = TokenBucket::per_hour(10);
     let hour = |buckets| Algorithm::from(SlidingWindow::per_hour(10).buckets(buckets));
@@ -131,7 +131,7 @@ async fn another_unit_of_counting_starts_unused(fixture: StoreFixture) {
     }
 }
 
-/// A remembered denial is not read as one of limits whose penalties are others.
+/// A cached denial does not apply to limits with other penalties.
 async fn a_penalty_can_move_to_another_limit(fixture: StoreFixture) {
     let a = || Limit::new("a", FixedWindow::per_day(1_000)).by(user_key());
     let b = || Limit::new("b", LeakyBucket::new(1, 1, Duration::from_millis(50))).by(user_key());
@@ -147,7 +147,7 @@ async fn a_penalty_can_move_to_another_limit(fixture: StoreFixture) {
     assert_eq!(left(&visit(&app, "/", "ann").await), are(&[("a", 998), ("b", 0)]));
 }
 
-/// What is given back by an earlier rate does not bring that back.
+/// A refund at an earlier rate does not restore that rate.
 async fn a_late_refund_changes_no_rate(fixture: StoreFixture) {
     let hour = Duration::from_secs(3_600);
     let of = |amount| [Limit::new("a", TokenBucket::new(10, amount, hour).at_intervals()).by(user_key())];
@@ -173,7 +173,7 @@ async fn a_late_refund_changes_no_rate(fixture: StoreFixture) {
     go.notify_one();
     refunded.await.unwrap();
     fixture.clock.advance(hour);
-    // One an hour, and what was given back at most.
+    // One token per hour, and at most the refunded ones.
     let mut more = 0;
     while !visit(&app, "/", "ann").await.is_refused() {
         more += 1;
@@ -195,7 +195,7 @@ async fn limits_may_be_absent_for_a_while(fixture: StoreFixture) {
     assert!(!visit(&app, "/", "ann").await.is_refused());
 }
 
-/// What a layer was told of itself holds for whatever limits come.
+/// Settings of the layer apply to all later limits.
 async fn settings_of_the_layer_are_kept(fixture: StoreFixture) {
     use tower_ratelimit::{HeaderStyle, Reset};
 

@@ -1,4 +1,4 @@
-//! A thousand switches under load.
+//! A thousand replacements under load.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,12 +12,12 @@ use support::store_fixture::{StoreFixture, get, on_both_stores, user_key};
 
 const SWITCHES: usize = 1_000;
 const CLIENTS: usize = 8;
-/// How many requests come for each switch, at least.
+/// The fewest requests per replacement.
 const BETWEEN: usize = 3;
 const TOKENS: u32 = 2_500;
 
-/// The even sets and the odd ones have a limit in common, at different places, and one of their own, which is
-/// of another size each time.
+/// The even and the odd sets share a limit, at different positions, and have one of their own, whose size differs each
+/// time.
 fn set(number: usize, token: &Arc<()>) -> Vec<Limit> {
     let token = token.clone();
     let shared = Limit::new("shared", FixedWindow::per_day(TOKENS)).by(user_key());
@@ -29,7 +29,7 @@ fn set(number: usize, token: &Arc<()>) -> Vec<Limit> {
 
 async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switches(mut fixture: StoreFixture) {
     if let Some(server) = &fixture.server {
-        // A machine that has much else to do is no error of a switch.
+        // A slow machine is not an error of a replacement.
         let patient = RedisConfig::node(server.url()).response_timeout(Duration::from_secs(30));
         fixture.store = Arc::new(patient.connect().await.expect("a connection").clock(fixture.clock.clone()));
     }
@@ -51,7 +51,7 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
         request.headers_mut().insert("x-odd", "o".parse().expect("a value"));
         request
     };
-    // The store has connected, and done whatever it does once.
+    // The store has connected and initialized.
     support::answer::ask(&app, request()).await;
     let tasks = Handle::current().metrics().num_alive_tasks();
 
@@ -108,7 +108,7 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
     assert_eq!(allowed, TOKENS, "of what no switch has changed, all was admitted and no more");
     assert!(sets.iter().all(|count| *count > SWITCHES / 4), "both kinds were gone by: {sets:?}");
 
-    // The layer remembers those that it was made with.
+    // The layer keeps the limits with which it was built.
     let alive: Vec<usize> =
         (0..=SWITCHES).filter(|number| tokens[*number].upgrade().is_some()).filter(|number| *number != 0).collect();
     assert_eq!(alive, [SWITCHES], "only the last set is left");

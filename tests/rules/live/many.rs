@@ -1,4 +1,4 @@
-//! Many rules, of which a request meets few.
+//! Many limits, of which few apply to a request.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::live::{app, are, by, left};
 use support::answer::ask;
 use support::store_fixture::{StoreFixture, get, on_both_stores, visit};
 
-/// A limit for each of so many users, of their number.
+/// Returns rules with a limit for each user. The limit of user n allows n requests.
 fn of_users(users: usize) -> String {
-    // Another list that wants the same.
+    // Another list with the same values.
     let others = "- key: method
   value: GET
   descriptors:
@@ -27,7 +27,7 @@ fn of_users(users: usize) -> String {
     })
 }
 
-/// Counts how often it is asked for a user.
+/// An extractor that counts its calls.
 fn counting() -> (Extractors, Arc<AtomicUsize>) {
     let count = Arc::new(AtomicUsize::new(0));
     let asked = count.clone();
@@ -43,7 +43,7 @@ async fn hundreds_of_limits_of_a_file_are_searched_by_value(fixture: StoreFixtur
     let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
     let rules = LiveLimits::new(limits(700));
     let live = app(by(&rules, &fixture).build());
-    // Those of a layer that does not change are found in the same way.
+    // The limits of a layer without replacements are searched in the same way.
     let fixed = app(fixture.builder(limits(700)).build());
     for app in [&live, &fixed] {
         count.store(0, Ordering::Relaxed);
@@ -70,7 +70,7 @@ async fn headers_list_limits_of_a_file_and_of_code_in_order(fixture: StoreFixtur
         limits.splice(2..2, Rules::from_yaml(more).unwrap().limits(&extractors).unwrap());
         let limits = limits.into_iter().map(|limit| {
             let name = limit.name().to_owned();
-            // A condition still holds for it, and it can be given a key of its own.
+            // The limit can still have a condition and its own key.
             if name == "n2" {
                 limit.when(tower_ratelimit::when::from_fn(|head| head.header("x-two").is_some()))
             } else {
@@ -96,12 +96,12 @@ async fn headers_list_limits_of_a_file_and_of_code_in_order(fixture: StoreFixtur
     }
 }
 
-/// As many as a limiter can tell from each other, and the last is enforced as the first; more are refused.
+/// The most limits of a limiter are all enforced. More are rejected.
 #[tokio::test]
 async fn the_most_limits_possible_are_distinct() {
     let (extractors, _) = counting();
     let limits = |users| Rules::from_yaml(&of_users(users)).unwrap().limits(&extractors).unwrap();
-    // One of another user is in the file, too.
+    // The file also has a limit for another user.
     let app = app(RateLimitLayer::new(limits(8_191)));
     for user in [1, 8_191] {
         assert_eq!(left(&visit(&app, "/", &format!("u{user}")).await), are(&[(&format!("n{user}"), user - 1)]));
@@ -137,13 +137,13 @@ fn at_most_64_may_apply_to_one_request() {
   - { key: header.b, rate_limit: { unit: day, requests_per_unit: 9 } }
 ";
     assert_eq!(LiveLimits::try_new(keys(64, within)).unwrap_err().to_string(), refused);
-    // What is left out does not count.
+    // Limits that do not apply do not count.
     assert!(LiveLimits::try_new(keys(64, within).into_iter().take(129)).is_ok());
-    // Nor does it count twice what only one of them can be.
+    // Limits that exclude each other count once.
     assert!(LiveLimits::try_new(keys(63, within)).is_ok());
 }
 
-/// Where the server does not say whose request it is, all that share a bucket then would.
+/// Without a peer's address, all requests would share a bucket.
 #[test]
 fn limits_that_share_a_bucket_without_a_value_count_together() {
     let yaml = |policy: &str| {

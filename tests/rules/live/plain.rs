@@ -51,7 +51,7 @@ async fn a_receipt_refunds_the_limits_that_remain(fixture: StoreFixture) {
     let rules = LiveLimits::new([daily("a", 10), daily("b", 10)]);
     let limiter = limiter(&rules, &fixture);
     let receipt = limiter.acquire("ann", 4).await.unwrap().into_receipt();
-    // Elsewhere, of another size, and without the other.
+    // At another position, in another size, and without the other limit.
     rules.replace([daily("b", 20), daily("c", 10)]).unwrap();
     assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     limiter.refund(receipt).await.unwrap();
@@ -62,7 +62,7 @@ async fn a_receipt_refunds_the_limits_that_remain(fixture: StoreFixture) {
     assert_eq!(limiter.peek("ann", 1).await.unwrap().outcomes()[1].remaining(), 6);
 }
 
-/// Whoever waits does so by the rules that there were when it came.
+/// A wait applies the limits at its start.
 async fn a_cancelled_wait_refunds_the_limits_that_it_was_charged_to(fixture: StoreFixture) {
     let queue = || Limit::new("queue", LeakyBucketQueue::per_day(1).waiting(9));
     let rules = LiveLimits::new([queue()]);
@@ -84,7 +84,7 @@ async fn a_cancelled_wait_refunds_the_limits_that_it_was_charged_to(fixture: Sto
         async move { limiter.wait("ann", 1).await.map(drop) }
     });
     comes_to(before - 1).await;
-    // What Redis has charged, the waiting one has yet to be told: given up before that, it stays charged.
+    // A wait that is dropped before it receives the reply of Redis stays charged.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     rules.replace([daily("other", 5)]).unwrap();
     waiting.abort();

@@ -1,4 +1,4 @@
-//! Limits in quota mode: a request is denied only if none of them has room.
+//! Limits in quota mode: a request is denied only if none of them has capacity.
 
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ fn remaining(decision: &Decision) -> Vec<u64> {
     decision.outcomes().iter().map(|outcome| outcome.remaining()).collect()
 }
 
-/// As the reference's own integration test: quotas of 1 and 2 are charged together, and let in 2.
+/// As in the integration test of the reference: quotas of 1 and 2 are charged together, and allow 2 requests.
 async fn each_quota_with_capacity_is_charged_and_the_last_one_denies(fixture: StoreFixture) {
     let limiter = limiter(&fixture, [quota("one", 1), quota("two", 2)]);
     for (is_allowed, left) in [(true, [0, 1]), (true, [0, 0]), (false, [0, 0])] {
         let decision = limiter.acquire("ann", 1).await.unwrap();
         assert_eq!((decision.is_allowed(), remaining(&decision)), (is_allowed, left.to_vec()));
     }
-    // What is asked for may fit into one, and not into the other.
+    // A cost may fit into one quota, but not into the other.
     let decision = limiter.acquire("bob", 2).await.unwrap();
     assert_eq!((decision.is_allowed(), remaining(&decision)), (true, vec![1, 0]));
     let receipt = decision.into_receipt();
@@ -59,7 +59,7 @@ async fn another_limit_that_denies_keeps_quotas_from_being_charged(fixture: Stor
     let counts: Vec<bool> = denied.outcomes().iter().map(|outcome| outcome.is_enforced()).collect();
     assert!(!denied.is_allowed());
     assert_eq!(counts, [false, true, true]);
-    // What costs nothing has room in any quota.
+    // A cost of 0 is allowed by every quota.
     assert!(limiter.acquire_each("ann", &[1, 0, 0]).await.unwrap().is_allowed());
 }
 
@@ -74,7 +74,7 @@ async fn the_wait_is_that_of_the_quota_with_the_earliest_capacity(fixture: Store
         let wait = limiter.acquire("ann", 1).await.unwrap().retry_after().expect("a wait");
         assert!(wait > Duration::from_secs(1_800) && wait <= Duration::from_secs(3_600), "{wait:?}");
     }
-    // Two fit into one of them only, in two hours; three fit into none.
+    // A cost of 2 fits into only one quota, after two hours. A cost of 3 fits into none.
     assert!(
         limiter.acquire("ann", 2).await.unwrap().retry_after().is_some_and(|wait| wait > Duration::from_secs(5_400))
     );

@@ -1,4 +1,4 @@
-//! Requests that are under way while the rules are replaced go by those that they were let in with.
+//! Requests in flight during a replacement keep the limits with which they were decided.
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -15,7 +15,7 @@ fn old() -> Limit {
     Limit::new("old", FixedWindow::per_day(100)).by(user_key())
 }
 
-/// Of another place, too: it comes first.
+/// At another position, too: first.
 fn new() -> Vec<Limit> {
     vec![Limit::new("new", FixedWindow::per_day(50)).by(key::header("x-user")), old().shadow()]
 }
@@ -35,7 +35,7 @@ async fn a_route_charges_the_difference_to_the_limits_of_the_router(fixture: Sto
         .layer(limits);
     assert_eq!(left(&visit(&app, "/big", "ann").await), are(&[("old", 90)]));
     assert_eq!(fixture.remaining(&Limit::new("new", FixedWindow::per_day(50)), "ann").await, 50);
-    // The next one is another, and is charged once by each way to it.
+    // The next request is charged once on each route.
     let next = visit(&app, "/big", "ann").await;
     assert_eq!(left(&next), are(&[("new", 40)]));
     assert_eq!(fixture.remaining(&old(), "ann").await, 80);
@@ -50,7 +50,7 @@ async fn a_denying_route_refunds_the_limits_of_the_router(fixture: StoreFixture)
         .layer(from_fn_with_state(
             rules.clone(),
             async |State(rules): State<LiveLimits>, request: Request, next: Next| {
-                // Under the new rules there is room.
+                // The new limits have capacity.
                 rules.replace([Limit::new("old", FixedWindow::per_day(1_000)).by(user_key())]).expect("they fit");
                 next.run(request).await
             },
@@ -65,7 +65,7 @@ async fn a_denying_route_refunds_the_limits_of_the_router(fixture: StoreFixture)
     fixture.wait_for_remaining(&old(), "ann", 40).await;
 }
 
-/// As without switches: the same limiter, passed twice at the same cost, charges twice.
+/// As without replacements: a layer that is passed twice at the same cost charges twice.
 async fn a_layer_that_is_passed_twice_charges_twice(fixture: StoreFixture) {
     let rules = LiveLimits::new([old()]);
     let limits = by(&rules, &fixture).build();
@@ -74,7 +74,7 @@ async fn a_layer_that_is_passed_twice_charges_twice(fixture: StoreFixture) {
         .route("/", get(|| async {}).route_layer(limits.clone()))
         .route("/other", get(|| async {}).route_layer(other))
         .layer(limits);
-    // Once a route has another cost, requests carry a note of what they were charged.
+    // With a route cost, requests have a ledger.
     assert_eq!(left(&visit(&app, "/other", "ann").await), are(&[("old", 97)]));
     for remaining in [95, 93] {
         assert_eq!(visit(&app, "/", "ann").await.status, StatusCode::OK);
@@ -83,7 +83,7 @@ async fn a_layer_that_is_passed_twice_charges_twice(fixture: StoreFixture) {
     }
 }
 
-/// The handler has the rules replaced before it does what it does with its permit.
+/// The handler replaces the limits before it uses its permit.
 async fn a_permit_applies_the_limits_of_its_request(fixture: StoreFixture) {
     async fn settle(State(rules): State<LiveLimits>, permit: Permit) -> Result<String, StatusCode> {
         let fails = |_| StatusCode::SERVICE_UNAVAILABLE;
