@@ -1,4 +1,4 @@
-//! Bugs of cost, denial and refund.
+//! Bugs with costs, denials and refunds.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use super::{DAY, MIDNIGHT, MINUTE, SECOND, allowed_of, tokens};
 use crate::rule::{Rule, one_of_each};
 use crate::subject::Subject;
 
-/// upstash ratelimit-js, sliding window: of 10, 7 and 7 were charged, the second with a denial.
-/// Also APISIX, which compares `cur >= limit` whatever the cost.
+/// upstash ratelimit-js, sliding window: of a limit of 10, 7 and 7 were charged, the second with a denial.
+/// Also APISIX, which compares `cur >= limit` without the cost.
 #[test]
 fn check_ignores_cost() {
     for rule in one_of_each(10) {
@@ -23,7 +23,7 @@ fn check_ignores_cost() {
     }
 }
 
-/// upstash, token bucket: one denied request of cost 100 left −99, and each further one −100 more.
+/// upstash, token bucket: a denied request of cost 100 left −99 tokens, and each further one 100 fewer.
 #[test]
 fn denied_cost_digs_deeper() {
     for rule in one_of_each(10) {
@@ -38,8 +38,8 @@ fn denied_cost_digs_deeper() {
     }
 }
 
-/// axum-governor `decide.rs:85`, flask-limiter, langfuse#14280, APISIX, Kong: limits in a row, of
-/// which the earlier ones stay charged.
+/// axum-governor `decide.rs:85`, flask-limiter, langfuse#14280, APISIX, Kong: limits were decided in turn, and the
+/// earlier ones stayed charged.
 #[test]
 fn earlier_limits_charged_on_a_later_denial() {
     for denying in one_of_each(1) {
@@ -56,7 +56,7 @@ fn earlier_limits_charged_on_a_later_denial() {
     }
 }
 
-/// limits#112, flask-limiter#448: requests of different costs were looked up by the wrong entry.
+/// limits#112, flask-limiter#448: requests of different costs found the wrong entry.
 #[test]
 fn variable_costs_break_the_log() {
     let subject = Subject::new(&[Rule::SlidingLog { limit: 10, period: MINUTE }]);
@@ -71,21 +71,21 @@ fn variable_costs_break_the_log() {
     assert_eq!(wait(8), Some(Duration::from_secs(50)));
 }
 
-/// upstash, sliding window with a negative rate; rate-limiter-flexible, `reward`: a refund for a
-/// key that owed nothing let 15 of 10 pass.
+/// upstash, sliding window with a negative rate; rate-limiter-flexible, `reward`: a refund to an unused key allowed 15
+/// requests of 10.
 #[test]
 fn refund_on_a_fresh_key_banks_credit() {
     for rule in one_of_each(10) {
         let subject = Subject::new(&[rule]);
         let receipt = subject.set(MIDNIGHT).acquire(5).into_receipt();
-        // As good as new.
+        // As if the key had never been used.
         subject.set(MIDNIGHT + 10 * SECOND).refund(receipt);
         assert_eq!(subject.remaining(), 10, "{rule:?}");
         assert_eq!(allowed_of(20, &subject, MIDNIGHT + 10 * SECOND), 10, "{rule:?}");
     }
 }
 
-/// limits, `incr_expire`: a refund to zero made the next hit the first of a window, 58 s became 60.
+/// limits, `incr_expire`: after a refund to 0, the next request began a window, so 58 s became 60 s.
 #[test]
 fn refund_restarts_the_window() {
     for windows in one_of_each(10).into_iter().filter(|rule| !matches!(rule, Rule::Bucket { .. })) {
@@ -104,8 +104,8 @@ fn refund_restarts_the_window() {
     assert_eq!(subject.acquire(1).outcomes()[0].reset_after(), Duration::from_secs(58));
 }
 
-/// actix-extensible-rate-limit `redis.rs:145`, express-rate-limit 8.6.0: a refund that came after
-/// the window had rolled took from the new one's count, below zero even.
+/// actix-extensible-rate-limit `redis.rs:145`, express-rate-limit 8.6.0: a refund after the end of the window reduced
+/// the count of the new one, even below 0.
 #[test]
 fn refund_after_window_roll_decrements_the_new_window() {
     let subject = Subject::new(&[Rule::FixedWindow { limit: 10, period: MINUTE }]);
@@ -114,7 +114,7 @@ fn refund_after_window_roll_decrements_the_new_window() {
     subject.refund(receipt);
     assert_eq!(subject.remaining(), 6);
 
-    // Where the window before still counts, what is given back is its own.
+    // If the previous window still counts, the refund reduces its count.
     let counter = Rule::Counter { limit: 10, period: MINUTE, rounding: Default::default() };
     let subject = Subject::new(&[counter]);
     let receipt = subject.set(MIDNIGHT).acquire(6).into_receipt();
@@ -124,8 +124,8 @@ fn refund_after_window_roll_decrements_the_new_window() {
     assert_eq!(subject.remaining(), 6);
 }
 
-/// Ours, found by the model: once an earlier charge was given back, a receipt still told when the
-/// bucket had been going to be full, and its refund took what time had paid from another charge.
+/// A former bug of this crate, found by the model: after the refund of an earlier charge, a receipt contained an
+/// outdated instant at which the bucket would be full, and its refund returned drained tokens of another charge.
 #[test]
 fn refund_of_a_refilled_charge_takes_from_another_charge() {
     let subject = Subject::new(&[tokens(10, 1, SECOND)]);
@@ -152,7 +152,7 @@ fn a_burst_may_be_smaller_than_the_rate() {
     assert_eq!(allowed_of(20, &subject, MIDNIGHT + DAY), 5);
 }
 
-/// throttle-kit `backend.rs:78`: what remained was told as 1, 2, 3.
+/// throttle-kit `backend.rs:78`: the remaining tokens were reported as 1, 2, 3.
 #[test]
 fn remaining_counts_up() {
     for rule in one_of_each(4) {
@@ -163,8 +163,8 @@ fn remaining_counts_up() {
     }
 }
 
-/// envoyproxy/ratelimit, and CVE-2026-25480: parts of a key that met when they were joined. And
-/// traefik#11753: limits that met, as their names were no part of the key.
+/// envoyproxy/ratelimit and CVE-2026-25480: concatenated parts of keys collided. traefik#11753: limits collided,
+/// because their names were not part of the key.
 #[tokio::test]
 async fn keys_and_limits_collide() {
     let limiter = Limiter::new([Limit::new("a", FixedWindow::per_day(1))]);

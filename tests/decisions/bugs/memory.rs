@@ -1,4 +1,4 @@
-//! Bugs of what is kept, and for how long.
+//! Bugs with stored state and its lifetime.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::{MIDNIGHT, SECOND, allowed_of, tokens};
 use crate::rule::{Rule, one_of_each};
 use crate::subject::Subject;
 
-/// Lets enough requests of another key pass that all is looked at that could be dropped.
+/// Sends enough requests of another key for a sweep of the whole store.
 fn others_come(subject: &Subject, at: u64) {
     subject.set(at);
     for _ in 0..500 {
@@ -17,7 +17,7 @@ fn others_come(subject: &Subject, at: u64) {
     }
 }
 
-/// PostHog#89726: what the window before had counted vanished before it had stopped to count.
+/// PostHog#89726: the count of the previous window expired while it still counted.
 #[test]
 fn lifetime_shorter_than_the_look_back() {
     let subject = Subject::new(&[Rule::Counter { limit: 10, period: SECOND, rounding: Default::default() }]);
@@ -28,8 +28,8 @@ fn lifetime_shorter_than_the_look_back() {
     }
 }
 
-/// axum-limit `redis.rs:76`, tokio-rate-limit `token_bucket.rs:422`: forgotten after two periods,
-/// a bucket that takes longer to fill was full at once.
+/// axum-limit `redis.rs:76`, tokio-rate-limit `token_bucket.rs:422`: a bucket that takes longer than two periods to
+/// refill expired, and was full at once.
 #[test]
 fn lifetime_shorter_than_the_refill() {
     let subject = Subject::new(&[tokens(1_000, 1, SECOND)]);
@@ -40,8 +40,7 @@ fn lifetime_shorter_than_the_refill() {
     }
 }
 
-/// aspnetcore-redis#157, limitador with moka: keys evicted while they still counted, so that
-/// their limit was lifted.
+/// aspnetcore-redis#157, limitador with moka: keys were evicted while they still counted, which lifted their limit.
 #[test]
 fn live_keys_are_forgotten() {
     for rule in one_of_each(10) {
@@ -53,7 +52,7 @@ fn live_keys_are_forgotten() {
     }
 }
 
-/// throttled `memory.rs:9` and its SQL stores: nothing was ever dropped, and a denial left a row.
+/// throttled `memory.rs:9` and its SQL stores: entries were never removed, and a denial left a row.
 #[tokio::test]
 async fn requests_that_charge_nothing_leave_no_entry() {
     let store = Arc::new(MemoryStore::new());
@@ -70,8 +69,7 @@ async fn requests_that_charge_nothing_leave_no_entry() {
     assert_eq!(store.keys(), 0);
 }
 
-/// Kong advanced 3.11, which cut keys to 256 characters: keys as long as a header took as much
-/// memory.
+/// Kong advanced before 3.11, which truncates keys to 256 characters: long keys used up memory.
 #[tokio::test]
 async fn long_keys_take_more() {
     let bytes = async |key: &str| {
@@ -82,14 +80,14 @@ async fn long_keys_take_more() {
         store.bytes()
     };
     assert_eq!(bytes(&"x".repeat(64_000)).await, bytes("x").await);
-    // And they are told apart by their last character.
+    // The keys differ in their last character.
     let limiter = Limiter::new([Limit::new("window", FixedWindow::per_day(1))]);
     for last in ["a", "b"] {
         assert!(limiter.acquire("x".repeat(64_000) + last, 1).await.unwrap().is_allowed());
     }
 }
 
-/// aspnetcore#66434, #69259: limiters, their timers and tasks, that outlived the application.
+/// aspnetcore#66434, #69259: limiters with their timers and tasks outlived the application.
 #[tokio::test(start_paused = true)]
 async fn background_task_keeps_a_dropped_limiter_alive() {
     #[derive(Debug)]
@@ -111,7 +109,7 @@ async fn background_task_keeps_a_dropped_limiter_alive() {
     assert!(watch.upgrade().is_none());
 }
 
-/// One slot swept for each request that leaves one or more: the dead piled up to the cap.
+/// Only one slot was swept for each request that added entries, so expired entries accumulated up to the maximum.
 #[test]
 fn sweeping_does_not_keep_up() {
     let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
@@ -122,11 +120,11 @@ fn sweeping_does_not_keep_up() {
         clock.advance(Duration::from_millis(1));
         let _ = limiter.acquire(key, 1).into_ready().unwrap().unwrap();
     }
-    // 300 live at a time.
+    // 300 entries are live at a time.
     assert!(store.keys() < 20_000, "{} keys are kept", store.keys());
 }
 
-/// Swept only where keys were added: what was over stayed for as long as no others came.
+/// Entries were only swept when keys were added, so expired ones stayed otherwise.
 #[test]
 fn requests_that_add_no_entry_sweep_nothing() {
     let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
@@ -137,12 +135,12 @@ fn requests_that_add_no_entry_sweep_nothing() {
     (0..50_000).for_each(acquire);
     assert_eq!(store.keys(), 50_000);
     clock.advance(Duration::from_secs(60));
-    // Two slots for each request, as long as there is something to drop.
+    // Two slots for each request, as long as sweeps find expired entries.
     (0..50_000).for_each(|_| acquire(0));
     assert!(store.keys() < 10_000, "{} keys are kept", store.keys());
 }
 
-/// Only the first of the parts of the store that a request charged heard that there was something to drop.
+/// Only the first shard of a request swept faster after a sweep had found expired entries.
 #[test]
 fn requests_with_several_keys_sweep_nothing() {
     let clock = ManualClock::new(Timestamp::from_micros(MIDNIGHT));
@@ -154,14 +152,13 @@ fn requests_with_several_keys_sweep_nothing() {
     (0..25_000).for_each(|key| acquire(key, key));
     assert_eq!(store.keys(), 50_000);
     clock.advance(Duration::from_secs(60));
-    // Twice two slots for each request, as long as there is something to drop: of the 62 parts of the store that these
-    // keys are in at most, each has to have come upon something first.
+    // Two slots in each of two shards for each request, as long as sweeps find expired entries. Each of the at most 62
+    // shards with these keys must find one first.
     (0..30_000).for_each(|request| acquire(request % 31, 1_000 + request % 31));
     assert!(store.keys() < 10_000, "{} keys are kept", store.keys());
 }
 
-/// What a request took by one limit, before another denied it, was given back, and the key went on as one that had used
-/// it: others had to go for it.
+/// A charge that another limit denied was taken back, but the key kept its rank, so other keys were evicted instead.
 #[test]
 fn a_denied_request_makes_its_keys_outlive_others() {
     let store = Arc::new(MemoryStore::new().max_keys(3));
@@ -172,14 +169,13 @@ fn a_denied_request_makes_its_keys_outlive_others() {
     assert!(acquire(&both, "ann", 50));
     assert!(!acquire(&both, "ann", 40));
     assert!(acquire(&one, "bob", 60));
-    // Of ann, who has used 50 of the wide limit, and bob, who has used 60.
+    // Ann has used 50 tokens of the wide limit, and bob 60.
     assert!(acquire(&one, "cleo", 1));
     let remaining = |key| one.peek(key, 0).into_ready().unwrap().unwrap().outcomes()[0].remaining();
     assert_eq!(["ann", "bob", "cleo"].map(remaining), [100, 40, 99]);
 }
 
-/// A key pinned itself, by asking for more than there can ever be or by being peeked at, and those
-/// that were really used up had to go.
+/// A key stayed in the store after requests over the capacity or peeks, and exhausted keys were evicted instead.
 #[test]
 fn keys_that_are_not_exhausted_do_not_evict_an_exhausted_one() {
     for pins_by_peeking in [false, true] {
@@ -200,7 +196,7 @@ fn keys_that_are_not_exhausted_do_not_evict_an_exhausted_one() {
     }
 }
 
-/// A request's second limit displaced what its first had just written.
+/// The second limit of a request evicted the entry of the first.
 #[test]
 fn a_request_does_not_evict_its_own_keys() {
     let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("two", FixedWindow::per_day(10))];
@@ -209,7 +205,7 @@ fn a_request_does_not_evict_its_own_keys() {
     assert_eq!(allowed, 10);
 }
 
-/// At the cap, what takes nothing displaced someone: a cost of 0, or one that can never pass.
+/// In a full store, a request that charges nothing evicted a key: one with a cost of 0, or over the capacity.
 #[test]
 fn free_and_denied_requests_evict_nothing() {
     let store = Arc::new(MemoryStore::new().max_keys(100));
@@ -226,7 +222,7 @@ fn free_and_denied_requests_evict_nothing() {
     assert!((0..100).all(|key| acquire(key, 0).outcomes()[0].remaining() == 5));
 }
 
-/// Evictions hit the same end of the table again and again, so that the others' entries piled up at the other end.
+/// Evictions were always at the same end of the table, so entries accumulated at the other end.
 #[test]
 fn memory_stays_bounded_while_every_key_is_denied() {
     const KEYS: u64 = 20_000;
@@ -245,7 +241,7 @@ fn memory_stays_bounded_while_every_key_is_denied() {
     assert!(bytes[20] <= bytes[0] + bytes[0] / 10, "bytes after each round: {bytes:?}");
 }
 
-/// A request's new keys made room once for each, but also at the expense of its known keys, which came back.
+/// A request evicted one entry for each new key, but also its own known keys, which it then added again.
 #[test]
 fn a_request_of_many_limits_never_exceeds_max_keys() {
     for (max_keys, limits) in (1..8).flat_map(|max_keys| (1..8).map(move |limits| (max_keys, limits))) {

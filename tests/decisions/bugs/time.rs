@@ -1,4 +1,4 @@
-//! Bugs of instants, periods and rounding.
+//! Bugs with instants, periods and rounding.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use super::{DAY, MIDNIGHT, MINUTE, SECOND, allowed_in_a_second, allowed_of, toke
 use crate::rule::{Kind, LONGEST, Rule, one_of_each};
 use crate::subject::Subject;
 
-/// One of each that is as new after a second or two.
+/// Returns a limit of each algorithm that is unused again after a second or two.
 fn by_the_second(limit: u32) -> impl Iterator<Item = Rule> {
     one_of_each(limit).into_iter().filter(|rule| !matches!(rule, Rule::Calendar { .. }))
 }
 
-/// axum_gcra `gcra.rs:310`: a key that was idle, but not forgotten, got one more than the burst.
+/// axum_gcra `gcra.rs:310`: a key that was idle, but not removed, was allowed one more than the burst.
 #[test]
 fn burst_plus_one_after_idling() {
     for limit in [1, 5] {
@@ -27,8 +27,8 @@ fn burst_plus_one_after_idling() {
     }
 }
 
-/// axum-limit `sliding_window.rs:42`: it rolled one window after the other; seven idle days at
-/// 1 ms took 0.8 s. Here a loop over 2^61 windows would never end.
+/// axum-limit `sliding_window.rs:42`: it advanced window by window, so seven idle days with windows of 1 ms took 0.8 s.
+/// Here, a loop over 2^61 windows would never end.
 #[test]
 fn one_roll_per_missed_window() {
     for rule in one_of_each(3) {
@@ -46,12 +46,12 @@ fn one_roll_per_missed_window() {
     }
 }
 
-/// throttle-kit `backend.rs:173`: intervals cut to whole ms, so that 503 a second let 990
-/// pass; redis-cell#50, #11: a period below a second was none, and 6,000 a second no limit at all.
+/// throttle-kit `backend.rs:173`: intervals were truncated to whole ms, so 503 per second allowed 990. redis-cell#50,
+/// #11: periods shorter than a second were 0, so 6,000 per second were unlimited.
 #[test]
 fn interval_cut_to_milliseconds() {
     for rate in [503, 999, 1_001, 6_000, 8_000] {
-        // With room for two, nothing is lost between two requests.
+        // With a capacity of two, no refill is lost between two requests.
         let bucket = tokens(2, rate, SECOND);
         assert_eq!(allowed_in_a_second(&Subject::new(&[bucket]), rate.into()), u64::from(rate), "{rate} a second");
     }
@@ -75,7 +75,7 @@ fn sub_second_period_floored() {
     }
 }
 
-/// upstash#39 (sliding(1) never admitted), resilience4j#824 (one more, or less, at the edge).
+/// upstash#39 (a sliding window of 1 never allowed), resilience4j#824 (one more or one fewer at the edge).
 #[test]
 fn limit_one_all_algorithms() {
     for rule in one_of_each(1).into_iter().filter(|rule| rule.capacity() == 1) {
@@ -90,7 +90,7 @@ fn limit_one_all_algorithms() {
     }
 }
 
-/// valkey-go#173, gubernator: instants in doubles lose their microseconds.
+/// valkey-go#173, gubernator: instants in floating point lost their microseconds.
 #[test]
 fn epoch_2100_no_f64_cancellation() {
     let epoch = 4_102_444_800 * SECOND;
@@ -108,7 +108,7 @@ fn epoch_2100_no_f64_cancellation() {
     assert_eq!(allowed, [1, 0, 0, 1, 0, 0, 1]);
 }
 
-/// Sets of timestamps, by which requests of one instant are one.
+/// Logs that were sets of timestamps counted requests of one instant once.
 #[test]
 fn many_requests_in_one_instant_all_count() {
     for rule in one_of_each(100) {
@@ -116,7 +116,7 @@ fn many_requests_in_one_instant_all_count() {
     }
 }
 
-/// throttle-kit `sliding_window.rs:41`: no window, while the machine was up for less than one.
+/// throttle-kit `sliding_window.rs:41`: nothing was limited until the machine had been up for a window.
 #[test]
 fn window_off_while_uptime_shorter_than_window() {
     for rule in one_of_each(3) {
@@ -131,7 +131,7 @@ fn window_off_while_uptime_shorter_than_window() {
     assert_eq!(allowed_of(9, &subject, LONGEST), 3);
 }
 
-/// A bucket that has to fill up first denies the first users of a day.
+/// A bucket that starts empty denies the first users.
 #[test]
 fn starts_empty() {
     for rule in one_of_each(5) {
@@ -140,7 +140,7 @@ fn starts_empty() {
     }
 }
 
-/// tower_governor, actix-governor#49: `per_second(5)` was one in five seconds.
+/// tower_governor, actix-governor#49: `per_second(5)` meant one request in five seconds.
 #[test]
 fn per_second_means_per_second() {
     let subject = Subject::new(&[tokens(5, 5, SECOND)]);
@@ -148,18 +148,18 @@ fn per_second_means_per_second() {
     assert_eq!(allowed_in_a_second(&subject, 5), 5);
 }
 
-/// throttle-kit `sqlite.rs:94`: a request every few µs threw away the fraction that had come in between.
+/// throttle-kit `sqlite.rs:94`: each request discarded the fraction of a token that had been refilled before it.
 #[test]
 fn fractions_of_tokens_lost() {
-    // One in 333,333.3 µs, asked for each 7 µs, for ten seconds.
+    // One token in 333,333.3 µs, and a request every 7 µs, for ten seconds.
     let subject = Subject::new(&[tokens(1, 3, SECOND)]);
     let allowed: u64 = (0..=10 * SECOND / 7).map(|n| allowed_of(1, &subject, MIDNIGHT + n * 7)).sum();
-    // Each waits for the next multiple of 7, and what it missed is not lost but full.
+    // Each request is at the next multiple of 7 µs, and no fraction is lost in between.
     assert_eq!(allowed, 30);
 }
 
-/// redis-rate `scripts.rs:55`: a wait of 0.9 s was told as 0; axum-governor `respond.rs:63`: 1.99 s
-/// as 1; httprate#47: the window's length, whatever was left of it.
+/// redis-rate `scripts.rs:55`: a wait of 0.9 s was reported as 0; axum-governor `respond.rs:63`: 1.99 s as 1;
+/// httprate#47: the length of the window instead of the rest of it.
 #[test]
 fn waits_below_a_second_are_zero_seconds() {
     for rule in by_the_second(1).filter(|rule| rule.capacity() == 1) {
@@ -173,9 +173,9 @@ fn waits_below_a_second_are_zero_seconds() {
     }
 }
 
-/// effect#8093, filtermail#167 (where a jump back made governor reject): a step back added to waits,
-/// and they were not even true. Here the usual clock never steps back. Another that does is waited
-/// for, as anything sooner would be more than the limit; and not a microsecond longer.
+/// effect#8093, filtermail#167 (where a step back made governor reject): a step back lengthened waits, which were also
+/// wrong. Here, the default clock never steps back. With another clock, the wait lasts until it has caught up, because
+/// anything sooner would exceed the limit, and not a microsecond longer.
 #[test]
 fn backward_clock_inflates_waits() {
     for rule in one_of_each(2) {
@@ -188,7 +188,7 @@ fn backward_clock_inflates_waits() {
     }
 }
 
-/// haproxy#1196: a wrong time base, so that counters of some periods never turned over.
+/// haproxy#1196: with a wrong time base, counters of some periods never started again.
 #[test]
 fn windows_of_some_periods_never_turn_over() {
     for period in [1_000, SECOND, 1_500_000, MINUTE, 60 * MINUTE, DAY, 7 * DAY, LONGEST] {

@@ -1,4 +1,4 @@
-//! Calendar windows with refunds, at later times, on clocks that step back, with overage, and with shares.
+//! Calendar windows with refunds, later requests, clocks that step back, overage and shares.
 
 use support::faulty_store::{FaultyStore, Mode};
 use tower_ratelimit::{CalendarWindow, Limit, OnStoreError, Share};
@@ -58,7 +58,7 @@ async fn a_clock_that_steps_back_admits_nothing_more() {
             for _ in 0..7 {
                 let decision = limiter.acquire("key", 1).await.unwrap();
                 allowed += u32::from(decision.is_allowed());
-                // Time stands still until the window that has begun.
+                // Until the start of the window that has begun, time stands still.
                 assert_eq!(now + reset_after(&decision), at("2026-04-14T22:00:00Z"), "{}", place.name);
             }
         }
@@ -105,7 +105,7 @@ async fn several_limits_are_decided_together() {
     .await;
 }
 
-/// One of four nodes has a quarter of ten a month; of two, one in each two months.
+/// One of four nodes has a quarter of ten tokens per month: two, and a third one in every second month.
 #[tokio::test]
 async fn shares_have_the_windows_of_the_whole_limit() {
     for (limit, share) in [(10, 2), (2, 1)] {
@@ -123,7 +123,7 @@ async fn shares_have_the_windows_of_the_whole_limit() {
                 ends.push(decision.at().as_micros() + reset_after(&decision));
             }
             ends.dedup();
-            // Unless a month ended meanwhile.
+            // Unless a month ended in between.
             if let [end] = ends[..] {
                 assert_eq!(allowed, share);
                 let calendar =

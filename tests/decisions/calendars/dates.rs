@@ -1,4 +1,4 @@
-//! When windows start, by the rule and without haste: dates one after the other, instants one after the other.
+//! A slow model of the starts of windows, which steps through dates and instants.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use jiff::civil::{Date, Weekday};
 use jiff::tz::TimeZone;
 use tower_ratelimit::CalendarWindow;
 
-/// The dates with which windows start.
+/// The dates on which windows start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Dates {
     Days,
-    /// Days of the week, from Monday, 0.
+    /// A day of the week, where Monday is 0.
     Weeks(usize),
     Months(u8),
     Years,
@@ -38,7 +38,7 @@ impl Dates {
     }
 }
 
-/// A calendar somewhere.
+/// A calendar in a time zone.
 #[derive(Clone)]
 pub(crate) struct Calendar {
     pub(crate) dates: Dates,
@@ -66,12 +66,12 @@ impl Calendar {
         windows.in_zone(self.zone.iana_name().unwrap())
     }
 
-    /// The instants, in µs, at which the window starts that holds `at`, and the next one.
+    /// Returns the starts of the window that contains `at` and of the next one, in µs.
     pub(crate) fn window(&self, at: u64) -> (i64, i64) {
         let at = i64::try_from(at).unwrap();
         let second = Timestamp::from_second(at.div_euclid(1_000_000)).unwrap();
         let start_of = |date| self.dates.starts_with(date).then(|| self.first_of(date) * 1_000_000);
-        // Where clocks are put back over midnight, tomorrow may have begun.
+        // If clocks are set back over midnight, the next day may already have begun.
         let mut date = second.to_zoned(self.zone.clone()).date().tomorrow().unwrap();
         let start = loop {
             match start_of(date) {
@@ -88,14 +88,14 @@ impl Calendar {
         }
     }
 
-    /// The first second that is of this date or a later one.
+    /// Returns the first second of this date or a later one.
     fn first_of(&self, date: Date) -> i64 {
         let is_later = |second: i64| {
             let second = Timestamp::from_second(second).unwrap();
             self.zone.to_datetime(second).date() >= date
         };
         let midnight = date.to_zoned(TimeZone::UTC).unwrap().timestamp().as_second();
-        // As far ahead of UTC as the zone is in these days, and an hour before that.
+        // The largest offset from UTC on these days, and an hour more.
         let ahead = |hour: i64| self.zone.to_offset(Timestamp::from_second(midnight + hour * 3_600).unwrap()).seconds();
         let mut minute = midnight - i64::from((-48..48).map(ahead).max().unwrap()) - 3_600;
         assert!(!is_later(minute), "a day that has begun before");

@@ -1,4 +1,4 @@
-//! Redis' clock says which window counts, however wrong that of the machine is which asks.
+//! The clock of Redis determines the window, however wrong that of the client is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use crate::calendars::{at, limiter, remaining, reset_after};
 use support::patient::Patient;
 use support::redis_server::RedisServer;
 
-/// A way to a server on which the script goes by another clock than that of who asks: where a call brings
-/// none, it is put in.
+/// A proxy in front of a server. It adds a clock to calls that have none, so that the script uses another clock than
+/// the client.
 struct Elsewhere {
     port: u16,
     now: Arc<AtomicU64>,
-    /// By how much it goes on from one call to the next.
+    /// The advance of the clock from one call to the next.
     pace: Arc<AtomicU64>,
     server: RedisServer,
 }
@@ -58,7 +58,7 @@ impl Elsewhere {
         limiter(limits).store(store).build()
     }
 
-    /// How many calls of the script `what` takes.
+    /// Returns the number of script calls of `what`.
     async fn calls<T>(&self, what: impl Future<Output = T>) -> (u64, T) {
         let mut connection = self.server.connection().await;
         let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.unwrap();
@@ -69,7 +69,7 @@ impl Elsewhere {
     }
 }
 
-/// Calls as they were, but for the first argument of a script that is empty: there is a clock.
+/// Forwards calls, and replaces the empty first argument of a script with the clock.
 fn with_clock(calls: &[u8], now: u64) -> Vec<u8> {
     const NONE: &[u8] = b"\r\n$0\r\n\r\n";
     let Some(found) = calls.windows(NONE.len()).position(|part| part == NONE) else { return calls.to_vec() };
@@ -83,7 +83,7 @@ fn with_clock(calls: &[u8], now: u64) -> Vec<u8> {
     changed
 }
 
-/// The instant of this machine.
+/// Returns the instant of this machine.
 fn here() -> u64 {
     jiff::Timestamp::now().as_microsecond() as u64
 }
@@ -112,7 +112,7 @@ async fn a_wrong_local_clock_is_corrected_and_charges_once() {
             assert_eq!(remaining(&decision), 3, "{key}");
             assert_eq!((now + reset_after(&decision)) as i64, calendar.window(now).1, "{key}");
 
-            // The window has begun, and no calendar is needed.
+            // The window has begun, so no calendar is needed.
             let (calls, decision) = elsewhere.calls(limiter.acquire(&key, 3)).await;
             assert_eq!((calls, remaining(&decision.unwrap())), (1, 0), "{key}");
             let (calls, denied) = elsewhere.calls(limiter.acquire(&key, 1)).await;
@@ -134,7 +134,7 @@ async fn a_refund_needs_no_second_round_trip() {
     let (calls, refunded) = elsewhere.calls(limiter.refund(first)).await;
     refunded.unwrap();
     assert_eq!((calls, remaining(&limiter.peek("key", 0).await.unwrap())), (1, 3));
-    // Its window is over, and the next is none that was sent.
+    // The window has ended, and the next one was not sent.
     elsewhere.now.store(at("2011-12-30T10:00:00Z"), Ordering::Relaxed);
     let (calls, refunded) = elsewhere.calls(limiter.refund(second)).await;
     refunded.unwrap();
@@ -144,7 +144,7 @@ async fn a_refund_needs_no_second_round_trip() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_off_by_one_window_needs_no_second_round_trip() {
     let elsewhere = Elsewhere::start().await;
-    // Days of 22 hours at least, one back, two on.
+    // From one day back to two days ahead, with days of at least 22 hours.
     for (off, calls) in [(0, 1), (-22, 1), (22, 1), (44, 1), (-52, 2), (76, 2)] {
         let now = (here() as i64 + off * 3_600_000_000) as u64;
         elsewhere.now.store(now, Ordering::Relaxed);
@@ -162,7 +162,7 @@ async fn a_clock_that_is_off_by_one_window_needs_no_second_round_trip() {
     }
 }
 
-/// All or nothing, twice: what has no calendar is not charged the first time.
+/// Both attempts are all or nothing: the limit without a calendar is not charged by the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_limits_of_a_repeated_call_are_charged_once() {
     let elsewhere = Elsewhere::start().await;
@@ -178,7 +178,7 @@ async fn other_limits_of_a_repeated_call_are_charged_once() {
     assert_eq!((calls, left), (2, vec![7, 7, 7]));
 }
 
-/// A clock that is never in what was sent: an error in the end, and nothing is charged.
+/// If the clock is never in a window that was sent, the result is an error, and nothing is charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_runs_away_is_an_error() {
     let elsewhere = Elsewhere::start().await;

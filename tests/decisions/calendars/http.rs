@@ -1,4 +1,4 @@
-//! What clients are told of a quota.
+//! Responses under calendar quotas.
 
 use axum::Router;
 use axum::body::Body;
@@ -41,7 +41,7 @@ fn policies(day: i64, month: i64) -> [Member; 3] {
 async fn headers_show_the_length_of_the_current_window() {
     everywhere(async |place| {
         let app = app(place);
-        // A day of 23 hours, in a month with it.
+        // A day of 23 hours, and the month that contains it.
         place.set(at("2026-03-28T23:00:00Z"));
         let answer = visit(&app).await;
         assert_eq!(answer.policies(), policies(23, 31 * 24 - 1), "{}", place.name);
@@ -72,7 +72,7 @@ async fn headers_show_the_length_of_the_current_window() {
     .await;
 }
 
-/// Other sizes for some requests are told as they are.
+/// Headers show the other sizes of some requests.
 #[tokio::test]
 async fn an_override_keeps_the_window_in_headers() {
     use tower_ratelimit::when;
@@ -90,7 +90,7 @@ async fn an_override_keeps_the_window_in_headers() {
         assert_eq!(answer.policies(), [Member::new("daily", &[("q", 9), ("w", 25 * HOUR)])], "{}", place.name);
         let answer = visit(&app).await;
         assert_eq!(answer.policies(), [Member::new("daily", &[("q", 2), ("w", 25 * HOUR)])], "{}", place.name);
-        // What is used is used, whichever size it had.
+        // Usage is shared by all sizes.
         assert_eq!(answer.remaining(), 0, "{}", place.name);
     })
     .await;

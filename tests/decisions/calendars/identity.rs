@@ -1,4 +1,4 @@
-//! What limits share what their keys have used, and for how long Redis keeps it.
+//! The limits that share state, and the TTL of their keys in Redis.
 
 use deadpool_redis::redis::cmd;
 use tower_ratelimit::{CalendarWindow, ConfigError, FixedWindow, Limit, ManualClock, Timestamp, Weekday};
@@ -26,7 +26,7 @@ async fn each_calendar_has_its_own_state() {
             let decision = place.limiter(windows).acquire("key", 1 + taken as u64 % 5).await.unwrap();
             assert_eq!(remaining(&decision), 4 - taken as u64 % 5, "{windows:?} in {}", place.name);
         }
-        // Another limiter finds them, of another size too; in UTC by its name, in any case.
+        // Another limiter shares the state, also with another size. The name of UTC is not case-sensitive.
         for (taken, windows) in limits().into_iter().enumerate() {
             let decision = place.limiter(windows).peek("key", 0).await.unwrap();
             assert_eq!(remaining(&decision), 4 - taken as u64 % 5, "{windows:?} in {}", place.name);
@@ -67,7 +67,7 @@ async fn keys_are_named_by_their_calendar_and_kept_to_the_end_of_the_window() {
     }
 }
 
-/// By Redis' own clock, as the naive rule has it.
+/// With the clock of Redis, as by the naive rule.
 #[tokio::test]
 async fn on_a_real_clock_windows_are_those_of_the_rule() {
     use crate::calendars::dates::{Calendar, Dates};
@@ -87,7 +87,7 @@ async fn on_a_real_clock_windows_are_those_of_the_rule() {
     }
 }
 
-/// Another process has other rules of a zone: a window that has begun ends as it was told.
+/// If another process has other rules for a zone, a window that has begun ends as it was defined.
 #[tokio::test]
 async fn a_window_ends_as_defined_when_it_began() {
     let server = RedisServer::start();
@@ -98,7 +98,7 @@ async fn a_window_ends_as_defined_when_it_began() {
     let limiter = limiter([Limit::new("quota", windows)]).store(store).build();
     let _ = limiter.acquire("key", 2).await.unwrap();
 
-    // By its rules, the day ends an hour later.
+    // By the rules of the other process, the day ends an hour later.
     let keys: Vec<String> = cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
     let mut held: Vec<u8> = cmd("GET").arg(&keys[0]).query_async(&mut connection).await.unwrap();
     let later = at("2026-03-21T00:00:00Z");

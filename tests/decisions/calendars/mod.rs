@@ -1,4 +1,4 @@
-//! Windows of calendars, in time zones: in memory and on Redis, the same tests.
+//! Calendar windows in time zones. The same tests run in memory and on Redis.
 #![allow(clippy::unwrap_used)]
 
 mod changes;
@@ -18,7 +18,7 @@ use tower_ratelimit::{
     Algorithm, Builder, Decision, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, Timestamp,
 };
 
-/// A store, and the clock that it goes by.
+/// A store with its clock.
 struct Place {
     name: &'static str,
     store: Arc<dyn Store>,
@@ -55,7 +55,7 @@ fn limiter(limits: impl IntoIterator<Item = Limit>) -> Builder {
     Limiter::builder(limits).patient()
 }
 
-/// `2026-03-29T02:30:00Z` in µs.
+/// Returns an instant such as `2026-03-29T02:30:00Z` in µs.
 fn at(text: &str) -> u64 {
     text.parse::<jiff::Timestamp>().unwrap().as_microsecond().try_into().unwrap()
 }
@@ -64,7 +64,7 @@ fn remaining(decision: &Decision) -> u64 {
     decision.outcomes()[0].remaining()
 }
 
-/// In how many µs it is as if nothing had been used.
+/// Returns the time until the key is unused again, in µs.
 fn reset_after(decision: &Decision) -> u64 {
     decision.outcomes()[0].reset_after().as_micros().try_into().unwrap()
 }

@@ -1,4 +1,4 @@
-//! Random instants in random zones, and random requests, by the naive rule.
+//! Random instants in random zones, and random requests, compared with the naive rule.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ fn random_calendar(random: &mut Random) -> Calendar {
     Calendar::new(random_dates(random), ZONES[random.below(ZONES.len() as u64) as usize])
 }
 
-/// From 1971 to 2100, as often as not close to where the zone's clocks change, and some to a window's edge.
+/// From 1971 to 2100, half of them close to a clock change, and some close to the edge of a window.
 fn random_instant(random: &mut Random, calendar: &Calendar) -> u64 {
     let any = at("1971-01-01T00:00:00Z") + random.below(129 * 365 * DAY);
     let instant = match random.below(2) {
@@ -87,7 +87,7 @@ async fn windows_end_as_by_the_naive_rule() {
     .await;
 }
 
-/// What a key has used: a count for each window, by its start.
+/// The usage of a key: a count for each window, by its start.
 struct Model {
     calendar: Calendar,
     limit: u64,
@@ -117,7 +117,7 @@ impl Model {
         decision.is_allowed().then(|| (decision.into_receipt(), start, cost))
     }
 
-    /// Gives back what was taken in the window that began at `start`, if that still counts.
+    /// Refunds a charge in the window that began at `start`, if it still counts.
     fn refund(&mut self, now: u64, start: i64, cost: u64) {
         if self.calendar.window(now).0 == start {
             *self.counts.get_mut(&start).unwrap() -= cost;
@@ -129,7 +129,7 @@ async fn answers_as_the_model(place: &Place, seed: u64) {
     let mut random = Random(seed);
     let calendar = random_calendar(&mut random);
     let limit = 1 + random.below(8);
-    // Limits of one name would share what their keys have used.
+    // Limits of one name would share their state.
     let limits = [tower_ratelimit::Limit::new(format!("quota {seed}"), calendar.of(limit as u32))];
     let limiter = crate::calendars::limiter(limits).store(place.store.clone()).build();
     let mut now = random_instant(&mut random, &calendar);

@@ -1,10 +1,10 @@
-//! Windows whose edges are known, one day after the other.
+//! Windows with known edges.
 
 use tower_ratelimit::{CalendarWindow, Weekday};
 
 use crate::calendars::{at, everywhere, micros, remaining, reset_after};
 
-/// Edges, each the end of one window and the start of the next.
+/// Checks consecutive edges, each the end of one window and the start of the next.
 async fn has_edges(windows: CalendarWindow, edges: &[&str]) {
     let edges: Vec<u64> = edges.iter().map(|edge| at(edge)).collect();
     everywhere(async |place| {
@@ -23,7 +23,7 @@ async fn has_edges(windows: CalendarWindow, edges: &[&str]) {
                 assert_eq!(micros(denied.retry_after()), Some(end - now), "{about}");
                 assert_eq!(micros(Some(windows_at(windows, now))), Some(end - start), "{about}");
             }
-            // The last µs is of this window, and the next is of another.
+            // The last µs belongs to this window, and the next one to another.
             let key = format!("{start} {start}");
             place.set(end - 1);
             assert_eq!(remaining(&limiter.peek(&key, 0).await.unwrap()), 1);
@@ -70,17 +70,17 @@ async fn a_day_without_a_midnight_starts_with_its_first_instant() {
     has_edges(daily("America/Sao_Paulo"), &spring).await;
     let autumn = ["2018-02-16T02:00:00Z", "2018-02-17T02:00:00Z", "2018-02-18T03:00:00Z", "2018-02-19T03:00:00Z"];
     has_edges(daily("America/Sao_Paulo"), &autumn).await;
-    // Not even of whole minutes: 7 January 1972 began at 0:44:30.
+    // Offsets need not be whole minutes: 7 January 1972 began at 0:44:30.
     let liberia = ["1972-01-05T00:44:30Z", "1972-01-06T00:44:30Z", "1972-01-07T00:44:30Z", "1972-01-08T00:00:00Z"];
     has_edges(daily("Africa/Monrovia"), &liberia).await;
 }
 
-/// In Newfoundland, clocks were put back at 0:01: the day had begun, and then it was the one before again.
+/// In Newfoundland, clocks were set back at 0:01: the day had begun, and then it was the previous date again.
 #[tokio::test]
 async fn a_clock_change_does_not_undo_a_day_that_has_begun() {
     let autumn = ["2006-10-27T02:30:00Z", "2006-10-28T02:30:00Z", "2006-10-29T02:30:00Z", "2006-10-30T03:30:00Z"];
     has_edges(daily("America/St_Johns"), &autumn).await;
-    // And where midnight comes twice, the first one counts.
+    // If midnight occurs twice, the first one counts.
     let havana = ["2026-10-31T04:00:00Z", "2026-11-01T04:00:00Z", "2026-11-02T05:00:00Z"];
     has_edges(daily("America/Havana"), &havana).await;
 }
@@ -131,7 +131,7 @@ async fn a_day_beyond_the_end_of_a_month_is_its_last_day() {
     let leap = ["2028-01-31T00:00:00Z", "2028-02-29T00:00:00Z", "2028-03-31T00:00:00Z"];
     has_edges(from(31), &leap).await;
     has_edges(from(29), &["2028-01-29T00:00:00Z", "2028-02-29T00:00:00Z", "2028-03-29T00:00:00Z"]).await;
-    // 2100 is no leap year, 2000 was one.
+    // 2100 is not a leap year, and 2000 was one.
     has_edges(from(30), &["2100-01-30T00:00:00Z", "2100-02-28T00:00:00Z", "2100-03-30T00:00:00Z"]).await;
     has_edges(from(30), &["2000-01-30T00:00:00Z", "2000-02-29T00:00:00Z", "2000-03-30T00:00:00Z"]).await;
 }
@@ -143,7 +143,7 @@ async fn years_begin_in_january() {
     has_edges(CalendarWindow::yearly(3), &["1970-01-01T00:00:00Z", "1971-01-01T00:00:00Z"]).await;
 }
 
-/// Far beyond what the database knows, nothing panics, and windows follow each other.
+/// Far beyond the dates of the database, nothing panics, and windows are consecutive.
 #[tokio::test]
 async fn the_last_supported_instants_are_in_windows() {
     everywhere(async |place| {
@@ -178,7 +178,7 @@ async fn the_last_supported_instants_are_in_windows() {
     .await;
 }
 
-/// Where there is no zone, no feature is needed: these are constants.
+/// Without a zone, no feature is needed, and these can be constants.
 #[test]
 fn windows_in_utc_are_days_and_weeks() {
     const DAILY: CalendarWindow = CalendarWindow::daily(3);

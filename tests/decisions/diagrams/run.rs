@@ -23,7 +23,7 @@ pub(super) struct Request {
     pub(super) delay: u64,
 }
 
-/// What an algorithm decided.
+/// The decisions of an algorithm.
 pub(super) struct Run {
     pub(super) requests: Vec<Request>,
     /// The remaining tokens after each instant in ms.

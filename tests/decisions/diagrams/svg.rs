@@ -21,12 +21,12 @@ const ALLOWED: &str = "#2e9e5b";
 const DENIED: &str = "#e05252";
 const CURVE: &str = "#4a90d9";
 
-/// What the plot shows above the requests.
+/// The plot above the requests.
 pub(super) enum Curve {
     Remaining,
     /// The level of a leaky bucket.
     Level,
-    /// When delayed requests proceed.
+    /// The instants at which delayed requests proceed.
     Departures,
 }
 
@@ -61,7 +61,7 @@ impl Diagram {
         svg
     }
 
-    /// The text for those who can't see the diagram.
+    /// The alternative text.
     fn label(&self, run: &Run) -> String {
         let seconds = |at: u64| format!("{} s", at as f64 / 1_000.0);
         let denied: Vec<_> =

@@ -33,7 +33,7 @@ async fn an_override_applies_until_the_microsecond_of_its_expiry() {
     .await;
 }
 
-/// A denial by a smaller size is not told any more once that has expired, though it is remembered.
+/// A cached denial by a smaller size ends with that override.
 #[tokio::test]
 async fn a_denial_ends_with_the_size_that_denied() {
     everywhere(async |place| {
@@ -58,7 +58,7 @@ async fn a_denial_ends_with_the_size_that_denied() {
     .await;
 }
 
-/// Set again, it holds for as long as was said last.
+/// The expiry of the last `set` applies.
 #[tokio::test]
 async fn the_last_expiry_of_an_override_applies() {
     everywhere(async |place| {
@@ -99,7 +99,7 @@ async fn expiries_out_of_range_are_errors() {
     .await;
 }
 
-/// In memory, those that have expired are gone when they are in the way.
+/// The memory store removes expired overrides when it needs space.
 #[tokio::test]
 async fn the_memory_store_keeps_at_most_max_overrides() {
     let clock = ManualClock::default();
@@ -120,11 +120,11 @@ async fn the_memory_store_keeps_at_most_max_overrides() {
         };
         assert_eq!(error.kind(), tower_ratelimit::StoreErrorKind::Full);
         assert!(error.to_string().contains("has 100 overrides"), "{error}");
-        // In its own place, each may be set again.
+        // Each override can be set again in its own entry.
         overrides.set((round, 7_u64), FixedWindow::per_day(300), Some(DAY)).await.unwrap();
         clock.advance(DAY);
     }
-    // One of those that have expired is asked for, the others go when there is no room without that.
+    // One expired override is removed when it is read, and the others when space is needed.
     assert_eq!(overrides.get((2_u64, 7_u64)).await.unwrap(), None);
     for n in 0..100_u64 {
         overrides.set(n, size, None).await.unwrap();
@@ -138,7 +138,7 @@ async fn the_memory_store_keeps_at_most_max_overrides() {
     overrides.set("one more", size, None).await.unwrap();
 }
 
-/// Of a denial that is remembered, whatever override it was denied by.
+/// A cached denial, by whichever override.
 #[tokio::test]
 async fn a_cached_denial_does_not_outlive_an_expired_override() {
     let server = RedisServer::start();

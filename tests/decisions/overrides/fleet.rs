@@ -1,4 +1,5 @@
-//! Several processes on one Redis: each sees at its next decision what another has set, in as few calls as can be.
+//! Several processes on one Redis: each sees the overrides of another at its next decision, in as few calls as
+//! possible.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::overrides::place::{holding, is_allowed, left, on};
 use support::limits::{Patient, all};
 use support::redis_server::RedisServer;
 
-/// The longest window that there can be, so that none ends while a test runs.
+/// The longest possible window, so that none ends during a test.
 const LONG: Duration = Duration::from_secs(366 * 86_400);
 
 fn window(limit: u32) -> FixedWindow {
@@ -22,14 +23,14 @@ async fn node(server: &RedisServer) -> Limiter {
     Limiter::builder([Limit::new("daily", window(100)).overridable()]).patient().store(on(server).await).build()
 }
 
-/// How often the script was called.
+/// Returns the number of script calls.
 fn calls(server: &RedisServer) -> u64 {
     let stats: String = server.ask(cmd("INFO").arg("commandstats"));
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-/// How many calls something takes.
+/// Returns the number of script calls of an operation.
 async fn taking<T>(server: &RedisServer, of: impl Future<Output = T>) -> (u64, T) {
     let before = calls(server);
     let result = of.await;
@@ -45,7 +46,7 @@ async fn the_next_decision_of_any_node_uses_the_override() {
         assert_eq!(left(node, "42").await, 100);
     }
     overrides.set("42", window(200), None).await.unwrap();
-    // Who has set it knows it; the other one is told so, and asks again.
+    // The process that has set the override knows it. The other one is told of it, and repeats its call.
     assert_eq!(taking(&server, left(&one, "42")).await, (1, 200));
     assert_eq!(taking(&server, left(&other, "42")).await, (2, 200));
     for (node, left_then) in [(&one, 200), (&other, 199)] {
@@ -58,14 +59,14 @@ async fn the_next_decision_of_any_node_uses_the_override() {
     assert_eq!(taking(&server, left(&one, "42")).await, (1, 98));
     assert_eq!(taking(&server, left(&other, "42")).await, (2, 98));
     assert_eq!(taking(&server, left(&other, "42")).await, (1, 98));
-    // A node that has just started.
+    // A new node.
     overrides.set("42", window(300), None).await.unwrap();
     let new = node(&server).await;
     assert_eq!(new.overrides("daily").unwrap().get("42").await.unwrap().unwrap().algorithm, window(300).into());
     assert_eq!(taking(&server, left(&new, "42")).await, (1, 298));
 }
 
-/// Keys without overrides cost a call each, and leave nothing in Redis but what they have used.
+/// Keys without overrides take one call each, and leave only their state in Redis.
 #[tokio::test]
 async fn a_flood_of_new_keys_costs_no_more_than_without_overrides() {
     let server = RedisServer::start();
@@ -78,7 +79,7 @@ async fn a_flood_of_new_keys_costs_no_more_than_without_overrides() {
     };
     assert_eq!(taking(&server, flood).await.0, 500);
     assert_eq!(server.ask::<u64>(&cmd("DBSIZE")), 501);
-    // Nor has the flood displaced what is known of those who have one.
+    // The flood has not evicted known overrides, either.
     assert_eq!(taking(&server, left(&node, "42")).await, (1, 200));
 }
 
@@ -98,7 +99,7 @@ async fn an_override_expires_by_the_clock_of_redis() {
         let answered = Instant::now();
         for (seen, is) in seen.iter_mut().zip(are) {
             assert!(matches!(is, 100 | 200));
-            // Within these bounds, whatever the machine is busy with.
+            // Within these bounds on any machine.
             assert!(is == 100 || asked < set + span + Duration::from_millis(1), "it holds for too long");
             assert!(is == 200 || answered + Duration::from_millis(1) > before + span, "it holds too short");
             *seen += usize::from(is == 200);
@@ -108,12 +109,12 @@ async fn an_override_expires_by_the_clock_of_redis() {
         }
     }
     assert!(seen.iter().all(|seen| *seen > 0), "{seen:?}");
-    // Redis drops it by itself.
+    // Redis removes the override by itself.
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(server.ask::<Vec<String>>(cmd("KEYS").arg("*")), [""; 0]);
 }
 
-/// Who sets it is not denied by what was remembered; another node remembers for as long as it was told to.
+/// The process that sets an override clears its cached denials. Another node keeps them for their lifetime.
 #[tokio::test]
 async fn an_override_ends_cached_denials_here_at_once_and_elsewhere_later() {
     let server = RedisServer::start();
@@ -139,13 +140,13 @@ async fn an_override_ends_cached_denials_here_at_once_and_elsewhere_later() {
             assert!(set.elapsed() < Duration::from_secs(20), "{name}: it is denied on and on");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // Denied by the larger size, and let go by its removal: only to be denied by the smaller one.
+        // After the removal of the larger size, the cached denial ends, and the smaller size denies.
         one.overrides(name).unwrap().remove("42").await.unwrap();
         assert!(!is_allowed(&one, "42", 1).await, "{name}");
     }
 }
 
-/// Requests that share a call: some of them are to ask again, the others are not.
+/// Of the requests of one call, only some must be repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_request_of_a_call_is_decided_by_its_own_size() {
     let server = RedisServer::start();
@@ -200,7 +201,7 @@ async fn a_restart_without_persistence_resets_limits() {
     assert_eq!(left, 100);
 }
 
-/// While Redis is gone: by the override that this process has seen last, unless it has expired.
+/// During an outage of Redis, the last override that this process has seen applies, unless it has expired.
 #[tokio::test]
 async fn a_local_decision_uses_the_last_known_override() {
     let mut server = RedisServer::start();
@@ -227,7 +228,7 @@ async fn a_local_decision_uses_the_last_known_override() {
         assert_eq!(limiter.peek(key, 1).await.unwrap().outcomes()[0].remaining(), left + 1, "{key} is given back");
         left
     };
-    // A half of each; of 44, nothing was seen here.
+    // Half of each size. The override of 44 has not been seen here.
     assert_eq!((local("42").await, local("43").await, local("44").await), (99, 99, 49));
     clock.advance(Duration::from_secs(60));
     assert_eq!((local("42").await, local("43").await), (99, 49));
@@ -249,12 +250,12 @@ async fn an_unreadable_override_fails_only_its_own_key() {
     server.ask::<()>(cmd("DEL").arg(&key[0]));
     server.ask::<()>(cmd("LPUSH").arg(&key[0]).arg("a list"));
     node.peek("42", 1).await.unwrap_err();
-    // Removed, or set again, it is well.
+    // Removing or setting the override again repairs it.
     node.overrides("daily").unwrap().remove("42").await.unwrap();
     assert_eq!(left(&node, "42").await, 100);
 }
 
-/// Stores of different prefixes share nothing, overrides neither.
+/// Stores with different prefixes share no overrides.
 #[tokio::test]
 async fn prefixes_keep_overrides_apart() {
     let server = RedisServer::start();

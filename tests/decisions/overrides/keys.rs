@@ -1,4 +1,4 @@
-//! How an endpoint for operators names the bucket that a request is charged to.
+//! Naming the bucket of a request in an administrative endpoint.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +12,7 @@ use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer};
 use crate::overrides::place::{Place, everywhere};
 use support::answer::ask;
 
-/// A user, as an outer layer has found out.
+/// A user, as an extension of an outer layer.
 #[derive(Clone)]
 struct User {
     id: u64,
@@ -30,7 +30,7 @@ fn request() -> Request<Body> {
     request
 }
 
-/// Whether an override of `key`, and of none of `others`, is that of the request above.
+/// Returns whether an override of `key` applies to the request above, and overrides of `others` do not.
 async fn is_of(place: &Place, what: &str, limit: Limit, key: impl Key, others: &[&dyn Key]) {
     let layer = place.layer([limit.overridable()]).build();
     let overrides = layer.overrides("daily").unwrap();
@@ -43,7 +43,7 @@ async fn is_of(place: &Place, what: &str, limit: Limit, key: impl Key, others: &
     overrides.set(key, FixedWindow::per_day(200), None).await.unwrap();
     let after = ask(&app, request()).await;
     assert_eq!((after.status.as_u16(), after.remaining()), (200, 198), "{what} in {}", place.name);
-    // The next one of these tests has the same names.
+    // The next test uses the same names.
     let _ = ask(&app, request()).await;
 }
 
@@ -152,7 +152,7 @@ async fn a_limit_without_a_key_can_be_overridden_too() {
     .await;
 }
 
-/// Each limiter has buckets of its own, and each limit.
+/// Each limiter and each limit has its own buckets.
 #[tokio::test]
 async fn an_override_is_of_one_limit() {
     everywhere(async |place| {

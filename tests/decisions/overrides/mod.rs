@@ -1,4 +1,4 @@
-//! Other sizes of a limit for single keys: on every store, the same.
+//! Overrides of single keys, with the same tests on every store.
 #![allow(clippy::unwrap_used)]
 
 mod expiry;

@@ -1,4 +1,4 @@
-//! A store on either side, and limiters that wait for it.
+//! Stores in memory and on Redis, and limiters without short deadlines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tower_ratelimit::{
 use support::limits::{Patient, all};
 use support::redis_server::RedisServer;
 
-/// A store whose clock stands at a midnight.
+/// A store whose clock stands at midnight.
 pub(crate) struct Place {
     pub(crate) name: &'static str,
     pub(crate) store: Arc<dyn Store>,
@@ -30,7 +30,7 @@ pub(crate) async fn everywhere(test: impl AsyncFn(&Place)) {
     test(&Place { name: "redis", store: Arc::new(store), clock }).await;
 }
 
-/// A store that waits for its server however long it takes.
+/// Connects a store without short deadlines.
 pub(crate) async fn on(server: &RedisServer) -> RedisStore {
     RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
 }
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// A layer that waits for its store however long it takes.
+/// Builds a layer without a short deadline.
 pub(crate) fn layer(limits: impl IntoIterator<Item = Limit>, store: impl Store) -> Builder<HttpOptions> {
     RateLimitLayer::builder(limits)
         .store(store)
@@ -57,8 +57,8 @@ pub(crate) fn layer(limits: impl IntoIterator<Item = Limit>, store: impl Store) 
         .circuit_breaker(CircuitBreaker::off())
 }
 
-/// The same limit, of so many tokens at once. A bucket's rate stays: how many tokens it owes at another one is its
-/// own affair.
+/// Returns the same limit with another capacity. The rate of a bucket stays the same, because a change of the rate
+/// converts its backlog.
 pub(crate) fn holding(limit: Algorithm, tokens: u32) -> Algorithm {
     let (_, size) = all(tokens, limit.window()).into_iter().find(|(_, of)| is_alike(of, &limit)).unwrap();
     match limit {
@@ -73,7 +73,7 @@ fn is_alike(one: &Algorithm, other: &Algorithm) -> bool {
     std::mem::discriminant(one) == std::mem::discriminant(other)
 }
 
-/// What is left of a limiter's first limit.
+/// Returns the remaining tokens of a limiter's first limit.
 pub(crate) async fn left(limiter: &Limiter, key: &str) -> u64 {
     limiter.peek(key, 1).await.unwrap().outcomes()[0].remaining()
 }

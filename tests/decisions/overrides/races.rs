@@ -1,4 +1,4 @@
-//! Sizes that change while many are decided.
+//! Overrides that change during concurrent decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +16,18 @@ use crate::overrides::place::{layer, on};
 use support::answer::ask;
 use support::redis_server::RedisServer;
 
-/// The longest window that there can be, so that none ends while a test runs.
+/// The longest possible window, so that none ends during a test.
 const LONG: Duration = Duration::from_secs(366 * 86_400);
 
-/// Each token is taken once, by a decision that goes by one size: told how many are left of how many, the requests
-/// that were allowed have been the first, the second, … and none was the 301st of 300.
+/// Each decision applies a single size. By their sizes and remaining tokens, the allowed requests were the first, the
+/// second and so on, and none was the 301st of 300.
 async fn race(stores: [Arc<dyn Store>; 2]) {
     let limit = || [Limit::new("daily", FixedWindow::new(200, LONG)).by(key::header("x-customer")).overridable()];
     let layers = stores.map(|store| layer(limit(), store).build());
     let overrides = layers[0].overrides("daily").unwrap();
     let apps = layers.map(|layer| Router::new().route("/", get(async || "")).layer(layer));
     let is_over = Arc::new(AtomicBool::new(false));
-    // No request is there before the first override is set.
+    // Requests start after the first override is set.
     let start = Arc::new(Barrier::new(65));
 
     let mut tasks = JoinSet::new();
@@ -84,7 +84,7 @@ async fn concurrent_overrides_in_memory_never_mix_sizes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_overrides_on_redis_never_mix_sizes() {
     let server = RedisServer::start();
-    // A change may come between any two calls, and so a request be told to ask again more often than it does.
+    // Changes may come between any two calls, so a request may have to be repeated more often than allowed.
     let store = async || on(&server).await.remember_denials(Duration::ZERO);
     let [one, other] = [store().await, store().await];
     race([Arc::new(one), Arc::new(other)]).await;

@@ -1,4 +1,4 @@
-//! Requests: what clients are told, and what is charged later.
+//! Overrides in responses, and in later charges.
 
 use axum::Router;
 use axum::body::Body;
@@ -81,7 +81,7 @@ async fn a_raised_limit_shows_in_the_next_response() {
     .await;
 }
 
-/// The size of its key counts, not the one for its plan; under another algorithm the key has none.
+/// The override of the key applies, not the size for its plan. Under another algorithm, the key has no override.
 #[tokio::test]
 async fn an_override_takes_precedence_over_the_size_of_a_request() {
     everywhere(async |place| {
@@ -105,7 +105,7 @@ async fn an_override_takes_precedence_over_the_size_of_a_request() {
     .await;
 }
 
-/// A route that costs more charges the difference by the size of the key, and gives back by it.
+/// A route that costs more charges the difference by the override of the key, and refunds by it.
 #[tokio::test]
 async fn a_route_is_charged_by_the_size_that_applies() {
     everywhere(async |place| {
@@ -123,8 +123,7 @@ async fn a_route_is_charged_by_the_size_that_applies() {
     .await;
 }
 
-/// Set while a request is under way: what it is charged then goes by the new size, and what it is given back by the
-/// sizes by which it was charged.
+/// An override that is set during a request applies to its later charges. Refunds use the sizes of the charges.
 #[tokio::test]
 async fn a_permit_charges_the_current_size_and_refunds_the_earlier_one() {
     everywhere(async |place| {
@@ -145,14 +144,14 @@ async fn a_permit_charges_the_current_size_and_refunds_the_earlier_one() {
         };
         let app = Router::new().route("/", get(work)).layer(layer);
         let answer = send(&app, "/", "42").await;
-        // Of 100 are charged 60, and the one before, or a started one for it.
+        // 60 of 100 tokens are charged, and the earlier one, rounded up.
         assert_eq!(answer.body, "39 50", "{}", place.name);
         assert_eq!(answer.policies()[0].get("q"), Some(50), "{}", place.name);
     })
     .await;
 }
 
-/// The size by which the request was let in is not what later charges go by.
+/// Later charges do not use the size at the time of the request.
 #[tokio::test]
 async fn a_permit_charges_the_current_size_even_if_the_override_is_gone() {
     everywhere(async |place| {
@@ -190,7 +189,7 @@ async fn settling_uses_the_capacity_that_is_left() {
         daily.set("42", FixedWindow::new(100, DAY), None).await.unwrap();
         assert_eq!(settle("40").await, "0 60", "{}", place.name);
         assert_eq!(settle("10").await, "0 50", "{}", place.name);
-        // 100 and half of that again are 150: 50 are used, so 100 can be paid.
+        // 100 and an overage of 50 % are 150. 50 are used, so 100 can be charged.
         assert_eq!(settle("120").await, "20 0", "{}", place.name);
     })
     .await;

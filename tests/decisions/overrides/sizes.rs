@@ -1,4 +1,4 @@
-//! What sizes there can be, and what becomes of what was used.
+//! Valid sizes, and the usage after a change.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ async fn usage_carries_over_to_another_size() {
             assert_eq!((is.algorithm, is.expires_after), (large, None), "{what}");
             assert!(is_allowed(&limiter, "42", 120).await && !is_allowed(&limiter, "42", 1).await, "{what}");
 
-            // No one else's.
+            // Other keys are not affected.
             assert_eq!(left(&limiter, "43").await, 100, "{what}");
             assert_eq!(overrides.get("43").await.unwrap(), None, "{what}");
 
             overrides.remove("42").await.unwrap();
             assert_eq!(left(&limiter, "42").await, 0, "{what}");
             assert_eq!(overrides.get("42").await.unwrap(), None, "{what}");
-            // What was used of 200 is more than there is of 100.
+            // The usage of 200 exceeds the new size of 100.
             assert!(!is_allowed(&limiter, "42", 1).await, "{what}");
         }
     })
@@ -60,7 +60,7 @@ async fn a_smaller_size_denies_at_once_and_can_be_replaced() {
     .await;
 }
 
-/// A cost that no key could pay is refused; one that a key may be able to pay by its override is not.
+/// A cost over the capacity is an error, unless an override may allow it.
 #[tokio::test]
 async fn a_cost_over_the_limit_needs_an_override() {
     everywhere(async |place| {
@@ -109,7 +109,7 @@ async fn a_limit_that_does_not_exist_is_named_in_the_error() {
     assert!(error.contains("no limit named \"weekly\""), "{error}");
 }
 
-/// `reset` forgets what was used.
+/// `reset` clears the usage.
 #[tokio::test]
 async fn a_reset_leaves_the_size() {
     everywhere(async |place| {
@@ -122,7 +122,7 @@ async fn a_reset_leaves_the_size() {
     .await;
 }
 
-/// Of several limits, some have overrides: each is decided by its own size, together.
+/// Some of several limits have overrides. They are decided together, each by its own size.
 #[tokio::test]
 async fn several_limits_have_a_size_each() {
     everywhere(async |place| {
@@ -137,7 +137,7 @@ async fn several_limits_have_a_size_each() {
         let decision = limiter.acquire("42", 4).await.unwrap();
         let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
         assert_eq!((decision.is_allowed(), left), (true, vec![16, 6, 6, 1]), "{}", place.name);
-        // Denied by the smaller one: nothing is taken.
+        // The smaller limit denies, so nothing is charged.
         let decision = limiter.acquire("42", 2).await.unwrap();
         let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
         assert_eq!((decision.is_allowed(), left), (false, vec![16, 6, 6, 1]), "{}", place.name);
@@ -145,7 +145,7 @@ async fn several_limits_have_a_size_each() {
     .await;
 }
 
-/// A refund is of the tokens that were charged, at the rate of then: a bucket owes time.
+/// A refund returns the charged tokens at the rate of the charge, because a bucket stores time.
 #[tokio::test]
 async fn refunds_use_the_limit_that_was_charged() {
     everywhere(async |place| {

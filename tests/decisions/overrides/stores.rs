@@ -1,4 +1,4 @@
-//! Stores that keep no overrides.
+//! Stores without overrides.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tower_ratelimit::{
 
 use crate::overrides::place::is_allowed;
 
-/// One that passes on what a store has to do, and no more.
+/// A store that only implements the required methods.
 #[derive(Debug)]
 struct Plain(MemoryStore);
 
@@ -53,11 +53,11 @@ async fn a_store_without_overrides_returns_an_error_and_still_decides() {
     not_supported(&error);
     not_supported(&overrides.get("42").await.unwrap_err());
     not_supported(&overrides.remove("42").await.unwrap_err());
-    // That is no failure for which the breaker would open.
+    // This does not count as a failure for the circuit breaker.
     assert!(is_allowed(&limiter, "42", 2).await && !is_allowed(&limiter, "42", 1).await);
 }
 
-/// Limits that are not overridable are not looked up, though another limiter has set something for their keys.
+/// Limits that are not overridable ignore the overrides of another limiter.
 #[tokio::test]
 async fn a_limit_that_is_not_overridable_ignores_overrides() {
     let store = Arc::new(MemoryStore::new());

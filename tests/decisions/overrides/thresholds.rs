@@ -1,4 +1,4 @@
-//! Overage and shadow, of another size.
+//! Overage and shadow mode with overrides.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

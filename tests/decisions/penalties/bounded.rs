@@ -1,4 +1,4 @@
-//! Memory stays bounded, and whoever is refused stays so.
+//! Memory stays bounded, and lockouts are kept.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn store(keys: usize) -> (std::sync::Arc<MemoryStore>, ManualClock) {
     (std::sync::Arc::new(MemoryStore::new().max_keys(keys).clock(clock.clone())), clock)
 }
 
-/// A flood of keys that use little of their limit displaces each other, and nobody who is refused.
+/// Keys that use little of their limit evict each other, and no key that is locked out.
 #[test]
 fn a_flood_of_keys_ends_no_lockout() {
     let (store, clock) = store(1_000);
@@ -25,7 +25,7 @@ fn a_flood_of_keys_ends_no_lockout() {
         assert!(!ask(key, 10).is_penalty());
         assert!(ask(key, 10).is_penalty());
     }
-    // What they have used is forgotten meanwhile; that they are refused is not.
+    // Their usage is evicted, but their lockouts are not.
     clock.advance(Duration::from_secs(5));
     for n in 0..100_000 {
         assert!(ask(&format!("other {n}"), 1 + n % 5).is_allowed());
@@ -36,7 +36,7 @@ fn a_flood_of_keys_ends_no_lockout() {
     }
 }
 
-/// Nor does one of keys that are each denied once: they go before those that are refused.
+/// Keys that are denied once are also evicted before those that are locked out.
 #[test]
 fn a_flood_of_denials_stays_bounded() {
     let (store, _) = store(1_000);
@@ -48,7 +48,7 @@ fn a_flood_of_denials_stays_bounded() {
     }
     assert!(ask("refused", 1).is_penalty());
     for n in 0..20_000 {
-        // Never kept from it by what it had used, but a strike all the same.
+        // Not denied by its usage, but a strike nevertheless.
         assert!(!ask(&format!("other {n}"), 3).is_allowed());
         assert!(store.keys() <= 1_000, "{} keys", store.keys());
     }
@@ -56,7 +56,7 @@ fn a_flood_of_denials_stays_bounded() {
     assert!(ask("refused", 1).is_penalty());
 }
 
-/// A strike never lifts the limit that it was made of: a store with room for one key keeps no strikes.
+/// A strike does not evict the state of its own limit: a store for one key keeps no strikes.
 #[test]
 fn a_strike_does_not_evict_a_denied_key() {
     for keys in [1, 2] {
@@ -73,7 +73,7 @@ fn a_strike_does_not_evict_a_denied_key() {
     }
 }
 
-/// Nor is a refusal told that is not kept: in a store full of keys that were denied, there is no room for one.
+/// A lockout that cannot be stored is not announced, as in a store full of denied keys.
 #[test]
 fn a_lockout_that_the_store_cannot_keep_is_not_announced() {
     let (store, clock) = store(1);
@@ -87,7 +87,7 @@ fn a_lockout_that_the_store_cannot_keep_is_not_announced() {
     assert!(ask().is_allowed());
 }
 
-/// A client is refused after three denials, also while every key that the store holds was denied.
+/// A client is locked out after three denials, even if all keys of the store were denied.
 #[test]
 fn strikes_count_while_the_store_is_full_of_denied_keys() {
     const KEYS: u64 = 1_000;
@@ -110,7 +110,7 @@ fn strikes_count_while_the_store_is_full_of_denied_keys() {
     assert_eq!(admitted, 2);
 }
 
-/// What a penalty needs is gone when it means nothing any more; and without one, nothing is kept.
+/// The state of a penalty is removed when it has expired. Limits without penalties store nothing more.
 #[test]
 fn entries_without_meaning_are_removed() {
     let (store, clock) = store(10_000);
@@ -136,7 +136,7 @@ fn entries_without_meaning_are_removed() {
     assert_eq!(store.keys(), 1);
 }
 
-/// What can never pass leaves nothing behind that keeps its place before others.
+/// Requests over the capacity leave no entry that outlives others.
 #[tokio::test]
 async fn a_flood_of_requests_over_the_capacity_evicts_nothing() {
     let limit = Limit::new("limit", FixedWindow::per_day(10)).penalty(Penalty::after(1, DAY).locked_out_for(DAY));

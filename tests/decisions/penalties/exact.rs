@@ -1,4 +1,4 @@
-//! What the documentation of `Penalty` says, sentence by sentence.
+//! The documentation of `Penalty`, sentence by sentence.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::penalties::place::{DAY, MICRO, MINUTE, One, SECOND, everywhere, telle
 #[tokio::test]
 async fn the_nth_strike_begins_a_lockout_of_exactly_its_length() {
     everywhere(async |place| {
-        // One token a second: for most of a refusal there would be room.
+        // One token per second, so the limit alone would allow requests during most of a lockout.
         let penalty = Penalty::after(3, MINUTE).locked_out_for(10 * SECOND);
         let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]).build();
         let ask = async || limiter.acquire("key", 1).await.unwrap();
@@ -23,7 +23,7 @@ async fn the_nth_strike_begins_a_lockout_of_exactly_its_length() {
         assert_eq!(third.retry_after(), Some(10 * SECOND), "{}", place.name);
         assert_eq!((third.outcomes()[0].remaining(), third.outcomes()[0].more_after()), (0, Some(10 * SECOND)));
         assert_eq!(third.outcomes()[0].reset_after(), 20 * SECOND, "as long as it was, it is remembered");
-        // None of these makes it longer.
+        // None of these lengthens the lockout.
         for left in (1..10).rev() {
             place.advance(SECOND);
             let refused = ask().await;
@@ -49,13 +49,13 @@ async fn strikes_count_together_within_a_span_that_begins_with_the_first() {
         one.strike().await;
         place.advance(30 * SECOND);
         one.strike().await;
-        // The span is over: this is the first of another, though the second is but 30 seconds old.
+        // The span has ended, so this is the first strike of another, although the second is only 30 seconds old.
         place.advance(30 * SECOND);
         one.strike().await;
         place.advance(MINUTE - MICRO);
         one.strike().await;
         one.begin(SECOND).await;
-        // Those before it are forgotten.
+        // Earlier strikes have expired.
         one.strike().await;
         one.strike().await;
         one.begin(SECOND).await;
@@ -103,7 +103,7 @@ async fn how_long_a_penalty_level_lasts_is_configurable() {
         one.strike().await;
         one.begin(SECOND).await;
         place.advance(9 * SECOND);
-        // The strike is of before, the refusal begins while the level is remembered, by a µs.
+        // The first strike was earlier. The lockout begins one µs before the level expires.
         one.strike().await;
         place.advance(SECOND - MICRO);
         one.begin(2 * SECOND).await;
@@ -115,11 +115,11 @@ async fn how_long_a_penalty_level_lasts_is_configurable() {
     .await;
 }
 
-/// Strikes that count for longer than the level is known, and the other way round.
+/// Strikes that count for longer than the level is kept, and vice versa.
 #[tokio::test]
 async fn strikes_and_levels_expire_independently() {
     everywhere(async |place| {
-        // After how long since the refusal's end another strike comes than the first, and what it begins.
+        // The time of the next strike after the end of the lockout, and the lockout that it begins.
         for (within, kept, then, begins) in [
             (10, 60, 10 * SECOND - MICRO, Some(2)),
             (10, 60, 10 * SECOND, None),
@@ -181,15 +181,15 @@ async fn only_denials_of_the_limit_itself_are_strikes() {
         let ask = async |cost| limiter.acquire_each("key", &[1, cost]).await.unwrap();
         assert!(ask(1).await.is_allowed());
         for _ in 0..4 {
-            // The small one denies; the large one would not, or costs nothing.
+            // The small limit denies. The large one allows, or has a cost of 0.
             assert!(!ask(1).await.is_penalty() && !ask(0).await.is_penalty());
         }
-        // A peek is none either, nor one of what costs nothing.
+        // A peek is not a strike, and neither is a request with a cost of 0.
         for _ in 0..4 {
             assert!(!limiter.peek("key", 9).await.unwrap().is_allowed());
         }
         assert!(!limiter.peek("key", 0).await.unwrap().outcomes()[1].is_penalty(), "{}", place.name);
-        // A cost over the capacity is, though no wait can help.
+        // A cost over the capacity is a strike, although no wait can help.
         assert_eq!(ask(6).await.retry_after(), None);
         let second = ask(6).await;
         assert_eq!((second.retry_after(), second.is_penalty()), (None, true), "{}", place.name);
@@ -225,7 +225,7 @@ async fn a_locked_out_key_is_not_charged_to_other_limits() {
             assert_eq!(says, [true, false, true]);
         }
         assert_eq!(left().await, [99, 0, 99], "{}", place.name);
-        // What it has room for of others alone is theirs to decide; and what costs nothing is allowed.
+        // Denials by other limits alone are not strikes, and a cost of 0 is allowed.
         assert!(limiter.acquire_each("key", &[1, 0, 1]).await.unwrap().is_allowed());
         assert_eq!(left().await, [98, 0, 98], "{}", place.name);
         place.advance(58 * SECOND);
@@ -235,7 +235,7 @@ async fn a_locked_out_key_is_not_charged_to_other_limits() {
     .await;
 }
 
-/// Another key, and another limit, have nothing to do with it.
+/// Another key and another limit are not affected.
 #[tokio::test]
 async fn a_lockout_is_of_one_key_under_one_limit() {
     everywhere(async |place| {
@@ -264,7 +264,7 @@ async fn the_longer_of_two_waits_is_announced() {
         assert!(begun.is_penalty());
         assert_eq!((begun.retry_after(), begun.outcomes()[0].more_after()), (Some(DAY), Some(DAY)));
         place.advance(DAY - SECOND);
-        // The limit is nearer than the refusal that begins now.
+        // The limit's own wait is shorter than the lockout that begins now.
         let begun = one.ask().await;
         assert_eq!(begun.retry_after(), Some(MINUTE), "{}", place.name);
         place.advance(MINUTE - MICRO);
@@ -290,7 +290,7 @@ async fn a_reset_clears_a_penalty_and_a_refund_does_not() {
         assert!(ask().await.is_penalty(), "{}", place.name);
         limiter.reset("key").await.unwrap();
         assert!(ask().await.is_allowed(), "{}", place.name);
-        // Strikes and level too.
+        // Strikes and levels, too.
         assert!(!ask().await.is_penalty());
         limiter.reset("key").await.unwrap();
         assert!(ask().await.is_allowed());
@@ -340,7 +340,7 @@ async fn soft_limits_and_queues_can_have_penalties() {
     .await;
 }
 
-/// A clock that steps back shortens none, and nothing panics.
+/// A clock that steps back shortens no lockout, and nothing panics.
 #[tokio::test]
 async fn a_clock_that_steps_back_shortens_nothing() {
     everywhere(async |place| {
@@ -364,7 +364,7 @@ async fn a_clock_that_steps_back_shortens_nothing() {
     .await;
 }
 
-/// Who waits is not denied.
+/// A request that waits is not denied.
 #[tokio::test]
 async fn waiting_is_not_a_strike() {
     everywhere(async |place| {
@@ -405,5 +405,5 @@ fn a_penalty_after_0_denials_panics() {
     let _ = Penalty::after(0, MINUTE);
 }
 
-/// In a constant, too.
+/// Also in a constant.
 const _: Penalty = Penalty::after(5, MINUTE).locked_out_for(SECOND).doubling_up_to(DAY).remembered_for(DAY);

@@ -1,4 +1,4 @@
-//! While a store fails, this process keeps penalties of its own.
+//! Local penalties while the store fails.
 
 use support::faulty_store::{FaultyStore, Mode};
 use tokio::time::advance;
@@ -25,7 +25,7 @@ async fn penalties_are_kept_locally() {
     assert!(ask().await.is_penalty());
     advance(MICRO + SECOND).await;
     assert!(!ask().await.is_penalty());
-    // The store can't be told; what this process knows is forgotten all the same.
+    // The store cannot be reset, but the local state is.
     assert!(limiter.reset("key").await.is_err());
     assert!(ask().await.is_allowed());
 }

@@ -1,4 +1,4 @@
-//! Through HTTP, as clients and handlers see it.
+//! Penalties over HTTP, as clients and handlers see them.
 
 use axum::Router;
 use axum::body::Body;
@@ -61,7 +61,7 @@ async fn responses_state_how_long_a_lockout_lasts() {
     .await;
 }
 
-/// The router's layer charges 1, the route's the difference; and if that is denied, the whole is asked for.
+/// The layer of the router charges 1, and the route the difference. If that is denied, the total is decided.
 #[tokio::test]
 async fn a_request_that_is_charged_in_steps_is_one_strike() {
     everywhere(async |place| {
@@ -98,7 +98,7 @@ async fn a_denied_charge_of_a_permit_is_a_strike_and_a_settlement_is_not() {
         let charge = get(async |permit: Permit| permit.charge(100).await.unwrap().is_penalty().to_string());
         let reset = get(async |permit: Permit| permit.reset().await.unwrap());
         let app = Router::new().route("/settle", settle).route("/charge", charge).route("/reset", reset);
-        // Forgets where a limit that costs nothing lets it in.
+        // Resets the key of a limit with a cost of 0.
         let app = app.layer(limits.permits().cost_by(|head| u64::from(head.uri.path() != "/reset")).build());
         assert_eq!(visit(&app, "/settle").await.body, "90");
         assert!(told(&events).is_empty(), "{}: settling is no strike", place.name);
@@ -114,7 +114,7 @@ async fn a_denied_charge_of_a_permit_is_a_strike_and_a_settlement_is_not() {
     .await;
 }
 
-/// Of failed logins only: what a response gives back is no strike, and no way out.
+/// Only failed logins count. A refund by the response is neither a strike nor the end of a lockout.
 #[tokio::test]
 async fn a_refund_by_the_response_does_not_change_penalties() {
     everywhere(async |place| {

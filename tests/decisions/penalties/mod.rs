@@ -1,4 +1,4 @@
-//! Who is denied too often is refused for a while: on every store, the same.
+//! Penalties: keys that are denied too often are locked out. The same tests run on every store.
 #![allow(clippy::unwrap_used)]
 
 mod bounded;

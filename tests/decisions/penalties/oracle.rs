@@ -1,5 +1,5 @@
-//! What the documentation of `Penalty` says, done the slow way: all denials are kept, and everything is
-//! worked out from them anew. What the limits say but for that, limits without a penalty say.
+//! A slow implementation of the documentation of `Penalty`. It keeps all denials, and derives everything from them. The
+//! rest of a decision comes from limits without penalties.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use tower_ratelimit::{Decision, Limiter, ManualClock, MemoryStore, Verdict};
 
 use crate::penalties::random::{Setting, Spans};
 
-/// What is said of one limit: its wait or delay, what is left, when there is more and when all, and whether
-/// its key is refused.
+/// The outcome of one limit: its wait or delay, its remaining tokens, when more and when all tokens are back, and
+/// whether its key is locked out.
 pub(crate) type Said = (Result<Duration, Option<Duration>>, u64, Option<Duration>, Duration, bool);
 
 pub(crate) fn said(decision: &Decision) -> (bool, Option<Duration>, Vec<Said>) {
@@ -27,16 +27,16 @@ pub(crate) fn said(decision: &Decision) -> (bool, Option<Duration>, Vec<Said>) {
 struct Model {
     limiter: Limiter,
     penalty: Option<Spans>,
-    /// When the limit has denied it.
+    /// The instants of the limit's denials.
     denials: Vec<Duration>,
 }
 
-/// What denials come to.
+/// The result of all denials.
 #[derive(Default)]
 struct Replay {
-    /// The refusals: when each began, when it ends, until when it is remembered, and its level.
+    /// The lockouts: the start of each, its end, the end of its level, and the level.
     refusals: Vec<(Duration, Duration, Duration, u32)>,
-    /// The strikes of the last span.
+    /// The strikes in the last span.
     strikes: Vec<Duration>,
 }
 
@@ -64,7 +64,7 @@ impl Model {
         replay
     }
 
-    /// How long the key is refused yet.
+    /// Returns the rest of the lockout.
     fn left(&self, now: Duration) -> Option<Duration> {
         let (_, ends, ..) = *self.replay().refusals.last()?;
         ends.checked_sub(now).filter(|left| !left.is_zero())
@@ -128,7 +128,7 @@ impl Oracle {
         }
         let after = self.models.iter().zip(costs).zip(delays).map(|((model, &cost), delay)| {
             let (verdict, remaining, more_after, reset_after, is_penalty) = model.say(now, cost);
-            // What was allowed is not asked again.
+            // Limits that have already allowed are not asked again.
             let verdict = if delay.is_ok() { delay } else { verdict };
             (verdict, remaining, more_after, reset_after, is_penalty)
         });

@@ -1,4 +1,4 @@
-//! A store, and the clock that it goes by.
+//! A store with its clock.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tower_ratelimit::{
 use support::limits::Patient;
 use support::redis_server::RedisServer;
 
-/// Midnight of some day, so that windows have just begun.
+/// Midnight, so that windows have just begun.
 pub(crate) const START: u64 = 1_767_225_600_000_000;
 pub(crate) const MICRO: Duration = Duration::from_micros(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -31,10 +31,10 @@ pub(crate) async fn everywhere(test: impl AsyncFn(&Place)) {
     test(&Place::on_redis().await).await;
 }
 
-/// What was told: `limit level span`.
+/// The reported lockouts: `limit level span`.
 pub(crate) type Told = Arc<Mutex<Vec<String>>>;
 
-/// Notes what is told of penalties.
+/// Records the reported lockouts.
 pub(crate) fn teller() -> (Told, impl Fn(&Event<'_>) + Clone + Send + Sync + 'static) {
     let told = Told::default();
     let noted = told.clone();
@@ -77,7 +77,7 @@ impl Place {
     }
 }
 
-/// One token a day, and one key.
+/// A limit of one token per day, and one key.
 pub(crate) struct One<'a> {
     pub(crate) place: &'a Place,
     pub(crate) limiter: Limiter,
@@ -88,7 +88,7 @@ impl<'a> One<'a> {
         place.limiter([Limit::new("one", FixedWindow::new(1, DAY)).penalty(penalty)])
     }
 
-    /// A limit whose one token is taken: whatever is asked is denied until the day is over.
+    /// Creates a limit whose only token is used, so that all requests are denied until the end of the day.
     pub(crate) async fn spent(place: &'a Place, penalty: Penalty) -> Self {
         let limiter = Self::limiter(place, penalty).build();
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
@@ -99,18 +99,18 @@ impl<'a> One<'a> {
         self.limiter.acquire("key", 1).await.unwrap()
     }
 
-    /// Whether the key is refused, by a peek.
+    /// Returns whether the key is locked out, by a peek.
     pub(crate) async fn is_refused(&self) -> bool {
         self.limiter.peek("key", 0).await.unwrap().outcomes()[0].is_penalty()
     }
 
-    /// A denial that is not, and begins no, refusal.
+    /// Checks a denial without a lockout.
     pub(crate) async fn strike(&self) {
         let decision = self.ask().await;
         assert!(!decision.is_allowed() && !decision.is_penalty(), "{}", self.place.name);
     }
 
-    /// A denial that begins a refusal, for so long.
+    /// Checks a denial that begins a lockout of this length.
     pub(crate) async fn begin(&self, span: Duration) {
         let decision = self.ask().await;
         assert!(!decision.is_allowed() && decision.is_penalty(), "{}", self.place.name);

@@ -1,4 +1,4 @@
-//! Random requests: every answer in memory and on Redis is the oracle's, to the microsecond.
+//! Random requests: every decision in memory and on Redis agrees with the oracle, to the microsecond.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::penalties::place::{Place, START};
 use support::limits;
 use support::split_mix::Random;
 
-/// The numbers of a penalty.
+/// The settings of a penalty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans {
     pub(crate) denials: u32,
@@ -51,7 +51,7 @@ impl Setting {
         Self { seed, limits }
     }
 
-    /// A limit without its penalty.
+    /// Returns a limit without its penalty.
     pub(crate) fn bare(&self, index: usize) -> Limit {
         Limit::new(format!("limit {index} of {}", self.seed), self.limits[index].algorithm)
     }
@@ -68,17 +68,17 @@ impl Setting {
     }
 }
 
-/// What was met.
+/// Counts of the cases that occurred.
 #[derive(Debug, Default)]
 struct Met {
     steps: usize,
     allowed: usize,
-    /// Requests that began or met a refusal.
+    /// Requests that began a lockout or were denied by one.
     refused: usize,
     answers: Vec<(bool, Option<Duration>, Vec<Said>)>,
 }
 
-/// A random trace, compared with the oracle where the clock only goes on.
+/// Runs a random trace, and compares it with the oracle if the clock never steps back.
 async fn trace(place: &Place, seed: u64, steps: usize, steps_back: bool) -> Met {
     let setting = Setting::random(seed);
     let limiter = setting.limiter(place);
@@ -121,7 +121,7 @@ async fn trace(place: &Place, seed: u64, steps: usize, steps_back: bool) -> Met 
         let decision = if takes {
             limiter.acquire_each("key", &costs).await.unwrap()
         } else {
-            // All at one cost is what there is to peek at.
+            // A peek uses one cost for all limits.
             limiter.peek("key", costs[0]).await.unwrap()
         };
         let costs = if takes { costs } else { vec![costs[0]; costs.len()] };
@@ -167,7 +167,7 @@ async fn redis_agrees_with_the_oracle() {
     has_met_all(&met);
 }
 
-/// Where the clock steps back, too.
+/// Also with clocks that step back.
 #[tokio::test]
 async fn the_stores_agree() {
     let redis = Place::on_redis().await;

@@ -1,4 +1,4 @@
-//! What it takes of Redis.
+//! The use of Redis by penalties.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn one(penalty: Penalty) -> Limit {
     Limit::new("one", FixedWindow::new(1, 366 * DAY)).penalty(penalty)
 }
 
-/// Each denial reaches Redis until the key is refused; then none does, as long as it is known here.
+/// Each denial reaches Redis until the key is locked out. After that, the lockout is cached.
 #[tokio::test]
 async fn denials_count_until_the_lockout_which_is_cached() {
     let server = RedisServer::start();
@@ -50,7 +50,7 @@ async fn denials_count_until_the_lockout_which_is_cached() {
     assert!(ask().await.is_allowed(), "what this process resets counts at once");
 }
 
-/// Its end is exact, whoever tells it: Redis' clock goes on while it is remembered.
+/// The end is exact, although the clock of Redis runs on while the lockout is cached.
 #[tokio::test]
 async fn a_cached_lockout_ends_on_time() {
     let server = RedisServer::start();
@@ -61,7 +61,7 @@ async fn a_cached_lockout_ends_on_time() {
     let ask = async || limiter.acquire("key", 1).await.unwrap();
     while !ask().await.is_penalty() {}
     let mut told = 0;
-    // By its own word, it is allowed after the wait, however often it was asked meanwhile.
+    // After the announced wait, a request is allowed, regardless of denied ones in between.
     loop {
         let decision = ask().await;
         let wait = decision.retry_after().expect("the refusal goes on");
@@ -90,7 +90,7 @@ async fn processes_count_together() {
     }
 }
 
-/// At once, from many tasks: each strike counts, and one request begins the refusal.
+/// Of concurrent requests, each denial is a strike, and one begins the lockout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_many_concurrent_denials_begins_the_lockout() {
     let server = RedisServer::start();
@@ -118,7 +118,7 @@ async fn one_of_many_concurrent_denials_begins_the_lockout() {
     assert_eq!(began.load(std::sync::atomic::Ordering::Relaxed), 1);
 }
 
-/// One key more with a penalty, and only once there is a strike; nothing more without.
+/// A penalty takes one more key, from the first strike on. Limits without penalties take none.
 #[tokio::test]
 async fn a_limit_without_a_penalty_costs_nothing_more() {
     let server = RedisServer::start();
@@ -147,7 +147,7 @@ async fn a_limit_without_a_penalty_costs_nothing_more() {
     assert_eq!(keys().len(), 1);
 }
 
-/// A key that holds something else is an error of its own request, and not of those that leave with it.
+/// A key with another value is an error of its own request only, and not of others in the same call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreadable_key_fails_no_other_request() {
     let server = RedisServer::start();
@@ -173,8 +173,8 @@ async fn an_unreadable_key_fails_no_other_request() {
     tasks.join_all().await;
 }
 
-/// Where another limit denies, that is remembered while the one with the penalty has room; what this process
-/// takes from it counts at once, and the next denial is a strike.
+/// A denial by another limit is cached while the limit with the penalty has capacity. Charges of this process to the
+/// latter count at once, and the next denial is a strike.
 #[tokio::test]
 async fn a_cached_denial_of_another_limit_does_not_hide_a_strike() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Overage that is there while the application has capacity to spare.
+//! Overage that is available while the application has spare capacity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Soft, elastic and shadow limits, and other sizes for some requests: on every store, the same.
+//! Soft, elastic and shadow limits, and other sizes for some requests. The same tests run on every store.
 #![allow(clippy::unwrap_used)]
 
 mod elastic;
@@ -22,11 +22,11 @@ use tower_ratelimit::{
 
 use support::answer::{Answer, ask};
 
-/// Midnight of some day, so that windows have just begun.
+/// Midnight, so that windows have just begun.
 const START: u64 = 1_767_225_600_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A store, and the clock that it goes by.
+/// A store with its clock.
 struct Place {
     name: &'static str,
     store: Arc<dyn Store>,
@@ -47,7 +47,7 @@ async fn everywhere(test: impl AsyncFn(&Place)) {
     test(&Place { name: "redis", store: Arc::new(store), clock }).await;
 }
 
-/// What was told of thresholds: `over` or `shadow`, and the limit.
+/// The reported events: `over` or `shadow`, and the limit.
 type Told = Arc<Mutex<Vec<String>>>;
 
 impl Place {

@@ -1,4 +1,4 @@
-//! Limits that are decided and not enforced.
+//! Limits in shadow mode.
 
 use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, SlidingLog, TokenBucket, key};
 
@@ -26,8 +26,8 @@ async fn a_shadow_limit_denies_nothing_and_sends_no_headers() {
     .await;
 }
 
-/// Among those that are enforced all or nothing is taken, and nothing of the shadow either where they deny;
-/// where they allow, each in the shadow is charged if it has room itself.
+/// Enforced limits are charged all or nothing. If one of them denies, shadow limits are not charged. Otherwise, each
+/// shadow limit is charged if it has capacity.
 #[tokio::test]
 async fn enforced_limits_are_charged_all_or_nothing() {
     everywhere(async |place| {
@@ -54,7 +54,7 @@ async fn enforced_limits_are_charged_all_or_nothing() {
         assert!(denied.outcomes()[2].verdict().is_allowed(), "it has room, and yet takes nothing");
         assert_eq!(denied.retry_after(), denied.outcomes()[1].verdict_wait());
         assert_eq!(left().await, [0, 1, 2, 97], "{}", place.name);
-        // What was not charged is not given back.
+        // Limits that were not charged are not refunded.
         limiter.refund(one.into_receipt()).await.unwrap();
         assert_eq!(left().await, [0, 2, 3, 98], "{}", place.name);
     })
@@ -100,7 +100,7 @@ async fn all_limits_of_a_layer_can_be_in_shadow_mode() {
             assert_eq!(answer.status, 200, "{}: neither a limit nor a missing key refuses", place.name);
             assert_eq!((answer.header("ratelimit"), answer.header("ratelimit-policy")), (None, None));
         }
-        // 1, 1 and not 2 more, 1, and not 1.
+        // 1, 1 and not 2 more, 1, and not 1 more.
         assert_eq!(*told.lock().unwrap(), ["shadow tried"; 2], "{}", place.name);
         let limiter = place.limiter([Limit::new("free", FixedWindow::new(1, DAY))]).shadow().build();
         for _ in 0..3 {

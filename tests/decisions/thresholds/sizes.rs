@@ -1,4 +1,4 @@
-//! Other sizes of a limit for some requests.
+//! Limits with other sizes for some requests.
 
 use tower_ratelimit::{ConfigError, FixedWindow, Limit, Limiter, SlidingLog, TokenBucket, key, when};
 
@@ -29,7 +29,7 @@ async fn a_condition_changes_the_size_and_headers_show_it() {
     .await;
 }
 
-/// Of a limit of 2, 2 are used: of 5, 3 are left; and 5 of 5 are no less than 2 of 2.
+/// After 2 of 2 tokens are used, 3 of 5 remain.
 #[tokio::test]
 async fn usage_carries_over_to_another_size() {
     everywhere(async |place| {
@@ -58,7 +58,7 @@ async fn usage_carries_over_to_another_size() {
     .await;
 }
 
-/// A route that costs more is charged by the size that applied, and given back by its rate.
+/// A route that costs more is charged by the size that applied, and refunded at its rate.
 #[tokio::test]
 async fn a_route_is_charged_and_refunded_by_the_size_that_applied() {
     everywhere(async |place| {
@@ -72,7 +72,7 @@ async fn a_route_is_charged_and_refunded_by_the_size_that_applied() {
             answer.header("ratelimit").unwrap().split(';').nth(1).unwrap().to_owned()
         };
         assert_eq!(left(&send(&app, "/expensive", "pro").await), "r=997", "{}", place.name);
-        // `small` has room for 1 and not for 3: the 1 that the router took is given back.
+        // `small` has capacity for 1, but not for 3, so the router's charge of 1 is refunded.
         let denied = send(&app, "/expensive", "pro").await;
         assert_eq!((denied.status.as_u16(), left(&denied)), (429, "r=997".to_owned()), "{}", place.name);
         assert_eq!(left(&send(&app, "/", "pro").await), "r=996", "{}", place.name);

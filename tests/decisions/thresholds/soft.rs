@@ -1,4 +1,4 @@
-//! Overage.
+//! Soft limits.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::thresholds::{DAY, Place, app, everywhere, send};
 
 const PERIOD: Duration = Duration::from_millis(10);
 
-/// One of each, of `tokens` at once, and 10 in each period.
+/// Returns a limit of each algorithm, with `tokens` at once and 10 per period.
 fn all(tokens: u32) -> [Algorithm; 8] {
     [
         FixedWindow::new(tokens, PERIOD).into(),
@@ -25,8 +25,8 @@ fn all(tokens: u32) -> [Algorithm; 8] {
     ]
 }
 
-/// By definition: 10 and 25 % of it, rounded down, are 12; all is as with a limit of 12, but that what is
-/// left counts from 10, and who leaves less than 2 of 12 is flagged.
+/// By definition, 10 and 25 % of it, rounded down, are 12. Decisions are those of a limit of 12, but the remaining
+/// tokens count from 10, and requests that leave less than 2 of 12 use overage.
 async fn is_as_defined(place: &Place) {
     let steps = if place.name == "memory" { 3_000 } else { 250 };
     for (index, (ten, twelve)) in all(10).into_iter().zip(all(12)).enumerate() {
@@ -56,14 +56,14 @@ async fn is_as_defined(place: &Place) {
             flagged += usize::from(over);
             denied += usize::from(!is.is_allowed());
 
-            // The shortest wait after which more is left.
+            // Returns the shortest wait after which more tokens remain.
             if let Some(more) = one.more_after().filter(|_| step % 5 == 0) {
                 place.advance(more - Duration::from_micros(1));
                 assert_eq!(soft.peek("key", 0).await.unwrap().outcomes()[0].remaining(), one.remaining(), "{context}");
                 place.advance(Duration::from_micros(1));
                 assert!(soft.peek("key", 0).await.unwrap().outcomes()[0].remaining() > one.remaining(), "{context}");
             }
-            // What is given back was never used.
+            // Refunded tokens are unused.
             if step % 7 == 0 {
                 for (limiter, decision) in [(&soft, is), (&hard, expected)] {
                     limiter.refund(decision.into_receipt()).await.unwrap();
@@ -102,7 +102,7 @@ async fn clients_and_observers_see_lockouts() {
     .await;
 }
 
-/// A route that costs more than the limit without its overage is charged by the difference.
+/// A route whose cost exceeds the limit without overage is charged the difference.
 #[tokio::test]
 async fn a_route_may_cost_as_much_as_limit_and_overage() {
     everywhere(async |place| {
