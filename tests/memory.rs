@@ -1,4 +1,4 @@
-//! Memory: bounded, given back, and none of it taken for a decision. Counted where it is allocated.
+//! Memory: it is bounded, freed, and not allocated for decisions. A counting allocator measures it.
 //!
 //! Figures are printed: `cargo test --release --test memory -- --nocapture --test-threads 1`.
 
@@ -14,9 +14,9 @@ use tower_ratelimit::{
 
 use self::counting::{allocations, live_bytes};
 
-/// An allocator that counts, for each thread: tests don't see each other's.
+/// An allocator with counts for each thread, so that concurrent tests are independent.
 mod counting {
-    // An allocator can't be written otherwise.
+    // Implementing an allocator is unsafe.
     #![allow(unsafe_code)]
 
     use std::alloc::{GlobalAlloc, Layout, System};
@@ -37,18 +37,18 @@ mod counting {
         LIVE.get()
     }
 
-    /// How often this thread has allocated.
+    /// The number of allocations of this thread.
     pub(crate) fn allocations() -> usize {
         ALLOCATIONS.get()
     }
 
     fn count(bytes: isize, allocations: usize) {
-        // A thread that ends frees after its counters are gone.
+        // A thread frees memory after its counters have been dropped.
         let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
         let _ = ALLOCATIONS.try_with(|all| all.set(all.get() + allocations));
     }
 
-    // SAFETY: it is the system's allocator, which does all the work.
+    // SAFETY: all calls are forwarded to the system allocator.
     unsafe impl GlobalAlloc for Counting {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count(layout.size() as isize, 1);
@@ -62,7 +62,7 @@ mod counting {
     }
 }
 
-/// What a key may take, at the worst.
+/// The most bytes per key.
 const BYTES_PER_KEY: usize = 43;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -70,7 +70,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 struct Subject {
     clock: ManualClock,
     store: Arc<MemoryStore>,
-    /// Allocated before there was a store.
+    /// Allocated before the store.
     before: isize,
 }
 
@@ -100,7 +100,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Eight limits of two a day, with twenty keys each that have used them up.
+/// Eight limits of two per day, with twenty exhausted keys each.
 fn denied(subject: &Subject) -> Vec<Limiter> {
     let limiters = vec![
         subject.limiter("window", FixedWindow::new(2, DAY)),
@@ -120,8 +120,8 @@ fn denied(subject: &Subject) -> Vec<Limiter> {
     limiters
 }
 
-/// Lets `batches` of 10,000 new keys pass, each of which uses up its limit, for longer than those that
-/// were denied, but is not denied itself.
+/// Sends `batches` of 10,000 new keys. Each key exhausts its limit, for longer than the denied ones, but is not denied
+/// itself.
 fn flood(algorithm: impl Into<Algorithm>, batches: u64, bytes_per_key: usize) {
     const MAX_KEYS: usize = 100_000;
     const BATCH: u64 = 10_000;
@@ -139,7 +139,7 @@ fn flood(algorithm: impl Into<Algorithm>, batches: u64, bytes_per_key: usize) {
         assert!(subject.store.keys() <= MAX_KEYS, "{} keys", subject.store.keys());
     }
     println!("{} keys take {most} bytes at most, {} each", batches * BATCH, most / MAX_KEYS);
-    // Locks, limiters, and the few keys of the other kind.
+    // Locks, limiters, and the few keys of the other type.
     assert!(most <= bytes_per_key * MAX_KEYS + 100_000, "{most} bytes");
 
     let half = times.split_off(times.len() / 2);
@@ -161,11 +161,11 @@ fn a_flood_of_keys_takes_bounded_memory_and_evicts_no_denied_key() {
 
 #[test]
 fn a_flood_of_logs_takes_bounded_memory_and_evicts_no_denied_key() {
-    // A slot takes twice as much, and has room for one request's entry.
+    // A slot of a log takes twice as much, and contains one request.
     flood(SlidingLog::new(1, 30 * DAY), 40, 2 * BYTES_PER_KEY);
 }
 
-/// What a window no longer counts makes room for what comes.
+/// Expired buckets of a window are reused.
 #[test]
 fn a_sliding_window_takes_24_bytes_for_each_further_bucket() {
     const KEYS: usize = 1_000;
@@ -187,7 +187,7 @@ fn a_sliding_window_takes_24_bytes_for_each_further_bucket() {
     }
     assert!(most <= one + 24 * (BUCKETS - 1), "{most} bytes a key with {BUCKETS} buckets in use, {one} with one");
 
-    // But for two buckets, they are past.
+    // All but two buckets have expired.
     subject.clock.advance(quarter_of_an_hour * (BUCKETS as u32 - 2));
     let few = one_each();
     println!("a key takes {one} bytes with one bucket in use, {most} with {BUCKETS}, {few} with three");
@@ -209,18 +209,18 @@ fn expired_entries_are_swept() {
     assert_eq!(subject.store.keys(), KEYS as usize + 5_000);
 
     subject.clock.advance(Duration::from_secs(2));
-    // Some other key's requests do the work, a little each, and the less the less there is left to do.
+    // Requests of another key sweep a few entries each, and fewer when few expired ones remain.
     for _ in 0..8 * KEYS {
         let _ = acquire(&records, 7);
     }
     let left = subject.allocated() - empty;
     println!("{} keys in {full} bytes, then {} in {left} more than none", KEYS + 5_000, subject.store.keys());
     assert_eq!(subject.store.keys(), 1);
-    // A few slots in each of 256 shards, for either kind.
+    // A few slots in each of 256 shards, for both types.
     assert!(left <= 256 * (16 * 32 + 24 * 64), "{left} bytes for one key");
 }
 
-/// A request of many limits adds as many keys, and sees to as many more.
+/// A request of many limits adds as many keys, and sweeps more entries.
 #[test]
 fn expired_entries_of_many_limits_are_swept() {
     const KEYS: u64 = 300_000;
@@ -232,7 +232,7 @@ fn expired_entries_of_many_limits_are_swept() {
         let limiter = Limiter::builder(all).store(store.clone()).build();
         for key in 0..KEYS / limits {
             assert!(acquire(&limiter, key).is_allowed());
-            // All that came before means nothing any more.
+            // All earlier entries have expired.
             clock.advance(Duration::from_millis(1));
         }
         println!("{limits} limits: {} of {KEYS} keys are left", store.keys());
@@ -263,7 +263,7 @@ fn a_million_keys_take_43_bytes_each_at_most() {
     assert!((told - each).abs() < 0.5, "the store tells of {told} bytes a key, and takes {each}");
 }
 
-/// One shard by itself, many times over: what its last slots push out does not double it.
+/// One shard, repeated many times: entries that overflow its last slots do not double it.
 #[test]
 fn from_a_thousand_keys_on_none_takes_more_than_43_bytes() {
     let mut worst = 0.0_f64;
@@ -291,7 +291,7 @@ fn a_decision_of_one_limit_allocates_nothing_and_one_of_several_once() {
         LeakyBucket::new(100, 100, DAY).into(),
         LeakyBucketQueue::new(100, 100, DAY).into(),
         TokenBucket::new(u32::MAX, 1, DAY).into(),
-        // Of one bucket, and of one instant: what more there is would be on the heap.
+        // One bucket, and one instant, because more would be on the heap.
         SlidingWindow::new(100, DAY).into(),
         SlidingLog::new(100, DAY).into(),
     ];
@@ -304,7 +304,7 @@ fn a_decision_of_one_limit_allocates_nothing_and_one_of_several_once() {
             let _ = acquire(&limiter, 1);
             let before = allocations();
             for _ in 0..150 {
-                // Allowed at first, then denied.
+                // Allowed, then denied.
                 drop(limiter.refund(acquire(&limiter, 1).into_receipt()));
                 drop(limiter.peek("user:42", 1));
                 let _ = acquire(&limiter, 1);
@@ -314,7 +314,7 @@ fn a_decision_of_one_limit_allocates_nothing_and_one_of_several_once() {
     }
 }
 
-/// All on this thread, whose allocations are counted.
+/// All on this thread, because its allocations are counted.
 #[tokio::test]
 async fn requests_to_a_hanging_redis_take_bounded_memory() {
     use support::limits::Patient;

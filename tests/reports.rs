@@ -1,5 +1,5 @@
-//! Events and fields that operators see through `tracing`. In a process of its own, because tracing's cache of interest in
-//! events is global, and other tests would race to fill it.
+//! Events and fields that operators see through `tracing`. They are tested in their own process, because `tracing`
+//! caches the interest in events globally.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -79,7 +79,7 @@ fn hello(_: Request<()>) -> Ready<Result<Response<String>, Infallible>> {
     ready(Ok(Response::new("hello".to_owned())))
 }
 
-/// What is reported while two requests pass each of two services of `layer`.
+/// Returns the reports of two requests to each of two services of `layer`.
 fn reports_of(layer: &RateLimitLayer) -> Vec<String> {
     let reports = Reports::default();
     tracing::subscriber::with_default(reports.clone(), || {
@@ -108,9 +108,9 @@ fn a_missing_peer_address_is_reported_once() {
     assert!(report.starts_with("ERROR message="), "{report}");
     assert!(report.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{report}");
     assert!(report.ends_with("limit=\"per-peer\""), "{report}");
-    // A limit that is skipped for all requests is off, which nobody may have meant.
+    // A limit that is skipped for all requests is off, possibly by mistake.
     assert_eq!(reports_of(&RateLimitLayer::new([by_peer().on_missing_key(OnMissingKey::Skip)])), reports);
-    // A client that sends no key is no news.
+    // A client without a key is not reported.
     let by_user = Limit::new("per-user", FixedWindow::per_minute(1)).by(key::header("x-user"));
     assert_eq!(reports_of(&RateLimitLayer::new([by_user])), [] as [&str; 0]);
 }
@@ -186,7 +186,7 @@ fn minutely(name: &str) -> Limit {
     Limit::new(name, FixedWindow::per_minute(1_000))
 }
 
-/// What is reported while so many requests pass `outer` around `inner`.
+/// Returns the reports of this many requests to `outer` around `inner`.
 fn reports_of_nested<L, M>(outer: &L, inner: &M, requests: usize) -> Vec<String>
 where
     L: Layer<RateLimit<Hello>, Service = RateLimit<RateLimit<Hello>>>,
@@ -222,14 +222,14 @@ fn a_layer_that_is_applied_twice_is_reported_once_with_the_remedy() {
         let limits = RateLimitLayer::builder([minutely(name)]).headers(styles.clone()).build();
         let reports = reports_of_nested(&limits, &limits, 3);
         is_one_warning(&reports, &["charged twice", "apply the layer once", ".cost(", &format!("limit=\"{name}\"")]);
-        // With permits, and rules that can be replaced.
+        // With permits and live limits.
         let rules = LiveLimits::new([minutely(&format!("live-{name}"))]);
         let limits = RateLimitLayer::live_builder(&rules).headers(styles).permits().build();
         is_one_warning(&reports_of_nested(&limits, &limits, 3), &["charged twice"]);
     }
 }
 
-/// A route that hardly anybody visits.
+/// A route with few requests.
 #[test]
 fn a_layer_applied_twice_is_detected_by_its_headers() {
     let limits = RateLimitLayer::new([minutely("twice-late")]);
@@ -246,7 +246,7 @@ fn two_layers_with_limits_of_one_name_are_reported_once_with_the_remedy() {
     is_one_warning(&reports, &["a name of its own", "shared-name"]);
 }
 
-/// A route's own cost inside the router's layer, and layers that have nothing to do with each other.
+/// A route cost inside the router's layer, and unrelated layers.
 #[test]
 fn layers_that_are_meant_to_be_nested_are_not_reported() {
     let limits = RateLimitLayer::new([minutely("route-cost")]);
@@ -261,8 +261,8 @@ fn layers_that_are_meant_to_be_nested_are_not_reported() {
 #[derive(Clone)]
 struct Account(u64);
 
-/// As with a layer that is outside the one that sets the extension: without the line, everybody would get
-/// 400, and nobody would know why.
+/// As with a layer outside the one that sets the extension. Without the report, all requests would get 400 for no
+/// apparent reason.
 #[test]
 fn a_missing_extension_is_reported_once_with_the_remedy() {
     let limit =
@@ -273,10 +273,10 @@ fn a_missing_extension_is_reported_once_with_the_remedy() {
     assert!(report.contains("outside"), "{report}");
     assert!(report.contains("reports::Account"), "{report}");
     assert!(report.contains("limit=\"per-account\""), "{report}");
-    // Both kinds of missing keys are reported, whichever comes first.
+    // Both kinds of missing keys are reported, in any order.
     let both = RateLimitLayer::new([by_peer().on_missing_key(OnMissingKey::Skip), limit()]);
     assert_eq!(reports_of(&both).len(), 2);
-    // What to do without the extension was chosen: some requests are meant to have none.
+    // The policy for requests without the extension is configured, so nothing is reported.
     for policy in [OnMissingKey::Skip, OnMissingKey::Share] {
         assert_eq!(reports_of(&RateLimitLayer::new([limit().on_missing_key(policy)])), [] as [&str; 0]);
     }
@@ -317,7 +317,7 @@ fn the_name_of_a_redis_store_shows_no_credentials() {
     assert_eq!(store.name().as_deref(), Some("10.0.0.5:6379"));
 }
 
-/// What is reported, and when, while requests come at an interval, for some time, to a store that works or does not.
+/// Returns the reports, with their times, of requests at an interval to a store that works or fails for some time.
 fn reports_over(time: Duration, interval: Duration, is_up: impl Fn(Duration) -> bool) -> Vec<(Duration, String)> {
     let reports = Reports::default();
     let mut times = Vec::new();
@@ -359,7 +359,7 @@ fn an_outage_is_reported_in_a_few_lines() {
     assert!((2_500..=3_700).contains(&all), "{all} failures: {reports:#?}");
 }
 
-/// However often the store comes and goes, at most one line of a kind is written in any minute.
+/// However often the store fails and recovers, at most one line of each kind is logged per minute.
 #[test]
 fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
     const MINUTE: Duration = Duration::from_secs(60);
@@ -370,7 +370,7 @@ fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
         assert!((9..=10).contains(&times.len()), "{kind:?} {} times: {reports:#?}", times.len());
         assert!(times.is_sorted_by(|one, next| *next >= *one + MINUTE), "{kind:?} at {times:?}");
     }
-    // A line counts those that were suppressed before it, and an outage that a line showed has its end reported.
+    // A line counts those that were suppressed before it, and the end of a reported outage is reported.
     let opened = reports.iter().filter(|(_, report)| report.starts_with(OPENED));
     let suppressed: Vec<u64> = opened.map(|(_, report)| suppressed(report)).collect();
     assert!(suppressed[0] == 0 && suppressed[1..].iter().all(|count| *count >= 25), "{suppressed:?}");
@@ -378,7 +378,7 @@ fn a_store_that_comes_and_goes_is_reported_once_a_minute() {
     assert!(last.starts_with(CLOSED), "{last}");
 }
 
-/// No line says that the breaker opened in a second outage soon after the first, but one says that requests fail.
+/// For a second outage soon after the first, no line reports the open breaker, but one reports the failures.
 #[test]
 fn the_end_of_every_reported_outage_is_reported() {
     let is_up = |since: Duration| matches!(since.as_secs(), 3..6 | 74..);
@@ -387,7 +387,7 @@ fn the_end_of_every_reported_outage_is_reported() {
     assert!(last.starts_with(CLOSED), "{reports:#?}");
 }
 
-/// How many others a line stands for.
+/// Returns the number of suppressed lines that a line counts.
 fn suppressed(report: &str) -> u64 {
     report.split("suppressed=").nth(1).map_or(0, |number| number.parse().expect("a number"))
 }

@@ -19,7 +19,7 @@ use tower_ratelimit::{
 
 use crate::prometheus::{Prometheus, promtool};
 
-/// Makes every kind of decision and event, again and again.
+/// Repeatedly creates every kind of decision and event.
 async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
     let day = Duration::from_secs(86_400);
     let local = Limiter::builder([
@@ -52,7 +52,7 @@ async fn make_traffic(recorder: Arc<MetricsRecorder>) -> Infallible {
         tower::service_fn(async |_: http::Request<String>| Ok::<_, Infallible>(http::Response::new(String::new()))),
     );
     for round in 0_u64.. {
-        // The store fails every other second.
+        // The store fails every second second.
         store.set(if round / 40 % 2 == 1 { Mode::Fails } else { Mode::Works });
         for limiter in [&local, &strict, &remote] {
             let _ = limiter.acquire(round % 2, 1).await.expect("a decision");

@@ -8,7 +8,7 @@ use support::split_mix::Random;
 
 use crate::prometheus::promtool;
 
-/// The values of the series of a metric, by their labels.
+/// Returns the values of the series of a metric, by their labels.
 fn series(text: &str, metric: &str) -> BTreeMap<String, f64> {
     let series = text.lines().filter_map(|line| line.strip_prefix(metric)?.rsplit_once(' '));
     let labelled = series.filter(|(labels, _)| labels.is_empty() || labels.starts_with('{'));

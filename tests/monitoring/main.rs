@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them, the dashboard and the alerts.
+//! Metrics in Prometheus, the dashboard, and the alerts.
 
 mod dashboard;
 mod example_server;

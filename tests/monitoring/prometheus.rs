@@ -1,4 +1,4 @@
-//! Prometheus on a free port of 127.0.0.1, which stops with its test, and `promtool`.
+//! Prometheus on a free port of 127.0.0.1, and `promtool`.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use support::http_client::get;
 use support::redis_server::Folder;
 use tokio::time::sleep;
 
-/// How long Prometheus may take for anything on a machine that has much else to do.
+/// The longest time to wait for Prometheus on a loaded machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Prometheus {
@@ -64,7 +64,7 @@ impl Prometheus {
             let response: Value = serde_json::from_str(&text).expect("JSON");
             assert_eq!(response["status"], "success", "{query}: {text}");
             let results = response["data"]["result"].as_array().expect("a list of results");
-            // A share of nothing is not a number.
+            // A ratio without requests is not a number.
             let results: Vec<_> = results.iter().filter(|result| result["value"][1] != "NaN").cloned().collect();
             if !results.is_empty() {
                 return results;

@@ -12,7 +12,7 @@ const ALL: &str = "show=fixed-window,sliding-log,sliding-window,sliding-window-c
 #[tokio::test]
 async fn the_page_is_usable_by_keyboard_alone() {
     let browser = Browser::open("show=token-bucket&token-bucket.interval=3600").await;
-    // To the button, past the checkboxes.
+    // Past the checkboxes to the button.
     tab_to(&browser, "burst").await;
     let outline = "return getComputedStyle(document.activeElement).outlineStyle;";
     assert_eq!(browser.evaluate(outline).await, json!("solid"), "the focus is visible");
@@ -43,7 +43,7 @@ async fn no_width_scrolls_sideways() {
     browser.wait_for_figures("fixed-window", 15).await;
     for (width, is_phone) in [(320, true), (390, true), (700, false), (1000, false), (1280, false), (1920, false)] {
         browser.resize(width, 844, is_phone).await;
-        // A phone would zoom out to fit what is too wide, so that `innerWidth` is no measure.
+        // A phone zooms out if the content is too wide, so `innerWidth` is not meaningful.
         let needed = browser.evaluate("return document.documentElement.scrollWidth;").await;
         assert!(needed.as_u64() <= Some(width.into()), "{width} px: the page needs {needed}");
     }
@@ -59,7 +59,7 @@ async fn controls_on_a_phone_are_large_enough_to_touch_and_within_reach() {
             .map((target) => [target.textContent, target.getBoundingClientRect().height])
             .filter(([, height]) => height > 0 && height < 28);";
     assert_eq!(browser.evaluate(small).await, json!([]));
-    // The buttons that send requests stay in view beside the charts.
+    // The buttons that send requests stay visible next to the charts.
     browser.evaluate("document.getElementById('leaky-bucket-queue').scrollIntoView();").await;
     let bottom = browser.evaluate("return document.getElementById('burst').getBoundingClientRect().bottom;").await;
     assert!((700.0..=844.0).contains(&bottom.as_f64().expect("a number")), "{bottom}");

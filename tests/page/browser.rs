@@ -1,4 +1,4 @@
-//! A page of the example server in a headless Chromium of a test's own.
+//! A page of the example server in a headless Chromium.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -25,7 +25,7 @@ impl Browser {
     ///
     /// # Panics
     ///
-    /// If `chromedriver` or Chromium is missing: a machine without them cannot run the tests.
+    /// Panics if `chromedriver` or Chromium is not installed.
     pub(crate) async fn open(fragment: &str) -> Self {
         let driver = Driver::start();
         let options = json!({
@@ -46,7 +46,7 @@ impl Browser {
         browser
     }
 
-    /// Loads the page with this fragment, and waits until the server has answered each lane.
+    /// Loads the page with this fragment, and waits until each lane has a response of the server.
     pub(crate) async fn go_to(&self, fragment: &str) {
         self.client.goto("about:blank").await.expect("a blank page");
         self.client.goto(&format!("http://{}/#{fragment}", self.server.address)).await.expect("the page");
@@ -162,7 +162,7 @@ impl WebDriverCompatibleCommand for Post {
 struct Driver {
     process: Child,
     url: String,
-    /// Where its browsers keep their files.
+    /// The folder for the files of its browsers.
     _folder: Folder,
 }
 

@@ -1,10 +1,10 @@
-//! The page shows what the server decides.
+//! The page shows the decisions of the server.
 
 use serde_json::json;
 
 use crate::browser::Browser;
 
-/// Every algorithm but the queue, so slow that a burst is over before anything is regained.
+/// Every algorithm except the queue, so slow that no token comes back during a burst.
 const SLOW: [(&str, &str); 6] = [
     ("fixed-window", "period"),
     ("sliding-log", "period"),
@@ -48,7 +48,7 @@ async fn each_algorithm_allows_10_requests_of_a_burst_of_15() {
 
 #[tokio::test]
 async fn a_queue_delays_requests_evenly() {
-    // One every half a second.
+    // One request every half a second.
     let browser = Browser::open("show=leaky-bucket-queue&leaky-bucket-queue.interval=5").await;
     browser.click("burst").await;
     let name = "leaky-bucket-queue";
@@ -74,7 +74,7 @@ async fn a_queue_delays_requests_evenly() {
 #[tokio::test]
 async fn a_burst_across_an_edge_passes_a_fixed_window_twice_and_a_log_once() {
     let browser = Browser::open("show=fixed-window,sliding-log&fixed-window.period=6&sliding-log.period=6").await;
-    // A slow machine may need longer for the first burst than it has until the edge.
+    // On a slow machine, the edge may come before the end of the first burst.
     for _ in 0..3 {
         browser.click("again").await;
         browser.click("edge").await;
@@ -112,7 +112,7 @@ async fn the_restart_button_resets_the_server() {
     let remains =
         |count: u64| format!("return document.querySelector('[data-part=remaining]').textContent === '{count}';");
     browser.wait_until("9 remain", &remains(9)).await;
-    // A reload forgets nothing.
+    // A reload keeps the state.
     browser.go_to("show=sliding-log&sliding-log.period=3600").await;
     browser.wait_until("9 remain", &remains(9)).await;
     browser.click("again").await;

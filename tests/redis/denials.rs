@@ -1,4 +1,4 @@
-//! Denials that the store in Redis remembers, on a real server.
+//! Cached denials of the Redis store, on a real server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,7 +31,7 @@ fn all(tokens: u32, period: Duration) -> [(&'static str, Algorithm); 8] {
     ]
 }
 
-/// A server, a store on it, and how often it was called.
+/// A server with a store, and the number of its script calls.
 struct Setup {
     server: RedisServer,
     store: RedisStore,
@@ -66,7 +66,7 @@ async fn acquire(limiter: &Limiter, cost: u64) -> Decision {
     limiter.acquire("key", cost).await.expect("a decision")
 }
 
-/// Takes all there is.
+/// Takes all tokens.
 async fn exhaust(limiter: &Limiter) {
     let mut denied = false;
     for _ in 0..20 {
@@ -93,7 +93,7 @@ async fn a_flood_of_denied_requests_rarely_reaches_redis() {
     }
 }
 
-/// A limit that all share is spent, which denies each of them by a request of its own.
+/// A shared limit is exhausted, and denies each client on its own first request.
 #[tokio::test]
 async fn a_flood_from_many_clients_rarely_reaches_redis() {
     let mut setup = Setup::new().await;
@@ -160,7 +160,7 @@ async fn a_request_at_the_announced_instant_is_allowed() {
     }
 }
 
-/// By Redis' own clock, of which only bounds are known here.
+/// By the clock of Redis, of which the test only knows bounds.
 #[tokio::test]
 async fn a_request_after_the_last_announced_wait_is_allowed() {
     let setup = Setup::new().await;
@@ -170,7 +170,7 @@ async fn a_request_after_the_last_announced_wait_is_allowed() {
         let mut back = Instant::now();
         for _ in 0..200 {
             let decision = acquire(&limiter, 1).await;
-            // One that is allowed is taken back, so that the next is allowed.
+            // An allowed request is refunded, so that the next one is allowed.
             let Some(wait) = decision.retry_after() else {
                 limiter.refund(decision.into_receipt()).await.expect("a refund");
                 break;
@@ -183,7 +183,7 @@ async fn a_request_after_the_last_announced_wait_is_allowed() {
     }
 }
 
-/// Bug 33 of other systems: what denied before denies on, after a refund, ...
+/// A bug of other systems: a denial persists after a refund, ...
 #[tokio::test]
 async fn a_refund_is_available_at_once() {
     let setup = Setup::new().await;
@@ -191,7 +191,7 @@ async fn a_refund_is_available_at_once() {
         let limiter = setup.limiter(algorithm);
         let receipt = acquire(&limiter, 1).await.into_receipt();
         exhaust(&limiter).await;
-        // Of a queue, only the last can leave.
+        // Only the last slot of a queue can be refunded.
         let queues = name == "leaky_bucket_queue";
         limiter.refund(receipt).await.expect("a refund");
         assert_eq!(acquire(&limiter, 1).await.is_allowed(), !queues, "{name}");
@@ -235,7 +235,7 @@ async fn a_raised_limit_is_available_at_once() {
     let setup = Setup::new().await;
     let bucket = |capacity| TokenBucket::new(capacity, 5, HOUR);
     let raised = all(9, HOUR).map(|(name, raised)| match name {
-        // At another rate, what was taken would count for more.
+        // At another rate, the usage would count for more.
         "token_bucket" => bucket(9).into(),
         "token_bucket-at-intervals" => bucket(9).at_intervals().into(),
         "leaky_bucket" => LeakyBucket::new(9, 5, HOUR).into(),
@@ -251,7 +251,7 @@ async fn a_raised_limit_is_available_at_once() {
     }
 }
 
-/// Another process resets a key: it is as if it had another store.
+/// Another process resets a key, here through another store.
 #[tokio::test]
 async fn a_reset_by_another_process_is_seen_soon() {
     let setup = Setup::new().await;
@@ -266,8 +266,8 @@ async fn a_reset_by_another_process_is_seen_soon() {
     }
 }
 
-/// What is remembered says nothing of whether Redis works: while it does not, the denied are denied, and
-/// the others don't wait.
+/// Cached denials say nothing about whether Redis works. During an outage, denied keys are denied, and other requests
+/// do not wait.
 #[tokio::test]
 async fn a_flood_of_the_denied_keeps_the_breaker_open_while_redis_is_down() {
     let setup = Setup::new().await;
@@ -303,7 +303,7 @@ async fn a_flood_of_the_denied_keeps_the_breaker_open_while_redis_is_down() {
     }
 }
 
-/// Clones with keys of their own don't hear of others' denials.
+/// Stores with other keys do not share cached denials.
 #[tokio::test]
 async fn remembered_denials_are_separate_by_prefix_and_secret() {
     let setup = Setup::new().await;
@@ -315,7 +315,7 @@ async fn remembered_denials_are_separate_by_prefix_and_secret() {
     }
 }
 
-/// All that is told.
+/// Returns all fields of a decision.
 fn told(decision: &Decision) -> String {
     let outcomes = decision.outcomes().iter().map(|outcome| {
         let more = outcome.more_after();
@@ -324,9 +324,8 @@ fn told(decision: &Decision) -> String {
     format!("{} {:?} {:?}", decision.at().as_micros(), decision.verdict(), outcomes.collect::<Vec<_>>())
 }
 
-/// Bug 34 of other systems: what is remembered and what Redis says disagree. Random requests are
-/// answered alike by a store that remembers denials, by one that asks Redis each time, and by the one
-/// in memory.
+/// A bug of other systems: cached denials disagree with Redis. For random requests, a store with cached denials, one
+/// without them, and the memory store agree.
 #[tokio::test]
 async fn cached_denials_agree_with_redis() {
     let mut setup = Setup::new().await;
@@ -339,7 +338,7 @@ async fn cached_denials_agree_with_redis() {
             .map(|index| Limit::new(format!("{seed}-{index}"), all(tokens, period)[random.below(8) as usize].1))
             .collect();
         let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000 + random.below(1 << 40)));
-        // What was forgotten before the clock stepped back, one store knows longer than the other.
+        // After a step back, stores differ in the states that had already expired.
         let steps_back = random.below(2) == 0;
         let builder = Limiter::builder(limits).patient();
         let asking = setup.store.clone().remember_denials(Duration::ZERO).prefix("asking").clock(clock.clone());
@@ -403,7 +402,7 @@ async fn cached_denials_agree_with_redis() {
     assert!(calls + 1_000 < steps, "{calls} calls for {steps} requests: hardly any denial was remembered");
 }
 
-/// On one thread, where tasks that are denied without asking Redis could keep all others from being served.
+/// On one thread, tasks with cached denials must yield to other tasks.
 #[tokio::test]
 async fn tasks_denied_in_a_loop_yield_to_others() {
     const LONG: Duration = Duration::from_secs(20);

@@ -1,11 +1,11 @@
-//! Explanations of what Redis would decide.
+//! Explanations of decisions by Redis.
 
 use support::explained::{Checked, Choices, Stores, check_layer, check_limiter};
 use support::patient::{Patient, connected};
 use support::redis_server::RedisServer;
 use tower_ratelimit::{ManualClock, RedisConfig, RedisStore};
 
-/// Queues delay requests in Tokio's time, which goes on here.
+/// Queues delay requests by Tokio's clock, which is not paused here.
 const CHOICES: Choices = Choices { queues: false };
 
 async fn stores(server: &RedisServer, case: &str) -> Stores<RedisStore> {

@@ -1,4 +1,4 @@
-//! The store in Redis, on real servers.
+//! The Redis store, on real servers.
 
 mod cluster;
 mod connections;

@@ -1,4 +1,4 @@
-//! The store in Redis, on a real server.
+//! The Redis store, on a real server.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
     cmd("KEYS").arg("*").query_async(connection).await.expect("keys")
 }
 
-/// How many calls of the script the server has run since it was last asked to forget.
+/// Returns the number of script calls since the statistics were last reset.
 async fn calls_of(connection: &mut MultiplexedConnection) -> u32 {
     let stats: String = cmd("INFO").arg("commandstats").query_async(connection).await.expect("statistics");
     let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
@@ -34,7 +34,7 @@ async fn calls_of(connection: &mut MultiplexedConnection) -> u32 {
 #[tokio::test]
 async fn every_key_has_a_ttl_no_longer_than_its_state() {
     let server = RedisServer::start();
-    // A calendar's windows take a day.
+    // Calendar windows last a day.
     let limits = limits(10, Duration::from_secs(4)).into_iter().filter(|limit| limit.name() != "calendar_window");
     let limiter = Limiter::builder(limits).patient().store(store(&server).await).build();
     let mut connection = server.connection().await;
@@ -53,7 +53,7 @@ async fn every_key_has_a_ttl_no_longer_than_its_state() {
                 left.push(cmd("PTTL").arg(key).query_async(&mut connection).await.expect("a time to live"));
             }
             let [left] = left[..] else { panic!("{name} has {left:?}") };
-            // And of a bucket up to a sixteenth of what it takes to fill.
+            // For a bucket, up to a sixteenth of the time that it takes to refill.
             let most = outcome.reset_after().as_micros().div_ceil(1_000) as i64 + 1 + 4_000 / 16;
             assert!(0 < left && left <= most, "{name}: {left} ms of {most}");
         }
@@ -66,7 +66,7 @@ async fn every_key_has_a_ttl_no_longer_than_its_state() {
     tokio::time::timeout(Duration::from_secs(60), gone).await.expect("what means nothing is gone");
 }
 
-/// By limiters of two sizes, as old and new processes are, which round it to 5 s and to 500 s.
+/// Limiters of two sizes, like old and new processes, which round the TTL to 5 s and to 500 s.
 #[tokio::test]
 async fn the_ttl_of_a_busy_key_is_renewed_in_steps() {
     let server = RedisServer::start();
@@ -132,7 +132,7 @@ async fn a_denied_request_takes_nothing_from_any_limit() {
     }
 }
 
-/// Many tasks on two stores, as two machines would.
+/// Many tasks on two stores, like two machines.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_requests_are_admitted_exactly_the_limit() {
     let server = RedisServer::start();
@@ -184,7 +184,7 @@ async fn concurrent_requests_are_sent_in_one_call() {
     assert!(calls <= 20, "{calls} calls for 200 decisions");
 }
 
-/// Redis serves no other client during a call, so a call is bounded by the limits that it charges.
+/// Redis serves no other client during a call, so the number of charges per call is bounded.
 #[tokio::test]
 async fn requests_of_many_limits_share_calls_of_at_most_256_charges() {
     let server = RedisServer::start();
@@ -218,7 +218,7 @@ async fn a_request_canceled_in_the_queue_is_not_charged_and_delays_nobody() {
     let mut connection = server.connection().await;
     let () = cmd("CONFIG").arg("RESETSTAT").query_async(&mut connection).await.expect("a reset");
     server.pause();
-    // The first fifty leave in calls that Redis runs when it goes on; the others wait for a reply.
+    // The first fifty are sent in calls that Redis runs when it continues. The others wait for a reply.
     let mut calls = Vec::new();
     for _ in 0..2 {
         calls.extend((0..50).map(|_| {
@@ -250,7 +250,7 @@ async fn a_script_that_was_flushed_is_loaded_once_within_the_same_calls() {
         .build();
     let mut connection = server.connection().await;
     let () = cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.expect("a flush");
-    // The log has every command. (Redis before 7.0 counts no subcommands, such as `SCRIPT LOAD`.)
+    // The log contains every command. (Redis before 7.0 does not count subcommands such as `SCRIPT LOAD`.)
     for (setting, value) in [("slowlog-max-len", 10_000), ("slowlog-log-slower-than", 0)] {
         let () =
             cmd("CONFIG").arg("SET").arg(setting).arg(value).query_async(&mut connection).await.expect("a setting");
@@ -299,7 +299,7 @@ async fn keys_of_other_applications_are_errors_and_are_kept() {
     }
 }
 
-/// Who has such a key is not decided; all others are.
+/// Requests with such a key fail. All others are decided.
 #[tokio::test]
 async fn a_key_of_another_application_fails_no_other_request() {
     let server = RedisServer::start();
@@ -341,7 +341,7 @@ async fn prefixes_and_secrets_separate_stores() {
     assert!(names.iter().any(|name| name.starts_with("another%20%7bone%7d:{")), "{names:?}");
 }
 
-/// As in memory: a window's count means nothing to a window of another length.
+/// As in memory, the count of a window means nothing to a window of another length.
 #[tokio::test]
 async fn another_period_starts_unused() {
     let server = RedisServer::start();
@@ -363,7 +363,7 @@ async fn connection_errors_state_the_reason() {
     assert!(format!("{error:?}").contains("redis://host:port"), "{error:?}");
     let error = RedisStore::connect("redis://127.0.0.1:1").await.expect_err("no connection");
     assert!(format!("{error:?}").contains("no connection to Redis"), "{error:?}");
-    // Where it is, and nothing secret.
+    // The address, without secrets.
     let error = RedisStore::connect("redis://ann:h1dden@127.0.0.1:1/3").await.expect_err("no connection");
     let text = error.to_string();
     let expected = "the rate limit store at 127.0.0.1:1 can't be used: there is no connection to Redis: Redis can't be reached: check";
@@ -383,7 +383,7 @@ async fn connection_errors_state_the_reason() {
     assert!(error.to_string().starts_with("the rate limit store can't be used: "), "{error}");
 }
 
-/// What src/guide/redis.md says a key takes: prints it, and fails where it has grown.
+/// Prints the memory of keys as documented in `src/guide/redis.md`, and fails if it has grown.
 #[tokio::test]
 async fn keys_are_small() {
     let server = RedisServer::start();

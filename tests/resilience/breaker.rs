@@ -1,4 +1,4 @@
-//! A store that fails is left alone, and found again.
+//! Circuit breakers: a failing store is not called, and its recovery is detected.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tower_ratelimit::{CircuitBreaker, DecidedBy, Event, Limiter, OnStoreError, R
 use crate::limited::{Events, LOCALLY, acquire, limiter, ms, recovers, stubborn, ten, visit};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
-/// A limiter whose breaker has just opened.
+/// Returns a limiter whose breaker has just opened.
 async fn opened(store: &FaultyStore) -> Limiter {
     let limiter = limiter(store).build();
     for _ in 0..5 {
@@ -55,7 +55,7 @@ async fn a_success_resets_the_count_of_failures() {
     }
 }
 
-/// As requests that wait at the same time wait for one call, or for one that hangs.
+/// Concurrent requests wait for the same call, which may hang.
 #[tokio::test(start_paused = true)]
 async fn requests_that_fail_together_are_one_failure() {
     for (mode, kind) in [(Mode::Hangs, StoreErrorKind::TimedOut), (Mode::Fails, StoreErrorKind::Failed)] {
@@ -73,7 +73,7 @@ async fn requests_that_fail_together_are_one_failure() {
     }
 }
 
-/// However many requests come, and whenever: each five that began after the last one failed.
+/// Under any load, five failures that each began after the previous one.
 #[tokio::test(start_paused = true)]
 async fn under_load_the_breaker_opens_after_as_many_timeouts() {
     let store = FaultyStore::new(Mode::Hangs);
@@ -86,7 +86,7 @@ async fn under_load_the_breaker_opens_after_as_many_timeouts() {
     assert!((ms(250)..=ms(270)).contains(&took), "{took:?}");
 }
 
-/// The error, if it is there at once.
+/// Returns the error, if it is ready at once.
 fn acquire_in_background(limiter: &Limiter) -> Option<StoreErrorKind> {
     match limiter.acquire("key", 1).into_ready() {
         Ok(answer) => Some(answer.expect_err("it fails").kind()),
@@ -129,7 +129,7 @@ async fn the_breaker_closes_soon_after_the_store_is_back() {
     }
 }
 
-/// Looked at, it seems to work; but it takes no charge. (A replica does that.)
+/// The store succeeds for peeks, but not for charges, like a replica.
 #[tokio::test(start_paused = true)]
 async fn the_breaker_opens_again_if_the_trial_fails() {
     let store = FaultyStore::new(Mode::Fails);
@@ -141,7 +141,7 @@ async fn the_breaker_opens_again_if_the_trial_fails() {
         assert!(acquire(&limiter).await.0.is_err());
         sleep(ms(1)).await;
     }
-    // At first 50 to 100 ms apart, at last 500 to 1000.
+    // At first 50 to 100 ms apart, and finally 500 to 1,000 ms.
     let tried = store.asked(Operation::Decide) - 5;
     assert!((19..=45).contains(&tried), "{tried} tries in 20 s");
     let changes: Vec<String> = events.all().into_iter().filter(|event| event.starts_with("breaker")).collect();
@@ -151,7 +151,7 @@ async fn the_breaker_opens_again_if_the_trial_fails() {
     assert!(recovers(&limiter, ms(1)).await <= ms(1_100));
 }
 
-/// However long the one before lasted, whose last pauses were as long as pauses get.
+/// Even after an outage with the longest pauses.
 #[tokio::test(start_paused = true)]
 async fn a_second_outage_begins_with_a_short_pause() {
     let store = FaultyStore::new(Mode::Hangs);
@@ -168,7 +168,7 @@ async fn a_second_outage_begins_with_a_short_pause() {
         }
         store.set(Mode::Works);
         recovers_within(&limiter, Duration::from_secs(61)).await;
-        // The next one is short.
+        // The first pause of the next outage is short.
         store.set(Mode::Hangs);
         for _ in 0..5 {
             assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
@@ -186,7 +186,7 @@ async fn recovers_within(limiter: &Limiter, longest: Duration) {
     }
 }
 
-/// From when it begins until it ends, or should have.
+/// From its start until its end, or its deadline.
 #[tokio::test(start_paused = true)]
 async fn there_is_no_second_probe_while_one_is_under_way() {
     let store = FaultyStore::new(Mode::Hangs);
@@ -194,7 +194,7 @@ async fn there_is_no_second_probe_while_one_is_under_way() {
     sleep(ms(101)).await;
     for after in 0..50 {
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
-        // It has begun.
+        // The probe has started.
         tokio::task::yield_now().await;
         assert_eq!(store.asked(Operation::Peek), 1, "after {after} ms");
         sleep(ms(1)).await;
@@ -226,7 +226,7 @@ async fn one_probe_at_a_time_runs_for_a_thousand_requests() {
     assert!((5..=15).contains(&probes), "{probes} probes in {:?}", start.elapsed());
 }
 
-/// Half open, one request at a time tries.
+/// While the breaker is half-open, one request at a time is the trial.
 #[tokio::test(start_paused = true)]
 async fn only_one_of_a_thousand_requests_is_the_trial() {
     let store = FaultyStore::new(Mode::Hangs);
@@ -251,7 +251,7 @@ async fn only_one_of_a_thousand_requests_is_the_trial() {
     assert_eq!((timed_out, store.asked(Operation::Decide)), (1, 6));
 }
 
-/// Not all nodes of a fleet at the same instant.
+/// The nodes of a fleet do not probe at the same instant.
 #[tokio::test(start_paused = true)]
 async fn breaker_pauses_have_jitter() {
     let mut pauses = Vec::new();
@@ -292,7 +292,7 @@ async fn after_a_canceled_trial_the_next_request_is_the_trial() {
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
 }
 
-/// An answer need not be awaited, nor dropped.
+/// A decision may be neither awaited nor dropped.
 #[tokio::test(start_paused = true)]
 async fn after_an_unused_trial_the_next_request_is_the_trial() {
     let store = FaultyStore::new(Mode::Hangs);
@@ -304,14 +304,14 @@ async fn after_an_unused_trial_the_next_request_is_the_trial() {
     let held = limiter.acquire("key", 1);
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen), "one at a time");
     assert!(recovers(&limiter, ms(5)).await <= ms(200));
-    // What it says in the end, nobody asks for any more.
+    // Its late reply is ignored.
     store.set(Mode::Hangs);
     drop(held);
     store.set(Mode::Works);
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
 }
 
-/// Neither does a probe in a runtime that has stopped.
+/// The same for a probe in a runtime that has stopped.
 #[test]
 fn a_hanging_probe_is_replaced_by_the_next() {
     let [first, second] = [(); 2].map(|()| Builder::new_current_thread().enable_time().build().expect("a runtime"));
@@ -329,7 +329,7 @@ fn a_hanging_probe_is_replaced_by_the_next() {
     assert!(second.block_on(recovers(&limiter, ms(5))) < Duration::from_secs(30));
 }
 
-/// What a store remembers says nothing of whether it works.
+/// A cached denial says nothing about whether the store works.
 #[tokio::test(start_paused = true)]
 async fn a_remembered_denial_does_not_close_the_breaker() {
     let (store, events) = (FaultyStore::new(Mode::Hangs), Events::default());
@@ -343,7 +343,7 @@ async fn a_remembered_denial_does_not_close_the_breaker() {
         sleep(ms(5)).await;
     }
     assert_eq!((events.count("breaker: HalfOpen"), events.count("breaker: Closed")), (0, 0));
-    // Nor once it is half open.
+    // The same while the breaker is half-open.
     store.set_for(Operation::Peek, Mode::Works);
     assert!(acquire(&limiter).await.0.is_err());
     sleep(ms(1)).await;
@@ -362,11 +362,11 @@ async fn a_panicking_store_does_not_keep_the_breaker_open() {
     let limiter = opened(&store).await;
     store.set(Mode::Panics);
     sleep(ms(200)).await;
-    // The probe panics, in its own task.
+    // The probe panics in its own task.
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
     sleep(ms(1)).await;
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
-    // Then the try does, in the request's.
+    // Then the trial panics in the task of the request.
     store.set_for(Operation::Peek, Mode::Works);
     sleep(ms(300)).await;
     assert!(acquire(&limiter).await.0.is_err());
@@ -415,7 +415,7 @@ async fn clones_and_routes_share_a_breaker() {
     assert_eq!(visit(&route).await.after, Duration::ZERO);
 }
 
-/// Asked outside of a runtime, there is nowhere to look in the background.
+/// Outside a runtime, there are no background probes.
 #[test]
 fn without_a_runtime_a_request_is_the_trial() {
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -428,13 +428,13 @@ fn without_a_runtime_a_request_is_the_trial() {
     let answer = limiter.acquire("key", 1);
     let decision = runtime.block_on(answer).expect("a decision");
     assert_eq!(decision.decided_by(), DecidedBy::Store);
-    // That was the trial, which closed the breaker.
+    // This request was the trial, which closed the breaker.
     let answer = limiter.acquire("key", 1);
     assert_eq!(runtime.block_on(answer).expect("a decision").decided_by(), DecidedBy::Store);
     assert_eq!((store.asked(Operation::Decide), store.asked(Operation::Peek)), (3, 0));
 }
 
-/// A panic of the user's own does not either.
+/// Neither does a panic of the user's code.
 #[tokio::test(start_paused = true)]
 async fn a_panicking_observer_leaves_the_breaker_usable() {
     let store = FaultyStore::new(Mode::Hangs);

@@ -1,5 +1,5 @@
-//! What went wrong elsewhere when a store was slow or gone, by name. See `src/resilience/local.rs` for a
-//! fallback map without bounds.
+//! Bugs of other rate limiters with slow or failing stores. See `src/resilience/local_store.rs` for a fallback map
+//! without bounds.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tower_ratelimit::{OnStoreError, RateLimitLayer};
 use crate::limited::{LOCALLY, acquire, limiter, ms, ten, visit};
 use support::faulty_store::{FaultyStore, Mode};
 
-/// aisix#1147: no time-out on a response, and a server that was stopped held requests for 180 s.
+/// aisix#1147: replies had no timeout, so a stopped server delayed requests for 180 s.
 #[tokio::test(start_paused = true)]
 async fn a_stopped_server_delays_no_request_beyond_the_deadline() {
     for policy in [OnStoreError::Reject, OnStoreError::Allow, LOCALLY] {
@@ -26,7 +26,7 @@ async fn a_stopped_server_delays_no_request_beyond_the_deadline() {
     }
 }
 
-/// envoyproxy/ratelimit#462: each request failed open, after 10 s of its own.
+/// envoyproxy/ratelimit#462: each request failed open after its own timeout of 10 s.
 #[tokio::test(start_paused = true)]
 async fn an_outage_costs_a_few_requests_their_deadline_and_the_others_nothing() {
     let limiter = limiter(&FaultyStore::new(Mode::Hangs))

@@ -1,4 +1,4 @@
-//! What could never be meant is refused when it is built.
+//! Invalid configurations are rejected when they are built.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! No request waits for a store longer than it may.
+//! Deadlines: no request waits for a store longer than configured.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tower_ratelimit::{
 use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, stubborn, ten, visit};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
-/// At `expected` by Tokio's timers, which tell milliseconds.
+/// Checks that this is at `expected`, with the resolution of Tokio's timers.
 #[track_caller]
 fn at(expected: Duration, is: Duration) {
     assert!(expected <= is && is <= expected + ms(1), "after {is:?}, not {expected:?}");
@@ -64,7 +64,7 @@ async fn a_reply_within_the_deadline_decides() {
     }
 }
 
-/// A wait in a queue, or for room, is no wait for the store.
+/// Waiting in a queue or for tokens is not waiting for the store.
 #[tokio::test(start_paused = true)]
 async fn each_attempt_of_a_wait_has_its_own_deadline() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
@@ -74,7 +74,7 @@ async fn each_attempt_of_a_wait_has_its_own_deadline() {
     }
 }
 
-/// A refund and a charge, one after the other.
+/// A refund, followed by a charge.
 #[tokio::test(start_paused = true)]
 async fn the_deadline_covers_all_calls_of_a_request() {
     for (step, status) in [(ms(20), StatusCode::OK), (ms(30), StatusCode::SERVICE_UNAVAILABLE)] {

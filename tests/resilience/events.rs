@@ -1,4 +1,4 @@
-//! What observers are told.
+//! Events of stores, as observers receive them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ async fn an_outage_is_reported_from_start_to_end() {
         assert!(acquire(&limiter).await.0.is_err());
     }
     sleep(ms(150)).await;
-    // A probe that fails changes nothing.
+    // A failed probe changes nothing.
     assert!(acquire(&limiter).await.0.is_err());
     sleep(ms(300)).await;
     store.set(Mode::Works);
@@ -62,7 +62,7 @@ async fn an_outage_is_reported_from_start_to_end() {
     let timed_out = ["failed: TimedOut", "Rejected"];
     let kept_away = ["failed: BreakerOpen", "Rejected"];
     let mut expected = timed_out.repeat(5);
-    // The fifth has opened it.
+    // The fifth failure opens the breaker.
     expected.insert(9, "breaker: Open");
     expected.extend(kept_away.repeat(3));
     expected.extend(["breaker: HalfOpen", "breaker: Closed"]);

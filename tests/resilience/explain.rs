@@ -1,4 +1,4 @@
-//! Explanations while the store fails: they name the policy in effect, and leave the breaker alone.
+//! Explanations during an outage: they name the policy in effect, and do not affect the breaker.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tower_ratelimit::{DecidedBy, Limiter, OnStoreError, StoreErrorKind};
 use crate::limited::{LOCALLY, acquire, limiter};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
-/// Whether an explanation agrees with the decision that follows.
+/// Returns whether an explanation agrees with the decision that follows.
 async fn agrees(limiter: &Limiter) -> Explanation {
     let explanation = limiter.explain("key", 1).await;
     let decided = acquire(limiter).await.0;
@@ -90,7 +90,7 @@ async fn an_explanation_is_neither_a_probe_nor_a_trial() {
     assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::BreakerOpen));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(store.asked(Operation::Peek), 1, "that request has begun a probe");
-    // The breaker is half open. An explanation asks the store, but is not the trial.
+    // The breaker is half-open. An explanation calls the store, but is not the trial.
     assert!(matches!(limiter.explain("key", 1).await.decided_by, Decider::Store { .. }));
     assert_eq!(acquire(&limiter).await.0, Ok(DecidedBy::Store));
 }

@@ -1,4 +1,4 @@
-//! Several processes on one Redis, as the machines of a fleet.
+//! Several processes on one Redis, like the machines of a fleet.
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
@@ -16,13 +16,13 @@ const TASKS: usize = 64;
 const REQUESTS: usize = 4;
 const TOKENS: u32 = 500;
 
-/// Longer than any run, and started long before it ends: nothing comes back meanwhile.
+/// Longer than any run, so that no tokens come back during it.
 const PERIOD: Duration = Duration::from_secs(360 * 86_400);
 
-/// Where a process of the fleet finds Redis.
+/// The environment variable with the URL of Redis for a process of the fleet.
 const URL: &str = "RATELIMIT_TEST_FLEET";
 
-/// What each of its lines to us starts with.
+/// The prefix of its lines of output.
 const ALLOWED: &str = "allowed ";
 
 #[test]
@@ -30,7 +30,7 @@ fn four_processes_of_64_tasks_are_admitted_exactly_the_limit() {
     wait_for_a_window();
     let server = RedisServer::start();
     let mut processes: Vec<Process> = (0..PROCESSES).map(|_| Process::start(&server.url())).collect();
-    // All have connected, and begin together.
+    // All processes have connected, and start together.
     processes.iter_mut().for_each(Process::begin);
     let allowed: Vec<Vec<u32>> = processes.into_iter().map(Process::allowed).collect();
 
@@ -43,7 +43,7 @@ fn four_processes_of_64_tasks_are_admitted_exactly_the_limit() {
     assert_all_expire(&mut connection);
 }
 
-/// One process of the fleet: 64 tasks on one key, by one algorithm after the other.
+/// One process of the fleet, with 64 tasks on one key, for each algorithm in turn.
 #[test]
 #[ignore = "the fleet's test starts it"]
 fn process_of_the_fleet() {
@@ -84,7 +84,8 @@ async fn admitted(limiter: Limiter) -> u32 {
     allowed
 }
 
-/// Windows of 360 days are aligned to the epoch, and years to January: a run that one ends in counts in two.
+/// Windows of 360 days are aligned to the epoch, and years to January. If one ends during a run, the run counts in two
+/// windows.
 fn wait_for_a_window() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after the epoch").as_secs();
     let year = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).last_of_year().expect("a last day");
@@ -134,7 +135,7 @@ impl Process {
         self.lines.next().expect("the process says how far it is").expect("text")
     }
 
-    /// How many requests it was allowed, by each algorithm.
+    /// Returns the number of allowed requests by each algorithm.
     fn allowed(mut self) -> Vec<u32> {
         let lines = self.lines.by_ref().map(|line| line.expect("text"));
         let allowed = lines.filter_map(|line| line.strip_prefix(ALLOWED)?.parse().ok()).collect();

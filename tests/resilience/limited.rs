@@ -1,4 +1,4 @@
-//! Services and limiters on a faulty store, and how they answer.
+//! Services and limiters on a faulty store.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Ten a day.
+/// Returns a limit of ten per day.
 pub(crate) fn ten() -> Limit {
     Limit::new("ten", FixedWindow::per_day(10))
 }
@@ -33,7 +33,7 @@ pub(crate) fn limiter(store: &FaultyStore) -> Builder {
     Limiter::builder([ten()]).store(store.clone())
 }
 
-/// One that asks a failing store again and again.
+/// Returns a limiter without a circuit breaker, which calls a failing store for each request.
 pub(crate) fn stubborn(store: &FaultyStore) -> Builder {
     limiter(store).circuit_breaker(CircuitBreaker::off())
 }
@@ -44,7 +44,7 @@ pub(crate) fn hello() -> Hello {
     BoxCloneSyncService::new(service_fn(async |_: Request<()>| Ok(Response::new("hello".to_owned()))))
 }
 
-/// What came back, and after how long.
+/// A response, and its time.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) status: StatusCode,
@@ -82,14 +82,14 @@ pub(crate) fn with(headers: &[(&str, &str)]) -> Request<()> {
     request.body(()).expect("it is a request")
 }
 
-/// Who decided one request of `limiter`, or why nobody did; and after how long.
+/// Returns the part of the limiter that decided one request, or the reason why none did, and the time.
 pub(crate) async fn acquire(limiter: &Limiter) -> (Result<DecidedBy, StoreErrorKind>, Duration) {
     let start = Instant::now();
     let decision = limiter.acquire("key", 1).await;
     (decision.map(|decision| decision.decided_by()).map_err(|error| error.kind()), start.elapsed())
 }
 
-/// All events so far, as text.
+/// Returns all events so far, as text.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Arc<Mutex<Vec<String>>>);
 
@@ -116,7 +116,7 @@ impl Events {
     }
 }
 
-/// Asks `limiter` every `every` until the store has decided. After how long that was.
+/// Sends a request in this interval until the store decides, and returns the time that this took.
 pub(crate) async fn recovers(limiter: &Limiter, every: Duration) -> Duration {
     let start = Instant::now();
     loop {

@@ -1,5 +1,4 @@
-//! What happens when a store is slow or fails, by what requests and observers see of it. Time is Tokio's,
-//! and stands still but for what is waited for.
+//! Slow and failing stores, as requests and observers see them. Most tests pause Tokio's clock.
 
 mod limited;
 

@@ -1,4 +1,4 @@
-//! Metrics, as an exporter receives them.
+//! Metrics as an exporter receives them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tower_ratelimit::{FixedWindow, Limit, LiveLimits, MetricsRecorder, RateLimit
 use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, with};
 use support::faulty_store::{FaultyStore, Mode};
 
-/// The value of each series, by its name and labels. Histograms count their samples.
+/// Returns the value of each series, by its name and labels. For histograms, it is the number of samples.
 fn series(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     let read = |(key, _, _, value): (metrics_util::CompositeKey, _, _, DebugValue)| {
         let labels: Vec<_> = key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
@@ -26,7 +26,7 @@ fn series(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     snapshotter.snapshot().into_vec().into_iter().map(read).collect()
 }
 
-/// Counts the allowed and the denied of 10,000 requests by so many users, and returns the series that they made.
+/// Sends 10,000 requests of this many users. Returns the number of allowed and denied requests, and the series.
 async fn requests_by(users: u64) -> (f64, f64, BTreeMap<String, f64>) {
     let exporter = DebuggingRecorder::new();
     let _installed = metrics::set_default_local_recorder(&exporter);

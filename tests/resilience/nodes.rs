@@ -1,4 +1,4 @@
-//! A store that spreads its keys over several nodes: each has a circuit breaker of its own.
+//! Stores with several nodes, each of which has its own circuit breaker.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,13 +11,13 @@ use tower_ratelimit::{Decision, Event, FixedWindow, Limit, Limiter, Store, Store
 use crate::limited::ms;
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
-/// Two stores that pass for the nodes of one.
+/// A store with two stores as its nodes.
 #[derive(Clone, Debug)]
 struct TwoNodes {
     hasher: KeyHasher,
     nodes: [FaultyStore; 2],
     names: Arc<Mutex<[&'static str; 2]>>,
-    /// Whether it says which node keeps a key, as a store that wraps another may not.
+    /// Whether the store reports the node of a key. A store that wraps another may not.
     hides_nodes: Arc<AtomicBool>,
 }
 
@@ -39,13 +39,13 @@ impl TwoNodes {
         Node::new(self.names.lock().expect("nobody has panicked")[place])
     }
 
-    /// A key that the node at `place` keeps.
+    /// Returns a key of the node at `place`.
     fn key(&self, place: usize) -> String {
         let mut keys = (0..).map(|key: u64| key.to_string());
         keys.find(|key| self.place(self.hasher.hash(key.as_bytes())) == place).expect("some key")
     }
 
-    /// Has the nodes decide their charges, in turn.
+    /// Lets each node decide its charges in turn.
     fn ask_nodes(
         &self,
         charges: &[Charge<'_>],
@@ -94,11 +94,11 @@ impl Store for TwoNodes {
     }
 }
 
-/// A limiter on two nodes, and what it does.
+/// A limiter on two nodes, with its events.
 struct Setup {
     store: TwoNodes,
     limiter: Limiter,
-    /// The changes of breakers, such as `"one: Open"`.
+    /// Returns the changes of breakers, such as `"one: Open"`.
     changes: Arc<Mutex<Vec<String>>>,
 }
 
@@ -119,14 +119,14 @@ impl Setup {
         Self { store, limiter, changes }
     }
 
-    /// Asks for a decision about keys of two nodes, or twice of the same. An error says which node failed.
+    /// Requests a decision about keys of two nodes, or of the same node twice. An error names the node that failed.
     async fn ask(&self, places: [usize; 2]) -> Result<(), (StoreErrorKind, Option<String>)> {
         let [user, tenant] = places.map(|place| self.store.key(place));
         let answer = self.limiter.acquire_all(&[(&user, 1), (&tenant, 1)]).await;
         answer.map(drop).map_err(|error| (error.kind(), error.node().map(|node| node.name().to_owned())))
     }
 
-    /// Fails as many requests of a node as open its breaker.
+    /// Fails enough requests of a node to open its breaker.
     async fn fail(&self, place: usize) {
         self.store.nodes[place].set(Mode::Fails);
         for _ in 0..5 {
@@ -184,7 +184,7 @@ async fn each_node_is_probed_by_itself() {
         setup.fail(place).await;
     }
     assert_eq!(setup.changes(), ["one: Open", "two: Open"]);
-    // The first is back, the other one hangs.
+    // The first node has recovered, and the other one hangs.
     setup.store.nodes[0].set(Mode::Works);
     setup.store.nodes[1].set(Mode::Hangs);
     for _ in 0..100 {
@@ -195,7 +195,7 @@ async fn each_node_is_probed_by_itself() {
     assert_eq!(setup.ask([0, 0]).await, Ok(()));
     assert_eq!(setup.changes(), ["one: Closed"]);
     assert_eq!(setup.store.nodes[0].asked(Operation::Peek), 1);
-    // So is the other one.
+    // The other node has recovered, too.
     setup.store.nodes[1].set(Mode::Works);
     for _ in 0..100 {
         let _ = setup.ask([0, 1]).await;
@@ -205,7 +205,7 @@ async fn each_node_is_probed_by_itself() {
     assert_eq!(setup.changes(), ["two: HalfOpen", "two: Closed"]);
 }
 
-/// What fails as a trial of two nodes reopens the breaker of the one that failed.
+/// A failed trial of two nodes only reopens the breaker of the node that failed.
 #[tokio::test(start_paused = true)]
 async fn a_trial_of_several_nodes_reports_each_result() {
     let setup = Setup::new();
@@ -226,7 +226,7 @@ async fn a_trial_of_several_nodes_reports_each_result() {
     assert_eq!(setup.changes(), ["one: Closed"]);
 }
 
-/// As by a failover.
+/// Like a failover.
 #[tokio::test(start_paused = true)]
 async fn a_new_node_is_used_at_once_and_a_removed_one_is_forgotten() {
     let setup = Setup::new();
@@ -241,7 +241,7 @@ async fn a_new_node_is_used_at_once_and_a_removed_one_is_forgotten() {
     assert_eq!(setup.changes(), ["one: Closed"]);
 }
 
-/// A store that wraps another, and does not say which node keeps a key, is one node.
+/// A store that does not report the node of a key counts as one node.
 #[tokio::test(start_paused = true)]
 async fn a_store_without_nodes_has_one_breaker() {
     let setup = Setup::new();
@@ -254,7 +254,7 @@ async fn a_store_without_nodes_has_one_breaker() {
     assert_eq!(setup.changes(), ["none: Open"]);
 }
 
-/// As long as a store can't say where keys are: once it can, the nodes start with closed breakers.
+/// When a store begins to report the nodes of keys, their breakers start closed.
 #[tokio::test(start_paused = true)]
 async fn discovering_nodes_clears_earlier_failures() {
     let setup = Setup::new();

@@ -1,4 +1,4 @@
-//! What becomes of requests that a store does not decide, limit by limit.
+//! The policies of limits for requests that the store does not decide.
 
 use http::{Request, StatusCode, Version};
 use tower::Layer;
@@ -12,13 +12,13 @@ use support::faulty_store::{FaultyStore, Mode};
 
 const FAILING: [Mode; 3] = [Mode::FailsAtOnce, Mode::Fails, Mode::Hangs];
 
-/// Two a day for whoever sends the header `name`.
+/// Returns a limit of two per day for requests with the header `name`.
 fn two(name: &str, policy: OnStoreError) -> Limit {
     let limit = Limit::new(name, FixedWindow::per_day(2)).by(key::header(name));
     limit.on_missing_key(OnMissingKey::Skip).on_store_error(policy)
 }
 
-/// Asks a layer of these limits on a store that fails, with these headers.
+/// Sends a request with these headers to a layer with these limits on a failing store.
 async fn status(layer: &RateLimitLayer, names: &[&str]) -> u16 {
     told(layer, names).await.status.as_u16()
 }
@@ -92,7 +92,7 @@ async fn the_policy_of_a_limit_takes_precedence_over_the_layer() {
         let store = FaultyStore::new(Mode::Fails);
         let layer = RateLimitLayer::builder([two("a", own)]).store(store.clone()).on_store_error(layers).build();
         assert_eq!(status(&layer, &["a"]).await, expected, "{layers:?}, {own:?}");
-        // Whichever is said first.
+        // In either order of the calls.
         let layer = RateLimitLayer::builder([two("a", own)]).on_store_error(layers).store(store).build();
         assert_eq!(status(&layer, &["a"]).await, expected, "{layers:?}, {own:?}");
     }
@@ -208,7 +208,7 @@ async fn a_local_peek_charges_nothing() {
     }
     assert_eq!(limiter.acquire("key", 4).await.expect("a decision").outcomes()[0].remaining(), 6);
     assert_eq!(limiter.peek("key", 1).await.expect("a decision").outcomes()[0].remaining(), 6);
-    // What the store was not told is forgotten here.
+    // The reset that the store did not receive clears the local state.
     assert!(limiter.reset("key").await.is_err());
     assert_eq!(limiter.peek("key", 1).await.expect("a decision").outcomes()[0].remaining(), 10);
 }
@@ -229,7 +229,7 @@ async fn a_wait_follows_the_store_error_policy() {
     assert_eq!(start.elapsed().as_secs(), 2);
 }
 
-/// Requests queue here too.
+/// Requests queue locally, too.
 #[tokio::test(start_paused = true)]
 async fn a_queue_continues_locally() {
     let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(2));

@@ -1,4 +1,4 @@
-//! What was charged is given back where it was charged, and nowhere else.
+//! Charges are refunded where they were made, and nowhere else.
 
 use http::Request;
 use tokio::time::sleep;
@@ -22,7 +22,7 @@ async fn a_local_charge_is_refunded_locally() {
     assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 1));
     limiter.refund(one).await.expect("a refund");
     assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 5));
-    // Even when the store is back.
+    // Even after the store has recovered.
     store.set(Mode::Works);
     assert!(limiter.acquire("key", 3).await.expect("a decision").is_allowed());
     limiter.refund(two).await.expect("a refund");
@@ -67,18 +67,18 @@ async fn a_local_receipt_of_another_limiter_refunds_nothing() {
     assert!(other.acquire("key", 5).await.expect("a decision").is_allowed());
     other.refund(receipt).await.expect("nothing is refunded");
     assert_eq!(remaining(&other).await, (DecidedBy::Local, 5));
-    // Clones are the same.
+    // Clones count as the same limiter.
     let receipt = one.clone().acquire("key", 2).await.expect("a decision").into_receipt();
     one.refund(receipt).await.expect("a refund");
     assert_eq!(remaining(&one).await, (DecidedBy::Local, 5));
 }
 
-/// One a second, of which three may wait, and ten a day.
+/// A queue with one slot per second, in which three requests may wait, and a limit of ten per day.
 fn queue() -> [Limit; 2] {
     [Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(3)), Limit::new("day", FixedWindow::per_day(10))]
 }
 
-/// Whoever waits and is given up gives its slot back, wherever it was taken.
+/// A cancelled wait is refunded where its slot was taken.
 async fn a_slot_is_given_back(store: &FaultyStore) {
     let layer = RateLimitLayer::builder(queue()).store(store.clone()).on_store_error(LOCALLY).build();
     let service = layer.layer(hello());
@@ -128,7 +128,7 @@ async fn a_cancelled_wait_of_a_limiter_returns_its_slot() {
     }
 }
 
-/// Where there is no runtime, nothing panics.
+/// Nothing panics outside a runtime.
 #[test]
 fn a_request_cancelled_outside_a_runtime_stays_charged() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -149,7 +149,7 @@ fn a_request_cancelled_outside_a_runtime_stays_charged() {
     assert_eq!(store.answered(Operation::Refund), 0, "nobody waits for it");
 }
 
-/// Wherever rules have put its limit since.
+/// At any position that a replacement has given the limit.
 #[tokio::test(start_paused = true)]
 async fn a_local_receipt_is_refunded_after_the_limit_has_moved() {
     let [a, b] = ["a", "b"].map(|name| move || Limit::new(name, FixedWindow::per_day(10)));

@@ -1,4 +1,4 @@
-//! What recorders receive.
+//! The records of decisions, rejections and events.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::limited::{LOCALLY, ask, hello, limiter, ms, visit, with};
 use support::faulty_store::{FaultyStore, Mode};
 use tower::Layer;
 
-/// Everything that was recorded, as text.
+/// A recorder that keeps everything as text.
 #[derive(Clone, Default)]
 struct Recorded(Arc<Mutex<Vec<String>>>);
 
@@ -21,7 +21,7 @@ impl Recorded {
         self.0.lock().expect("no test panicked while recording").push(text);
     }
 
-    /// Takes what was recorded since the last call.
+    /// Takes the records since the last call.
     fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().expect("no test panicked while recording"))
     }

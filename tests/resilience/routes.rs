@@ -1,4 +1,4 @@
-//! Routes with costs of their own, on stores that fail at each step.
+//! Routes with their own costs, on stores that fail at each step.
 
 use http::Request;
 use tokio::time::sleep;
@@ -10,7 +10,7 @@ use tower_ratelimit::{
 use crate::limited::{Events, LOCALLY, Told, ask, hello, ms};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
-/// Ten a day.
+/// Returns a limit of ten per day.
 fn layer(store: &FaultyStore, policy: OnStoreError) -> Builder<HttpOptions> {
     RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_day(10))])
         .store(store.clone())
@@ -19,8 +19,8 @@ fn layer(store: &FaultyStore, policy: OnStoreError) -> Builder<HttpOptions> {
         .on_store_error(policy)
 }
 
-/// Asks a route that costs `inner` inside a router that costs `outer`. Between the two, the store does
-/// as `break_it` says.
+/// Calls a route that costs `inner` inside a router that costs `outer`. Between the two charges, `break_it` changes the
+/// store.
 async fn route(
     layer: &RateLimitLayer,
     outer: u64,
@@ -34,12 +34,12 @@ async fn route(
     let service =
         ServiceBuilder::new().layer(layer.cost(outer)).layer(between).layer(layer.cost(inner)).service(hello());
     let told = ask(&service, Request::new(())).await;
-    // What is given back in the background is.
+    // Lets background refunds complete.
     sleep(ms(100)).await;
     told
 }
 
-/// What is left in the store itself, once it works.
+/// Returns the remaining tokens in the store, after its recovery.
 async fn left(store: &FaultyStore) -> u64 {
     store.set(Mode::Works);
     let told = ask(&layer(store, OnStoreError::Reject).cost(0).build().layer(hello()), Request::new(())).await;
@@ -95,7 +95,7 @@ async fn a_difference_that_the_store_cannot_charge_is_charged_locally() {
             let told = route(&layer, 1, 7, move || breaking.set_for(Operation::Decide, mode)).await;
             assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (status, remaining), "{mode:?}");
         }
-        // What the store was paid for the one that was denied here, it has given back.
+        // The store's charge for the request that was denied locally has been refunded.
         assert_eq!(left(&store).await, 9, "{mode:?}");
     }
 }
@@ -109,7 +109,7 @@ async fn a_refund_that_fails_is_not_tried_twice() {
             let breaking = store.clone();
             let told = route(&layer, 4, 1, move || breaking.set_for(Operation::Refund, mode)).await;
             assert_eq!(told.status, status);
-            // 3 of 4 were asked back, which failed: what came of that nobody knows. The last was not yet.
+            // The refund of 3 of 4 failed with an unknown result. The last token has not been refunded yet.
             let asked = if policy == OnStoreError::Reject { 2 } else { 1 };
             assert_eq!(store.asked(Operation::Refund), asked);
             assert!(left(&store).await <= kept, "{mode:?} {policy:?}");
@@ -117,7 +117,7 @@ async fn a_refund_that_fails_is_not_tried_twice() {
     }
 }
 
-/// It was denied before the store failed: that stands, whatever the policy.
+/// A denial before the failure stands under every policy.
 #[tokio::test(start_paused = true)]
 async fn a_denial_stands_if_its_refund_fails() {
     for mode in FAILING {
@@ -143,7 +143,7 @@ async fn requests_charged_locally_stay_local() {
         let store = store.clone();
         move || store.set(Mode::Works)
     };
-    // A share of 5.
+    // The local share is 5.
     for (outer, inner, status, remaining) in [
         (1, 3, 200, Some("2")),
         (2, 1, 200, Some("1")),
@@ -178,7 +178,7 @@ async fn routes_do_not_call_the_store_while_the_breaker_is_open() {
     let store = FaultyStore::new(Mode::Works);
     let layer = layer(&store, OnStoreError::Reject).circuit_breaker(CircuitBreaker::new().failures(1)).build();
     let breaking = store.clone();
-    // The router's charge is the store's last: the route's fails, and opens the breaker.
+    // The store takes the router's charge. The route's charge fails, and opens the breaker.
     let told = route(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
     assert_eq!(told.status, 503);
     let asked = store.asked(Operation::Decide);
@@ -187,7 +187,7 @@ async fn routes_do_not_call_the_store_while_the_breaker_is_open() {
     assert_eq!(store.asked(Operation::Decide), asked);
 }
 
-/// What was given back before the store failed is not given back again.
+/// A refund before the failure is not repeated.
 #[tokio::test(start_paused = true)]
 async fn refunds_happen_once() {
     for mode in FAILING {
@@ -201,7 +201,7 @@ async fn refunds_happen_once() {
     }
 }
 
-/// What was charged here is given back here, and the store has no part in it.
+/// A local charge is refunded locally, without the store.
 #[tokio::test(start_paused = true)]
 async fn an_open_breaker_does_not_affect_local_charges() {
     let (store, events) = (FaultyStore::new(Mode::Fails), Events::default());

@@ -1,4 +1,4 @@
-//! What one of several nodes allows by itself.
+//! Shares of limits, which one of several nodes allows by itself.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn of(tokens: u32) -> [Algorithm; 8] {
     ]
 }
 
-/// How many a limiter allows at once, and then in ten hours of a request each second.
+/// Returns the number of requests that a limiter allows at once, and then in ten hours with a request each second.
 async fn admitted(limiter: &Limiter) -> (u32, u32) {
     let mut at_once = 0;
     while is_allowed(limiter).await {
@@ -53,7 +53,7 @@ async fn a_share_of_each_algorithm() {
     for algorithm in of(22) {
         let (at_once, later) = admitted(&sharing(algorithm, Share::one_of(4))).await;
         let (burst, rate) = match algorithm {
-            // 22 - 1 may wait, and one goes on.
+            // 22 − 1 may wait, and one proceeds.
             Algorithm::LeakyBucketQueue(_) => (21 / 4 + 1, 5.5),
             Algorithm::TokenBucket(_) | Algorithm::LeakyBucket(_) => (5, 5.5),
             _ => (5, 5.0),
@@ -61,9 +61,9 @@ async fn a_share_of_each_algorithm() {
         assert_eq!(at_once, burst, "{algorithm:?}");
         let expected = rate * 600.0;
         let fewer = match algorithm {
-            // An estimate, which takes requests as evenly spread, and rounds against them.
+            // An estimate, which assumes evenly distributed requests, and rounds up the usage.
             Algorithm::SlidingWindowCounter(_) => expected,
-            // A full bucket waits up to a second for the request that starts its next interval.
+            // The next interval of a full bucket starts with a request, up to a second later.
             Algorithm::TokenBucket(bucket) if bucket == bucket.at_intervals() => 40.0,
             _ => 6.0,
         };
@@ -72,7 +72,7 @@ async fn a_share_of_each_algorithm() {
     }
 }
 
-/// At least one, but no more of it than a fourth on average.
+/// At least one, but on average no more than a fourth.
 #[tokio::test(start_paused = true)]
 async fn shares_of_a_limit_below_the_number_of_nodes_keep_its_rate() {
     for algorithm in of(3) {
@@ -80,12 +80,12 @@ async fn shares_of_a_limit_below_the_number_of_nodes_keep_its_rate() {
         let (at_once, later) = admitted(&limiter).await;
         let burst = 1 + u32::from(matches!(algorithm, Algorithm::LeakyBucketQueue(_)));
         assert_eq!(at_once, burst, "{algorithm:?}");
-        // 3 a minute, of which one node in four has 450 in ten hours: 1 in two minutes for a window.
+        // 3 per minute, of which one of four nodes has 450 in ten hours. For a window, that is 1 in two minutes.
         assert!((149..=452).contains(&later), "{later} of {algorithm:?}");
     }
 }
 
-/// A window of four nodes is the whole limit at most, wherever its edges.
+/// The windows of four nodes never exceed the limit in total, wherever their edges are.
 #[tokio::test(start_paused = true)]
 async fn shares_never_add_up_to_more_than_the_limit() {
     for nodes in [1, 2, 3, 7, 10] {
@@ -115,7 +115,7 @@ async fn a_share_of_the_whole_is_the_limit_itself() {
     }
 }
 
-/// Limits at the ends of their ranges, and shares too.
+/// Limits and shares at the ends of their ranges.
 #[tokio::test(start_paused = true)]
 async fn extremes_are_shared_without_a_panic() {
     let longest = Duration::from_secs(366 * 86_400);
@@ -140,7 +140,7 @@ async fn extremes_are_shared_without_a_panic() {
     }
 }
 
-/// A share of a soft limit is soft, and what is in the shadow refuses nothing, not even for a store that fails.
+/// A share of a soft limit is soft, and a limit in shadow mode denies nothing, not even while the store fails.
 #[tokio::test(start_paused = true)]
 async fn thresholds_apply_to_shares() {
     let limiter = Limiter::builder([
@@ -162,7 +162,7 @@ async fn thresholds_apply_to_shares() {
             assert_eq!(shadow.verdict().is_allowed(), used == 1);
         }
         if used == 6 {
-            // All of it was taken locally, and is given back there.
+            // All was charged locally, and is refunded there.
             limiter.refund(decision.into_receipt()).await.expect("a refund");
             assert!(limiter.acquire("key", 1).await.expect("a decision").outcomes()[0].uses_overage());
         }

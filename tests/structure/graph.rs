@@ -1,17 +1,17 @@
-//! Which file of a crate imports which.
+//! The imports between the files of a crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::source::Source;
 
-/// Imports from file to file, each named by its module path: `store::memory::table`.
+/// Imports between files, which are named by their module paths, such as `store::memory::table`.
 pub(crate) struct Graph {
     pub(crate) imports: BTreeSet<(String, String)>,
 }
 
 impl Graph {
-    /// A name that a module re-exports stands for the file that defines it. To re-export is no import, unless
-    /// the file also uses the name. The crate's root is left out: it re-exports all that is public.
+    /// A re-exported name stands for the file that defines it. A re-export is not an import, unless the file also uses
+    /// the name. The crate's root is left out, because it re-exports everything public.
     pub(crate) fn new(sources: Vec<Source>) -> Self {
         let modules = Modules(sources.into_iter().map(|source| (source.module.clone(), source)).collect());
         let mut imports = BTreeSet::new();
@@ -29,7 +29,7 @@ impl Graph {
         Self { imports }
     }
 
-    /// The imports that are part of a cycle.
+    /// Returns the imports that are part of a cycle.
     pub(crate) fn cyclic(&self) -> BTreeSet<(String, String)> {
         let mut next: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (from, to) in &self.imports {
@@ -53,7 +53,7 @@ impl Graph {
 struct Modules(BTreeMap<Vec<String>, Source>);
 
 impl Modules {
-    /// The file that defines what a path names, as written in `module`. Nothing for other crates.
+    /// Returns the file that defines the item of a path in `module`, or `None` for other crates.
     fn resolve(&self, module: &[String], path: &[String], depth: u32) -> Option<Vec<String>> {
         let mut place = module.to_vec();
         let mut rest = path;
@@ -87,7 +87,7 @@ impl Modules {
         Some(place)
     }
 
-    /// The file that defines an item that can be found in a module.
+    /// Returns the file that defines an item of a module.
     fn definition(&self, module: &[String], name: &str, depth: u32) -> Vec<String> {
         let Some(source) = self.0.get(module).filter(|_| depth < 8) else { return module.to_vec() };
         let named = source.uses.iter().find(|used| used.name == name && used.path != [name]);

@@ -1,4 +1,4 @@
-//! The layers of the crate: imports go down only, and no two files import each other, directly or through others.
+//! The layers of the crate: imports only go down, and there are no cycles.
 
 mod graph;
 mod messages;
@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use self::graph::Graph;
 use self::source::Source;
 
-/// Every folder and every file beside `lib.rs`, lowest level first. A file belongs to the innermost of them, and
-/// imports only from its own level and those before it.
+/// Every folder, and every file next to `lib.rs`, from the lowest level to the highest. A file belongs to the innermost
+/// entry that contains it, and only imports from its own level and those before it.
 const LEVELS: &[&str] = &[
     // Foundation
     "node",
@@ -26,7 +26,7 @@ const LEVELS: &[&str] = &[
     "algorithm",
     "limit_spec",
     "charge",
-    // What a store answers
+    // Decisions
     "decision",
     // Stores
     "store::evaluation",
@@ -49,7 +49,7 @@ const LEVELS: &[&str] = &[
     "store::redis::config",
     "store::redis::operations",
     "store::redis",
-    // Which limits apply to whom, and what a request costs
+    // Limits: keys, conditions and costs
     "request",
     "response",
     "signal",
@@ -71,7 +71,7 @@ const LEVELS: &[&str] = &[
     "explain",
     // Limits from files or from Redis
     "rules",
-    // Decisions without HTTP, and with it
+    // Decisions without HTTP and with it
     "limiter",
     "conformance",
     "http",
@@ -152,7 +152,7 @@ fn no_files_import_each_other() {
     assert!(cyclic.is_empty(), "{cyclic:#?}");
 }
 
-/// Each algorithm can be read, and taken out, without the others.
+/// Each algorithm can be read and removed without the others.
 #[test]
 fn no_algorithm_imports_another() {
     let graph = Graph::new(sources());
@@ -161,7 +161,7 @@ fn no_algorithm_imports_another() {
     assert!(between.is_empty(), "{between:?}");
 }
 
-/// The graph of made-up files.
+/// Returns the graph of files that exist only in the test.
 fn graph(files: &[(&str, &str)]) -> Graph {
     let module = |path: &str| path.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
     Graph::new(files.iter().map(|(path, text)| Source::parse(module(path), text)).collect())
@@ -209,7 +209,7 @@ fn an_import_of_what_a_parent_imports_leads_to_where_it_is_defined() {
         imports(&[parent, ("a::child", "use super::Name;"), ("b", "pub struct Name;")]),
         ["a -> b", "a::child -> b"]
     );
-    // Also through a glob.
+    // The same through a glob import.
     let root = ("", "pub use b::*;");
     assert_eq!(imports(&[root, ("a", "use crate::Name;"), ("b", "pub struct Name;")]), ["a -> b"]);
 }
@@ -232,6 +232,6 @@ fn upward_imports_are_found() {
     let found = |levels| upward(&graph(&files), levels).into_iter().map(|(from, _)| from).collect::<Vec<_>>();
     assert_eq!(found(&["a", "b"]), ["a"]);
     assert_eq!(found(&["b", "a"]), ["b"]);
-    // A nested folder has a level apart from its parent's.
+    // A nested folder has a level of its own.
     assert_eq!(found(&["b::inner", "a", "b"]), ["b::inner"]);
 }

@@ -1,17 +1,17 @@
-//! Every log line and every error of the crate is in the guide's page on troubleshooting.
+//! Every log line and every error of the crate is documented in the guide's page on troubleshooting.
 
 use std::fs;
 use std::path::PathBuf;
 
 const PAGE: &str = "src/guide/troubleshooting.md";
 
-/// What the texts of messages are part of, and the brackets around them.
+/// The code that contains texts of messages, with its brackets.
 const REGIONS: &[(&str, char, char)] = &[
     ("tracing::error!(", '(', ')'),
     ("tracing::warn!(", '(', ')'),
     ("tracing::info!(", '(', ')'),
     ("fmt::Display for ", '{', '}'),
-    // The texts of `StoreError`, of the faults of values, and of rejections.
+    // The texts of `StoreError`, of invalid values, and of rejections.
     ("fn fmt_summary(", '{', '}'),
     ("fn message(self) -> Message ", '{', '}'),
     ("fn sentence<", '{', '}'),
@@ -22,7 +22,7 @@ const REGIONS: &[(&str, char, char)] = &[
     ("on_unimplemented(\n    message = ", '=', ','),
 ];
 
-/// The files of the crate, without tests, documentation, and the texts of explanations, which are no errors.
+/// Returns the files of the crate, without tests, documentation, and the texts of explanations, which are not errors.
 fn files() -> Vec<PathBuf> {
     let (mut files, mut folders) = (Vec::new(), vec![support::repository("src")]);
     while let Some(folder) = folders.pop() {
@@ -39,14 +39,14 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-/// A string literal, and where it begins and ends.
+/// A string literal with its position.
 struct Literal {
     start: usize,
     end: usize,
     text: String,
 }
 
-/// The string literals of some code. Comments and characters are skipped.
+/// Returns the string literals of some code. Comments and characters are skipped.
 fn literals(code: &str) -> Vec<Literal> {
     let bytes = code.as_bytes();
     let (mut literals, mut at) = (Vec::new(), 0);
@@ -71,7 +71,7 @@ fn literals(code: &str) -> Vec<Literal> {
     literals
 }
 
-/// The text of a literal as the page shows it: `…` stands for values.
+/// Returns the text of a literal as in the page, where `…` stands for values.
 fn text(literal: &str) -> String {
     let mut text = String::new();
     let mut rest = literal;
@@ -92,7 +92,7 @@ fn text(literal: &str) -> String {
     text.trim().to_owned()
 }
 
-/// The end of a region whose opening bracket is at or after `from`. Brackets in literals don't count.
+/// Returns the end of a region whose opening bracket is at or after `from`. Brackets in literals do not count.
 fn end(code: &str, literals: &[Literal], from: usize, open: char, close: char) -> usize {
     let mut depth = 0;
     for (offset, character) in code[from..].char_indices() {
@@ -112,7 +112,7 @@ fn end(code: &str, literals: &[Literal], from: usize, open: char, close: char) -
     code.len()
 }
 
-/// The messages in some code: its literals within the regions, or all of them.
+/// Returns the messages in some code: the literals in the regions, or all of them.
 fn messages(code: &str, all: bool) -> Vec<String> {
     let code = code.split("\n#[cfg(test)]\nmod tests").next().unwrap();
     let literals = literals(code);
@@ -142,7 +142,7 @@ fn every_message_is_documented() {
     let page = fs::read_to_string(support::repository(PAGE)).unwrap();
     let (mut found, mut missing) = (0, Vec::new());
     for file in files() {
-        // A rules file is rejected with a hint that is put together of parts.
+        // The hint of an error in a rules file is composed of parts.
         let is_of_rules = file.parent().unwrap().ends_with("rules");
         for message in messages(&fs::read_to_string(&file).unwrap(), is_of_rules) {
             found += 1;

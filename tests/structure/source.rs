@@ -1,8 +1,8 @@
-//! Reads which names a Rust file imports and mentions. Knows just enough of the syntax for this crate's sources.
+//! Finds the names that a Rust file imports and mentions. It knows just enough of the syntax for this crate's sources.
 
 use std::collections::BTreeSet;
 
-/// A file: its module path, such as `["store", "memory"]`, and what its code refers to. Test code is left out.
+/// A file: its module path, such as `["store", "memory"]`, and the names that its code refers to, without tests.
 pub(crate) struct Source {
     pub(crate) module: Vec<String>,
     pub(crate) uses: Vec<Use>,
@@ -34,7 +34,7 @@ impl Source {
                 let is_public = matches!(before, "pub" | ")");
                 at = source.parse_use(&tokens, at + 1, Vec::new(), is_public);
             } else if token == "in" && before == "(" {
-                // A visibility such as `pub(in crate::algorithm)` is no import.
+                // A visibility such as `pub(in crate::algorithm)` is not an import.
                 at += tokens[at..].iter().position(|token| token == ")").unwrap_or(1);
             } else if is_word(token) {
                 if matches!(
@@ -68,7 +68,7 @@ impl Source {
         source
     }
 
-    /// Reads a tree of names from `at` and returns where it ends.
+    /// Reads a tree of names from `at`, and returns its end.
     fn parse_use(&mut self, tokens: &[String], mut at: usize, mut path: Vec<String>, is_public: bool) -> usize {
         loop {
             match tokens.get(at).map_or(";", String::as_str) {
@@ -106,7 +106,7 @@ fn is_word(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphabetic() || first == '_')
 }
 
-/// The words and signs of a file, without comments, strings, characters and white space.
+/// Returns the tokens of a file, without comments, strings, characters and white space.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -133,7 +133,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// The length of the string or character that the text begins with.
+/// Returns the length of the string or character at the start of the text.
 fn literal(text: &str) -> Option<usize> {
     let prefix = ["br", "b", "c", "r", ""]
         .iter()
@@ -142,7 +142,7 @@ fn literal(text: &str) -> Option<usize> {
     let quoted = &text[prefix..];
     if let Some(inner) = quoted.strip_prefix('\'') {
         let end = if inner.starts_with('\\') { 2 + inner[2..].find('\'')? } else { inner.chars().next()?.len_utf8() };
-        // What has no second quote is a lifetime.
+        // A quote without a second one begins a lifetime.
         return inner[end..].starts_with('\'').then_some(prefix + end + 2);
     }
     let hashes = quoted.find(|c| c != '#')?;
@@ -165,7 +165,7 @@ fn literal(text: &str) -> Option<usize> {
     Some(prefix + 1 + end + 1)
 }
 
-/// Leaves out each item behind `#[cfg(test)]` or `#[cfg(all(test, …))]`.
+/// Removes each item after `#[cfg(test)]` or `#[cfg(all(test, …))]`.
 fn without_tests(tokens: &[String]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut at = 0;

@@ -105,7 +105,7 @@ async fn several_limits_are_decided_together() {
     .await;
 }
 
-/// One of four nodes has a quarter of ten tokens per month: two, and a third one in every second month.
+/// One of four nodes has a quarter of ten tokens per month, rounded down to two. Of two tokens, it has one in two months.
 #[tokio::test]
 async fn shares_have_the_windows_of_the_whole_limit() {
     for (limit, share) in [(10, 2), (2, 1)] {

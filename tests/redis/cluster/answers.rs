@@ -1,4 +1,4 @@
-//! The answers of a Cluster are those of one server.
+//! The decisions of a Cluster are those of one server.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::cluster::{DAY, daily, store};
 use support::limits::{Patient, all};
 use support::redis_cluster::RedisCluster;
 
-/// All of a decision but its receipt.
+/// Returns a decision without its receipt, for comparison.
 fn told(decision: &Decision) -> String {
     let outcomes = decision.outcomes().iter().map(|outcome| {
         let (after, reset) = (outcome.more_after(), outcome.reset_after());
@@ -25,7 +25,7 @@ async fn a_cluster_agrees_with_memory() {
     let cluster = RedisCluster::start(0);
     let start = Timestamp::from_micros(1_767_225_600_000_000);
     let clocks = [ManualClock::new(start), ManualClock::new(start)];
-    // A day that were used up would deny all that comes after.
+    // An exhausted day would deny all later requests.
     let size = |name: &str, algorithm: Algorithm| {
         if name == "calendar_window" { CalendarWindow::daily(10_000).into() } else { algorithm }
     };
@@ -36,7 +36,7 @@ async fn a_cluster_agrees_with_memory() {
     for step in 0..300_u64 {
         let by = Duration::from_micros([0, 1, 999_999, 1_250_000, 3_333_333][step as usize % 5]);
         clocks.iter().for_each(|clock| clock.advance(by));
-        // One subject, or one for each two limits, in as many slots.
+        // One key for all limits, or one for each two limits, in as many slots.
         let spread = step % 3 != 0;
         let names: Vec<_> =
             (0..9).map(|limit| if spread { format!("subject {}", limit / 2) } else { "one".into() }).collect();

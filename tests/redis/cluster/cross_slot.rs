@@ -1,4 +1,4 @@
-//! Limits whose subjects have different slots.
+//! Limits whose keys are in different slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,13 +12,13 @@ use crate::cluster::{DAY, daily, slot, store};
 use support::limits::{Patient, all};
 use support::redis_cluster::RedisCluster;
 
-/// Users of one tenant, each limit exhausted by many at a time, on several clients.
+/// Concurrent users of one tenant on several clients, who exhaust all limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
     let cluster = RedisCluster::start(0);
     let connect = async || RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
     let stores = [connect().await, connect().await];
-    // Four users may take 30 each, of which the tenant allows 75 in all.
+    // Four users are allowed 30 each, and the tenant 75 in total.
     for (name, algorithm) in all(75, DAY) {
         let limits = || [daily(&format!("user of {name}"), 30), Limit::new(name, algorithm)];
         let mut tasks = JoinSet::new();
@@ -45,7 +45,7 @@ async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
             assert_eq!(decision.outcomes()[0].remaining(), 30 - taken, "{name}, user {user}");
             assert_eq!(decision.outcomes()[1].remaining(), left_of_tenant, "{name}");
         }
-        // What is left can be taken to the last token.
+        // All remaining tokens can be taken.
         for user in 0..4_usize {
             while limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed() {
                 left_of_tenant -= 1;
@@ -55,7 +55,7 @@ async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
     }
 }
 
-/// A limiter has no peek with a key for each limit, but a cost of 0 takes nothing.
+/// A limiter has no peek with a key for each limit, but a cost of 0 charges nothing.
 async fn peek(limiter: &Limiter, one: impl Key + Sync, other: impl Key + Sync) -> Decision {
     limiter.acquire_all(&[(&one, 0), (&other, 0)]).await.expect("a decision")
 }
@@ -79,7 +79,7 @@ async fn a_denial_in_one_slot_never_charges_another() {
     }
 }
 
-/// A denial that took nothing has changed nothing: what is remembered of its keys is told on.
+/// A denial changes nothing, so cached denials of its keys stay valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denials_by_several_slots_do_not_affect_those_of_one() {
     let cluster = RedisCluster::start(0);
@@ -92,7 +92,7 @@ async fn denials_by_several_slots_do_not_affect_those_of_one() {
         assert!(!one.acquire("ann", 1).await.expect("a decision").is_allowed());
         (0..3).any(|node| cluster.ask::<String>(node, "INFO commandstats").contains("cmdstat_evalsha:"))
     };
-    // What was charged is known a moment after it was told.
+    // The charge is visible shortly after its reply.
     let started = Instant::now();
     while is_asked().await {
         assert!(started.elapsed() < Duration::from_secs(20), "nothing is remembered");
@@ -136,8 +136,8 @@ async fn a_request_canceled_between_slots_leaves_no_partial_charge() {
         allowed += u64::from(tokio::time::timeout(given, call).await.is_ok());
     }
     assert!((1..400).contains(&allowed), "{allowed} were in time");
-    // What was given up is given back by and by; what was answered as it was given up may be charged, but
-    // by both limits.
+    // Cancelled requests are refunded in the background. A request that was cancelled when its reply arrived may be
+    // charged, but then by both limits.
     let started = Instant::now();
     loop {
         let decision = peek(&limiter, "a", "b").await;
@@ -176,7 +176,7 @@ async fn charges_before_an_error_are_refunded() {
     }
 }
 
-/// What is denied before anything is charged is a strike all the same, and one.
+/// A denial before any charge is exactly one strike.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denials_in_another_slot_are_strikes() {
     let cluster = RedisCluster::start(0);
@@ -201,12 +201,12 @@ async fn denials_in_another_slot_are_strikes() {
     assert!(ask(4).await.is_penalty());
     assert_eq!(began.load(Ordering::Relaxed), 1);
     assert_eq!(ask(4).await.outcomes()[0].remaining(), 100, "who is refused takes nothing from others");
-    // One of the two alone has one slot, and the whole is decided there.
+    // Each of the two limits alone has one slot, and is decided there.
     let alone = limiter.acquire_all(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
     assert!(alone.is_penalty());
 }
 
-/// A request of several slots that puts a bucket at another rate, and is denied, ends what is remembered of it.
+/// A denied request of several slots that converts a bucket to another rate clears its cached denials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_rate_ends_remembered_denials() {
     let cluster = RedisCluster::start(0);
@@ -227,7 +227,7 @@ async fn a_changed_rate_ends_remembered_denials() {
     }
 }
 
-/// No slot sees the quota that another has: what one has used up is no denial while another has room.
+/// No slot sees the quotas of another. An exhausted quota does not deny while a quota in another slot has capacity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quotas_in_different_slots_deny_only_if_none_has_room() {
     let cluster = RedisCluster::start(0);
@@ -253,7 +253,7 @@ async fn quotas_in_different_slots_deny_only_if_none_has_room() {
     assert!(!denied.is_allowed() && denied.retry_after().is_some_and(|wait| wait <= DAY), "{denied:?}");
     let left: Vec<u64> = denied.outcomes().iter().map(|outcome| outcome.remaining()).collect();
     assert_eq!(left, [0, 0, 975], "a denied request was charged nowhere");
-    // Another user's own quota still has room, though the team's has none.
+    // The quota of another user still has capacity, although that of the team has none.
     let other = limiter.acquire_all(&[(&8, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
     assert!(other.is_allowed());
 }

@@ -1,4 +1,4 @@
-//! Masters that die, hang, or let nobody in.
+//! Masters that die, hang, or refuse access.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use support::permissions::{documented, documented_for, names_the_remedy, refused
 use support::redis_cluster::{RedisCluster, wait};
 use support::redis_server::RedisServer;
 
-/// What callers in a hurry allow a decision.
+/// A short deadline for decisions.
 const HURRY: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,7 +20,7 @@ async fn a_failed_master_is_replaced_without_affecting_others() {
     dies(RedisCluster::kill, RedisConfig::patient, Duration::from_secs(10)).await;
 }
 
-/// Callers in a hurry never see that a master hangs: they only know that they gave up.
+/// Callers with short deadlines never see that a master hangs, because they cancel their requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hanging_master_is_replaced_for_canceled_requests_too() {
     dies(|cluster, node| cluster.hang(node), |config| config, HURRY).await;
@@ -39,7 +39,7 @@ async fn dies(
         async move { tokio::time::timeout(patience, limiter.acquire(key, 1)).await.is_ok_and(|answer| answer.is_ok()) }
     };
     let begun = Instant::now();
-    // Keys of the first master, and of others.
+    // Keys of the first master, and of the others.
     let (mut lost, mut kept) = (Vec::new(), Vec::new());
     for key in 0..60 {
         let before = cluster.keys().len();
@@ -80,7 +80,7 @@ async fn dies(
         assert!(started.elapsed() < Duration::from_secs(60), "the lost keys are back at last");
         assert!(promoted.is_none_or(|at| at.elapsed() < Duration::from_secs(20)), "they are back soon after");
     }
-    // In a hurry, a few may have been late on a busy machine.
+    // With short deadlines, a few replies may be late on a loaded machine.
     let late = if patience == HURRY { served / 20 } else { 0 };
     assert!(missed <= late, "{missed} of {served} requests for other masters were not answered");
     for key in lost {
@@ -133,7 +133,7 @@ async fn a_charge_without_a_reply_is_never_repeated() {
     let (node, ..) = slot(&cluster, "limit");
     cluster.hang(node);
     let mut calls = JoinSet::new();
-    // As many as leave at once; others would wait for them.
+    // As many as fit into one call. Others would wait for them.
     for _ in 0..2 {
         let limiter = limiter.clone();
         calls.spawn(async move { limiter.acquire("key", 1).await.map(drop).map_err(|error| format!("{error:?}")) });
@@ -148,7 +148,7 @@ async fn a_charge_without_a_reply_is_never_repeated() {
     assert!(charged <= 2, "{charged} charges of 2 requests");
 }
 
-/// The least that a user must be allowed, on every master.
+/// The minimal permissions of a user, on every master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
     let cluster = RedisCluster::start(0);
@@ -196,7 +196,7 @@ async fn errors_name_each_missing_permission_for_a_cluster() {
     let error = config("+cluster|slots").connect().await.expect_err("it may not ask for the slots");
     assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
 
-    // Keys are asked for elsewhere while their slot is on its way.
+    // While a slot moves, its keys are on another node.
     let limiter = async |user| {
         Limiter::builder([daily("limit", 10)]).patient().store(config(user).connect().await.expect("a store")).build()
     };

@@ -1,4 +1,4 @@
-//! The store in a Redis Cluster, on real ones.
+//! The store on a real Redis Cluster.
 
 mod answers;
 mod cross_slot;
@@ -22,7 +22,7 @@ fn daily(name: &str, limit: u32) -> Limit {
     Limit::new(name, FixedWindow::per_day(limit))
 }
 
-/// The slot of a subject: that of its only key.
+/// Returns the slot of a limiter's key: that of its only key in Redis.
 fn slot(cluster: &RedisCluster, limit: &str) -> (usize, u16, String) {
     let keys = cluster.keys();
     let mut of_limit = keys.into_iter().filter(|(_, key)| key.contains(&format!("}}:{limit}:")));

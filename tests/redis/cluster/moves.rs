@@ -1,4 +1,4 @@
-//! Slots that move, and scripts that are gone.
+//! Slots that move, and scripts that are flushed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
     tokio::task::block_in_place(|| {
         for _ in 0..20 {
             (0..3).for_each(|node| cluster.tell(node, "SCRIPT FLUSH"));
-            // A call that meets a flush again and again is given up.
+            // A call that repeatedly finds the script flushed fails.
             let before = counts();
             wait("all go on", || {
                 assert!(tasks.try_join_next().is_none(), "a request failed");
@@ -93,7 +93,7 @@ async fn a_slot_that_moves_loses_no_count_and_charges_nothing_twice() {
     assert_eq!(left, 1_000_000 - u64::from(taken.load(Ordering::Relaxed)));
 }
 
-/// Requests of two subjects in one slot, of which one key has moved already.
+/// Requests of two keys in one slot, of which one has already moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_a_slot_under_migration_are_decided() {
     let cluster = RedisCluster::start(0);

@@ -1,4 +1,4 @@
-//! Overrides of subjects in several slots.
+//! Overrides of keys in several slots.
 
 use tower_ratelimit::key::Key;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, TokenBucket};
@@ -28,7 +28,7 @@ async fn overrides_apply_in_every_slot() {
         (decision.is_allowed(), left[0], left[1])
     };
     for user in 0..6_u64 {
-        // Both nodes believe that there are none.
+        // Both processes know of no overrides.
         assert_eq!(acquire(&one, user, 0).await, (true, 10, 10));
         assert_eq!(acquire(&other, user, 0).await, (true, 10, 10));
     }
@@ -45,12 +45,12 @@ async fn overrides_apply_in_every_slot() {
         assert_eq!(acquire(&other, user, 1).await, (false, 0, tenant), "user {user}");
         assert_eq!(users.get(user).await.unwrap(), None);
     }
-    // What a slot has taken by its size is given back by it, when another one denies.
+    // If another slot denies, a charge is refunded by the size of the charge.
     users.set(9_u64, FixedWindow::new(5, DAY * 366), None).await.unwrap();
     assert_eq!(acquire(&other, 9, 6).await, (false, 5, tenant));
     assert_eq!(acquire(&other, 9, 5).await, (true, 0, tenant - 5));
 
-    // Each lies in the slot of what it is about.
+    // Each override is in the slot of its key.
     let keys = cluster.keys();
     let overrides: Vec<_> = keys.iter().filter(|(_, key)| key.ends_with(":override")).collect();
     assert_eq!(overrides.len(), 2);

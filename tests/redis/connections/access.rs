@@ -1,4 +1,4 @@
-//! Who may connect, and how they say who they are.
+//! Authentication and permissions.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ fn user(server: &RedisServer, name: &str, rules: &[&str]) -> RedisConfig {
     RedisConfig::node(server.url()).patient().credentials(name, "s3cret")
 }
 
-/// The commands and keys that a server has refused since it was last asked.
+/// Returns the commands and keys that a server has refused since the last call.
 fn refused_by(server: &RedisServer) -> Vec<String> {
     let refused = refused(&server.ask::<Vec<_>>(cmd("ACL").arg("LOG")));
     let () = server.ask(cmd("ACL").arg(&["LOG", "RESET"]));
     refused
 }
 
-/// Has a store do all that it can, on a server that does not know the script.
+/// Calls every operation of a store, on a server that does not know the script.
 async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dyn std::error::Error>> {
     let () = server.ask(cmd("SCRIPT").arg("FLUSH"));
     let store = config.connect().await?;
@@ -44,7 +44,7 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
     for (n, algorithm) in algorithms.into_iter().enumerate() {
         let limit = Limit::new(format!("limit-{n}"), algorithm).penalty(Penalty::after(2, HOUR).locked_out_for(HOUR));
         let limiter = Limiter::builder([limit]).patient().store(store.clone()).build();
-        // The second of two refunds leaves something, the last one nothing.
+        // The second of two refunds leaves a state, and the last one leaves none.
         let mut receipts = Vec::new();
         for cost in [1, 2, 3] {
             receipts.push(limiter.acquire("key", cost).await?.into_receipt());
@@ -58,7 +58,7 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
         let _ = limiter.peek("key", 1).await?;
         limiter.reset("key").await?;
     }
-    // Trimming a log removes the requests that no longer count.
+    // Trimming a log removes expired requests.
     let brief = Limiter::builder([Limit::new("brief", SlidingLog::new(10, Duration::from_millis(20)))])
         .patient()
         .store(store.clone())
@@ -84,7 +84,7 @@ async fn use_all(server: &RedisServer, config: RedisConfig) -> Result<(), Box<dy
         store.publish_rules(text, &extractors).await?;
         let _ = store.follow_rules(extractors, []).await?;
     }
-    // The script is loaded again where the server has forgotten it.
+    // The script is loaded again after a flush.
     let () = server.ask(cmd("SCRIPT").arg("FLUSH"));
     let _ = brief.acquire("key", 1).await?;
     Ok(())
@@ -112,7 +112,7 @@ async fn documented_permissions_suffice_in_another_database() {
     assert!(names_the_remedy(&error), "{error}");
 }
 
-/// A connection is checked when a caller gives up on a reply, and when another one is cut.
+/// A connection is checked when a caller cancels its request, and when another connection is cut.
 #[tokio::test]
 async fn documented_permissions_suffice_to_check_a_connection() {
     let server = RedisServer::start();
@@ -121,7 +121,7 @@ async fn documented_permissions_suffice_to_check_a_connection() {
     assert_eq!(charge(&limiter).await, 1);
     server.pause();
     tokio::time::timeout(DEADLINE, limiter.acquire("key", 1)).await.expect_err("the server is paused");
-    // The check is on its way before the server goes on.
+    // The check is sent before the server continues.
     tokio::time::sleep(DEADLINE).await;
     server.resume();
     for _ in 0..10 {
@@ -144,7 +144,7 @@ async fn documented_permissions_suffice_to_check_a_connection() {
     assert_eq!(refused_by(&server), [""; 0]);
 }
 
-/// Else the documentation grants too much, or the error says too little.
+/// Otherwise, the documentation grants too much, or the error is incomplete.
 #[tokio::test]
 async fn errors_name_each_missing_permission() {
     let server = RedisServer::start();

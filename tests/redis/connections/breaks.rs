@@ -1,4 +1,4 @@
-//! One server that goes away and comes back.
+//! Outages of a single server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::connections::{charge, charged, connect, hurry, limiter, resume, until
 use support::patient::{Patient, connected};
 use support::redis_server::{Folder, RedisServer};
 
-/// How often the server ran the script.
+/// Returns the number of script calls of the server.
 fn calls(server: &RedisServer) -> u64 {
     let stats: String = server.ask(cmd("INFO").arg("commandstats"));
     let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|calls| calls.split(',').next());
@@ -46,7 +46,7 @@ async fn cut_connections_neither_lose_nor_repeat_charges() {
     let (mut answered, mut failed) = (0, 0);
     for n in 0..600 {
         if n % 20 == 0 {
-            // Whatever is on its way is cut, too.
+            // Calls in flight are cut, too.
             let calls: Vec<_> = (0..5)
                 .map(|_| limiter.clone())
                 .map(|it| tokio::spawn(async move { it.acquire("key", 1).await }))
@@ -76,7 +76,7 @@ async fn cut_connections_neither_lose_nor_repeat_charges() {
     );
 }
 
-/// Calls of one connection go on by the other one.
+/// Calls of one connection continue on the other one.
 #[tokio::test]
 async fn a_cut_connection_fails_only_its_own_requests() {
     let server = RedisServer::start();
@@ -95,7 +95,7 @@ async fn a_cut_connection_fails_only_its_own_requests() {
     assert!(failed <= 1, "{failed} failed");
 }
 
-/// Whoever was on the connection fails. Nobody else does, as the other connection works.
+/// The requests on the cut connection fail. Others do not, because the other connection works.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_connection_under_load_does_not_open_the_circuit_breaker() {
     const TASKS: usize = 64;
@@ -119,13 +119,13 @@ async fn a_cut_connection_under_load_does_not_open_the_circuit_breaker() {
                 loop {
                     let is_answered = limiter.acquire("key", 1).await.is_ok();
                     if is_answered { &answered } else { &rejected }.fetch_add(1, Ordering::Relaxed);
-                    // Rejections that are ready at once would hold up the answers of Redis.
+                    // Rejections that are ready at once would delay the replies of Redis.
                     tokio::task::yield_now().await;
                 }
             })
         })
         .collect();
-    // Now and then, nothing is on the connection.
+    // At times, the connection is idle.
     for _ in 0..10 {
         let many = answered.load(Ordering::Relaxed) + 20 * TASKS;
         until("requests are answered", || answered.load(Ordering::Relaxed) >= many).await;
@@ -163,8 +163,7 @@ async fn a_stopped_server_is_used_again_when_it_continues() {
     assert!((2..=sent + 1).contains(&charged), "{charged} of {sent}");
 }
 
-/// The peer of a connection vanished without a word, and callers give up before the connection's
-/// own timeout.
+/// The peer of a connection vanishes silently, and callers cancel their requests before the connection's own timeout.
 #[tokio::test]
 async fn a_dead_connection_is_replaced_even_if_all_callers_cancel() {
     let server = RedisServer::start();
@@ -176,7 +175,7 @@ async fn a_dead_connection_is_replaced_even_if_all_callers_cancel() {
     let before = opened();
     proxy.kill().await;
     assert!(!matches!(hurry(&limiter).await, Some(Ok(()))), "the connections are dead");
-    // Each is found out by those who meet it.
+    // Each dead connection is detected by the requests on it.
     let mut tries = 0;
     while opened() < before + 2 {
         assert!(tries < 200, "both are replaced");
@@ -185,7 +184,7 @@ async fn a_dead_connection_is_replaced_even_if_all_callers_cancel() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     println!("both were replaced after {tries} tries");
-    // Then all is well, unless the machine stands still for so long that a live one is taken for dead.
+    // After that, requests succeed, unless the machine stops for so long that a live connection seems dead.
     let is_well = async || {
         let before = opened();
         let mut answered = 0;
@@ -249,7 +248,7 @@ async fn a_dropped_store_leaves_no_task() {
     charge(&limiter).await;
     server.stop();
     limiter.acquire("key", 1).await.expect_err("no server");
-    // It tries to connect.
+    // The store tries to connect.
     assert!(tasks() > 0);
     let clone = limiter.clone();
     drop(limiter);
@@ -296,7 +295,8 @@ async fn a_replica_is_reported_until_it_becomes_a_master() {
 async fn requests_wait_for_a_server_that_loads_its_data() {
     let folder = Folder::new();
     let dir = folder.path().to_str().expect("a path");
-    // It answers after each 2 MB, which takes it half a second. (Redis before 7.0 can't be told to answer sooner.)
+    // While it loads data, Redis replies after each 2 MB, about every half a second. (Redis before 7.0 cannot be
+    // configured to reply sooner.)
     let mut server = RedisServer::start_with(&["--dir", dir, "--key-load-delay", "300", "--rdbcompression", "no"]);
     let fill = "for i = 1, 10000 do redis.call('SET', 'other' .. i, string.rep('x', 1000)) end";
     let () = server.ask(cmd("EVAL").arg(fill).arg(0));

@@ -1,4 +1,4 @@
-//! The connections of the store in Redis, on real servers: what breaks them, and how they come back.
+//! Connections to real Redis servers: their failures, and their recovery.
 
 mod access;
 mod breaks;
@@ -14,10 +14,10 @@ use support::patient::Patient;
 use support::redis_server::RedisServer;
 use tower_ratelimit::{Builder, FixedWindow, Limit, Limiter, RedisConfig, RedisStore, StoreError};
 
-/// What callers in a hurry allow a decision.
+/// A short deadline for decisions.
 const DEADLINE: Duration = Duration::from_millis(50);
 
-/// So many that none is ever denied: what is left counts the charges.
+/// A limit that is never exhausted. Its remaining tokens count the charges.
 const MOST: u32 = 1_000_000;
 
 fn limiter(store: RedisStore) -> Builder {
@@ -26,12 +26,12 @@ fn limiter(store: RedisStore) -> Builder {
         .store(store)
 }
 
-/// A store of those who wait: machines stand still for longer than connections have to reply in by default.
+/// Connects a store with long timeouts, because loaded machines stop for longer than the default timeouts.
 async fn connect(server: &RedisServer) -> RedisStore {
     RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
 }
 
-/// Charges 1, and says how much was charged by then.
+/// Charges 1, and returns the total charge.
 async fn charge(limiter: &Limiter) -> u64 {
     let decision = limiter.acquire("key", 1).await.expect("a decision");
     u64::from(MOST) - decision.outcomes()[0].remaining()
@@ -43,13 +43,13 @@ async fn hurry(limiter: &Limiter) -> Option<Result<(), StoreError>> {
     Some(decision.map(drop))
 }
 
-/// How much was charged.
+/// Returns the total charge.
 async fn charged(limiter: &Limiter) -> u64 {
     let decision = limiter.peek("key", 1).await.expect("a decision");
     u64::from(MOST) - decision.outcomes()[0].remaining()
 }
 
-/// Charges until one succeeds, and says how long that took. (A Sentinel that has stood still rests for 30 s.)
+/// Charges until a charge succeeds, and returns the time that this took. (A Sentinel that was stopped pauses for 30 s.)
 async fn resume(limiter: &Limiter) -> Duration {
     let began = Instant::now();
     while !matches!(hurry(limiter).await, Some(Ok(()))) {
@@ -59,7 +59,7 @@ async fn resume(limiter: &Limiter) -> Duration {
     began.elapsed()
 }
 
-/// Waits for what is bound to happen.
+/// Waits for something that must happen.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {

@@ -1,4 +1,4 @@
-//! A way to a server on which connections can go dead without a word.
+//! A proxy in front of a server, whose connections can die silently.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) struct Proxy {
     port: u16,
-    /// Ends what passes on the connections that there are.
+    /// Stops the forwarding on existing connections.
     living: Arc<Mutex<Vec<JoinHandle<()>>>>,
     pub(crate) opened: Arc<AtomicU32>,
 }
@@ -35,7 +35,7 @@ impl Proxy {
                 living.lock().await.push(tokio::spawn(async move {
                     let (client, server) = &mut *end.lock().await;
                     let _ = copy_bidirectional(client, server).await;
-                    // Closed by one, it is closed for the other.
+                    // A connection that one side closes is closed for the other.
                     let _ = (client.shutdown().await, server.shutdown().await);
                 }));
             }
@@ -47,8 +47,7 @@ impl Proxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// All connections that there are go dead: nothing passes any more, and nobody is told. New
-    /// ones live.
+    /// Makes all existing connections die silently. New ones work.
     pub(crate) async fn kill(&self) {
         for living in self.living.lock().await.drain(..) {
             living.abort();

@@ -1,4 +1,4 @@
-//! Masters that Sentinel names.
+//! Masters that are found by Sentinels.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,14 @@ use support::permissions::{documented, documented_for, each_missing, refused as 
 use support::redis_server::RedisServer;
 use support::sentinel::{MASTER, NEVER, SOON, Sentinels};
 
-/// Whether a server says so; one whose role changes cuts off who asks.
+/// Returns whether a server reports this role. A server whose role changes closes its connections.
 fn is(server: &RedisServer, role: &str) -> bool {
     let info = server.try_ask::<String>(cmd("INFO").arg("replication"));
     info.is_ok_and(|info| info.contains(&format!("role:{role}")))
 }
 
-/// Who tries to connect is told why it can't be, once a Sentinel has answered within the second that it has.
+/// The error of a failed connection contains the cause as soon as a Sentinel has replied within its timeout of a
+/// second.
 async fn refused(config: &RedisConfig, why: &str) {
     let begun = Instant::now();
     loop {
@@ -45,14 +46,14 @@ async fn a_killed_master_is_replaced_by_the_replica() {
     sentinels.wait_for_master(&replica);
     let before = charged(&limiter).await;
     assert!(before > 10, "what was charged before still counts, on a server that never had the script: {before}");
-    // The old master comes back as a replica, and is left alone.
+    // The old master returns as a replica, and is not used.
     sentinels.think_down_after(NEVER);
     master.start_again();
     crate::connections::until("it is demoted", || is(&master, "slave")).await;
     assert_eq!(charge(&limiter).await, before + 1);
 }
 
-/// Waits until a replica has all that its master has. (`WAIT` would only wait for what its own connection wrote.)
+/// Waits until a replica is in sync with its master. (`WAIT` would only wait for the writes of its own connection.)
 async fn in_step(replica: &RedisServer, master: &RedisServer) {
     let held = |server: &RedisServer| {
         let keys: Vec<String> = server.ask(cmd("KEYS").arg("*"));
@@ -72,7 +73,7 @@ async fn a_demoted_master_is_no_longer_used() {
     assert_eq!(charge(&limiter).await, 1);
     in_step(&replica, &master).await;
     let () = master.ask(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
-    // A replica says so, unless Sentinel has cut its connections first.
+    // A replica reports its role, unless Sentinel has cut its connections first.
     limiter.acquire("key", 1).await.expect_err("a replica");
     sentinels.fail_over(&replica);
     println!("demoted, failed over: {:?}", resume(&limiter).await);
@@ -80,7 +81,7 @@ async fn a_demoted_master_is_no_longer_used() {
     assert!(charged > 1, "what was charged before still counts: {charged}");
 }
 
-/// A failover on order, with nothing broken.
+/// A failover by command, without a failure.
 #[tokio::test]
 async fn a_planned_failover_is_followed() {
     let master = RedisServer::start();
@@ -122,7 +123,7 @@ async fn masters_and_sentinels_have_credentials_of_their_own() {
     let config = RedisConfig::sentinel("guarded", sentinels.urls()).patient();
     refused(&config, "rejected the user or the password").await;
     let config = config.credentials("default", "masters");
-    // Sentinel takes a moment to log in.
+    // Sentinel needs some time to log in.
     assert_eq!(charge(&limiter(connected(config.clone()).await).build()).await, 1);
 
     let _: () = sentinels.servers[0].ask(cmd("ACL").arg(&[
@@ -151,7 +152,7 @@ async fn an_unknown_master_name_is_an_error() {
         .await;
 }
 
-/// A Sentinel's connections of its own to the master and to itself are none of the store's: they log in as `default`.
+/// Connections of a Sentinel to the master and to itself log in as `default`. They do not belong to the store.
 #[tokio::test]
 async fn documented_permissions_suffice_for_sentinels_and_masters() {
     let master = RedisServer::start();

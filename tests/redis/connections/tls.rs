@@ -1,4 +1,4 @@
-//! Servers that speak TLS, with certificates of an authority of our own.
+//! Servers with TLS, and certificates of a private authority.
 
 use tower_ratelimit::RedisConfig;
 
@@ -52,7 +52,7 @@ async fn a_server_without_tls_is_named_in_the_error() {
     assert!(format!("{error:?}").contains("both ends speak TLS or neither"), "{error:?}");
 }
 
-/// Sentinels that speak TLS, and such that do not while the master does.
+/// Sentinels with TLS, and Sentinels without TLS whose master has it.
 #[tokio::test]
 async fn masters_named_by_sentinel_are_trusted_only_by_the_configured_authority() {
     let (authority, folder) = (Authority::new(), Folder::new());

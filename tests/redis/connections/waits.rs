@@ -1,4 +1,4 @@
-//! Requests that wait together, and those among them who are slow, give up, or end with their runtime.
+//! Requests that wait together, some of which are slow, cancelled, or end with their runtime.
 
 use std::future::Future;
 use std::task::{Context, Waker};
@@ -14,7 +14,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// As each test does that shares a store with others.
+/// As in tests that share a store, each of which has its own runtime.
 #[test]
 fn a_store_works_after_a_runtime_ends_with_pending_requests() {
     let server = RedisServer::start();
@@ -42,7 +42,7 @@ fn a_store_works_after_a_runtime_ends_with_pending_requests() {
     }
 }
 
-/// As in `select!`, where another branch is slow.
+/// As in `select!` with another, slow branch.
 #[tokio::test]
 async fn an_unpolled_request_delays_nobody() {
     let server = RedisServer::start();
@@ -59,7 +59,7 @@ async fn an_unpolled_request_delays_nobody() {
     }
 }
 
-/// Two runtimes, and a request of one that is dropped where there is none.
+/// A request of one of two runtimes is dropped outside of both.
 #[test]
 fn canceling_outside_a_runtime_fails_no_other_request() {
     let server = RedisServer::start();
@@ -86,7 +86,7 @@ fn canceling_outside_a_runtime_fails_no_other_request() {
     }
 }
 
-/// By a firewall, or by Redis' own `timeout`.
+/// By a firewall, or by the setting `timeout` of Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_cut_while_idle_fail_no_request() {
     let server = RedisServer::start();
@@ -95,7 +95,7 @@ async fn connections_cut_while_idle_fail_no_request() {
         let _ = limiter.acquire("key", 1).await.expect("a decision");
         let killed: u32 = server.ask(cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").arg("SKIPME").arg("yes"));
         assert!(killed >= 2, "{killed} connections were there");
-        // They are opened anew although nobody asks for one.
+        // Connections are opened again although there are no requests.
         crate::connections::until("two connections are back", || {
             let clients: String = server.ask(cmd("CLIENT").arg("LIST").arg("TYPE").arg("normal"));
             clients.lines().filter(|line| !line.contains("cmd=client")).count() == 2

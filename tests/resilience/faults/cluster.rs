@@ -1,4 +1,4 @@
-//! A Cluster of which a master is lost.
+//! A Cluster that loses a master.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ async fn store(cluster: &RedisCluster) -> RedisStore {
     connected(RedisConfig::cluster(cluster.urls())).await
 }
 
-/// Whether every node says that each slot has a master that is up.
+/// Returns whether every node reports that each slot has a master that is up.
 fn is_whole(cluster: &RedisCluster, nodes: &[usize]) -> bool {
     nodes.iter().all(|&node| {
         let info = cluster.info(node);
@@ -33,7 +33,7 @@ async fn a_master_lost_and_its_replica_promoted() {
     load.run(Duration::from_millis(300)).await;
     cluster.kill(0);
     cluster.notice(0);
-    // Its replica is the fourth.
+    // The fourth node is its replica.
     block_in_place(|| {
         let is_master = || cluster.ask::<String>(3, "INFO replication").contains("role:master");
         wait("the replica is promoted", || is_master() && is_whole(&cluster, &[1, 2, 3]));
@@ -77,14 +77,14 @@ async fn a_master_that_hangs() {
     report.none_was_charged_twice(true).await;
 }
 
-/// Two in three keys belong to the masters that are left, and the circuit breaker must not keep their requests away. So
-/// do four in nine pairs of keys.
+/// Two in three keys, and four in nine pairs of keys, belong to the other masters. The circuit breaker must not affect
+/// their requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_master_fails_only_the_requests_of_its_slots() {
     let mut cluster = RedisCluster::start(0);
     let store = RedisConfig::cluster(cluster.urls()).patient().connect().await.expect("a connection");
     let lost = format!("127.0.0.1:{}", cluster.port(0));
-    // The default circuit breaker. Only the deadline is longer, as the machine may stand still.
+    // The default circuit breaker, with a longer deadline, because a loaded machine may stop.
     let single = Limiter::builder([limit()]).deadline(LONG).store(store.clone()).build();
     let pairs = Limiter::builder([limit(), Limit::new("another", FixedWindow::per_day(10))])
         .deadline(LONG)
@@ -101,7 +101,7 @@ async fn a_lost_master_fails_only_the_requests_of_its_slots() {
     assert!((0.41..0.48).contains(&decided), "Redis decided {:.1} % of the requests", 100.0 * decided);
 }
 
-/// The share of requests that Redis decides, of 16 at a time. All errors are to name the node that is `lost`.
+/// Returns the share of requests that Redis decides, with 16 at a time. All errors must name the `lost` node.
 async fn share_decided(
     requests: u64,
     lost: &str,
@@ -122,7 +122,7 @@ async fn share_decided(
                     Ok(_) => decided += 1,
                     Err(error) => assert_eq!(error.node().map(Node::name), Some(&*lost), "{error:?}"),
                 }
-                // Answers that are ready at once would hold up those of Redis.
+                // Decisions that are ready at once would delay the replies of Redis.
                 tokio::task::yield_now().await;
             }
         });

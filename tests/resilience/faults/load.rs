@@ -1,4 +1,4 @@
-//! Requests that keep coming while something is wrong, and what became of each.
+//! A load of requests during a fault, with the result of each request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,24 +9,24 @@ use tower_ratelimit::{DecidedBy, Event, FixedWindow, Limit, Limiter, OnStoreErro
 
 use support::patient::Patient;
 
-/// What each request may take from its key, which no other request has.
+/// The limit of each request, which has its own key.
 const TOKENS: u64 = 10;
 
-/// How long each test lets a request take, beside the longest that the machine stood still. The deadline is 50 ms; what
-/// was measured is printed.
+/// The longest time that a request may take, in addition to the longest pause of the machine. The deadline is 50 ms.
+/// The measured times are printed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Of so many requests in a row, more than four in five are decided by the store once all is well again: not all,
-/// as the machine may have other things to do for longer than the deadline.
+/// After the recovery, the store decides more than four fifths of this many consecutive requests. A loaded machine may
+/// delay others beyond the deadline.
 const WELL: u64 = 250;
 
-/// When it is taken for not coming back. What was measured is printed.
+/// The time after which the recovery has failed. The measured time is printed.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
-/// How many ask at once.
+/// The number of concurrent tasks.
 const TASKS: u64 = 16;
 
-/// How long each task sleeps between two requests.
+/// The pause of each task between two requests.
 const PAUSE: Duration = Duration::from_millis(8);
 
 /// One request.
@@ -34,26 +34,25 @@ const PAUSE: Duration = Duration::from_millis(8);
 pub(crate) struct Sample {
     key: u64,
     took: Duration,
-    /// `None` where it was refused because the store failed.
+    /// `None` if the request was rejected because the store failed.
     by: Option<DecidedBy>,
     allowed: bool,
 }
 
-/// Tasks that ask for one decision after the other, each under a key of its own, by each of the three
-/// policies in turn.
+/// Tasks that request one decision after the other, each for a new key, under each of the three policies in turn.
 pub(crate) struct Load {
-    /// To look afterwards, with more patience.
+    /// For checks after the load, with long timeouts.
     auditor: Limiter,
     shared: Arc<Shared>,
     tasks: Vec<JoinHandle<Vec<Sample>>>,
     pulse: JoinHandle<Duration>,
 }
 
-/// What all tasks share.
+/// The shared state of all tasks.
 struct Shared {
     limiters: [Limiter; 3],
     stop: AtomicBool,
-    /// How many have asked, and each one's key.
+    /// The number of requests, which is also the key of each.
     keys: AtomicU64,
     by_store: AtomicU64,
     by_policy: AtomicU64,
@@ -89,7 +88,8 @@ impl Load {
         Self { auditor, shared, tasks, pulse }
     }
 
-    /// For so long, and until there were twice as many requests as tasks: the machine may stand still all the time.
+    /// Waits for this time, and until there were twice as many requests as tasks, because the machine may stop for all
+    /// of it.
     pub(crate) async fn run(&self, span: Duration) {
         let begun = Instant::now();
         let asked = || self.shared.keys.load(Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Load {
         }
     }
 
-    /// Waits until all is well again, and says how long that took.
+    /// Waits for the recovery, and returns the time that it took.
     pub(crate) async fn recovered(&self) -> Duration {
         let returned = Instant::now();
         let counted = || [&self.shared.by_store, &self.shared.by_policy].map(|count| count.load(Ordering::Relaxed));
@@ -119,7 +119,7 @@ impl Load {
         }
     }
 
-    /// Ends the load, and reports on it.
+    /// Ends the load, and returns a report.
     pub(crate) async fn end(self) -> Report {
         self.shared.stop.store(true, Ordering::Relaxed);
         let mut samples = Vec::new();
@@ -151,7 +151,7 @@ async fn requests(shared: Arc<Shared>) -> Vec<Sample> {
     samples
 }
 
-/// How late a task was woken, at most, that asks for nothing.
+/// The longest delay in waking an idle task.
 async fn longest_late(shared: Arc<Shared>) -> Duration {
     let mut longest = Duration::ZERO;
     while !shared.stop.load(Ordering::Relaxed) {
@@ -164,15 +164,15 @@ async fn longest_late(shared: Arc<Shared>) -> Duration {
 
 pub(crate) struct Report {
     auditor: Limiter,
-    /// How often the store failed, rather than was late or left alone.
+    /// The number of failures of the store, without timeouts and requests that did not call it.
     pub(crate) errors: u64,
-    /// How long the machine stood still, at the longest.
+    /// The longest pause of the machine.
     stood_still: Duration,
     samples: Vec<Sample>,
 }
 
 impl Report {
-    /// That each request was answered in time by its policy.
+    /// Checks that each request was decided in time by its policy.
     pub(crate) fn check(&self, fault: &str, recovery: Duration) {
         let longest = self.samples.iter().map(|sample| sample.took).max().expect("requests");
         println!(
@@ -194,12 +194,12 @@ impl Report {
         }
     }
 
-    /// That something was wrong.
+    /// Checks that there was a fault.
     pub(crate) fn failed(&self) -> usize {
         self.samples.iter().filter(|sample| sample.by != Some(DecidedBy::Store)).count()
     }
 
-    /// What a key has left. A look may be taken again: a machine stands still for longer than servers have to reply.
+    /// Returns the remaining tokens of a key. A peek is repeated if the machine stops for longer than the timeout.
     async fn left(&self, key: u64) -> u64 {
         let begun = Instant::now();
         loop {
@@ -211,8 +211,8 @@ impl Report {
         }
     }
 
-    /// That no request was charged twice; and where the server has forgotten nothing, that each which it
-    /// decided was charged once.
+    /// Checks that no request was charged twice, and if the server has lost no state, that each request that it decided
+    /// was charged once.
     pub(crate) async fn none_was_charged_twice(&self, remembers: bool) {
         let mut unanswered = 0;
         for sample in &self.samples {

@@ -1,4 +1,4 @@
-//! Redis slow, gone, failed over: each fault on a real server, under load, by each policy.
+//! Faults of real Redis servers under load, with each policy.
 
 mod load;
 

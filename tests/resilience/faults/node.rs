@@ -1,4 +1,4 @@
-//! What can go wrong with one node.
+//! Faults of a single node.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn store(server: &RedisServer) -> RedisStore {
     connected(RedisConfig::node(server.url())).await
 }
 
-/// One that takes no connection for dead, however long the machine stands still.
+/// Returns a configuration that takes no connection for dead, however long the machine stops.
 async fn patient_store(server: &RedisServer) -> RedisStore {
     RedisConfig::node(server.url()).patient().connect().await.expect("a connection")
 }
@@ -43,7 +43,7 @@ async fn killed_and_restarted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_for_5_seconds() {
     let server = RedisServer::start();
-    // Nothing but the deadline ends a request.
+    // Only the deadline ends a request.
     let load = Load::start(&patient_store(&server).await);
     load.run(BEFORE).await;
     server.pause();
@@ -129,7 +129,7 @@ async fn keys_of_another_type() {
         server.ask::<()>(cmd("DEL").arg(key));
         server.ask::<()>(cmd("LPUSH").arg(key).arg("17"));
     }
-    // The same keys come first.
+    // The first keys are the same.
     let load = Load::start(&store);
     load.run(MEANWHILE).await;
     for key in &ours {
@@ -142,7 +142,7 @@ async fn keys_of_another_type() {
     report.none_was_charged_twice(true).await;
 }
 
-/// Redis' own clock can't be set here: it is the one that tests hand in.
+/// The clock of Redis cannot be set here, so the store uses a clock of the test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clock_stepped_back() {
     const HOUR: u64 = 3_600_000_000;
@@ -155,7 +155,7 @@ async fn clock_stepped_back() {
     let load = Load::start(&store);
     let mut allowed = 0;
     for step in 0..200 {
-        // Back by up to ten minutes, and on again, within one window.
+        // Back by up to ten minutes and forward again, within one window.
         clock.set(Timestamp::from_micros(noon.as_micros() + HOUR / 2 - step % 7 * (HOUR / 40)));
         tokio::time::sleep(Duration::from_millis(5)).await;
         let decision = limiter.acquire("key", 1).await.expect("a decision");
@@ -168,7 +168,7 @@ async fn clock_stepped_back() {
     report.none_was_charged_twice(true).await;
 }
 
-/// With the default circuit breaker: the requests that do wait tell whether Redis works.
+/// With the default circuit breaker, the requests that wait show whether Redis works.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_beyond_the_queue_capacity_follow_the_policy_at_once() {
     let server = RedisServer::start();
@@ -182,7 +182,7 @@ async fn requests_beyond_the_queue_capacity_follow_the_policy_at_once() {
             tokio::spawn(async move { limiter.acquire(key, 1).await })
         })
         .collect();
-    // Two calls of up to 64 requests, and 100 that wait.
+    // Two calls of up to 64 requests, and 100 waiting requests.
     let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 300 - 100 - 2 * 64;
     block_in_place(|| wait_until("those that may not wait are answered", is_over));
     let answer = async |policy| builder.clone().on_store_error(policy).build().acquire("another", 1).await;

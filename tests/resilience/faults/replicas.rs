@@ -1,4 +1,4 @@
-//! A master that is lost, and a replica that takes over.
+//! A master that fails, and a replica that replaces it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The bounds of calls and of the queue.
+//! Bounds of calls and of the queue.
 
 use futures_util::future::FutureExt;
 
@@ -12,7 +12,7 @@ use crate::store::redis::deployment::Deployment;
 use crate::store::redis::error::Fault;
 use crate::store::redis::script::{self, Request, Task};
 
-/// The queue of a server that is never asked.
+/// Creates the queue of a server that is never called.
 fn queue(capacity: usize) -> Arc<Queue> {
     match RedisConfig::node("redis://127.0.0.1:1").queue_capacity(capacity).build() {
         Ok(Deployment::Single(queue)) => queue,
@@ -20,7 +20,7 @@ fn queue(capacity: usize) -> Arc<Queue> {
     }
 }
 
-/// The same, whose requests all wait.
+/// Creates the same queue, whose requests all wait.
 fn busy_queue(capacity: usize) -> Arc<Queue> {
     let queue = queue(capacity);
     queue.backlog().senders = CALLS;
@@ -33,7 +33,7 @@ fn request(keys: usize, length: usize) -> Request {
     request
 }
 
-/// Queues `requests`, which wait for as long as the result is kept.
+/// Queues `requests`. They wait until the result is dropped.
 fn wait(queue: &Queue, requests: impl IntoIterator<Item = Request>) -> Vec<Waiting<'_>> {
     let wait = |request| {
         let (ticket, reply) = queue.backlog().push(request);
@@ -51,7 +51,7 @@ fn sender(queue: &Arc<Queue>) -> BatchSender {
     BatchSender { queue: queue.clone(), under_way: 0, is_over: false }
 }
 
-/// The number of requests in the sender's next call.
+/// Returns the number of requests in the next call.
 fn next(sender: &mut BatchSender) -> usize {
     sender.next().map_or(0, |(requests, _)| requests.len())
 }
@@ -64,7 +64,7 @@ fn concurrent_calls_become_equally_large() {
     assert_eq!(next(&mut long), 60);
     let _more = wait(&queue, usual(4));
     assert_eq!(next(&mut short), 4);
-    // All that were answered ask again.
+    // All requests that were answered are followed by new ones.
     let _again = wait(&queue, usual(60));
     assert_eq!(next(&mut long), 32);
     let _again = wait(&queue, usual(4));
@@ -107,7 +107,7 @@ fn an_oversized_request_has_a_call_of_its_own() {
     }
 }
 
-/// However they end, and whichever requests are given up.
+/// In any order of completions, and with any requests cancelled.
 #[test]
 fn finished_calls_are_no_longer_counted() {
     let queue = queue(1_000);
@@ -163,7 +163,7 @@ async fn a_refund_enters_a_full_queue() {
     assert_eq!(queue.backlog().waiting.len(), 0);
 }
 
-/// Those that are never sent together: by a test's clock, with a slot that is moved, or without a runtime.
+/// Requests that are never sent together: with a clock of a test, during the move of a slot, or without a runtime.
 #[test]
 fn calls_of_single_requests_are_bounded_too() {
     let queue = queue(10);

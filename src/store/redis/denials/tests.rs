@@ -39,7 +39,7 @@ fn begin(denials: &Arc<DenialCache>, charges: &[Charge<'_>], changes: bool) -> I
     Invalidation::new(denials, charges.iter().map(|charge| charge.spec.fingerprint(charge.key)), changes)
 }
 
-/// Redis denies a request at noon: no key holds a state, and the request costs 2 of 1 tokens.
+/// Redis denies a request at noon. No key has a state, and the request costs 2 of 1 tokens.
 fn deny(invalidation: Invalidation, charges: &[Charge<'_>]) {
     let prepared: SmallVec<[PreparedCharge; 2]> =
         charges.iter().map(|charge| PreparedCharge::new(charge, &OverrideCache::default())).collect();
@@ -114,7 +114,7 @@ fn after_a_clock_step_back_redis_decides() {
     assert!(denials.deny(&charge, Some(NOON), u64::MAX).is_some());
 }
 
-/// It has a key of its own in Redis.
+/// The penalty has its own key in Redis.
 #[test]
 fn denials_of_a_bucket_refilled_at_intervals_are_cached_exactly() {
     use crate::algorithm::TokenBucket;

@@ -1,5 +1,5 @@
-//! Requests of all kinds, of several limiters and keys, in one call of the script, against the store in memory, which
-//! answers them one after the other.
+//! Batches of all kinds of requests, of several limiters and keys, in one call of the script. They are compared with
+//! the memory store, which decides them one after the other.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ struct Receipt {
     taken: Vec<(usize, u64, ChargeMark)>,
 }
 
-/// A limiter's key that nobody can read of one limit, and what that held.
+/// A key that was overwritten with a malformed value, and its earlier value.
 struct Broken {
     limiter: usize,
     key: KeyHash,
@@ -69,7 +69,7 @@ pub(super) struct Batches<'a> {
     limiters: Vec<Vec<Arc<LimitSpec>>>,
     keys: Vec<KeyHash>,
     receipts: Vec<Receipt>,
-    /// Spans that led to an edge before.
+    /// Earlier spans that led to an edge.
     edges: Vec<u64>,
     done: Done,
 }
@@ -126,7 +126,7 @@ impl<'a> Batches<'a> {
         self.done
     }
 
-    /// On: what the store in memory forgets in time, none that goes back would miss.
+    /// Forward only, because the memory store removes expired states, which would count again after a step back.
     fn step_clock(&mut self) {
         let random = &mut self.random;
         let edge = if self.edges.is_empty() { 1 } else { self.edges[random.below(self.edges.len() as u64) as usize] };
@@ -146,7 +146,7 @@ impl<'a> Batches<'a> {
         crate::time::Clock::now(&self.clock).as_micros()
     }
 
-    /// Now and then: requests of one call, also those that are alike, find what another rate has left.
+    /// Sometimes, requests of one call find the state of another rate.
     fn resize(&mut self) {
         if !self.random.one_in(4) {
             return;
@@ -161,7 +161,7 @@ impl<'a> Batches<'a> {
         (limiter, self.random.below(self.limiters[limiter].len() as u64) as usize)
     }
 
-    /// Now and then, for one call.
+    /// Sometimes, for one call.
     fn break_a_key(&mut self) -> Option<Broken> {
         let fake = self.redis.fake().filter(|_| self.random.one_in(3))?;
         let (limiter, limit) = self.limit();
@@ -190,7 +190,7 @@ impl<'a> Batches<'a> {
         }
         let broken = self.break_a_key();
         let is_broken = |ask: &Ask| broken.as_ref().is_some_and(|broken| ask.is_of(broken.limiter, broken.key));
-        // A reset would mend it, and of several limits a refund would give something back of those before it.
+        // A reset would repair the key, and a refund of several limits would refund those before the malformed one.
         asks.retain(|ask| matches!(ask, Ask::Decide { .. }) || !is_broken(ask));
         let requests: Vec<Request> = asks.iter().map(|ask| self.request(ask)).collect();
         let now = self.now();
@@ -226,7 +226,7 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// Often one that is like the last, for another key: those share what the script is told.
+    /// Often the same as the last one for another key, because such requests share their encoding.
     fn ask(&mut self, last: Option<Ask>) -> Ask {
         let random = &mut self.random;
         let key = self.keys[random.below(KEYS) as usize];
@@ -319,7 +319,7 @@ impl<'a> Batches<'a> {
         self.edges.extend(spans.filter_map(|span| u64::try_from(span.as_micros()).ok()).filter(|span| *span < 1 << 50));
     }
 
-    /// Keeps what a decision has taken, which can be given back.
+    /// Keeps the charges of a decision for refunds.
     fn keep(&mut self, ask: &Ask, decision: &Decision) {
         let Ask::Decide { task: Task::Acquire, limiter, key, costs } = ask else { return };
         if !decision.is_allowed() {

@@ -1,4 +1,4 @@
-//! As much of Redis as the script asks for, in this process: strings, lists, and when they expire.
+//! A fake of Redis in this process, with as much as the script needs: strings, lists, and their expiry.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -18,7 +18,7 @@ pub(super) enum Held {
 }
 
 impl Held {
-    /// The states in it, where it is one text.
+    /// Returns the states in a string.
     pub(super) fn states(&self) -> Option<SmallVec<[StoredState; 4]>> {
         match self {
             Self::Text(text) => StoredState::parse_all(text),
@@ -76,7 +76,7 @@ impl Fake {
         lua.globals().set("struct", packing)?;
 
         let script = lua.load(TEXT.as_str()).into_function()?;
-        // As Redis does: a script has no globals of its own.
+        // As in Redis, a script must not create globals.
         lua.load("setmetatable(_G, { __newindex = function(_, name) error('global ' .. name) end })").exec()?;
         for name in ["KEYS", "ARGV"] {
             lua.globals().raw_set(name, lua.create_table()?)?;
@@ -96,7 +96,7 @@ impl Fake {
         reply(&self.script.call::<Value>(()).unwrap())
     }
 
-    /// Drops what Redis would have dropped by now.
+    /// Removes expired keys.
     pub(super) fn expire(&self) {
         let now = self.time.get() / 1_000;
         self.keys.borrow_mut().retain(|_, (_, last)| last.is_none_or(|last| now <= last));

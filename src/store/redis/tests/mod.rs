@@ -1,5 +1,4 @@
-//! The twins against the algorithms: random traces, every answer the same, on the script run in
-//! this process and on a real server.
+//! Random traces: the script agrees with the algorithms in Rust, in this process and on a real server.
 #![allow(clippy::print_stdout, reason = "how many steps were compared")]
 
 mod batches;
@@ -32,8 +31,8 @@ use crate::hash::KeyHasher;
 use crate::limit_spec::LimitSettings;
 use crate::store::{Charge, LimitSpec};
 
-/// Environment variables for who looks closer: `TWIN_STEPS`, how many to compare, and `TWIN_SEED`,
-/// the trace to begin with, which is then printed.
+/// Reads an environment variable: `TWIN_STEPS` is the number of steps to compare, and `TWIN_SEED` the first trace,
+/// which is then printed.
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -48,7 +47,7 @@ impl Redis {
     fn real(server: &RedisServer) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let info = server.url().into_connection_info().unwrap();
-        // Machines stand still for longer than clients wait by default.
+        // A loaded machine may stop for longer than the default timeout.
         let long = Some(Duration::from_secs(30));
         let config = AsyncConnectionConfig::new().set_connection_timeout(long).set_response_timeout(long);
         let connections = ConnectionPool::new(Source::node(info, config, 1).unwrap(), 1);
@@ -71,7 +70,7 @@ impl Redis {
     }
 }
 
-/// Compares so many steps, in traces of one seed after the other.
+/// Compares this many steps, in traces with consecutive seeds.
 fn compare(redis: &Redis, steps: u64, trace: impl Fn(u64) -> Done) {
     let (mut done, mut allowed, mut begun) = (0, 0, 0);
     for seed in variable("TWIN_SEED").unwrap_or(0).. {
@@ -88,7 +87,7 @@ fn compare(redis: &Redis, steps: u64, trace: impl Fn(u64) -> Done) {
         }
         if done > steps {
             println!(
-                "{done} steps compared, in {} traces; {allowed} requests were allowed, {begun} refusals by penalties begun",
+                "{done} steps compared, in {} traces; {allowed} requests were allowed, {begun} lockouts began",
                 seed + 1
             );
             assert!((done / 8..done * 7 / 8).contains(&allowed), "{allowed} of {done} steps allowed a request");
@@ -99,7 +98,7 @@ fn compare(redis: &Redis, steps: u64, trace: impl Fn(u64) -> Done) {
 }
 
 fn traces(redis: &Redis, steps: u64) {
-    // Most are short, to meet many limits; some fill logs.
+    // Most traces are short, to cover many limits. Some fill logs.
     compare(redis, steps, |seed| Trace::new(seed, redis).run(if seed % 64 == 63 { 1_500 } else { 40 }));
 }
 
@@ -112,8 +111,7 @@ fn twins_agree() {
     traces(&Redis::Fake(Fake::new()), variable("TWIN_STEPS").unwrap_or(200_000));
 }
 
-/// A refund after a clock fell back by far counted what was missing to an interval so near that the
-/// count did not fit into what a key holds.
+/// A former bug: a refund after a large step back computed a count that did not fit into the state.
 #[test]
 fn a_refund_long_before_an_interval_fits() {
     Trace::new(10_966, &Redis::Fake(Fake::new())).run(40);
@@ -223,7 +221,7 @@ fn a_malformed_key_fails_only_its_own_request() {
                     ))
                 })
                 .collect();
-            // The third of each key has no room.
+            // The third request of each key is denied.
             let keys = [0, 1, 2, 0, 1, 2, 0, 1, 2].map(|key: usize| hasher.hash(&[key as u8]));
             let name = super::key::name("t", &spec[0], keys[broken]).into_bytes();
             fake.keys.borrow_mut().insert(name, (Held::Text(b"broken".to_vec()), Some(u64::MAX)));
@@ -301,7 +299,7 @@ fn an_unknown_algorithm_tag_fails_only_its_own_request() {
     }
 }
 
-/// A server's clock may be set to whatever.
+/// The clock of a server may be set to any instant.
 #[test]
 fn a_server_clock_centuries_ahead_is_supported() {
     let fake = Fake::new();
@@ -359,7 +357,7 @@ fn keys_without_an_amount_use_that_of_the_limit() {
             assert_eq!(text[14..], 7_u32.to_le_bytes());
             text[14..].fill(0);
             if !matches!(algorithm, Algorithm::TokenBucket(limit) if limit == limit.at_intervals()) {
-                // Nor a stamp above the fraction, of three bits here.
+                // Nor one with a tick above the fraction, which has three bits here.
                 text[10] &= 7;
                 text[11..14].fill(0);
             }
@@ -371,7 +369,7 @@ fn keys_without_an_amount_use_that_of_the_limit() {
     }
 }
 
-/// A limit is changed while keys remember what the old one left, or what nobody left.
+/// A limit is changed while keys have states of the old one, or malformed ones.
 #[test]
 fn arbitrary_values_never_panic() {
     let fake = Fake::new();

@@ -1,4 +1,4 @@
-//! Random limits, costs and instants, with a liking for the edges.
+//! Random limits, costs and instants, biased towards edge cases.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// From 1 to `most`, as often of few digits as of many.
+    /// Returns a number from 1 to `most`, with a uniformly distributed number of digits.
     pub(super) fn up_to(&mut self, most: u64) -> u64 {
         match self.below(12) {
             0 => 1,
@@ -90,7 +90,7 @@ impl Random {
         window
     }
 
-    /// The same bucket, of another capacity and rate.
+    /// Returns the same bucket with another capacity and rate.
     pub(super) fn resized(&mut self, algorithm: &Algorithm) -> Algorithm {
         let StatePeriod::Micros(span) = algorithm.state_period() else { return *algorithm };
         let span = Duration::from_micros(span);

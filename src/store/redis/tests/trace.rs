@@ -1,4 +1,4 @@
-//! A random trace: on what runs the script, and on a naive memory beside it.
+//! A random trace, decided by the script and by a naive model.
 
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ impl Memory {
     }
 }
 
-/// A request, and what it is to be answered.
+/// A request, and its expected decision.
 #[derive(Debug)]
 enum Step {
     Decide { task: Task, asked: SmallVec<[PreparedCharge; 2]>, expected: Vec<Expected> },
@@ -87,7 +87,7 @@ struct Expected {
     begun: Option<Lockout>,
 }
 
-/// A trace: limits, what they remember, and a clock.
+/// A trace: limits, their states, and a clock.
 pub(super) struct Trace<'a> {
     random: Random,
     /// The random numbers of calendars, apart so that older seeds lead to the same traces.
@@ -102,9 +102,9 @@ pub(super) struct Trace<'a> {
     penalties: Vec<CompactState>,
     receipts: Vec<Vec<(usize, u64, ChargeMark)>>,
     now: u64,
-    /// Spans that led to an edge before.
+    /// Earlier spans that led to an edge.
     edges: Vec<u64>,
-    /// Redis' own clock is used, keys expire, and time goes on.
+    /// Whether the clock of Redis is used. Keys then expire, and time does not stand still.
     own_clock: bool,
     done: Done,
 }
@@ -115,7 +115,7 @@ pub(super) struct Done {
     pub(super) steps: u64,
     /// Decisions that allowed a request.
     pub(super) allowed: u64,
-    /// Refusals by penalties that were begun.
+    /// Lockouts that began.
     pub(super) begun: u64,
 }
 
@@ -139,7 +139,7 @@ impl<'a> Trace<'a> {
         let mut penalties = Random(seed << 32);
         let mut spec = |(index, algorithm): (usize, &Algorithm)| {
             let mut settings = LimitSettings::new(format!("limit {index}").into(), index as u16, *algorithm);
-            // Every other trace, so that a seed of before is the same trace.
+            // In every second trace, so that older seeds lead to the same traces.
             let has = |random: &mut Random| seed % 2 == 1 && random.one_in(2);
             if has(&mut thresholds) {
                 settings.overage_percent = thresholds.up_to(200) as u32;
@@ -212,7 +212,7 @@ impl<'a> Trace<'a> {
         let steps: Vec<(Request, Step)> = (0..together).map(|_| self.step()).collect();
         let (requests, steps): (Vec<Request>, Vec<Step>) = steps.into_iter().unzip();
         if let Some(fake) = self.redis.fake() {
-            // A clock that is handed in does not go together with Redis' own.
+            // A clock of the test cannot be combined with that of Redis.
             fake.time.set(if self.own_clock { self.now } else { 1_700_000_000_123_456 });
             if self.own_clock {
                 fake.expire();
@@ -261,7 +261,7 @@ impl<'a> Trace<'a> {
         self.edges.extend(spans.map(|span| span.min(1 << 50)));
     }
 
-    /// No key without a time to live, and none that is longer than the state means something.
+    /// Every key has a TTL, which is no longer than its state counts.
     fn check_expiry(&self) {
         let Some(fake) = self.redis.fake() else { return };
         if self.own_clock {
@@ -275,7 +275,7 @@ impl<'a> Trace<'a> {
                 matches!(spec.rule().reporting(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
             let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
             let step = graded.map_or(1, |held| TtlQuantum::recorded_in(held.micros));
-            // It means as much as it did at the rate that has left it, until someone decides by another.
+            // A state counts at the rate that wrote it, until a decision at another rate.
             let is_left = held.is_some_and(|held| codec::converts_rate(spec.ceiling(), &held));
             (name, if is_left { 0 } else { memory.standing(spec.algorithm(), self.now).reset_after }, step)
         });
@@ -286,7 +286,7 @@ impl<'a> Trace<'a> {
         for (name, left, step) in limits.chain(penalties) {
             let Some((_, last)) = keys.get(name.as_bytes()) else { continue };
             let last = last.expect("a key has a time to live");
-            // Within its last ms a key is there and means nothing.
+            // In its last ms, a key exists, but has expired.
             if self.own_clock && left > 0 {
                 let until = u128::from(self.now) + left;
                 let expected = until.next_multiple_of(step).div_ceil(1_000).min(1_000_000_000_000_000);
