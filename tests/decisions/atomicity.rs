@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::oracle::LimitAnswer;
+use crate::oracle::ExpectedOutcome;
 use crate::rule::{DAY, Rule, any_rule, one_of_each, small_rule};
 use crate::subject::Subject;
 use crate::trace::{Trace, traces};
@@ -30,7 +30,7 @@ fn the_last_of_many_limits_is_decided() {
 }
 
 /// Returns the remaining tokens, without the effect of the last decision.
-fn left(levels: &[LimitAnswer]) -> Vec<(u64, Option<u128>, u128)> {
+fn left(levels: &[ExpectedOutcome]) -> Vec<(u64, Option<u128>, u128)> {
     levels.iter().map(|level| (level.remaining, level.more_after, level.reset_after)).collect()
 }
 

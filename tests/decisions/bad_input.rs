@@ -13,7 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 #[track_caller]
-fn refused<T>(built: Result<T, ConfigError>, text: &str) {
+fn assert_error<T>(built: Result<T, ConfigError>, text: &str) {
     match built {
         Ok(_) => panic!("it was not refused: {text}"),
         Err(error) => assert_eq!(error.to_string(), text),
@@ -33,21 +33,21 @@ fn panic_of<T>(build: impl FnOnce() -> T + std::panic::UnwindSafe) -> String {
 #[test]
 fn limits_of_0_are_errors() {
     let text = "limit is 0: allow at least 1 token, or leave the limit out";
-    refused(FixedWindow::try_new(0, SECOND), text);
-    refused(SlidingLog::try_new(0, SECOND), text);
-    refused(SlidingWindow::try_new(0, SECOND), text);
-    refused(SlidingWindowCounter::try_new(0, SECOND), text);
+    assert_error(FixedWindow::try_new(0, SECOND), text);
+    assert_error(SlidingLog::try_new(0, SECOND), text);
+    assert_error(SlidingWindow::try_new(0, SECOND), text);
+    assert_error(SlidingWindowCounter::try_new(0, SECOND), text);
     let text = "capacity is 0: allow at least 1 token, or leave the limit out";
-    refused(TokenBucket::try_new(0, 1, SECOND), text);
-    refused(LeakyBucket::try_new(0, 1, SECOND), text);
-    refused(LeakyBucketQueue::try_new(0, 1, SECOND), text);
+    assert_error(TokenBucket::try_new(0, 1, SECOND), text);
+    assert_error(LeakyBucket::try_new(0, 1, SECOND), text);
+    assert_error(LeakyBucketQueue::try_new(0, 1, SECOND), text);
     let text = "amount is 0: allow at least 1 token, or leave the limit out";
-    refused(TokenBucket::try_new(1, 0, SECOND), text);
-    refused(LeakyBucket::try_new(1, 0, SECOND), text);
-    refused(LeakyBucketQueue::try_new(1, 0, SECOND), text);
+    assert_error(TokenBucket::try_new(1, 0, SECOND), text);
+    assert_error(LeakyBucket::try_new(1, 0, SECOND), text);
+    assert_error(LeakyBucketQueue::try_new(1, 0, SECOND), text);
     let text = "rate is 0: allow at least 1 token, or leave the limit out";
-    refused(TokenBucket::try_per_second(0), text);
-    refused(LeakyBucketQueue::try_per_day(0), text);
+    assert_error(TokenBucket::try_per_second(0), text);
+    assert_error(LeakyBucketQueue::try_per_day(0), text);
 }
 
 #[test]
@@ -55,19 +55,19 @@ fn periods_are_whole_microseconds_up_to_a_leap_year() {
     for is in [Duration::from_micros(1), LONGEST] {
         assert!(FixedWindow::try_new(1, is).is_ok() && TokenBucket::try_new(1, 1, is).is_ok(), "{is:?}");
     }
-    refused(FixedWindow::try_new(1, Duration::ZERO), "period is 0: use at least 1 µs");
-    refused(TokenBucket::try_new(1, 1, Duration::ZERO), "interval is 0: use at least 1 µs");
+    assert_error(FixedWindow::try_new(1, Duration::ZERO), "period is 0: use at least 1 µs");
+    assert_error(TokenBucket::try_new(1, 1, Duration::ZERO), "interval is 0: use at least 1 µs");
     let over = LONGEST + Duration::from_nanos(1);
-    refused(SlidingLog::try_new(1, over), "period 31622400.000000001s is longer than 366 days: shorten it");
-    refused(
+    assert_error(SlidingLog::try_new(1, over), "period 31622400.000000001s is longer than 366 days: shorten it");
+    assert_error(
         SlidingWindow::try_new(1, Duration::MAX),
         "period 18446744073709551615.999999999s is longer than 366 days: shorten it",
     );
-    refused(
+    assert_error(
         LeakyBucket::try_new(1, 1, Duration::from_nanos(999)),
         "interval 999ns is not a whole number of microseconds: round it",
     );
-    refused(
+    assert_error(
         SlidingWindowCounter::try_new(1, Duration::from_nanos(1_500)),
         "period 1.5µs is not a whole number of microseconds: round it",
     );
@@ -77,12 +77,12 @@ fn periods_are_whole_microseconds_up_to_a_leap_year() {
 fn buckets_divide_their_period() {
     let minute = SlidingWindow::per_minute(1);
     assert!(minute.try_buckets(60).is_ok() && minute.try_buckets(60_000_000).is_ok());
-    refused(minute.try_buckets(0), "period 60s is divided into 0 buckets: use at least 1");
-    refused(
+    assert_error(minute.try_buckets(0), "period 60s is divided into 0 buckets: use at least 1");
+    assert_error(
         minute.try_buckets(7),
         "period 60s does not divide into 7 buckets of whole microseconds: use 6, for example",
     );
-    refused(
+    assert_error(
         SlidingWindow::new(1, Duration::from_micros(5)).try_buckets(u32::MAX),
         "period 5µs does not divide into 4294967295 buckets of whole microseconds: use a number that divides 5",
     );
@@ -92,9 +92,9 @@ fn buckets_divide_their_period() {
 fn names_must_fit_in_a_header() {
     let named = |name: &str| Limit::try_new(name, FixedWindow::per_day(1));
     assert!(named("a").is_ok() && named("Per user, per day!").is_ok() && named(&"x".repeat(64)).is_ok());
-    refused(named(""), "a limit's name is empty: give it 1 to 64 characters");
+    assert_error(named(""), "a limit's name is empty: give it 1 to 64 characters");
     let long = "x".repeat(65);
-    refused(named(&long), &format!("the limit's name \"{long}\" has 65 characters: use at most 64"));
+    assert_error(named(&long), &format!("the limit's name \"{long}\" has 65 characters: use at most 64"));
     for (name, shown, character) in
         [("täglich", "täglich", "ä"), ("a\nb", "a\\nb", "\\n"), ("\u{7f}", "\\u{7f}", "\\u{7f}")]
     {
@@ -102,20 +102,20 @@ fn names_must_fit_in_a_header() {
             "the limit's name \"{shown}\" has the character '{character}': use ASCII letters, digits, \
              punctuation and spaces, which HTTP headers can carry"
         );
-        refused(named(name), &text);
+        assert_error(named(name), &text);
     }
 }
 
 #[test]
 fn limits_of_a_limiter_have_distinct_names() {
     let named = |name: &str| Limit::new(name, FixedWindow::per_day(1));
-    refused(
+    assert_error(
         Limiter::builder([named("a"), named("b"), named("a")]).try_build(),
         "two limits are named \"a\": give each a name of its own",
     );
     let limits = |limits: usize| (0..limits).map(|index| Limit::new(index.to_string(), FixedWindow::per_day(1)));
     assert!(Limiter::builder(limits(64)).try_build().is_ok());
-    refused(Limiter::builder(limits(65)).try_build(), "65 limits for one request are too many: use at most 64");
+    assert_error(Limiter::builder(limits(65)).try_build(), "65 limits for one request are too many: use at most 64");
 }
 
 #[test]
@@ -127,15 +127,15 @@ fn a_limiter_without_requests_rejects_limits_that_need_one() {
              decide it where you call `acquire`, or use a `RateLimitLayer`"
         )
     };
-    refused(Limiter::builder([limit().by(key::header("x-api-key"))]).try_build(), &text("key"));
-    refused(Limiter::builder([limit().cost(2)]).try_build(), &text("cost"));
-    refused(Limiter::builder([limit().cost(6)]).try_build(), &text("cost"));
-    refused(Limiter::builder([limit().cost_by(|_| 1)]).try_build(), &text("cost"));
+    assert_error(Limiter::builder([limit().by(key::header("x-api-key"))]).try_build(), &text("key"));
+    assert_error(Limiter::builder([limit().cost(2)]).try_build(), &text("cost"));
+    assert_error(Limiter::builder([limit().cost(6)]).try_build(), &text("cost"));
+    assert_error(Limiter::builder([limit().cost_by(|_| 1)]).try_build(), &text("cost"));
 }
 
 #[test]
 fn max_keys_of_0_is_an_error() {
-    refused(MemoryStore::new().try_max_keys(0), "max_keys is 0: remember at least 1 key");
+    assert_error(MemoryStore::new().try_max_keys(0), "max_keys is 0: remember at least 1 key");
     assert!(MemoryStore::new().try_max_keys(1).is_ok());
 }
 

@@ -49,7 +49,7 @@ impl Rule {
 }
 
 /// Fails if more was admitted between any two instants than the rule allows.
-pub(crate) fn keeps_to(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
+pub(crate) fn respects_bound(rule: Rule, admitted: &[Admitted]) -> Result<(), TestCaseError> {
     for (index, first) in admitted.iter().enumerate() {
         let mut sum = 0;
         for last in &admitted[index..] {
@@ -91,7 +91,7 @@ fn admits_at_most(trace: &Trace) -> Result<(), TestCaseError> {
             admitted.push(Admitted { at: step.at, cost: step.costs[0], delay: decision.delay().as_micros() });
         }
     }
-    keeps_to(trace.rules[0], &admitted)?;
+    respects_bound(trace.rules[0], &admitted)?;
     are_spaced(trace.rules[0], &admitted)
 }
 
@@ -118,7 +118,7 @@ proptest! {
                 admitted.push(Admitted { at, cost: 1, delay: decision.delay().as_micros() });
             }
         }
-        keeps_to(rule, &admitted)?;
+        respects_bound(rule, &admitted)?;
         are_spaced(rule, &admitted)?;
         let first_burst = admitted.iter().filter(|admitted| admitted.at == start).count() as u64;
         prop_assert_eq!(first_burst, rule.capacity());

@@ -41,7 +41,10 @@ fn time_waits(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
         let cost = cost(rule, thousandths);
         if subject.set(at).acquire(cost).is_allowed() {
             latest = latest.max(at);
-            prop_assert!(standing_still.has_room(latest.into(), cost), "{cost} at {at}, when time stood at {latest}");
+            prop_assert!(
+                standing_still.has_capacity(latest.into(), cost),
+                "{cost} at {at}, when time stood at {latest}"
+            );
             standing_still.taken.push((latest.into(), cost.into()));
         }
     }
@@ -50,7 +53,7 @@ fn time_waits(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
 
 /// After a step back by any span, the announced waits are exact: a retry at that instant is allowed, and an earlier one
 /// is denied.
-fn waits_are_true(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
+fn waits_suffice(rule: Rule, steps: &[Step]) -> Result<(), TestCaseError> {
     let subject = Subject::new(&[rule]);
     let mut at = NOON;
     for &(by, thousandths) in steps {
@@ -108,12 +111,12 @@ proptest! {
 
     #[test]
     fn the_announced_waits_of_small_limits_suffice(rule in small_rule(), steps in steps(20_000)) {
-        waits_are_true(rule, &steps)?;
+        waits_suffice(rule, &steps)?;
     }
 
     #[test]
     fn the_announced_waits_of_limits_of_any_size_suffice(rule in any_rule(), steps in steps(20_000)) {
-        waits_are_true(rule, &steps)?;
+        waits_suffice(rule, &steps)?;
     }
 
     #[test]

@@ -46,7 +46,7 @@ where
 }
 
 /// Fails if `test` fails or hangs.
-fn unless_stuck(test: impl FnOnce() + Send + 'static) {
+fn with_timeout(test: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         test();
@@ -128,7 +128,7 @@ fn opposites() -> [Limiter; 2] {
 
 #[test]
 fn limits_in_opposite_orders_neither_deadlock_nor_charge_for_denials() {
-    unless_stuck(|| {
+    with_timeout(|| {
         let limiters = opposites();
         let admitted = all_at_once(&runtime(), |task| {
             let limiter = limiters[task as usize % 2].clone();
@@ -158,7 +158,7 @@ fn limits_in_opposite_orders_neither_deadlock_nor_charge_for_denials() {
 #[test]
 fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
     const KEYS: u64 = 1_000;
-    unless_stuck(|| {
+    with_timeout(|| {
         let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
         let limit = |name: &str| Limit::new(name, TokenBucket::per_second(20));
         let store = MemoryStore::new().max_keys(100_000).clock(clock);
@@ -213,7 +213,7 @@ impl Clock for Failing {
 /// A clock panics while the lock of a key is held. Requests that wait for the lock, and later ones, are decided.
 #[test]
 fn a_panicking_clock_does_not_affect_waiting_requests() {
-    unless_stuck(|| {
+    with_timeout(|| {
         let clock = Arc::new(Failing { fails: AtomicBool::new(true), waits: std::sync::Barrier::new(2) });
         let store = MemoryStore::new().clock(Arc::clone(&clock));
         let limiter = Limiter::builder([Limit::new("limit", FixedWindow::per_day(10))]).store(store).build();

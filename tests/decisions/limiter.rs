@@ -10,7 +10,7 @@ use tower_ratelimit::{
     Verdict, store::StoreFuture,
 };
 
-use crate::bounds::{Admitted, keeps_to};
+use crate::bounds::{Admitted, respects_bound};
 use crate::rule::{Kind, Rule, any_rule, small_rule};
 use crate::subject::Subject;
 
@@ -154,7 +154,7 @@ async fn concurrent_waits_never_exceed_the_limit() {
     }
     went_on.sort_by_key(|admitted| admitted.at);
     let rule = Rule::Bucket { kind: Kind::Tokens, capacity: 2, amount: 1, interval: 100_000 };
-    keeps_to(rule, &went_on).unwrap();
+    respects_bound(rule, &went_on).unwrap();
     assert_eq!(went_on.last().unwrap().at, 1_000_000, "and no longer than they must");
 }
 
@@ -305,9 +305,9 @@ async fn a_receipt_of_another_limiter_refunds_nothing() {
 async fn a_shadow_limit_alone_denies_nothing() {
     let limit = tower_ratelimit::Limit::new("logins", tower_ratelimit::FixedWindow::per_day(1)).shadow();
     let limiter = tower_ratelimit::Limiter::new([limit]);
-    for has_room in [true, false] {
+    for has_capacity in [true, false] {
         let decision = limiter.acquire("ann", 1).await.expect("a decision");
-        assert_eq!(decision.outcomes()[0].verdict().is_allowed(), has_room);
+        assert_eq!(decision.outcomes()[0].verdict().is_allowed(), has_capacity);
         assert!(decision.is_allowed());
         assert_eq!(decision.verdict(), tower_ratelimit::Verdict::NOW);
     }

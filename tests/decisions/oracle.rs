@@ -21,11 +21,11 @@ pub(crate) struct Answer {
     pub(crate) allowed: bool,
     pub(crate) retry_after: Option<u128>,
     pub(crate) delay: u128,
-    pub(crate) limits: Vec<LimitAnswer>,
+    pub(crate) limits: Vec<ExpectedOutcome>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LimitAnswer {
+pub(crate) struct ExpectedOutcome {
     pub(crate) verdict: Result<Delay, Wait>,
     pub(crate) remaining: u64,
     pub(crate) more_after: Option<u128>,
@@ -38,13 +38,13 @@ type Wait = Option<u128>;
 /// Decides one request by all models, and charges it if all have capacity.
 pub(crate) fn decide(models: &mut [Model], at: u64, costs: &[u64]) -> Answer {
     let at = u128::from(at);
-    let all_have_room = |at| models.iter().zip(costs).all(|(model, &cost)| model.has_room(at, cost));
+    let all_have_room = |at| models.iter().zip(costs).all(|(model, &cost)| model.has_capacity(at, cost));
     let allowed = all_have_room(at);
     let retry_after = if allowed { None } else { least(|wait| all_have_room(at + wait)) };
 
-    let verdict = |model: &Model, cost| match model.has_room(at, cost) {
+    let verdict = |model: &Model, cost| match model.has_capacity(at, cost) {
         true => Ok(model.delay(at, cost)),
-        false => Err(least(|wait| model.has_room(at + wait, cost))),
+        false => Err(least(|wait| model.has_capacity(at + wait, cost))),
     };
     let verdicts: Vec<_> = models.iter().zip(costs).map(|(model, &cost)| verdict(model, cost)).collect();
     let longest = verdicts.iter().filter_map(|verdict| verdict.ok()).max().unwrap_or(0);
@@ -54,7 +54,7 @@ pub(crate) fn decide(models: &mut [Model], at: u64, costs: &[u64]) -> Answer {
             model.taken.push((at, cost.into()));
         }
     }
-    let report = |(model, verdict): (&Model, _)| LimitAnswer {
+    let report = |(model, verdict): (&Model, _)| ExpectedOutcome {
         verdict,
         remaining: model.remaining(at),
         more_after: model.more_after(at),
@@ -84,7 +84,7 @@ impl Model {
         Self { rule, taken: Vec::new() }
     }
 
-    pub(crate) fn has_room(&self, at: u128, cost: u64) -> bool {
+    pub(crate) fn has_capacity(&self, at: u128, cost: u64) -> bool {
         let cost = u128::from(cost);
         if cost == 0 {
             return true;
@@ -118,14 +118,14 @@ impl Model {
         let [mut fits, mut too_much] = [0, self.rule.capacity() + 1];
         while too_much - fits > 1 {
             let middle = fits + (too_much - fits) / 2;
-            if self.has_room(at, middle) { fits = middle } else { too_much = middle }
+            if self.has_capacity(at, middle) { fits = middle } else { too_much = middle }
         }
         fits
     }
 
     fn more_after(&self, at: u128) -> Option<u128> {
         let more = self.remaining(at) + 1;
-        least(|wait| self.has_room(at + wait, more))
+        least(|wait| self.has_capacity(at + wait, more))
     }
 
     pub(crate) fn reset_after(&self, at: u128) -> u128 {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use tower_ratelimit::Receipt;
 
-use crate::bounds::{Admitted, keeps_to};
+use crate::bounds::{Admitted, respects_bound};
 use crate::oracle::Model;
 use crate::rule::{Kind, Rule, any_rule, small_rule};
 use crate::subject::Subject;
@@ -98,9 +98,9 @@ impl Client {
 
     /// Checks that the remaining tokens are those of a history without the refunded charges: exactly for algorithms that
     /// count charges, and at most for those that only refund what has certainly not drained.
-    fn has_what_it_should(&self) -> Result<(), TestCaseError> {
+    fn check_remaining(&self) -> Result<(), TestCaseError> {
         let kept: Vec<Admitted> = self.kept.values().copied().collect();
-        keeps_to(self.rule, &kept)?;
+        respects_bound(self.rule, &kept)?;
 
         let mut model = Model::new(self.rule);
         model.taken = kept.iter().map(|kept| (kept.at.into(), kept.cost.into())).collect();
@@ -130,7 +130,7 @@ fn refunds_are_sound(rule: Rule, acts: Vec<Act>) -> Result<(), TestCaseError> {
             Act::Acquire(thousandths) => client.acquire((rule.capacity() * thousandths / 1_000).max(1))?,
             Act::Refund(which) => client.refund(which)?,
         }
-        client.has_what_it_should()?;
+        client.check_remaining()?;
     }
     Ok(())
 }

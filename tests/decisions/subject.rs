@@ -2,7 +2,7 @@
 
 use tower_ratelimit::{Decision, Limit, Limiter, ManualClock, MemoryStore, Receipt, Timestamp, Verdict};
 
-use crate::oracle::{Answer, LimitAnswer};
+use crate::oracle::{Answer, ExpectedOutcome};
 use crate::rule::Rule;
 
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl Subject {
     }
 
     /// Returns the remaining tokens of each limit.
-    pub(crate) fn levels(&self) -> Vec<LimitAnswer> {
+    pub(crate) fn levels(&self) -> Vec<ExpectedOutcome> {
         Answer::from(&self.peek(0)).limits
     }
 
@@ -59,7 +59,7 @@ impl Subject {
 
 impl From<&Decision> for Answer {
     fn from(decision: &Decision) -> Self {
-        let limits = decision.outcomes().iter().map(|outcome| LimitAnswer {
+        let limits = decision.outcomes().iter().map(|outcome| ExpectedOutcome {
             verdict: match outcome.verdict() {
                 Verdict::Allow { delay } => Ok(delay.as_micros()),
                 Verdict::Deny { retry_after } => Err(retry_after.map(|wait| wait.as_micros())),

@@ -54,7 +54,7 @@ fn waits_are_exact(trace: &Trace) -> Result<(), TestCaseError> {
 }
 
 /// After the announced reset, a key gets the same decisions as a new one, whatever requests follow.
-fn forgotten_is_full(before: &Trace, after: &Trace) -> Result<(), TestCaseError> {
+fn key_is_unused_after_reset(before: &Trace, after: &Trace) -> Result<(), TestCaseError> {
     let subject = Subject::new(&before.rules);
     let steps = before.run();
     let mut last = None;
@@ -90,11 +90,11 @@ proptest! {
 
     #[test]
     fn small_limits_reset_when_announced(before in traces(small_rule(), 3, 15), after in traces(small_rule(), 1, 10)) {
-        forgotten_is_full(&before, &after)?;
+        key_is_unused_after_reset(&before, &after)?;
     }
 
     #[test]
     fn limits_of_any_size_reset_when_announced(before in traces(any_rule(), 3, 15), after in traces(any_rule(), 1, 8)) {
-        forgotten_is_full(&before, &after)?;
+        key_is_unused_after_reset(&before, &after)?;
     }
 }

@@ -7,7 +7,7 @@ use http::StatusCode;
 use tower_ratelimit::{AcquireError, FixedWindow, Limit, Limiter};
 
 use crate::service::get;
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 use support::faulty_store::{FaultyStore, Mode};
 
@@ -35,7 +35,7 @@ fn request(path: &str) -> http::Request<axum::body::Body> {
 
 #[tokio::test]
 async fn a_denial_is_the_response_of_a_layer() {
-    let app = app(still());
+    let app = app(paused_store());
     let allowed = ask(&app, request("/ann/2")).await;
     assert_eq!((allowed.status, allowed.body.as_str()), (StatusCode::OK, "0 left"));
     let denied = ask(&app, request("/ann/1")).await;
@@ -49,7 +49,7 @@ async fn a_denial_is_the_response_of_a_layer() {
 
 #[tokio::test]
 async fn a_cost_over_the_capacity_is_denied_without_a_time_to_retry() {
-    let denied = ask(&app(still()), request("/ann/3")).await;
+    let denied = ask(&app(paused_store()), request("/ann/3")).await;
     assert_eq!((denied.status, denied.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, None));
     assert_eq!(denied.body, "Too much for one request: it costs more than its limit allows.\n");
 }

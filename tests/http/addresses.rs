@@ -11,13 +11,13 @@ use tower_ratelimit::key::{KeyExtractor, PeerAddr, PeerIp};
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimit, RateLimitLayer, key};
 
 use crate::service::{self, Hello, from};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 use support::server::Server;
 
 fn one_each(by: impl KeyExtractor) -> RateLimit<Hello> {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by);
-    RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default())
+    RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default())
 }
 
 /// Returns whether two peers share a bucket with one token.
@@ -98,7 +98,7 @@ async fn the_port_does_not_count_and_peer_addr_wins() {
 async fn a_missing_peer_address_is_an_internal_error() {
     let inner = Hello::default();
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
-    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(inner.clone());
+    let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(inner.clone());
     for _ in 0..3 {
         let answer = ask(&service, service::get("/")).await;
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -115,7 +115,7 @@ async fn a_missing_peer_address_is_an_internal_error() {
 async fn a_missing_peer_address_follows_its_policy() {
     let limit = || Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
     let asked = async |missing| {
-        let layer = RateLimitLayer::builder([limit().on_missing_key(missing)]).store(still()).build();
+        let layer = RateLimitLayer::builder([limit().on_missing_key(missing)]).store(paused_store()).build();
         let service = layer.layer(Hello::default());
         [ask(&service, service::get("/")).await.is_refused(), ask(&service, service::get("/")).await.is_refused()]
     };
@@ -127,7 +127,7 @@ async fn a_missing_peer_address_follows_its_policy() {
 #[tokio::test]
 async fn mock_connect_info_provides_the_peer() {
     let limits = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())])
-        .store(still())
+        .store(paused_store())
         .build();
     let peer = axum::extract::connect_info::MockConnectInfo(std::net::SocketAddr::from(([192, 0, 2, 1], 80)));
     let app = Router::new().route("/", get(async || "hello")).layer(limits).layer(peer);
@@ -139,7 +139,7 @@ async fn mock_connect_info_provides_the_peer() {
 #[tokio::test]
 async fn axum_provides_the_peer_if_it_is_configured_to() {
     let limits = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip())]);
-    let app = Router::new().route("/", get(async || "hello")).layer(limits.store(still()).build());
+    let app = Router::new().route("/", get(async || "hello")).layer(limits.store(paused_store()).build());
     let server = Server::axum(app.clone()).await;
     assert_eq!(server.get("/").await.body, "hello");
     let silent = Server::run(async |listener| axum::serve(listener, app).await.unwrap()).await;

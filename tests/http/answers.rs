@@ -18,30 +18,30 @@ use tower_ratelimit::{
 };
 
 use crate::service::{Hello, get};
-use crate::store::{midnight, still};
+use crate::store::{midnight, paused_store};
 use support::answer::{Answer, ask};
 use support::server::Server;
 
 fn one(algorithm: impl Into<Algorithm>) -> Builder<HttpOptions> {
-    RateLimitLayer::builder([Limit::new("one", algorithm)]).store(still())
+    RateLimitLayer::builder([Limit::new("one", algorithm)]).store(paused_store())
 }
 
-async fn refusal(layer: RateLimitLayer) -> Answer {
+async fn rejection_of(layer: RateLimitLayer) -> Answer {
     let service = layer.layer(Hello::default());
     assert!(!ask(&service, get("/")).await.is_refused());
-    let refused = ask(&service, get("/")).await;
-    assert!(!refused.status.is_success());
-    refused
+    let rejected = ask(&service, get("/")).await;
+    assert!(!rejected.status.is_success());
+    rejected
 }
 
 #[tokio::test]
 async fn a_rejection_is_plain_text_that_is_not_cached() {
-    let refused = refusal(one(FixedWindow::per_minute(1)).build()).await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.header("retry-after"), Some("60"));
-    assert_eq!(refused.header("cache-control"), Some("no-store"));
-    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
-    assert_eq!(refused.body, "Too many requests: try again in 1 minute.\n");
+    let rejected = rejection_of(one(FixedWindow::per_minute(1)).build()).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.header("retry-after"), Some("60"));
+    assert_eq!(rejected.header("cache-control"), Some("no-store"));
+    assert_eq!(rejected.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(rejected.body, "Too many requests: try again in 1 minute.\n");
 }
 
 /// httprate#47, boundary#4094 and others: `Retry-After` was 0, or too early.
@@ -56,11 +56,11 @@ async fn the_wait_is_whole_seconds_rounded_up() {
         (Duration::from_millis(1_999), "2"),
         (Duration::from_secs(366 * 86_400), "31622400"),
     ] {
-        let refused = refusal(one(TokenBucket::new(1, 1, period)).build()).await;
-        assert_eq!(refused.header("retry-after"), Some(seconds), "{period:?}");
+        let rejected = rejection_of(one(TokenBucket::new(1, 1, period)).build()).await;
+        assert_eq!(rejected.header("retry-after"), Some(seconds), "{period:?}");
     }
-    let refused = refusal(one(TokenBucket::per_second(1)).build()).await;
-    assert_eq!(refused.body, "Too many requests: try again in 1 second.\n");
+    let rejected = rejection_of(one(TokenBucket::per_second(1)).build()).await;
+    assert_eq!(rejected.body, "Too many requests: try again in 1 second.\n");
 }
 
 /// A request after the announced wait is allowed, and the wait is not a second too long.
@@ -94,7 +94,7 @@ async fn waiting_as_announced_suffices() {
             clock.advance(Duration::from_secs(1));
             assert!(!ask(&service, get("/")).await.is_refused(), "{algorithm:?} after {seconds} s");
         }
-        assert!(waits > 3, "{algorithm:?} refused {waits} times");
+        assert!(waits > 3, "{algorithm:?} rejected {waits} times");
     }
 }
 
@@ -105,12 +105,12 @@ async fn a_problem_as_json() {
         Limit::new("daily", FixedWindow::per_day(10)),
         Limit::new("b", FixedWindow::per_minute(1)),
     ];
-    let refused = refusal(RateLimitLayer::builder(limits).store(still()).problem_json().build()).await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
-    assert_eq!(refused.header("retry-after"), Some("60"));
-    assert_eq!(refused.header("cache-control"), Some("no-store"));
-    let problem: Value = serde_json::from_str(&refused.body).unwrap();
+    let rejected = rejection_of(RateLimitLayer::builder(limits).store(paused_store()).problem_json().build()).await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.header("content-type"), Some("application/problem+json"));
+    assert_eq!(rejected.header("retry-after"), Some("60"));
+    assert_eq!(rejected.header("cache-control"), Some("no-store"));
+    let problem: Value = serde_json::from_str(&rejected.body).unwrap();
     let expected = json!({
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -124,10 +124,10 @@ async fn a_problem_as_json() {
 #[tokio::test]
 async fn a_problem_with_the_request_as_json() {
     let limit = Limit::new("secret", FixedWindow::per_minute(1)).by(key::header("x-api-key"));
-    let service = RateLimitLayer::builder([limit]).store(still()).problem_json().build().layer(Hello::default());
-    let refused = ask(&service, get("/")).await;
-    assert_eq!(refused.header("retry-after"), None);
-    let problem: Value = serde_json::from_str(&refused.body).unwrap();
+    let service = RateLimitLayer::builder([limit]).store(paused_store()).problem_json().build().layer(Hello::default());
+    let rejected = ask(&service, get("/")).await;
+    assert_eq!(rejected.header("retry-after"), None);
+    let problem: Value = serde_json::from_str(&rejected.body).unwrap();
     let detail = "Missing client identifier.";
     assert_eq!(problem, json!({"type": "about:blank", "title": "Bad Request", "status": 400, "detail": detail}));
 }
@@ -140,10 +140,10 @@ async fn a_closure_gets_the_exact_wait() {
             (rejection.status(), format!("{exact:?}, in the header {seconds:?}"))
         })
     };
-    let fraction = refusal(wait(one(TokenBucket::per_second(4).burst(1))).build()).await;
+    let fraction = rejection_of(wait(one(TokenBucket::per_second(4).burst(1))).build()).await;
     assert_eq!(fraction.body, "Some(250ms), in the header Some(1)");
     let limit = || Limit::new("one", FixedWindow::per_minute(1));
-    let never = RateLimitLayer::builder([limit().by(key::header("x-user"))]).store(still());
+    let never = RateLimitLayer::builder([limit().by(key::header("x-user"))]).store(paused_store());
     let failed = RateLimitLayer::builder([limit()]).store(FaultyStore::new(Mode::FailsAtOnce));
     for (builder, expected) in [(never, "None, in the header None"), (failed, "Some(1s), in the header Some(1)")] {
         let service = wait(builder).build().layer(Hello::default());
@@ -167,13 +167,13 @@ async fn a_closure_writes_the_rejection() {
             }
         })
         .build();
-    let refused = refusal(layer).await;
-    assert_eq!(refused.status, StatusCode::IM_A_TEAPOT);
-    assert_eq!(refused.body, "<p>Too many requests: try again in 1 minute.</p>");
-    assert_eq!(refused.header("retry-after"), Some("60"));
-    assert_eq!(refused.header("cache-control"), Some("no-store"));
-    assert_eq!(refused.header("content-type"), None);
-    assert_eq!(refused.remaining(), 0, "headers are told all the same");
+    let rejected = rejection_of(layer).await;
+    assert_eq!(rejected.status, StatusCode::IM_A_TEAPOT);
+    assert_eq!(rejected.body, "<p>Too many requests: try again in 1 minute.</p>");
+    assert_eq!(rejected.header("retry-after"), Some("60"));
+    assert_eq!(rejected.header("cache-control"), Some("no-store"));
+    assert_eq!(rejected.header("content-type"), None);
+    assert_eq!(rejected.remaining(), 0, "headers are told all the same");
     let minute = Duration::from_secs(60);
     let expected = (Reason::Limited { retry_after: Some(minute) }, vec!["one".to_owned()], "/".to_owned(), Some(60));
     assert_eq!(*seen.lock().unwrap(), Some(expected));
@@ -188,10 +188,10 @@ async fn headers_set_by_a_closure_are_not_repeated() {
             response.body(String::new()).unwrap()
         })
         .build();
-    let refused = refusal(layer).await;
-    assert_eq!(refused.header("retry-after"), Some("7"));
-    assert_eq!(refused.header("cache-control"), Some("no-cache"));
-    assert_eq!(refused.body, "");
+    let rejected = rejection_of(layer).await;
+    assert_eq!(rejected.header("retry-after"), Some("7"));
+    assert_eq!(rejected.header("cache-control"), Some("no-cache"));
+    assert_eq!(rejected.body, "");
 }
 
 #[tokio::test]
@@ -199,7 +199,8 @@ async fn a_closure_formats_every_rejection() {
     let limit = Limit::new("one", FixedWindow::per_minute(1));
     let words = |rejection: &tower_ratelimit::Rejection<'_>| Response::new(format!("{:?}", rejection.reason()));
     let body = async |limit: Limit| {
-        let service = RateLimitLayer::builder([limit]).store(still()).on_reject(words).build().layer(Hello::default());
+        let service =
+            RateLimitLayer::builder([limit]).store(paused_store()).on_reject(words).build().layer(Hello::default());
         ask(&service, get("/")).await.body
     };
     assert_eq!(
@@ -226,15 +227,15 @@ async fn browsers_can_read_a_rejection_behind_cors() {
         assert_eq!(ask(Method::OPTIONS).await.status, StatusCode::OK, "preflights are not counted");
     }
     assert!(!ask(Method::GET).await.is_refused());
-    let refused = ask(Method::GET).await;
-    assert!(refused.is_refused());
-    assert_eq!(refused.header("access-control-allow-origin"), Some("*"));
-    let exposed = refused.header("access-control-expose-headers").unwrap().to_lowercase();
+    let rejected = ask(Method::GET).await;
+    assert!(rejected.is_refused());
+    assert_eq!(rejected.header("access-control-allow-origin"), Some("*"));
+    let exposed = rejected.header("access-control-expose-headers").unwrap().to_lowercase();
     let exposed: Vec<&str> = exposed.split(',').map(str::trim).collect();
     let safe = ["cache-control", "content-length", "content-type"];
     let cors_own = ["vary", "access-control-allow-origin", "access-control-expose-headers", "date"];
     let unexposed = |name: &&str| !exposed.contains(name) && !safe.contains(name) && !cors_own.contains(name);
-    let hidden: Vec<&str> = refused.headers.keys().map(|name| name.as_str()).filter(unexposed).collect();
+    let hidden: Vec<&str> = rejected.headers.keys().map(|name| name.as_str()).filter(unexposed).collect();
     assert_eq!(hidden, [] as [&str; 0]);
     assert_eq!(exposed.len(), 7);
 }

@@ -14,17 +14,17 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{Builder, FixedWindow, HttpOptions, LeakyBucketQueue, Limit, RateLimitLayer, ResponseBody, key};
 
 use crate::service::{Hello, get};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::{Answer, ask};
 
 fn one() -> Builder<HttpOptions> {
-    RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(still())
+    RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))]).store(paused_store())
 }
 
 /// A request body that must not be polled.
-struct Untouchable;
+struct UnpollableBody;
 
-impl Body for Untouchable {
+impl Body for UnpollableBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -36,8 +36,8 @@ impl Body for Untouchable {
 #[tokio::test]
 async fn the_body_of_a_rejected_request_is_not_read() {
     let service = one().build().layer(Hello::default());
-    assert!(!ask(&service, Request::new(Untouchable)).await.is_refused());
-    assert!(ask(&service, Request::new(Untouchable)).await.is_refused());
+    assert!(!ask(&service, Request::new(UnpollableBody)).await.is_refused());
+    assert!(ask(&service, Request::new(UnpollableBody)).await.is_refused());
 }
 
 /// A body with three frames and trailers, of unknown length.
@@ -106,9 +106,9 @@ async fn body_data_of_other_types_than_bytes_works() {
 }
 
 /// A body that fails after its first frame.
-struct Torn(Option<Bytes>);
+struct FailingBody(Option<Bytes>);
 
-impl Body for Torn {
+impl Body for FailingBody {
     type Data = Bytes;
     type Error = &'static str;
 
@@ -119,8 +119,8 @@ impl Body for Torn {
 
 #[tokio::test]
 async fn errors_of_the_body_are_passed_on() {
-    let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Torn(Some("one".into())))));
-    let mut body: ResponseBody<Torn> = one().build().layer(inner).oneshot(get("/")).await.unwrap().into_body();
+    let inner = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(FailingBody(Some("one".into())))));
+    let mut body: ResponseBody<FailingBody> = one().build().layer(inner).oneshot(get("/")).await.unwrap().into_body();
     assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
     assert_eq!(body.frame().await.unwrap().unwrap_err(), "torn");
 }
@@ -150,7 +150,7 @@ async fn the_body_type_is_kept_with_keep_body() {
 /// The inner service can be borrowed, changed and taken.
 #[tokio::test]
 async fn keep_body_gives_access_to_the_inner_service() {
-    let two = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(still()).build();
+    let two = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(paused_store()).build();
     let (first, second) = (Hello::default(), Hello::default());
     let mut service = two.keep_body().layer(first.clone());
     assert!(!full(&service).await.is_refused());
@@ -176,7 +176,7 @@ async fn the_body_type_is_kept_after_a_wait() {
     });
     let turns = RateLimitLayer::builder([Limit::new("turns", LeakyBucketQueue::per_second(1).waiting(1)).by(by)]);
     let hello = Hello::default();
-    let service = turns.store(still()).build().keep_body().layer(hello.clone());
+    let service = turns.store(paused_store()).build().keep_body().layer(hello.clone());
     let start = tokio::time::Instant::now();
     for (seconds, calls, is_refused) in [(1, 1, false), (3, 2, false), (4, 2, true)] {
         assert_eq!(full(&service).await.is_refused(), is_refused);

@@ -16,7 +16,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{Hello, from, get, with};
-use crate::store::{midnight, still};
+use crate::store::{midnight, paused_store};
 use support::answer::ask;
 
 fn limited(limit: Limit) -> (RateLimit<Hello>, ManualClock) {
@@ -67,9 +67,9 @@ async fn unreadied_clone_called() {
     let looked_up = key::from_async_fn(|_| async { Some(1) });
     let limit = || Limit::new("two", FixedWindow::per_minute(2));
     let layers = [
-        RateLimitLayer::builder([limit()]).store(still()).build(),
-        RateLimitLayer::builder([limit()]).store(FaultyStore::over(still(), Mode::Works)).build(),
-        RateLimitLayer::builder([limit().by(looked_up)]).store(still()).build(),
+        RateLimitLayer::builder([limit()]).store(paused_store()).build(),
+        RateLimitLayer::builder([limit()]).store(FaultyStore::over(paused_store(), Mode::Works)).build(),
+        RateLimitLayer::builder([limit().by(looked_up)]).store(paused_store()).build(),
     ];
     for layer in layers {
         let mut service = layer.layer(inner());
@@ -86,7 +86,7 @@ async fn unreadied_clone_called() {
 async fn inner_service_called_before_the_decision() {
     let inner = Hello::default();
     let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))])
-        .store(FaultyStore::over(still(), Mode::Works))
+        .store(FaultyStore::over(paused_store(), Mode::Works))
         .build();
     let service = layer.layer(inner.clone());
     for _ in 0..5 {
@@ -103,7 +103,7 @@ async fn inner_service_called_before_the_decision() {
 /// throttle-kit backend.rs:78: `X-RateLimit-Remaining` contained the used tokens.
 #[tokio::test]
 async fn remaining_counts_up() {
-    let layer = RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(still());
+    let layer = RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(paused_store());
     let service = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).build().layer(Hello::default());
     for left in ["2", "1", "0", "0"] {
         assert_eq!(ask(&service, get("/")).await.header("x-ratelimit-remaining"), Some(left));
@@ -114,7 +114,8 @@ async fn remaining_counts_up() {
 /// Tower's own limit, axum#2634: each connection had its own state.
 #[tokio::test]
 async fn state_rebuilt_per_route() {
-    let layer = RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(still()).build();
+    let layer =
+        RateLimitLayer::builder([Limit::new("three", FixedWindow::per_minute(3))]).store(paused_store()).build();
     let app = Router::new()
         .route("/a", route(async || "a").post(async || "a"))
         .route("/b", route(async || "b"))
@@ -166,9 +167,9 @@ async fn early_closed_connection_skips_accounting() {
         }
         Ok::<_, Infallible>(Response::new(String::new()))
     });
-    let slow = FaultyStore::over(still(), Mode::Works);
+    let slow = FaultyStore::over(paused_store(), Mode::Works);
     for layer in [
-        RateLimitLayer::builder([limit()]).store(still()).build(),
+        RateLimitLayer::builder([limit()]).store(paused_store()).build(),
         RateLimitLayer::builder([limit()]).store(slow).build(),
     ] {
         let service = layer.layer(stuck);
@@ -199,7 +200,7 @@ async fn partition_key_leaks_the_address() {
 #[tokio::test]
 async fn earlier_limits_charged_on_denial() {
     let limits = [Limit::new("hour", FixedWindow::per_hour(10)), Limit::new("minute", FixedWindow::per_minute(1))];
-    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(paused_store()).build().layer(Hello::default());
     for _ in 0..4 {
         assert_eq!(ask(&service, get("/")).await.remaining_of("hour"), 9);
     }
@@ -233,8 +234,9 @@ async fn retry_after_is_not_an_integer() {
 #[tokio::test]
 async fn head_escapes_the_limit_of_get() {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by((key::method(), key::matched_route()));
-    let app =
-        Router::new().route("/", any(async || "hello")).layer(RateLimitLayer::builder([limit]).store(still()).build());
+    let app = Router::new()
+        .route("/", any(async || "hello"))
+        .layer(RateLimitLayer::builder([limit]).store(paused_store()).build());
     let head = |method: &str| Request::builder().method(method).uri("/").body(Body::empty()).unwrap();
     assert!(!ask(&app, head("HEAD")).await.is_refused());
     assert!(ask(&app, head("GET")).await.is_refused());

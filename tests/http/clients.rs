@@ -10,7 +10,7 @@ use tower_ratelimit::key::{ClientAddress, ClientIp, KeyExtractor, TrustedProxies
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer, key};
 
 use crate::service::{Hello, from, with};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::{Answer, ask};
 use support::server::Server;
 
@@ -19,7 +19,9 @@ fn one_each(by: impl KeyExtractor) -> Limit {
 }
 
 fn app(limit: Limit) -> Router {
-    Router::new().route("/", route(async || "hello")).layer(RateLimitLayer::builder([limit]).store(still()).build())
+    Router::new()
+        .route("/", route(async || "hello"))
+        .layer(RateLimitLayer::builder([limit]).store(paused_store()).build())
 }
 
 /// Starts a server with one request for each client. The peer is 127.0.0.1.
@@ -94,7 +96,8 @@ async fn a_request_that_bypasses_the_proxies_follows_its_policy() {
 
 #[tokio::test]
 async fn a_missing_peer_is_an_error_of_the_server() {
-    let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
+    let service =
+        RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(paused_store()).build();
     let answer = ask(&service.layer(Hello::default()), with(&[(XFF, "192.0.2.1")])).await;
     assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
 }
@@ -102,7 +105,7 @@ async fn a_missing_peer_is_an_error_of_the_server() {
 /// Returns whether two clients share a bucket with one token, by the header of a proxy.
 async fn share(by: impl Fn(ClientIp) -> ClientIp, one: &str, other: &str) -> bool {
     let limit = one_each(by(key::client_ip(local().x_forwarded_for())));
-    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
     let request = |client: &str| {
         let mut request = from("127.0.0.1");
         request.headers_mut().insert(XFF, client.parse().unwrap());
@@ -141,7 +144,8 @@ fn an_address_prefix_that_is_too_long_is_an_error() {
 /// A client has the same key with and without a proxy.
 #[tokio::test]
 async fn a_client_is_the_same_with_and_without_a_proxy() {
-    let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
+    let service =
+        RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(paused_store()).build();
     let service = service.layer(Hello::default());
     let mut behind = from("127.0.0.1");
     behind.headers_mut().insert(XFF, "192.0.2.1".parse().unwrap());
@@ -168,7 +172,8 @@ async fn ipv4_translated_addresses_are_distinct() {
 /// CVE-2026-39409 (Hono), CVE-2026-123603 (hickory): lists of addresses did not contain mapped ones.
 #[tokio::test]
 async fn an_ipv4_mapped_proxy_is_trusted_as_ipv4() {
-    let service = RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(still()).build();
+    let service =
+        RateLimitLayer::builder([one_each(key::client_ip(local().x_forwarded_for()))]).store(paused_store()).build();
     let service = service.layer(Hello::default());
     for client in ["192.0.2.1, ::ffff:10.0.0.7", "192.0.2.2"] {
         let mut request = from("::ffff:127.0.0.1");

@@ -9,7 +9,7 @@ use tower_ratelimit::key::{FromAsyncFn, Header, KeyExtractor};
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer, RequestHead, key};
 
 use crate::service::{Hello, from, with};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 
 /// Extracts the value of a header synchronously.
@@ -40,7 +40,7 @@ type Found = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 /// Returns the statuses of `requests` with one token for each key.
 async fn statuses(by: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> Vec<u16> {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by);
-    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
     let mut statuses = Vec::new();
     for request in requests {
         statuses.push(ask(&service, request).await.status.as_u16());
@@ -96,7 +96,7 @@ async fn tuples_can_be_nested() {
 /// Synchronous and asynchronous extractors of equal parts have equal keys.
 #[tokio::test]
 async fn synchronous_and_asynchronous_keys_share_buckets() {
-    let store = Arc::new(still());
+    let store = Arc::new(paused_store());
     let limited = |limit: Limit| RateLimitLayer::builder([limit]).store(store.clone()).build().layer(Hello::default());
     let limit = || Limit::new("one", FixedWindow::per_minute(1));
     let one = limited(limit().by((now("x-one"), later("x-two"), now("x-three"))));
@@ -161,7 +161,7 @@ async fn a_tuple_with_a_missing_part_is_missing() {
     let halves = [parts("a", "", ""), parts("x", "", ""), parts("a", "b", "")];
     let asked = async |by: Arc<dyn KeyExtractor>| {
         let limit = Limit::new("one", FixedWindow::per_minute(1)).by(by).on_missing_key(OnMissingKey::Share);
-        let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
+        let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
         let mut statuses = Vec::new();
         for request in halves.clone() {
             statuses.push(ask(&service, request).await.status.as_u16());
@@ -217,7 +217,7 @@ async fn limits_keep_their_order_and_their_policy() {
         limit("shared", 2).by(later("x-three")).on_missing_key(OnMissingKey::Share),
         limit("all", 9),
     ];
-    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(paused_store()).build().layer(Hello::default());
     let answer = ask(&service, parts("a", "b", "")).await;
     let told: Vec<(String, i64)> = answer
         .standings()

@@ -7,7 +7,7 @@ use http::{Method, Request};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{FixedWindow, Limit, Limiter, RateLimitLayer};
 
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 
 fn request(method: &str, path: &str, plan: &str) -> Request<Body> {
@@ -18,7 +18,7 @@ fn app(limits: impl IntoIterator<Item = Limit>) -> Router {
     Router::new()
         .route("/users/{id}", any(async || "user"))
         .route("/other", get(async || "other"))
-        .layer(RateLimitLayer::builder(limits).store(still()).build())
+        .layer(RateLimitLayer::builder(limits).store(paused_store()).build())
 }
 
 #[tokio::test]

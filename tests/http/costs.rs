@@ -14,7 +14,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{self, Hello, with};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::{Answer, ask};
 
 fn of_ten(store: impl Store) -> RateLimitLayer {
@@ -40,7 +40,7 @@ async fn visit(app: &Router, path: &str) -> Answer {
 }
 
 /// The cost of a route is the total, and headers show it once.
-async fn a_route_costs_what_it_says(limits: RateLimitLayer) {
+async fn the_cost_of_a_route_is_the_total(limits: RateLimitLayer) {
     let app = app(limits);
     for (path, left) in [("/five", 5), ("/one", 4), ("/nothing", 4), ("/nowhere", 3)] {
         let answer = visit(&app, path).await;
@@ -51,8 +51,8 @@ async fn a_route_costs_what_it_says(limits: RateLimitLayer) {
 
 #[tokio::test]
 async fn the_difference_is_charged() {
-    a_route_costs_what_it_says(of_ten(still())).await;
-    a_route_costs_what_it_says(of_ten(FaultyStore::over(still(), Mode::Works))).await;
+    the_cost_of_a_route_is_the_total(of_ten(paused_store())).await;
+    the_cost_of_a_route_is_the_total(of_ten(FaultyStore::over(paused_store(), Mode::Works))).await;
 }
 
 /// If the total is denied, nothing is charged: the router's charge is refunded.
@@ -70,8 +70,8 @@ async fn all_or_nothing(limits: RateLimitLayer) {
 
 #[tokio::test]
 async fn a_difference_that_is_denied_takes_nothing() {
-    all_or_nothing(of_ten(still())).await;
-    all_or_nothing(of_ten(FaultyStore::over(still(), Mode::Works))).await;
+    all_or_nothing(of_ten(paused_store())).await;
+    all_or_nothing(of_ten(FaultyStore::over(paused_store(), Mode::Works))).await;
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn route_costs_work_with_every_algorithm() {
         LeakyBucket::per_minute(10).into(),
     ] as [tower_ratelimit::Algorithm; 5];
     for algorithm in algorithms {
-        let app = app(RateLimitLayer::builder([Limit::new("ten", algorithm)]).store(still()).build());
+        let app = app(RateLimitLayer::builder([Limit::new("ten", algorithm)]).store(paused_store()).build());
         for (path, left) in [("/six", 4), ("/five", 4), ("/nothing", 4), ("/one", 3), ("/five", 3)] {
             assert_eq!(visit(&app, path).await.remaining(), left, "{path} under {algorithm:?}");
         }
@@ -95,7 +95,7 @@ async fn route_costs_work_with_every_algorithm() {
 #[tokio::test]
 async fn a_route_cost_is_charged_to_all_limits_or_none() {
     let limits = [Limit::new("ten", FixedWindow::per_minute(10)), Limit::new("hundred", FixedWindow::per_hour(100))];
-    let app = app(RateLimitLayer::builder(limits).store(still()).build());
+    let app = app(RateLimitLayer::builder(limits).store(paused_store()).build());
     let left = async |path| {
         let answer = visit(&app, path).await;
         (answer.is_refused(), answer.remaining_of("ten"), answer.remaining_of("hundred"))
@@ -107,7 +107,7 @@ async fn a_route_cost_is_charged_to_all_limits_or_none() {
 
 #[tokio::test]
 async fn cheaper_routes_refund_the_difference() {
-    let limits = of_ten(still());
+    let limits = of_ten(paused_store());
     let app = Router::new()
         .route("/five", get(hello))
         .route("/two", get(hello).route_layer(limits.cost(2)))
@@ -122,7 +122,7 @@ async fn cheaper_routes_refund_the_difference() {
 
 #[tokio::test]
 async fn a_route_cost_without_an_outer_layer_charges_its_cost() {
-    let limits = of_ten(still());
+    let limits = of_ten(paused_store());
     let app = Router::new()
         .route("/one", get(hello).route_layer(limits.clone()))
         .route("/five", get(hello).route_layer(limits.cost(5)));
@@ -139,7 +139,7 @@ async fn limits_with_their_own_cost_ignore_the_layers_cost() {
         Limit::new("bytes", FixedWindow::per_minute(100)).cost_by(|head| head.uri.path().len() as u64),
         Limit::new("tokens", FixedWindow::per_minute(10)),
     ];
-    let app = app(RateLimitLayer::builder(limits).store(still()).build());
+    let app = app(RateLimitLayer::builder(limits).store(paused_store()).build());
     let left = async |path| {
         let answer = visit(&app, path).await;
         ["requests", "bytes", "tokens"].map(|name| answer.remaining_of(name))
@@ -152,8 +152,8 @@ async fn limits_with_their_own_cost_ignore_the_layers_cost() {
 
 #[tokio::test]
 async fn two_layers_in_memory_do_not_share_usage() {
-    let (ten, hundred) = (of_ten(still()), Limit::new("hundred", FixedWindow::per_hour(100)));
-    let hundred = RateLimitLayer::builder([hundred]).store(still()).build();
+    let (ten, hundred) = (of_ten(paused_store()), Limit::new("hundred", FixedWindow::per_hour(100)));
+    let hundred = RateLimitLayer::builder([hundred]).store(paused_store()).build();
     let both = || ServiceBuilder::new().layer(hundred.cost(20)).layer(ten.cost(3));
     let app = Router::new()
         .route("/one", get(hello))
@@ -171,10 +171,10 @@ async fn two_layers_in_memory_do_not_share_usage() {
 }
 
 /// The innermost cost applies, whatever the outer layers have charged.
-async fn the_innermost_decides(limit: Limit) {
+async fn the_innermost_cost_applies(limit: Limit) {
     let builder = RateLimitLayer::builder([limit]);
     for (outer, inner, left) in [(8, 2, 8), (2, 8, 2), (0, 5, 5), (5, 0, 10), (7, 7, 3)] {
-        let limits = builder.clone().store(still()).build();
+        let limits = builder.clone().store(paused_store()).build();
         let nested = Router::new().route("/", get(hello).route_layer(limits.cost(inner))).layer(limits.cost(outer));
         let app = Router::new().nest("/nested", nested).layer(limits);
         assert_eq!(visit(&app, "/nested").await.remaining(), left, "{outer} around {inner}");
@@ -183,10 +183,10 @@ async fn the_innermost_decides(limit: Limit) {
 
 #[tokio::test]
 async fn costs_within_costs() {
-    the_innermost_decides(Limit::new("ten", FixedWindow::per_minute(10))).await;
-    the_innermost_decides(Limit::new("ten", SlidingLog::per_minute(10))).await;
-    the_innermost_decides(Limit::new("ten", TokenBucket::per_minute(10))).await;
-    the_innermost_decides(Limit::new("ten", LeakyBucket::per_minute(10))).await;
+    the_innermost_cost_applies(Limit::new("ten", FixedWindow::per_minute(10))).await;
+    the_innermost_cost_applies(Limit::new("ten", SlidingLog::per_minute(10))).await;
+    the_innermost_cost_applies(Limit::new("ten", TokenBucket::per_minute(10))).await;
+    the_innermost_cost_applies(Limit::new("ten", LeakyBucket::per_minute(10))).await;
 }
 
 /// The outer layer finds no key, because an inner layer adds it.
@@ -194,7 +194,7 @@ async fn costs_within_costs() {
 async fn the_route_charges_its_whole_cost_if_the_router_charged_nothing() {
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
     let limit = limit.by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
-    let limits = RateLimitLayer::builder([limit]).store(still()).build();
+    let limits = RateLimitLayer::builder([limit]).store(paused_store()).build();
     let authenticate = tower::util::MapRequestLayer::new(|mut request: Request<()>| {
         request.headers_mut().insert("x-user", http::HeaderValue::from_static("ann"));
         request
@@ -208,8 +208,8 @@ async fn the_route_charges_its_whole_cost_if_the_router_charged_nothing() {
 /// A charge to one store cannot be refunded by another.
 #[tokio::test]
 async fn a_layer_with_another_store_has_its_own_state() {
-    let outer = of_ten(still());
-    let inner = RateLimitLayer::builder(outer.limits().to_vec()).store(still()).headers([]).cost(6).build();
+    let outer = of_ten(paused_store());
+    let inner = RateLimitLayer::builder(outer.limits().to_vec()).store(paused_store()).headers([]).cost(6).build();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default());
     assert_eq!(ask(&service, service::get("/")).await.remaining(), 9);
     assert_eq!(ask(&service, service::get("/")).await.status, StatusCode::TOO_MANY_REQUESTS);
@@ -221,7 +221,7 @@ fn by_header(limits: &RateLimitLayer) -> RouteCost {
 
 #[tokio::test]
 async fn by_a_closure() {
-    let service = by_header(&of_ten(still())).layer(Hello::default());
+    let service = by_header(&of_ten(paused_store())).layer(Hello::default());
     for (cost, left) in [("3", 7), ("0", 7), ("7", 0), ("0", 0)] {
         let answer = ask(&service, with(&[("x-cost", cost)])).await;
         assert_eq!((answer.is_refused(), answer.remaining()), (false, left), "{cost}");
@@ -229,7 +229,7 @@ async fn by_a_closure() {
     assert!(ask(&service, service::get("/")).await.is_refused());
 }
 
-async fn is_denied_for_good<S, R>(service: &S)
+async fn is_denied_permanently<S, R>(service: &S)
 where
     S: Service<Request<()>, Response = Response<R>, Error: Debug> + Clone,
     R: http_body::Body<Error: Debug>,
@@ -247,17 +247,17 @@ where
 
 #[tokio::test]
 async fn a_cost_over_the_capacity_is_denied_without_retry_after() {
-    is_denied_for_good(&by_header(&of_ten(still())).layer(Hello::default())).await;
+    is_denied_permanently(&by_header(&of_ten(paused_store())).layer(Hello::default())).await;
     // The difference to the router's charge would be allowed.
-    let limits = of_ten(still());
-    is_denied_for_good(&limits.layer(by_header(&limits).layer(Hello::default()))).await;
+    let limits = of_ten(paused_store());
+    is_denied_permanently(&limits.layer(by_header(&limits).layer(Hello::default()))).await;
 }
 
 #[test]
 fn a_constant_cost_over_the_capacity_is_an_error() {
     let text = "a cost of 11 can never pass the limit \"ten\", which holds 10: lower the cost, raise the limit, or \
                 give the limit a cost of its own with `Limit::cost`";
-    let limits = of_ten(still());
+    let limits = of_ten(paused_store());
     assert!(limits.try_cost(10).is_ok());
     assert_eq!(limits.try_cost(11).unwrap_err().to_string(), text);
     let limit = Limit::new("ten", FixedWindow::per_minute(10));
@@ -269,5 +269,5 @@ fn a_constant_cost_over_the_capacity_is_an_error() {
 #[test]
 #[should_panic(expected = "a cost of 11 can never pass the limit \"ten\"")]
 fn a_constant_cost_over_the_capacity_panics_where_it_is_written() {
-    let _ = of_ten(still()).cost(11);
+    let _ = of_ten(paused_store()).cost(11);
 }

@@ -10,7 +10,7 @@ use tower::{Layer, ServiceBuilder};
 use tower_ratelimit::{Builder, FixedWindow, HttpOptions, Limit, OnStoreError, RateLimitLayer, key};
 
 use crate::service::{Hello, get, with};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::{Answer, ask};
 
 /// Limits whose names and keys must not appear in responses.
@@ -29,8 +29,8 @@ fn keyed() -> Request<()> {
 #[tokio::test]
 async fn delayed_store_answers_give_the_same_responses() {
     let (slow, fast) = (
-        secret(FaultyStore::over(still(), Mode::Works)).build().layer(Hello::default()),
-        secret(still()).build().layer(Hello::default()),
+        secret(FaultyStore::over(paused_store(), Mode::Works)).build().layer(Hello::default()),
+        secret(paused_store()).build().layer(Hello::default()),
     );
     for _ in 0..4 {
         let (late, early) = (ask(&slow, keyed()).await, ask(&fast, keyed()).await);
@@ -41,7 +41,7 @@ async fn delayed_store_answers_give_the_same_responses() {
     assert!(ask(&slow, keyed()).await.is_refused());
 }
 
-fn gives_nothing_away(answer: &Answer) {
+fn reveals_nothing(answer: &Answer) {
     let told = format!("{:?} {}", answer.headers, answer.body);
     for secret in ["secret", "sk-ann", "redis", "10.0.0.7", "x-api-key"] {
         assert!(!told.contains(secret), "{told}");
@@ -57,7 +57,7 @@ async fn a_failing_store_rejects_without_details() {
         assert_eq!(answer.header("retry-after"), Some("1"));
         assert_eq!(answer.header("cache-control"), Some("no-store"));
         assert_eq!(answer.body, "Temporarily unavailable: try again in a moment.\n");
-        gives_nothing_away(&answer);
+        reveals_nothing(&answer);
         assert_eq!(inner.calls(), 0);
 
         let answer = ask(&secret(FaultyStore::new(mode)).problem_json().build().layer(inner), keyed()).await;
@@ -69,7 +69,7 @@ async fn a_failing_store_rejects_without_details() {
             "detail": "Temporarily unavailable: try again in a moment.",
         });
         assert_eq!(problem, expected);
-        gives_nothing_away(&answer);
+        reveals_nothing(&answer);
     }
 }
 
@@ -89,10 +89,10 @@ async fn a_failing_store_allows_if_configured() {
 
 #[tokio::test]
 async fn a_request_without_a_key_gets_no_details() {
-    for layer in [secret(still()).build(), secret(still()).problem_json().build()] {
+    for layer in [secret(paused_store()).build(), secret(paused_store()).problem_json().build()] {
         let answer = ask(&layer.layer(Hello::default()), get("/")).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST);
-        gives_nothing_away(&answer);
+        reveals_nothing(&answer);
     }
 }
 
@@ -112,7 +112,7 @@ async fn a_cost_on_a_route_fails_as_the_router_does() {
 #[tokio::test]
 async fn clones_and_routes_share_a_store_whatever_it_is() {
     let limits = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))])
-        .store(FaultyStore::over(still(), Mode::Works))
+        .store(FaultyStore::over(paused_store(), Mode::Works))
         .build();
     let app = Router::new()
         .route("/a", route(async || "a").route_layer(limits.clone()))

@@ -9,7 +9,7 @@ use tower::Layer;
 use tower_ratelimit::{FixedWindow, Limit, RateLimit, RateLimitLayer, TokenBucket, key};
 
 use crate::service::{Hello, from};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::{Answer, ask};
 
 fn call(content_type: &str) -> Request<()> {
@@ -22,7 +22,7 @@ fn request(method: Method, version: Version, content_type: &str) -> Request<()> 
 }
 
 fn limited(limit: Limit) -> RateLimit<Hello> {
-    RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default())
+    RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default())
 }
 
 async fn refusal(limit: Limit) -> Answer {
@@ -129,10 +129,11 @@ async fn the_content_type_of_a_rejection_is_one_of_a_fixed_list() {
 /// Otherwise, a client could turn its rejection into a 200 by a header.
 #[tokio::test]
 async fn only_genuine_grpc_requests_are_rejected_with_200() {
-    let limits =
-        RateLimitLayer::builder([Limit::new("none", FixedWindow::per_minute(1)).cost_by(|_| 2)]).store(still()).build();
+    let limits = RateLimitLayer::builder([Limit::new("none", FixedWindow::per_minute(1)).cost_by(|_| 2)])
+        .store(paused_store())
+        .build();
     let refused = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1))])
-        .store(still())
+        .store(paused_store())
         .always_reject(tower_ratelimit::when::path_prefix("/package.Service"))
         .build();
     for (layer, rejected) in [(limits, StatusCode::TOO_MANY_REQUESTS), (refused, StatusCode::FORBIDDEN)] {
@@ -168,7 +169,7 @@ async fn details_tell_when_to_retry_and_which_limits_are_exceeded() {
             Limit::new("trial", FixedWindow::per_day(1)).shadow(),
             Limit::new("short", TokenBucket::new(1, 1, micros(1))).by(key::header("x-api-key")),
         ];
-        let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
+        let service = RateLimitLayer::builder(limits).store(paused_store()).build().layer(Hello::default());
         let with_key = || {
             let mut call = call("application/grpc");
             call.headers_mut().insert("x-api-key", http::HeaderValue::from_static("s3cr3t"));
@@ -227,7 +228,7 @@ async fn details_are_left_out_where_there_is_nothing_to_add() {
 async fn details_of_many_limits_stay_short() {
     let names: Vec<String> = (0..64).map(|index| format!("{index:064}")).collect();
     let limits = names.iter().map(|name| Limit::new(name, FixedWindow::per_minute(1)));
-    let service = RateLimitLayer::builder(limits).store(still()).headers([]).build().layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(paused_store()).headers([]).build().layer(Hello::default());
     ask(&service, call("application/grpc")).await;
     let rejected = ask(&service, call("application/grpc")).await;
     let details = rejected.header("grpc-status-details-bin").expect("there are details");
@@ -239,7 +240,7 @@ async fn details_of_many_limits_stay_short() {
 #[tokio::test]
 async fn without_grpc_rejections_every_rejection_has_an_http_status() {
     let limit = || Limit::new("one", FixedWindow::per_minute(1)).cost_by(|_| 2);
-    let builder = RateLimitLayer::builder([limit()]).store(still()).grpc_rejections(false);
+    let builder = RateLimitLayer::builder([limit()]).store(paused_store()).grpc_rejections(false);
     let layer = builder.clone().build();
     let problems = builder.problem_json().build();
     let hello = Hello::default();
@@ -273,8 +274,10 @@ async fn each_kind_of_rejection_has_its_grpc_code() {
 #[tokio::test]
 async fn replacing_responses_does_not_change_grpc_rejections() {
     let limit = Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip());
-    let layer =
-        RateLimitLayer::builder([limit]).store(still()).on_reject(|_| axum::response::Html("<p>No.</p>")).build();
+    let layer = RateLimitLayer::builder([limit])
+        .store(paused_store())
+        .on_reject(|_| axum::response::Html("<p>No.</p>"))
+        .build();
     let service = layer.layer(Hello::default());
     let ask_as = async |content_type: &'static str| {
         let mut request = from("192.0.2.1");

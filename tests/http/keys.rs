@@ -13,7 +13,7 @@ use tower_ratelimit::key::KeyExtractor;
 use tower_ratelimit::{CostTable, FixedWindow, Limit, OnMissingKey, RateLimit, RateLimitLayer, key, when};
 
 use crate::service::{Hello, get, with};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 
 fn one() -> Limit {
@@ -21,7 +21,7 @@ fn one() -> Limit {
 }
 
 fn limited(limit: Limit) -> RateLimit<Hello> {
-    RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default())
+    RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default())
 }
 
 /// Returns whether two requests share a bucket with one token.
@@ -94,7 +94,7 @@ async fn unknown_methods_share_a_bucket() {
 
 #[tokio::test]
 async fn an_override_of_unknown_methods_applies_to_all_of_them() {
-    let limits = RateLimitLayer::builder([one().by(key::method()).overridable()]).store(still()).build();
+    let limits = RateLimitLayer::builder([one().by(key::method()).overridable()]).store(paused_store()).build();
     limits.overrides("one").unwrap().set("_OTHER", FixedWindow::per_minute(3), None).await.unwrap();
     let service = limits.layer(Hello::default());
     for (method, left) in [("PURGE", 2), ("LINK", 1), ("PURGE", 0), ("POST", 0)] {
@@ -109,7 +109,7 @@ async fn conditions_and_costs_know_methods_of_any_name() {
     let method = |name: &str| Method::from_bytes(name.as_bytes()).unwrap();
     let purges = Limit::new("purges", FixedWindow::per_minute(20)).when(when::method(method("PURGE")));
     let costs = CostTable::new().route(method("PURGE"), "/", 10);
-    let service = RateLimitLayer::builder([purges]).store(still()).costs(costs).build().layer(Hello::default());
+    let service = RateLimitLayer::builder([purges]).store(paused_store()).costs(costs).build().layer(Hello::default());
     let request = |name: &str| Request::builder().method(name).uri("/").body(()).unwrap();
     assert_eq!(ask(&service, request("PURGE")).await.remaining(), 10);
     assert_eq!(ask(&service, request("LINK")).await.header("ratelimit"), None);
@@ -164,7 +164,7 @@ async fn parts_of_a_key_are_not_concatenated() {
 #[tokio::test]
 async fn limits_of_one_key_do_not_share_a_bucket() {
     let limits = [one().by(key::path()), Limit::new("two", FixedWindow::per_minute(2)).by(key::path())];
-    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(paused_store()).build().layer(Hello::default());
     let answer = ask(&service, get("/")).await;
     assert_eq!((answer.remaining_of("one"), answer.remaining_of("two")), (0, 1));
 }
@@ -190,7 +190,7 @@ async fn a_missing_key_follows_its_policy() {
 async fn a_skipped_limit_has_no_headers_and_the_others_hold() {
     let skipped = one().by(key::header("x-user")).on_missing_key(OnMissingKey::Skip);
     let limits = [skipped, Limit::new("two", FixedWindow::per_minute(2))];
-    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(paused_store()).build().layer(Hello::default());
     let answer = ask(&service, get("/")).await;
     assert_eq!(answer.header("ratelimit-policy"), Some("\"two\";q=2;w=60"));
     assert_eq!(answer.remaining(), 1);
@@ -203,7 +203,7 @@ async fn a_skipped_limit_has_no_headers_and_the_others_hold() {
 #[tokio::test]
 async fn a_missing_key_charges_no_other_limit() {
     let limits = [Limit::new("two", FixedWindow::per_minute(2)), one().by(key::header("x-user"))];
-    let service = RateLimitLayer::builder(limits).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder(limits).store(paused_store()).build().layer(Hello::default());
     for _ in 0..3 {
         assert_eq!(ask(&service, get("/")).await.status, StatusCode::BAD_REQUEST);
     }
@@ -215,7 +215,7 @@ async fn a_missing_key_charges_no_other_limit() {
 async fn a_key_as_large_as_a_header_takes_no_more_memory() {
     let bytes_with_keys_of = async |length: usize| {
         // Few enough keys for one table, whose size mainly depends on their number.
-        let store = Arc::new(still().max_keys(1_000));
+        let store = Arc::new(paused_store().max_keys(1_000));
         let limit = Limit::new("two", FixedWindow::per_minute(2)).by(key::header("x-user"));
         let service = RateLimitLayer::builder([limit]).store(store.clone()).build().layer(Hello::default());
         for number in 0..64 {
@@ -245,7 +245,7 @@ async fn a_header_that_is_not_text_is_a_key_like_any_other() {
 async fn no_spelling_of_a_path_evades_a_key_by_route() {
     let inner = Router::new().route("/{code}", route(async || "hello"));
     let app = Router::new().route("/reset/{code}", route(async || "hello")).nest("/api/{version}", inner);
-    let app = app.layer(RateLimitLayer::builder([one().by(key::matched_route())]).store(still()).build());
+    let app = app.layer(RateLimitLayer::builder([one().by(key::matched_route())]).store(paused_store()).build());
     let status = async |path: &str| {
         let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
         ask(&app, request).await.status.as_u16()
@@ -267,7 +267,7 @@ async fn no_spelling_of_a_path_evades_a_key_by_route() {
 async fn by_route_and_method() {
     let app = Router::new().route("/a", any(async || "a")).route("/b", any(async || "b"));
     let by = (key::method(), key::matched_route());
-    let app = app.layer(RateLimitLayer::builder([one().by(by)]).store(still()).build());
+    let app = app.layer(RateLimitLayer::builder([one().by(by)]).store(paused_store()).build());
     let status = async |method: &str, path: &str| {
         let request = Request::builder().method(method).uri(path).body(axum::body::Body::empty()).unwrap();
         ask(&app, request).await.status.as_u16()
@@ -282,7 +282,7 @@ async fn by_route_and_method() {
 /// express-rate-limit 8.3.2: a connection that closes early must be neither free nor partly charged.
 #[tokio::test]
 async fn a_key_that_is_never_found_charges_nothing() {
-    let store = FaultyStore::over(still(), Mode::Works);
+    let store = FaultyStore::over(paused_store(), Mode::Works);
     let never = key::from_async_fn(|head| {
         let is_ann = head.header("x-user") == Some("ann");
         async move {

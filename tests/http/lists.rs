@@ -21,12 +21,12 @@ use tower_ratelimit::{
 };
 
 use crate::service::{self, Hello, from, with};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::{Answer, ask};
 
 /// A limit of one request per day for all clients.
 fn one() -> Builder<HttpOptions> {
-    RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1))]).store(still())
+    RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1))]).store(paused_store())
 }
 
 fn peers<const N: usize>(cidrs: [&str; N]) -> AddressList {
@@ -40,7 +40,7 @@ fn holds(list: &impl Condition, request: &Request<()>) -> bool {
 
 /// An exempt request has no rate limit headers.
 #[track_caller]
-fn is_untold(answer: &Answer) {
+fn has_no_headers(answer: &Answer) {
     for header in ["ratelimit", "ratelimit-policy", "retry-after", "x-ratelimit-limit"] {
         assert_eq!(answer.header(header), None, "{header}");
     }
@@ -48,7 +48,7 @@ fn is_untold(answer: &Answer) {
 
 #[tokio::test]
 async fn listed_clients_are_not_sent_to_the_store() {
-    let store = FaultyStore::over(still(), Mode::Works);
+    let store = FaultyStore::over(paused_store(), Mode::Works);
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = asked.clone();
     let by = key::from_fn(move |_| {
@@ -65,11 +65,11 @@ async fn listed_clients_are_not_sent_to_the_store() {
     for _ in 0..3 {
         let exempt = ask(&service, from("192.0.2.1")).await;
         assert_eq!((exempt.status, exempt.body.as_str()), (StatusCode::OK, "hello"));
-        is_untold(&exempt);
+        has_no_headers(&exempt);
         let refused = ask(&service, from("192.0.2.2")).await;
         assert_eq!((refused.status, refused.body.as_str()), (StatusCode::FORBIDDEN, "The request is not permitted.\n"));
         assert_eq!(refused.header("cache-control"), Some("no-store"));
-        is_untold(&refused);
+        has_no_headers(&refused);
     }
     assert_eq!((store.asked(Operation::Decide), asked.load(Ordering::Relaxed), inner.calls()), (0, 0, 3));
     assert_eq!(ask(&service, from("192.0.2.3")).await.remaining(), 0);
@@ -123,7 +123,7 @@ async fn observers_see_list_matches_also_in_shadow_mode() {
     let refused = ask(&service, from("192.0.2.2")).await;
     assert_eq!((refused.status, refused.body.as_str()), (StatusCode::TOO_MANY_REQUESTS, "Too many requests.\n"));
     assert_eq!(refused.header("cache-control"), Some("no-store"));
-    is_untold(&refused);
+    has_no_headers(&refused);
     assert_eq!(ask(&service, from("192.0.2.3")).await.status, StatusCode::FORBIDDEN);
     assert_eq!(
         *told.lock().unwrap(),
@@ -165,7 +165,7 @@ async fn lists_have_a_rejection_in_every_format() {
         problem.body,
         r#"{"type":"about:blank","title":"Too Many Requests","status":429,"detail":"Too many requests."}"#
     );
-    is_untold(&problem);
+    has_no_headers(&problem);
 
     let worded = layer.clone().on_reject(|rejection| {
         assert!(rejection.violated().is_empty());
@@ -183,7 +183,7 @@ async fn lists_have_a_rejection_in_every_format() {
         assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, Some(status)));
         assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("-1"), "to try again is no use");
         assert_eq!(answer.header("cache-control"), Some("no-store"));
-        is_untold(&answer);
+        has_no_headers(&answer);
     }
 }
 
@@ -301,8 +301,9 @@ async fn a_request_without_an_address_is_on_no_list() {
     }
     // The limit may still reject the request.
     let limit = |missing| Limit::new("one", FixedWindow::per_day(1)).by(key::peer_ip()).on_missing_key(missing);
-    let layer =
-        |missing| RateLimitLayer::builder([limit(missing)]).store(still()).always_reject(peers(everyone)).build();
+    let layer = |missing| {
+        RateLimitLayer::builder([limit(missing)]).store(paused_store()).always_reject(peers(everyone)).build()
+    };
     let service = layer(OnMissingKey::Skip).layer(Hello::default());
     assert_eq!(ask(&service, service::get("/")).await.status, StatusCode::OK);
     let service = layer(OnMissingKey::Reject).layer(Hello::default());
@@ -393,7 +394,7 @@ fn debug_output_hides_listed_keys() {
 #[tokio::test]
 async fn lists_apply_to_routes_with_a_cost() {
     let limits = RateLimitLayer::builder([Limit::new("few", FixedWindow::per_day(5))])
-        .store(still())
+        .store(paused_store())
         .permits()
         .never_limit(peers(["192.0.2.1"]))
         .always_reject(peers(["192.0.2.2"]))
@@ -410,7 +411,7 @@ async fn lists_apply_to_routes_with_a_cost() {
     for _ in 0..3 {
         let exempt = ask(&app, visit("192.0.2.1")).await;
         assert_eq!((exempt.status, exempt.body.as_str()), (StatusCode::OK, "1"));
-        is_untold(&exempt);
+        has_no_headers(&exempt);
         assert_eq!(ask(&app, visit("192.0.2.2")).await.status, StatusCode::FORBIDDEN);
     }
     assert_eq!(ask(&app, visit("192.0.2.3")).await.remaining(), 0);
@@ -420,7 +421,7 @@ async fn lists_apply_to_routes_with_a_cost() {
 #[tokio::test]
 async fn an_asynchronous_key_of_an_exempt_request_is_not_awaited() {
     let forever = key::from_async_fn(|_| std::future::pending::<Option<u8>>());
-    let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1)).by(forever)]).store(still());
+    let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_day(1)).by(forever)]).store(paused_store());
     let service: RateLimit<Hello> = layer.never_limit(peers(["192.0.2.1"])).build().layer(Hello::default());
     assert_eq!(ask(&service, from("192.0.2.1")).await.status, StatusCode::OK);
 }

@@ -8,11 +8,11 @@ use tower::{Layer, ServiceBuilder, service_fn};
 use tower_ratelimit::{Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, RateLimitLayer, Reset};
 
 use crate::service::{Hello, get};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::{Answer, Member, ask};
 
 fn layer(limits: impl IntoIterator<Item = Limit>) -> Builder<HttpOptions> {
-    RateLimitLayer::builder(limits).store(still())
+    RateLimitLayer::builder(limits).store(paused_store())
 }
 
 fn hourly(name: &str, limit: u32) -> Limit {

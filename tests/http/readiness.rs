@@ -19,7 +19,7 @@ use tower_ratelimit::{
 };
 
 use crate::service::{Hello, get};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 
 /// A service that panics if it is called without having been polled ready. A clone is not ready.
@@ -56,7 +56,7 @@ fn two() -> Limit {
 }
 
 /// Sends four requests to one instance of the service, of which two are forwarded.
-async fn two_of_four_go_on(layer: RateLimitLayer) {
+async fn two_of_four_are_forwarded(layer: RateLimitLayer) {
     let inner = Hello::default();
     let mut service = layer.layer(Strict { is_ready: false, inner: inner.clone() });
     for _ in 0..4 {
@@ -68,12 +68,15 @@ async fn two_of_four_go_on(layer: RateLimitLayer) {
 
 #[tokio::test]
 async fn decided_at_once() {
-    two_of_four_go_on(RateLimitLayer::builder([two()]).store(still()).build()).await;
+    two_of_four_are_forwarded(RateLimitLayer::builder([two()]).store(paused_store()).build()).await;
 }
 
 #[tokio::test]
 async fn decided_later() {
-    two_of_four_go_on(RateLimitLayer::builder([two()]).store(FaultyStore::over(still(), Mode::Works)).build()).await;
+    two_of_four_are_forwarded(
+        RateLimitLayer::builder([two()]).store(FaultyStore::over(paused_store(), Mode::Works)).build(),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -82,12 +85,13 @@ async fn with_a_key_that_is_looked_up() {
         tokio::task::yield_now().await;
         Some(7)
     });
-    two_of_four_go_on(RateLimitLayer::builder([two().by(looked_up)]).store(still()).build()).await;
+    two_of_four_are_forwarded(RateLimitLayer::builder([two().by(looked_up)]).store(paused_store()).build()).await;
 }
 
 #[tokio::test]
 async fn a_route_with_its_own_cost_inside() {
-    let limits = RateLimitLayer::builder([Limit::new("four", FixedWindow::per_minute(4))]).store(still()).build();
+    let limits =
+        RateLimitLayer::builder([Limit::new("four", FixedWindow::per_minute(4))]).store(paused_store()).build();
     let inner = Hello::default();
     let strict = Strict { is_ready: false, inner: inner.clone() };
     let mut service = ServiceBuilder::new().layer(limits.clone()).layer(limits.cost(2)).service(strict);
@@ -133,7 +137,7 @@ impl Service<Request<()>> for Faulty {
 
 #[tokio::test]
 async fn errors_and_readiness_are_the_inner_services() {
-    let limits = RateLimitLayer::builder([two()]).store(still()).build();
+    let limits = RateLimitLayer::builder([two()]).store(paused_store()).build();
     let mut context = Context::from_waker(Waker::noop());
     for told in [Poll::Pending, Poll::Ready(Ok(())), Poll::Ready(Err(Fault("never ready")))] {
         assert_eq!(limits.layer(Faulty(told.clone())).poll_ready(&mut context), told);
@@ -145,7 +149,7 @@ async fn errors_and_readiness_are_the_inner_services() {
 
 #[tokio::test]
 async fn a_rejected_request_has_no_permit() {
-    let limits = RateLimitLayer::builder([two()]).store(still()).build();
+    let limits = RateLimitLayer::builder([two()]).store(paused_store()).build();
     let service = ServiceBuilder::new().layer(limits).concurrency_limit(1).service(Strict::default());
     let [mut one, mut other] = [service.clone(), service];
     for is_refused in [false, false, true, true] {
@@ -162,7 +166,7 @@ async fn a_rejected_request_has_no_permit() {
 #[tokio::test]
 async fn works_around_and_inside_a_buffer() {
     let inner = Hello::default();
-    let limits = RateLimitLayer::builder([two()]).store(still()).build();
+    let limits = RateLimitLayer::builder([two()]).store(paused_store()).build();
     let around = limits.layer(Buffer::new(inner.clone(), 1));
     assert!(!ask(&around, get("/")).await.is_refused());
     let within = Buffer::new(limits.layer(inner.clone()), 1);
@@ -229,7 +233,7 @@ impl Service<Request<()>> for Counted {
 #[tokio::test]
 async fn the_service_is_not_cloned_if_the_decision_is_ready() {
     let clones = Arc::new(AtomicUsize::new(0));
-    let mut service = RateLimitLayer::builder([two()]).store(still()).build().layer(Counted(clones.clone()));
+    let mut service = RateLimitLayer::builder([two()]).store(paused_store()).build().layer(Counted(clones.clone()));
     for _ in 0..2 {
         service.ready().await.unwrap().call(get("/")).await.unwrap();
     }

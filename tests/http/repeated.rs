@@ -8,7 +8,7 @@ use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{AddressList, FixedWindow, KeyList, Limit, OnMissingKey, RateLimitLayer, RequestHead};
 
 use crate::service::{Hello, from, with};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 
 const KEY: &str = "x-api-key";
@@ -40,22 +40,26 @@ async fn a_repeated_key_header_is_a_bad_request() {
     let requests: [&[&str]; 5] = [&["ann", "bob"], &["ann", "ann"], &["", "ann"], &["ann"], &["ann"]];
     let expected = [400, 400, 400, 200, 429];
     let limits = || one().by(key::header(KEY));
-    assert_eq!(statuses(RateLimitLayer::builder([limits()]).store(still()).build(), &requests).await, expected);
+    assert_eq!(statuses(RateLimitLayer::builder([limits()]).store(paused_store()).build(), &requests).await, expected);
     assert_eq!(
-        statuses(RateLimitLayer::builder([limits()]).store(FaultyStore::over(still(), Mode::Works)).build(), &requests)
-            .await,
+        statuses(
+            RateLimitLayer::builder([limits()]).store(FaultyStore::over(paused_store(), Mode::Works)).build(),
+            &requests
+        )
+        .await,
         expected
     );
     // Two keys do not evade a limit that skips requests without a key.
     for policy in [OnMissingKey::Skip, OnMissingKey::Share, OnMissingKey::Reject] {
-        let limits = RateLimitLayer::builder([limits().on_missing_key(policy)]).store(still()).build();
+        let limits = RateLimitLayer::builder([limits().on_missing_key(policy)]).store(paused_store()).build();
         assert_eq!(statuses(limits, &requests).await, expected, "{policy:?}");
     }
 }
 
 #[tokio::test]
 async fn repeated_cookies_and_query_parameters_are_bad_requests() {
-    let layer = |by: Limit| RateLimitLayer::builder([by.on_missing_key(OnMissingKey::Skip)]).store(still()).build();
+    let layer =
+        |by: Limit| RateLimitLayer::builder([by.on_missing_key(OnMissingKey::Skip)]).store(paused_store()).build();
     let service = layer(one().by(key::cookie("sid").or(key::peer_ip()))).layer(Hello::default());
     let cases: [(&[&str], u16); 6] = [
         (&["sid=7"], 200),
@@ -87,7 +91,7 @@ async fn repeated_cookies_and_query_parameters_are_bad_requests() {
 async fn repeating_a_key_header_leads_to_no_other_bucket() {
     let requests: [&[&str]; 4] = [&["ann"], &["ann"], &["ann", "bob"], &[]];
     let expected = [200, 429, 400, 200];
-    let limits = |by| RateLimitLayer::builder([by]).store(still()).build();
+    let limits = |by| RateLimitLayer::builder([by]).store(paused_store()).build();
     assert_eq!(statuses(limits(one().by(key::header(KEY).or(key::peer_ip()))), &requests).await, expected);
     let pair = (key::peer_ip(), key::header(KEY)).or(key::peer_ip());
     assert_eq!(statuses(limits(one().by(pair)), &requests).await, expected);
@@ -99,7 +103,8 @@ async fn repeating_a_key_header_leads_to_no_other_bucket() {
 
 #[tokio::test]
 async fn the_response_says_that_the_header_was_repeated() {
-    let service = RateLimitLayer::builder([one().by(key::header(KEY))]).store(still()).build().layer(Hello::default());
+    let service =
+        RateLimitLayer::builder([one().by(key::header(KEY))]).store(paused_store()).build().layer(Hello::default());
     let answer = ask(&service, lines(KEY, &["ann", "bob"])).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(answer.body, "Ambiguous client identifier: send it once.\n");
@@ -110,7 +115,7 @@ async fn a_list_rejects_a_key_in_any_header_line() {
     let leaked = || KeyList::new(key::header(KEY), ["leaked"]);
     let refused: [&[&str]; 7] =
         [&["leaked"], &["zzz", "leaked"], &["leaked", "zzz"], &["", "leaked"], &["zzz", "yyy"], &["zzz"], &[]];
-    let limits = || RateLimitLayer::builder([Limit::new("all", FixedWindow::per_day(100))]).store(still());
+    let limits = || RateLimitLayer::builder([Limit::new("all", FixedWindow::per_day(100))]).store(paused_store());
     let expected = [403, 403, 403, 403, 200, 200, 200];
     assert_eq!(statuses(limits().always_reject(leaked()).build(), &refused).await, expected);
     // An ambiguous exception does not apply.
@@ -131,7 +136,7 @@ async fn a_list_rejects_a_key_in_any_header_line() {
 async fn never_limit_requires_all_lines_of_a_header_to_match() {
     let requests: [&[&str]; 5] = [&["zzz"], &["ours"], &["ours", "zzz"], &["zzz", "ours"], &["ours", "ours"]];
     let expected = [200, 200, 429, 429, 429];
-    let limits = || RateLimitLayer::builder([one()]).store(still());
+    let limits = || RateLimitLayer::builder([one()]).store(paused_store());
     let ours = KeyList::new(key::header(KEY), ["ours"]);
     assert_eq!(statuses(limits().never_limit(ours).build(), &requests).await, expected);
     // All lines must meet a condition.
@@ -144,8 +149,9 @@ async fn never_limit_requires_all_lines_of_a_header_to_match() {
 
 #[tokio::test]
 async fn a_limit_applies_where_any_line_meets_its_condition() {
-    let limits =
-        |condition: Box<dyn Fn(Limit) -> Limit>| RateLimitLayer::builder([condition(one())]).store(still()).build();
+    let limits = |condition: Box<dyn Fn(Limit) -> Limit>| {
+        RateLimitLayer::builder([condition(one())]).store(paused_store()).build()
+    };
     let requests: [&[&str]; 4] = [&["free"], &["pro", "free"], &["free", "pro"], &["pro"]];
     let free = limits(Box::new(|limit| limit.when(when::header(KEY, "free"))));
     assert_eq!(statuses(free, &requests).await, [200, 429, 429, 200]);
@@ -160,7 +166,7 @@ async fn another_size_applies_if_all_header_lines_match() {
     let limit = one().instead(when::header(KEY, "pro"), FixedWindow::per_day(100));
     let requests: [&[&str]; 5] = [&["free"], &["pro"], &["pro", "free"], &["free", "pro"], &["pro", "pro"]];
     assert_eq!(
-        statuses(RateLimitLayer::builder([limit]).store(still()).build(), &requests).await,
+        statuses(RateLimitLayer::builder([limit]).store(paused_store()).build(), &requests).await,
         [200, 200, 429, 429, 200]
     );
 }
@@ -169,7 +175,7 @@ async fn another_size_applies_if_all_header_lines_match() {
 async fn an_address_that_is_given_twice_is_a_bad_request() {
     let address = || TrustedProxies::hops(1).single_valued("x-real-ip");
     let limit = one().by(key::client_ip(address()).or(key::peer_ip()));
-    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
     let status = async |values: &[&str]| ask(&service, lines("x-real-ip", values)).await.status.as_u16();
     assert_eq!(status(&["198.51.100.1"]).await, 200);
     assert_eq!(status(&["198.51.100.1"]).await, 429);
@@ -180,7 +186,7 @@ async fn an_address_that_is_given_twice_is_a_bad_request() {
 #[tokio::test]
 async fn a_client_that_sends_two_addresses_is_rejected_but_never_exempt() {
     let list = || AddressList::new(TrustedProxies::hops(1).single_valued("x-real-ip"), ["198.51.100.1"]);
-    let limits = || RateLimitLayer::builder([one()]).store(still());
+    let limits = || RateLimitLayer::builder([one()]).store(paused_store());
     let request = |values: &[&str]| lines("x-real-ip", values);
     let service = limits().always_reject(list()).build().layer(Hello::default());
     for values in [["198.51.100.1", "192.0.2.9"], ["192.0.2.9", "198.51.100.1"]] {
@@ -199,7 +205,7 @@ async fn a_client_that_sends_two_addresses_is_rejected_but_never_exempt() {
 #[tokio::test]
 async fn forwarding_headers_may_have_many_lines() {
     let limit = one().by(key::client_ip(TrustedProxies::hops(1).x_forwarded_for()));
-    let service = RateLimitLayer::builder([limit]).store(still()).build().layer(Hello::default());
+    let service = RateLimitLayer::builder([limit]).store(paused_store()).build().layer(Hello::default());
     let request = || lines("x-forwarded-for", &["203.0.113.9", "198.51.100.1"]);
     assert!(!ask(&service, request()).await.is_refused());
     assert!(ask(&service, request()).await.is_refused());
@@ -208,7 +214,7 @@ async fn forwarding_headers_may_have_many_lines() {
 /// An override applies only if all lines name its key.
 #[tokio::test]
 async fn one_of_two_header_lines_does_not_select_an_override() {
-    let limits = RateLimitLayer::builder([one().by(key::header(KEY)).overridable()]).store(still()).build();
+    let limits = RateLimitLayer::builder([one().by(key::header(KEY)).overridable()]).store(paused_store()).build();
     limits.overrides("one").unwrap().set("vip", FixedWindow::per_day(100), None).await.unwrap();
     let requests: [&[&str]; 6] = [&["vip"], &["vip"], &["ann"], &["ann"], &["vip", "ann"], &["ann", "vip"]];
     assert_eq!(statuses(limits, &requests).await, [200, 200, 200, 429, 400, 400]);
@@ -224,7 +230,7 @@ fn a_closure_sees_no_header_that_is_repeated() {
 /// Closures read headers by `RequestHead::header`, which returns no value if a header is repeated.
 #[tokio::test]
 async fn repeating_a_header_does_not_evade_a_closure() {
-    let any = || RateLimitLayer::builder([one().by(key::peer_ip())]).store(still());
+    let any = || RateLimitLayer::builder([one().by(key::peer_ip())]).store(paused_store());
     let leaked = when::from_fn(|head| head.header(KEY) == Some("leaked"));
     let refused = any().always_reject(leaked).build();
     assert_eq!(statuses(refused, &[&["leaked"], &["leaked", "zzz"], &["ann"]]).await, [403, 403, 200]);
@@ -234,18 +240,19 @@ async fn repeating_a_header_does_not_evade_a_closure() {
     let exempt = any().never_limit(when::from_fn(|head| head.header(KEY).is_none())).build();
     assert_eq!(statuses(exempt, &[&["ann"], &["ann", "bob"], &[]]).await, [200, 429, 200]);
     let free = one().when(when::from_fn(|head| head.header(KEY) == Some("free")));
-    let limits = RateLimitLayer::builder([free]).store(still()).build();
+    let limits = RateLimitLayer::builder([free]).store(paused_store()).build();
     assert_eq!(statuses(limits, &[&["free"], &["free", "zzz"], &["paid"]]).await, [200, 429, 200]);
     for policy in [OnMissingKey::Skip, OnMissingKey::Share, OnMissingKey::Reject] {
         let by = key::from_fn(|head| head.header(KEY).map(str::to_owned)).or(key::peer_ip());
-        let limits = RateLimitLayer::builder([one().by(by).on_missing_key(policy)]).store(still()).build();
+        let limits = RateLimitLayer::builder([one().by(by).on_missing_key(policy)]).store(paused_store()).build();
         assert_eq!(statuses(limits, &[&["ann"], &["ann", "bob"], &["ann"]]).await, [200, 400, 429], "{policy:?}");
     }
     let later = key::from_async_fn(|head| {
         let key = head.header(KEY).map(str::to_owned);
         async move { key }
     });
-    let limits = RateLimitLayer::builder([one().by(later).on_missing_key(OnMissingKey::Skip)]).store(still()).build();
+    let limits =
+        RateLimitLayer::builder([one().by(later).on_missing_key(OnMissingKey::Skip)]).store(paused_store()).build();
     assert_eq!(statuses(limits, &[&["ann"], &["ann", "bob"], &["ann"]]).await, [200, 400, 429]);
 }
 
@@ -253,8 +260,10 @@ async fn repeating_a_header_does_not_evade_a_closure() {
 async fn a_shadow_limit_rejects_no_repeated_header() {
     let limit = || one().by(key::header(KEY));
     let requests: [&[&str]; 3] = [&["ann"], &["ann", "bob"], &[]];
-    let limits = RateLimitLayer::builder([limit().on_missing_key(OnMissingKey::Skip).shadow()]).store(still()).build();
+    let limits =
+        RateLimitLayer::builder([limit().on_missing_key(OnMissingKey::Skip).shadow()]).store(paused_store()).build();
     assert_eq!(statuses(limits, &requests).await, [200; 3]);
-    let limits = RateLimitLayer::builder([limit().on_missing_key(OnMissingKey::Skip)]).store(still()).shadow().build();
+    let limits =
+        RateLimitLayer::builder([limit().on_missing_key(OnMissingKey::Skip)]).store(paused_store()).shadow().build();
     assert_eq!(statuses(limits, &requests).await, [200; 3]);
 }

@@ -9,7 +9,7 @@ use tower_ratelimit::rules::{Extractors, Rules};
 use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, key, when};
 
 use crate::service::{Hello, get};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 
 fn hundred() -> Limit {
@@ -17,7 +17,7 @@ fn hundred() -> Limit {
 }
 
 fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
-    RateLimitLayer::builder(limits).store(still()).build()
+    RateLimitLayer::builder(limits).store(paused_store()).build()
 }
 
 /// Returns a nested router with the route `/api/users/{id}`.

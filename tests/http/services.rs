@@ -17,13 +17,15 @@ use tower::{ServiceBuilder, ServiceExt};
 use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};
 
 use crate::service::Hello;
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::{Answer, Member};
 use support::server::Server;
 
 /// Returns a limit of two requests per minute for each peer, at the start of a minute.
 fn two() -> RateLimitLayer {
-    RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2)).by(key::peer_ip())]).store(still()).build()
+    RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2)).by(key::peer_ip())])
+        .store(paused_store())
+        .build()
 }
 
 async fn hello() -> &'static str {
@@ -130,7 +132,7 @@ async fn in_hyper() {
 async fn in_a_client() {
     let calls = Hello::default();
     let server = Server::hyper(calls.clone()).await;
-    let limits = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(still()).build();
+    let limits = RateLimitLayer::builder([Limit::new("two", FixedWindow::per_minute(2))]).store(paused_store()).build();
     let client = ServiceBuilder::new().layer(limits).service(Client::builder(TokioExecutor::new()).build_http());
     let ask = async || {
         let request = Request::get(server.uri("/")).body(Full::<bytes::Bytes>::default()).unwrap();

@@ -11,6 +11,6 @@ pub(crate) fn midnight() -> ManualClock {
 }
 
 /// Returns a store whose clock stands at [`MIDNIGHT`].
-pub(crate) fn still() -> MemoryStore {
+pub(crate) fn paused_store() -> MemoryStore {
     MemoryStore::new().clock(midnight())
 }

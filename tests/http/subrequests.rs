@@ -9,11 +9,11 @@ use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
 
 use crate::service::{self, Hello};
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 
 fn of_ten() -> RateLimitLayer {
-    RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_minute(10))]).store(still()).build()
+    RateLimitLayer::builder([Limit::new("ten", FixedWindow::per_minute(10))]).store(paused_store()).build()
 }
 
 /// CVE-2026-30972 (Parse Server): the parts of a `/batch` request evaded the limiter. Here each part has the extensions

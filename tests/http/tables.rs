@@ -8,11 +8,11 @@ use tower::Layer;
 use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer};
 
 use crate::service::Hello;
-use crate::store::still;
+use crate::store::paused_store;
 use support::answer::ask;
 
 fn hundred() -> RateLimitLayer {
-    RateLimitLayer::builder([Limit::new("hundred", FixedWindow::per_minute(100))]).store(still()).build()
+    RateLimitLayer::builder([Limit::new("hundred", FixedWindow::per_minute(100))]).store(paused_store()).build()
 }
 
 fn costs() -> CostTable {

@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 use tokio::time::{Instant, sleep};
 use tower_ratelimit::{CircuitBreaker, DecidedBy, Event, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind};
 
-use crate::limited::{Events, LOCALLY, acquire, limiter, ms, recovers, stubborn, ten, visit};
+use crate::limited::{Events, LOCALLY, acquire, limiter, ms, recovers, ten, visit, without_breaker};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// Returns a limiter whose breaker has just opened.
@@ -383,7 +383,7 @@ async fn a_panicking_store_does_not_keep_the_breaker_open() {
 #[tokio::test(start_paused = true)]
 async fn without_a_breaker_every_request_waits_for_the_store() {
     let store = FaultyStore::new(Mode::Hangs);
-    let limiter = stubborn(&store).build();
+    let limiter = without_breaker(&store).build();
     for asked in 1..=20 {
         assert_eq!(acquire(&limiter).await.0, Err(StoreErrorKind::TimedOut));
         assert_eq!(store.asked(Operation::Decide), asked);

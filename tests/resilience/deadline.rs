@@ -8,7 +8,7 @@ use tower_ratelimit::{
     CircuitBreaker, DecidedBy, FixedWindow, Limit, Limiter, OnStoreError, RateLimitLayer, StoreErrorKind, key,
 };
 
-use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, stubborn, ten, visit};
+use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, ten, visit, without_breaker};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// Checks that this is at `expected`, with the resolution of Tokio's timers.
@@ -36,7 +36,7 @@ async fn every_policy_applies_at_the_deadline_of_a_hanging_store() {
 #[tokio::test(start_paused = true)]
 async fn a_timeout_is_an_error_of_a_limiter() {
     let store = FaultyStore::new(Mode::Hangs);
-    let limiter = stubborn(&store).deadline(ms(20)).build();
+    let limiter = without_breaker(&store).deadline(ms(20)).build();
     let (decided, after) = acquire(&limiter).await;
     assert_eq!(decided, Err(StoreErrorKind::TimedOut));
     at(ms(20), after);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::sleep;
 use tower_ratelimit::{CircuitBreaker, DecidedBy, Event, OnStoreError, RateLimitLayer};
 
-use crate::limited::{Events, LOCALLY, acquire, limiter, ms, stubborn, ten, visit};
+use crate::limited::{Events, LOCALLY, acquire, limiter, ms, ten, visit, without_breaker};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
 #[tokio::test(start_paused = true)]
@@ -91,7 +91,7 @@ async fn the_reason_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn refunds_and_resets_are_reported_too() {
     let (store, events) = (FaultyStore::new(Mode::Works), Events::default());
-    let limiter = stubborn(&store).observe(events.observer()).build();
+    let limiter = without_breaker(&store).observe(events.observer()).build();
     let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
     store.set(Mode::Fails);
     assert!(limiter.refund(receipt).await.is_err());

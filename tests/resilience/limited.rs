@@ -34,7 +34,7 @@ pub(crate) fn limiter(store: &FaultyStore) -> Builder {
 }
 
 /// Returns a limiter without a circuit breaker, which calls a failing store for each request.
-pub(crate) fn stubborn(store: &FaultyStore) -> Builder {
+pub(crate) fn without_breaker(store: &FaultyStore) -> Builder {
     limiter(store).circuit_breaker(CircuitBreaker::off())
 }
 
@@ -46,21 +46,21 @@ pub(crate) fn hello() -> Hello {
 
 /// A response, and its time.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct EventLog {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
     pub(crate) after: Duration,
 }
 
-impl Told {
+impl EventLog {
     #[track_caller]
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("it is ASCII"))
     }
 }
 
-pub(crate) async fn ask<S, R>(service: &S, request: Request<()>) -> Told
+pub(crate) async fn ask<S, R>(service: &S, request: Request<()>) -> EventLog
 where
     S: Service<Request<()>, Response = Response<R>, Error: Debug> + Clone,
     R: Body<Error: Debug>,
@@ -70,10 +70,10 @@ where
     let after = start.elapsed();
     let (head, body) = response.into_parts();
     let body = body.collect().await.expect("the body arrives").to_bytes();
-    Told { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned(), after }
+    EventLog { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned(), after }
 }
 
-pub(crate) async fn visit(layer: &impl Layer<Hello, Service = RateLimit<Hello>>) -> Told {
+pub(crate) async fn visit(layer: &impl Layer<Hello, Service = RateLimit<Hello>>) -> EventLog {
     ask(&layer.layer(hello()), Request::new(())).await
 }
 

@@ -7,7 +7,7 @@ use tower_ratelimit::{
     RateLimit, RateLimitLayer, Reset, Share, StoreErrorKind, TokenBucket, key,
 };
 
-use crate::limited::{Hello, LOCALLY, Told, ask, hello, ms, stubborn, ten, with};
+use crate::limited::{EventLog, Hello, LOCALLY, ask, hello, ms, ten, with, without_breaker};
 use support::faulty_store::{FaultyStore, Mode};
 
 const FAILING: [Mode; 3] = [Mode::FailsAtOnce, Mode::Fails, Mode::Hangs];
@@ -23,7 +23,7 @@ async fn status(layer: &RateLimitLayer, names: &[&str]) -> u16 {
     told(layer, names).await.status.as_u16()
 }
 
-async fn told(layer: &impl Layer<Hello, Service = RateLimit<Hello>>, names: &[&str]) -> Told {
+async fn told(layer: &impl Layer<Hello, Service = RateLimit<Hello>>, names: &[&str]) -> EventLog {
     let headers: Vec<(&str, &str)> = names.iter().map(|name| (*name, "ann")).collect();
     ask(&layer.layer(hello()), with(&headers)).await
 }
@@ -178,7 +178,7 @@ async fn responses_reveal_nothing_about_the_store() {
 #[tokio::test(start_paused = true)]
 async fn a_limiter_reports_who_decided() {
     let store = FaultyStore::new(Mode::Works);
-    let builder = stubborn(&store);
+    let builder = without_breaker(&store);
     let refusing = builder.clone().build();
     let decided = async |limiter: &Limiter| {
         let decision = limiter.acquire("key", 1).await;
@@ -201,7 +201,7 @@ async fn a_limiter_reports_who_decided() {
 #[tokio::test(start_paused = true)]
 async fn a_local_peek_charges_nothing() {
     let store = FaultyStore::new(Mode::Fails);
-    let limiter = stubborn(&store).on_store_error(LOCALLY).build();
+    let limiter = without_breaker(&store).on_store_error(LOCALLY).build();
     for _ in 0..20 {
         let decision = limiter.peek("key", 1).await.expect("a decision");
         assert_eq!((decision.decided_by(), decision.outcomes()[0].remaining()), (DecidedBy::Local, 10));

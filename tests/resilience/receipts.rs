@@ -5,7 +5,7 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{DecidedBy, FixedWindow, LeakyBucketQueue, Limit, Limiter, LiveLimits, RateLimitLayer};
 
-use crate::limited::{LOCALLY, ask, hello, ms, stubborn};
+use crate::limited::{LOCALLY, ask, hello, ms, without_breaker};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
 async fn remaining(limiter: &Limiter) -> (DecidedBy, u64) {
@@ -16,7 +16,7 @@ async fn remaining(limiter: &Limiter) -> (DecidedBy, u64) {
 #[tokio::test(start_paused = true)]
 async fn a_local_charge_is_refunded_locally() {
     let store = FaultyStore::new(Mode::Fails);
-    let limiter = stubborn(&store).on_store_error(LOCALLY).build();
+    let limiter = without_breaker(&store).on_store_error(LOCALLY).build();
     let (one, two) = (limiter.acquire("key", 4).await, limiter.acquire("key", 5).await);
     let (one, two) = (one.expect("a decision").into_receipt(), two.expect("a decision").into_receipt());
     assert_eq!(remaining(&limiter).await, (DecidedBy::Local, 1));
@@ -35,7 +35,7 @@ async fn a_local_charge_is_refunded_locally() {
 #[tokio::test(start_paused = true)]
 async fn a_charge_of_the_store_is_not_refunded_locally() {
     let store = FaultyStore::new(Mode::Works);
-    let limiter = stubborn(&store).on_store_error(LOCALLY).build();
+    let limiter = without_breaker(&store).on_store_error(LOCALLY).build();
     let receipts = [(); 2].map(|()| limiter.acquire("key", 3));
     let mut receipts = Vec::from(receipts);
     let (two, one) = (receipts.pop().expect("two"), receipts.pop().expect("one"));
@@ -52,7 +52,7 @@ async fn a_charge_of_the_store_is_not_refunded_locally() {
 #[tokio::test(start_paused = true)]
 async fn a_receipt_without_charges_refunds_nothing() {
     let store = FaultyStore::new(Mode::Fails);
-    let limiter = stubborn(&store).on_store_error(tower_ratelimit::OnStoreError::Allow).build();
+    let limiter = without_breaker(&store).on_store_error(tower_ratelimit::OnStoreError::Allow).build();
     let receipt = limiter.acquire("key", 1).await.expect("a decision").into_receipt();
     assert!(receipt.is_empty());
     limiter.refund(receipt).await.expect("nothing is asked");
@@ -62,7 +62,7 @@ async fn a_receipt_without_charges_refunds_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_local_receipt_of_another_limiter_refunds_nothing() {
     let store = FaultyStore::new(Mode::Fails);
-    let [one, other] = [(); 2].map(|()| stubborn(&store).on_store_error(LOCALLY).build());
+    let [one, other] = [(); 2].map(|()| without_breaker(&store).on_store_error(LOCALLY).build());
     let receipt = one.acquire("key", 5).await.expect("a decision").into_receipt();
     assert!(other.acquire("key", 5).await.expect("a decision").is_allowed());
     other.refund(receipt).await.expect("nothing is refunded");
@@ -79,7 +79,7 @@ fn queue() -> [Limit; 2] {
 }
 
 /// A cancelled wait is refunded where its slot was taken.
-async fn a_slot_is_given_back(store: &FaultyStore) {
+async fn a_slot_is_refunded(store: &FaultyStore) {
     let layer = RateLimitLayer::builder(queue()).store(store.clone()).on_store_error(LOCALLY).build();
     let service = layer.layer(hello());
     assert_eq!(ask(&service, Request::new(())).await.after, ms(0));
@@ -96,14 +96,14 @@ async fn a_slot_is_given_back(store: &FaultyStore) {
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_wait_returns_its_slot_to_a_store_that_answers_later() {
     let store = FaultyStore::new(Mode::Works);
-    a_slot_is_given_back(&store).await;
+    a_slot_is_refunded(&store).await;
     assert_eq!((store.asked(Operation::Refund), store.answered(Operation::Refund)), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_canceled_local_wait_returns_its_slot() {
     let store = FaultyStore::new(Mode::FailsAtOnce);
-    a_slot_is_given_back(&store).await;
+    a_slot_is_refunded(&store).await;
     assert_eq!(store.asked(Operation::Refund), 0);
 }
 

@@ -7,7 +7,7 @@ use tower_ratelimit::{
     Builder, CircuitBreaker, FixedWindow, HeaderStyle, HttpOptions, Limit, OnStoreError, RateLimitLayer, Reset, Share,
 };
 
-use crate::limited::{Events, LOCALLY, Told, ask, hello, ms};
+use crate::limited::{EventLog, Events, LOCALLY, ask, hello, ms};
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// Returns a limit of ten per day.
@@ -26,7 +26,7 @@ async fn route(
     outer: u64,
     inner: u64,
     break_it: impl Fn() + Clone + Send + Sync + 'static,
-) -> Told {
+) -> EventLog {
     let between = tower::util::MapRequestLayer::new(move |request: Request<()>| {
         break_it();
         request

@@ -11,7 +11,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns the lengths of the first lockouts in seconds, under a limit of one per second with a penalty after two
 /// denials. Each begins when the previous one has ended.
-fn refusals(penalty: &str) -> Vec<u64> {
+fn lockouts(penalty: &str) -> Vec<u64> {
     let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
     let yaml = format!(
         "
@@ -44,14 +44,14 @@ descriptors:
 
 #[test]
 fn lockouts_last_as_long_as_the_file_says() {
-    assert_eq!(refusals("{ denials: 2, within: 7s }"), [7; 4]);
-    assert_eq!(refusals("{ denials: 2, within: 7s, locked_out_for: 3s }"), [3; 4]);
-    assert_eq!(refusals("{ denials: 2, within: 7s, locked_out_for: 3s, up_to: 10s }"), [3, 6, 10, 10]);
-    assert_eq!(refusals("{ denials: 2, within: 7s, locked_out_for: 3s, up_to: 10s, remembered_for: 1s }"), [3; 4]);
+    assert_eq!(lockouts("{ denials: 2, within: 7s }"), [7; 4]);
+    assert_eq!(lockouts("{ denials: 2, within: 7s, locked_out_for: 3s }"), [3; 4]);
+    assert_eq!(lockouts("{ denials: 2, within: 7s, locked_out_for: 3s, up_to: 10s }"), [3, 6, 10, 10]);
+    assert_eq!(lockouts("{ denials: 2, within: 7s, locked_out_for: 3s, up_to: 10s, remembered_for: 1s }"), [3; 4]);
     assert_eq!(
-        refusals("{ denials: 2, within: 1s, locked_out_for: 3s, up_to: 10s, remembered_for: 1m }"),
+        lockouts("{ denials: 2, within: 1s, locked_out_for: 3s, up_to: 10s, remembered_for: 1m }"),
         [3, 6, 10, 10]
     );
     // JSON is valid YAML.
-    assert_eq!(refusals(r#"{ "denials": 2, "within": "7s", "locked_out_for": "3s" }"#), [3; 4]);
+    assert_eq!(lockouts(r#"{ "denials": 2, "within": "7s", "locked_out_for": "3s" }"#), [3; 4]);
 }

@@ -19,7 +19,7 @@ pub(crate) struct Limited {
 
 /// The result of a request.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Met {
+pub(crate) struct Coverage {
     pub(crate) status: StatusCode,
     /// The remaining tokens of each limit that applied, by name.
     pub(crate) left: BTreeMap<String, u32>,
@@ -42,12 +42,12 @@ impl Limited {
         Self { layer: builder.clone().build(), builder, ..self }
     }
 
-    pub(crate) fn send(&self, request: Request<()>) -> Met {
+    pub(crate) fn send(&self, request: Request<()>) -> Coverage {
         let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) });
         let mut service = self.layer.layer(inner);
         let response = self.runtime.block_on(async { service.ready().await.unwrap().call(request).await.unwrap() });
         let standings = response.headers().get("ratelimit").map_or("", |value| value.to_str().unwrap());
-        Met {
+        Coverage {
             status: response.status(),
             left: standings.split(", ").filter(|member| !member.is_empty()).map(standing).collect(),
         }

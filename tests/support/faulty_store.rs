@@ -51,9 +51,9 @@ struct State {
 }
 
 /// Counts a call as in flight until it is dropped.
-struct UnderWay(FaultyStore, Operation);
+struct InFlightCall(FaultyStore, Operation);
 
-impl Drop for UnderWay {
+impl Drop for InFlightCall {
     fn drop(&mut self) {
         self.0.state().under_way[self.1 as usize] -= 1;
     }
@@ -115,7 +115,7 @@ impl FaultyStore {
             state.most_under_way[index] = state.most_under_way[index].max(state.under_way[index]);
             state.modes[index]
         };
-        let under_way = UnderWay(self.clone(), op);
+        let under_way = InFlightCall(self.clone(), op);
         let failure = || Err(StoreError::new("redis://secret@10.0.0.7 is gone"));
         if mode == Mode::FailsAtOnce {
             return StoreFuture::ready(failure());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::{Client, Connection, FromRedisValue, cmd};
 
-use crate::redis_server::{immortal, program};
+use crate::redis_server::{keys_without_ttl, program};
 
 /// The time without a reply after which a lost node is considered down, in ms.
 const SOON: u32 = 1_500;
@@ -190,7 +190,7 @@ impl Drop for RedisCluster {
             if lives && !thread::panicking() {
                 // A stopped node would not reply.
                 self.resume(node);
-                left.extend(immortal(self.nodes[node].port));
+                left.extend(keys_without_ttl(self.nodes[node].port));
             }
         }
         for node in &mut self.nodes {

@@ -185,7 +185,7 @@ impl Drop for RedisServer {
         if self.process.is_some() && !thread::panicking() {
             // A stopped server would not reply.
             self.resume();
-            left = immortal(self.port);
+            left = keys_without_ttl(self.port);
         }
         self.stop();
         assert!(left.is_empty(), "without a time to live: {left:?}");
@@ -207,20 +207,20 @@ pub async fn expiry_of(key: &str, connection: &mut MultiplexedConnection) -> u64
 }
 
 /// Returns the keys of limits that never expire, on a server without authentication. Overrides need not expire.
-pub fn immortal(port: u16) -> Vec<String> {
+pub fn keys_without_ttl(port: u16) -> Vec<String> {
     let ask = || {
         let mut connection =
             Client::open(format!("redis://127.0.0.1:{port}"))?.get_connection_with_timeout(PATIENCE)?;
         connection.set_read_timeout(Some(PATIENCE))?;
         let keys: Vec<String> = cmd("KEYS").arg("*:{*}:*").query(&mut connection)?;
-        let mut immortal = Vec::new();
+        let mut keys_without_ttl = Vec::new();
         for key in keys.into_iter().filter(|key| !key.ends_with(":override")) {
             // A key that has expired meanwhile has a TTL of -2.
             if cmd("PTTL").arg(&key).query::<i64>(&mut connection)? == -1 {
-                immortal.push(key);
+                keys_without_ttl.push(key);
             }
         }
-        RedisResult::Ok(immortal)
+        RedisResult::Ok(keys_without_ttl)
     };
     // Servers with a password or TLS are not checked.
     ask().unwrap_or_default()

@@ -22,7 +22,7 @@ pub struct Sentinels {
 
 impl Sentinels {
     /// Starts `count` Sentinels (one or three) for a master with `replicas` replicas. They consider no server down
-    /// before [`think_down_after`](Self::think_down_after) is called. Returns when they have discovered all servers and
+    /// before [`set_down_after`](Self::set_down_after) is called. Returns when they have discovered all servers and
     /// each other.
     pub fn watch(count: usize, master: &RedisServer, replicas: usize) -> Self {
         let folder = Folder::new();
@@ -59,7 +59,7 @@ impl Sentinels {
     ///
     /// While two servers could be the master, use [`NEVER`]: a loaded machine may stop for longer than [`SOON`], and
     /// the two would be swapped.
-    pub fn think_down_after(&self, ms: u32) {
+    pub fn set_down_after(&self, ms: u32) {
         for sentinel in &self.servers {
             sentinel.ask::<()>(cmd("SENTINEL").arg("SET").arg(MASTER).arg("down-after-milliseconds").arg(ms));
         }

@@ -10,7 +10,7 @@ use crate::rule::{Rule, one_of_each};
 use crate::subject::Subject;
 
 /// Sends enough requests of another key for a sweep of the whole store.
-fn others_come(subject: &Subject, at: u64) {
+fn send_other_requests(subject: &Subject, at: u64) {
     subject.set(at);
     for _ in 0..500 {
         let _ = subject.acquire_as("another key", &[1]);
@@ -23,7 +23,7 @@ fn lifetime_shorter_than_the_look_back() {
     let subject = Subject::new(&[Rule::Counter { limit: 10, period: SECOND, rounding: Default::default() }]);
     assert_eq!(allowed_of(20, &subject, MIDNIGHT + SECOND - 1), 10);
     for (at, room) in [(SECOND, 0), (SECOND + SECOND / 2, 5), (2 * SECOND - 1, 4)] {
-        others_come(&subject, MIDNIGHT + at);
+        send_other_requests(&subject, MIDNIGHT + at);
         assert_eq!(allowed_of(20, &subject, MIDNIGHT + at), room, "{at} µs later");
     }
 }
@@ -35,7 +35,7 @@ fn lifetime_shorter_than_the_refill() {
     let subject = Subject::new(&[tokens(1_000, 1, SECOND)]);
     assert!(subject.set(MIDNIGHT).acquire(1_000).is_allowed());
     for after in [2, 10, 500] {
-        others_come(&subject, MIDNIGHT + after * SECOND);
+        send_other_requests(&subject, MIDNIGHT + after * SECOND);
         assert_eq!(subject.remaining(), after);
     }
 }
@@ -47,7 +47,7 @@ fn live_keys_are_forgotten() {
         let subject = Subject::new(&[rule]);
         let _ = subject.set(MIDNIGHT).acquire(6);
         let reset = subject.levels()[0].reset_after as u64;
-        others_come(&subject, MIDNIGHT + reset - 1);
+        send_other_requests(&subject, MIDNIGHT + reset - 1);
         assert_eq!(subject.levels()[0].reset_after, 1, "{rule:?}");
     }
 }

@@ -45,7 +45,7 @@ async fn the_nth_strike_begins_a_lockout_of_exactly_its_length() {
 #[tokio::test]
 async fn strikes_count_together_within_a_span_that_begins_with_the_first() {
     everywhere(async |place| {
-        let one = One::spent(place, Penalty::after(3, MINUTE).locked_out_for(SECOND)).await;
+        let one = One::exhausted(place, Penalty::after(3, MINUTE).locked_out_for(SECOND)).await;
         one.strike().await;
         place.advance(30 * SECOND);
         one.strike().await;
@@ -68,7 +68,7 @@ async fn each_lockout_doubles_up_to_the_longest() {
     everywhere(async |place| {
         let (told, tell) = teller();
         let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(5 * SECOND);
-        let mut one = One::spent(place, penalty).await;
+        let mut one = One::exhausted(place, penalty).await;
         one.limiter = One::limiter(place, penalty).observe(tell).build();
         for seconds in [1, 2, 4, 5, 5, 5] {
             one.begin(seconds * SECOND).await;
@@ -82,7 +82,7 @@ async fn each_lockout_doubles_up_to_the_longest() {
 async fn a_penalty_level_lasts_as_long_as_its_lockout() {
     everywhere(async |place| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE);
-        let one = One::spent(place, penalty).await;
+        let one = One::exhausted(place, penalty).await;
         one.begin(SECOND).await;
         place.advance(SECOND - MICRO);
         one.begin(2 * SECOND).await;
@@ -99,7 +99,7 @@ async fn how_long_a_penalty_level_lasts_is_configurable() {
     everywhere(async |place| {
         let penalty =
             Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE).remembered_for(10 * SECOND);
-        let one = One::spent(place, penalty).await;
+        let one = One::exhausted(place, penalty).await;
         one.strike().await;
         one.begin(SECOND).await;
         place.advance(9 * SECOND);
@@ -130,7 +130,7 @@ async fn strikes_and_levels_expire_independently() {
             (10, 10, 10 * SECOND, None),
         ] {
             let penalty = Penalty::after(2, within * SECOND).locked_out_for(SECOND).doubling_up_to(MINUTE);
-            let one = One::spent(place, penalty.remembered_for(kept * SECOND)).await;
+            let one = One::exhausted(place, penalty.remembered_for(kept * SECOND)).await;
             one.strike().await;
             one.begin(SECOND).await;
             one.strike().await;
@@ -259,7 +259,7 @@ async fn a_lockout_is_of_one_key_under_one_limit() {
 #[tokio::test]
 async fn the_longer_of_two_waits_is_announced() {
     everywhere(async |place| {
-        let one = One::spent(place, Penalty::after(1, MINUTE).locked_out_for(MINUTE)).await;
+        let one = One::exhausted(place, Penalty::after(1, MINUTE).locked_out_for(MINUTE)).await;
         let begun = one.ask().await;
         assert!(begun.is_penalty());
         assert_eq!((begun.retry_after(), begun.outcomes()[0].more_after()), (Some(DAY), Some(DAY)));
@@ -344,7 +344,7 @@ async fn soft_limits_and_queues_can_have_penalties() {
 #[tokio::test]
 async fn a_clock_that_steps_back_shortens_nothing() {
     everywhere(async |place| {
-        let one = One::spent(place, Penalty::after(2, MINUTE).locked_out_for(MINUTE)).await;
+        let one = One::exhausted(place, Penalty::after(2, MINUTE).locked_out_for(MINUTE)).await;
         place.advance(10 * MINUTE);
         let at = place.now();
         one.strike().await;
@@ -357,9 +357,9 @@ async fn a_clock_that_steps_back_shortens_nothing() {
         place.set(0);
         assert!(one.ask().await.is_penalty());
         place.set(at - 4 * 60_000_000 - 1);
-        assert!(one.is_refused().await);
+        assert!(one.is_locked_out().await);
         place.set(at - 4 * 60_000_000);
-        assert!(!one.is_refused().await, "{}", place.name);
+        assert!(!one.is_locked_out().await, "{}", place.name);
     })
     .await;
 }
@@ -368,11 +368,11 @@ async fn a_clock_that_steps_back_shortens_nothing() {
 #[tokio::test]
 async fn waiting_is_not_a_strike() {
     everywhere(async |place| {
-        let one = One::spent(place, Penalty::after(1, MINUTE)).await;
+        let one = One::exhausted(place, Penalty::after(1, MINUTE)).await;
         for _ in 0..3 {
             assert!(one.limiter.wait_at_most("key", 1, SECOND).await.is_err());
         }
-        assert!(!one.is_refused().await, "{}", place.name);
+        assert!(!one.is_locked_out().await, "{}", place.name);
         assert!(one.ask().await.is_penalty());
     })
     .await;

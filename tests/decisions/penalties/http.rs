@@ -8,10 +8,10 @@ use tower_ratelimit::{
     Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Penalty, Permit, RateLimitLayer, Reset, TokenBucket, key,
 };
 
-use crate::penalties::place::{DAY, MINUTE, Place, SECOND, Told, everywhere, teller};
+use crate::penalties::place::{DAY, EventLog, MINUTE, Place, SECOND, everywhere, teller};
 use support::answer::{Answer, ask};
 
-fn layer(place: &Place, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, Told) {
+fn layer(place: &Place, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, EventLog) {
     let (told, tell) = teller();
     (RateLimitLayer::builder(limits).store(place.store.clone()).deadline(30 * SECOND).observe(tell), told)
 }
@@ -24,7 +24,7 @@ async fn visit(app: &Router, path: &str) -> Answer {
     ask(app, request(path)).await
 }
 
-fn told(told: &Told) -> Vec<String> {
+fn told(told: &EventLog) -> Vec<String> {
     std::mem::take(&mut *told.lock().unwrap())
 }
 

@@ -32,11 +32,11 @@ pub(crate) async fn everywhere(test: impl AsyncFn(&Place)) {
 }
 
 /// The reported lockouts: `limit level span`.
-pub(crate) type Told = Arc<Mutex<Vec<String>>>;
+pub(crate) type EventLog = Arc<Mutex<Vec<String>>>;
 
 /// Records the reported lockouts.
-pub(crate) fn teller() -> (Told, impl Fn(&Event<'_>) + Clone + Send + Sync + 'static) {
-    let told = Told::default();
+pub(crate) fn teller() -> (EventLog, impl Fn(&Event<'_>) + Clone + Send + Sync + 'static) {
+    let told = EventLog::default();
     let noted = told.clone();
     let tell = move |event: &Event<'_>| {
         if let Event::PenaltyBegan { limit, level, span, .. } = event {
@@ -89,7 +89,7 @@ impl<'a> One<'a> {
     }
 
     /// Creates a limit whose only token is used, so that all requests are denied until the end of the day.
-    pub(crate) async fn spent(place: &'a Place, penalty: Penalty) -> Self {
+    pub(crate) async fn exhausted(place: &'a Place, penalty: Penalty) -> Self {
         let limiter = Self::limiter(place, penalty).build();
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
         Self { place, limiter }
@@ -100,7 +100,7 @@ impl<'a> One<'a> {
     }
 
     /// Returns whether the key is locked out, by a peek.
-    pub(crate) async fn is_refused(&self) -> bool {
+    pub(crate) async fn is_locked_out(&self) -> bool {
         self.limiter.peek("key", 0).await.unwrap().outcomes()[0].is_penalty()
     }
 
@@ -114,10 +114,10 @@ impl<'a> One<'a> {
     pub(crate) async fn begin(&self, span: Duration) {
         let decision = self.ask().await;
         assert!(!decision.is_allowed() && decision.is_penalty(), "{}", self.place.name);
-        assert!(self.is_refused().await, "{}", self.place.name);
+        assert!(self.is_locked_out().await, "{}", self.place.name);
         self.place.advance(span - MICRO);
-        assert!(self.is_refused().await, "{}: not for {span:?}", self.place.name);
+        assert!(self.is_locked_out().await, "{}: not for {span:?}", self.place.name);
         self.place.advance(MICRO);
-        assert!(!self.is_refused().await, "{}: for longer than {span:?}", self.place.name);
+        assert!(!self.is_locked_out().await, "{}: for longer than {span:?}", self.place.name);
     }
 }

@@ -70,7 +70,7 @@ impl Setting {
 
 /// Counts of the cases that occurred.
 #[derive(Debug, Default)]
-struct Met {
+struct Coverage {
     steps: usize,
     allowed: usize,
     /// Requests that began a lockout or were denied by one.
@@ -79,14 +79,14 @@ struct Met {
 }
 
 /// Runs a random trace, and compares it with the oracle if the clock never steps back.
-async fn trace(place: &Place, seed: u64, steps: usize, steps_back: bool) -> Met {
+async fn trace(place: &Place, seed: u64, steps: usize, steps_back: bool) -> Coverage {
     let setting = Setting::random(seed);
     let limiter = setting.limiter(place);
     place.set(START);
     let mut oracle = (!steps_back).then(|| Oracle::new(&setting, &place.clock));
     let mut random = Random(!seed);
     let mut edges = vec![Duration::from_micros(1)];
-    let mut met = Met::default();
+    let mut met = Coverage::default();
     for _ in 0..steps {
         let micro = Duration::from_micros(1);
         let edge = edges[random.below(edges.len() as u64) as usize].min(Duration::from_secs(86_400 * 400));
@@ -142,8 +142,8 @@ async fn trace(place: &Place, seed: u64, steps: usize, steps_back: bool) -> Met 
 }
 
 #[track_caller]
-fn has_met_all(met: &[Met]) {
-    let sum = |of: fn(&Met) -> usize| met.iter().map(of).sum::<usize>();
+fn covers_all(met: &[Coverage]) {
+    let sum = |of: fn(&Coverage) -> usize| met.iter().map(of).sum::<usize>();
     let (steps, allowed, refused) = (sum(|met| met.steps), sum(|met| met.allowed), sum(|met| met.refused));
     assert!(allowed * 8 > steps && refused * 8 > steps, "{allowed} allowed and {refused} refused of {steps}");
 }
@@ -154,7 +154,7 @@ async fn memory_agrees_with_the_oracle() {
     for seed in 0..600 {
         met.push(trace(&Place::in_memory(), seed, 60, false).await);
     }
-    has_met_all(&met);
+    covers_all(&met);
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn redis_agrees_with_the_oracle() {
     for seed in 1_000..1_150 {
         met.push(trace(&place, seed, 60, false).await);
     }
-    has_met_all(&met);
+    covers_all(&met);
 }
 
 /// Also with clocks that step back.
@@ -177,5 +177,5 @@ async fn the_stores_agree() {
         assert_eq!(one.answers, other.answers, "seed {seed}");
         met.push(one);
     }
-    has_met_all(&met);
+    covers_all(&met);
 }

@@ -134,9 +134,9 @@ async fn a_limit_without_a_penalty_costs_nothing_more() {
         let after = (calls(&server, "get"), calls(&server, "set"), calls(&server, "evalsha"));
         (after.0 - before.0, after.1 - before.1, after.2 - before.2)
     };
-    assert_eq!(spent(&plain).await, (4, 1, 4));
+    assert_eq!(exhausted(&plain).await, (4, 1, 4));
     assert_eq!(keys().len(), 1);
-    assert_eq!(spent(&penalised).await, (8, 1 + 3, 4));
+    assert_eq!(exhausted(&penalised).await, (8, 1 + 3, 4));
     assert_eq!(keys().len(), 3);
     let of_penalty: Vec<String> = keys().into_iter().filter(|key| key.ends_with(":p")).collect();
     let [of_penalty] = of_penalty.as_slice() else { panic!("{of_penalty:?}") };

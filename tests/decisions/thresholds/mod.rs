@@ -48,7 +48,7 @@ async fn everywhere(test: impl AsyncFn(&Place)) {
 }
 
 /// The reported events: `over` or `shadow`, and the limit.
-type Told = Arc<Mutex<Vec<String>>>;
+type EventLog = Arc<Mutex<Vec<String>>>;
 
 impl Place {
     fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Builder {
@@ -56,8 +56,8 @@ impl Place {
         builder.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
     }
 
-    fn layer(&self, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, Told) {
-        let told = Told::default();
+    fn layer(&self, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, EventLog) {
+        let told = EventLog::default();
         let noted = told.clone();
         let layer = RateLimitLayer::builder(limits)
             .store(self.store.clone())

@@ -11,10 +11,10 @@ use tower_ratelimit::{
 };
 
 use crate::service::{from, get, with};
-use crate::store::still;
+use crate::store::paused_store;
 
 fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
-    RateLimitLayer::builder(limits).store(still()).build()
+    RateLimitLayer::builder(limits).store(paused_store()).build()
 }
 
 async fn text(layer: &RateLimitLayer, request: &Request<()>) -> String {
@@ -76,7 +76,7 @@ allowed, decided by the store (memory)
 #[tokio::test]
 async fn lists_are_explained_before_limits() {
     let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_hour(1))])
-        .store(still())
+        .store(paused_store())
         .always_reject(when::header("x-bot", "yes"))
         .never_limit(AddressList::new(key::peer_ip(), ["192.0.2.0/24", "198.51.100.7"]))
         .build();
@@ -212,7 +212,7 @@ async fn a_limiter_without_limits_explains_that_none_applies() {
 
 #[tokio::test]
 async fn explaining_creates_no_keys_in_memory() {
-    let store = std::sync::Arc::new(still());
+    let store = std::sync::Arc::new(paused_store());
     let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_hour(8)).by(key::peer_ip())])
         .store(store.clone())
         .build();

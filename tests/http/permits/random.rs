@@ -42,7 +42,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 /// A charge that has not been refunded.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct OpenCharge {
     by: usize,
     at: u64,
     tokens: u64,
@@ -52,7 +52,7 @@ struct Taken {
 struct Oracle {
     algorithm: Algorithm,
     now: u64,
-    taken: Vec<Taken>,
+    taken: Vec<OpenCharge>,
 }
 
 impl Oracle {
@@ -70,7 +70,7 @@ impl Oracle {
             let (mut level, mut last) = (LIMIT * PERIOD, 0);
             let mut taken = self.taken.clone();
             taken.sort_by_key(|taken| taken.at);
-            for Taken { at, tokens, .. } in taken {
+            for OpenCharge { at, tokens, .. } in taken {
                 level = (level + (at - last) * LIMIT).min(LIMIT * PERIOD);
                 level = level.checked_sub(tokens * PERIOD).expect("no more was admitted than there was");
                 last = at;
@@ -91,11 +91,11 @@ impl Oracle {
     }
 
     fn take(&mut self, by: usize, tokens: u64) {
-        self.taken.push(Taken { by, at: self.now, tokens });
+        self.taken.push(OpenCharge { by, at: self.now, tokens });
     }
 
     /// The last charge is refunded first.
-    fn give_back(&mut self, by: usize, mut tokens: u64) {
+    fn refund_charge(&mut self, by: usize, mut tokens: u64) {
         for taken in self.taken.iter_mut().rev().filter(|taken| taken.by == by) {
             let back = taken.tokens.min(tokens);
             taken.tokens -= back;
@@ -168,7 +168,7 @@ impl Run {
                 let shortfall = permit.settle(actual).await.unwrap().shortfall;
                 if actual <= paid {
                     prop_assert_eq!(shortfall, 0);
-                    self.oracle.give_back(by, paid - actual);
+                    self.oracle.refund_charge(by, paid - actual);
                 } else {
                     prop_assert!(actual - shortfall - paid <= left, "{actual} but {shortfall} of {left} after {paid}");
                     self.oracle.take(by, actual - shortfall - paid);
@@ -177,7 +177,7 @@ impl Run {
             Act::Refund(which) => {
                 let Some((by, permit)) = one(which, &self.permits) else { return Ok(()) };
                 permit.refund().await.unwrap();
-                self.oracle.give_back(by, u64::MAX);
+                self.oracle.refund_charge(by, u64::MAX);
             }
             Act::Wait(seconds) => {
                 self.oracle.now += seconds;
@@ -189,7 +189,7 @@ impl Run {
 
     /// The remaining tokens are exact for algorithms that count charges. A bucket only refunds what has certainly not
     /// drained, so it may have fewer.
-    async fn has_what_it_should(&self) -> Result<(), TestCaseError> {
+    async fn check_remaining(&self) -> Result<(), TestCaseError> {
         let told = self.ask(0, 200).await;
         let number = |name: &str| told.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
         let (left, resets_at) = (number("x-ratelimit-remaining"), number("x-ratelimit-reset"));
@@ -219,7 +219,7 @@ proptest! {
             let mut run = Run::new(algorithm);
             for act in acts {
                 run.act(act).await?;
-                run.has_what_it_should().await?;
+                run.check_remaining().await?;
             }
             Ok::<_, TestCaseError>(())
         })?;

@@ -20,7 +20,7 @@ const ANN: &[(&str, &str)] = &[("x-user", "ann")];
 const BOB: &[(&str, &str)] = &[("x-user", "bob")];
 
 /// One post per second, and 150 friends per day.
-async fn befriends(site: &Site, app: &Served) {
+async fn add_friend(site: &Site, app: &Served) {
     let posts = || Member::new("posts", &[("r", 0), ("t", 1)]);
     for made in 1..=150 {
         let answer = app.ask("POST /friends", ANN).await;
@@ -52,7 +52,7 @@ async fn befriends(site: &Site, app: &Served) {
 
 async fn a_request_is_charged_to_both_limits_or_neither(site: Site) {
     let app = site.serve(friends::app).await;
-    befriends(&site, &app).await;
+    add_friend(&site, &app).await;
     assert_eq!(app.ask("POST /friends", &[]).await.status, StatusCode::BAD_REQUEST);
 }
 
@@ -66,11 +66,11 @@ async fn an_address_creates_at_most_twenty_accounts_a_day(site: Site) {
     assert!(answer.is_refused());
     assert_eq!(answer.header("retry-after"), Some("86400"));
     assert_eq!(answer.policies(), [Member::new("accounts", &[("q", 20), ("w", 86_400)])]);
-    assert_eq!(app.let_in(21, "POST /accounts", &[("x-forwarded-for", "203.0.113.8")]).await, 20);
+    assert_eq!(app.count_allowed(21, "POST /accounts", &[("x-forwarded-for", "203.0.113.8")]).await, 20);
     site.later(86_399);
-    assert_eq!(app.let_in(1, "POST /accounts", &[("x-forwarded-for", "203.0.113.7")]).await, 0);
+    assert_eq!(app.count_allowed(1, "POST /accounts", &[("x-forwarded-for", "203.0.113.7")]).await, 0);
     site.later(1);
-    assert_eq!(app.let_in(21, "POST /accounts", &[("x-forwarded-for", "203.0.113.7")]).await, 20);
+    assert_eq!(app.count_allowed(21, "POST /accounts", &[("x-forwarded-for", "203.0.113.7")]).await, 20);
 }
 
 /// The client's entries are in front of those that the proxy adds.
@@ -97,17 +97,17 @@ async fn writing_costs_two(site: Site) {
         assert_eq!((answer.status, answer.remaining()), (StatusCode::OK, left), "{request}");
         assert_eq!(answer.policies(), policies);
     }
-    assert_eq!(app.let_in(3, "GET /users", &[]).await, 3);
+    assert_eq!(app.count_allowed(3, "GET /users", &[]).await, 3);
     // One token remains, which suffices for reading, but not for writing.
     let answer = app.ask("POST /users", &[]).await;
     assert!(answer.is_refused());
     assert_eq!((answer.header("retry-after"), answer.remaining()), (Some("1"), 1));
-    assert_eq!(app.let_in(2, "GET /users", &[]).await, 1);
+    assert_eq!(app.count_allowed(2, "GET /users", &[]).await, 1);
     // One token per second comes back.
     site.later(1);
-    assert_eq!(app.let_in(1, "POST /users", &[]).await, 0);
+    assert_eq!(app.count_allowed(1, "POST /users", &[]).await, 0);
     site.later(1);
-    assert_eq!(app.let_in(1, "POST /users", &[]).await, 1);
+    assert_eq!(app.count_allowed(1, "POST /users", &[]).await, 1);
 }
 
 async fn each_plan_has_its_size_and_staff_is_not_limited(site: Site) {
@@ -118,7 +118,7 @@ async fn each_plan_has_its_size_and_staff_is_not_limited(site: Site) {
         let answer = app.ask("GET /reports", headers).await;
         assert_eq!(answer.policies(), [Member::new("by-plan", &[("q", size), ("w", 60)])], "{token}");
         assert_eq!(answer.remaining(), size - 1);
-        assert_eq!(app.let_in(size as usize, "GET /reports", headers).await, size as usize - 1, "{token}");
+        assert_eq!(app.count_allowed(size as usize, "GET /reports", headers).await, size as usize - 1, "{token}");
         let answer = app.ask("GET /reports", headers).await;
         assert!(answer.is_refused());
         assert_eq!(answer.header("retry-after"), Some("60"), "{token}");
@@ -129,10 +129,10 @@ async fn each_plan_has_its_size_and_staff_is_not_limited(site: Site) {
     }
     // Neither a plan nor a name can be claimed. Only the token counts.
     let claims = &[("authorization", "Bearer free-1"), ("x-plan", "enterprise"), ("x-user", "3")];
-    assert_eq!(app.let_in(1, "GET /reports", claims).await, 0);
+    assert_eq!(app.count_allowed(1, "GET /reports", claims).await, 0);
     assert_eq!(app.ask("GET /reports", &[]).await.status, StatusCode::UNAUTHORIZED);
     site.later(60);
-    assert_eq!(app.let_in(11, "GET /reports", &[("authorization", "Bearer free-1")]).await, 10);
+    assert_eq!(app.count_allowed(11, "GET /reports", &[("authorization", "Bearer free-1")]).await, 10);
 }
 
 async fn at_night_in_japan_a_tenth_of_the_limit_applies(site: Site) {
@@ -142,32 +142,32 @@ async fn at_night_in_japan_a_tenth_of_the_limit_applies(site: Site) {
     let elsewhere = &[("x-user", "bob"), ("cf-ipcountry", "DE")];
     // In Tokyo it is 9:00. Half past midnight there,
     site.later(15 * 3_600 + 1_800);
-    assert_eq!(app.let_in(50, "GET /search", japan).await, 50);
+    assert_eq!(app.count_allowed(50, "GET /search", japan).await, 50);
     // 1:00 and 5:00,
     for wait in [1_800, 4 * 3_600] {
         site.later(wait);
-        assert_eq!(app.let_in(11, "GET /search", japan).await, 10);
+        assert_eq!(app.count_allowed(11, "GET /search", japan).await, 10);
         let answer = app.ask("GET /search", japan).await;
         assert_eq!(answer.policies(), [Member::new("searches", &[("q", 10), ("w", 3_600)])]);
         assert_eq!(answer.header("retry-after"), Some("3600"));
-        assert_eq!(app.let_in(101, "GET /search", elsewhere).await, 100);
+        assert_eq!(app.count_allowed(101, "GET /search", elsewhere).await, 100);
     }
     // and at 6:00.
     site.later(3_600);
-    assert_eq!(app.let_in(101, "GET /search", japan).await, 100);
+    assert_eq!(app.count_allowed(101, "GET /search", japan).await, 100);
 }
 
 async fn a_rules_file_has_the_same_effect(site: Site) {
     // The program reads `examples/limits.yaml`.
     std::env::set_current_dir(support::repository("")).expect("a folder");
     let app = site.serve(rules::app).await;
-    befriends(&site, &app).await;
+    add_friend(&site, &app).await;
     let address = &[("x-forwarded-for", "203.0.113.7")];
-    let twentieth = app.let_in(20, "POST /accounts", address).await;
-    assert_eq!((twentieth, app.let_in(1, "POST /accounts", address).await), (20, 0));
+    let twentieth = app.count_allowed(20, "POST /accounts", address).await;
+    assert_eq!((twentieth, app.count_allowed(1, "POST /accounts", address).await), (20, 0));
     for (user, plan, size) in [("1", "free", 10), ("2", "pro", 100)] {
         let headers = &[("x-user", user), ("x-plan", plan)];
-        assert_eq!(app.let_in(size + 1, "GET /reports", headers).await, size, "{plan}");
+        assert_eq!(app.count_allowed(size + 1, "GET /reports", headers).await, size, "{plan}");
     }
     let answer = app.ask("GET /reports", &[("x-user", "3"), ("x-plan", "staff")]).await;
     assert_eq!((answer.status, answer.header("ratelimit")), (StatusCode::OK, None));

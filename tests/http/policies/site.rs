@@ -31,11 +31,11 @@ impl Site {
     pub(crate) fn in_memory() -> Self {
         let clock = midnight();
         let store = Arc::new(MemoryStore::new().clock(clock.clone()));
-        Self { store, clock, _redis: None, _stands_still: stand_still() }
+        Self { store, clock, _redis: None, _stands_still: pause_clock() }
     }
 
     pub(crate) async fn on_redis() -> Self {
-        let (stands_still, redis, clock) = (stand_still(), RedisServer::start(), midnight());
+        let (stands_still, redis, clock) = (pause_clock(), RedisServer::start(), midnight());
         let store =
             RedisConfig::node(redis.url()).patient().connect().await.expect("a connection").clock(clock.clone());
         Self { store: Arc::new(store), clock, _redis: Some(redis), _stands_still: stands_still }
@@ -88,14 +88,17 @@ impl Served {
     }
 
     /// Returns the number of allowed requests. They must be the first of `requests`, and the others must get 429.
-    pub(crate) async fn let_in(&self, requests: usize, request: &str, headers: &[(&str, &str)]) -> usize {
+    pub(crate) async fn count_allowed(&self, requests: usize, request: &str, headers: &[(&str, &str)]) -> usize {
         let mut statuses = Vec::new();
         for _ in 0..requests {
             statuses.push(self.ask(request, headers).await.status);
         }
-        let let_in = statuses.iter().take_while(|status| status.is_success()).count();
-        assert!(statuses[let_in..].iter().all(|status| *status == StatusCode::TOO_MANY_REQUESTS), "{statuses:?}");
-        let_in
+        let count_allowed = statuses.iter().take_while(|status| status.is_success()).count();
+        assert!(
+            statuses[count_allowed..].iter().all(|status| *status == StatusCode::TOO_MANY_REQUESTS),
+            "{statuses:?}"
+        );
+        count_allowed
     }
 }
 
@@ -104,7 +107,7 @@ fn midnight() -> ManualClock {
 }
 
 /// Tokio's paused clock advances when the runtime is idle, unless a blocking task runs.
-fn stand_still() -> mpsc::Sender<()> {
+fn pause_clock() -> mpsc::Sender<()> {
     let (end, ended) = mpsc::channel::<()>();
     tokio::task::spawn_blocking(move || ended.recv());
     end

@@ -13,7 +13,7 @@ use support::redis_cluster::{RedisCluster, wait};
 use support::redis_server::RedisServer;
 
 /// A short deadline for decisions.
-const HURRY: Duration = Duration::from_millis(50);
+const SHORT_DEADLINE: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_master_is_replaced_without_affecting_others() {
@@ -23,7 +23,7 @@ async fn a_failed_master_is_replaced_without_affecting_others() {
 /// Callers with short deadlines never see that a master hangs, because they cancel their requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hanging_master_is_replaced_for_canceled_requests_too() {
-    dies(|cluster, node| cluster.hang(node), |config| config, HURRY).await;
+    dies(|cluster, node| cluster.hang(node), |config| config, SHORT_DEADLINE).await;
 }
 
 async fn dies(
@@ -81,7 +81,7 @@ async fn dies(
         assert!(promoted.is_none_or(|at| at.elapsed() < Duration::from_secs(20)), "they are back soon after");
     }
     // With short deadlines, a few replies may be late on a loaded machine.
-    let late = if patience == HURRY { served / 20 } else { 0 };
+    let late = if patience == SHORT_DEADLINE { served / 20 } else { 0 };
     assert!(missed <= late, "{missed} of {served} requests for other masters were not answered");
     for key in lost {
         while !answer(key).await {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tower_ratelimit::{BreakerState, CircuitBreaker, Event, RedisConfig};
 
 use crate::connections::proxy::Proxy;
-use crate::connections::{charge, charged, connect, hurry, limiter, resume, until};
+use crate::connections::{charge, charged, connect, limiter, resume, short_deadline, until};
 use support::patient::{Patient, connected};
 use support::redis_server::{Folder, RedisServer};
 
@@ -153,7 +153,7 @@ async fn a_stopped_server_is_used_again_when_it_continues() {
     let paused = Instant::now();
     let mut sent = 1;
     while paused.elapsed() < Duration::from_secs(3) {
-        assert!(!matches!(hurry(&limiter).await, Some(Ok(()))), "nobody can have answered");
+        assert!(!matches!(short_deadline(&limiter).await, Some(Ok(()))), "nobody can have answered");
         sent += 1;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -174,13 +174,13 @@ async fn a_dead_connection_is_replaced_even_if_all_callers_cancel() {
     resume(&limiter).await;
     let before = opened();
     proxy.kill().await;
-    assert!(!matches!(hurry(&limiter).await, Some(Ok(()))), "the connections are dead");
+    assert!(!matches!(short_deadline(&limiter).await, Some(Ok(()))), "the connections are dead");
     // Each dead connection is detected by the requests on it.
     let mut tries = 0;
     while opened() < before + 2 {
         assert!(tries < 200, "both are replaced");
         tries += 1;
-        let _ = hurry(&limiter).await;
+        let _ = short_deadline(&limiter).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     println!("both were replaced after {tries} tries");
@@ -207,7 +207,7 @@ async fn a_cancelled_call_does_not_replace_a_live_connection() {
     let limiter = limiter(RedisConfig::node(proxy.url()).patient().connect().await.expect("a connection")).build();
     server.pause();
     for _ in 0..3 {
-        assert!(hurry(&limiter).await.is_none(), "the server waits");
+        assert!(short_deadline(&limiter).await.is_none(), "the server waits");
     }
     server.resume();
     println!("resumed: {:?}", resume(&limiter).await);

@@ -38,7 +38,7 @@ async fn charge(limiter: &Limiter) -> u64 {
 }
 
 /// Charges 1, unless that takes longer than the deadline.
-async fn hurry(limiter: &Limiter) -> Option<Result<(), StoreError>> {
+async fn short_deadline(limiter: &Limiter) -> Option<Result<(), StoreError>> {
     let decision = tokio::time::timeout(DEADLINE, limiter.acquire("key", 1)).await.ok()?;
     Some(decision.map(drop))
 }
@@ -52,7 +52,7 @@ async fn charged(limiter: &Limiter) -> u64 {
 /// Charges until a charge succeeds, and returns the time that this took. (A Sentinel that was stopped pauses for 30 s.)
 async fn resume(limiter: &Limiter) -> Duration {
     let began = Instant::now();
-    while !matches!(hurry(limiter).await, Some(Ok(()))) {
+    while !matches!(short_deadline(limiter).await, Some(Ok(()))) {
         assert!(began.elapsed() < Duration::from_secs(120), "it never comes back");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

@@ -39,22 +39,22 @@ async fn a_killed_master_is_replaced_by_the_replica() {
     for n in 1..=10 {
         assert_eq!(charge(&limiter).await, n);
     }
-    in_step(&replica, &master).await;
+    is_in_sync(&replica, &master).await;
     master.stop();
-    sentinels.think_down_after(SOON);
+    sentinels.set_down_after(SOON);
     println!("failed over: {:?}", resume(&limiter).await);
     sentinels.wait_for_master(&replica);
     let before = charged(&limiter).await;
     assert!(before > 10, "what was charged before still counts, on a server that never had the script: {before}");
     // The old master returns as a replica, and is not used.
-    sentinels.think_down_after(NEVER);
+    sentinels.set_down_after(NEVER);
     master.start_again();
     crate::connections::until("it is demoted", || is(&master, "slave")).await;
     assert_eq!(charge(&limiter).await, before + 1);
 }
 
 /// Waits until a replica is in sync with its master. (`WAIT` would only wait for the writes of its own connection.)
-async fn in_step(replica: &RedisServer, master: &RedisServer) {
+async fn is_in_sync(replica: &RedisServer, master: &RedisServer) {
     let held = |server: &RedisServer| {
         let keys: Vec<String> = server.ask(cmd("KEYS").arg("*"));
         keys.iter().map(|key| server.ask(cmd("DUMP").arg(key))).collect::<Vec<Vec<u8>>>()
@@ -71,7 +71,7 @@ async fn a_demoted_master_is_no_longer_used() {
     let sentinels = Sentinels::watch(1, &master, 1);
     let limiter = limiter(connected(RedisConfig::sentinel(MASTER, sentinels.urls()).patient()).await).build();
     assert_eq!(charge(&limiter).await, 1);
-    in_step(&replica, &master).await;
+    is_in_sync(&replica, &master).await;
     let () = master.ask(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
     // A replica reports its role, unless Sentinel has cut its connections first.
     limiter.acquire("key", 1).await.expect_err("a replica");

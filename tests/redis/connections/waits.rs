@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::cmd;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::connections::{connect, hurry, limiter};
+use crate::connections::{connect, limiter, short_deadline};
 use support::redis_server::RedisServer;
 
 fn runtime() -> Runtime {
@@ -34,7 +34,7 @@ fn a_store_works_after_a_runtime_ends_with_pending_requests() {
         drop(other);
     }
     let started = Instant::now();
-    while !matches!(main.block_on(hurry(&limiter)), Some(Ok(()))) {
+    while !matches!(main.block_on(short_deadline(&limiter)), Some(Ok(()))) {
         assert!(started.elapsed() < Duration::from_secs(60), "nobody is served any more");
     }
     for _ in 0..20 {

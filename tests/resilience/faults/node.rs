@@ -14,7 +14,7 @@ use support::patient::{Patient, connected};
 use support::redis_server::{RedisServer, wait_until};
 
 const BEFORE: Duration = Duration::from_millis(300);
-const MEANWHILE: Duration = Duration::from_secs(1);
+const DURING_FAULT: Duration = Duration::from_secs(1);
 
 async fn store(server: &RedisServer) -> RedisStore {
     connected(RedisConfig::node(server.url())).await
@@ -31,7 +31,7 @@ async fn killed_and_restarted() {
     let load = Load::start(&store(&server).await);
     load.run(BEFORE).await;
     server.stop();
-    load.run(MEANWHILE).await;
+    load.run(DURING_FAULT).await;
     server.start_again();
     let recovery = load.recovered().await;
     let report = load.end().await;
@@ -91,7 +91,7 @@ async fn demoted_to_replica_for_a_while() {
     let load = Load::start(&store(&server).await);
     load.run(BEFORE).await;
     server.ask::<()>(cmd("REPLICAOF").arg("127.0.0.1").arg(1));
-    load.run(MEANWHILE).await;
+    load.run(DURING_FAULT).await;
     server.ask::<()>(cmd("REPLICAOF").arg("NO").arg("ONE"));
     let recovery = load.recovered().await;
     let report = load.end().await;
@@ -106,7 +106,7 @@ async fn out_of_memory() {
     let load = Load::start(&store(&server).await);
     load.run(BEFORE).await;
     server.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(1));
-    load.run(MEANWHILE).await;
+    load.run(DURING_FAULT).await;
     server.ask::<()>(cmd("CONFIG").arg("SET").arg("maxmemory").arg(0));
     let recovery = load.recovered().await;
     let report = load.end().await;
@@ -131,7 +131,7 @@ async fn keys_of_another_type() {
     }
     // The first keys are the same.
     let load = Load::start(&store);
-    load.run(MEANWHILE).await;
+    load.run(DURING_FAULT).await;
     for key in &ours {
         server.ask::<()>(cmd("DEL").arg(key));
     }

@@ -18,7 +18,7 @@ async fn failed_over_by_sentinel() {
     let load = Load::start(&store);
     load.run(Duration::from_millis(300)).await;
     master.stop();
-    sentinels.think_down_after(sentinel::SOON);
+    sentinels.set_down_after(sentinel::SOON);
     tokio::task::block_in_place(|| sentinels.wait_for_master(&replica));
     let recovery = load.recovered().await;
     let report = load.end().await;

@@ -48,7 +48,7 @@ impl Machine {
         left(&visit(&self.app, "/", "ann").await).pop().unwrap().0
     }
 
-    async fn comes_to(&self, limit: &str) {
+    async fn wait_for_limit(&self, limit: &str) {
         eventually(limit, async || self.limit().await == limit).await;
     }
 
@@ -56,7 +56,7 @@ impl Machine {
         self.told.lock().unwrap().clone()
     }
 
-    async fn is_told(&self, times: usize) {
+    async fn wait_for_reports(&self, times: usize) {
         eventually("told", async || self.told().len() >= times).await;
         // The error is not reported again.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
@@ -82,10 +82,10 @@ async fn a_fleet_switches_together(stores: [RedisStore; 2]) {
     // A new machine has the limits at once.
     let second = Machine::start(&other).await;
     assert_eq!(second.limit().await, "a");
-    first.comes_to("a").await;
+    first.wait_for_limit("a").await;
     other.publish_rules(&yaml("b"), &Extractors::new()).await.unwrap();
-    first.comes_to("b").await;
-    second.comes_to("b").await;
+    first.wait_for_limit("b").await;
+    second.wait_for_limit("b").await;
     assert_eq!(first.told(), ["RulesReplaced { limits: 1 }"; 2]);
     assert_eq!(second.told(), ["RulesReplaced { limits: 1 }"]);
     // Another service on the same Redis has its own rules.
@@ -140,17 +140,17 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     };
     put("domain: shop\ndescriptors: 5", "1");
     let new = Machine::start(&store).await;
-    old.is_told(1).await;
-    new.is_told(1).await;
+    old.wait_for_reports(1).await;
+    new.wait_for_reports(1).await;
     let refused = "refused: 2:14: `descriptors` is \"5\": write a list, with a dash before each item";
     assert_eq!((old.told(), new.told()), (vec![refused.to_owned()], vec![refused.to_owned()]));
     assert_eq!((old.limit().await.as_str(), new.limit().await.as_str()), ("a", "otherwise"));
     // Valid rules that are written by hand are applied, too.
     put(&yaml("b"), "2");
-    old.comes_to("b").await;
-    new.comes_to("b").await;
+    old.wait_for_limit("b").await;
+    new.wait_for_limit("b").await;
     server.ask::<()>(cmd("DEL").arg("ratelimit:rules").arg("ratelimit:rules:version"));
-    old.is_told(3).await;
+    old.wait_for_reports(3).await;
     assert!(old.told()[2].starts_with("refused: the rules were deleted from Redis"), "{:?}", old.told());
     assert_eq!(old.limit().await, "b");
 }
@@ -173,8 +173,8 @@ async fn the_old_limits_stay_while_redis_is_unavailable() {
     // Redis restarts empty.
     server.start_again();
     eventually("published", async || store.publish_rules(&yaml("b"), &Extractors::new()).await.is_ok()).await;
-    old.comes_to("b").await;
-    new.comes_to("b").await;
+    old.wait_for_limit("b").await;
+    new.wait_for_limit("b").await;
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RedisConfig, key, w
 use crate::live::{app, by};
 use support::store_fixture::{StoreFixture, get, on_both_stores, user_key};
 
-const SWITCHES: usize = 1_000;
+const REPLACEMENTS: usize = 1_000;
 const CLIENTS: usize = 8;
 /// The fewest requests per replacement.
 const BETWEEN: usize = 3;
@@ -63,7 +63,7 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
                 let (mut allowed, mut sets) = (0, [0; 2]);
                 loop {
                     let least = switched.load(Ordering::SeqCst);
-                    let is_last = least == SWITCHES;
+                    let is_last = least == REPLACEMENTS;
                     let answer = support::answer::ask(&app, request()).await;
                     answered.fetch_add(1, Ordering::SeqCst);
                     let is_refused = answer.is_refused();
@@ -89,7 +89,7 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
             })
         })
         .collect();
-    for number in 1..=SWITCHES {
+    for number in 1..=REPLACEMENTS {
         while answered.load(Ordering::SeqCst) < number * BETWEEN {
             assert!(!clients.iter().any(tokio::task::JoinHandle::is_finished), "a client has failed");
             tokio::task::yield_now().await;
@@ -106,12 +106,12 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
         sets = [sets[0] + of[0], sets[1] + of[1]];
     }
     assert_eq!(allowed, TOKENS, "of what no switch has changed, all was admitted and no more");
-    assert!(sets.iter().all(|count| *count > SWITCHES / 4), "both kinds were gone by: {sets:?}");
+    assert!(sets.iter().all(|count| *count > REPLACEMENTS / 4), "both kinds were gone by: {sets:?}");
 
     // The layer keeps the limits with which it was built.
     let alive: Vec<usize> =
-        (0..=SWITCHES).filter(|number| tokens[*number].upgrade().is_some()).filter(|number| *number != 0).collect();
-    assert_eq!(alive, [SWITCHES], "only the last set is left");
+        (0..=REPLACEMENTS).filter(|number| tokens[*number].upgrade().is_some()).filter(|number| *number != 0).collect();
+    assert_eq!(alive, [REPLACEMENTS], "only the last set is left");
     let started = std::time::Instant::now();
     while Handle::current().metrics().num_alive_tasks() > tasks {
         assert!(started.elapsed().as_secs() < 20, "tasks were left: {:?}", Handle::current().metrics());

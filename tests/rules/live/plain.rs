@@ -70,7 +70,7 @@ async fn a_cancelled_wait_refunds_the_limits_that_it_was_charged_to(fixture: Sto
     assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     let left = async || limiter.peek("ann", 0).await.unwrap().outcomes()[0].remaining();
     let before = left().await;
-    let comes_to = async |expected| {
+    let wait_for_limit = async |expected| {
         for _ in 0..2_000 {
             if left().await == expected {
                 return;
@@ -83,14 +83,14 @@ async fn a_cancelled_wait_refunds_the_limits_that_it_was_charged_to(fixture: Sto
         let limiter = limiter.clone();
         async move { limiter.wait("ann", 1).await.map(drop) }
     });
-    comes_to(before - 1).await;
+    wait_for_limit(before - 1).await;
     // A wait that is dropped before it receives the reply of Redis stays charged.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     rules.replace([daily("other", 5)]).unwrap();
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     rules.replace([queue()]).unwrap();
-    comes_to(before).await;
+    wait_for_limit(before).await;
 }
 
 on_both_stores!(

@@ -162,7 +162,7 @@ impl<'a> Batches<'a> {
     }
 
     /// Sometimes, for one call.
-    fn break_a_key(&mut self) -> Option<Broken> {
+    fn corrupt_key(&mut self) -> Option<Broken> {
         let fake = self.redis.fake().filter(|_| self.random.one_in(3))?;
         let (limiter, limit) = self.limit();
         let key = self.keys[self.random.below(KEYS) as usize];
@@ -188,7 +188,7 @@ impl<'a> Batches<'a> {
             let last = asks.last().cloned();
             asks.push(self.ask(last));
         }
-        let broken = self.break_a_key();
+        let broken = self.corrupt_key();
         let is_broken = |ask: &Ask| broken.as_ref().is_some_and(|broken| ask.is_of(broken.limiter, broken.key));
         // A reset would repair the key, and a refund of several limits would refund those before the malformed one.
         asks.retain(|ask| matches!(ask, Ask::Decide { .. }) || !is_broken(ask));

@@ -339,7 +339,7 @@ impl<'a> Trace<'a> {
     }
 
     /// The sender's clock: off by less than a window, if at all.
-    fn thought(&mut self) -> u64 {
+    fn model_outcome(&mut self) -> u64 {
         let off = self.calendars.up_to(22 * 3_600_000_000);
         match self.calendars.below(4) {
             0 => self.now.saturating_sub(off),
@@ -350,7 +350,7 @@ impl<'a> Trace<'a> {
 
     fn decide(&mut self, task: Task) -> (Request, Step) {
         self.resize();
-        let thought = self.thought();
+        let model_outcome = self.model_outcome();
         let costs: Vec<u64> = self.spec.iter().map(|spec| self.random.cost(spec.capacity())).collect();
         let rooms: Vec<Availability> = self
             .spec
@@ -365,8 +365,8 @@ impl<'a> Trace<'a> {
         };
         let rooms: Vec<Availability> =
             rooms.into_iter().zip(&self.spec).zip(&self.penalties).zip(&costs).map(penalised).collect();
-        let has_room = |(spec, room): (&Arc<LimitSpec>, &Availability)| room.is_now() || !spec.is_enforced();
-        let take = task == Task::Acquire && self.spec.iter().zip(&rooms).all(has_room);
+        let has_capacity = |(spec, room): (&Arc<LimitSpec>, &Availability)| room.is_now() || !spec.is_enforced();
+        let take = task == Task::Acquire && self.spec.iter().zip(&rooms).all(has_capacity);
         let mut receipt = Vec::new();
         let mut expected = Vec::new();
         for (limit, spec) in self.spec.iter().enumerate() {
@@ -397,7 +397,7 @@ impl<'a> Trace<'a> {
         let charges: Vec<Charge<'_>> = self.spec.iter().zip(&costs).map(charge).collect();
         let asked: SmallVec<[PreparedCharge; 2]> =
             charges.iter().map(|charge| PreparedCharge::new(charge, &OverrideCache::default())).collect();
-        let request = requests::decide("t", task, thought, &asked);
+        let request = requests::decide("t", task, model_outcome, &asked);
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }
