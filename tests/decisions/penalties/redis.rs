@@ -124,9 +124,9 @@ async fn a_limit_without_a_penalty_costs_nothing_more() {
     let server = RedisServer::start();
     let store = store(&server).await.remember_denials(Duration::ZERO);
     let plain = limiter(store.clone(), Limit::new("plain", FixedWindow::new(1, 366 * DAY))).build();
-    let penalised = limiter(store, one(Penalty::after(5, MINUTE).locked_out_for(MINUTE))).build();
+    let with_penalty = limiter(store, one(Penalty::after(5, MINUTE).locked_out_for(MINUTE))).build();
     let keys = || server.ask::<Vec<String>>(cmd("KEYS").arg("*"));
-    let spent = async |limiter: &Limiter| {
+    let commands_of = async |limiter: &Limiter| {
         let before = (calls(&server, "get"), calls(&server, "set"), calls(&server, "evalsha"));
         for _ in 0..4 {
             let _ = limiter.acquire("key", 1).await.unwrap();
@@ -134,16 +134,16 @@ async fn a_limit_without_a_penalty_costs_nothing_more() {
         let after = (calls(&server, "get"), calls(&server, "set"), calls(&server, "evalsha"));
         (after.0 - before.0, after.1 - before.1, after.2 - before.2)
     };
-    assert_eq!(exhausted(&plain).await, (4, 1, 4));
+    assert_eq!(commands_of(&plain).await, (4, 1, 4));
     assert_eq!(keys().len(), 1);
-    assert_eq!(exhausted(&penalised).await, (8, 1 + 3, 4));
+    assert_eq!(commands_of(&with_penalty).await, (8, 1 + 3, 4));
     assert_eq!(keys().len(), 3);
     let of_penalty: Vec<String> = keys().into_iter().filter(|key| key.ends_with(":p")).collect();
     let [of_penalty] = of_penalty.as_slice() else { panic!("{of_penalty:?}") };
     assert_eq!(server.ask::<usize>(cmd("STRLEN").arg(of_penalty)), 18);
     let left: i64 = server.ask(cmd("PTTL").arg(of_penalty));
     assert!((1..=60_000).contains(&left), "{left} ms, of strikes that count for a minute");
-    penalised.reset("key").await.unwrap();
+    with_penalty.reset("key").await.unwrap();
     assert_eq!(keys().len(), 1);
 }
 
