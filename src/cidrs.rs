@@ -23,6 +23,9 @@ impl Cidrs {
     }
 
     /// Returns whether a network contains the canonical `address`.
+    ///
+    /// The networks are disjoint, and sorted like addresses: IPv4 before IPv6, then by their first address. So only the last
+    /// network that starts at or before `address` can contain it.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let next = self.0.partition_point(|network| network.network() <= address);
         next.checked_sub(1).is_some_and(|nearest| self.0[nearest].contains(&address))

@@ -38,6 +38,12 @@ struct Costs {
     any_method: Option<u64>,
 }
 
+impl Costs {
+    fn of_method(&self, method: &Method) -> Option<u64> {
+        self.by_method.iter().find(|(known, _)| known == method).map(|(_, cost)| *cost)
+    }
+}
+
 impl CostTable {
     /// Creates an empty table, in which all requests cost 1.
     #[must_use]
@@ -77,17 +83,19 @@ impl CostTable {
         costs.chain([self.otherwise])
     }
 
-    /// Returns a path that no request can match, if there is one.
-    fn unreachable_path(&self) -> Option<&str> {
+    /// Returns a path without a leading slash, if there is one. No request can match it.
+    fn path_without_slash(&self) -> Option<&str> {
         self.routes.keys().map(String::as_str).find(|path| !path.starts_with('/'))
     }
 
     fn of(&self, head: &RequestHead<'_>) -> u64 {
         let path = head.matched_path().unwrap_or_else(|| head.uri.path());
         let Some(costs) = self.routes.get(path) else { return self.otherwise };
-        let of = |method: &Method| costs.by_method.iter().find(|(known, _)| known == method).map(|(_, cost)| *cost);
-        let get = || if *head.method == Method::HEAD { of(&Method::GET) } else { None };
-        of(head.method).or_else(get).or(costs.any_method).unwrap_or(self.otherwise)
+        let mut cost = costs.of_method(head.method);
+        if cost.is_none() && *head.method == Method::HEAD {
+            cost = costs.of_method(&Method::GET);
+        }
+        cost.or(costs.any_method).unwrap_or(self.otherwise)
     }
 }
 
@@ -99,31 +107,34 @@ impl Default for CostTable {
 
 /// A rule for the cost of a request.
 #[derive(Clone)]
-pub(crate) enum Cost {
+pub(crate) enum CostRule {
     Constant(u64),
     Table(Arc<CostTable>),
-    By(Arc<dyn Fn(&RequestHead<'_>) -> u64 + Send + Sync>),
+    Closure(Arc<dyn Fn(&RequestHead<'_>) -> u64 + Send + Sync>),
 }
 
-impl Cost {
+impl CostRule {
     #[inline]
     pub(crate) fn of(&self, head: &RequestHead<'_>) -> u64 {
         match self {
             Self::Constant(cost) => *cost,
             Self::Table(costs) => costs.of(head),
-            Self::By(cost) => cost(head),
+            Self::Closure(cost) => cost(head),
         }
     }
 
     /// Returns an error if the table has a path that no request can match.
     pub(crate) fn validate(&self) -> Result<(), ConfigError> {
         let path = match self {
-            Self::Table(costs) => costs.unreachable_path(),
-            Self::Constant(_) | Self::By(_) => None,
+            Self::Table(costs) => costs.path_without_slash(),
+            Self::Constant(_) | Self::Closure(_) => None,
         };
-        path.map_or(Ok(()), |path| {
-            Err(ConfigErrorKind::PathWithoutSlash { what: "cost table's path", path: path.to_owned() }.into())
-        })
+        match path {
+            Some(path) => {
+                Err(ConfigErrorKind::PathWithoutSlash { what: "cost table's path", path: path.to_owned() }.into())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns the largest cost that is known without a request.
@@ -131,17 +142,17 @@ impl Cost {
         match self {
             Self::Constant(cost) => Some(*cost),
             Self::Table(costs) => costs.all().max(),
-            Self::By(_) => None,
+            Self::Closure(_) => None,
         }
     }
 }
 
-impl fmt::Debug for Cost {
+impl fmt::Debug for CostRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Constant(cost) => cost.fmt(f),
             Self::Table(costs) => costs.fmt(f),
-            Self::By(_) => f.write_str("closure"),
+            Self::Closure(_) => f.write_str("closure"),
         }
     }
 }

@@ -30,15 +30,16 @@ impl KeyHash {
 
     /// Combines the hash of a key with the hash of a limit's identity, so that each limit has its own entry for the key.
     ///
-    /// Both are keyed with the same secret, so that no one without the secret can construct a collision.
+    /// Both are keyed with the same secret, so that no one without the secret can construct a collision. The halves of the
+    /// limit's hash are swapped, so that a key that equals the identity of a limit does not cancel it out.
     #[must_use]
     #[inline]
     pub(crate) const fn under(self, limit: Self) -> Self {
         Self { high: self.high ^ limit.low, low: self.low ^ limit.high }
     }
 
-    /// Converts the hash of an encoding of several parts, so that it differs from the hash of a single part with the same
-    /// bytes.
+    /// Converts the hash of an encoding of several parts. The rotation makes it differ from the hash of a single part with the
+    /// same bytes.
     #[inline]
     pub(crate) const fn of_parts(self) -> Self {
         Self::new(self.as_u128().rotate_left(32))
@@ -54,7 +55,7 @@ impl fmt::Debug for KeyHash {
 /// Hashes keys with a secret. Each store [chooses](crate::Store::hasher) its hasher.
 ///
 /// - [`fast`](Self::fast) is for a single process, and is used by [`MemoryStore`](crate::MemoryStore). Each half of the
-///   hash is an aHash with a random secret of 256 bits. aHash is designed to resist collision attacks, but has no proof of
+///   hash is an aHash with a random secret. aHash is designed to resist collision attacks, but has no proof of
 ///   that. The hashes never leave the process, so an attacker could find collisions only by observing decisions.
 /// - [`random`](Self::random) is for a single process that has to resist even such attackers.
 ///   [`with_secret`](Self::with_secret) is for a fleet. Both use SipHash-1-3 with 128 bits of output, which is believed to
@@ -124,7 +125,8 @@ fn ahash(&[one, two, three, four]: &AHashSecret, key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Returns random words. The standard library seeds each `RandomState` with the operating system's entropy.
+/// Returns random words: SipHash values under the keys of `RandomState`, which derive from 128 bits of the operating system's
+/// entropy per thread.
 fn random_words<const N: usize>() -> [u64; N] {
     [(); N].map(|()| std::hash::RandomState::new().hash_one(0x7a5e_u16))
 }

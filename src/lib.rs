@@ -74,7 +74,8 @@ mod decision;
 pub mod dry_run;
 mod error;
 pub mod explain;
-// Only in documentation. Its snippets need these features, but it is shown without them.
+// Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are still
+// rendered.
 #[cfg_attr(docsrs, doc(cfg(all())))]
 #[cfg(all(
     doc,
@@ -138,6 +139,7 @@ pub use store::{RedisConfig, RedisStore};
 pub use time::CycleClock;
 pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 
+// Runs the programs of the README as doctests.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -12,9 +12,10 @@ use crate::hash::{KeyHash, KeyHasher};
 #[derive(Clone, Debug)]
 pub struct LimitSpec {
     settings: LimitSettings,
-    /// The hash of what tells its states from those of other limits.
+    /// The hash of its identity: the name, the algorithm and the period. It separates the states of its keys from those of
+    /// other limits.
     hash: KeyHash,
-    /// The same for the states of its penalty.
+    /// The hash that separates the states of its penalty.
     penalty_hash: Option<KeyHash>,
     rule: LimitRule,
     counts_strikes: bool,
@@ -35,7 +36,7 @@ pub(crate) struct LimitSettings {
     pub(crate) overage_percent: u32,
     pub(crate) mode: Mode,
     pub(crate) penalty: Option<Penalty>,
-    /// Whether the store is to look for overrides.
+    /// Whether the store must look up overrides.
     pub(crate) is_overridable: bool,
     /// The detail of the request in metrics.
     pub(crate) detail: Option<Arc<str>>,
@@ -44,25 +45,24 @@ pub(crate) struct LimitSettings {
 /// The influence of a limit on the decision about a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
-    /// It denies requests for which it has no room.
+    /// It denies requests for which it has no capacity.
     Enforced,
-    /// It denies a request if none of the request's limits in this mode has room.
+    /// It denies a request if none of the request's limits in this mode has capacity.
     Quota,
     /// It denies nothing.
     Shadow,
 }
 
 impl LimitSettings {
-    /// An enforced limit without further settings.
+    /// Creates the settings of an enforced limit without further settings.
     pub(crate) fn new(name: Arc<str>, index: u16, algorithm: Algorithm) -> Self {
-        let (overage_percent, penalty) = (0, None);
         Self {
             name,
             index,
             algorithm,
-            overage_percent,
+            overage_percent: 0,
             mode: Mode::Enforced,
-            penalty,
+            penalty: None,
             is_overridable: false,
             detail: None,
         }
@@ -109,18 +109,18 @@ impl LimitSpec {
     pub(crate) fn with_override(&self, size: Size) -> Option<Self> {
         let algorithm = self.settings.algorithm.sized(size)?;
         let settings = LimitSettings { algorithm, is_overridable: false, ..self.settings.clone() };
-        Some(Self { settings, is_override: true, ..self.clone() }.rederived())
+        Some(Self { settings, is_override: true, ..self.clone() }.with_updated_rule())
     }
 
     /// Returns this limit with its overage reported as a part of what remains.
     pub(crate) fn with_overage_reported(&self) -> Self {
-        Self { reports_overage: true, ..self.clone() }.rederived()
+        Self { reports_overage: true, ..self.clone() }.with_updated_rule()
     }
 
     /// Returns this limit in shadow mode.
     pub(crate) fn in_shadow(&self) -> Self {
         let settings = LimitSettings { mode: Mode::Shadow, ..self.settings.clone() };
-        Self { settings, ..self.clone() }.rederived()
+        Self { settings, ..self.clone() }.with_updated_rule()
     }
 
     /// Returns this limit with denials that are no strikes for its penalty, if it has one.
@@ -128,11 +128,11 @@ impl LimitSpec {
         if self.settings.penalty.is_none() {
             return self.clone();
         }
-        Arc::new(Self { counts_strikes: false, ..Self::clone(self) }.rederived())
+        Arc::new(Self { counts_strikes: false, ..Self::clone(self) }.with_updated_rule())
     }
 
-    /// Derives anew what depends on the settings.
-    fn rederived(self) -> Self {
+    /// Updates the rule, and drops the data of the store. The identity stays the same.
+    fn with_updated_rule(self) -> Self {
         let (algorithm, percent) = (&self.settings.algorithm, self.settings.overage_percent);
         let rule = if self.reports_overage {
             LimitRule::new(&algorithm.raised(percent), 0)
@@ -149,7 +149,7 @@ impl LimitSpec {
         &self.settings.name
     }
 
-    /// Returns the algorithm and its settings, without overage: what `remaining` is reported of.
+    /// Returns the algorithm from which `remaining` is computed. It excludes the overage, unless responses report overage.
     #[must_use]
     pub fn algorithm(&self) -> &Algorithm {
         self.rule.algorithm()
@@ -173,21 +173,21 @@ impl LimitSpec {
         self.counts_strikes && self.settings.penalty.is_some()
     }
 
-    /// Returns whether the limit denies requests for which it has no room. One that is not enforced is charged if it has
-    /// room and the request is allowed.
+    /// Returns whether the limit denies requests for which it has no capacity. A limit that is not enforced is charged if it
+    /// has capacity and the request is allowed.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         self.settings.mode != Mode::Shadow
     }
 
-    /// Returns whether the limit is in [quota mode](crate::Limit::quota_mode): of the limits of a request that are, one
-    /// must have room. Each that has room is charged if the request is allowed.
+    /// Returns whether the limit is in [quota mode](crate::Limit::quota_mode). At least one of a request's limits in this
+    /// mode must have capacity. Each limit that has capacity is charged if the request is allowed.
     #[must_use]
     pub fn is_quota(&self) -> bool {
         self.settings.mode == Mode::Quota
     }
 
-    /// Returns whether the store is to look for an [override](crate::Overrides) of the key, and to decide by it.
+    /// Returns whether the store must look up an [override](crate::Overrides) of the key, and apply it.
     #[must_use]
     pub fn is_overridable(&self) -> bool {
         self.settings.is_overridable
@@ -213,8 +213,8 @@ impl LimitSpec {
     /// Returns what the store derives from the limit, such as the names or arguments that all requests share. Calls
     /// `derive` once for each limit, and keeps the result as long as the limit.
     ///
-    /// A `LimitSpec` is made for one store and holds one value. If it already holds a value of another type, because
-    /// a store that wraps the other uses it too, `derive` is called each time.
+    /// A `LimitSpec` holds one value. Of a store and another store that wraps it, only one should use this: if the value has
+    /// another type, `derive` is called each time.
     ///
     /// ```
     /// use tower_ratelimit::store::LimitSpec;
@@ -251,7 +251,7 @@ impl LimitSpec {
         self.settings.index
     }
 
-    /// Returns what tells the limit from those of other limiters.
+    /// Returns 64 bits of the hash of the identity, by which refunds find the limit after a replacement of live limits.
     pub(crate) fn identity(&self) -> u64 {
         self.hash.as_u128() as u64
     }

@@ -5,14 +5,14 @@ use std::num::NonZeroU32;
 use crate::error::{ConfigError, Fault};
 use crate::quota::checked;
 
-/// Decides requests when the store fails, does not answer before the deadline, or is skipped because its
-/// [circuit breaker](crate::CircuitBreaker) is open.
+/// The policy for requests that the store does not decide: because it fails, does not reply before the deadline, or is
+/// skipped while its [circuit breaker](crate::CircuitBreaker) is open.
 ///
 /// The limits of one request can have different policies:
 ///
 /// - If any of them has the policy `Reject`, the request is rejected, and nothing is charged locally.
 /// - Otherwise all limits with the policy `DecideLocally` decide together, all or nothing.
-/// - Limits with the policy `Allow` don't count.
+/// - Limits with the policy `Allow` are skipped: they neither deny nor charge.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum OnStoreError {
@@ -39,12 +39,13 @@ pub enum OnStoreError {
 ///   is less than 1, the share is 1 in a longer period with the same average.
 /// - A bucket's capacity is divided and rounded down, to at least 1. Its rate is divided exactly.
 ///
-/// Periods and intervals are at most 366 days. A share of 1 in that time can exceed its part of the limit.
+/// Periods and intervals are at most 366 days. A share of 1 in that time can exceed its part of the limit. The share of a
+/// calendar window has as many whole windows as needed.
 ///
 /// ```
 /// use tower_ratelimit::{Limit, OnStoreError, RateLimitLayer, Share, TokenBucket};
 ///
-/// // Four nodes: while the store fails, each allows 25 a second, 50 at once.
+/// // Four processes: while the store fails, each allows 25 a second, 50 at once.
 /// const SHARE: Share = Share::one_of(4);
 /// let limits = RateLimitLayer::builder([Limit::new("burst", TokenBucket::per_second(100).burst(200))])
 ///     .on_store_error(OnStoreError::DecideLocally(SHARE))
@@ -57,25 +58,25 @@ pub struct Share {
 }
 
 impl Share {
-    /// Creates the share of one of `nodes` processes.
+    /// Creates the share of one of `processes` processes.
     ///
     /// # Panics
     ///
-    /// Panics if `nodes` is 0. In a constant, this is a compile-time error. [`try_one_of`](Self::try_one_of) returns an
+    /// Panics if `processes` is 0. In a constant, this is a compile-time error. [`try_one_of`](Self::try_one_of) returns an
     /// error instead.
     #[must_use]
     #[track_caller]
-    pub const fn one_of(nodes: u32) -> Self {
-        checked!(Self::of(nodes))
+    pub const fn one_of(processes: u32) -> Self {
+        checked!(Self::of(processes))
     }
 
     /// Fallible version of [`one_of`](Self::one_of).
     ///
     /// # Errors
     ///
-    /// Returns an error if `nodes` is 0.
-    pub fn try_one_of(nodes: u32) -> Result<Self, ConfigError> {
-        Ok(Self::of(nodes)?)
+    /// Returns an error if `processes` is 0.
+    pub fn try_one_of(processes: u32) -> Result<Self, ConfigError> {
+        Ok(Self::of(processes)?)
     }
 
     /// Creates a share of the whole limit, so that each process allows as much as the store would.
@@ -84,10 +85,10 @@ impl Share {
         Self { parts: NonZeroU32::MIN }
     }
 
-    const fn of(nodes: u32) -> Result<Self, Fault> {
-        match NonZeroU32::new(nodes) {
+    const fn of(processes: u32) -> Result<Self, Fault> {
+        match NonZeroU32::new(processes) {
             Some(parts) => Ok(Self { parts }),
-            None => Err(Fault::NoNodes),
+            None => Err(Fault::NoProcesses),
         }
     }
 

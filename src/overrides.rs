@@ -143,6 +143,7 @@ impl Overrides {
         }
         let set =
             self.call_store(&key, |store, spec, key| store.set(spec, key, Override::new(algorithm, expires_after)));
+        // The key may not be `Send`, but the future must be.
         drop(key);
         set.await.map_err(OverrideError::Store)
     }
@@ -221,6 +222,7 @@ impl std::error::Error for OverrideError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Invalid(_) => None,
+            // The text of the store's error is part of this one's, so its cause comes next.
             Self::Store(error) => std::error::Error::source(error),
         }
     }

@@ -1,11 +1,11 @@
-//! Why requests are rejected.
+//! The reason of a rejection.
 
 use std::time::Duration;
 
 use crate::key::KeyError;
 use crate::list::ListAction;
 
-/// Why a request is rejected.
+/// The reason why a request is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Reason {

@@ -28,7 +28,8 @@ pub struct RequestHead<'a> {
     pub headers: &'a HeaderMap,
     /// The extensions that the server and the outer layers have set.
     pub extensions: &'a Extensions,
-    /// Set when a repeated header is read by [`header`](Self::header).
+    /// Records that [`header`](Self::header) was called for a repeated header. [`read_with`](Self::read_with) sets it around
+    /// closures of the user. It is atomic, so that a head can be shared between threads.
     ambiguity: Option<&'a AtomicBool>,
 }
 

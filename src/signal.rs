@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 )]
 pub trait Signal: Send + Sync + 'static {
     /// Returns whether there is spare capacity at present.
-    fn has_spare(&self) -> bool;
+    fn has_spare_capacity(&self) -> bool;
 }
 
 impl<F: Fn() -> bool + Send + Sync + 'static> Signal for F {
-    fn has_spare(&self) -> bool {
+    fn has_spare_capacity(&self) -> bool {
         self()
     }
 }
@@ -69,7 +69,7 @@ impl InFlight {
 }
 
 impl Signal for InFlight {
-    fn has_spare(&self) -> bool {
+    fn has_spare_capacity(&self) -> bool {
         self.count() < self.below
     }
 }

@@ -259,8 +259,8 @@ fn a_million_keys_take_43_bytes_each_at_most() {
     println!("{each:.1} bytes a key at a million, {worst:.1} at worst from half a million on");
     println!("the longest insert took {longest:?}");
     assert!(each.max(worst) <= BYTES_PER_KEY as f64, "{each} bytes a key, {worst} at worst");
-    let told = subject.store.bytes() as f64 / KEYS as f64;
-    assert!((told - each).abs() < 0.5, "the store tells of {told} bytes a key, and takes {each}");
+    let reported = subject.store.bytes() as f64 / KEYS as f64;
+    assert!((reported - each).abs() < 0.5, "the store tells of {reported} bytes a key, and takes {each}");
 }
 
 /// One shard, repeated many times: entries that overflow its last slots do not double it.

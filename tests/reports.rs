@@ -47,25 +47,25 @@ impl Subscriber for Reports {
     fn event(&self, event: &Event<'_>) {
         let mut text = Text(event.metadata().level().to_string());
         event.record(&mut text);
-        self.0.lock().expect("nobody has panicked").push(text.0);
+        self.0.lock().expect("no thread has panicked").push(text.0);
     }
 
     fn current_span(&self) -> Current {
-        match *self.1.lock().expect("nobody has panicked") {
+        match *self.1.lock().expect("no thread has panicked") {
             Some(metadata) => Current::new(Id::from_u64(1), metadata),
             None => Current::none(),
         }
     }
 
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
-        *self.1.lock().expect("nobody has panicked") = Some(attributes.metadata());
+        *self.1.lock().expect("no thread has panicked") = Some(attributes.metadata());
         Id::from_u64(1)
     }
 
     fn record(&self, _: &Id, fields: &Record<'_>) {
         let mut text = Text("span".to_owned());
         fields.record(&mut text);
-        self.0.lock().expect("nobody has panicked").push(text.0);
+        self.0.lock().expect("no thread has panicked").push(text.0);
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
@@ -94,7 +94,7 @@ fn reports_of(layer: &RateLimitLayer) -> Vec<String> {
             }
         });
     });
-    std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"))
+    std::mem::take(&mut *reports.0.lock().expect("no thread has panicked"))
 }
 
 fn by_peer() -> Limit {
@@ -123,7 +123,11 @@ fn the_first_denial_of_each_key_is_logged_and_the_others_counted() {
         let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(1))]).recorder(recorder).build();
         let deny = |key: &str, times| {
             for _ in 0..=times {
-                let _ = limiter.acquire(key, 1).into_ready().expect("memory is ready").expect("memory does not fail");
+                let _ = limiter
+                    .acquire(key, 1)
+                    .into_ready()
+                    .expect("memory is ready")
+                    .expect("the memory store does not fail");
             }
         };
         deny("ann", 5);
@@ -131,7 +135,7 @@ fn the_first_denial_of_each_key_is_logged_and_the_others_counted() {
         std::thread::sleep(Duration::from_millis(250));
         deny("ann", 0);
     });
-    let lines = reports.0.lock().expect("nobody has panicked");
+    let lines = reports.0.lock().expect("no thread has panicked");
     let suppressed: Vec<&str> = lines.iter().filter_map(|line| line.rsplit("suppressed=").next()).collect();
     assert_eq!(suppressed, ["0", "4", "0"], "{lines:#?}");
     for line in &*lines {
@@ -147,11 +151,12 @@ fn at_most_a_hundred_denied_keys_are_logged_per_interval() {
         let limiter =
             Limiter::builder([Limit::new("mails", FixedWindow::per_day(1))]).recorder(TraceRecorder::new()).build();
         for key in 0..10_000_u64 {
-            let denied = limiter.acquire(key, 2).into_ready().expect("memory is ready").expect("memory does not fail");
+            let denied =
+                limiter.acquire(key, 2).into_ready().expect("memory is ready").expect("the memory store does not fail");
             assert!(!denied.is_allowed());
         }
     });
-    assert_eq!(reports.0.lock().expect("nobody has panicked").len(), 100);
+    assert_eq!(reports.0.lock().expect("no thread has panicked").len(), 100);
 }
 
 #[test]
@@ -172,7 +177,7 @@ fn a_decision_is_recorded_in_the_fields_of_the_current_span() {
             let _ = span.in_scope(|| limiter.acquire("ann", 1)).into_ready();
         }
     });
-    let lines = reports.0.lock().expect("nobody has panicked");
+    let lines = reports.0.lock().expect("no thread has panicked");
     let fields: String = lines.iter().filter_map(|line| line.strip_prefix("span")).collect();
     assert_eq!(
         fields,
@@ -202,7 +207,7 @@ where
             }
         });
     });
-    std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"))
+    std::mem::take(&mut *reports.0.lock().expect("no thread has panicked"))
 }
 
 #[track_caller]
@@ -332,7 +337,7 @@ fn reports_over(time: Duration, interval: Duration, is_up: impl Fn(Duration) -> 
                 store.set(if is_up(begun.elapsed()) { Mode::Works } else { Mode::Fails });
                 let _ = limiter.acquire("key", 1).await;
                 tokio::time::sleep(interval).await;
-                let new = std::mem::take(&mut *reports.0.lock().expect("nobody has panicked"));
+                let new = std::mem::take(&mut *reports.0.lock().expect("no thread has panicked"));
                 times.extend(new.into_iter().map(|report| (begun.elapsed(), report)));
             }
         });

@@ -93,7 +93,7 @@ impl Algorithm {
         with_settings!(self, limit => limit.state_period())
     }
 
-    /// Returns the limit that each of `parts` nodes, from 1, may enforce without knowing of the others.
+    /// Returns the limit that each of `parts` processes, from 1, may enforce without knowing of the others.
     pub(crate) fn share(&self, parts: u32) -> Self {
         with_settings!(self, limit => limit.share(parts).into())
     }

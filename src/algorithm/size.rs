@@ -1,4 +1,4 @@
-//! The size of a limit, and how it is divided among nodes or raised.
+//! The size of a limit, and how it is divided among processes or raised.
 
 use super::mul_div::mul_div_ceil;
 use crate::quota::LONGEST;
@@ -6,7 +6,7 @@ use crate::quota::LONGEST;
 /// The tokens of a limit: those of a window, or the capacity and the amount of a bucket.
 pub(crate) type Size = [u32; 2];
 
-/// The largest whole share of `tokens` that each of `parts` nodes can have, at least 1.
+/// The largest whole share of `tokens` that each of `parts` processes can have, at least 1.
 pub(super) const fn share_of_tokens(tokens: u32, parts: u32) -> u32 {
     match tokens / parts {
         0 => 1,

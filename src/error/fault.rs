@@ -19,7 +19,7 @@ pub(crate) enum Fault {
     DayOfMonth { day: u32 },
     NoMonth,
     NoKeys,
-    NoNodes,
+    NoProcesses,
     NoFailures,
     Denials { denials: u32 },
     NearLimit { percent: u32 },
@@ -75,8 +75,8 @@ impl Fault {
             }
             Self::NoMonth => message.text("`from_day` is for months: use `CalendarWindow::monthly`, or leave it out"),
             Self::NoKeys => message.text("max_keys is 0: remember at least 1 key"),
-            Self::NoNodes => {
-                message.text("a limit is shared by 0 nodes: count all nodes that share it, including this one")
+            Self::NoProcesses => {
+                message.text("a limit is shared by 0 processes: count all processes that share it, including this one")
             }
             Self::NoFailures => {
                 message.text("a circuit breaker opens after 0 failures: use at least 1, or turn it off")

@@ -12,7 +12,7 @@ use super::options::HttpOptions;
 use super::route_cost::RouteCost;
 use super::service::RateLimit;
 use crate::builder::Builder;
-use crate::cost::{Cost, CostTable};
+use crate::cost::{CostRule, CostTable};
 use crate::error::{ConfigError, or_panic};
 use crate::limit::{Derived, Limit, LiveLimits};
 use crate::limit_handle::LimitHandle;
@@ -145,7 +145,7 @@ impl RateLimitLayer {
     ///
     /// Returns an error if an enforced limit could never allow the cost.
     pub fn try_cost(&self, cost: u64) -> Result<RouteCost, ConfigError> {
-        self.route_cost(Cost::Constant(cost))
+        self.route_cost(CostRule::Constant(cost))
     }
 
     /// Returns a layer for routes whose costs are in a table. See [`cost`](Self::cost).
@@ -166,16 +166,16 @@ impl RateLimitLayer {
     /// Returns an error if an enforced limit could never allow one of the costs, or a path in the table does not start with
     /// a slash.
     pub fn try_costs(&self, costs: CostTable) -> Result<RouteCost, ConfigError> {
-        self.route_cost(Cost::Table(Arc::new(costs)))
+        self.route_cost(CostRule::Table(Arc::new(costs)))
     }
 
     /// Returns a layer for routes whose costs are computed by a closure. See [`cost`](Self::cost). A cost of 0 takes nothing.
     /// A cost over a limit's capacity is denied.
     pub fn cost_by(&self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> RouteCost {
-        or_panic(self.route_cost(Cost::By(Arc::new(cost))))
+        or_panic(self.route_cost(CostRule::Closure(Arc::new(cost))))
     }
 
-    fn route_cost(&self, cost: Cost) -> Result<RouteCost, ConfigError> {
+    fn route_cost(&self, cost: CostRule) -> Result<RouteCost, ConfigError> {
         self.config.with_cost(cost).map(RouteCost::new)
     }
 

@@ -14,7 +14,7 @@ use super::merge::is_first_report;
 use super::options::HttpOptions;
 use super::rejection::Rejection;
 use super::rejection_format::RejectionFormat;
-use crate::cost::Cost;
+use crate::cost::CostRule;
 use crate::decision::Decision;
 use crate::error::ConfigError;
 #[cfg(feature = "tracing")]
@@ -29,7 +29,7 @@ use crate::resilience::StoreClient;
 pub(super) struct LayerConfig {
     pub(super) client: Arc<StoreClient>,
     pub(super) lists: Lists,
-    pub(super) cost: Cost,
+    pub(super) cost: CostRule,
     pub(super) headers: Headers,
     pub(super) format: RejectionFormat,
     /// Whether requests carry a [`Permit`](crate::Permit).
@@ -66,7 +66,7 @@ impl LayerConfig {
     /// # Errors
     ///
     /// See [`check_cost`](Self::check_cost).
-    pub(super) fn with_cost(&self, cost: Cost) -> Result<Arc<Self>, ConfigError> {
+    pub(super) fn with_cost(&self, cost: CostRule) -> Result<Arc<Self>, ConfigError> {
         let mut config = Self { cost, layer: LayerId::default(), ..self.clone() };
         config.live.iter_mut().for_each(Derived::reset);
         config.check_cost()?;

@@ -8,7 +8,7 @@ use super::rejection::Rejection;
 use super::rejection_format::{Body, RejectionFormat};
 use super::rejection_response::IntoRejectionResponse;
 use crate::builder::Builder;
-use crate::cost::{Cost, CostTable};
+use crate::cost::{CostRule, CostTable};
 use crate::list::ListAction;
 use crate::request::RequestHead;
 use crate::when::Condition;
@@ -18,7 +18,7 @@ use crate::when::Condition;
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
     pub(super) lists: Lists,
-    pub(super) cost: Cost,
+    pub(super) cost: CostRule,
     pub(super) styles: Vec<HeaderStyle>,
     pub(super) format: RejectionFormat,
     pub(super) permits: bool,
@@ -28,7 +28,7 @@ impl Default for HttpOptions {
     fn default() -> Self {
         Self {
             lists: Lists::default(),
-            cost: Cost::Constant(1),
+            cost: CostRule::Constant(1),
             styles: vec![HeaderStyle::IETF],
             format: RejectionFormat::default(),
             permits: false,
@@ -101,7 +101,7 @@ impl Builder<HttpOptions> {
     /// Limits with a [cost](crate::Limit::cost) of their own ignore it. For a single route, use
     /// [`RateLimitLayer::cost`](crate::RateLimitLayer::cost).
     pub fn cost(mut self, cost: u64) -> Self {
-        self.options.cost = Cost::Constant(cost);
+        self.options.cost = CostRule::Constant(cost);
         self
     }
 
@@ -116,14 +116,14 @@ impl Builder<HttpOptions> {
     /// # let _ = limits;
     /// ```
     pub fn costs(mut self, costs: CostTable) -> Self {
-        self.options.cost = Cost::Table(Arc::new(costs));
+        self.options.cost = CostRule::Table(Arc::new(costs));
         self
     }
 
     /// Sets a closure that returns the cost of a request. A cost of 0 takes nothing. A cost over a limit's capacity is
     /// denied.
     pub fn cost_by(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.options.cost = Cost::By(Arc::new(cost));
+        self.options.cost = CostRule::Closure(Arc::new(cost));
         self
     }
 

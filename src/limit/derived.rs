@@ -42,6 +42,8 @@ impl<T: Send + Sync + 'static> Derived<T> {
 
     /// Returns the value that `derive` makes of `base` and the limits in force. Derives it at the first call, and for
     /// later limits before they take effect, until `base` is dropped.
+    ///
+    /// All calls must pass the same `base` and `derive`. They are not stored here, because `base` contains this value.
     #[inline]
     pub(crate) fn get<B: Send + Sync + 'static>(
         &self,
@@ -91,7 +93,8 @@ impl<T: Send + Sync + 'static> Derived<T> {
         })
     }
 
-    /// Drops the cached value. Call it after `base` was cloned and changed.
+    /// Stops sharing the value with other clones. Must be called after `base` was cloned and changed, because its value now
+    /// differs from that of the original.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.limits.clone());
     }

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use super::builder::Limit;
-use super::index::IndexedLimits;
-use crate::cost::Cost;
+use super::definition::Limit;
+use super::index::{IndexPosition, IndexedLimits};
+use crate::cost::CostRule;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
 use crate::limit_spec::{LimitSettings, LimitSpec, Mode};
@@ -39,44 +39,23 @@ const MAX_LIMITS: usize = 8_192;
 /// Returns an error if a limit needs a request.
 pub(crate) fn check_needs_no_request(limits: &[Limit]) -> Result<(), ConfigError> {
     let needing = limits.iter().find_map(|limit| Some((limit.name(), limit.needs_from_request()?)));
-    needing.map_or(Ok(()), |(limit, what)| Err(ConfigErrorKind::NeedsRequest { limit: limit.to_owned(), what }.into()))
+    match needing {
+        Some((limit, what)) => Err(ConfigErrorKind::NeedsRequest { limit: limit.to_owned(), what }.into()),
+        None => Ok(()),
+    }
 }
 
 impl Limits {
-    /// Checks that the limits can be decided together. There may be none.
+    /// Creates a set of limits, with specs for a store that hashes with `hasher`. The set may be empty.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are too many limits, if too many may apply to one request, if two have the same name, if
+    /// one can never allow its constant cost, or if one in quota mode has a penalty.
     pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
-        if limits.len() > MAX_LIMITS {
-            return Err(ConfigErrorKind::TooManyLimits { limits: limits.len(), most: MAX_LIMITS }.into());
-        }
-        let mut names = HashSet::new();
-        let (mut unindexed, mut indexed) = (Vec::new(), Vec::<IndexedLimits>::new());
-        for (number, limit) in (0..).zip(&limits) {
-            if !names.insert(&*limit.name) {
-                return Err(ConfigErrorKind::NameTwice { name: limit.name.to_string() }.into());
-            }
-            if limit.is_quota && limit.penalty.is_some() {
-                return Err(ConfigErrorKind::QuotaPenalty { limit: limit.name.to_string() }.into());
-            }
-            limit.cost.as_ref().and_then(Cost::largest).map_or(Ok(()), |cost| limit.check_cost(cost))?;
-            let Some(place) = &limit.position else {
-                unindexed.push(number);
-                continue;
-            };
-            match indexed.iter_mut().find(|indexed| Arc::ptr_eq(&indexed.index, &place.index)) {
-                Some(indexed) => indexed.insert(place.position, number),
-                None => {
-                    let mut limits = IndexedLimits::new(place.index.clone());
-                    limits.insert(place.position, number);
-                    indexed.push(limits);
-                }
-            }
-        }
-        let policy = |indexed: &IndexedLimits, position| Some(limits[indexed.get(position)?].missing_key());
-        let matches = indexed.iter().map(|indexed| indexed.index.max_matches(&|position| policy(indexed, position)));
-        let most = matches.sum::<usize>() + unindexed.len();
-        if most > MAX_PER_REQUEST {
-            return Err(ConfigErrorKind::TooManyLimits { limits: most, most: MAX_PER_REQUEST }.into());
-        }
+        check_each(&limits)?;
+        let (unindexed, indexed) = partition(&limits);
+        check_max_matches(&limits, &unindexed, &indexed)?;
         let is_variable = |limit: &Limit| limit.has_other_sizes() || limit.metric_detail.is_some();
         let variable = (0..).zip(&limits).filter(|(_, limit)| is_variable(limit)).map(|(number, _)| number).collect();
         let mut limits = Self {
@@ -89,43 +68,46 @@ impl Limits {
             specs_without_overage: Box::default(),
             hasher: *hasher,
         };
-        limits.set_hasher(hasher);
+        limits.derive_specs();
         Ok(limits)
     }
 
-    /// Derives the specs for a store that hashes with `hasher`.
+    /// Replaces the specs by those for a store that hashes with `hasher`.
     pub(crate) fn set_hasher(&mut self, hasher: &KeyHasher) {
         self.hasher = *hasher;
-        let limits = || self.limits.iter().enumerate();
-        let spec = |index: usize, limit: &Limit, overage_percent| {
-            let mode = match () {
-                () if limit.is_shadow => Mode::Shadow,
-                () if limit.is_quota => Mode::Quota,
-                () => Mode::Enforced,
+        self.derive_specs();
+    }
+
+    fn derive_specs(&mut self) {
+        let limits = || (0..).zip(&self.limits);
+        let spec = |index: u16, limit: &Limit, overage_percent| {
+            let mode = match (limit.is_shadow, limit.is_quota) {
+                (true, _) => Mode::Shadow,
+                (false, true) => Mode::Quota,
+                (false, false) => Mode::Enforced,
             };
             let settings = LimitSettings {
                 overage_percent,
                 mode,
                 penalty: limit.penalty.filter(|_| mode == Mode::Enforced),
                 is_overridable: limit.is_overridable,
-                ..LimitSettings::new(limit.name.clone(), index as u16, limit.algorithm)
+                ..LimitSettings::new(limit.name.clone(), index, limit.algorithm)
             };
-            Arc::new(LimitSpec::new(settings, hasher))
+            Arc::new(LimitSpec::new(settings, &self.hasher))
         };
-        let percent = |limit: &Limit| limit.overage.as_ref().map_or(0, |overage| overage.percent);
         let is_elastic = |limit: &Limit| limit.overage.as_ref().is_some_and(|overage| overage.signal.is_some());
-        let if_elastic = |(index, limit): (usize, &Limit)| is_elastic(limit).then(|| spec(index, limit, 0));
-        self.specs = limits().map(|(index, limit)| spec(index, limit, percent(limit))).collect();
-        self.specs_without_overage = limits().map(if_elastic).collect();
-        if self.specs_without_overage.iter().all(Option::is_none) {
-            self.specs_without_overage = Box::default();
-        }
+        let if_elastic = |(index, limit): (u16, &Limit)| is_elastic(limit).then(|| spec(index, limit, 0));
+        let specs = limits().map(|(index, limit)| spec(index, limit, limit.overage_percent())).collect();
+        let without_overage: Box<[_]> = limits().map(if_elastic).collect();
+        self.specs = specs;
+        self.specs_without_overage =
+            if without_overage.iter().any(Option::is_some) { without_overage } else { Box::default() };
     }
 
     /// Puts all limits in shadow mode.
     pub(crate) fn shadow(&mut self) {
         self.limits.iter_mut().for_each(|limit| limit.is_shadow = true);
-        self.set_hasher(&self.hasher.clone());
+        self.derive_specs();
     }
 
     /// Returns the spec that applies now: with the limit's overage, if it is available, or without.
@@ -138,10 +120,11 @@ impl Limits {
         let index = usize::from(spec.index());
         let Some(without_overage) = self.specs_without_overage.get(index).and_then(Option::as_ref) else { return spec };
         let signal = self.limits[index].overage.as_ref().and_then(|overage| overage.signal.as_deref());
-        if signal.is_none_or(Signal::has_spare) { spec } else { without_overage }
+        if signal.is_none_or(Signal::has_spare_capacity) { spec } else { without_overage }
     }
 
-    /// Returns the specs of the limits that have another size for a request, or a detail in metrics.
+    /// Derives the specs that depend on a request: those of limits with another size for it, or with a detail in metrics.
+    /// Returns an empty slice if there are none.
     pub(crate) fn specs_for(&self, head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
         if self.variable.is_empty() {
             return Box::default();
@@ -220,6 +203,57 @@ impl Limits {
     pub(crate) fn as_slice(&self) -> &[Limit] {
         &self.limits
     }
+}
+
+/// Checks each limit, and the number and the names of all.
+fn check_each(limits: &[Limit]) -> Result<(), ConfigError> {
+    if limits.len() > MAX_LIMITS {
+        return Err(ConfigErrorKind::TooManyLimits { limits: limits.len(), most: MAX_LIMITS }.into());
+    }
+    let mut names = HashSet::new();
+    for limit in limits {
+        if !names.insert(&*limit.name) {
+            return Err(ConfigErrorKind::NameTwice { name: limit.name.to_string() }.into());
+        }
+        if limit.is_quota && limit.penalty.is_some() {
+            return Err(ConfigErrorKind::QuotaPenalty { limit: limit.name.to_string() }.into());
+        }
+        if let Some(cost) = limit.cost.as_ref().and_then(CostRule::largest) {
+            limit.check_cost(cost)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the numbers of the limits that are checked one by one, and the limits of each index.
+fn partition(limits: &[Limit]) -> (Vec<u16>, Vec<IndexedLimits>) {
+    let (mut unindexed, mut indexed) = (Vec::new(), Vec::<IndexedLimits>::new());
+    for (number, limit) in (0..).zip(limits) {
+        let Some(IndexPosition { index, position }) = &limit.position else {
+            unindexed.push(number);
+            continue;
+        };
+        let known = match indexed.iter().position(|known| Arc::ptr_eq(&known.index, index)) {
+            Some(known) => known,
+            None => {
+                indexed.push(IndexedLimits::new(index.clone()));
+                indexed.len() - 1
+            }
+        };
+        indexed[known].insert(*position, number);
+    }
+    (unindexed, indexed)
+}
+
+/// Checks the number of limits that may apply to one request.
+fn check_max_matches(limits: &[Limit], unindexed: &[u16], indexed: &[IndexedLimits]) -> Result<(), ConfigError> {
+    let policy = |indexed: &IndexedLimits, position| Some(limits[indexed.get(position)?].missing_key());
+    let matches = indexed.iter().map(|indexed| indexed.index.max_matches(&|position| policy(indexed, position)));
+    let most = matches.sum::<usize>() + unindexed.len();
+    if most > MAX_PER_REQUEST {
+        return Err(ConfigErrorKind::TooManyLimits { limits: most, most: MAX_PER_REQUEST }.into());
+    }
+    Ok(())
 }
 
 impl fmt::Debug for Limits {

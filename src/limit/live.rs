@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-use super::builder::Limit;
+use super::definition::Limit;
 use super::limits::check_needs_no_request;
-use super::snapshot::{LimitsSnapshot, Prepare, Retired, without_store};
+use super::snapshot::{LimitsSnapshot, Prepare, Retired, checked};
 use crate::error::{ConfigError, or_panic};
 use crate::recorder::{Event, Recorder, Recorders};
 
@@ -74,8 +74,7 @@ impl LiveLimits {
     ///
     /// # Panics
     ///
-    /// Panics if more than 64 may apply to one request, if two have the same name, or if one can never allow its constant
-    /// cost. [`try_new`](Self::try_new) returns an error instead.
+    /// Panics if [`try_new`](Self::try_new) would return an error.
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
         or_panic(Self::try_new(limits))
@@ -85,11 +84,11 @@ impl LiveLimits {
     ///
     /// # Errors
     ///
-    /// Returns an error if more than 64 may apply to one request, if two have the same name, or if one can never allow its
-    /// constant cost.
+    /// Returns an error if there are more than 8,192 limits, if more than 64 may apply to one request, if two have the same
+    /// name, if one can never allow its constant cost, or if one in [quota mode](Limit::quota_mode) has a penalty.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let state = State {
-            snapshot: Arc::new(LimitsSnapshot { version: 0, limits: without_store(limits)? }),
+            snapshot: Arc::new(LimitsSnapshot { version: 0, limits: checked(limits)? }),
             largest_cost: 0,
             need_no_request: false,
             recorders: Recorders::default(),
@@ -117,11 +116,14 @@ impl LiveLimits {
 
     /// Replaces the limits. Returns the configurations that were in use before, so that the caller can drop them on a
     /// thread where that delays no request.
+    ///
+    /// The configurations of all layers are prepared first. Then the version is published, and the prepared configurations
+    /// are activated. A request in between sees the new version, and uses the prepared configuration.
     pub(crate) fn replace_retaining(
         &self,
         limits: impl IntoIterator<Item = Limit>,
     ) -> Result<Vec<Retired>, ConfigError> {
-        let limits = without_store(limits)?;
+        let limits = checked(limits)?;
         let count = limits.as_slice().len();
         let (retired, recorders) = {
             let _replacing = self.lock_replacing();
@@ -151,18 +153,18 @@ impl LiveLimits {
         };
         #[cfg(feature = "tracing")]
         tracing::info!(limits = count, "rate limits were replaced");
-        recorders.event(&Event::RulesReplaced { limits: count });
+        recorders.event(&Event::LimitsReplaced { limits: count });
         Ok(retired)
     }
 
-    /// Adds a recorder of [`Event::RulesReplaced`] and [`Event::RulesRejected`]. Each event is reported once, regardless of
+    /// Adds a recorder of [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. Each event is reported once, regardless of
     /// the number of layers.
     pub fn recorder(self, recorder: impl Recorder) -> Self {
         self.state().recorders.add(recorder);
         self
     }
 
-    /// Adds a closure that is called with [`Event::RulesReplaced`] and [`Event::RulesRejected`]. It is called inline, so
+    /// Adds a closure that is called with [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. It is called inline, so
     /// keep it fast.
     pub fn observe(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.state().recorders.add_observer(observer);
@@ -227,7 +229,7 @@ impl LiveLimits {
         #[cfg(feature = "tracing")]
         tracing::error!(error = one_line(error), "invalid rate limits were rejected: the previous ones stay in force");
         let recorders = self.state().recorders.clone();
-        recorders.event(&Event::RulesRejected { error });
+        recorders.event(&Event::LimitsRejected { error });
     }
 
     fn lock_replacing(&self) -> MutexGuard<'_, ()> {

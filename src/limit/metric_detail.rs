@@ -1,40 +1,56 @@
 //! A label that splits the metrics of a limit.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use crate::request::RequestHead;
 
-/// The most values of a limit's detail. Further values are reported as `other`.
+/// The maximum number of distinct values of a limit's label. Further values are reported as [`OTHER`].
 const MAX_VALUES: usize = 100;
-/// The length of the longest value, in bytes. Longer values are reported as `other`.
+/// The maximum length of a value, in bytes. Longer values are reported as [`OTHER`].
 const MAX_LEN: usize = 128;
 
-/// Computes the detail of requests, and bounds the number of its values.
+static OTHER: LazyLock<Arc<str>> = LazyLock::new(|| "other".into());
+
+/// Computes the label of requests, and bounds the number of its values.
 pub(super) struct MetricDetail {
-    detail: Box<DetailFn>,
+    label: Box<LabelFn>,
     values: RwLock<HashSet<Arc<str>>>,
 }
 
-type DetailFn = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
+type LabelFn = dyn Fn(&RequestHead<'_>) -> Option<String> + Send + Sync;
 
 impl MetricDetail {
-    pub(super) fn new(detail: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self { detail: Box::new(detail), values: RwLock::default() }
+    pub(super) fn new(label: impl Fn(&RequestHead<'_>) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { label: Box::new(label), values: RwLock::default() }
     }
 
-    /// Returns the detail of a request.
+    /// Returns the value for a request.
     pub(super) fn of(&self, head: &RequestHead<'_>) -> Option<Arc<str>> {
-        let detail = (self.detail)(head)?;
-        if let Some(known) = self.values.read().unwrap_or_else(PoisonError::into_inner).get(detail.as_str()) {
-            return Some(known.clone());
+        let value = (self.label)(head)?;
+        if value.len() > MAX_LEN {
+            return Some(OTHER.clone());
         }
+        // Requests only share this lock, also when clients send ever new values.
+        let known = {
+            let values = self.values.read().unwrap_or_else(PoisonError::into_inner);
+            let is_full = values.len() >= MAX_VALUES;
+            values.get(value.as_str()).cloned().or_else(|| is_full.then(|| OTHER.clone()))
+        };
+        Some(known.unwrap_or_else(|| self.add(value)))
+    }
+
+    fn add(&self, value: String) -> Arc<str> {
         let mut values = self.values.write().unwrap_or_else(PoisonError::into_inner);
-        if values.len() >= MAX_VALUES || detail.len() > MAX_LEN {
-            return Some("other".into());
+        // Another request may have added the value, or the last one that fits.
+        if let Some(known) = values.get(value.as_str()) {
+            return known.clone();
         }
-        let detail: Arc<str> = detail.into();
-        values.insert(detail.clone());
-        Some(detail)
+        if values.len() >= MAX_VALUES {
+            return OTHER.clone();
+        }
+        let value: Arc<str> = value.into();
+        values.insert(value.clone());
+        value
     }
 }

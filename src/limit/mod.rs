@@ -2,25 +2,26 @@
 //!
 //! | subject | modules |
 //! | --- | --- |
-//! | One limit | [`builder`], and its settings in [`on_missing_key`], [`sizes`], [`threshold`] and [`settle`] |
+//! | One limit | [`definition`], and its settings in [`on_missing_key`], [`sizes`], [`overage`], [`mode`], [`settle`] and [`metric_detail`] |
 //! | The limits of a limiter | [`limits`], [`index`] |
 //! | Live limits | [`live`], [`snapshot`], [`derived`], `watch` |
 
-mod builder;
+mod definition;
 mod derived;
 mod index;
 mod limits;
 mod live;
 mod metric_detail;
+mod mode;
 mod on_missing_key;
+mod overage;
 mod settle;
 mod sizes;
 mod snapshot;
-mod threshold;
 #[cfg(feature = "rules")]
 mod watch;
 
-pub use self::builder::Limit;
+pub use self::definition::Limit;
 pub(crate) use self::derived::Derived;
 pub(crate) use self::index::PendingMatches;
 #[cfg(feature = "rules")]

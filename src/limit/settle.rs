@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::builder::{ActualCostFn, Limit};
+use super::definition::{ActualCostFn, Limit};
 use crate::response::ResponseHead;
 
 impl Limit {

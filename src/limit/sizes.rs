@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::builder::Limit;
+use super::definition::Limit;
 use crate::algorithm::Algorithm;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::request::RequestHead;
@@ -77,8 +77,7 @@ impl Limit {
             let [is, given] = [&self.algorithm, algorithm].map(Algorithm::describe);
             return Err(ConfigErrorKind::OverrideAlgorithm { limit: self.name.to_string(), is, given }.into());
         }
-        let percent = self.overage.as_ref().map_or(0, |overage| overage.percent);
-        self.check_overage(algorithm, percent)
+        self.check_overage(algorithm, self.overage_percent())
     }
 
     pub(super) fn has_other_sizes(&self) -> bool {

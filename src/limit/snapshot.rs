@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::builder::Limit;
+use super::definition::Limit;
 use super::limits::Limits;
 use crate::error::ConfigError;
 use crate::hash::KeyHasher;
@@ -24,8 +24,8 @@ pub(crate) struct LimitsSnapshot {
     pub(super) limits: Limits,
 }
 
-/// Checks the limits. Each layer derives the specs for its own store.
-pub(super) fn without_store(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
+/// Checks the limits. Their specs are placeholders: each layer derives those for its own store.
+pub(super) fn checked(limits: impl IntoIterator<Item = Limit>) -> Result<Limits, ConfigError> {
     Limits::new(limits.into_iter().collect(), &KeyHasher::with_secret([0; 16]))
 }
 

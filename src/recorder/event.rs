@@ -97,14 +97,14 @@ pub enum Event<'a> {
     },
     /// [`LiveLimits`](crate::LiveLimits) were replaced. Reported to [their recorders](crate::LiveLimits::recorder).
     #[non_exhaustive]
-    RulesReplaced {
+    LimitsReplaced {
         /// The number of limits in force now.
         limits: usize,
     },
     /// A document that defines [`LiveLimits`](crate::LiveLimits) can't be read or is invalid, so the previous limits stay
     /// in force. Reported once, until the error changes.
     #[non_exhaustive]
-    RulesRejected {
+    LimitsRejected {
         /// The error.
         error: &'a (dyn std::error::Error + 'static),
     },

@@ -69,7 +69,7 @@ impl RedisStore {
     /// use. While Redis does not answer, the previous rules stay in force, or `fallback` if there are none yet.
     ///
     /// They also stay in force if the text is invalid or was deleted. This is reported once until the text changes: as an
-    /// [`Event::RulesRejected`](crate::Event::RulesRejected) to [observers](LiveLimits::observe) of the limits, and as an
+    /// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and as an
     /// error in the log with the feature `tracing`.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ impl Rules {
     /// or switched by a symbolic link (as Kubernetes does).
     ///
     /// An invalid or missing file changes nothing. It is reported once until its content changes: as an
-    /// [`Event::RulesRejected`](crate::Event::RulesRejected) to [observers](LiveLimits::observe) of the limits, and as an
+    /// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and as an
     /// error in the log with the feature `tracing`.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ impl<T> StoreFuture<T> {
     ///
     /// let mails = Limiter::new([Limit::new("mails", FixedWindow::per_day(20))]);
     /// let future = mails.acquire("ann@example.org", 1);
-    /// let decision = future.as_ready().expect("memory answers at once").expect("memory does not fail");
+    /// let decision = future.as_ready().expect("memory answers at once").expect("the memory store does not fail");
     /// assert!(decision.is_allowed());
     /// ```
     ///

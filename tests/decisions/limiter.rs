@@ -42,9 +42,9 @@ async fn a_wait_takes_as_long_as_announced() {
         let _ = limiter.wait("key", 1).await.unwrap();
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
-    let told = limiter.peek("key", 2).await.unwrap().retry_after().unwrap();
+    let reported = limiter.peek("key", 2).await.unwrap().retry_after().unwrap();
     assert!(limiter.wait("key", 2).await.unwrap().is_allowed());
-    assert_eq!((start.elapsed(), told), (2 * TENTH, 2 * TENTH));
+    assert_eq!((start.elapsed(), reported), (2 * TENTH, 2 * TENTH));
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,8 +231,9 @@ fn the_number_of_charges_must_match_the_limits() {
     let refused = |answer: StoreFuture<Decision>, given| {
         let error = answer.into_ready().expect("at once").expect_err("no decision");
         assert_eq!(error.kind(), StoreErrorKind::ChargeCount { given, limits: 1 });
-        let told = format!("there are {given} charges for 1 limits: give one for each limit, with a cost of 0 where");
-        assert!(error.to_string().starts_with(&told), "{error}");
+        let reported =
+            format!("there are {given} charges for 1 limits: give one for each limit, with a cost of 0 where");
+        assert!(error.to_string().starts_with(&reported), "{error}");
     };
     refused(limiter.acquire_all(&[(&"ann", 1), (&"bob", 1)]), 2);
     // Costs that are left out would be 0.

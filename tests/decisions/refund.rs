@@ -81,7 +81,7 @@ impl Client {
         self.subject.refund(receipt);
         let after = &self.subject.levels()[0];
 
-        prop_assert!(after.remaining >= before.remaining, "a refund that takes");
+        prop_assert!(after.remaining >= before.remaining, "a refund reduced the remaining tokens");
         prop_assert!(after.remaining <= self.rule.capacity(), "credit banked");
         prop_assert!(after.reset_after <= before.reset_after, "a reset put off");
         if matches!(self.rule, Rule::FixedWindow { .. } | Rule::Calendar { .. }) && after.reset_after > 0 {

@@ -37,14 +37,14 @@ fn waits_are_exact(trace: &Trace) -> Result<(), TestCaseError> {
                 prop_assert!(copy().set(then).acquire_each(&step.costs).is_allowed(), "{step:?}: too short");
             }
         }
-        for (limit, told) in answer.limits.iter().enumerate() {
-            if let Some(then) = told.more_after.and_then(|wait| later(step.at, wait)) {
-                prop_assert_eq!(copy().set(then - 1).levels()[limit].remaining, told.remaining);
-                prop_assert!(copy().set(then).levels()[limit].remaining > told.remaining, "{step:?}: {told:?}");
-            } else if told.more_after.is_none() {
-                prop_assert_eq!(told.remaining, trace.rules[limit].capacity());
+        for (limit, reported) in answer.limits.iter().enumerate() {
+            if let Some(then) = reported.more_after.and_then(|wait| later(step.at, wait)) {
+                prop_assert_eq!(copy().set(then - 1).levels()[limit].remaining, reported.remaining);
+                prop_assert!(copy().set(then).levels()[limit].remaining > reported.remaining, "{step:?}: {reported:?}");
+            } else if reported.more_after.is_none() {
+                prop_assert_eq!(reported.remaining, trace.rules[limit].capacity());
             }
-            if let Some(then) = later(step.at, told.reset_after).filter(|_| told.reset_after > 0) {
+            if let Some(then) = later(step.at, reported.reset_after).filter(|_| reported.reset_after > 0) {
                 prop_assert_eq!(copy().set(then - 1).levels()[limit].reset_after, 1);
                 prop_assert_eq!(copy().set(then).levels()[limit].reset_after, 0);
             }

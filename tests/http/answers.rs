@@ -173,7 +173,7 @@ async fn a_closure_writes_the_rejection() {
     assert_eq!(rejected.header("retry-after"), Some("60"));
     assert_eq!(rejected.header("cache-control"), Some("no-store"));
     assert_eq!(rejected.header("content-type"), None);
-    assert_eq!(rejected.remaining(), 0, "headers are told all the same");
+    assert_eq!(rejected.remaining(), 0, "headers are sent nevertheless");
     let minute = Duration::from_secs(60);
     let expected = (Reason::Limited { retry_after: Some(minute) }, vec!["one".to_owned()], "/".to_owned(), Some(60));
     assert_eq!(*seen.lock().unwrap(), Some(expected));

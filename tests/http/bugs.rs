@@ -190,8 +190,8 @@ async fn partition_key_leaks_the_address() {
     let (service, _) = limited(Limit::new("one", FixedWindow::per_minute(1)).by(key::peer_ip()));
     for _ in 0..2 {
         let [one, other] = [ask(&service, from("192.0.2.1")).await, ask(&service, from("198.51.100.7")).await];
-        assert_eq!(one.headers, other.headers, "nothing that is told depends on who asks");
-        let [standing] = &one.standings()[..] else { panic!("it is told once") };
+        assert_eq!(one.headers, other.headers, "the headers do not depend on the client");
+        let [standing] = &one.standings()[..] else { panic!("the limit is reported once") };
         assert_eq!(standing.parameters.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["r", "t"]);
     }
 }

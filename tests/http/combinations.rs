@@ -219,14 +219,14 @@ async fn limits_keep_their_order_and_their_policy() {
     ];
     let service = RateLimitLayer::builder(limits).store(paused_store()).build().layer(Hello::default());
     let answer = ask(&service, parts("a", "b", "")).await;
-    let told: Vec<(String, i64)> = answer
+    let reported: Vec<(String, i64)> = answer
         .standings()
         .into_iter()
         .map(|member| (member.get("r").unwrap(), member.name))
         .map(|(r, n)| (n, r))
         .collect();
     let expected = [("later", 4), ("now", 3), ("shared", 1), ("all", 8)];
-    assert_eq!(told, expected.map(|(name, left)| (name.to_owned(), left)));
+    assert_eq!(reported, expected.map(|(name, left)| (name.to_owned(), left)));
     assert_eq!(ask(&service, parts("a", "b", "c")).await.standings().len(), 5);
     assert_eq!(ask(&service, parts("", "b", "c")).await.status, StatusCode::BAD_REQUEST);
     assert_eq!(ask(&service, parts("a", "b", "c")).await.remaining_of("all"), 6);

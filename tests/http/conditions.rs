@@ -26,7 +26,7 @@ async fn a_limit_applies_where_its_condition_holds() {
     let condition =
         when::route("/users/{id}").and(when::method(Method::POST)).and(when::not(when::header("x-plan", "pro")));
     let app = app([Limit::new("posts", FixedWindow::per_day(2)).when(condition)]);
-    for (method, path, plan, told) in [
+    for (method, path, plan, reported) in [
         ("POST", "/users/1", "free", Some("\"posts\";r=1")),
         ("GET", "/users/1", "free", None),
         ("POST", "/users/1", "pro", None),
@@ -35,10 +35,10 @@ async fn a_limit_applies_where_its_condition_holds() {
     ] {
         let answer = ask(&app, request(method, path, plan)).await;
         let header = answer.header("ratelimit").map(|header| header.split(";t=").next().unwrap().to_owned());
-        assert_eq!(header.as_deref(), told, "{method} {path} {plan}");
+        assert_eq!(header.as_deref(), reported, "{method} {path} {plan}");
         assert_eq!(
             answer.header("ratelimit-policy").is_some(),
-            told.is_some(),
+            reported.is_some(),
             "who is not limited hears of no policy"
         );
     }

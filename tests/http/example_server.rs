@@ -51,8 +51,8 @@ fn every_route_has_the_limits_of_the_help_text() {
         let Some((head, body)) = answers.find(|(head, _)| head.starts_with("http/1.1 429")) else {
             panic!("{name} denies at most one of 60");
         };
-        for told in ["retry-after: ", "cache-control: no-store", "x-ratelimit-remaining: 0"] {
-            assert!(head.contains(told), "{name}: {told:?} is missing in\n{head}");
+        for reported in ["retry-after: ", "cache-control: no-store", "x-ratelimit-remaining: 0"] {
+            assert!(head.contains(reported), "{name}: {reported:?} is missing in\n{head}");
         }
         assert!(head.contains(&format!("ratelimit-policy: \"{name}\";q=10;w=10")), "{head}");
         assert!(body.contains("Too many requests"), "{body}");
@@ -219,14 +219,14 @@ fn the_server_stops_on_sigterm() {
 
 #[test]
 fn a_wrong_argument_is_named() {
-    for (arguments, told) in [
+    for (arguments, reported) in [
         (&["--listen", "nowhere"][..], "\"nowhere\" is not an address and port"),
         (&["--redis"], "--redis needs a URL"),
         (&["--rdis"], "\"--rdis\""),
     ] {
         let output = ExampleServer::command().args(arguments).output().expect("it ran");
         assert_eq!(output.status.code(), Some(2));
-        assert!(String::from_utf8_lossy(&output.stderr).contains(told), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(reported), "{output:?}");
     }
 }
 
@@ -273,6 +273,6 @@ fn an_outage_of_redis_is_logged_on_the_console() {
 fn an_unreachable_redis_is_named_in_the_error() {
     let output = ExampleServer::command().args(["--redis", "redis://127.0.0.1:1"]).output().expect("it ran");
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("no connection to Redis"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(reported.contains("no connection to Redis"), "{reported}");
 }

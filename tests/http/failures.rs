@@ -42,9 +42,9 @@ async fn delayed_store_answers_give_the_same_responses() {
 }
 
 fn reveals_nothing(answer: &Answer) {
-    let told = format!("{:?} {}", answer.headers, answer.body);
+    let reported = format!("{:?} {}", answer.headers, answer.body);
     for secret in ["secret", "sk-ann", "redis", "10.0.0.7", "x-api-key"] {
-        assert!(!told.contains(secret), "{told}");
+        assert!(!reported.contains(secret), "{reported}");
     }
 }
 

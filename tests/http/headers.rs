@@ -25,12 +25,12 @@ fn two() -> Limit {
 }
 
 /// Returns the rate limit headers.
-fn told(answer: &Answer) -> Vec<(String, String)> {
+fn reported(answer: &Answer) -> Vec<(String, String)> {
     let others = ["content-type", "cache-control", "retry-after"];
     let headers = answer.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
-    let mut told: Vec<_> = headers.filter(|(name, _)| !others.contains(&name.as_str())).collect();
-    told.sort();
-    told
+    let mut reported: Vec<_> = headers.filter(|(name, _)| !others.contains(&name.as_str())).collect();
+    reported.sort();
+    reported
 }
 
 fn texts(headers: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -203,7 +203,7 @@ async fn x_ratelimit_headers_of_allowed_and_denied_requests() {
             ("x-ratelimit-remaining", left),
             ("x-ratelimit-reset", "59"),
         ];
-        assert_eq!(told(&ask(&service, get("/")).await), texts(&expected));
+        assert_eq!(reported(&ask(&service, get("/")).await), texts(&expected));
     }
 }
 
@@ -265,7 +265,7 @@ async fn x_ratelimit_headers_of_large_numbers() {
             ("x-ratelimit-reset", seconds.to_string()),
         ];
         let expected = expected.map(|(name, number)| (name.to_owned(), number));
-        assert_eq!(told(&ask(&service, get("/")).await), expected);
+        assert_eq!(reported(&ask(&service, get("/")).await), expected);
     }
 }
 
@@ -301,10 +301,10 @@ async fn a_header_style_set_twice_is_sent_once() {
 #[tokio::test]
 async fn retry_after_is_sent_under_other_names_too() {
     let service = layer([two()]).0.headers([HeaderStyle::XRetryAfter]).build().layer(Hello::default());
-    assert_eq!(told(&ask(&service, get("/")).await), []);
+    assert_eq!(reported(&ask(&service, get("/")).await), []);
     ask(&service, get("/")).await;
     let refused = ask(&service, get("/")).await;
-    assert_eq!(told(&refused), texts(&[("x-ratelimit-retry-after", "60")]));
+    assert_eq!(reported(&refused), texts(&[("x-ratelimit-retry-after", "60")]));
     assert_eq!(refused.header("retry-after"), Some("60"));
 }
 
@@ -325,7 +325,7 @@ async fn a_rejection_has_retry_after_in_every_style() {
     let service = layer([two()]).0.headers([]).build().layer(Hello::default());
     for expected in [None, None, Some("60")] {
         let answer = ask(&service, get("/")).await;
-        assert_eq!(told(&answer), []);
+        assert_eq!(reported(&answer), []);
         assert_eq!(answer.header("retry-after"), expected);
     }
 }

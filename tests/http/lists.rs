@@ -105,8 +105,8 @@ async fn always_reject_takes_precedence_over_never_limit() {
 
 #[tokio::test]
 async fn observers_see_list_matches_also_in_shadow_mode() {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let noted = told.clone();
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let noted = reported.clone();
     let layer = one().observe(move |event| {
         if let Event::ListMatched { action, .. } = event {
             noted.lock().unwrap().push(*action);
@@ -119,18 +119,18 @@ async fn observers_see_list_matches_also_in_shadow_mode() {
         .build()
         .layer(Hello::default());
     assert_eq!(ask(&service, from("192.0.2.1")).await.remaining(), 0);
-    assert_eq!(std::mem::take(&mut *told.lock().unwrap()), [ListAction::Shadow]);
+    assert_eq!(std::mem::take(&mut *reported.lock().unwrap()), [ListAction::Shadow]);
     let refused = ask(&service, from("192.0.2.2")).await;
     assert_eq!((refused.status, refused.body.as_str()), (StatusCode::TOO_MANY_REQUESTS, "Too many requests.\n"));
     assert_eq!(refused.header("cache-control"), Some("no-store"));
     has_no_headers(&refused);
     assert_eq!(ask(&service, from("192.0.2.3")).await.status, StatusCode::FORBIDDEN);
     assert_eq!(
-        *told.lock().unwrap(),
+        *reported.lock().unwrap(),
         [ListAction::Shadow, ListAction::TooManyRequests, ListAction::Shadow, ListAction::Forbidden]
     );
     assert!(ask(&service, from("198.51.100.1")).await.is_refused(), "who was let in was charged");
-    assert_eq!(told.lock().unwrap().len(), 4, "a limit is no list");
+    assert_eq!(reported.lock().unwrap().len(), 4, "a limit is no list");
 }
 
 /// Only the limits are in shadow mode.

@@ -24,7 +24,7 @@ fn daily(name: &str, limit: u32) -> Limit {
 }
 
 /// Returns the response to a first request of `outer` around `inner`.
-async fn told(outer: RateLimitLayer, inner: RateLimitLayer) -> Answer {
+async fn reported(outer: RateLimitLayer, inner: RateLimitLayer) -> Answer {
     ask(&ServiceBuilder::new().layer(outer).layer(inner).service(Hello::default()), get("/")).await
 }
 
@@ -35,7 +35,7 @@ async fn headers_show_the_lower_of_two_limits_of_one_name() {
     let few = || layer([hourly("api", 5)]);
     let many = || layer([daily("api", 9)]);
     for (outer, inner) in [(few().build(), many().build()), (many().build(), few().build())] {
-        let answer = told(outer, inner).await;
+        let answer = reported(outer, inner).await;
         assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
     }
     // The same with several header styles, and with a ledger.
@@ -45,7 +45,7 @@ async fn headers_show_the_lower_of_two_limits_of_one_name() {
         (many().build(), few().headers(styles).build()),
         (many().headers(styles).build(), few().build()),
     ] {
-        let answer = told(outer, inner).await;
+        let answer = reported(outer, inner).await;
         assert_eq!((answer.policies().as_slice(), answer.standings().as_slice()), (&policies[..], &standings[..]));
     }
 }
@@ -55,7 +55,7 @@ async fn limits_of_different_names_keep_their_order() {
     let name = r#"a, "b\"#;
     let outer = layer([hourly("outer", 8), hourly(name, 3), hourly("api", 5)]).build();
     let inner = layer([daily("api", 9), daily("inner", 7), daily(name, 2)]).build();
-    let answer = told(outer, inner).await;
+    let answer = reported(outer, inner).await;
     let named = |members: Vec<Member>, key| -> Vec<(String, i64)> {
         members.into_iter().map(|member| (member.name.clone(), member.get(key).unwrap())).collect()
     };

@@ -139,8 +139,8 @@ impl Service<Request<()>> for Faulty {
 async fn errors_and_readiness_are_the_inner_services() {
     let limits = RateLimitLayer::builder([two()]).store(paused_store()).build();
     let mut context = Context::from_waker(Waker::noop());
-    for told in [Poll::Pending, Poll::Ready(Ok(())), Poll::Ready(Err(Fault("never ready")))] {
-        assert_eq!(limits.layer(Faulty(told.clone())).poll_ready(&mut context), told);
+    for reported in [Poll::Pending, Poll::Ready(Ok(())), Poll::Ready(Err(Fault("never ready")))] {
+        assert_eq!(limits.layer(Faulty(reported.clone())).poll_ready(&mut context), reported);
     }
     let mut service = limits.layer(Faulty(Poll::Ready(Ok(()))));
     let failed: Result<Response<ResponseBody<String>>, Fault> = service.ready().await.unwrap().call(get("/")).await;

@@ -316,7 +316,7 @@ async fn remembered_denials_are_separate_by_prefix_and_secret() {
 }
 
 /// Returns all fields of a decision.
-fn told(decision: &Decision) -> String {
+fn reported(decision: &Decision) -> String {
     let outcomes = decision.outcomes().iter().map(|outcome| {
         let more = outcome.more_after();
         format!("{:?} {} {more:?} {:?}", outcome.verdict(), outcome.remaining(), outcome.reset_after())
@@ -389,7 +389,7 @@ async fn cached_denials_agree_with_redis() {
             }
             let Some(decision) = decisions.first() else { continue };
             for other in &decisions {
-                assert_eq!(told(decision), told(other), "seed {seed}, step {step}: {:?}", subjects[0].limits());
+                assert_eq!(reported(decision), reported(other), "seed {seed}, step {step}: {:?}", subjects[0].limits());
             }
             steps += 1;
             denied += u64::from(!decision.is_allowed());

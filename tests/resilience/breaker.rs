@@ -105,8 +105,8 @@ async fn while_the_breaker_is_open_policies_decide_at_once() {
         for _ in 0..5 {
             assert_eq!(visit(&layer).await.status, status);
         }
-        let told = visit(&layer).await;
-        assert_eq!((told.status.as_u16(), told.after), (status, Duration::ZERO));
+        let reported = visit(&layer).await;
+        assert_eq!((reported.status.as_u16(), reported.after), (status, Duration::ZERO));
     }
 }
 

@@ -23,7 +23,10 @@ fn values_of_zero_are_errors() {
         "a circuit breaker opens after 0 failures: use at least 1, or turn it off",
     );
     refused(CircuitBreaker::new().try_longest_pause(Duration::ZERO), "longest_pause is 0: use at least 1 ns");
-    refused(Share::try_one_of(0), "a limit is shared by 0 nodes: count all nodes that share it, including this one");
+    refused(
+        Share::try_one_of(0),
+        "a limit is shared by 0 processes: count all processes that share it, including this one",
+    );
 }
 
 #[test]
@@ -42,7 +45,7 @@ fn a_deadline_of_0_panics_at_the_line_of_the_caller() {
 }
 
 #[test]
-#[should_panic(expected = "shared by 0 nodes")]
+#[should_panic(expected = "shared by 0 processes")]
 fn a_share_of_0_nodes_panics_at_the_line_of_the_caller() {
     let _ = Share::one_of(0);
 }

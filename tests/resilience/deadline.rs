@@ -26,9 +26,9 @@ async fn every_policy_applies_at_the_deadline_of_a_hanging_store() {
             if let Some(deadline) = deadline {
                 builder = builder.deadline(deadline);
             }
-            let told = visit(&builder.build()).await;
-            assert_eq!(told.status, status, "{policy:?}");
-            at(deadline.unwrap_or(ms(50)), told.after);
+            let reported = visit(&builder.build()).await;
+            assert_eq!(reported.status, status, "{policy:?}");
+            at(deadline.unwrap_or(ms(50)), reported.after);
         }
     }
 }
@@ -81,10 +81,10 @@ async fn the_deadline_covers_all_calls_of_a_request() {
         let store = FaultyStore::new(Mode::Slow(step));
         let limits = RateLimitLayer::builder([ten()]).store(store.clone()).build();
         let service = ServiceBuilder::new().layer(limits.cost(5)).layer(limits.cost(2)).service(hello());
-        let told = ask(&service, Request::new(())).await;
-        assert_eq!(told.status, status);
+        let reported = ask(&service, Request::new(())).await;
+        assert_eq!(reported.status, status);
         assert_eq!((store.asked(Operation::Decide), store.asked(Operation::Refund) > 0), (2, true));
-        at(step + (2 * step).min(ms(50)), told.after);
+        at(step + (2 * step).min(ms(50)), reported.after);
     }
 }
 
@@ -95,9 +95,9 @@ async fn extracting_keys_does_not_count_against_the_deadline() {
         Some("ann")
     }));
     let layer = RateLimitLayer::builder([limit]).store(FaultyStore::new(Mode::Slow(ms(40)))).build();
-    let told = ask(&layer.layer(hello()), Request::new(())).await;
-    assert_eq!(told.status, StatusCode::OK);
-    at(ms(1_040), told.after);
+    let reported = ask(&layer.layer(hello()), Request::new(())).await;
+    assert_eq!(reported.status, StatusCode::OK);
+    at(ms(1_040), reported.after);
 }
 
 #[tokio::test(start_paused = true)]

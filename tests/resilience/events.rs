@@ -71,8 +71,8 @@ async fn an_outage_is_reported_from_start_to_end() {
 
 #[tokio::test(start_paused = true)]
 async fn the_reason_is_reported() {
-    let told = Arc::new(AtomicUsize::new(0));
-    let counted = told.clone();
+    let reported = Arc::new(AtomicUsize::new(0));
+    let counted = reported.clone();
     let layer = RateLimitLayer::builder([ten()])
         .store(FaultyStore::new(Mode::Fails))
         .observe(move |event| {
@@ -85,7 +85,7 @@ async fn the_reason_is_reported() {
         .build();
     assert_eq!(visit(&layer).await.status, 503);
     assert_eq!(visit(&layer.cost(2)).await.status, 503, "routes have the same observer");
-    assert_eq!(told.load(Ordering::Relaxed), 2);
+    assert_eq!(reported.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -103,12 +103,12 @@ impl Events {
                 Event::BreakerChanged { state, .. } => format!("breaker: {state:?}"),
                 other => panic!("what is {other:?}?"),
             };
-            events.lock().expect("nobody has panicked").push(text);
+            events.lock().expect("no thread has panicked").push(text);
         }
     }
 
     pub(crate) fn all(&self) -> Vec<String> {
-        self.0.lock().expect("nobody has panicked").clone()
+        self.0.lock().expect("no thread has panicked").clone()
     }
 
     pub(crate) fn count(&self, prefix: &str) -> usize {

@@ -36,7 +36,7 @@ impl TwoNodes {
     }
 
     fn name(&self, place: usize) -> Node {
-        Node::new(self.names.lock().expect("nobody has panicked")[place])
+        Node::new(self.names.lock().expect("no thread has panicked")[place])
     }
 
     /// Returns a key of the node at `place`.
@@ -112,7 +112,7 @@ impl Setup {
             .observe(move |event| {
                 if let Event::BreakerChanged { state, node, .. } = event {
                     let node = node.map_or("none", Node::name);
-                    seen.lock().expect("nobody has panicked").push(format!("{node}: {state:?}"));
+                    seen.lock().expect("no thread has panicked").push(format!("{node}: {state:?}"));
                 }
             })
             .build();
@@ -135,7 +135,7 @@ impl Setup {
     }
 
     fn changes(&self) -> Vec<String> {
-        std::mem::take(&mut *self.changes.lock().expect("nobody has panicked"))
+        std::mem::take(&mut *self.changes.lock().expect("no thread has panicked"))
     }
 }
 
@@ -233,7 +233,7 @@ async fn a_new_node_is_used_at_once_and_a_removed_one_is_forgotten() {
     setup.fail(0).await;
     assert_eq!(setup.changes(), ["one: Open"]);
     setup.store.nodes[0].set(Mode::Works);
-    setup.store.names.lock().expect("nobody has panicked")[0] = "three";
+    setup.store.names.lock().expect("no thread has panicked")[0] = "three";
     assert_eq!(setup.ask([0, 0]).await, Ok(()));
     assert_eq!(setup.changes(), [] as [&str; 0]);
     sleep(Duration::from_secs(61)).await;

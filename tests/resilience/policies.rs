@@ -20,10 +20,10 @@ fn two(name: &str, policy: OnStoreError) -> Limit {
 
 /// Sends a request with these headers to a layer with these limits on a failing store.
 async fn status(layer: &RateLimitLayer, names: &[&str]) -> u16 {
-    told(layer, names).await.status.as_u16()
+    reported(layer, names).await.status.as_u16()
 }
 
-async fn told(layer: &impl Layer<Hello, Service = RateLimit<Hello>>, names: &[&str]) -> EventLog {
+async fn reported(layer: &impl Layer<Hello, Service = RateLimit<Hello>>, names: &[&str]) -> EventLog {
     let headers: Vec<(&str, &str)> = names.iter().map(|name| (*name, "ann")).collect();
     ask(&layer.layer(hello()), with(&headers)).await
 }
@@ -35,9 +35,9 @@ async fn a_rejecting_policy_rejects_without_local_charges() {
         let layer = RateLimitLayer::builder(limits).store(FaultyStore::new(mode)).build();
         for names in [&["a", "b", "c"][..], &["a", "b"], &["b", "a"], &["a", "c"], &["a"]] {
             for _ in 0..3 {
-                let told = told(&layer, names).await;
-                assert_eq!(told.status, StatusCode::SERVICE_UNAVAILABLE, "{names:?}");
-                assert_eq!((told.header("retry-after"), told.header("ratelimit")), (Some("1"), None));
+                let reported = reported(&layer, names).await;
+                assert_eq!(reported.status, StatusCode::SERVICE_UNAVAILABLE, "{names:?}");
+                assert_eq!((reported.header("retry-after"), reported.header("ratelimit")), (Some("1"), None));
             }
         }
         assert_eq!([status(&layer, &["b"]).await, status(&layer, &["b"]).await], [200, 200], "it was charged");
@@ -51,18 +51,18 @@ async fn limits_with_an_allowing_policy_are_not_decided_locally() {
         let limits = [two("a", OnStoreError::Allow), two("b", LOCALLY)];
         let layer = RateLimitLayer::builder(limits).store(FaultyStore::new(mode)).build();
         for left in ["1", "0"] {
-            let told = told(&layer, &["a", "b"]).await;
-            assert_eq!(told.status, 200);
+            let reported = reported(&layer, &["a", "b"]).await;
+            assert_eq!(reported.status, 200);
             assert!(
-                told.header("ratelimit").is_some_and(|told| told.starts_with(&format!("\"b\";r={left}"))),
-                "{told:?}"
+                reported.header("ratelimit").is_some_and(|reported| reported.starts_with(&format!("\"b\";r={left}"))),
+                "{reported:?}"
             );
-            assert!(!told.header("ratelimit").is_some_and(|told| told.contains("\"a\"")), "{told:?}");
+            assert!(!reported.header("ratelimit").is_some_and(|reported| reported.contains("\"a\"")), "{reported:?}");
         }
         assert_eq!(status(&layer, &["a", "b"]).await, 429);
         for _ in 0..5 {
-            let told = told(&layer, &["a"]).await;
-            assert_eq!((told.status, told.header("ratelimit")), (StatusCode::OK, None));
+            let reported = reported(&layer, &["a"]).await;
+            assert_eq!((reported.status, reported.header("ratelimit")), (StatusCode::OK, None));
         }
     }
 }
@@ -106,14 +106,14 @@ async fn local_denials_have_the_usual_headers() {
         .on_store_error(LOCALLY)
         .build();
     for _ in 0..2 {
-        assert_eq!(told(&layer, &[]).await.status, 200);
+        assert_eq!(reported(&layer, &[]).await.status, 200);
     }
-    let told = told(&layer, &[]).await;
-    assert_eq!(told.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(told.header("retry-after"), Some("30"));
-    assert_eq!(told.header("ratelimit"), Some("\"two\";r=0;t=30"));
-    assert_eq!(told.header("x-ratelimit-remaining"), Some("0"));
-    assert_eq!(told.body, "Too many requests: try again in 30 seconds.\n");
+    let reported = reported(&layer, &[]).await;
+    assert_eq!(reported.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(reported.header("retry-after"), Some("30"));
+    assert_eq!(reported.header("ratelimit"), Some("\"two\";r=0;t=30"));
+    assert_eq!(reported.header("x-ratelimit-remaining"), Some("0"));
+    assert_eq!(reported.body, "Too many requests: try again in 30 seconds.\n");
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,9 +125,9 @@ async fn costs_over_the_local_share_are_denied_until_the_store_is_back() {
         .build();
     let of = |cost: u64| layer.cost_by(move |_| cost);
     for (cost, expected) in [(3, 503), (10, 503), (11, 429), (2, 200), (3, 503), (1, 429)] {
-        let told = told(&of(cost), &[]).await;
-        assert_eq!(told.status, expected, "{cost}");
-        let waits = told.header("retry-after");
+        let reported = reported(&of(cost), &[]).await;
+        assert_eq!(reported.status, expected, "{cost}");
+        let waits = reported.header("retry-after");
         match cost {
             11 => assert_eq!(waits, None, "it would never fit"),
             _ if expected == 503 => assert_eq!(waits, Some("1")),
@@ -141,11 +141,11 @@ async fn grpc_requests_get_a_grpc_status() {
     let ask = async |layer: &RateLimitLayer| {
         let request = Request::post("/a.B/C").version(Version::HTTP_2).header("content-type", "application/grpc");
         let request = request.body(()).expect("a request");
-        let told = crate::limited::ask(&layer.layer(hello()), request).await;
+        let reported = crate::limited::ask(&layer.layer(hello()), request).await;
         (
-            told.status.as_u16(),
-            told.header("grpc-status").map(str::to_owned),
-            told.header("grpc-retry-pushback-ms").map(str::to_owned),
+            reported.status.as_u16(),
+            reported.header("grpc-status").map(str::to_owned),
+            reported.header("grpc-retry-pushback-ms").map(str::to_owned),
         )
     };
     let layer =
@@ -165,8 +165,8 @@ async fn responses_reveal_nothing_about_the_store() {
             let layer =
                 RateLimitLayer::builder([two("a", policy)]).store(FaultyStore::new(mode)).problem_json().build();
             for _ in 0..8 {
-                let told = told(&layer, &["a"]).await;
-                let text = format!("{:?} {}", told.headers, told.body);
+                let reported = reported(&layer, &["a"]).await;
+                let text = format!("{:?} {}", reported.headers, reported.body);
                 for secret in ["redis", "secret", "10.0.0.7", "faulty", "breaker"] {
                     assert!(!text.contains(secret), "{text}");
                 }

@@ -90,7 +90,7 @@ async fn a_slot_is_refunded(store: &FaultyStore) {
     sleep(ms(10)).await;
     let next = ask(&service, Request::new(())).await;
     assert!(next.after <= ms(1_000), "{:?}", next.after);
-    assert!(next.header("ratelimit").is_some_and(|told| told.contains("\"day\";r=8")), "{:?}", next.headers);
+    assert!(next.header("ratelimit").is_some_and(|reported| reported.contains("\"day\";r=8")), "{:?}", next.headers);
 }
 
 #[tokio::test(start_paused = true)]
@@ -157,7 +157,7 @@ async fn a_local_receipt_is_refunded_after_the_limit_has_moved() {
     let limiter =
         Limiter::live_builder(&rules).store(FaultyStore::new(Mode::FailsAtOnce)).on_store_error(LOCALLY).build();
     let receipt = limiter.acquire("key", 4).await.expect("a decision").into_receipt();
-    rules.replace([b(), a()]).expect("they fit");
+    rules.replace([b(), a()]).expect("the limits are valid");
     limiter.refund(receipt).await.expect("a refund");
     let left = limiter.peek("key", 1).await.expect("a decision");
     assert_eq!(left.outcomes().iter().map(|outcome| outcome.remaining()).collect::<Vec<_>>(), [10, 10]);

@@ -61,7 +61,7 @@ async fn every_outcome_of_a_limit_is_recorded() {
     let acquire = async |limits: Vec<Limit>, costs: &[u64]| {
         let limiter = Limiter::builder(limits).recorder(recorded.clone()).build();
         for cost in costs {
-            let _ = limiter.acquire("ann", *cost).await.expect("memory does not fail");
+            let _ = limiter.acquire("ann", *cost).await.expect("the memory store does not fail");
         }
         recorded.take()
     };
@@ -231,7 +231,7 @@ async fn stats_show_the_fingerprints_of_explanations_where_no_display_is_set() {
     let stats = Stats::new().top_keys(5);
     let limiter = Limiter::builder([window("mails", 1)]).recorder(stats.clone()).build();
     for _ in 0..3 {
-        let _ = limiter.acquire("ann@example.org", 1).await.expect("memory does not fail");
+        let _ = limiter.acquire("ann@example.org", 1).await.expect("the memory store does not fail");
     }
     let limits = stats.limits();
     let [key] = &limits[0].top_keys[..] else { panic!("one key was denied: {stats:?}") };

@@ -33,17 +33,17 @@ async fn route(
     });
     let service =
         ServiceBuilder::new().layer(layer.cost(outer)).layer(between).layer(layer.cost(inner)).service(hello());
-    let told = ask(&service, Request::new(())).await;
+    let reported = ask(&service, Request::new(())).await;
     // Lets background refunds complete.
     sleep(ms(100)).await;
-    told
+    reported
 }
 
 /// Returns the remaining tokens in the store, after its recovery.
 async fn left(store: &FaultyStore) -> u64 {
     store.set(Mode::Works);
-    let told = ask(&layer(store, OnStoreError::Reject).cost(0).build().layer(hello()), Request::new(())).await;
-    told.header("x-ratelimit-remaining").expect("it is told").parse().expect("a number")
+    let reported = ask(&layer(store, OnStoreError::Reject).cost(0).build().layer(hello()), Request::new(())).await;
+    reported.header("x-ratelimit-remaining").expect("it is reported").parse().expect("a number")
 }
 
 const FAILING: [Mode; 3] = [Mode::Fails, Mode::FailsAtOnce, Mode::Hangs];
@@ -64,9 +64,9 @@ async fn a_difference_that_cannot_be_charged_is_rejected_and_the_routers_charge_
         let (store, events) = (FaultyStore::new(Mode::Works), Events::default());
         let layer = layer(&store, OnStoreError::Reject).observe(events.observer()).build();
         let breaking = store.clone();
-        let told = route(&layer, 1, 4, move || breaking.set_for(Operation::Decide, mode)).await;
-        assert_eq!(told.status, 503);
-        assert_eq!(told.header("x-ratelimit-remaining"), None);
+        let reported = route(&layer, 1, 4, move || breaking.set_for(Operation::Decide, mode)).await;
+        assert_eq!(reported.status, 503);
+        assert_eq!(reported.header("x-ratelimit-remaining"), None);
         assert_eq!(events.all().len(), 2, "{:?}", events.all());
         assert_eq!(left(&store).await, 10, "{mode:?}");
     }
@@ -78,8 +78,8 @@ async fn a_route_difference_that_cannot_be_charged_is_allowed_by_policy() {
         let store = FaultyStore::new(Mode::Works);
         let breaking = store.clone();
         let layer = layer(&store, OnStoreError::Allow).build();
-        let told = route(&layer, 1, 4, move || breaking.set(mode)).await;
-        assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (200, Some("9")));
+        let reported = route(&layer, 1, 4, move || breaking.set(mode)).await;
+        assert_eq!((reported.status.as_u16(), reported.header("x-ratelimit-remaining")), (200, Some("9")));
         assert_eq!(left(&store).await, 9);
     }
 }
@@ -92,8 +92,12 @@ async fn a_difference_that_the_store_cannot_charge_is_charged_locally() {
         for (remaining, status) in [(Some("4"), 200), (Some("4"), 429)] {
             store.set(Mode::Works);
             let breaking = store.clone();
-            let told = route(&layer, 1, 7, move || breaking.set_for(Operation::Decide, mode)).await;
-            assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (status, remaining), "{mode:?}");
+            let reported = route(&layer, 1, 7, move || breaking.set_for(Operation::Decide, mode)).await;
+            assert_eq!(
+                (reported.status.as_u16(), reported.header("x-ratelimit-remaining")),
+                (status, remaining),
+                "{mode:?}"
+            );
         }
         // The store's charge for the request that was denied locally has been refunded.
         assert_eq!(left(&store).await, 9, "{mode:?}");
@@ -107,8 +111,8 @@ async fn a_refund_that_fails_is_not_tried_twice() {
             let store = FaultyStore::new(Mode::Works);
             let layer = layer(&store, policy).build();
             let breaking = store.clone();
-            let told = route(&layer, 4, 1, move || breaking.set_for(Operation::Refund, mode)).await;
-            assert_eq!(told.status, status);
+            let reported = route(&layer, 4, 1, move || breaking.set_for(Operation::Refund, mode)).await;
+            assert_eq!(reported.status, status);
             // The refund of 3 of 4 failed with an unknown result. The last token has not been refunded yet.
             let asked = if policy == OnStoreError::Reject { 2 } else { 1 };
             assert_eq!(store.asked(Operation::Refund), asked);
@@ -126,8 +130,8 @@ async fn a_denial_stands_if_its_refund_fails() {
             let layer = layer(&store, policy).observe(events.observer()).build();
             assert_eq!(route(&layer, 1, 6, || ()).await.status, 200);
             let breaking = store.clone();
-            let told = route(&layer, 1, 6, move || breaking.set_for(Operation::Refund, mode)).await;
-            assert_eq!(told.status, 429, "{mode:?} {policy:?}");
+            let reported = route(&layer, 1, 6, move || breaking.set_for(Operation::Refund, mode)).await;
+            assert_eq!(reported.status, 429, "{mode:?} {policy:?}");
             assert_eq!(events.count("failed"), 1);
             assert_eq!(store.asked(Operation::Refund), 1);
             assert_eq!(left(&store).await, 3, "the router's 1 stays charged");
@@ -152,9 +156,9 @@ async fn requests_charged_locally_stay_local() {
         (1, 1, 200, Some("0")),
     ] {
         store.set(Mode::Fails);
-        let told = route(&layer, outer, inner, back(&store)).await;
+        let reported = route(&layer, outer, inner, back(&store)).await;
         assert_eq!(
-            (told.status.as_u16(), told.header("x-ratelimit-remaining")),
+            (reported.status.as_u16(), reported.header("x-ratelimit-remaining")),
             (status, remaining),
             "{outer}, {inner}"
         );
@@ -168,8 +172,8 @@ async fn an_uncharged_cost_is_charged_whole_by_the_route() {
     let store = FaultyStore::new(Mode::Fails);
     let layer = layer(&store, OnStoreError::Allow).build();
     let back = store.clone();
-    let told = route(&layer, 1, 4, move || back.set(Mode::Works)).await;
-    assert_eq!((told.status.as_u16(), told.header("x-ratelimit-remaining")), (200, Some("6")));
+    let reported = route(&layer, 1, 4, move || back.set(Mode::Works)).await;
+    assert_eq!((reported.status.as_u16(), reported.header("x-ratelimit-remaining")), (200, Some("6")));
     assert_eq!(left(&store).await, 6);
 }
 
@@ -179,11 +183,11 @@ async fn routes_do_not_call_the_store_while_the_breaker_is_open() {
     let layer = layer(&store, OnStoreError::Reject).circuit_breaker(CircuitBreaker::new().failures(1)).build();
     let breaking = store.clone();
     // The store takes the router's charge. The route's charge fails, and opens the breaker.
-    let told = route(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
-    assert_eq!(told.status, 503);
+    let reported = route(&layer, 1, 4, move || breaking.set(Mode::Fails)).await;
+    assert_eq!(reported.status, 503);
     let asked = store.asked(Operation::Decide);
-    let told = route(&layer, 1, 4, || ()).await;
-    assert_eq!((told.status.as_u16(), told.after), (503, ms(0)));
+    let reported = route(&layer, 1, 4, || ()).await;
+    assert_eq!((reported.status.as_u16(), reported.after), (503, ms(0)));
     assert_eq!(store.asked(Operation::Decide), asked);
 }
 
@@ -195,8 +199,8 @@ async fn refunds_happen_once() {
         let layer = layer(&store, OnStoreError::Reject).build();
         assert_eq!(route(&layer, 1, 5, || ()).await.status, 200);
         let breaking = store.clone();
-        let told = route(&layer, 4, 1, move || breaking.set_for(Operation::Decide, mode)).await;
-        assert_eq!((told.status.as_u16(), store.asked(Operation::Refund)), (503, 2));
+        let reported = route(&layer, 4, 1, move || breaking.set_for(Operation::Decide, mode)).await;
+        assert_eq!((reported.status.as_u16(), store.asked(Operation::Refund)), (503, 2));
         assert_eq!(left(&store).await, 5, "{mode:?}");
     }
 }

@@ -126,8 +126,8 @@ fn a_time_zone_needs_a_feature() {
     let yaml = "{ domain: a, descriptors: [{ key: method, rate_limit: \
                 { unit: day, requests_per_unit: 7, calendar: Europe/Berlin } }] }";
     let error = Rules::from_yaml(yaml).unwrap_err().to_string();
-    let told = "the time zone \"Europe/Berlin\" needs the feature `time-zones`: turn it on, or use \"UTC\"";
-    assert!(error.contains(told), "{error}");
+    let reported = "the time zone \"Europe/Berlin\" needs the feature `time-zones`: turn it on, or use \"UTC\"";
+    assert!(error.contains(reported), "{error}");
 }
 
 #[test]

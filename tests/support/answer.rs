@@ -81,7 +81,7 @@ impl Answer {
         let mut named = standings.iter().filter(|standing| standing.name == name);
         match (named.next(), named.next()) {
             (Some(only), None) => only.get("r").expect("r is required"),
-            _ => panic!("{name} is not told once: {standings:?}"),
+            _ => panic!("{name} is not reported once: {standings:?}"),
         }
     }
 

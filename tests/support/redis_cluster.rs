@@ -44,19 +44,19 @@ impl RedisCluster {
         for (index, slots) in [0..5461, 5461..10_923, 10_923..16_384].into_iter().enumerate() {
             // Redis before 7.0 has no `ADDSLOTSRANGE`.
             let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
-            cluster.tell(index, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
+            cluster.report(index, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
         }
         for index in 0..cluster.nodes.len() {
-            cluster.tell(index, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
+            cluster.report(index, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
         }
         for index in 1..cluster.nodes.len() {
-            cluster.tell(0, &format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[index].port));
+            cluster.report(0, &format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[index].port));
         }
         let known = format!("cluster_known_nodes:{}\r", cluster.nodes.len());
         let all = 0..cluster.nodes.len();
         wait("the nodes know each other", || all.clone().all(|node| cluster.info(node).contains(&known)));
         for index in 3..cluster.nodes.len() {
-            cluster.tell(index, &format!("CLUSTER REPLICATE {}", cluster.id(index % 3)));
+            cluster.report(index, &format!("CLUSTER REPLICATE {}", cluster.id(index % 3)));
         }
         wait("the Cluster is up", || all.clone().all(|node| cluster.info(node).contains("cluster_state:ok")));
         wait("the replicas follow", || {
@@ -78,7 +78,7 @@ impl RedisCluster {
     /// Makes all other nodes notice the loss of a node, so that its replica is promoted.
     pub fn notice(&self, lost: usize) {
         for other in (0..self.nodes.len()).filter(|&node| node != lost) {
-            self.tell(other, &format!("CONFIG SET cluster-node-timeout {SOON}"));
+            self.report(other, &format!("CONFIG SET cluster-node-timeout {SOON}"));
         }
     }
 
@@ -132,7 +132,7 @@ impl RedisCluster {
         call.query(&mut connection).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    pub fn tell(&self, node: usize, command: &str) {
+    pub fn report(&self, node: usize, command: &str) {
         self.ask::<()>(node, command);
     }
 

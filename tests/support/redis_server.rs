@@ -23,7 +23,7 @@ pub fn program() -> Command {
     Command::new(std::env::var_os("REDIS_SERVER").unwrap_or_else(|| OsString::from("redis-server")))
 }
 
-/// A server, which keeps its port and its arguments when it is restarted. It starts empty, unless it was told to
+/// A server, which keeps its port and its arguments when it is restarted. It starts empty, unless it was reported to
 /// `SAVE`.
 pub struct RedisServer {
     process: Option<Child>,

@@ -175,13 +175,13 @@ impl Recorder for MetricsRecorder {
                 let node = node.map_or("store", |node| node.name());
                 gauge!("ratelimit_breaker_state", self.labels([("node", node)])).set(state);
             }
-            Event::RulesReplaced { limits } => {
+            Event::LimitsReplaced { limits } => {
                 gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
                 self.rules_loads.counter(0, "applied", &self.labels).increment(1);
                 // An increase from 0 can be seen by a query, unlike a series that begins at 1.
                 self.rules_loads.counter(1, "rejected", &self.labels).increment(0);
             }
-            Event::RulesRejected { .. } => self.rules_loads.counter(1, "rejected", &self.labels).increment(1),
+            Event::LimitsRejected { .. } => self.rules_loads.counter(1, "rejected", &self.labels).increment(1),
             // Decisions include these.
             Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => {}
         }

@@ -158,8 +158,8 @@ fn remaining_counts_up() {
     for rule in one_of_each(4) {
         let subject = Subject::new(&[rule]);
         subject.set(MIDNIGHT);
-        let told: Vec<u64> = (0..5).map(|_| subject.acquire(1).outcomes()[0].remaining()).collect();
-        assert_eq!(told, [3, 2, 1, 0, 0], "{rule:?}");
+        let reported: Vec<u64> = (0..5).map(|_| subject.acquire(1).outcomes()[0].remaining()).collect();
+        assert_eq!(reported, [3, 2, 1, 0, 0], "{rule:?}");
     }
 }
 

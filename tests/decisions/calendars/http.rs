@@ -6,19 +6,19 @@ use axum::routing::get;
 use http::{Request, StatusCode};
 use tower_ratelimit::{CalendarWindow, FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset};
 
-use crate::calendars::{Place, at, everywhere};
+use crate::calendars::{Backend, at, on_each_backend};
 use support::answer::{Answer, Member, ask};
 
 const HOUR: i64 = 3_600;
 
-fn app(place: &Place) -> Router {
+fn app(backend: &Backend) -> Router {
     let limits = RateLimitLayer::builder([
         Limit::new("daily", CalendarWindow::daily(2).in_zone("Europe/Berlin")),
         Limit::new("hourly", FixedWindow::per_hour(100)),
         Limit::new("monthly", CalendarWindow::monthly(50).from_day(15).in_zone("Europe/Berlin")),
     ]);
     let limits = limits
-        .store(place.store.clone())
+        .store(backend.store.clone())
         .deadline(std::time::Duration::from_secs(30))
         .headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Epoch)])
         .build();
@@ -39,35 +39,35 @@ fn policies(day: i64, month: i64) -> [Member; 3] {
 
 #[tokio::test]
 async fn headers_show_the_length_of_the_current_window() {
-    everywhere(async |place| {
-        let app = app(place);
+    on_each_backend(async |backend| {
+        let app = app(backend);
         // A day of 23 hours, and the month that contains it.
-        place.set(at("2026-03-28T23:00:00Z"));
+        backend.set(at("2026-03-28T23:00:00Z"));
         let answer = visit(&app).await;
-        assert_eq!(answer.policies(), policies(23, 31 * 24 - 1), "{}", place.name);
+        assert_eq!(answer.policies(), policies(23, 31 * 24 - 1), "{}", backend.name);
         let standings = [
             Member::new("daily", &[("r", 1), ("t", 23 * HOUR)]),
             Member::new("hourly", &[("r", 99), ("t", HOUR)]),
             Member::new("monthly", &[("r", 49), ("t", (17 * 24 - 1) * HOUR)]),
         ];
-        assert_eq!(answer.standings(), standings, "{}", place.name);
+        assert_eq!(answer.standings(), standings, "{}", backend.name);
         assert_eq!(answer.header("x-ratelimit-limit"), Some("2"));
         let end = at("2026-03-29T22:00:00Z") / 1_000_000;
-        assert_eq!(answer.header("x-ratelimit-reset"), Some(end.to_string().as_str()), "{}", place.name);
+        assert_eq!(answer.header("x-ratelimit-reset"), Some(end.to_string().as_str()), "{}", backend.name);
 
-        place.set(at("2026-03-29T21:59:58.500Z"));
-        assert_eq!(visit(&app).await.status, StatusCode::OK, "{}", place.name);
+        backend.set(at("2026-03-29T21:59:58.500Z"));
+        assert_eq!(visit(&app).await.status, StatusCode::OK, "{}", backend.name);
         let refused = visit(&app).await;
-        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{}", place.name);
-        assert_eq!(refused.header("retry-after"), Some("2"), "{}", place.name);
-        assert_eq!(refused.policies(), policies(23, 31 * 24 - 1), "{}", place.name);
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{}", backend.name);
+        assert_eq!(refused.header("retry-after"), Some("2"), "{}", backend.name);
+        assert_eq!(refused.policies(), policies(23, 31 * 24 - 1), "{}", backend.name);
 
-        place.set(at("2026-03-29T22:00:00Z"));
-        assert_eq!(visit(&app).await.policies(), policies(24, 31 * 24 - 1), "{}", place.name);
-        place.set(at("2026-10-25T12:00:00Z"));
-        assert_eq!(visit(&app).await.policies(), policies(25, 31 * 24 + 1), "{}", place.name);
-        place.set(at("2026-02-20T12:00:00Z"));
-        assert_eq!(visit(&app).await.policies(), policies(24, 28 * 24), "{}", place.name);
+        backend.set(at("2026-03-29T22:00:00Z"));
+        assert_eq!(visit(&app).await.policies(), policies(24, 31 * 24 - 1), "{}", backend.name);
+        backend.set(at("2026-10-25T12:00:00Z"));
+        assert_eq!(visit(&app).await.policies(), policies(25, 31 * 24 + 1), "{}", backend.name);
+        backend.set(at("2026-02-20T12:00:00Z"));
+        assert_eq!(visit(&app).await.policies(), policies(24, 28 * 24), "{}", backend.name);
     })
     .await;
 }
@@ -76,22 +76,22 @@ async fn headers_show_the_length_of_the_current_window() {
 #[tokio::test]
 async fn an_override_keeps_the_window_in_headers() {
     use tower_ratelimit::when;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let daily = |limit| CalendarWindow::daily(limit).in_zone("Europe/Berlin");
         let limit = Limit::new("daily", daily(2)).instead(when::header("x-plan", "pro"), daily(9));
         let limits = RateLimitLayer::builder([limit])
-            .store(place.store.clone())
+            .store(backend.store.clone())
             .deadline(std::time::Duration::from_secs(30))
             .build();
         let app = Router::new().route("/", get(async || "hello")).layer(limits);
-        place.set(at("2026-10-25T12:00:00Z"));
+        backend.set(at("2026-10-25T12:00:00Z"));
         let pro = Request::get("/").header("x-plan", "pro").body(Body::empty()).unwrap();
         let answer = ask(&app, pro).await;
-        assert_eq!(answer.policies(), [Member::new("daily", &[("q", 9), ("w", 25 * HOUR)])], "{}", place.name);
+        assert_eq!(answer.policies(), [Member::new("daily", &[("q", 9), ("w", 25 * HOUR)])], "{}", backend.name);
         let answer = visit(&app).await;
-        assert_eq!(answer.policies(), [Member::new("daily", &[("q", 2), ("w", 25 * HOUR)])], "{}", place.name);
+        assert_eq!(answer.policies(), [Member::new("daily", &[("q", 2), ("w", 25 * HOUR)])], "{}", backend.name);
         // Usage is shared by all sizes.
-        assert_eq!(answer.remaining(), 0, "{}", place.name);
+        assert_eq!(answer.remaining(), 0, "{}", backend.name);
     })
     .await;
 }

@@ -3,13 +3,13 @@
 use deadpool_redis::redis::cmd;
 use tower_ratelimit::{CalendarWindow, ConfigError, FixedWindow, Limit, ManualClock, Timestamp, Weekday};
 
-use crate::calendars::{at, config, everywhere, limiter, remaining, reset_after};
+use crate::calendars::{at, config, limiter, on_each_backend, remaining, reset_after};
 use support::redis_server::{RedisServer, expiry_of};
 
 #[tokio::test]
 async fn each_calendar_has_its_own_state() {
-    everywhere(async |place| {
-        place.set(at("2026-03-20T12:00:00Z"));
+    on_each_backend(async |backend| {
+        backend.set(at("2026-03-20T12:00:00Z"));
         let limits = || {
             [
                 CalendarWindow::daily(5),
@@ -23,20 +23,20 @@ async fn each_calendar_has_its_own_state() {
             ]
         };
         for (taken, windows) in limits().into_iter().enumerate() {
-            let decision = place.limiter(windows).acquire("key", 1 + taken as u64 % 5).await.unwrap();
-            assert_eq!(remaining(&decision), 4 - taken as u64 % 5, "{windows:?} in {}", place.name);
+            let decision = backend.limiter(windows).acquire("key", 1 + taken as u64 % 5).await.unwrap();
+            assert_eq!(remaining(&decision), 4 - taken as u64 % 5, "{windows:?} in {}", backend.name);
         }
         // Another limiter shares the state, also with another size. The name of UTC is not case-sensitive.
         for (taken, windows) in limits().into_iter().enumerate() {
-            let decision = place.limiter(windows).peek("key", 0).await.unwrap();
-            assert_eq!(remaining(&decision), 4 - taken as u64 % 5, "{windows:?} in {}", place.name);
+            let decision = backend.limiter(windows).peek("key", 0).await.unwrap();
+            assert_eq!(remaining(&decision), 4 - taken as u64 % 5, "{windows:?} in {}", backend.name);
         }
-        let larger = place.limiter(CalendarWindow::daily(9).in_zone("uTc")).peek("key", 0).await.unwrap();
-        assert_eq!(remaining(&larger), 8, "{}", place.name);
-        let larger = place.limiter(CalendarWindow::daily(9).in_zone("EUROPE/BERLIN")).peek("key", 0).await.unwrap();
-        assert_eq!(remaining(&larger), 7, "{}", place.name);
-        let fixed = place.limiter(FixedWindow::per_day(5)).peek("key", 0).await.unwrap();
-        assert_eq!(remaining(&fixed), 5, "{}", place.name);
+        let larger = backend.limiter(CalendarWindow::daily(9).in_zone("uTc")).peek("key", 0).await.unwrap();
+        assert_eq!(remaining(&larger), 8, "{}", backend.name);
+        let larger = backend.limiter(CalendarWindow::daily(9).in_zone("EUROPE/BERLIN")).peek("key", 0).await.unwrap();
+        assert_eq!(remaining(&larger), 7, "{}", backend.name);
+        let fixed = backend.limiter(FixedWindow::per_day(5)).peek("key", 0).await.unwrap();
+        assert_eq!(remaining(&fixed), 5, "{}", backend.name);
     })
     .await;
 }

@@ -3,10 +3,10 @@
 
 mod changes;
 mod dates;
-mod elsewhere;
 mod http;
 mod identity;
 mod random;
+mod redis_clock;
 mod starts;
 
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use tower_ratelimit::{
 };
 
 /// A store with its clock.
-struct Place {
+struct Backend {
     name: &'static str,
     store: Arc<dyn Store>,
     clock: ManualClock,
 }
 
 /// Runs a test in memory and on Redis.
-async fn everywhere(test: impl AsyncFn(&Place)) {
+async fn on_each_backend(test: impl AsyncFn(&Backend)) {
     let clock = ManualClock::default();
     let store = Arc::new(MemoryStore::new().clock(clock.clone()));
-    test(&Place { name: "memory", store, clock }).await;
+    test(&Backend { name: "memory", store, clock }).await;
 
     let server = RedisServer::start();
     let clock = ManualClock::default();
     let store = config(&server).connect().await.unwrap().clock(clock.clone());
-    test(&Place { name: "redis", store: Arc::new(store), clock }).await;
+    test(&Backend { name: "redis", store: Arc::new(store), clock }).await;
 }
 
 fn config(server: &RedisServer) -> RedisConfig {
     RedisConfig::node(server.url()).patient()
 }
 
-impl Place {
+impl Backend {
     fn limiter(&self, algorithm: impl Into<Algorithm>) -> Limiter {
         limiter([Limit::new("quota", algorithm)]).store(self.store.clone()).build()
     }

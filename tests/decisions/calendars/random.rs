@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use tower_ratelimit::{Limiter, Receipt};
 
 use crate::calendars::dates::{Calendar, Dates};
-use crate::calendars::{Place, at, everywhere, micros, remaining, reset_after};
+use crate::calendars::{Backend, at, micros, on_each_backend, remaining, reset_after};
 use support::split_mix::Random;
 
 fn random_dates(random: &mut Random) -> Dates {
@@ -69,16 +69,16 @@ const ZONES: &[&str] = &[
 
 #[tokio::test]
 async fn windows_end_as_by_the_naive_rule() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let mut random = Random(1);
         for case in 0..1_500 {
             let calendar = random_calendar(&mut random);
             let now = random_instant(&mut random, &calendar);
             let (start, end) = calendar.window(now);
-            place.set(now);
+            backend.set(now);
             let windows = calendar.of(5);
-            let decision = place.limiter(windows).acquire(format!("{case}"), 1).await.unwrap();
-            let about = format!("{calendar:?} at {now} in {}", place.name);
+            let decision = backend.limiter(windows).acquire(format!("{case}"), 1).await.unwrap();
+            let about = format!("{calendar:?} at {now} in {}", backend.name);
             assert_eq!(reset_after(&decision) as i64, end - now as i64, "{about}");
             let window = tower_ratelimit::Algorithm::from(windows).window_at(decision.at());
             assert_eq!(micros(Some(window)), Some((end - start) as u64), "{about}");
@@ -125,13 +125,13 @@ impl Model {
     }
 }
 
-async fn answers_as_the_model(place: &Place, seed: u64) {
+async fn answers_as_the_model(backend: &Backend, seed: u64) {
     let mut random = Random(seed);
     let calendar = random_calendar(&mut random);
     let limit = 1 + random.below(8);
     // Limits of one name would share their state.
     let limits = [tower_ratelimit::Limit::new(format!("quota {seed}"), calendar.of(limit as u32))];
-    let limiter = crate::calendars::limiter(limits).store(place.store.clone()).build();
+    let limiter = crate::calendars::limiter(limits).store(backend.store.clone()).build();
     let mut now = random_instant(&mut random, &calendar);
     let mut model = Model { calendar, limit, counts: HashMap::new() };
     let mut held = Vec::new();
@@ -144,7 +144,7 @@ async fn answers_as_the_model(place: &Place, seed: u64) {
             3 => now + 1,
             _ => now,
         };
-        place.set(now);
+        backend.set(now);
         if random.below(4) == 0 && !held.is_empty() {
             let (receipt, start, cost) = held.swap_remove(random.below(held.len() as u64) as usize);
             limiter.refund(receipt).await.unwrap();
@@ -157,9 +157,9 @@ async fn answers_as_the_model(place: &Place, seed: u64) {
 
 #[tokio::test]
 async fn requests_agree_with_the_naive_rule() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         for seed in 0..60 {
-            answers_as_the_model(place, seed).await;
+            answers_as_the_model(backend, seed).await;
         }
     })
     .await;

@@ -2,18 +2,18 @@
 
 use tower_ratelimit::{CalendarWindow, Weekday};
 
-use crate::calendars::{at, everywhere, micros, remaining, reset_after};
+use crate::calendars::{at, micros, on_each_backend, remaining, reset_after};
 
 /// Checks consecutive edges, each the end of one window and the start of the next.
 async fn has_edges(windows: CalendarWindow, edges: &[&str]) {
     let edges: Vec<u64> = edges.iter().map(|edge| at(edge)).collect();
-    everywhere(async |place| {
-        let limiter = place.limiter(windows);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter(windows);
         for pair in edges.windows(2) {
             let [start, end] = [pair[0], pair[1]];
             for now in [start, start + 1, start + (end - start) / 2, end - 1] {
-                place.set(now);
-                let about = format!("{windows:?} at {now} in {}", place.name);
+                backend.set(now);
+                let about = format!("{windows:?} at {now} in {}", backend.name);
                 let key = format!("{start} {now}");
                 let decision = limiter.acquire(&key, 2).await.unwrap();
                 assert!(decision.is_allowed(), "{about}");
@@ -25,9 +25,9 @@ async fn has_edges(windows: CalendarWindow, edges: &[&str]) {
             }
             // The last µs belongs to this window, and the next one to another.
             let key = format!("{start} {start}");
-            place.set(end - 1);
+            backend.set(end - 1);
             assert_eq!(remaining(&limiter.peek(&key, 0).await.unwrap()), 1);
-            place.set(end);
+            backend.set(end);
             assert_eq!(remaining(&limiter.peek(&key, 0).await.unwrap()), 3);
             assert!(limiter.acquire(&key, 3).await.unwrap().is_allowed());
         }
@@ -146,7 +146,7 @@ async fn years_begin_in_january() {
 /// Far beyond the dates of the database, nothing panics, and windows are consecutive.
 #[tokio::test]
 async fn the_last_supported_instants_are_in_windows() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         for zone in ["UTC", "Europe/Berlin", "Pacific/Kiritimati", "Pacific/Apia", "America/New_York", "Asia/Kolkata"] {
             for windows in [
                 CalendarWindow::daily(3),
@@ -155,19 +155,19 @@ async fn the_last_supported_instants_are_in_windows() {
                 CalendarWindow::yearly(3),
             ] {
                 let windows = windows.in_zone(zone);
-                let limiter = place.limiter(windows);
+                let limiter = backend.limiter(windows);
                 for from in [at("9999-12-25T12:00:00Z"), (1 << 62) - 20 * 86_400_000_000] {
                     for day in 0..19 {
                         let now = from + day * 86_400_000_000 + 1;
-                        place.set(now);
+                        backend.set(now);
                         let key = format!("{now}");
                         let end = now + reset_after(&limiter.acquire(&key, 1).await.unwrap());
                         let longest = windows_at(windows, now).as_micros() as u64;
-                        assert!(end > now && end - now <= longest, "{windows:?} at {now} in {}", place.name);
+                        assert!(end > now && end - now <= longest, "{windows:?} at {now} in {}", backend.name);
                         if end <= 1 << 62 {
-                            place.set(end - 1);
+                            backend.set(end - 1);
                             assert_eq!(remaining(&limiter.peek(&key, 0).await.unwrap()), 2, "{windows:?} at {now}");
-                            place.set(end);
+                            backend.set(end);
                             assert_eq!(remaining(&limiter.peek(&key, 0).await.unwrap()), 3, "{windows:?} at {now}");
                         }
                     }

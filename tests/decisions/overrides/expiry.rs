@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, MemoryStore, OverrideError, SlidingLog, Timestamp};
 
 use crate::overrides::DAY;
-use crate::overrides::place::{everywhere, is_allowed, left, on};
+use crate::overrides::backend::{is_allowed, left, on, on_each_backend};
 use support::limits::Patient;
 use support::redis_server::RedisServer;
 
@@ -13,22 +13,22 @@ const MICRO: Duration = Duration::from_micros(1);
 
 #[tokio::test]
 async fn an_override_applies_until_the_microsecond_of_its_expiry() {
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
         let overrides = limiter.overrides("daily").unwrap();
         let span = Duration::from_micros(1_234_567);
         overrides.set("42", FixedWindow::per_day(200), Some(span)).await.unwrap();
-        assert!(is_allowed(&limiter, "42", 150).await, "{}", place.name);
-        assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(span), "{}", place.name);
+        assert!(is_allowed(&limiter, "42", 150).await, "{}", backend.name);
+        assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(span), "{}", backend.name);
 
-        place.clock.advance(span - MICRO);
-        assert_eq!(left(&limiter, "42").await, 50, "{}", place.name);
-        assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(MICRO), "{}", place.name);
+        backend.clock.advance(span - MICRO);
+        assert_eq!(left(&limiter, "42").await, 50, "{}", backend.name);
+        assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(MICRO), "{}", backend.name);
 
-        place.clock.advance(MICRO);
-        assert_eq!(left(&limiter, "42").await, 0, "{}", place.name);
-        assert_eq!(overrides.get("42").await.unwrap(), None, "{}", place.name);
-        assert!(!is_allowed(&limiter, "42", 1).await, "{}", place.name);
+        backend.clock.advance(MICRO);
+        assert_eq!(left(&limiter, "42").await, 0, "{}", backend.name);
+        assert_eq!(overrides.get("42").await.unwrap(), None, "{}", backend.name);
+        assert!(!is_allowed(&limiter, "42", 1).await, "{}", backend.name);
     })
     .await;
 }
@@ -36,10 +36,10 @@ async fn an_override_applies_until_the_microsecond_of_its_expiry() {
 /// A cached denial by a smaller size ends with that override.
 #[tokio::test]
 async fn a_denial_ends_with_the_size_that_denied() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         for limit in [Limit::new("window", FixedWindow::per_day(9)), Limit::new("log", SlidingLog::per_day(9))] {
             let name = limit.name().to_owned();
-            let limiter = place.limiter([limit.overridable()]);
+            let limiter = backend.limiter([limit.overridable()]);
             let overrides = limiter.overrides(&name).unwrap();
             let span = Duration::from_millis(500);
             match name.as_str() {
@@ -48,11 +48,11 @@ async fn a_denial_ends_with_the_size_that_denied() {
             }
             assert!(is_allowed(&limiter, "42", 1).await);
             assert!(!is_allowed(&limiter, "42", 1).await);
-            place.clock.advance(span - MICRO);
-            assert!(!is_allowed(&limiter, "42", 1).await, "{name} in {}", place.name);
-            place.clock.advance(MICRO);
-            assert!(is_allowed(&limiter, "42", 1).await, "{name} in {}", place.name);
-            assert_eq!(left(&limiter, "42").await, 7, "{name} in {}", place.name);
+            backend.clock.advance(span - MICRO);
+            assert!(!is_allowed(&limiter, "42", 1).await, "{name} in {}", backend.name);
+            backend.clock.advance(MICRO);
+            assert!(is_allowed(&limiter, "42", 1).await, "{name} in {}", backend.name);
+            assert_eq!(left(&limiter, "42").await, 7, "{name} in {}", backend.name);
         }
     })
     .await;
@@ -61,19 +61,19 @@ async fn a_denial_ends_with_the_size_that_denied() {
 /// The expiry of the last `set` applies.
 #[tokio::test]
 async fn the_last_expiry_of_an_override_applies() {
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
         let overrides = limiter.overrides("daily").unwrap();
         let second = Duration::from_secs(1);
         for (first, then) in [(Some(second), None), (Some(second), Some(2 * second)), (None, Some(2 * second))] {
             overrides.set("42", FixedWindow::per_day(200), first).await.unwrap();
             assert_eq!(left(&limiter, "42").await, 200);
             overrides.set("42", FixedWindow::per_day(200), then).await.unwrap();
-            place.clock.advance(second);
-            assert_eq!(left(&limiter, "42").await, 200, "{first:?}, {then:?} in {}", place.name);
-            place.clock.advance(second);
+            backend.clock.advance(second);
+            assert_eq!(left(&limiter, "42").await, 200, "{first:?}, {then:?} in {}", backend.name);
+            backend.clock.advance(second);
             let then_left = if then.is_none() { 200 } else { 100 };
-            assert_eq!(left(&limiter, "42").await, then_left, "{first:?}, {then:?} in {}", place.name);
+            assert_eq!(left(&limiter, "42").await, then_left, "{first:?}, {then:?} in {}", backend.name);
         }
     })
     .await;
@@ -82,8 +82,8 @@ async fn the_last_expiry_of_an_override_applies() {
 #[tokio::test]
 async fn expiries_out_of_range_are_errors() {
     const LONGEST: Duration = Duration::from_secs(36_525 * 86_400);
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
         let overrides = limiter.overrides("daily").unwrap();
         let size = FixedWindow::per_day(200);
         for after in [Duration::ZERO, LONGEST + Duration::from_nanos(1), Duration::MAX] {
@@ -93,7 +93,7 @@ async fn expiries_out_of_range_are_errors() {
         }
         for (after, kept) in [(Duration::from_nanos(1), MICRO), (LONGEST, LONGEST)] {
             overrides.set("42", size, Some(after)).await.unwrap();
-            assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(kept), "{}", place.name);
+            assert_eq!(overrides.get("42").await.unwrap().unwrap().expires_after, Some(kept), "{}", backend.name);
         }
     })
     .await;

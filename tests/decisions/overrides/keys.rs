@@ -9,7 +9,7 @@ use http::{Method, Request};
 use tower_ratelimit::key::{self, Key, KeyExtractor, PeerAddr, TrustedProxies};
 use tower_ratelimit::{FixedWindow, Limit, OnMissingKey, RateLimitLayer};
 
-use crate::overrides::place::{Place, everywhere};
+use crate::overrides::backend::{Backend, on_each_backend};
 use support::answer::ask;
 
 /// A user, as an extension of an outer layer.
@@ -31,18 +31,18 @@ fn request() -> Request<Body> {
 }
 
 /// Returns whether an override of `key` applies to the request above, and overrides of `others` do not.
-async fn is_of(place: &Place, what: &str, limit: Limit, key: impl Key, others: &[&dyn Key]) {
-    let layer = place.layer([limit.overridable()]).build();
+async fn is_of(backend: &Backend, what: &str, limit: Limit, key: impl Key, others: &[&dyn Key]) {
+    let layer = backend.layer([limit.overridable()]).build();
     let overrides = layer.overrides("daily").unwrap();
     let app = Router::new().route("/orders/{id}", get(async || "")).layer(layer);
     for other in others {
         overrides.set(other, FixedWindow::per_day(300), None).await.unwrap();
     }
     let before = ask(&app, request()).await;
-    assert_eq!((before.status.as_u16(), before.remaining()), (200, 99), "{what} in {}", place.name);
+    assert_eq!((before.status.as_u16(), before.remaining()), (200, 99), "{what} in {}", backend.name);
     overrides.set(key, FixedWindow::per_day(200), None).await.unwrap();
     let after = ask(&app, request()).await;
-    assert_eq!((after.status.as_u16(), after.remaining()), (200, 198), "{what} in {}", place.name);
+    assert_eq!((after.status.as_u16(), after.remaining()), (200, 198), "{what} in {}", backend.name);
     // The next test uses the same names.
     let _ = ask(&app, request()).await;
 }
@@ -53,31 +53,31 @@ fn daily() -> Limit {
 
 #[tokio::test]
 async fn overrides_find_keys_of_each_source() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let by_header = daily().by(key::header("x-customer"));
-        is_of(place, "header", by_header, "42", &[&42_u64, &"shop", &("42", ""), &"042"]).await;
+        is_of(backend, "header", by_header, "42", &[&42_u64, &"shop", &("42", ""), &"042"]).await;
     })
     .await;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let by_user = daily().by(key::extension(|user: &User| user.id));
-        is_of(place, "extension", by_user, 42_u64, &[&42_u32, &"42", &43_u64]).await;
+        is_of(backend, "extension", by_user, 42_u64, &[&42_u32, &"42", &43_u64]).await;
     })
     .await;
-    everywhere(async |place| {
-        is_of(place, "route", daily().by(key::matched_route()), "/orders/{id}", &[&"/orders/17"]).await;
+    on_each_backend(async |backend| {
+        is_of(backend, "route", daily().by(key::matched_route()), "/orders/{id}", &[&"/orders/17"]).await;
     })
     .await;
-    everywhere(async |place| {
-        is_of(place, "path", daily().by(key::path()), "/orders/17", &[&"/orders/{id}"]).await;
+    on_each_backend(async |backend| {
+        is_of(backend, "path", daily().by(key::path()), "/orders/17", &[&"/orders/{id}"]).await;
     })
     .await;
-    everywhere(async |place| {
-        is_of(place, "method", daily().by(key::method()), Method::GET.as_str(), &[&"HEAD"]).await;
+    on_each_backend(async |backend| {
+        is_of(backend, "method", daily().by(key::method()), Method::GET.as_str(), &[&"HEAD"]).await;
     })
     .await;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let by_closure = daily().by(key::from_async_fn(|_| async { Some(String::from("42")) }));
-        is_of(place, "closure", by_closure, "42", &[&42_u64]).await;
+        is_of(backend, "closure", by_closure, "42", &[&42_u64]).await;
     })
     .await;
 }
@@ -95,19 +95,19 @@ async fn addresses_are_named_by_their_networks() {
     assert_eq!(key::peer_ip().ipv6_prefix(48).network(client), key::peer_ip().ipv6_prefix(48).network(other_network));
     assert_eq!(key::peer_ip().ipv4_prefix(24).network(peer), "192.0.2.0".parse::<IpAddr>().unwrap());
 
-    everywhere(async |place| {
-        is_of(place, "peer", daily().by(key::peer_ip()), peer, &[&"192.0.2.7", &client]).await;
+    on_each_backend(async |backend| {
+        is_of(backend, "peer", daily().by(key::peer_ip()), peer, &[&"192.0.2.7", &client]).await;
     })
     .await;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let by = key::peer_ip().ipv4_prefix(24);
-        is_of(place, "peer's network", daily().by(by), by.network(mapped), &[&peer]).await;
+        is_of(backend, "peer's network", daily().by(by), by.network(mapped), &[&peer]).await;
     })
     .await;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let by = || key::client_ip(TrustedProxies::hops(1).x_forwarded_for());
         let others: [&dyn Key; 3] = [&client, &by().network(other_network), &peer];
-        is_of(place, "client", daily().by(by()), by().network(same_network), &others).await;
+        is_of(backend, "client", daily().by(by()), by().network(same_network), &others).await;
     })
     .await;
 }
@@ -115,39 +115,39 @@ async fn addresses_are_named_by_their_networks() {
 #[tokio::test]
 async fn keys_of_tuples_and_alternatives_can_be_named() {
     let peer: IpAddr = "192.0.2.7".parse().unwrap();
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let both = daily().by((key::header("x-tenant"), key::header("x-customer")));
-        is_of(place, "tuple", both, ("shop", "42"), &[&("42", "shop"), &"shop42", &"shop"]).await;
+        is_of(backend, "tuple", both, ("shop", "42"), &[&("42", "shop"), &"shop42", &"shop"]).await;
     })
     .await;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let either = daily().by(key::header("x-customer").or(key::peer_ip()));
-        is_of(place, "first", either, key::first("42"), &[&"42", &key::second("42"), &key::second(peer)]).await;
+        is_of(backend, "first", either, key::first("42"), &[&"42", &key::second("42"), &key::second(peer)]).await;
     })
     .await;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let either = daily().by(key::header("x-api-key").or(key::peer_ip()));
-        is_of(place, "second", either, key::second(peer), &[&peer, &key::first(peer), &key::first("42")]).await;
+        is_of(backend, "second", either, key::second(peer), &[&peer, &key::first(peer), &key::first("42")]).await;
     })
     .await;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let nested = key::header("x-api-key").or(key::header("x-customer").or(key::peer_ip()));
         let both = daily().by((key::header("x-tenant"), nested));
         let named = ("shop", key::second(key::first("42")));
-        is_of(place, "nested", both, named, &[&("shop", key::first("42"))]).await;
+        is_of(backend, "nested", both, named, &[&("shop", key::first("42"))]).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_limit_without_a_key_can_be_overridden_too() {
-    everywhere(async |place| {
-        is_of(place, "no extractor", daily(), key::Shared, &[&(), &""]).await;
+    on_each_backend(async |backend| {
+        is_of(backend, "no extractor", daily(), key::Shared, &[&(), &""]).await;
     })
     .await;
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let shared = daily().by(key::header("x-api-key")).on_missing_key(OnMissingKey::Share);
-        is_of(place, "shared", shared, key::Shared, &[&(), &""]).await;
+        is_of(backend, "shared", shared, key::Shared, &[&(), &""]).await;
     })
     .await;
 }
@@ -155,14 +155,14 @@ async fn a_limit_without_a_key_can_be_overridden_too() {
 /// Each limiter and each limit has its own buckets.
 #[tokio::test]
 async fn an_override_is_of_one_limit() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limits =
             |size| ["daily", "other"].map(|name| Limit::new(name, size).by(key::header("x-customer")).overridable());
-        let layer: RateLimitLayer = place.layer(limits(FixedWindow::per_day(100))).build();
+        let layer: RateLimitLayer = backend.layer(limits(FixedWindow::per_day(100))).build();
         layer.overrides("daily").unwrap().set("42", FixedWindow::per_day(200), None).await.unwrap();
         let app = Router::new().route("/orders/{id}", get(async || "")).layer(layer);
         let answer = ask(&app, request()).await;
-        assert_eq!((answer.remaining_of("daily"), answer.remaining_of("other")), (199, 99), "{}", place.name);
+        assert_eq!((answer.remaining_of("daily"), answer.remaining_of("other")), (199, 99), "{}", backend.name);
     })
     .await;
 }

@@ -1,10 +1,10 @@
 //! Overrides of single keys, with the same tests on every store.
 #![allow(clippy::unwrap_used)]
 
+mod backend;
 mod expiry;
 mod fleet;
 mod keys;
-mod place;
 mod races;
 mod requests;
 mod sizes;

@@ -12,7 +12,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tower_ratelimit::{FixedWindow, Limit, MemoryStore, Store, key};
 
-use crate::overrides::place::{layer, on};
+use crate::overrides::backend::{layer, on};
 use support::answer::ask;
 use support::redis_server::RedisServer;
 

@@ -10,7 +10,7 @@ use tower_ratelimit::{
 };
 
 use crate::overrides::DAY;
-use crate::overrides::place::everywhere;
+use crate::overrides::backend::on_each_backend;
 use support::answer::{Answer, Member, ask};
 
 async fn raise(State(daily): State<Overrides>, Path(customer): Path<String>, body: String) -> StatusCode {
@@ -52,31 +52,31 @@ fn daily(limit: u32) -> Limit {
 
 #[tokio::test]
 async fn a_raised_limit_shows_in_the_next_response() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
-        let app = app(place.layer([daily(2), Limit::new("all", FixedWindow::new(100, DAY))]).headers(styles).build());
-        let told = |answer: &Answer| {
+        let app = app(backend.layer([daily(2), Limit::new("all", FixedWindow::new(100, DAY))]).headers(styles).build());
+        let reported = |answer: &Answer| {
             let limit = answer.header("x-ratelimit-limit").unwrap().parse::<u32>().unwrap();
             (answer.status.as_u16(), limit, answer.remaining_of("daily"))
         };
-        assert_eq!(told(&send(&app, "/", "42").await), (200, 2, 1), "{}", place.name);
-        assert_eq!(told(&send(&app, "/", "42").await), (200, 2, 0), "{}", place.name);
-        assert_eq!(told(&send(&app, "/", "42").await), (429, 2, 0), "{}", place.name);
-        assert_eq!(told(&send(&app, "/", "42").await), (429, 2, 0), "{}", place.name);
+        assert_eq!(reported(&send(&app, "/", "42").await), (200, 2, 1), "{}", backend.name);
+        assert_eq!(reported(&send(&app, "/", "42").await), (200, 2, 0), "{}", backend.name);
+        assert_eq!(reported(&send(&app, "/", "42").await), (429, 2, 0), "{}", backend.name);
+        assert_eq!(reported(&send(&app, "/", "42").await), (429, 2, 0), "{}", backend.name);
 
         assert_eq!(admin(&app, "PUT", "42", "5").await, 204);
         let answer = send(&app, "/", "42").await;
-        assert_eq!(told(&answer), (200, 5, 2), "{}", place.name);
+        assert_eq!(reported(&answer), (200, 5, 2), "{}", backend.name);
         let policies =
             [Member::new("daily", &[("q", 5), ("w", 86_400)]), Member::new("all", &[("q", 100), ("w", 86_400)])];
-        assert_eq!(answer.policies(), policies, "{}", place.name);
-        assert_eq!(told(&send(&app, "/", "43").await), (200, 2, 1), "{}", place.name);
+        assert_eq!(answer.policies(), policies, "{}", backend.name);
+        assert_eq!(reported(&send(&app, "/", "43").await), (200, 2, 1), "{}", backend.name);
 
         assert_eq!(admin(&app, "PUT", "42", "1").await, 204);
-        assert_eq!(told(&send(&app, "/", "42").await), (429, 1, 0), "{}", place.name);
+        assert_eq!(reported(&send(&app, "/", "42").await), (429, 1, 0), "{}", backend.name);
         assert_eq!(admin(&app, "PUT", "42", "0").await, 400);
         assert_eq!(admin(&app, "DELETE", "42", "").await, 204);
-        assert_eq!(told(&send(&app, "/", "42").await), (429, 2, 0), "{}", place.name);
+        assert_eq!(reported(&send(&app, "/", "42").await), (429, 2, 0), "{}", backend.name);
     })
     .await;
 }
@@ -84,23 +84,23 @@ async fn a_raised_limit_shows_in_the_next_response() {
 /// The override of the key applies, not the size for its plan. Under another algorithm, the key has no override.
 #[tokio::test]
 async fn an_override_takes_precedence_over_the_size_of_a_request() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = daily(2)
             .instead(when::header("x-plan", "pro"), FixedWindow::new(10, DAY))
             .instead(when::header("x-plan", "bucket"), TokenBucket::new(7, 7, DAY));
-        let app = app(place.layer([limit]).build());
+        let app = app(backend.layer([limit]).build());
         let ask_as = async |plan: &str| {
             let request = Request::get("/").header("x-customer", "42").header("x-plan", plan);
             let answer = ask(&app, request.body(Body::empty()).unwrap()).await;
             (answer.policies()[0].get("q").unwrap(), answer.remaining())
         };
-        assert_eq!(ask_as("pro").await, (10, 9), "{}", place.name);
+        assert_eq!(ask_as("pro").await, (10, 9), "{}", backend.name);
         admin(&app, "PUT", "42", "50").await;
-        assert_eq!(ask_as("free").await, (50, 48), "{}", place.name);
-        assert_eq!(ask_as("pro").await, (50, 47), "{}", place.name);
-        assert_eq!(ask_as("bucket").await, (7, 6), "{}", place.name);
+        assert_eq!(ask_as("free").await, (50, 48), "{}", backend.name);
+        assert_eq!(ask_as("pro").await, (50, 47), "{}", backend.name);
+        assert_eq!(ask_as("bucket").await, (7, 6), "{}", backend.name);
         admin(&app, "DELETE", "42", "").await;
-        assert_eq!(ask_as("pro").await, (10, 6), "{}", place.name);
+        assert_eq!(ask_as("pro").await, (10, 6), "{}", backend.name);
     })
     .await;
 }
@@ -108,17 +108,17 @@ async fn an_override_takes_precedence_over_the_size_of_a_request() {
 /// A route that costs more charges the difference by the override of the key, and refunds by it.
 #[tokio::test]
 async fn a_route_is_charged_by_the_size_that_applies() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let small = Limit::new("small", FixedWindow::new(4, DAY)).by(key::header("x-customer"));
-        let app = app(place.layer([daily(2), small]).build());
+        let app = app(backend.layer([daily(2), small]).build());
         admin(&app, "PUT", "42", "100").await;
         let answer = send(&app, "/expensive", "42").await;
-        assert_eq!((answer.status.as_u16(), answer.remaining_of("daily")), (200, 97), "{}", place.name);
-        assert_eq!(answer.policies()[0].get("q"), Some(100), "{}", place.name);
+        assert_eq!((answer.status.as_u16(), answer.remaining_of("daily")), (200, 97), "{}", backend.name);
+        assert_eq!(answer.policies()[0].get("q"), Some(100), "{}", backend.name);
         let denied = send(&app, "/expensive", "42").await;
-        assert_eq!((denied.status.as_u16(), denied.remaining_of("daily")), (429, 97), "{}", place.name);
-        assert_eq!(denied.policies()[0].get("q"), Some(100), "{}", place.name);
-        assert_eq!(send(&app, "/", "42").await.remaining_of("daily"), 96, "{}", place.name);
+        assert_eq!((denied.status.as_u16(), denied.remaining_of("daily")), (429, 97), "{}", backend.name);
+        assert_eq!(denied.policies()[0].get("q"), Some(100), "{}", backend.name);
+        assert_eq!(send(&app, "/", "42").await.remaining_of("daily"), 96, "{}", backend.name);
     })
     .await;
 }
@@ -126,9 +126,9 @@ async fn a_route_is_charged_by_the_size_that_applies() {
 /// An override that is set during a request applies to its later charges. Refunds use the sizes of the charges.
 #[tokio::test]
 async fn a_permit_charges_the_current_size_and_refunds_the_earlier_one() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let bucket = Limit::new("bucket", TokenBucket::new(50, 50, DAY)).by(key::header("x-customer")).overridable();
-        let layer = place.layer([bucket]).permits().build();
+        let layer = backend.layer([bucket]).permits().build();
         let bucket = layer.overrides("bucket").unwrap();
         let work = {
             let bucket = bucket.clone();
@@ -145,8 +145,8 @@ async fn a_permit_charges_the_current_size_and_refunds_the_earlier_one() {
         let app = Router::new().route("/", get(work)).layer(layer);
         let answer = send(&app, "/", "42").await;
         // 60 of 100 tokens are charged, and the earlier one, rounded up.
-        assert_eq!(answer.body, "39 50", "{}", place.name);
-        assert_eq!(answer.policies()[0].get("q"), Some(50), "{}", place.name);
+        assert_eq!(answer.body, "39 50", "{}", backend.name);
+        assert_eq!(answer.policies()[0].get("q"), Some(50), "{}", backend.name);
     })
     .await;
 }
@@ -154,8 +154,8 @@ async fn a_permit_charges_the_current_size_and_refunds_the_earlier_one() {
 /// Later charges do not use the size at the time of the request.
 #[tokio::test]
 async fn a_permit_charges_the_current_size_even_if_the_override_is_gone() {
-    everywhere(async |place| {
-        let layer = place.layer([daily(10)]).permits().build();
+    on_each_backend(async |backend| {
+        let layer = backend.layer([daily(10)]).permits().build();
         let daily = layer.overrides("daily").unwrap();
         daily.set("42", FixedWindow::new(100, DAY), None).await.unwrap();
         let work = async move |permit: Permit| {
@@ -166,16 +166,16 @@ async fn a_permit_charges_the_current_size_even_if_the_override_is_gone() {
         };
         let app = Router::new().route("/", get(work)).layer(layer);
         let answer = send(&app, "/", "42").await;
-        assert_eq!((answer.body.as_str(), answer.remaining()), ("false 5", 5), "{}", place.name);
-        assert_eq!(answer.policies()[0].get("q"), Some(10), "{}", place.name);
+        assert_eq!((answer.body.as_str(), answer.remaining()), ("false 5", 5), "{}", backend.name);
+        assert_eq!(answer.policies()[0].get("q"), Some(10), "{}", backend.name);
     })
     .await;
 }
 
 #[tokio::test]
 async fn settling_uses_the_capacity_that_is_left() {
-    everywhere(async |place| {
-        let layer = place.layer([daily(10).soft(50)]).permits().build();
+    on_each_backend(async |backend| {
+        let layer = backend.layer([daily(10).soft(50)]).permits().build();
         let daily = layer.overrides("daily").unwrap();
         let work = async |permit: Permit, body: String| {
             let settled = permit.settle(body.parse().unwrap()).await.unwrap();
@@ -187,10 +187,10 @@ async fn settling_uses_the_capacity_that_is_left() {
             ask(&app, request).await.body
         };
         daily.set("42", FixedWindow::new(100, DAY), None).await.unwrap();
-        assert_eq!(settle("40").await, "0 60", "{}", place.name);
-        assert_eq!(settle("10").await, "0 50", "{}", place.name);
+        assert_eq!(settle("40").await, "0 60", "{}", backend.name);
+        assert_eq!(settle("10").await, "0 50", "{}", backend.name);
         // 100 and an overage of 50 % are 150. 50 are used, so 100 can be charged.
-        assert_eq!(settle("120").await, "20 0", "{}", place.name);
+        assert_eq!(settle("120").await, "20 0", "{}", backend.name);
     })
     .await;
 }

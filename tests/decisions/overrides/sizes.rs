@@ -8,17 +8,17 @@ use tower_ratelimit::{
 };
 
 use crate::overrides::DAY;
-use crate::overrides::place::{everywhere, holding, is_allowed, left};
+use crate::overrides::backend::{holding, is_allowed, left, on_each_backend};
 use support::limits::all;
 
 #[tokio::test]
 async fn usage_carries_over_to_another_size() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         for (name, small) in all(100, DAY) {
             let large = holding(small, 200);
-            let limiter = place.limiter([Limit::new(name, small).overridable()]);
+            let limiter = backend.limiter([Limit::new(name, small).overridable()]);
             let overrides = limiter.overrides(name).unwrap();
-            let what = format!("{name} in {}", place.name);
+            let what = format!("{name} in {}", backend.name);
 
             assert!(is_allowed(&limiter, "42", 80).await, "{what}");
             assert_eq!(left(&limiter, "42").await, 20, "{what}");
@@ -46,15 +46,15 @@ async fn usage_carries_over_to_another_size() {
 
 #[tokio::test]
 async fn a_smaller_size_denies_at_once_and_can_be_replaced() {
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(100)).overridable()]);
         let overrides = limiter.overrides("daily").unwrap();
         assert!(is_allowed(&limiter, "42", 5).await);
         for (size, left_then) in [(5, 0), (3, 0), (6, 1), (u32::MAX, u64::from(u32::MAX) - 5)] {
             overrides.set("42", FixedWindow::per_day(size), None).await.unwrap();
-            assert_eq!(left(&limiter, "42").await, left_then, "{size} in {}", place.name);
+            assert_eq!(left(&limiter, "42").await, left_then, "{size} in {}", backend.name);
             let decision = limiter.peek("42", 2).await.unwrap();
-            assert_eq!(decision.is_allowed(), left_then >= 2, "{size} in {}", place.name);
+            assert_eq!(decision.is_allowed(), left_then >= 2, "{size} in {}", backend.name);
         }
     })
     .await;
@@ -63,10 +63,10 @@ async fn a_smaller_size_denies_at_once_and_can_be_replaced() {
 /// A cost over the capacity is an error, unless an override may allow it.
 #[tokio::test]
 async fn a_cost_over_the_limit_needs_an_override() {
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
         limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(100), None).await.unwrap();
-        assert!(is_allowed(&limiter, "42", 50).await && !is_allowed(&limiter, "43", 50).await, "{}", place.name);
+        assert!(is_allowed(&limiter, "42", 50).await && !is_allowed(&limiter, "43", 50).await, "{}", backend.name);
     })
     .await;
     let limit = || Limit::new("daily", FixedWindow::per_day(10));
@@ -112,12 +112,12 @@ async fn a_limit_that_does_not_exist_is_named_in_the_error() {
 /// `reset` clears the usage.
 #[tokio::test]
 async fn a_reset_leaves_the_size() {
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(10)).overridable()]);
         limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(20), None).await.unwrap();
         assert!(is_allowed(&limiter, "42", 15).await);
         limiter.reset("42").await.unwrap();
-        assert_eq!(left(&limiter, "42").await, 20, "{}", place.name);
+        assert_eq!(left(&limiter, "42").await, 20, "{}", backend.name);
     })
     .await;
 }
@@ -125,8 +125,8 @@ async fn a_reset_leaves_the_size() {
 /// Some of several limits have overrides. They are decided together, each by its own size.
 #[tokio::test]
 async fn several_limits_have_a_size_each() {
-    everywhere(async |place| {
-        let limiter = place.limiter([
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([
             Limit::new("a", FixedWindow::per_day(10)).overridable(),
             Limit::new("b", SlidingLog::per_day(10)),
             Limit::new("c", TokenBucket::per_day(10)).overridable(),
@@ -136,11 +136,11 @@ async fn several_limits_have_a_size_each() {
         limiter.overrides("d").unwrap().set("42", SlidingWindow::per_day(5), None).await.unwrap();
         let decision = limiter.acquire("42", 4).await.unwrap();
         let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
-        assert_eq!((decision.is_allowed(), left), (true, vec![16, 6, 6, 1]), "{}", place.name);
+        assert_eq!((decision.is_allowed(), left), (true, vec![16, 6, 6, 1]), "{}", backend.name);
         // The smaller limit denies, so nothing is charged.
         let decision = limiter.acquire("42", 2).await.unwrap();
         let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
-        assert_eq!((decision.is_allowed(), left), (false, vec![16, 6, 6, 1]), "{}", place.name);
+        assert_eq!((decision.is_allowed(), left), (false, vec![16, 6, 6, 1]), "{}", backend.name);
     })
     .await;
 }
@@ -148,9 +148,9 @@ async fn several_limits_have_a_size_each() {
 /// A refund returns the charged tokens at the rate of the charge, because a bucket stores time.
 #[tokio::test]
 async fn refunds_use_the_limit_that_was_charged() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let fast = TokenBucket::new(1_000, 1_000, DAY);
-        let limiter = place.limiter([Limit::new("bucket", fast).overridable()]);
+        let limiter = backend.limiter([Limit::new("bucket", fast).overridable()]);
         let overrides = limiter.overrides("bucket").unwrap();
         overrides.set("42", TokenBucket::new(1_000, 10, DAY), None).await.unwrap();
         let charged = limiter.acquire("42", 500).await.unwrap();
@@ -159,7 +159,7 @@ async fn refunds_use_the_limit_that_was_charged() {
         limiter.refund(charged.into_receipt()).await.unwrap();
         let decision = limiter.peek("42", 0).await.unwrap();
         let outcome = &decision.outcomes()[0];
-        assert_eq!((outcome.remaining(), outcome.reset_after()), (1_000, Duration::ZERO), "{}", place.name);
+        assert_eq!((outcome.remaining(), outcome.reset_after()), (1_000, Duration::ZERO), "{}", backend.name);
     })
     .await;
 }

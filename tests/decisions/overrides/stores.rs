@@ -8,7 +8,7 @@ use tower_ratelimit::{
     StoreErrorKind,
 };
 
-use crate::overrides::place::is_allowed;
+use crate::overrides::backend::is_allowed;
 
 /// A store that only implements the required methods.
 #[derive(Debug)]

@@ -5,49 +5,49 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tower_ratelimit::{ConfigError, FixedWindow, Limit, Limiter, OverrideError, SlidingLog};
 
-use crate::overrides::place::{everywhere, is_allowed, left};
+use crate::overrides::backend::{is_allowed, left, on_each_backend};
 
 #[tokio::test]
 async fn overage_is_a_part_of_the_size_that_applies() {
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("log", SlidingLog::per_day(10)).soft(50).overridable()]);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("log", SlidingLog::per_day(10)).soft(50).overridable()]);
         limiter.overrides("log").unwrap().set("42", SlidingLog::per_day(20), None).await.unwrap();
         let decision = limiter.acquire("42", 20).await.unwrap();
-        assert!(decision.is_allowed() && !decision.outcomes()[0].uses_overage(), "{}", place.name);
-        assert_eq!(decision.outcomes()[0].remaining(), 0, "{}", place.name);
+        assert!(decision.is_allowed() && !decision.outcomes()[0].uses_overage(), "{}", backend.name);
+        assert_eq!(decision.outcomes()[0].remaining(), 0, "{}", backend.name);
         let decision = limiter.acquire("42", 10).await.unwrap();
-        assert!(decision.is_allowed() && decision.outcomes()[0].uses_overage(), "{}", place.name);
-        assert!(!is_allowed(&limiter, "42", 1).await, "{}", place.name);
+        assert!(decision.is_allowed() && decision.outcomes()[0].uses_overage(), "{}", backend.name);
+        assert!(!is_allowed(&limiter, "42", 1).await, "{}", backend.name);
     })
     .await;
 }
 
 #[tokio::test]
 async fn elastic_overage_follows_the_signal() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let spare = Arc::new(AtomicBool::new(true));
         let signal = spare.clone();
         let limit = Limit::new("daily", FixedWindow::per_day(10)).elastic(100, move || signal.load(Ordering::Relaxed));
-        let limiter = place.limiter([limit.overridable()]);
+        let limiter = backend.limiter([limit.overridable()]);
         limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(20), None).await.unwrap();
-        assert!(is_allowed(&limiter, "42", 30).await, "{}", place.name);
+        assert!(is_allowed(&limiter, "42", 30).await, "{}", backend.name);
         spare.store(false, Ordering::Relaxed);
-        assert!(!is_allowed(&limiter, "42", 10).await, "{}", place.name);
+        assert!(!is_allowed(&limiter, "42", 10).await, "{}", backend.name);
         spare.store(true, Ordering::Relaxed);
-        assert!(is_allowed(&limiter, "42", 10).await && !is_allowed(&limiter, "42", 1).await, "{}", place.name);
+        assert!(is_allowed(&limiter, "42", 10).await && !is_allowed(&limiter, "42", 1).await, "{}", backend.name);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_shadow_limit_stays_in_shadow_mode() {
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("daily", FixedWindow::per_day(10)).shadow().overridable()]);
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("daily", FixedWindow::per_day(10)).shadow().overridable()]);
         limiter.overrides("daily").unwrap().set("42", FixedWindow::per_day(2), None).await.unwrap();
         let decision = limiter.acquire("42", 3).await.unwrap();
         let outcome = &decision.outcomes()[0];
-        assert!(decision.is_allowed() && !outcome.verdict().is_allowed() && !outcome.is_enforced(), "{}", place.name);
-        assert_eq!(left(&limiter, "42").await, 2, "{}", place.name);
+        assert!(decision.is_allowed() && !outcome.verdict().is_allowed() && !outcome.is_enforced(), "{}", backend.name);
+        assert_eq!(left(&limiter, "42").await, 2, "{}", backend.name);
     })
     .await;
 }

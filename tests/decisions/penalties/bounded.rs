@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_ratelimit::{FixedWindow, Limit, Limiter, ManualClock, MemoryStore, Penalty, Timestamp, TokenBucket};
 
-use crate::penalties::place::{DAY, MINUTE, START};
+use crate::penalties::backend::{DAY, MINUTE, START};
 
 fn store(keys: usize) -> (std::sync::Arc<MemoryStore>, ManualClock) {
     let clock = ManualClock::new(Timestamp::from_micros(START));

@@ -4,37 +4,37 @@ use std::time::Duration;
 
 use tower_ratelimit::{ConfigError, FixedWindow, LeakyBucketQueue, Limit, Penalty, SlidingLog, TokenBucket, Verdict};
 
-use crate::penalties::place::{DAY, MICRO, MINUTE, One, SECOND, everywhere, teller};
+use crate::penalties::backend::{DAY, MICRO, MINUTE, One, SECOND, on_each_backend, reporter};
 
 #[tokio::test]
 async fn the_nth_strike_begins_a_lockout_of_exactly_its_length() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         // One token per second, so the limit alone would allow requests during most of a lockout.
         let penalty = Penalty::after(3, MINUTE).locked_out_for(10 * SECOND);
-        let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]).build();
+        let limiter = backend.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]).build();
         let ask = async || limiter.acquire("key", 1).await.unwrap();
         assert!(ask().await.is_allowed());
         for _ in 0..2 {
             let denied = ask().await;
-            assert_eq!((denied.retry_after(), denied.is_penalty()), (Some(SECOND), false), "{}", place.name);
+            assert_eq!((denied.retry_after(), denied.is_penalty()), (Some(SECOND), false), "{}", backend.name);
         }
         let third = ask().await;
         assert!(third.is_penalty() && third.outcomes()[0].is_penalty());
-        assert_eq!(third.retry_after(), Some(10 * SECOND), "{}", place.name);
+        assert_eq!(third.retry_after(), Some(10 * SECOND), "{}", backend.name);
         assert_eq!((third.outcomes()[0].remaining(), third.outcomes()[0].more_after()), (0, Some(10 * SECOND)));
         assert_eq!(third.outcomes()[0].reset_after(), 20 * SECOND, "as long as it was, it is remembered");
         // None of these lengthens the lockout.
         for left in (1..10).rev() {
-            place.advance(SECOND);
+            backend.advance(SECOND);
             let refused = ask().await;
-            assert_eq!((refused.retry_after(), refused.is_penalty()), (Some(left * SECOND), true), "{}", place.name);
+            assert_eq!((refused.retry_after(), refused.is_penalty()), (Some(left * SECOND), true), "{}", backend.name);
             assert_eq!(refused.outcomes()[0].remaining(), 0, "the bucket is full by now");
             assert_eq!(refused.outcomes()[0].more_after(), Some(left * SECOND));
         }
-        place.advance(SECOND - MICRO);
+        backend.advance(SECOND - MICRO);
         let refused = ask().await;
-        assert_eq!((refused.retry_after(), refused.is_penalty()), (Some(MICRO), true), "{}", place.name);
-        place.advance(MICRO);
+        assert_eq!((refused.retry_after(), refused.is_penalty()), (Some(MICRO), true), "{}", backend.name);
+        backend.advance(MICRO);
         let allowed = ask().await;
         assert!(allowed.is_allowed() && !allowed.is_penalty() && !allowed.outcomes()[0].is_penalty());
         assert_eq!(allowed.outcomes()[0].reset_after(), 10 * SECOND);
@@ -44,15 +44,15 @@ async fn the_nth_strike_begins_a_lockout_of_exactly_its_length() {
 
 #[tokio::test]
 async fn strikes_count_together_within_a_span_that_begins_with_the_first() {
-    everywhere(async |place| {
-        let one = One::exhausted(place, Penalty::after(3, MINUTE).locked_out_for(SECOND)).await;
+    on_each_backend(async |backend| {
+        let one = One::exhausted(backend, Penalty::after(3, MINUTE).locked_out_for(SECOND)).await;
         one.strike().await;
-        place.advance(30 * SECOND);
+        backend.advance(30 * SECOND);
         one.strike().await;
         // The span has ended, so this is the first strike of another, although the second is only 30 seconds old.
-        place.advance(30 * SECOND);
+        backend.advance(30 * SECOND);
         one.strike().await;
-        place.advance(MINUTE - MICRO);
+        backend.advance(MINUTE - MICRO);
         one.strike().await;
         one.begin(SECOND).await;
         // Earlier strikes have expired.
@@ -65,30 +65,30 @@ async fn strikes_count_together_within_a_span_that_begins_with_the_first() {
 
 #[tokio::test]
 async fn each_lockout_doubles_up_to_the_longest() {
-    everywhere(async |place| {
-        let (told, tell) = teller();
+    on_each_backend(async |backend| {
+        let (reported, report) = reporter();
         let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(5 * SECOND);
-        let mut one = One::exhausted(place, penalty).await;
-        one.limiter = One::limiter(place, penalty).observe(tell).build();
+        let mut one = One::exhausted(backend, penalty).await;
+        one.limiter = One::limiter(backend, penalty).observe(report).build();
         for seconds in [1, 2, 4, 5, 5, 5] {
             one.begin(seconds * SECOND).await;
         }
-        assert_eq!(*told.lock().unwrap(), ["one 1 1s", "one 2 2s", "one 3 4s", "one 4 5s", "one 5 5s", "one 6 5s"]);
+        assert_eq!(*reported.lock().unwrap(), ["one 1 1s", "one 2 2s", "one 3 4s", "one 4 5s", "one 5 5s", "one 6 5s"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_penalty_level_lasts_as_long_as_its_lockout() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE);
-        let one = One::exhausted(place, penalty).await;
+        let one = One::exhausted(backend, penalty).await;
         one.begin(SECOND).await;
-        place.advance(SECOND - MICRO);
+        backend.advance(SECOND - MICRO);
         one.begin(2 * SECOND).await;
-        place.advance(2 * SECOND - MICRO);
+        backend.advance(2 * SECOND - MICRO);
         one.begin(4 * SECOND).await;
-        place.advance(4 * SECOND);
+        backend.advance(4 * SECOND);
         one.begin(SECOND).await;
     })
     .await;
@@ -96,20 +96,20 @@ async fn a_penalty_level_lasts_as_long_as_its_lockout() {
 
 #[tokio::test]
 async fn how_long_a_penalty_level_lasts_is_configurable() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let penalty =
             Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE).remembered_for(10 * SECOND);
-        let one = One::exhausted(place, penalty).await;
+        let one = One::exhausted(backend, penalty).await;
         one.strike().await;
         one.begin(SECOND).await;
-        place.advance(9 * SECOND);
+        backend.advance(9 * SECOND);
         // The first strike was earlier. The lockout begins one µs before the level expires.
         one.strike().await;
-        place.advance(SECOND - MICRO);
+        backend.advance(SECOND - MICRO);
         one.begin(2 * SECOND).await;
-        place.advance(9 * SECOND);
+        backend.advance(9 * SECOND);
         one.strike().await;
-        place.advance(SECOND);
+        backend.advance(SECOND);
         one.begin(SECOND).await;
     })
     .await;
@@ -118,7 +118,7 @@ async fn how_long_a_penalty_level_lasts_is_configurable() {
 /// Strikes that count for longer than the level is kept, and vice versa.
 #[tokio::test]
 async fn strikes_and_levels_expire_independently() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         // The time of the next strike after the end of the lockout, and the lockout that it begins.
         for (within, kept, then, begins) in [
             (10, 60, 10 * SECOND - MICRO, Some(2)),
@@ -130,11 +130,11 @@ async fn strikes_and_levels_expire_independently() {
             (10, 10, 10 * SECOND, None),
         ] {
             let penalty = Penalty::after(2, within * SECOND).locked_out_for(SECOND).doubling_up_to(MINUTE);
-            let one = One::exhausted(place, penalty.remembered_for(kept * SECOND)).await;
+            let one = One::exhausted(backend, penalty.remembered_for(kept * SECOND)).await;
             one.strike().await;
             one.begin(SECOND).await;
             one.strike().await;
-            place.advance(then);
+            backend.advance(then);
             match begins {
                 Some(seconds) => one.begin(seconds * SECOND).await,
                 None => one.strike().await,
@@ -147,36 +147,36 @@ async fn strikes_and_levels_expire_independently() {
 
 #[tokio::test]
 async fn the_announced_reset_is_when_the_state_expires() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let penalty = Penalty::after(2, 10 * MINUTE).locked_out_for(SECOND).remembered_for(MINUTE);
-        let limiter = place.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]).build();
+        let limiter = backend.limiter([Limit::new("bucket", TokenBucket::new(1, 1, SECOND)).penalty(penalty)]).build();
         let reset_after = async || limiter.peek("key", 0).await.unwrap().outcomes()[0].reset_after();
         assert_eq!(reset_after().await, Duration::ZERO);
         let _ = limiter.acquire("key", 1).await.unwrap();
         assert_eq!(reset_after().await, SECOND);
         let _ = limiter.acquire("key", 1).await.unwrap();
-        assert_eq!(reset_after().await, 10 * MINUTE, "{}", place.name);
+        assert_eq!(reset_after().await, 10 * MINUTE, "{}", backend.name);
         let _ = limiter.acquire("key", 1).await.unwrap();
-        assert_eq!(reset_after().await, SECOND + MINUTE, "{}", place.name);
-        place.advance(SECOND + MINUTE - MICRO);
+        assert_eq!(reset_after().await, SECOND + MINUTE, "{}", backend.name);
+        backend.advance(SECOND + MINUTE - MICRO);
         assert_eq!(reset_after().await, MICRO);
-        place.advance(MICRO);
-        assert_eq!(reset_after().await, Duration::ZERO, "{}", place.name);
+        backend.advance(MICRO);
+        assert_eq!(reset_after().await, Duration::ZERO, "{}", backend.name);
     })
     .await;
 }
 
 #[tokio::test]
 async fn only_denials_of_the_limit_itself_are_strikes() {
-    everywhere(async |place| {
-        let (told, tell) = teller();
+    on_each_backend(async |backend| {
+        let (reported, report) = reporter();
         let penalty = Penalty::after(2, MINUTE).locked_out_for(MINUTE);
-        let limiter = place
+        let limiter = backend
             .limiter([
                 Limit::new("small", FixedWindow::new(1, DAY)),
                 Limit::new("large", FixedWindow::new(5, DAY)).penalty(penalty),
             ])
-            .observe(tell)
+            .observe(report)
             .build();
         let ask = async |cost| limiter.acquire_each("key", &[1, cost]).await.unwrap();
         assert!(ask(1).await.is_allowed());
@@ -188,12 +188,12 @@ async fn only_denials_of_the_limit_itself_are_strikes() {
         for _ in 0..4 {
             assert!(!limiter.peek("key", 9).await.unwrap().is_allowed());
         }
-        assert!(!limiter.peek("key", 0).await.unwrap().outcomes()[1].is_penalty(), "{}", place.name);
+        assert!(!limiter.peek("key", 0).await.unwrap().outcomes()[1].is_penalty(), "{}", backend.name);
         // A cost over the capacity is a strike, although no wait can help.
         assert_eq!(ask(6).await.retry_after(), None);
         let second = ask(6).await;
-        assert_eq!((second.retry_after(), second.is_penalty()), (None, true), "{}", place.name);
-        assert_eq!(*told.lock().unwrap(), ["large 1 60s"]);
+        assert_eq!((second.retry_after(), second.is_penalty()), (None, true), "{}", backend.name);
+        assert_eq!(*reported.lock().unwrap(), ["large 1 60s"]);
         assert_eq!(ask(1).await.outcomes()[1].verdict(), Verdict::Deny { retry_after: Some(MINUTE) });
     })
     .await;
@@ -201,9 +201,9 @@ async fn only_denials_of_the_limit_itself_are_strikes() {
 
 #[tokio::test]
 async fn a_locked_out_key_is_not_charged_to_other_limits() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
-        let limiter = place
+        let limiter = backend
             .limiter([
                 Limit::new("large", FixedWindow::new(100, DAY)),
                 Limit::new("strict", TokenBucket::new(1, 1, SECOND)).penalty(penalty),
@@ -217,18 +217,18 @@ async fn a_locked_out_key_is_not_charged_to_other_limits() {
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
         assert_eq!(left().await, [99, 0, 99]);
         assert!(limiter.acquire("key", 1).await.unwrap().is_penalty());
-        place.advance(2 * SECOND);
+        backend.advance(2 * SECOND);
         for _ in 0..3 {
             let refused = limiter.acquire("key", 1).await.unwrap();
-            assert_eq!(refused.retry_after(), Some(58 * SECOND), "{}", place.name);
+            assert_eq!(refused.retry_after(), Some(58 * SECOND), "{}", backend.name);
             let says: Vec<_> = refused.outcomes().iter().map(|outcome| outcome.verdict().is_allowed()).collect();
             assert_eq!(says, [true, false, true]);
         }
-        assert_eq!(left().await, [99, 0, 99], "{}", place.name);
+        assert_eq!(left().await, [99, 0, 99], "{}", backend.name);
         // Denials by other limits alone are not strikes, and a cost of 0 is allowed.
         assert!(limiter.acquire_each("key", &[1, 0, 1]).await.unwrap().is_allowed());
-        assert_eq!(left().await, [98, 0, 98], "{}", place.name);
-        place.advance(58 * SECOND);
+        assert_eq!(left().await, [98, 0, 98], "{}", backend.name);
+        backend.advance(58 * SECOND);
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
         assert_eq!(left().await, [97, 0, 97]);
     })
@@ -238,18 +238,18 @@ async fn a_locked_out_key_is_not_charged_to_other_limits() {
 /// Another key and another limit are not affected.
 #[tokio::test]
 async fn a_lockout_is_of_one_key_under_one_limit() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = |name| Limit::new(name, FixedWindow::new(1, DAY)).penalty(Penalty::after(1, MINUTE));
-        let [one, other] = ["one", "other"].map(|name| place.limiter([limit(name)]).build());
+        let [one, other] = ["one", "other"].map(|name| backend.limiter([limit(name)]).build());
         for _ in 0..2 {
             let _ = one.acquire("key", 1).await.unwrap();
         }
         assert!(one.acquire("key", 1).await.unwrap().is_penalty());
         assert!(one.acquire("another", 1).await.unwrap().is_allowed());
         assert!(other.acquire("key", 1).await.unwrap().is_allowed());
-        assert!(!other.acquire("key", 0).await.unwrap().outcomes()[0].is_penalty(), "{}", place.name);
+        assert!(!other.acquire("key", 0).await.unwrap().outcomes()[0].is_penalty(), "{}", backend.name);
         assert!(
-            place.limiter([limit("one")]).build().acquire("key", 1).await.unwrap().is_penalty(),
+            backend.limiter([limit("one")]).build().acquire("key", 1).await.unwrap().is_penalty(),
             "a twin shares it"
         );
     })
@@ -258,27 +258,27 @@ async fn a_lockout_is_of_one_key_under_one_limit() {
 
 #[tokio::test]
 async fn the_longer_of_two_waits_is_announced() {
-    everywhere(async |place| {
-        let one = One::exhausted(place, Penalty::after(1, MINUTE).locked_out_for(MINUTE)).await;
+    on_each_backend(async |backend| {
+        let one = One::exhausted(backend, Penalty::after(1, MINUTE).locked_out_for(MINUTE)).await;
         let begun = one.ask().await;
         assert!(begun.is_penalty());
         assert_eq!((begun.retry_after(), begun.outcomes()[0].more_after()), (Some(DAY), Some(DAY)));
-        place.advance(DAY - SECOND);
+        backend.advance(DAY - SECOND);
         // The limit's own wait is shorter than the lockout that begins now.
         let begun = one.ask().await;
-        assert_eq!(begun.retry_after(), Some(MINUTE), "{}", place.name);
-        place.advance(MINUTE - MICRO);
+        assert_eq!(begun.retry_after(), Some(MINUTE), "{}", backend.name);
+        backend.advance(MINUTE - MICRO);
         assert!(!one.ask().await.is_allowed());
-        place.advance(MICRO);
-        assert!(one.ask().await.is_allowed(), "{}", place.name);
+        backend.advance(MICRO);
+        assert!(one.ask().await.is_allowed(), "{}", backend.name);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_reset_clears_a_penalty_and_a_refund_does_not() {
-    everywhere(async |place| {
-        let limiter = place
+    on_each_backend(async |backend| {
+        let limiter = backend
             .limiter([Limit::new("one", FixedWindow::new(1, DAY))
                 .penalty(Penalty::after(2, MINUTE).locked_out_for(SECOND).doubling_up_to(MINUTE))])
             .build();
@@ -287,16 +287,16 @@ async fn a_reset_clears_a_penalty_and_a_refund_does_not() {
         assert!(!ask().await.is_penalty());
         assert!(ask().await.is_penalty());
         limiter.refund(receipt).await.unwrap();
-        assert!(ask().await.is_penalty(), "{}", place.name);
+        assert!(ask().await.is_penalty(), "{}", backend.name);
         limiter.reset("key").await.unwrap();
-        assert!(ask().await.is_allowed(), "{}", place.name);
+        assert!(ask().await.is_allowed(), "{}", backend.name);
         // Strikes and levels, too.
         assert!(!ask().await.is_penalty());
         limiter.reset("key").await.unwrap();
         assert!(ask().await.is_allowed());
-        assert!(!ask().await.is_penalty(), "{}", place.name);
+        assert!(!ask().await.is_penalty(), "{}", backend.name);
         assert_eq!(ask().await.retry_after(), Some(DAY));
-        place.advance(DAY - SECOND);
+        backend.advance(DAY - SECOND);
         let outcome = limiter.peek("key", 0).await.unwrap();
         assert_eq!(outcome.outcomes()[0].reset_after(), SECOND, "the level was forgotten: it would be longer");
     })
@@ -305,36 +305,37 @@ async fn a_reset_clears_a_penalty_and_a_refund_does_not() {
 
 #[tokio::test]
 async fn a_shadow_limit_has_no_penalty() {
-    everywhere(async |place| {
-        let (told, tell) = teller();
+    on_each_backend(async |backend| {
+        let (reported, report) = reporter();
         let limit = Limit::new("one", FixedWindow::new(1, DAY)).penalty(Penalty::after(1, MINUTE));
-        for limiter in [place.limiter([limit.clone().shadow()]), place.limiter([limit]).shadow()] {
-            let limiter = limiter.observe(tell.clone()).build();
+        for limiter in [backend.limiter([limit.clone().shadow()]), backend.limiter([limit]).shadow()] {
+            let limiter = limiter.observe(report.clone()).build();
             for _ in 0..5 {
                 let decision = limiter.acquire("key", 1).await.unwrap();
-                assert!(decision.is_allowed() && !decision.outcomes()[0].is_penalty(), "{}", place.name);
+                assert!(decision.is_allowed() && !decision.outcomes()[0].is_penalty(), "{}", backend.name);
             }
         }
-        assert!(told.lock().unwrap().is_empty());
+        assert!(reported.lock().unwrap().is_empty());
     })
     .await;
 }
 
 #[tokio::test]
 async fn soft_limits_and_queues_can_have_penalties() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let penalty = Penalty::after(1, MINUTE).locked_out_for(MINUTE);
-        let soft = place.limiter([Limit::new("soft", FixedWindow::new(2, DAY)).soft(50).penalty(penalty)]).build();
+        let soft = backend.limiter([Limit::new("soft", FixedWindow::new(2, DAY)).soft(50).penalty(penalty)]).build();
         for _ in 0..3 {
             assert!(soft.acquire("key", 1).await.unwrap().is_allowed(), "overage is room");
         }
-        assert!(soft.acquire("key", 1).await.unwrap().is_penalty(), "{}", place.name);
-        let queue = place.limiter([Limit::new("queue", LeakyBucketQueue::new(1, 1, SECOND)).penalty(penalty)]).build();
+        assert!(soft.acquire("key", 1).await.unwrap().is_penalty(), "{}", backend.name);
+        let queue =
+            backend.limiter([Limit::new("queue", LeakyBucketQueue::new(1, 1, SECOND)).penalty(penalty)]).build();
         for delay in [0, 1] {
             assert_eq!(queue.acquire("key", 1).await.unwrap().delay(), delay * SECOND);
         }
-        assert_eq!(queue.acquire("key", 1).await.unwrap().retry_after(), Some(MINUTE), "{}", place.name);
-        place.advance(MINUTE);
+        assert_eq!(queue.acquire("key", 1).await.unwrap().retry_after(), Some(MINUTE), "{}", backend.name);
+        backend.advance(MINUTE);
         assert_eq!(queue.acquire("key", 1).await.unwrap().delay(), Duration::ZERO);
     })
     .await;
@@ -343,23 +344,23 @@ async fn soft_limits_and_queues_can_have_penalties() {
 /// A clock that steps back shortens no lockout, and nothing panics.
 #[tokio::test]
 async fn a_clock_that_steps_back_shortens_nothing() {
-    everywhere(async |place| {
-        let one = One::exhausted(place, Penalty::after(2, MINUTE).locked_out_for(MINUTE)).await;
-        place.advance(10 * MINUTE);
-        let at = place.now();
+    on_each_backend(async |backend| {
+        let one = One::exhausted(backend, Penalty::after(2, MINUTE).locked_out_for(MINUTE)).await;
+        backend.advance(10 * MINUTE);
+        let at = backend.now();
         one.strike().await;
-        place.set(at - 5 * 60_000_000);
+        backend.set(at - 5 * 60_000_000);
         let begun = one.ask().await;
         assert!(begun.is_penalty(), "the span was not over");
-        place.set(at - 6 * 60_000_000);
+        backend.set(at - 6 * 60_000_000);
         let refused = one.limiter.peek("key", 1).await.unwrap();
-        assert!(refused.is_penalty(), "{}", place.name);
-        place.set(0);
+        assert!(refused.is_penalty(), "{}", backend.name);
+        backend.set(0);
         assert!(one.ask().await.is_penalty());
-        place.set(at - 4 * 60_000_000 - 1);
+        backend.set(at - 4 * 60_000_000 - 1);
         assert!(one.is_locked_out().await);
-        place.set(at - 4 * 60_000_000);
-        assert!(!one.is_locked_out().await, "{}", place.name);
+        backend.set(at - 4 * 60_000_000);
+        assert!(!one.is_locked_out().await, "{}", backend.name);
     })
     .await;
 }
@@ -367,12 +368,12 @@ async fn a_clock_that_steps_back_shortens_nothing() {
 /// A request that waits is not denied.
 #[tokio::test]
 async fn waiting_is_not_a_strike() {
-    everywhere(async |place| {
-        let one = One::exhausted(place, Penalty::after(1, MINUTE)).await;
+    on_each_backend(async |backend| {
+        let one = One::exhausted(backend, Penalty::after(1, MINUTE)).await;
         for _ in 0..3 {
             assert!(one.limiter.wait_at_most("key", 1, SECOND).await.is_err());
         }
-        assert!(!one.is_locked_out().await, "{}", place.name);
+        assert!(!one.is_locked_out().await, "{}", backend.name);
         assert!(one.ask().await.is_penalty());
     })
     .await;

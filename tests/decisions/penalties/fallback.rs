@@ -4,15 +4,15 @@ use support::faulty_store::{FaultyStore, Mode};
 use tokio::time::advance;
 use tower_ratelimit::{FixedWindow, Limit, Limiter, OnStoreError, Penalty, Share};
 
-use crate::penalties::place::{DAY, MICRO, MINUTE, SECOND, teller};
+use crate::penalties::backend::{DAY, MICRO, MINUTE, SECOND, reporter};
 
 #[tokio::test(start_paused = true)]
 async fn penalties_are_kept_locally() {
-    let (told, tell) = teller();
+    let (reported, report) = reporter();
     let limit = Limit::new("one", FixedWindow::new(4, DAY)).penalty(Penalty::after(2, MINUTE).locked_out_for(MINUTE));
     let limiter = Limiter::builder([limit])
         .store(FaultyStore::new(Mode::FailsAtOnce))
-        .observe(tell)
+        .observe(report)
         .on_store_error(OnStoreError::DecideLocally(Share::one_of(4)))
         .build();
     let ask = async || limiter.acquire("key", 1).await.unwrap();
@@ -20,7 +20,7 @@ async fn penalties_are_kept_locally() {
     assert!(!ask().await.is_penalty());
     let refused = ask().await;
     assert!(refused.is_penalty(), "{refused:?}");
-    assert_eq!(*told.lock().unwrap(), ["one 1 60s"]);
+    assert_eq!(*reported.lock().unwrap(), ["one 1 60s"]);
     advance(MINUTE - MICRO).await;
     assert!(ask().await.is_penalty());
     advance(MICRO + SECOND).await;

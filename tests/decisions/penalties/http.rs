@@ -8,12 +8,12 @@ use tower_ratelimit::{
     Builder, FixedWindow, HeaderStyle, HttpOptions, Limit, Penalty, Permit, RateLimitLayer, Reset, TokenBucket, key,
 };
 
-use crate::penalties::place::{DAY, EventLog, MINUTE, Place, SECOND, everywhere, teller};
+use crate::penalties::backend::{Backend, DAY, EventLog, MINUTE, SECOND, on_each_backend, reporter};
 use support::answer::{Answer, ask};
 
-fn layer(place: &Place, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, EventLog) {
-    let (told, tell) = teller();
-    (RateLimitLayer::builder(limits).store(place.store.clone()).deadline(30 * SECOND).observe(tell), told)
+fn layer(backend: &Backend, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, EventLog) {
+    let (reported, report) = reporter();
+    (RateLimitLayer::builder(limits).store(backend.store.clone()).deadline(30 * SECOND).observe(report), reported)
 }
 
 fn request(path: &str) -> Request<Body> {
@@ -24,16 +24,16 @@ async fn visit(app: &Router, path: &str) -> Answer {
     ask(app, request(path)).await
 }
 
-fn told(told: &EventLog) -> Vec<String> {
-    std::mem::take(&mut *told.lock().unwrap())
+fn reported(reported: &EventLog) -> Vec<String> {
+    std::mem::take(&mut *reported.lock().unwrap())
 }
 
 #[tokio::test]
 async fn responses_state_how_long_a_lockout_lasts() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let penalty = Penalty::after(2, MINUTE).locked_out_for(90 * SECOND).doubling_up_to(DAY);
         let limit = Limit::new("burst", TokenBucket::new(1, 1, SECOND)).by(key::header("x-user")).penalty(penalty);
-        let (limits, events) = layer(place, [limit]);
+        let (limits, events) = layer(backend, [limit]);
         let limits = limits.headers([HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)]).build();
         let app = Router::new().route("/", get(async || "hello")).layer(limits);
         assert_eq!(visit(&app, "/").await.status, 200);
@@ -41,19 +41,19 @@ async fn responses_state_how_long_a_lockout_lasts() {
         let refused = visit(&app, "/").await;
         assert_eq!((refused.status, refused.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("90")));
         assert_eq!(refused.body, "Too many requests: try again in 1 minute 30 seconds.\n");
-        assert_eq!(refused.header("ratelimit"), Some("\"burst\";r=0;t=90"), "{}", place.name);
+        assert_eq!(refused.header("ratelimit"), Some("\"burst\";r=0;t=90"), "{}", backend.name);
         assert_eq!(refused.header("x-ratelimit-reset"), Some("180"));
         assert_eq!(refused.header("cache-control"), Some("no-store"));
-        assert_eq!(told(&events), ["burst 1 90s"]);
-        place.advance(89 * SECOND);
-        assert_eq!(visit(&app, "/").await.header("retry-after"), Some("1"), "{}", place.name);
-        place.advance(SECOND);
-        assert_eq!(visit(&app, "/").await.status, 200, "{}", place.name);
-        assert!(told(&events).is_empty());
+        assert_eq!(reported(&events), ["burst 1 90s"]);
+        backend.advance(89 * SECOND);
+        assert_eq!(visit(&app, "/").await.header("retry-after"), Some("1"), "{}", backend.name);
+        backend.advance(SECOND);
+        assert_eq!(visit(&app, "/").await.status, 200, "{}", backend.name);
+        assert!(reported(&events).is_empty());
         for _ in 0..2 {
             assert_eq!(visit(&app, "/").await.status, 429);
         }
-        assert_eq!(told(&events), ["burst 2 180s"], "{}", place.name);
+        assert_eq!(reported(&events), ["burst 2 180s"], "{}", backend.name);
         let mut other = request("/");
         other.headers_mut().insert("x-user", "bob".parse().unwrap());
         assert_eq!(ask(&app, other).await.status, 200, "another key has nothing to do with it");
@@ -64,30 +64,30 @@ async fn responses_state_how_long_a_lockout_lasts() {
 /// The layer of the router charges 1, and the route the difference. If that is denied, the total is decided.
 #[tokio::test]
 async fn a_request_that_is_charged_in_steps_is_one_strike() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = Limit::new("daily", FixedWindow::new(5, DAY)).penalty(Penalty::after(3, DAY));
-        let (limits, events) = layer(place, [limit]);
+        let (limits, events) = layer(backend, [limit]);
         let limits = limits.build();
         let expensive = get(async || "expensive").route_layer(limits.cost(3));
         let app = Router::new().route("/", get(async || "")).route("/expensive", expensive).layer(limits);
         assert_eq!(visit(&app, "/expensive").await.status, 200);
         for _ in 0..2 {
             assert_eq!(visit(&app, "/expensive").await.status, 429);
-            assert!(told(&events).is_empty(), "{}", place.name);
+            assert!(reported(&events).is_empty(), "{}", backend.name);
         }
         assert_eq!(visit(&app, "/").await.status, 200, "what was charged came back");
         assert_eq!(visit(&app, "/expensive").await.status, 429);
-        assert_eq!(told(&events), ["daily 1 86400s"], "{}", place.name);
-        assert_eq!(visit(&app, "/").await.status, 429, "{}", place.name);
+        assert_eq!(reported(&events), ["daily 1 86400s"], "{}", backend.name);
+        assert_eq!(visit(&app, "/").await.status, 429, "{}", backend.name);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_denied_charge_of_a_permit_is_a_strike_and_a_settlement_is_not() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = Limit::new("tokens", FixedWindow::new(10, DAY)).by(key::header("x-user"));
-        let (limits, events) = layer(place, [limit.penalty(Penalty::after(2, DAY))]);
+        let (limits, events) = layer(backend, [limit.penalty(Penalty::after(2, DAY))]);
         let settle = get(async |permit: Permit| {
             let mut shortfall = 0;
             for _ in 0..4 {
@@ -101,15 +101,15 @@ async fn a_denied_charge_of_a_permit_is_a_strike_and_a_settlement_is_not() {
         // Resets the key of a limit with a cost of 0.
         let app = app.layer(limits.permits().cost_by(|head| u64::from(head.uri.path() != "/reset")).build());
         assert_eq!(visit(&app, "/settle").await.body, "90");
-        assert!(told(&events).is_empty(), "{}: settling is no strike", place.name);
+        assert!(reported(&events).is_empty(), "{}: settling is no strike", backend.name);
         assert_eq!(visit(&app, "/reset").await.status, 200);
         assert_eq!(visit(&app, "/charge").await.body, "false");
-        assert!(told(&events).is_empty());
-        assert_eq!(visit(&app, "/charge").await.body, "true", "{}", place.name);
-        assert_eq!(told(&events), ["tokens 1 86400s"]);
+        assert!(reported(&events).is_empty());
+        assert_eq!(visit(&app, "/charge").await.body, "true", "{}", backend.name);
+        assert_eq!(reported(&events), ["tokens 1 86400s"]);
         assert_eq!(visit(&app, "/charge").await.status, 429);
         assert_eq!(visit(&app, "/reset").await.status, 200);
-        assert_eq!(visit(&app, "/charge").await.status, 200, "{}", place.name);
+        assert_eq!(visit(&app, "/charge").await.status, 200, "{}", backend.name);
     })
     .await;
 }
@@ -117,10 +117,10 @@ async fn a_denied_charge_of_a_permit_is_a_strike_and_a_settlement_is_not() {
 /// Only failed logins count. A refund by the response is neither a strike nor the end of a lockout.
 #[tokio::test]
 async fn a_refund_by_the_response_does_not_change_penalties() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = Limit::new("logins", FixedWindow::new(2, DAY)).by(key::header("x-user"));
         let limit = limit.count_if(|response| response.status == StatusCode::UNAUTHORIZED);
-        let (limits, events) = layer(place, [limit.penalty(Penalty::after(2, DAY))]);
+        let (limits, events) = layer(backend, [limit.penalty(Penalty::after(2, DAY))]);
         let app = Router::new()
             .route("/good", get(async || "hello"))
             .route("/bad", get(async || StatusCode::UNAUTHORIZED))
@@ -128,18 +128,18 @@ async fn a_refund_by_the_response_does_not_change_penalties() {
         assert_eq!(visit(&app, "/bad").await.status, 401);
         assert_eq!(visit(&app, "/bad").await.status, 401);
         assert_eq!(visit(&app, "/bad").await.status, 429);
-        assert!(told(&events).is_empty());
+        assert!(reported(&events).is_empty());
         assert_eq!(visit(&app, "/good").await.status, 429);
-        assert_eq!(told(&events), ["logins 1 86400s"], "{}", place.name);
+        assert_eq!(reported(&events), ["logins 1 86400s"], "{}", backend.name);
     })
     .await;
 }
 
 #[tokio::test]
 async fn grpc_clients_are_told_to_retry_after_the_lockout() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = Limit::new("one", TokenBucket::new(1, 1, SECOND)).penalty(Penalty::after(1, MINUTE));
-        let app = Router::new().route("/", post(async || "hello")).layer(layer(place, [limit]).0.build());
+        let app = Router::new().route("/", post(async || "hello")).layer(layer(backend, [limit]).0.build());
         let call = || {
             let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
             call.body(Body::empty()).unwrap()
@@ -147,7 +147,7 @@ async fn grpc_clients_are_told_to_retry_after_the_lockout() {
         assert_eq!(ask(&app, call()).await.header("grpc-status"), None);
         let refused = ask(&app, call()).await;
         assert_eq!(refused.header("grpc-status"), Some("8"));
-        assert_eq!(refused.header("grpc-retry-pushback-ms"), Some("60000"), "{}", place.name);
+        assert_eq!(refused.header("grpc-retry-pushback-ms"), Some("60000"), "{}", backend.name);
     })
     .await;
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tower_ratelimit::{Algorithm, Limit, Limiter, Penalty};
 
+use crate::penalties::backend::{Backend, START};
 use crate::penalties::oracle::{Oracle, Said, said};
-use crate::penalties::place::{Place, START};
 use support::limits;
 use support::split_mix::Random;
 
@@ -56,7 +56,7 @@ impl Setting {
         Limit::new(format!("limit {index} of {}", self.seed), self.limits[index].algorithm)
     }
 
-    fn limiter(&self, place: &Place) -> Limiter {
+    fn limiter(&self, backend: &Backend) -> Limiter {
         let limit = |index: usize| match self.limits[index].penalty {
             None => self.bare(index),
             Some(Spans { denials, within, first, longest, kept }) => {
@@ -64,7 +64,7 @@ impl Setting {
                 self.bare(index).penalty(kept.map_or(penalty, |kept| penalty.remembered_for(kept)))
             }
         };
-        place.limiter((0..self.limits.len()).map(limit)).build()
+        backend.limiter((0..self.limits.len()).map(limit)).build()
     }
 }
 
@@ -79,11 +79,11 @@ struct Coverage {
 }
 
 /// Runs a random trace, and compares it with the oracle if the clock never steps back.
-async fn trace(place: &Place, seed: u64, steps: usize, steps_back: bool) -> Coverage {
+async fn trace(backend: &Backend, seed: u64, steps: usize, steps_back: bool) -> Coverage {
     let setting = Setting::random(seed);
-    let limiter = setting.limiter(place);
-    place.set(START);
-    let mut oracle = (!steps_back).then(|| Oracle::new(&setting, &place.clock));
+    let limiter = setting.limiter(backend);
+    backend.set(START);
+    let mut oracle = (!steps_back).then(|| Oracle::new(&setting, &backend.clock));
     let mut random = Random(!seed);
     let mut edges = vec![Duration::from_micros(1)];
     let mut met = Coverage::default();
@@ -99,9 +99,9 @@ async fn trace(place: &Place, seed: u64, steps: usize, steps_back: bool) -> Cove
             _ => Duration::from_micros(random.below(1_000)),
         };
         if steps_back && random.below(6) == 0 {
-            place.set(place.now().saturating_sub(ahead.as_micros() as u64));
+            backend.set(backend.now().saturating_sub(ahead.as_micros() as u64));
         } else {
-            place.advance(ahead);
+            backend.advance(ahead);
         }
         if random.below(40) == 0 {
             limiter.reset("key").await.unwrap();
@@ -128,7 +128,7 @@ async fn trace(place: &Place, seed: u64, steps: usize, steps_back: bool) -> Cove
         let answer = said(&decision);
         if let Some(oracle) = &mut oracle {
             let expected = oracle.decide(&costs, takes);
-            assert_eq!(answer, expected, "{}: seed {seed}, costs {costs:?}, takes {takes}, {setting:?}", place.name);
+            assert_eq!(answer, expected, "{}: seed {seed}, costs {costs:?}, takes {takes}, {setting:?}", backend.name);
         }
         met.steps += 1;
         met.allowed += usize::from(answer.0);
@@ -152,17 +152,17 @@ fn covers_all(met: &[Coverage]) {
 async fn memory_agrees_with_the_oracle() {
     let mut met = Vec::new();
     for seed in 0..600 {
-        met.push(trace(&Place::in_memory(), seed, 60, false).await);
+        met.push(trace(&Backend::in_memory(), seed, 60, false).await);
     }
     covers_all(&met);
 }
 
 #[tokio::test]
 async fn redis_agrees_with_the_oracle() {
-    let place = Place::on_redis().await;
+    let backend = Backend::on_redis().await;
     let mut met = Vec::new();
     for seed in 1_000..1_150 {
-        met.push(trace(&place, seed, 60, false).await);
+        met.push(trace(&backend, seed, 60, false).await);
     }
     covers_all(&met);
 }
@@ -170,10 +170,10 @@ async fn redis_agrees_with_the_oracle() {
 /// Also with clocks that step back.
 #[tokio::test]
 async fn the_stores_agree() {
-    let redis = Place::on_redis().await;
+    let redis = Backend::on_redis().await;
     let mut met = Vec::new();
     for seed in 2_000..2_150 {
-        let [one, other] = [trace(&Place::in_memory(), seed, 60, true).await, trace(&redis, seed, 60, true).await];
+        let [one, other] = [trace(&Backend::in_memory(), seed, 60, true).await, trace(&redis, seed, 60, true).await];
         assert_eq!(one.answers, other.answers, "seed {seed}");
         met.push(one);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use deadpool_redis::redis::cmd;
 use tower_ratelimit::{Builder, FixedWindow, Limit, Limiter, Penalty, RedisConfig, RedisStore, TokenBucket};
 
-use crate::penalties::place::{DAY, MINUTE, SECOND};
+use crate::penalties::backend::{DAY, MINUTE, SECOND};
 use support::limits::Patient;
 use support::redis_server::RedisServer;
 
@@ -60,14 +60,14 @@ async fn a_cached_lockout_ends_on_time() {
         limiter(store, limit.penalty(Penalty::after(1, SECOND).locked_out_for(Duration::from_secs(3)))).build();
     let ask = async || limiter.acquire("key", 1).await.unwrap();
     while !ask().await.is_penalty() {}
-    let mut told = 0;
+    let mut reported = 0;
     // After the announced wait, a request is allowed, regardless of denied ones in between.
     loop {
         let decision = ask().await;
         let wait = decision.retry_after().expect("the refusal goes on");
         assert!(wait <= Duration::from_secs(3), "{wait:?}");
-        told += 1;
-        if told > 50 {
+        reported += 1;
+        if reported > 50 {
             tokio::time::sleep(wait).await;
             assert!(ask().await.is_allowed());
             break;

@@ -10,24 +10,24 @@ use http::Request;
 use tokio::sync::Semaphore;
 use tower_ratelimit::{FixedWindow, InFlight, Limit, Signal, SlidingLog};
 
-use crate::thresholds::{DAY, app, everywhere, send};
+use crate::thresholds::{DAY, app, on_each_backend, send};
 use support::answer::ask;
 
 #[tokio::test]
 async fn elastic_overage_is_used_only_with_spare_capacity() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let is_idle = Arc::new(AtomicBool::new(true));
         let signal = is_idle.clone();
         let limit = Limit::new("daily", SlidingLog::new(2, DAY)).elastic(150, move || signal.load(Ordering::Relaxed));
-        let (layer, told) = place.layer([limit]);
+        let (layer, reported) = backend.layer([limit]);
         let app = app(layer);
         let status = async || send(&app, "/", "").await.status.as_u16();
-        assert_eq!([status().await, status().await, status().await], [200, 200, 200], "{}", place.name);
+        assert_eq!([status().await, status().await, status().await], [200, 200, 200], "{}", backend.name);
         is_idle.store(false, Ordering::Relaxed);
         assert_eq!([status().await, status().await], [429, 429], "what was used counts on");
         is_idle.store(true, Ordering::Relaxed);
-        assert_eq!([status().await, status().await, status().await], [200, 200, 429], "{}", place.name);
-        assert_eq!(told.lock().unwrap().len(), 3);
+        assert_eq!([status().await, status().await, status().await], [200, 200, 429], "{}", backend.name);
+        assert_eq!(reported.lock().unwrap().len(), 3);
     })
     .await;
 }
@@ -54,7 +54,7 @@ async fn requests_in_flight_are_counted_until_they_are_answered_or_given_up() {
     };
     let [first, second] = [go(), go()];
     count(2).await;
-    assert!(!in_flight.has_spare());
+    assert!(!in_flight.has_spare_capacity());
     assert_eq!(ask(&app, request()).await.status, 429, "two are in flight, and more than one was used");
     second.abort();
     count(1).await;

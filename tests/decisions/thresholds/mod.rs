@@ -27,38 +27,38 @@ const START: u64 = 1_767_225_600_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A store with its clock.
-struct Place {
+struct Backend {
     name: &'static str,
     store: Arc<dyn Store>,
     clock: ManualClock,
 }
 
 /// Runs a test in memory and on Redis.
-async fn everywhere(test: impl AsyncFn(&Place)) {
+async fn on_each_backend(test: impl AsyncFn(&Backend)) {
     let clock = ManualClock::default();
     clock.set(Timestamp::from_micros(START));
     let store = Arc::new(MemoryStore::new().clock(clock.clone()));
-    test(&Place { name: "memory", store, clock }).await;
+    test(&Backend { name: "memory", store, clock }).await;
 
     let server = RedisServer::start();
     let clock = ManualClock::default();
     clock.set(Timestamp::from_micros(START));
     let store = RedisConfig::node(server.url()).patient().connect().await.unwrap().clock(clock.clone());
-    test(&Place { name: "redis", store: Arc::new(store), clock }).await;
+    test(&Backend { name: "redis", store: Arc::new(store), clock }).await;
 }
 
 /// The reported events: `over` or `shadow`, and the limit.
 type EventLog = Arc<Mutex<Vec<String>>>;
 
-impl Place {
+impl Backend {
     fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Builder {
         let builder = Limiter::builder(limits).store(self.store.clone());
         builder.deadline(Duration::from_secs(30)).circuit_breaker(CircuitBreaker::off())
     }
 
     fn layer(&self, limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, EventLog) {
-        let told = EventLog::default();
-        let noted = told.clone();
+        let reported = EventLog::default();
+        let noted = reported.clone();
         let layer = RateLimitLayer::builder(limits)
             .store(self.store.clone())
             .deadline(Duration::from_secs(30))
@@ -71,7 +71,7 @@ impl Place {
                 };
                 noted.lock().unwrap().push(what);
             });
-        (layer, told)
+        (layer, reported)
     }
 
     fn advance(&self, span: Duration) {

@@ -2,26 +2,26 @@
 
 use tower_ratelimit::{FixedWindow, LeakyBucketQueue, Limit, SlidingLog, TokenBucket, key};
 
-use crate::thresholds::{DAY, app, everywhere, send};
+use crate::thresholds::{DAY, app, on_each_backend, send};
 
 #[tokio::test]
 async fn a_shadow_limit_denies_nothing_and_sends_no_headers() {
-    everywhere(async |place| {
-        let (layer, told) = place.layer([
+    on_each_backend(async |backend| {
+        let (layer, reported) = backend.layer([
             Limit::new("tried", FixedWindow::new(3, DAY)).shadow(),
             Limit::new("all", FixedWindow::new(5, DAY)),
         ]);
         let app = app(layer);
         for left in [4, 3, 2, 1, 0] {
             let answer = send(&app, "/", "").await;
-            assert_eq!(answer.status, 200, "{}", place.name);
+            assert_eq!(answer.status, 200, "{}", backend.name);
             assert!(answer.header("ratelimit").unwrap().starts_with(&format!("\"all\";r={left};")));
             assert_eq!(answer.header("ratelimit-policy"), Some("\"all\";q=5;w=86400"));
         }
         let denied = send(&app, "/", "").await;
         assert_eq!(denied.status, 429);
         assert!(!denied.header("ratelimit").unwrap().contains("tried"));
-        assert_eq!(*told.lock().unwrap(), ["shadow tried"; 3]);
+        assert_eq!(*reported.lock().unwrap(), ["shadow tried"; 3]);
     })
     .await;
 }
@@ -30,8 +30,8 @@ async fn a_shadow_limit_denies_nothing_and_sends_no_headers() {
 /// shadow limit is charged if it has capacity.
 #[tokio::test]
 async fn enforced_limits_are_charged_all_or_nothing() {
-    everywhere(async |place| {
-        let limiter = place
+    on_each_backend(async |backend| {
+        let limiter = backend
             .limiter([
                 Limit::new("small", TokenBucket::new(2, 1, DAY)).shadow(),
                 Limit::new("enforced", FixedWindow::new(4, DAY)),
@@ -53,10 +53,10 @@ async fn enforced_limits_are_charged_all_or_nothing() {
         assert!(!denied.is_allowed());
         assert!(denied.outcomes()[2].verdict().is_allowed(), "it has room, and yet takes nothing");
         assert_eq!(denied.retry_after(), denied.outcomes()[1].verdict_wait());
-        assert_eq!(left().await, [0, 1, 2, 97], "{}", place.name);
+        assert_eq!(left().await, [0, 1, 2, 97], "{}", backend.name);
         // Limits that were not charged are not refunded.
         limiter.refund(one.into_receipt()).await.unwrap();
-        assert_eq!(left().await, [0, 2, 3, 98], "{}", place.name);
+        assert_eq!(left().await, [0, 2, 3, 98], "{}", backend.name);
     })
     .await;
 }
@@ -76,11 +76,11 @@ impl Wait for tower_ratelimit::Outcome {
 
 #[tokio::test]
 async fn a_queue_in_shadow_mode_delays_nobody() {
-    everywhere(async |place| {
-        let limiter = place.limiter([Limit::new("queue", LeakyBucketQueue::new(5, 1, DAY)).shadow()]).build();
+    on_each_backend(async |backend| {
+        let limiter = backend.limiter([Limit::new("queue", LeakyBucketQueue::new(5, 1, DAY)).shadow()]).build();
         for _ in 0..3 {
             let decision = limiter.acquire("key", 1).await.unwrap();
-            assert!(decision.is_allowed() && decision.delay().is_zero(), "{}", place.name);
+            assert!(decision.is_allowed() && decision.delay().is_zero(), "{}", backend.name);
         }
         assert_eq!(limiter.peek("key", 0).await.unwrap().outcomes()[0].remaining(), 3);
     })
@@ -89,20 +89,20 @@ async fn a_queue_in_shadow_mode_delays_nobody() {
 
 #[tokio::test]
 async fn all_limits_of_a_layer_can_be_in_shadow_mode() {
-    everywhere(async |place| {
-        let (layer, told) = place.layer([
+    on_each_backend(async |backend| {
+        let (layer, reported) = backend.layer([
             Limit::new("tried", FixedWindow::new(3, DAY)),
             Limit::new("keyed", FixedWindow::new(3, DAY)).by(key::header("x-api-key")),
         ]);
         let app = app(layer.shadow());
         for path in ["/", "/expensive", "/", "/"] {
             let answer = send(&app, path, "").await;
-            assert_eq!(answer.status, 200, "{}: neither a limit nor a missing key refuses", place.name);
+            assert_eq!(answer.status, 200, "{}: neither a limit nor a missing key refuses", backend.name);
             assert_eq!((answer.header("ratelimit"), answer.header("ratelimit-policy")), (None, None));
         }
         // 1, 1 and not 2 more, 1, and not 1 more.
-        assert_eq!(*told.lock().unwrap(), ["shadow tried"; 2], "{}", place.name);
-        let limiter = place.limiter([Limit::new("free", FixedWindow::new(1, DAY))]).shadow().build();
+        assert_eq!(*reported.lock().unwrap(), ["shadow tried"; 2], "{}", backend.name);
+        let limiter = backend.limiter([Limit::new("free", FixedWindow::new(1, DAY))]).shadow().build();
         for _ in 0..3 {
             assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
         }

@@ -2,21 +2,21 @@
 
 use tower_ratelimit::{ConfigError, FixedWindow, Limit, Limiter, SlidingLog, TokenBucket, key, when};
 
-use crate::thresholds::{DAY, app, everywhere, send};
+use crate::thresholds::{DAY, app, on_each_backend, send};
 
 #[tokio::test]
 async fn a_condition_changes_the_size_and_headers_show_it() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = Limit::new("daily", FixedWindow::new(2, DAY))
             .by(key::header("x-plan"))
             .instead(when::header("x-plan", "pro"), FixedWindow::new(5, DAY))
             .instead_by(|head| (head.header("x-plan")? == "log").then(|| SlidingLog::new(1, DAY).into()));
-        let (layer, _) = place.layer([limit, Limit::new("all", FixedWindow::new(100, DAY))]);
+        let (layer, _) = backend.layer([limit, Limit::new("all", FixedWindow::new(100, DAY))]);
         let app = app(layer);
         for (plan, size) in [("free", 2), ("pro", 5), ("log", 1)] {
             for left in (0..size).rev() {
                 let answer = send(&app, "/", plan).await;
-                assert_eq!(answer.status, 200, "{} {plan}", place.name);
+                assert_eq!(answer.status, 200, "{} {plan}", backend.name);
                 assert!(answer.header("ratelimit").unwrap().starts_with(&format!("\"daily\";r={left};")), "{answer:?}");
                 let policy = format!("\"daily\";q={size};w=86400, \"all\";q=100;w=86400");
                 assert_eq!(answer.header("ratelimit-policy"), Some(&*policy));
@@ -32,12 +32,12 @@ async fn a_condition_changes_the_size_and_headers_show_it() {
 /// After 2 of 2 tokens are used, 3 of 5 remain.
 #[tokio::test]
 async fn usage_carries_over_to_another_size() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = Limit::new("daily", SlidingLog::new(2, DAY))
             .instead(when::header("x-plan", "pro"), SlidingLog::new(5, DAY));
-        let (layer, _) = place.layer([limit]);
+        let (layer, _) = backend.layer([limit]);
         let app = app(layer);
-        let told = async |plan| {
+        let reported = async |plan| {
             let answer = send(&app, "/", plan).await;
             (answer.status.as_u16(), answer.header("ratelimit").unwrap().split(';').nth(1).unwrap().to_owned())
         };
@@ -52,7 +52,7 @@ async fn usage_carries_over_to_another_size() {
             ("pro", 429, "r=0"),
             ("free", 429, "r=0"),
         ] {
-            assert_eq!(told(plan).await, (status, left.to_owned()), "{} {plan}", place.name);
+            assert_eq!(reported(plan).await, (status, left.to_owned()), "{} {plan}", backend.name);
         }
     })
     .await;
@@ -61,21 +61,21 @@ async fn usage_carries_over_to_another_size() {
 /// A route that costs more is charged by the size that applied, and refunded at its rate.
 #[tokio::test]
 async fn a_route_is_charged_and_refunded_by_the_size_that_applied() {
-    everywhere(async |place| {
+    on_each_backend(async |backend| {
         let limit = Limit::new("daily", TokenBucket::new(2, 2, DAY))
             .by(key::header("x-plan"))
             .instead(when::header("x-plan", "pro"), TokenBucket::new(1_000, 1_000, DAY));
         let small = Limit::new("small", FixedWindow::new(4, DAY)).by(key::header("x-plan"));
-        let (layer, _) = place.layer([limit, small]);
+        let (layer, _) = backend.layer([limit, small]);
         let app = app(layer);
         let left = |answer: &crate::thresholds::Answer| {
             answer.header("ratelimit").unwrap().split(';').nth(1).unwrap().to_owned()
         };
-        assert_eq!(left(&send(&app, "/expensive", "pro").await), "r=997", "{}", place.name);
+        assert_eq!(left(&send(&app, "/expensive", "pro").await), "r=997", "{}", backend.name);
         // `small` has capacity for 1, but not for 3, so the router's charge of 1 is refunded.
         let denied = send(&app, "/expensive", "pro").await;
-        assert_eq!((denied.status.as_u16(), left(&denied)), (429, "r=997".to_owned()), "{}", place.name);
-        assert_eq!(left(&send(&app, "/", "pro").await), "r=996", "{}", place.name);
+        assert_eq!((denied.status.as_u16(), left(&denied)), (429, "r=997".to_owned()), "{}", backend.name);
+        assert_eq!(left(&send(&app, "/", "pro").await), "r=996", "{}", backend.name);
     })
     .await;
 }

@@ -7,7 +7,7 @@ use tower_ratelimit::{
     TokenBucket, Verdict,
 };
 
-use crate::thresholds::{DAY, Place, app, everywhere, send};
+use crate::thresholds::{Backend, DAY, app, on_each_backend, send};
 
 const PERIOD: Duration = Duration::from_millis(10);
 
@@ -27,11 +27,11 @@ fn all(tokens: u32) -> [Algorithm; 8] {
 
 /// By definition, 10 and 25 % of it, rounded down, are 12. Decisions are those of a limit of 12, but the remaining
 /// tokens count from 10, and requests that leave less than 2 of 12 use overage.
-async fn is_as_defined(place: &Place) {
-    let steps = if place.name == "memory" { 3_000 } else { 250 };
+async fn is_as_defined(backend: &Backend) {
+    let steps = if backend.name == "memory" { 3_000 } else { 250 };
     for (index, (ten, twelve)) in all(10).into_iter().zip(all(12)).enumerate() {
-        let soft = place.limiter([Limit::new(format!("soft {index}"), ten).soft(25)]).build();
-        let hard = place.limiter([Limit::new(format!("hard {index}"), twelve)]).build();
+        let soft = backend.limiter([Limit::new(format!("soft {index}"), ten).soft(25)]).build();
+        let hard = backend.limiter([Limit::new(format!("hard {index}"), twelve)]).build();
         let mut random = 88_172_645_463_325_252_u64;
         let mut below = |most: u64| {
             random ^= random << 13;
@@ -42,11 +42,11 @@ async fn is_as_defined(place: &Place) {
         let (mut flagged, mut denied) = (0, 0);
         for step in 0..steps {
             let span = [0, 0, below(3), below(1_000), below(4_000), below(30_000)][below(6) as usize];
-            place.advance(Duration::from_micros(span));
+            backend.advance(Duration::from_micros(span));
             let cost = [0, 1, 1, 2, 3, below(15)][below(6) as usize];
             let [is, expected] = [&soft, &hard].map(|limiter| limiter.acquire("key", cost));
             let (is, expected) = (is.await.unwrap(), expected.await.unwrap());
-            let context = format!("{} {ten:?} step {step} cost {cost}: {is:?} {expected:?}", place.name);
+            let context = format!("{} {ten:?} step {step} cost {cost}: {is:?} {expected:?}", backend.name);
             assert_eq!(is.verdict(), expected.verdict(), "{context}");
             let [one, other] = [&is, &expected].map(|decision| &decision.outcomes()[0]);
             assert_eq!(one.remaining(), other.remaining().saturating_sub(2), "{context}");
@@ -58,9 +58,9 @@ async fn is_as_defined(place: &Place) {
 
             // Returns the shortest wait after which more tokens remain.
             if let Some(more) = one.more_after().filter(|_| step % 5 == 0) {
-                place.advance(more - Duration::from_micros(1));
+                backend.advance(more - Duration::from_micros(1));
                 assert_eq!(soft.peek("key", 0).await.unwrap().outcomes()[0].remaining(), one.remaining(), "{context}");
-                place.advance(Duration::from_micros(1));
+                backend.advance(Duration::from_micros(1));
                 assert!(soft.peek("key", 0).await.unwrap().outcomes()[0].remaining() > one.remaining(), "{context}");
             }
             // Refunded tokens are unused.
@@ -76,13 +76,13 @@ async fn is_as_defined(place: &Place) {
 
 #[tokio::test]
 async fn every_algorithm_allows_its_overage_as_defined() {
-    everywhere(is_as_defined).await;
+    on_each_backend(is_as_defined).await;
 }
 
 #[tokio::test]
 async fn clients_and_observers_see_lockouts() {
-    everywhere(async |place| {
-        let (layer, told) = place.layer([
+    on_each_backend(async |backend| {
+        let (layer, reported) = backend.layer([
             Limit::new("daily", FixedWindow::new(2, DAY)).soft(100),
             Limit::new("all", FixedWindow::new(100, DAY)),
         ]);
@@ -91,13 +91,13 @@ async fn clients_and_observers_see_lockouts() {
         let app = app(layer);
         for (left, over) in [(1, None), (0, None), (0, Some("\"daily\"")), (0, Some("\"daily\""))] {
             let answer = send(&app, "/", "").await;
-            assert_eq!((answer.status.as_u16(), answer.header("ratelimit-overage")), (200, over), "{}", place.name);
+            assert_eq!((answer.status.as_u16(), answer.header("ratelimit-overage")), (200, over), "{}", backend.name);
             assert!(answer.header("ratelimit").unwrap().starts_with(&format!("\"daily\";r={left};")));
             assert!(answer.header("ratelimit-policy").unwrap().starts_with("\"daily\";q=2;w=86400"));
         }
         let denied = send(&app, "/", "").await;
         assert_eq!((denied.status.as_u16(), denied.header("ratelimit-overage")), (429, None));
-        assert_eq!(*told.lock().unwrap(), ["over daily 0", "over daily 0"]);
+        assert_eq!(*reported.lock().unwrap(), ["over daily 0", "over daily 0"]);
     })
     .await;
 }
@@ -105,13 +105,13 @@ async fn clients_and_observers_see_lockouts() {
 /// A route whose cost exceeds the limit without overage is charged the difference.
 #[tokio::test]
 async fn a_route_may_cost_as_much_as_limit_and_overage() {
-    everywhere(async |place| {
-        let (layer, told) = place.layer([Limit::new("daily", FixedWindow::new(2, DAY)).soft(50)]);
+    on_each_backend(async |backend| {
+        let (layer, reported) = backend.layer([Limit::new("daily", FixedWindow::new(2, DAY)).soft(50)]);
         let app = app(layer);
         assert_eq!(send(&app, "/expensive", "").await.status, 200);
         assert_eq!(send(&app, "/", "").await.status, 429);
-        assert_eq!(told.lock().unwrap().len(), 1, "{}", place.name);
-        place.advance(DAY);
+        assert_eq!(reported.lock().unwrap().len(), 1, "{}", backend.name);
+        backend.advance(DAY);
         assert_eq!(send(&app, "/", "").await.status, 200);
         assert_eq!(send(&app, "/expensive", "").await.status, 429);
         assert_eq!(send(&app, "/", "").await.status, 200, "a denied route takes nothing");

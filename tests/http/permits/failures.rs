@@ -61,7 +61,7 @@ async fn local_charges_are_settled_locally() {
         let mut fixture = fixture.lock().await;
         fixture.server.as_mut().expect("a server").start_again();
         fixture.wait_for_remaining(&hundred(), "ann", 100).await;
-        let decision = permit.settle(30).await.expect("it is settled").decision;
+        let decision = permit.settle(30).await.expect("a settlement").decision;
         assert_eq!((decision.decided_by(), decision.outcomes()[0].remaining()), (DecidedBy::Local, 70));
     };
     let app = Router::new().route("/", get(handler)).layer(limits.permits().build());
@@ -90,7 +90,7 @@ async fn undecided_requests_are_not_reported() {
         let server = server.clone();
         tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
             .await
-            .expect("it stops");
+            .expect("the process stops");
         let decision = permit.charge(1_000).await.expect("a decision");
         assert_eq!((decision.is_allowed(), decision.decided_by()), (true, DecidedBy::Nobody));
     };
@@ -110,7 +110,7 @@ async fn failed_settlements_are_errors_and_refunds_are_not_repeated() {
         let server = stopped.clone();
         tokio::task::spawn_blocking(move || server.lock().expect("one").as_mut().expect("a server").stop())
             .await
-            .expect("it stops");
+            .expect("the process stops");
         assert!(permit.settle(actual).await.is_err());
         assert!(permit.reset().await.is_err());
         // The refund may have succeeded, so it is not repeated.

@@ -88,7 +88,7 @@ fn requests() -> Limit {
 async fn a_permit_settles_tokens(fixture: StoreFixture) {
     let limits = fixture.builder([requests().cost(1), tokens()]).cost(100);
     let app = app(&limits, async |permit, actual| {
-        let settled = permit.settle(actual).await.expect("it is settled");
+        let settled = permit.settle(actual).await.expect("a settlement");
         assert!(settled.decision.is_allowed());
         settled.shortfall.to_string()
     });
@@ -107,7 +107,7 @@ async fn a_permit_settles_tokens(fixture: StoreFixture) {
 async fn the_last_of_several_settlements_counts(fixture: StoreFixture) {
     let app = app(&fixture.builder([tokens()]), async |permit: Permit, actual| {
         for actual in [2 * actual, 0, 5 * actual, actual] {
-            permit.settle(actual).await.expect("it is settled");
+            permit.settle(actual).await.expect("a settlement");
         }
     });
     for (path, left) in [("/100", 900), ("/1", 899), ("/0", 899)] {
@@ -121,7 +121,7 @@ async fn concurrent_settlements_settle_once(fixture: StoreFixture) {
         let many =
             [(); 20].map(|()| permit.clone()).map(|permit| tokio::spawn(async move { permit.settle(actual).await }));
         for one in many {
-            assert_eq!(one.await.expect("it is done").expect("it is settled").shortfall, 0);
+            assert_eq!(one.await.expect("the work is done").expect("a settlement").shortfall, 0);
         }
     });
     for (path, left) in [("/20", 980), ("/3", 977), ("/40", 937)] {
@@ -141,7 +141,7 @@ async fn a_successful_login_resets_failures(fixture: StoreFixture) {
         if password != 42 {
             return StatusCode::UNAUTHORIZED;
         }
-        let failures = permit.limit("failed-logins").expect("it applies");
+        let failures = permit.limit("failed-logins").expect("the limit applies");
         failures.reset().await.expect("a reset");
         let decision = failures.decision();
         assert_eq!(decision.outcomes().len(), 1);
@@ -203,7 +203,7 @@ async fn concurrent_refunds_refund_once(fixture: StoreFixture) {
             .map(|permit| tokio::spawn(async move { permit.refund().await }))
             .collect();
         for one in many {
-            one.await.expect("it is done").expect("a refund");
+            one.await.expect("the work is done").expect("a refund");
         }
     });
     assert_eq!(visit(&app, "/0", "ann").await.status, StatusCode::OK);
@@ -234,7 +234,7 @@ async fn a_window_that_has_ended_is_not_refunded(fixture: StoreFixture) {
 async fn a_permit_settles_the_cost_of_a_route(fixture: StoreFixture) {
     let limits = fixture.builder([hundred()]).permits().build();
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
-        permit.settle(actual).await.expect("it is settled").shortfall.to_string()
+        permit.settle(actual).await.expect("a settlement").shortfall.to_string()
     };
     let app = Router::new().route("/{actual}", get(settle).route_layer(limits.cost(10))).layer(limits);
     // The router charges 1, and the route 9 more.
@@ -254,7 +254,7 @@ async fn each_limit_has_a_permit_of_its_own(fixture: StoreFixture) {
         assert!(requests.limit("tokens").is_none());
         assert_eq!(permit.decision().outcomes().len(), 2);
         assert!(requests.charge(9).await.expect("a decision").is_allowed());
-        assert_eq!(tokens.settle(more).await.expect("it is settled").shortfall, 0);
+        assert_eq!(tokens.settle(more).await.expect("a settlement").shortfall, 0);
         assert_eq!(tokens.decision().outcomes()[0].remaining(), 1_000 - more);
         tokens.refund().await.expect("a refund");
     });
@@ -270,7 +270,7 @@ async fn a_stream_is_settled_at_its_end(fixture: StoreFixture) {
             tokio::spawn(async move {
                 // The number of bytes sent so far.
                 for sent in [actual / 2, actual] {
-                    permit.settle(sent).await.expect("it is settled");
+                    permit.settle(sent).await.expect("a settlement");
                 }
                 done.send(permit.decision().outcomes()[0].remaining()).expect("it is waited for");
             });
@@ -287,7 +287,7 @@ async fn a_stream_is_settled_at_its_end(fixture: StoreFixture) {
 async fn a_handler_and_its_response_refund_once(fixture: StoreFixture) {
     let limit = hundred().count_if(|response| response.status != StatusCode::OK);
     let app = app(&fixture.builder([limit]).cost(10), async |permit: Permit, actual| {
-        permit.settle(actual).await.expect("it is settled");
+        permit.settle(actual).await.expect("a settlement");
     });
     for path in ["/0", "/4", "/60"] {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK);
@@ -302,7 +302,7 @@ async fn exempt_requests_have_a_permit(fixture: StoreFixture) {
         assert!(permit.limit("ten").is_none());
         assert_eq!(permit.decision().decided_by(), DecidedBy::Nobody);
         assert!(permit.charge(more).await.expect("a decision").is_allowed());
-        assert_eq!(permit.settle(more).await.expect("it is settled").shortfall, 0);
+        assert_eq!(permit.settle(more).await.expect("a settlement").shortfall, 0);
         permit.refund().await.expect("a refund");
         permit.reset().await.expect("a reset");
     });

@@ -72,7 +72,7 @@ impl Oracle {
             taken.sort_by_key(|taken| taken.at);
             for OpenCharge { at, tokens, .. } in taken {
                 level = (level + (at - last) * LIMIT).min(LIMIT * PERIOD);
-                level = level.checked_sub(tokens * PERIOD).expect("no more was admitted than there was");
+                level = level.checked_sub(tokens * PERIOD).expect("no more than the limit was admitted");
                 last = at;
             }
             return (level + (self.now - last) * LIMIT).min(LIMIT * PERIOD) / PERIOD;
@@ -190,8 +190,8 @@ impl Run {
     /// The remaining tokens are exact for algorithms that count charges. A bucket only refunds what has certainly not
     /// drained, so it may have fewer.
     async fn check_remaining(&self) -> Result<(), TestCaseError> {
-        let told = self.ask(0, 200).await;
-        let number = |name: &str| told.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
+        let reported = self.ask(0, 200).await;
+        let number = |name: &str| reported.headers()[name].to_str().unwrap().parse::<u64>().unwrap();
         let (left, resets_at) = (number("x-ratelimit-remaining"), number("x-ratelimit-reset"));
         if matches!(self.oracle.algorithm, Algorithm::TokenBucket(_)) {
             prop_assert!(left <= self.oracle.left(), "{} left, not {}", left, self.oracle.left());

@@ -131,7 +131,7 @@ async fn a_late_settlement_is_refunded(fixture: StoreFixture) {
         let clock = fixture.clock.clone();
         let settle = move |permit: Permit| async move {
             clock.advance(10 * SECOND);
-            permit.settle(500).await.expect("it is settled");
+            permit.settle(500).await.expect("a settlement");
         };
         let model = Router::new().route("/", get(settle)).layer(limits(4_000));
         assert!(!visit(&debts, "/", "ann").await.is_refused());
@@ -374,7 +374,7 @@ impl<'a> Run<'a> {
         let debt = self.oracle.debt(self.size, self.now());
         self.limiter.refund(receipt).await.expect("a refund");
         let after = left(&self.limiter).await;
-        assert!(after >= before, "a refund that takes");
+        assert!(after >= before, "a refund reduced the remaining tokens");
         let (at, taken) = self.oracle.events[event];
         let Event::Took(cost) = taken else { unreachable!("a receipt is of a charge") };
         let is_even = matches!(self.size.kind, 4 | 5);
@@ -416,7 +416,7 @@ impl<'a> Run<'a> {
         self.oracle.events.push((self.now(), Event::Took(2)));
         for (receipt, _) in self.receipts.drain(..) {
             self.limiter.refund(receipt).await.expect("a refund");
-            assert_eq!(left(&self.limiter).await, self.size.capacity - 2, "from before a restart");
+            assert_eq!(left(&self.limiter).await, self.size.capacity - 2, "a refund of a charge before a restart");
         }
     }
 

@@ -88,7 +88,7 @@ async fn a_denial_of_one_limits_permit_names_that_limit_alone() {
     let layer = RateLimitLayer::builder(limits).permits().problem_json().build();
     let service = layer.layer(service_fn(async |request: Request<Body>| {
         let permit = Permit::of(request.extensions()).expect("a permit");
-        let permit = permit.limit("b").expect("it applies");
+        let permit = permit.limit("b").expect("the limit applies");
         let denied = permit.charge(1).await.expect("a decision");
         Ok::<_, Infallible>(permit.reject(&denied).map(Body::from))
     }));

@@ -67,7 +67,7 @@ async fn concurrent_failed_logins_do_not_exceed_the_limit(fixture: StoreFixture)
         .collect();
     let mut failed = 0;
     for attempt in attempts {
-        failed += i64::from(attempt.await.expect("it answers") == StatusCode::UNAUTHORIZED);
+        failed += i64::from(attempt.await.expect("the server responds") == StatusCode::UNAUTHORIZED);
     }
     assert!(failed <= 5, "{failed} have failed");
     fixture.wait_for_remaining(&failures(), "ann", 5 - failed).await;
@@ -131,7 +131,7 @@ async fn the_cost_of_a_response_is_settled(fixture: StoreFixture) {
         .builder([settled])
         .observe(move |event| {
             if let Event::Shortfall { limit, tokens, .. } = event {
-                noted.lock().expect("nobody has panicked").push((limit.to_string(), *tokens));
+                noted.lock().expect("no thread has panicked").push((limit.to_string(), *tokens));
             }
         })
         .build();
@@ -142,13 +142,13 @@ async fn the_cost_of_a_response_is_settled(fixture: StoreFixture) {
         assert_eq!(visit(&app, path, "ann").await.status, StatusCode::OK, "{path}");
         fixture.wait_for_remaining(&tokens, "ann", left).await;
     }
-    let told = || shortfall.lock().expect("nobody has panicked").clone();
+    let reported = || shortfall.lock().expect("no thread has panicked").clone();
     for _ in 0..2_000 {
-        if told().is_empty() {
+        if reported().is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     }
-    assert_eq!(told(), [("tokens".to_owned(), 600)]);
+    assert_eq!(reported(), [("tokens".to_owned(), 600)]);
     assert!(visit(&app, "/1", "ann").await.is_refused());
 }
 

@@ -22,7 +22,7 @@ on_both_stores!(
 /// Returns a router whose route `/{n}` settles n tokens and responds with the shortfall.
 fn app(limits: &Builder<HttpOptions>) -> Router {
     let settle = async |permit: Permit, Path(actual): Path<u64>| {
-        permit.settle(actual).await.expect("it is settled").shortfall.to_string()
+        permit.settle(actual).await.expect("a settlement").shortfall.to_string()
     };
     Router::new().route("/{actual}", get(settle)).layer(limits.clone().permits().build())
 }
@@ -55,7 +55,7 @@ async fn charges_under_another_size_are_settled(fixture: StoreFixture) {
 async fn charges_under_another_size_are_refunded_and_reset(fixture: StoreFixture) {
     let handler = async |permit: Permit, Path(forget): Path<bool>| {
         assert!(permit.charge(200).await.expect("a decision").is_allowed());
-        if forget { permit.reset().await } else { permit.refund().await }.expect("it is done");
+        if forget { permit.reset().await } else { permit.refund().await }.expect("the work is done");
     };
     let limits = fixture.builder([tokens()]).cost(10);
     let settle = app(&limits);
@@ -116,11 +116,11 @@ async fn charges_that_a_shadow_limit_denied_are_not_refunded(fixture: StoreFixtu
 
 async fn a_shadow_limit_settles_the_whole_cost(fixture: StoreFixture) {
     let shortfall = Arc::new(AtomicU64::new(0));
-    let told = shortfall.clone();
+    let reported = shortfall.clone();
     let limits = fixture.builder([hundred(), shadow().shadow()]).cost(10).observe(move |event: &Event<'_>| {
         if let Event::Shortfall { limit, tokens, .. } = event {
             assert_eq!(*limit, "hundred");
-            told.fetch_add(*tokens, Ordering::Relaxed);
+            reported.fetch_add(*tokens, Ordering::Relaxed);
         }
     });
     let app = app(&limits);

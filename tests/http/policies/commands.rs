@@ -81,7 +81,7 @@ fn ending(arguments: &[&str]) -> Output {
     let mut process = command().args(arguments).stderr(Stdio::piped()).spawn().expect("it runs");
     for _ in 0..400 {
         if process.try_wait().expect("a status").is_some() {
-            return process.wait_with_output().expect("what it told");
+            return process.wait_with_output().expect("the output");
         }
         thread::sleep(Duration::from_millis(50));
     }
@@ -127,9 +127,9 @@ fn unknown_arguments_print_the_usage() {
     for arguments in [&[][..], &["freinds"]] {
         let output = ending(arguments);
         assert_eq!(output.status.code(), Some(2));
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(told.contains("[--redis URL]"), "{told}");
-        assert!(POLICIES.iter().all(|(policy, ..)| told.contains(policy)), "{told}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert!(reported.contains("[--redis URL]"), "{reported}");
+        assert!(POLICIES.iter().all(|(policy, ..)| reported.contains(policy)), "{reported}");
     }
 }
 
@@ -137,6 +137,6 @@ fn unknown_arguments_print_the_usage() {
 fn an_unreachable_redis_is_named_in_the_error() {
     let output = ending(&["friends", "--listen", "127.0.0.1:0", "--redis", "redis://127.0.0.1:1"]);
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.contains("no connection to Redis"), "{told}");
+    let reported = String::from_utf8_lossy(&output.stderr);
+    assert!(reported.contains("no connection to Redis"), "{reported}");
 }

@@ -12,7 +12,7 @@ use support::limits::{Patient, all};
 use support::redis_cluster::RedisCluster;
 
 /// Returns a decision without its receipt, for comparison.
-fn told(decision: &Decision) -> String {
+fn reported(decision: &Decision) -> String {
     let outcomes = decision.outcomes().iter().map(|outcome| {
         let (after, reset) = (outcome.more_after(), outcome.reset_after());
         format!("{} {:?} {} {after:?} {reset:?}", outcome.limit(), outcome.verdict(), outcome.remaining())
@@ -45,7 +45,7 @@ async fn a_cluster_agrees_with_memory() {
             names.iter().zip(&costs).map(|(name, cost)| (name as _, *cost)).collect();
         let (one, other) = (shared.acquire_all(&charges).await, memory.acquire_all(&charges).await);
         let (one, other) = (one.expect("a decision"), other.expect("a decision"));
-        assert_eq!(told(&one), told(&other), "step {step}: {costs:?}");
+        assert_eq!(reported(&one), reported(&other), "step {step}: {costs:?}");
         receipts.push((one.into_receipt(), other.into_receipt()));
         if step % 4 == 3 {
             for (one, other) in receipts.drain(..).step_by(2) {
@@ -91,7 +91,7 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 async fn requests_of_each_master_are_sent_in_one_call() {
     let cluster = RedisCluster::start(0);
     let limiter = Limiter::builder([daily("limit", 1_000)]).patient().store(store(&cluster).await).build();
-    (0..3).for_each(|node| cluster.tell(node, "CONFIG RESETSTAT"));
+    (0..3).for_each(|node| cluster.report(node, "CONFIG RESETSTAT"));
     let mut calls = JoinSet::new();
     for _ in 0..200 {
         let limiter = limiter.clone();

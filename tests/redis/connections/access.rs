@@ -199,7 +199,7 @@ async fn a_wrong_password_is_reported_and_never_printed() {
 fn connecting_with_a_bad_configuration_is_an_error() {
     let node = || RedisConfig::node("redis://127.0.0.1");
     let none: [&str; 0] = [];
-    for (config, told) in [
+    for (config, reported) in [
         (RedisConfig::node("http://localhost"), "redis://host:port"),
         (node().connections(0), "0 connections: use 1 to 1024"),
         (node().queue_capacity(0), "queue_capacity is 0: let at least 1 request wait"),
@@ -210,7 +210,7 @@ fn connecting_with_a_bad_configuration_is_an_error() {
         (RedisConfig::sentinel("limits", ["redis://:one@a", "redis://:two@b"]), "use one for all"),
     ] {
         let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(reported), "{text}");
     }
 }
 

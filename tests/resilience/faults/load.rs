@@ -96,7 +96,7 @@ impl Load {
         let enough = asked() + 2 * TASKS;
         tokio::time::sleep(span).await;
         while asked() < enough {
-            assert!(begun.elapsed() < span + RECOVERY_TIMEOUT, "nobody is answered");
+            assert!(begun.elapsed() < span + RECOVERY_TIMEOUT, "no request gets a reply");
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -109,7 +109,7 @@ impl Load {
             let before = counted();
             let since = || [counted()[0] - before[0], counted()[1] - before[1]];
             while since().iter().sum::<u64>() < WELL {
-                assert!(returned.elapsed() < RECOVERY_TIMEOUT, "it has not recovered");
+                assert!(returned.elapsed() < RECOVERY_TIMEOUT, "the store has not recovered");
                 tokio::time::sleep(PAUSE).await;
             }
             let [well, not_well] = since();
@@ -205,7 +205,7 @@ impl Report {
         loop {
             match self.auditor.peek(key, 1).await {
                 Ok(decision) => return decision.outcomes()[0].remaining(),
-                Err(error) => assert!(begun.elapsed() < RECOVERY_TIMEOUT, "no look at {key}: {error}"),
+                Err(error) => assert!(begun.elapsed() < RECOVERY_TIMEOUT, "no peek at {key}: {error}"),
             }
             tokio::time::sleep(PAUSE).await;
         }

@@ -57,15 +57,15 @@ async fn breakers_stay_open_when_limits_are_replaced() {
     let server = RedisServer::not_started();
     let store = RedisConfig::node(server.url()).connect_lazily().unwrap();
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = events.clone();
+    let reported = events.clone();
     let rules = LiveLimits::new([daily("a", 3)]);
     let limits = RateLimitLayer::live_builder(&rules)
         .store(store)
         .on_store_error(OnStoreError::DecideLocally(Share::whole()))
         .circuit_breaker(CircuitBreaker::new().failures(2))
         .observe(move |event| match event {
-            Event::StoreFailed { error, .. } => told.lock().unwrap().push(format!("{:?}", error.kind())),
-            Event::BreakerChanged { state: BreakerState::Open, .. } => told.lock().unwrap().push("open".to_owned()),
+            Event::StoreFailed { error, .. } => reported.lock().unwrap().push(format!("{:?}", error.kind())),
+            Event::BreakerChanged { state: BreakerState::Open, .. } => reported.lock().unwrap().push("open".to_owned()),
             _ => {}
         })
         .build();
@@ -80,7 +80,7 @@ async fn breakers_stay_open_when_limits_are_replaced() {
         let answer = visit(&app, "/", "ann").await;
         assert_eq!((answer.status.as_u16(), left(&answer)), (status, are(&remaining)));
     }
-    assert_eq!(*events.lock().unwrap(), ["BreakerOpen"; 3], "it was not tried again");
+    assert_eq!(*events.lock().unwrap(), ["BreakerOpen"; 3], "the refund was not repeated");
 }
 
 /// A denial by an unchanged limit is still cached.
@@ -108,11 +108,11 @@ async fn cached_denials_survive_a_switch_of_rules() {
 #[test]
 fn observers_are_notified_when_rules_are_replaced() {
     let events: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = events.clone();
-    let rules = LiveLimits::new([]).observe(move |event| told.lock().unwrap().push(format!("{event:?}")));
+    let reported = events.clone();
+    let rules = LiveLimits::new([]).observe(move |event| reported.lock().unwrap().push(format!("{event:?}")));
     rules.replace([daily("a", 1), daily("b", 1)]).unwrap();
     assert!(rules.replace([daily("a", 1), daily("a", 1)]).is_err());
     rules.replace([]).unwrap();
-    assert_eq!(*events.lock().unwrap(), ["RulesReplaced { limits: 2 }", "RulesReplaced { limits: 0 }"]);
+    assert_eq!(*events.lock().unwrap(), ["LimitsReplaced { limits: 2 }", "LimitsReplaced { limits: 0 }"]);
     assert!(rules.limits().is_empty());
 }

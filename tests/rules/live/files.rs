@@ -19,7 +19,7 @@ struct Watched {
     path: String,
     rules: LiveLimits,
     app: Router,
-    told: Arc<Mutex<Vec<String>>>,
+    reported: Arc<Mutex<Vec<String>>>,
 }
 
 fn yaml(name: &str, requests: u32) -> String {
@@ -35,23 +35,23 @@ impl Watched {
     }
 
     fn at(folder: Folder, path: String) -> Self {
-        let told: Arc<Mutex<Vec<String>>> = Arc::default();
-        let (tell, within) = (told.clone(), format!("{}/", folder.path().display()));
+        let reported: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (report, within) = (reported.clone(), format!("{}/", folder.path().display()));
         let rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
-            tell.lock().unwrap().push(match event {
-                Event::RulesRejected { error, .. } => format!("refused: {}", error.to_string().replace(&within, "")),
+            report.lock().unwrap().push(match event {
+                Event::LimitsRejected { error, .. } => format!("refused: {}", error.to_string().replace(&within, "")),
                 other => format!("{other:?}"),
             });
         });
         let app = app(RateLimitLayer::live_builder(&rules).build());
-        Self { folder, path, rules, app, told }
+        Self { folder, path, rules, app, reported }
     }
 
     /// Returns the events within a few seconds, and the limit at the end.
     async fn later(&self) -> (Vec<String>, String) {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let told = std::mem::take(&mut *self.told.lock().unwrap());
-        (told, self.limits().await)
+        let reported = std::mem::take(&mut *self.reported.lock().unwrap());
+        (reported, self.limits().await)
     }
 
     async fn limits(&self) -> String {
@@ -60,7 +60,7 @@ impl Watched {
     }
 }
 
-const REPLACED: &str = "RulesReplaced { limits: 1 }";
+const REPLACED: &str = "LimitsReplaced { limits: 1 }";
 
 #[tokio::test(start_paused = true)]
 async fn a_file_is_reloaded_when_it_changes() {
@@ -100,11 +100,11 @@ async fn a_limit_that_is_too_small_for_a_route_is_rejected_with_its_position() {
     let watched = Watched::start(&yaml("a", 9));
     let route = RateLimitLayer::live_builder(&watched.rules).build().cost(5);
     fs::write(&watched.path, yaml("a", 4)).unwrap();
-    let (told, limits) = watched.later().await;
-    assert_eq!((told.len(), limits.as_str()), (1, "a 8"), "{told:?}");
+    let (reported, limits) = watched.later().await;
+    assert_eq!((reported.len(), limits.as_str()), (1, "a 8"), "{reported:?}");
     let refused = "refused: limits.yaml:3:37: a cost of 5 can never pass the limit \"a\", which holds 4: lower the cost, \
                    raise the limit, or set its field `cost`";
-    assert_eq!(told[0], refused);
+    assert_eq!(reported[0], refused);
     drop(route);
 }
 
@@ -115,9 +115,9 @@ async fn a_file_may_be_replaced_and_deleted_and_return() {
     fs::rename(next, &watched.path).unwrap();
     assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "b 8".to_owned()));
     fs::remove_file(&watched.path).unwrap();
-    let (told, limits) = watched.later().await;
-    assert_eq!((told.len(), limits.as_str()), (1, "b 7"), "{told:?}");
-    assert!(told[0].starts_with("refused: limits.yaml: the file can't be read: "), "{told:?}");
+    let (reported, limits) = watched.later().await;
+    assert_eq!((reported.len(), limits.as_str()), (1, "b 7"), "{reported:?}");
+    assert!(reported[0].starts_with("refused: limits.yaml: the file can't be read: "), "{reported:?}");
     assert_eq!(watched.later().await, (vec![], "b 6".to_owned()));
     watched.folder.write("limits.yaml", yaml("c", 9));
     assert_eq!(watched.later().await, (vec![REPLACED.to_owned()], "c 8".to_owned()));
@@ -132,7 +132,7 @@ async fn a_partially_written_file_is_not_loaded() {
     // The watcher reads the file each second, and again shortly after a change.
     tokio::time::sleep(Duration::from_millis(1_025)).await;
     fs::write(&watched.path, yaml("half", 9) + more).unwrap();
-    assert_eq!(watched.later().await, (vec!["RulesReplaced { limits: 2 }".to_owned()], "b 8".to_owned()));
+    assert_eq!(watched.later().await, (vec!["LimitsReplaced { limits: 2 }".to_owned()], "b 8".to_owned()));
 }
 
 /// As in Kubernetes: the file is a link into a folder that is itself a link, which is replaced.
@@ -164,7 +164,7 @@ async fn a_watcher_stops_when_its_limits_are_dropped() {
     let Watched { rules, app, folder, .. } = watched;
     drop(rules);
     tokio::time::sleep(Duration::from_secs(5)).await;
-    assert_eq!(tasks(), 1, "a service still goes by them");
+    assert_eq!(tasks(), 1, "a service still uses the limits");
     drop(app);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(tasks(), 0);
@@ -232,29 +232,29 @@ fn a_watched_file_that_becomes_a_pipe_is_reported_and_blocks_nothing() {
     let (done, is_done) = mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let told = runtime.block_on(async {
+        let reported = runtime.block_on(async {
             let folder = Folder::new();
             let path = folder.write("limits.yaml", yaml("a", 9));
-            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+            let (report, mut reported) = tokio::sync::mpsc::unbounded_channel();
             let _rules = Rules::watch(&path, Extractors::new()).unwrap().observe(move |event| {
-                let _ = tell.send(match event {
-                    Event::RulesRejected { error, .. } => error.to_string(),
+                let _ = report.send(match event {
+                    Event::LimitsRejected { error, .. } => error.to_string(),
                     other => format!("{other:?}"),
                 });
             });
             make_fifo(&format!("{path}.next"));
             fs::rename(format!("{path}.next"), &path).unwrap();
-            let refused = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
+            let refused = tokio::time::timeout(Duration::from_secs(20), reported.recv()).await;
             // The file may return.
             fs::rename(folder.write("next", yaml("b", 9)), &path).unwrap();
-            let replaced = tokio::time::timeout(Duration::from_secs(20), told.recv()).await;
+            let replaced = tokio::time::timeout(Duration::from_secs(20), reported.recv()).await;
             (refused, replaced)
         });
         drop(runtime);
-        let _ = done.send(told);
+        let _ = done.send(reported);
     });
-    let told = is_done.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
-    let (Ok(Some(refused)), Ok(Some(replaced))) = told else { panic!("nothing was told: {told:?}") };
+    let reported = is_done.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
+    let (Ok(Some(refused)), Ok(Some(replaced))) = reported else { panic!("nothing was reported: {reported:?}") };
     let expected =
         "limits.yaml: the file can't be read: it is a pipe or a device: use a regular file, or a link to one";
     assert!(refused.ends_with(expected), "{refused}");

@@ -24,23 +24,23 @@ fn yaml(name: &str) -> String {
 struct Machine {
     _rules: LiveLimits,
     app: Router,
-    told: Arc<Mutex<Vec<String>>>,
+    reported: Arc<Mutex<Vec<String>>>,
 }
 
 impl Machine {
     async fn start(store: &RedisStore) -> Self {
         let otherwise = Limit::new("otherwise", FixedWindow::per_day(1_000)).by(user_key());
         let rules = store.follow_rules(Extractors::new(), [otherwise]).await.unwrap();
-        let told: Arc<Mutex<Vec<String>>> = Arc::default();
-        let tell = told.clone();
+        let reported: Arc<Mutex<Vec<String>>> = Arc::default();
+        let report = reported.clone();
         let rules = rules.observe(move |event| {
-            tell.lock().unwrap().push(match event {
-                Event::RulesRejected { error, .. } => format!("refused: {error}"),
+            report.lock().unwrap().push(match event {
+                Event::LimitsRejected { error, .. } => format!("refused: {error}"),
                 other => format!("{other:?}"),
             });
         });
         let app = app(RateLimitLayer::live_builder(&rules).build());
-        Self { _rules: rules, app, told }
+        Self { _rules: rules, app, reported }
     }
 
     /// Returns the only limit.
@@ -52,15 +52,15 @@ impl Machine {
         eventually(limit, async || self.limit().await == limit).await;
     }
 
-    fn told(&self) -> Vec<String> {
-        self.told.lock().unwrap().clone()
+    fn reported(&self) -> Vec<String> {
+        self.reported.lock().unwrap().clone()
     }
 
     async fn wait_for_reports(&self, times: usize) {
-        eventually("told", async || self.told().len() >= times).await;
+        eventually("reported", async || self.reported().len() >= times).await;
         // The error is not reported again.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
-        assert_eq!(self.told().len(), times, "{:?}", self.told());
+        assert_eq!(self.reported().len(), times, "{:?}", self.reported());
     }
 }
 
@@ -86,8 +86,8 @@ async fn a_fleet_switches_together(stores: [RedisStore; 2]) {
     other.publish_rules(&yaml("b"), &Extractors::new()).await.unwrap();
     first.wait_for_limit("b").await;
     second.wait_for_limit("b").await;
-    assert_eq!(first.told(), ["RulesReplaced { limits: 1 }"; 2]);
-    assert_eq!(second.told(), ["RulesReplaced { limits: 1 }"]);
+    assert_eq!(first.reported(), ["LimitsReplaced { limits: 1 }"; 2]);
+    assert_eq!(second.reported(), ["LimitsReplaced { limits: 1 }"]);
     // Another service on the same Redis has its own rules.
     let apart = Machine::start(&one.prefix("apart")).await;
     assert_eq!(apart.limit().await, "otherwise");
@@ -143,7 +143,7 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     old.wait_for_reports(1).await;
     new.wait_for_reports(1).await;
     let refused = "refused: 2:14: `descriptors` is \"5\": write a list, with a dash before each item";
-    assert_eq!((old.told(), new.told()), (vec![refused.to_owned()], vec![refused.to_owned()]));
+    assert_eq!((old.reported(), new.reported()), (vec![refused.to_owned()], vec![refused.to_owned()]));
     assert_eq!((old.limit().await.as_str(), new.limit().await.as_str()), ("a", "otherwise"));
     // Valid rules that are written by hand are applied, too.
     put(&yaml("b"), "2");
@@ -151,7 +151,7 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     new.wait_for_limit("b").await;
     server.ask::<()>(cmd("DEL").arg("ratelimit:rules").arg("ratelimit:rules:version"));
     old.wait_for_reports(3).await;
-    assert!(old.told()[2].starts_with("refused: the rules were deleted from Redis"), "{:?}", old.told());
+    assert!(old.reported()[2].starts_with("refused: the rules were deleted from Redis"), "{:?}", old.reported());
     assert_eq!(old.limit().await, "b");
 }
 
@@ -169,7 +169,7 @@ async fn the_old_limits_stay_while_redis_is_unavailable() {
     }
     let error = store.publish_rules(&yaml("b"), &Extractors::new()).await.unwrap_err();
     assert!(matches!(&error, PublishError::Store(_)), "{error}");
-    assert!(old.told().is_empty() && new.told().is_empty());
+    assert!(old.reported().is_empty() && new.reported().is_empty());
     // Redis restarts empty.
     server.start_again();
     eventually("published", async || store.publish_rules(&yaml("b"), &Extractors::new()).await.is_ok()).await;

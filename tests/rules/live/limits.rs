@@ -154,9 +154,9 @@ async fn a_late_refund_changes_no_rate(fixture: StoreFixture) {
     let rules = LiveLimits::new(of(10));
     let limits = by(&rules, &fixture);
     let (inside, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (told, goes) = (inside.clone(), go.clone());
+    let (reported, goes) = (inside.clone(), go.clone());
     let refund = move |permit: Permit| async move {
-        told.notify_one();
+        reported.notify_one();
         goes.notified().await;
         permit.refund().await.expect("it is given back");
     };
@@ -201,15 +201,15 @@ async fn settings_of_the_layer_are_kept(fixture: StoreFixture) {
 
     let rules = LiveLimits::new([daily("a", 9)]);
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds)];
-    let told = app(by(&rules, &fixture).headers(styles).cost_by(|_| 2).problem_json().build());
+    let reported = app(by(&rules, &fixture).headers(styles).cost_by(|_| 2).problem_json().build());
     let shadow = app(by(&rules, &fixture).shadow().build());
-    visit(&told, "/", "ann").await;
+    visit(&reported, "/", "ann").await;
     visit(&shadow, "/", "bob").await;
     rules.replace([daily("b", 3)]).unwrap();
-    let answer = visit(&told, "/", "ann").await;
+    let answer = visit(&reported, "/", "ann").await;
     assert_eq!(answer.header("x-ratelimit-remaining"), Some("1"));
     assert_eq!(answer.header("ratelimit"), None);
-    let refused = visit(&told, "/", "ann").await;
+    let refused = visit(&reported, "/", "ann").await;
     assert!(refused.is_refused());
     assert_eq!(refused.header("content-type"), Some("application/problem+json"));
     for _ in 0..5 {

@@ -78,8 +78,8 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
                     assert_eq!(number % 2, parity, "{policies:?}");
                     assert!(number >= least, "it came after the switch to {least}, and goes by {number}");
                     let standings = answer.standings();
-                    let told: Vec<&str> = standings.iter().map(|standing| standing.name.as_str()).collect();
-                    assert_eq!(told, names);
+                    let reported: Vec<&str> = standings.iter().map(|standing| standing.name.as_str()).collect();
+                    assert_eq!(reported, names);
                     sets[parity] += 1;
                     allowed += u32::from(!is_refused);
                     if is_last && is_refused {
@@ -96,7 +96,7 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
         }
         let token = Arc::new(());
         tokens.push(Arc::downgrade(&token));
-        rules.replace(set(number, &token)).expect("they fit");
+        rules.replace(set(number, &token)).expect("the limits are valid");
         switched.store(number, Ordering::SeqCst);
     }
     let (mut allowed, mut sets) = (1, [0; 2]);
@@ -105,13 +105,13 @@ async fn every_request_goes_by_one_set_and_nothing_is_lost_over_a_thousand_switc
         allowed += more;
         sets = [sets[0] + of[0], sets[1] + of[1]];
     }
-    assert_eq!(allowed, TOKENS, "of what no switch has changed, all was admitted and no more");
-    assert!(sets.iter().all(|count| *count > REPLACEMENTS / 4), "both kinds were gone by: {sets:?}");
+    assert_eq!(allowed, TOKENS, "the unchanged limit admitted exactly its tokens");
+    assert!(sets.iter().all(|count| *count > REPLACEMENTS / 4), "both sets of limits were used: {sets:?}");
 
     // The layer keeps the limits with which it was built.
     let alive: Vec<usize> =
         (0..=REPLACEMENTS).filter(|number| tokens[*number].upgrade().is_some()).filter(|number| *number != 0).collect();
-    assert_eq!(alive, [REPLACEMENTS], "only the last set is left");
+    assert_eq!(alive, [REPLACEMENTS], "only the last limits are in memory");
     let started = std::time::Instant::now();
     while Handle::current().metrics().num_alive_tasks() > tasks {
         assert!(started.elapsed().as_secs() < 20, "tasks were left: {:?}", Handle::current().metrics());

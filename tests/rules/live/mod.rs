@@ -38,7 +38,7 @@ where
 /// Returns the names of the limits in the headers of a response, with the remaining tokens of each.
 fn left(answer: &Answer) -> Vec<(String, i64)> {
     let standings = answer.standings();
-    standings.iter().map(|standing| (standing.name.clone(), standing.get("r").expect("what is left"))).collect()
+    standings.iter().map(|standing| (standing.name.clone(), standing.get("r").expect("the remaining tokens"))).collect()
 }
 
 /// Returns the expected result of [`left`].

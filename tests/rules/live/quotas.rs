@@ -35,7 +35,7 @@ async fn each_quota_with_capacity_is_charged_and_the_last_one_denies(fixture: St
     let decision = limiter.acquire("bob", 2).await.unwrap();
     assert_eq!((decision.is_allowed(), remaining(&decision)), (true, vec![1, 0]));
     let receipt = decision.into_receipt();
-    assert!(limiter.acquire("bob", 1).await.unwrap().is_allowed(), "the first has room yet");
+    assert!(limiter.acquire("bob", 1).await.unwrap().is_allowed(), "the first quota has capacity");
     assert!(!limiter.acquire("bob", 1).await.unwrap().is_allowed());
     limiter.refund(receipt).await.unwrap();
     assert_eq!(remaining(&limiter.peek("bob", 1).await.unwrap()), [0, 2]);
@@ -46,7 +46,7 @@ async fn a_single_quota_denies_like_any_limit(fixture: StoreFixture) {
     assert!(limiter.acquire("ann", 1).await.unwrap().is_allowed());
     let denied = limiter.acquire("ann", 1).await.unwrap();
     assert!(!denied.is_allowed() && denied.retry_after().is_some_and(|wait| wait <= DAY));
-    assert!(!limiter.acquire("ann", 1).await.unwrap().is_allowed(), "also where that is remembered");
+    assert!(!limiter.acquire("ann", 1).await.unwrap().is_allowed(), "the same with cached denials");
 }
 
 async fn another_limit_that_denies_keeps_quotas_from_being_charged(fixture: StoreFixture) {
@@ -94,13 +94,13 @@ async fn headers_describe_the_quotas_with_capacity(fixture: StoreFixture) {
         request.headers_mut().insert("x-team", "red".parse().unwrap());
         request
     };
-    let told = [
+    let reported = [
         (StatusCode::OK, vec![("own", 1), ("team", 2)]),
         (StatusCode::OK, vec![("own", 0), ("team", 1)]),
         (StatusCode::OK, vec![("team", 0)]),
         (StatusCode::TOO_MANY_REQUESTS, vec![("own", 0)]),
     ];
-    for (status, left) in told {
+    for (status, left) in reported {
         let answer = ask(&app, request()).await;
         assert_eq!((answer.status, crate::live::left(&answer)), (status, crate::live::are(&left)));
     }

@@ -21,7 +21,7 @@ fn new() -> Vec<Limit> {
 }
 
 async fn replace(State(rules): State<LiveLimits>, request: Request, next: Next) -> Response {
-    rules.replace(new()).expect("they fit");
+    rules.replace(new()).expect("the limits are valid");
     next.run(request).await
 }
 
@@ -51,7 +51,9 @@ async fn a_denying_route_refunds_the_limits_of_the_router(fixture: StoreFixture)
             rules.clone(),
             async |State(rules): State<LiveLimits>, request: Request, next: Next| {
                 // The new limits have capacity.
-                rules.replace([Limit::new("old", FixedWindow::per_day(1_000)).by(user_key())]).expect("they fit");
+                rules
+                    .replace([Limit::new("old", FixedWindow::per_day(1_000)).by(user_key())])
+                    .expect("the limits are valid");
                 next.run(request).await
             },
         ))
@@ -87,7 +89,7 @@ async fn a_layer_that_is_passed_twice_charges_twice(fixture: StoreFixture) {
 async fn a_permit_applies_the_limits_of_its_request(fixture: StoreFixture) {
     async fn settle(State(rules): State<LiveLimits>, permit: Permit) -> Result<String, StatusCode> {
         let fails = |_| StatusCode::SERVICE_UNAVAILABLE;
-        rules.replace(new()).expect("they fit");
+        rules.replace(new()).expect("the limits are valid");
         assert!(permit.charge(7).await.map_err(fails)?.is_allowed());
         let settled = permit.settle(5).await.map_err(fails)?;
         assert_eq!(settled.decision.outcomes().len(), 1);
@@ -96,7 +98,7 @@ async fn a_permit_applies_the_limits_of_its_request(fixture: StoreFixture) {
         Ok(names.join(" "))
     }
     async fn refund(State(rules): State<LiveLimits>, permit: Permit) -> Result<(), StatusCode> {
-        rules.replace(new()).expect("they fit");
+        rules.replace(new()).expect("the limits are valid");
         permit.refund().await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)
     }
     let rules = LiveLimits::new([old()]);

@@ -15,7 +15,7 @@ use support::redis_server::RedisServer;
 
 /// A proxy in front of a server. It adds a clock to calls that have none, so that the script uses another clock than
 /// the client.
-struct Elsewhere {
+struct ClockProxy {
     port: u16,
     now: Arc<AtomicU64>,
     /// The advance of the clock from one call to the next.
@@ -23,7 +23,7 @@ struct Elsewhere {
     server: RedisServer,
 }
 
-impl Elsewhere {
+impl ClockProxy {
     async fn start() -> Self {
         let server = RedisServer::start();
         let to = server.url().rsplit(':').next().unwrap().trim_end_matches('/').parse::<u16>().unwrap();
@@ -92,7 +92,7 @@ const DAY: u64 = 86_400_000_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_local_clock_is_corrected_and_charges_once() {
-    let elsewhere = Elsewhere::start().await;
+    let elsewhere = ClockProxy::start().await;
     let calendars = [
         Calendar::new(Dates::Days, "Europe/Berlin"),
         Calendar::new(Dates::Weeks(6), "America/New_York"),
@@ -126,7 +126,7 @@ async fn a_wrong_local_clock_is_corrected_and_charges_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_needs_no_second_round_trip() {
-    let elsewhere = Elsewhere::start().await;
+    let elsewhere = ClockProxy::start().await;
     elsewhere.now.store(at("2011-12-30T09:59:59Z"), Ordering::Relaxed);
     let limiter = elsewhere.limiter([Limit::new("quota", CalendarWindow::daily(5).in_zone("Pacific/Apia"))]).await;
     let first = limiter.acquire("key", 2).await.unwrap().into_receipt();
@@ -143,7 +143,7 @@ async fn a_refund_needs_no_second_round_trip() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_off_by_one_window_needs_no_second_round_trip() {
-    let elsewhere = Elsewhere::start().await;
+    let elsewhere = ClockProxy::start().await;
     // From one day back to two days ahead, with days of at least 22 hours.
     for (off, calls) in [(0, 1), (-22, 1), (22, 1), (44, 1), (-52, 2), (76, 2)] {
         let now = (here() as i64 + off * 3_600_000_000) as u64;
@@ -165,7 +165,7 @@ async fn a_clock_that_is_off_by_one_window_needs_no_second_round_trip() {
 /// Both attempts are all or nothing: the limit without a calendar is not charged by the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_limits_of_a_repeated_call_are_charged_once() {
-    let elsewhere = Elsewhere::start().await;
+    let elsewhere = ClockProxy::start().await;
     elsewhere.now.store(at("2031-01-01T00:00:00Z"), Ordering::Relaxed);
     let limits = [
         Limit::new("before", FixedWindow::per_day(10)),
@@ -181,7 +181,7 @@ async fn other_limits_of_a_repeated_call_are_charged_once() {
 /// If the clock is never in a window that was sent, the result is an error, and nothing is charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_runs_away_is_an_error() {
-    let elsewhere = Elsewhere::start().await;
+    let elsewhere = ClockProxy::start().await;
     elsewhere.now.store(at("2031-01-01T00:00:00Z"), Ordering::Relaxed);
     let limiter = elsewhere.limiter([Limit::new("quota", CalendarWindow::daily(5))]).await;
     elsewhere.pace.store(10 * DAY, Ordering::Relaxed);

@@ -12,22 +12,22 @@ use support::limits::{Patient, all};
 use support::redis_server::RedisServer;
 
 /// A store whose clock stands at midnight.
-pub(crate) struct Place {
+pub(crate) struct Backend {
     pub(crate) name: &'static str,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: ManualClock,
 }
 
 /// Runs a test in memory and on Redis.
-pub(crate) async fn everywhere(test: impl AsyncFn(&Place)) {
+pub(crate) async fn on_each_backend(test: impl AsyncFn(&Backend)) {
     let clock = midnight();
     let store = Arc::new(MemoryStore::new().clock(clock.clone()));
-    test(&Place { name: "memory", store, clock }).await;
+    test(&Backend { name: "memory", store, clock }).await;
 
     let server = RedisServer::start();
     let clock = midnight();
     let store = on(&server).await.clock(clock.clone());
-    test(&Place { name: "redis", store: Arc::new(store), clock }).await;
+    test(&Backend { name: "redis", store: Arc::new(store), clock }).await;
 }
 
 /// Connects a store without short deadlines.
@@ -39,7 +39,7 @@ fn midnight() -> ManualClock {
     ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000))
 }
 
-impl Place {
+impl Backend {
     pub(crate) fn limiter(&self, limits: impl IntoIterator<Item = Limit>) -> Limiter {
         Limiter::builder(limits).patient().store(self.store.clone()).build()
     }

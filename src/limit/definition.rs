@@ -9,7 +9,7 @@ use super::index::LimitIndex;
 use super::metric_detail::MetricDetail;
 use super::on_missing_key::OnMissingKey;
 use crate::algorithm::{Algorithm, Penalty};
-use crate::cost::Cost;
+use crate::cost::CostRule;
 use crate::error::{ConfigError, ConfigErrorKind, RulePosition, or_panic};
 use crate::key::{KeyExtractor, KeyPart};
 use crate::on_store_error::OnStoreError;
@@ -39,7 +39,7 @@ pub struct Limit {
     /// Its position in that file.
     pub(super) rule_position: Option<Arc<RulePosition>>,
     pub(super) on_missing_key: OnMissingKey,
-    pub(super) cost: Option<Cost>,
+    pub(super) cost: Option<CostRule>,
     pub(super) condition: Option<Arc<dyn Condition>>,
     pub(super) on_store_error: Option<OnStoreError>,
     pub(super) overage: Option<Overage>,
@@ -176,7 +176,7 @@ impl Limit {
 
     /// Sets the cost of each request for this limit, in tokens. Takes precedence over the cost of the layer or the route.
     pub fn cost(mut self, cost: u64) -> Self {
-        self.cost = Some(Cost::Constant(cost));
+        self.cost = Some(CostRule::Constant(cost));
         self
     }
 
@@ -185,14 +185,14 @@ impl Limit {
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};
     ///
-    /// // One megabyte per second, by the announced length.
+    /// // One megabyte per second, by the announced length. A body of unknown length costs the whole burst.
     /// let upload = Limit::new("upload", TokenBucket::per_second(1_000_000).burst(50_000_000))
     ///     .by(key::peer_ip())
-    ///     .cost_by(|head| head.header("content-length").and_then(|bytes| bytes.parse().ok()).unwrap_or(1));
+    ///     .cost_by(|head| head.header("content-length").and_then(|bytes| bytes.parse().ok()).unwrap_or(50_000_000));
     /// # let _ = upload;
     /// ```
     pub fn cost_by(mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> Self {
-        self.cost = Some(Cost::By(Arc::new(cost)));
+        self.cost = Some(CostRule::Closure(Arc::new(cost)));
         self
     }
 
@@ -204,9 +204,8 @@ impl Limit {
     /// // While the store fails, bursts are allowed uncounted, but payments are rejected.
     /// let limits = RateLimitLayer::new([
     ///     Limit::new("burst", TokenBucket::per_second(100)).by(key::peer_ip()).on_store_error(OnStoreError::Allow),
-    ///     Limit::new("payments", FixedWindow::per_day(5)).by(key::header("x-user")).on_missing_key(OnMissingKey::Skip),
+    ///     Limit::new("payments", FixedWindow::per_day(5)).by(key::header("x-user")),
     /// ]);
-    /// # use tower_ratelimit::OnMissingKey;
     /// # let _ = limits;
     /// ```
     pub fn on_store_error(mut self, policy: OnStoreError) -> Self {
@@ -277,7 +276,7 @@ impl Limit {
         self.condition.as_deref()
     }
 
-    pub(crate) fn own_cost(&self) -> Option<&Cost> {
+    pub(crate) fn own_cost(&self) -> Option<&CostRule> {
         self.cost.as_ref()
     }
 
@@ -293,26 +292,30 @@ impl Limit {
         }
     }
 
+    /// Returns the overage in percent, or 0.
+    pub(super) fn overage_percent(&self) -> u32 {
+        self.overage.as_ref().map_or(0, |overage| overage.percent)
+    }
+
     fn is_keyed(&self) -> bool {
         self.key.is_some() || self.position.is_some()
     }
 
     /// Returns what the limit needs from a request, if anything, for an error message.
     pub(super) fn needs_from_request(&self) -> Option<&'static str> {
-        match self {
-            _ if self.is_keyed() => Some("key"),
-            _ if self.cost.is_some() => Some("cost"),
-            _ if self.condition.is_some() => Some("condition"),
-            _ if self.actual_cost.is_some() => Some("actual cost"),
-            _ if self.has_other_sizes() => Some("size"),
-            _ => None,
-        }
+        let needs = [
+            (self.is_keyed(), "key"),
+            (self.cost.is_some(), "cost"),
+            (self.condition.is_some(), "condition"),
+            (self.actual_cost.is_some(), "actual cost"),
+            (self.has_other_sizes(), "size"),
+        ];
+        needs.into_iter().find_map(|(is_needed, what)| is_needed.then_some(what))
     }
 
     /// Returns an error if the limit can never allow `cost`.
     pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let raised = self.overage.iter().fold(self.algorithm, |limit, overage| limit.raised(overage.percent));
-        let capacity = raised.capacity();
+        let capacity = self.algorithm.raised(self.overage_percent()).capacity();
         if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
             let (limit, rule) = (self.name.to_string(), self.rule_position.clone());
             return Err(ConfigErrorKind::CostOverCapacity { limit, cost, capacity, rule }.into());

@@ -18,7 +18,7 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 
-pub(crate) struct Place {
+pub(crate) struct Backend {
     pub(crate) name: &'static str,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: ManualClock,
@@ -26,27 +26,27 @@ pub(crate) struct Place {
 }
 
 /// Runs a test in memory and on Redis.
-pub(crate) async fn everywhere(test: impl AsyncFn(&Place)) {
-    test(&Place::in_memory()).await;
-    test(&Place::on_redis().await).await;
+pub(crate) async fn on_each_backend(test: impl AsyncFn(&Backend)) {
+    test(&Backend::in_memory()).await;
+    test(&Backend::on_redis().await).await;
 }
 
 /// The reported lockouts: `limit level span`.
 pub(crate) type EventLog = Arc<Mutex<Vec<String>>>;
 
 /// Records the reported lockouts.
-pub(crate) fn teller() -> (EventLog, impl Fn(&Event<'_>) + Clone + Send + Sync + 'static) {
-    let told = EventLog::default();
-    let noted = told.clone();
-    let tell = move |event: &Event<'_>| {
+pub(crate) fn reporter() -> (EventLog, impl Fn(&Event<'_>) + Clone + Send + Sync + 'static) {
+    let reported = EventLog::default();
+    let noted = reported.clone();
+    let report = move |event: &Event<'_>| {
         if let Event::PenaltyBegan { limit, level, span, .. } = event {
             noted.lock().unwrap().push(format!("{limit} {level} {span:?}"));
         }
     };
-    (told, tell)
+    (reported, report)
 }
 
-impl Place {
+impl Backend {
     pub(crate) fn in_memory() -> Self {
         let clock = ManualClock::new(Timestamp::from_micros(START));
         let store = Arc::new(MemoryStore::new().clock(clock.clone()));
@@ -79,20 +79,20 @@ impl Place {
 
 /// A limit of one token per day, and one key.
 pub(crate) struct One<'a> {
-    pub(crate) place: &'a Place,
+    pub(crate) backend: &'a Backend,
     pub(crate) limiter: Limiter,
 }
 
 impl<'a> One<'a> {
-    pub(crate) fn limiter(place: &Place, penalty: Penalty) -> Builder {
-        place.limiter([Limit::new("one", FixedWindow::new(1, DAY)).penalty(penalty)])
+    pub(crate) fn limiter(backend: &Backend, penalty: Penalty) -> Builder {
+        backend.limiter([Limit::new("one", FixedWindow::new(1, DAY)).penalty(penalty)])
     }
 
     /// Creates a limit whose only token is used, so that all requests are denied until the end of the day.
-    pub(crate) async fn exhausted(place: &'a Place, penalty: Penalty) -> Self {
-        let limiter = Self::limiter(place, penalty).build();
+    pub(crate) async fn exhausted(backend: &'a Backend, penalty: Penalty) -> Self {
+        let limiter = Self::limiter(backend, penalty).build();
         assert!(limiter.acquire("key", 1).await.unwrap().is_allowed());
-        Self { place, limiter }
+        Self { backend, limiter }
     }
 
     pub(crate) async fn ask(&self) -> Decision {
@@ -107,17 +107,17 @@ impl<'a> One<'a> {
     /// Checks a denial without a lockout.
     pub(crate) async fn strike(&self) {
         let decision = self.ask().await;
-        assert!(!decision.is_allowed() && !decision.is_penalty(), "{}", self.place.name);
+        assert!(!decision.is_allowed() && !decision.is_penalty(), "{}", self.backend.name);
     }
 
     /// Checks a denial that begins a lockout of this length.
     pub(crate) async fn begin(&self, span: Duration) {
         let decision = self.ask().await;
-        assert!(!decision.is_allowed() && decision.is_penalty(), "{}", self.place.name);
-        assert!(self.is_locked_out().await, "{}", self.place.name);
-        self.place.advance(span - MICRO);
-        assert!(self.is_locked_out().await, "{}: not for {span:?}", self.place.name);
-        self.place.advance(MICRO);
-        assert!(!self.is_locked_out().await, "{}: for longer than {span:?}", self.place.name);
+        assert!(!decision.is_allowed() && decision.is_penalty(), "{}", self.backend.name);
+        assert!(self.is_locked_out().await, "{}", self.backend.name);
+        self.backend.advance(span - MICRO);
+        assert!(self.is_locked_out().await, "{}: not for {span:?}", self.backend.name);
+        self.backend.advance(MICRO);
+        assert!(!self.is_locked_out().await, "{}: for longer than {span:?}", self.backend.name);
     }
 }
