@@ -105,6 +105,7 @@ impl Headers {
                 self.styles.push(style);
             }
         }
+        // Without `Retry-After`, which is sent in every style.
         self.max_headers = self.names().len() - 1;
     }
 
@@ -194,7 +195,7 @@ impl Headers {
         Some(DraftHeaders { policies: policies.clone(), quotas: self.quota(*style, decision, outcome) })
     }
 
-    /// Adds all headers of a rejection. Reserves room for the `Content-Length` and `Date` that servers add.
+    /// Adds all headers of a rejection. Reserves room for the `Content-Length` that Axum adds.
     pub(super) fn write_rejection(
         &self,
         content_type: HeaderValue,
@@ -202,16 +203,26 @@ impl Headers {
         decision: Option<&Decision>,
         headers: &mut HeaderMap,
     ) {
-        if 4 + self.max_headers > DEFAULT_HEADER_CAPACITY {
-            headers.reserve(4 + self.max_headers);
+        // `Content-Type`, `Retry-After`, `Cache-Control` and `Content-Length`.
+        let capacity = 4 + self.max_headers;
+        if capacity > DEFAULT_HEADER_CAPACITY {
+            headers.reserve(capacity);
         }
         headers.insert(CONTENT_TYPE, content_type);
         if let Some(seconds) = retry_after {
-            headers.insert(RETRY_AFTER, number(seconds));
+            self.write_retry_after(seconds, headers);
         }
         headers.insert(CACHE_CONTROL, NO_STORE);
         if let Some(decision) = decision {
             self.write(decision, headers);
+        }
+    }
+
+    /// Adds the time after which a rejected request may be retried, unless the response contains it.
+    pub(super) fn write_retry_after(&self, seconds: u64, headers: &mut HeaderMap) {
+        headers.entry(RETRY_AFTER).or_insert_with(|| number(seconds));
+        if self.styles.contains(&HeaderStyle::XRetryAfter) {
+            headers.entry(X_RETRY_AFTER).or_insert_with(|| number(seconds));
         }
     }
 

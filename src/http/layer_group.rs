@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 /// The state that the layers of one limiter share.
 #[derive(Debug, Default)]
 pub(super) struct LayerGroup {
-    /// The number of layers in use.
-    in_use: AtomicUsize,
+    /// The number of layers from which a service was created.
+    registered: AtomicUsize,
     /// The number of requests that were marked with the layers that they pass.
     marked: AtomicUsize,
     pub(super) repeated_layer: ReportOnce,
@@ -38,13 +38,13 @@ impl LayerGroup {
     /// Registers a layer when a service is created from it.
     pub(super) fn register(&self, layer: &LayerId) {
         if !layer.0.swap(true, Ordering::Relaxed) {
-            self.in_use.fetch_add(1, Ordering::Relaxed);
+            self.registered.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Returns whether a request may pass several layers of the group, which charge it differently.
     pub(super) fn has_several_layers(&self) -> bool {
-        self.in_use.load(Ordering::Relaxed) > 1
+        self.registered.load(Ordering::Relaxed) > 1
     }
 
     /// Marks one of the first requests as having passed `layer`. Returns whether it has passed `layer` before.
@@ -55,8 +55,10 @@ impl LayerGroup {
 
     #[cold]
     fn mark_first(&self, layer: &LayerId, extensions: &mut Extensions) -> bool {
-        self.marked.fetch_add(1, Ordering::Relaxed);
         let PassedLayers(passed) = extensions.get_or_insert_default();
+        if passed.is_empty() {
+            self.marked.fetch_add(1, Ordering::Relaxed);
+        }
         let is_repeated = passed.contains(layer);
         if !is_repeated {
             passed.push(layer.clone());

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
-use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, HeaderValue};
 use smallvec::SmallVec;
 
 use super::grpc;
 use super::headers::{Headers, NO_STORE};
 use super::rejection::Rejection;
-use super::text::{concat, number};
+use super::text::concat;
 use super::wait::WaitText;
 use crate::decision::Decision;
 use crate::key::KeyError;
@@ -87,7 +87,7 @@ impl RejectionFormat {
         let (content_type, body) = match &self.body {
             Body::PlainText => (PLAIN, text(rejection)),
             Body::ProblemJson => (PROBLEM, problem(rejection)),
-            Body::Custom(respond) => return with_headers(custom(rejection, &**respond), headers, decision),
+            Body::Custom(respond) => return with_headers(custom(rejection, &**respond, headers), headers, decision),
         };
         let mut response = Response::new(body);
         *response.status_mut() = rejection.status();
@@ -105,13 +105,12 @@ fn with_headers(mut response: Response<Bytes>, headers: &Headers, decision: Opti
 }
 
 /// Calls the closure of `on_reject`, and adds the headers that its response lacks.
-fn custom(rejection: &Rejection<'_>, respond: &Closure) -> Response<Bytes> {
+fn custom(rejection: &Rejection<'_>, respond: &Closure, headers: &Headers) -> Response<Bytes> {
     let mut response = respond(rejection);
-    let headers = response.headers_mut();
     if let Some(seconds) = rejection.retry_after_seconds() {
-        headers.entry(RETRY_AFTER).or_insert_with(|| number(seconds));
+        headers.write_retry_after(seconds, response.headers_mut());
     }
-    headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
+    response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_STORE);
     response
 }
 

@@ -21,7 +21,9 @@ use crate::store::Charge;
 /// Returns an error if the store can't decide and the policy is to reject.
 pub(super) async fn adjust_to_route(ledger: &Ledger, config: &LayerConfig, cost: u64) -> Result<Decision, Reason> {
     let client = &config.client;
-    let decision = decide(ledger, client, cost).await.map(|decision| decision.with_resized(&ledger.resized()));
+    // Before the decision, because a denial empties the ledger.
+    let resized = ledger.resized();
+    let decision = decide(ledger, client, cost).await.map(|decision| decision.with_resized(&resized));
     if !decision.as_ref().is_ok_and(Decision::is_allowed) {
         while let Some(charged) = ledger.pop() {
             client.refund_in_background(&charged.into_receipt());

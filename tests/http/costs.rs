@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceBuilder};
 use tower_ratelimit::{
     FixedWindow, LeakyBucket, Limit, OnMissingKey, RateLimitLayer, RouteCost, SlidingLog, SlidingWindowCounter, Store,
-    TokenBucket, key,
+    TokenBucket, key, when,
 };
 
 use crate::service::{self, Hello, with};
@@ -270,4 +270,16 @@ fn a_constant_cost_over_the_capacity_is_an_error() {
 #[should_panic(expected = "a cost of 11 can never pass the limit \"ten\"")]
 fn a_constant_cost_over_the_capacity_panics_where_it_is_written() {
     let _ = of_ten(paused_store()).cost(11);
+}
+
+/// With a route cost, the response is written from the decision about the difference, or about the total.
+#[tokio::test]
+async fn a_denied_route_cost_shows_the_size_for_the_request() {
+    let limit = Limit::new("ten", FixedWindow::per_minute(10))
+        .instead(when::header("x-plan", "pro"), FixedWindow::per_minute(20));
+    let limits = RateLimitLayer::builder([limit]).store(paused_store()).build();
+    let app = Router::new().route("/", get(hello).route_layer(limits.cost(21))).layer(limits);
+    let denied = ask(&app, Request::get("/").header("x-plan", "pro").body(Body::empty()).unwrap()).await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.all("ratelimit-policy"), ["\"ten\";q=20;w=60"]);
 }

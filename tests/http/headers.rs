@@ -4,16 +4,17 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_ratelimit::{
     Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, LeakyBucketQueue, Limit, ManualClock,
-    MemoryStore, RateLimitLayer, Refill, Reset, SlidingLog, SlidingWindowCounter, TokenBucket,
+    MemoryStore, RateLimitLayer, Refill, Rejection, Reset, SlidingLog, SlidingWindowCounter, TokenBucket,
 };
 
 use crate::service::{Hello, get, with};
 use crate::store::{MIDNIGHT, midnight, paused_store};
 use support::answer::{Answer, Member, ask};
+use support::faulty_store::{FaultyStore, Mode};
 
 fn layer(limits: impl IntoIterator<Item = Limit>) -> (Builder<HttpOptions>, ManualClock) {
     let clock = midnight();
@@ -425,4 +426,15 @@ fn every_header_is_exposed_by_cors() {
     let many = [HeaderStyle::XRetryAfter, HeaderStyle::XRateLimit(Reset::Epoch)];
     let both = ["x-ratelimit-retry-after", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     assert_eq!(names(&many)[1..], both);
+}
+
+#[tokio::test]
+async fn x_ratelimit_retry_after_is_sent_while_the_store_fails() {
+    let failing = || FaultyStore::over(paused_store(), Mode::FailsAtOnce);
+    let layer = || RateLimitLayer::builder([two()]).store(failing()).headers([HeaderStyle::XRetryAfter]);
+    let reject = |_: &Rejection<'_>| (StatusCode::SERVICE_UNAVAILABLE, "later");
+    for layer in [layer().build(), layer().problem_json().build(), layer().on_reject(reject).build()] {
+        let response = ask(&layer.layer(Hello::default()), get("/")).await;
+        assert_eq!((response.all("retry-after"), response.all("x-ratelimit-retry-after")), (vec!["1"], vec!["1"]));
+    }
 }
