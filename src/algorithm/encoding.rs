@@ -96,7 +96,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, LimitRule, Penalty, SlidingLog, TokenBucket};
+    use crate::algorithm::{
+        Algorithm, CalendarWindow, ChargeMark, FixedWindow, LeakyBucket, LeakyBucketQueue, LimitRule, Penalty, Refill,
+        SlidingLog, SlidingWindowCounter, TokenBucket,
+    };
 
     const NOON: u64 = 1_767_225_600_000_000;
 
@@ -162,5 +165,45 @@ mod tests {
         }
         let endless_log = [&[1, 1][..], &[0; 24], &u32::MAX.to_le_bytes()].concat();
         assert_eq!(StoredKey::from_bytes(&endless_log), Err(DecodeError::Malformed));
+    }
+
+    #[test]
+    fn arbitrary_states_never_panic() {
+        let day = Duration::from_secs(86_400);
+        let algorithms: [Algorithm; 7] = [
+            FixedWindow::per_day(10).into(),
+            CalendarWindow::daily(10).into(),
+            SlidingWindowCounter::per_day(10).into(),
+            TokenBucket::per_day(10).into(),
+            TokenBucket::per_day(10).refill(Refill::Interval).into(),
+            LeakyBucket::per_day(10).into(),
+            LeakyBucketQueue::per_day(10).into(),
+        ];
+        let numbers = [0, 1, NOON, (1 << 62) + 1, (1 << 63) - 1, 1 << 63, (1 << 63) + NOON, u64::MAX - 1, u64::MAX];
+        let states = || numbers.iter().flat_map(|expires_at| numbers.map(|detail| [*expires_at, detail]));
+        let penalty = Penalty::after(3, day);
+        for algorithm in algorithms {
+            let rule = LimitRule::new(&algorithm, 0);
+            for [expires_at, detail] in states() {
+                let bytes = [&[1, 0][..], &expires_at.to_le_bytes(), &detail.to_le_bytes()].concat();
+                let Ok(stored) = StoredKey::from_bytes(&bytes) else { continue };
+                for now in [0, NOON, 1 << 53] {
+                    for cost in [0, 1, 10, 11] {
+                        let mut state = stored.state.clone();
+                        let mut decided = state.clone();
+                        rule.peek(&state.as_mut(), now, cost);
+                        rule.snapshot(&state.as_mut(), now);
+                        rule.decide(&mut decided.as_mut(), now, cost);
+                        rule.refund(&mut state.as_mut(), ChargeMark { at: detail, detail: expires_at }, now, cost);
+                    }
+                }
+            }
+        }
+        for [expires_at, detail] in states() {
+            let bytes = [&[1, 2][..], &[0; 16], &expires_at.to_le_bytes(), &detail.to_le_bytes()].concat();
+            let Ok(mut stored) = StoredKey::from_bytes(&bytes) else { continue };
+            Penalty::locked_for(&stored.penalty, NOON);
+            penalty.strike(&mut stored.penalty, NOON);
+        }
     }
 }
