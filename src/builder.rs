@@ -33,7 +33,16 @@ use crate::store::Store;
 ///
 /// Mistakes are reported when the limiter is built. `build` panics with a message that names the wrong value and is
 /// meant for a configuration written in code. `try_build` returns the same message as a [`ConfigError`] and is meant
-/// for a configuration read at runtime.
+/// for a configuration read at runtime. These are mistakes:
+///
+/// - there are more than 8,192 limits, more than 64 may apply to one request, or two have the same name;
+/// - a limit can never allow its constant cost, or a limit in [quota mode](Limit::quota_mode) has a penalty;
+/// - the [deadline](Self::deadline) is 0, or [`near_limit`](Self::near_limit) is not 1 to 100 percent;
+/// - in a layer, a constant cost is over the capacity of an enforced limit that it applies to, or a path in a
+///   [`CostTable`](crate::CostTable) does not start with a slash. For a limit from a rules file, the message has its position;
+/// - in a limiter, a limit needs a request for its key, cost, condition or size, or depends on responses.
+///
+/// `T` contains the options that only layers have.
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct Builder<T = ()> {
@@ -134,7 +143,7 @@ impl<T> Builder<T> {
         self
     }
 
-    /// Sets the share of a limit, in percent from 1 to 100, from which [recorders](Self::recorder) see a key as
+    /// Sets the usage of a limit, in percent from 1 to 100, from which [recorders](Self::recorder) see a key as
     /// [near its limit](crate::LimitRecord::is_near_limit). Defaults to 80.
     pub fn near_limit(mut self, percent: u32) -> Self {
         self.client.near_percent = percent;

@@ -97,7 +97,6 @@ mod list;
 mod node;
 mod on_store_error;
 mod overrides;
-mod quota;
 mod reason;
 mod recorder;
 mod request;
@@ -108,6 +107,7 @@ pub mod rules;
 mod signal;
 pub mod store;
 mod time;
+mod validation;
 pub mod when;
 
 pub use algorithm::*;

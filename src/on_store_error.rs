@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use crate::error::{ConfigError, Fault};
-use crate::quota::checked;
+use crate::validation::checked;
 
 /// The policy for requests that the store does not decide: because it fails, does not reply before the deadline, or is
 /// skipped while its [circuit breaker](crate::CircuitBreaker) is open.

@@ -1,5 +1,5 @@
-//! Allocations of the layer for a request, in addition to those of a service that creates the same response by itself. The
-//! keys are known to the store, so its table does not grow.
+//! Allocations of the layer for a request, in addition to those of a service that creates the same response by itself.
+//! The keys are known to the store, so its table does not grow.
 #![allow(unsafe_code, reason = "implementing an allocator is unsafe")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -103,7 +103,7 @@ where
     let before = COUNT.get();
     assert!(service.poll_ready(&mut context).is_ready());
     let Poll::Ready(Ok(response)) = pin!(service.call(request)).poll(&mut context) else {
-        panic!("the service is not ready at once")
+        panic!("the service is not immediately ready")
     };
     (COUNT.get() - before, response)
 }
@@ -166,7 +166,7 @@ fn allocates(what: &str, layer: &RateLimitLayer, nth: usize, expected: usize) {
 /// The list of outcomes of several limits. The outcome of one limit needs no allocation.
 const SEVERAL: usize = 1;
 
-/// Otherwise, all other tests would pass.
+/// Without counting, all other tests would pass.
 #[test]
 fn allocations_are_counted() {
     let before = COUNT.get();
@@ -232,7 +232,7 @@ fn penalties_do_not_allocate() {
     allocates("locked out", &with_penalty(), DENIED, REJECTION);
 }
 
-/// Not even when a window begins, which needs the rules of its time zone.
+/// Includes the start of a window, which needs the rules of its time zone.
 #[test]
 fn calendar_windows_do_not_allocate() {
     use tower_ratelimit::{CalendarWindow, Limiter};
@@ -326,7 +326,7 @@ fn routed(app: Router, nth: usize) -> (usize, StatusCode) {
         let (request, mut context) = (request(), Context::from_waker(Waker::noop()));
         let before = COUNT.get();
         let Poll::Ready(Ok(response)) = pin!(app.call(request)).poll(&mut context) else {
-            panic!("the service is not ready at once")
+            panic!("the service is not immediately ready")
         };
         let status = response.status();
         drop(response);
@@ -360,7 +360,8 @@ fn kept_bodies_on_a_router_do_not_allocate() {
         let (measured, status) = routed(app, ALLOWED);
         assert_eq!((measured - empty, status), (more, StatusCode::OK), "{what}");
     }
-    // A denied request does not reach the handler, which saves as much as headers take. The body of the rejection is boxed.
+    // A denied request does not reach the handler, which saves as many allocations as the headers need. The body of the
+    // rejection is boxed.
     for (what, app, more) in [
         ("denied, kept", app().layer(limits().build().keep_body()), BOX),
         ("denied, wrapped", app().layer(limits().build()), BOX),

@@ -145,11 +145,11 @@ fn flood(algorithm: impl Into<Algorithm>, batches: u64, bytes_per_key: usize) {
     let half = times.split_off(times.len() / 2);
     let (late, early) = (median(half), median(times));
     println!("a request takes {early:?} in the first half, {late:?} in the second");
-    assert!(late <= early * 20, "{early:?} a request at first, {late:?} at last");
+    assert!(late <= early * 20, "{early:?} a request in the first half, {late:?} in the second");
 
     for limiter in &denied {
         for victim in 0..20 {
-            assert!(!acquire(limiter, victim).is_allowed(), "{:?} has forgotten {victim}", limiter.limits());
+            assert!(!acquire(limiter, victim).is_allowed(), "{:?} no longer deny {victim}", limiter.limits());
         }
     }
 }
@@ -213,11 +213,11 @@ fn expired_entries_are_swept() {
     for _ in 0..8 * KEYS {
         let _ = acquire(&records, 7);
     }
-    let left = subject.allocated() - empty;
-    println!("{} keys in {full} bytes, then {} in {left} more than none", KEYS + 5_000, subject.store.keys());
+    let remaining = subject.allocated() - empty;
+    println!("{} keys in {full} bytes, then {} in {remaining} more than none", KEYS + 5_000, subject.store.keys());
     assert_eq!(subject.store.keys(), 1);
     // A few slots in each of 256 shards, for both types.
-    assert!(left <= 256 * (16 * 32 + 24 * 64), "{left} bytes for one key");
+    assert!(remaining <= 256 * (16 * 32 + 24 * 64), "{remaining} bytes for one key");
 }
 
 /// A request of many limits adds as many keys, and sweeps more entries.
@@ -235,7 +235,7 @@ fn expired_entries_of_many_limits_are_swept() {
             // All earlier entries have expired.
             clock.advance(Duration::from_millis(1));
         }
-        println!("{limits} limits: {} of {KEYS} keys are left", store.keys());
+        println!("{limits} limits: {} of {KEYS} keys remain", store.keys());
         assert!(store.keys() < 50_000, "{limits} limits: {} keys", store.keys());
     }
 }
@@ -260,7 +260,7 @@ fn a_million_keys_take_43_bytes_each_at_most() {
     println!("the longest insert took {longest:?}");
     assert!(each.max(worst) <= BYTES_PER_KEY as f64, "{each} bytes a key, {worst} at worst");
     let reported = subject.store.bytes() as f64 / KEYS as f64;
-    assert!((reported - each).abs() < 0.5, "the store tells of {reported} bytes a key, and takes {each}");
+    assert!((reported - each).abs() < 0.5, "the store reports {reported} bytes a key, but uses {each}");
 }
 
 /// One shard, repeated many times: entries that overflow its last slots do not double it.
@@ -342,5 +342,5 @@ async fn requests_to_a_hanging_redis_take_bounded_memory() {
     }
     println!("bytes after each wave: {after:?}");
     let grown = after[9] - after[0];
-    assert!(grown < 1 << 20, "{grown} bytes more after nine waves more");
+    assert!(grown < 1 << 20, "memory grew by {grown} bytes in nine more waves");
 }

@@ -10,8 +10,8 @@ use super::state_period::StatePeriod;
 use crate::error::ConfigError;
 #[cfg(feature = "time-zones")]
 use crate::error::or_panic;
-use crate::quota::{self, checked};
 use crate::time::Timestamp;
+use crate::validation::{self, checked};
 
 /// At most `limit` tokens in each day, week, month or year of a calendar: in UTC, or in another time zone (`in_zone`,
 /// with the feature `time-zones`).
@@ -78,7 +78,7 @@ macro_rules! constructors {
         #[must_use]
         #[track_caller]
         pub const fn $name(limit: u32 $(, $first: $type)?) -> Self {
-            Self { limit: checked!(quota::tokens("limit", limit)), calendar: Calendar::new($unit) }
+            Self { limit: checked!(validation::tokens("limit", limit)), calendar: Calendar::new($unit) }
         }
 
         #[doc = concat!("Fallible version of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
@@ -87,7 +87,7 @@ macro_rules! constructors {
         ///
         /// Returns an error if `limit` is 0.
         pub fn $try_name(limit: u32 $(, $first: $type)?) -> Result<Self, ConfigError> {
-            Ok(Self { limit: quota::tokens("limit", limit)?, calendar: Calendar::new($unit) })
+            Ok(Self { limit: validation::tokens("limit", limit)?, calendar: Calendar::new($unit) })
         }
     };
 }

@@ -25,8 +25,8 @@ pub(crate) struct Gcra {
     pub(crate) interval: u64,
 }
 
-/// The longest backlog, in µs: a bit over the 2^32 tokens, of which one comes back in 366 days, that a bucket can hold.
-/// Only a clock that steps back by far exceeds it. Beyond it, a backlog might not fit into a state of a lower rate.
+/// The longest backlog, in µs. A bucket of 2^32 tokens, of which one comes back in 366 days, has a backlog of 1.36 · 10^23
+/// µs; this is 1.41 · 10^23. Only a clock that steps back by far exceeds it. Beyond it, a backlog might not fit into a state of a lower rate.
 const MAX_BACKLOG: u128 = 1_000_000_000 << 47;
 
 impl RateAlgorithm<CompactState> for Gcra {
@@ -181,7 +181,7 @@ impl Gcra {
     /// Encodes the state of a backlog that is not 0 and drains in `reset_after` µs.
     #[inline]
     fn encode(&self, backlog: u128, reset_after: u128, now: u64, last_charge: LastChargeTick) -> CompactState {
-        // Less than the amount, so that the lower halves are enough.
+        // The difference is less than the amount, so computing it modulo 2^32 is exact.
         let rounding = (reset_after as u32).wrapping_mul(self.amount).wrapping_sub(backlog as u32);
         Tat { micros: u128::from(now) + reset_after, rounding, amount: self.amount, last_charge }.encode()
     }
@@ -234,7 +234,7 @@ mod tests {
         let expired = state;
         fast.convert_rate(&mut state, 5 * SECOND);
         assert_eq!(state, expired);
-        // Three tokens are left, which come back in 1.5 s.
+        // Three tokens are still charged, and refill in 1.5 s.
         fast.convert_rate(&mut state, 2 * SECOND);
         assert_eq!(fast.snapshot(&state, 2 * SECOND).reset_after, u128::from(3 * SECOND / 2));
         assert_eq!(state.expires_at, 7 * SECOND / 2);

@@ -1,4 +1,4 @@
-//! The state of a key, whichever algorithm keeps it.
+//! The state of a key under any algorithm.
 
 use super::log::Log;
 use super::state::CompactState;

@@ -1,55 +1,63 @@
-//! When a bucket was last charged, in the bits that its state has to spare.
+//! The time of a bucket's last charge, in the spare bits of its state.
 
-/// The time of a bucket's last charge, to 131 ms, and how many charges were made in that time: what tells a refund
-/// whether its charge was the last one.
+/// The tick of a bucket's last charge, and the number of charges in that tick. A refund compares them with those of its
+/// charge, to find out whether its charge was the last one.
 ///
-/// It stands in the bits of a 32-bit word above those that the fraction of a µs needs, which are as many as the limit's
-/// amount has. The lowest three of its bits count the charges in the tick of the last one; the others are that
-/// tick, modulo as many as there are bits for: ticks come round after two years for an amount of 1, after nine minutes
-/// for 100,000, and after two seconds for 2^25 − 1. Larger amounts leave no room, and have a tick of 0 bits.
+/// They share a 32-bit word with the rounding of the TAT, which takes as many bits as the limit's amount has:
+///
+/// ```text
+/// | tick (29 − n bits) | count (3 bits) | rounding (n bits) |
+/// ```
+///
+/// A tick is 2^17 µs (131 ms), modulo the bits that remain for it. So ticks recur after two years for an amount of 1, after
+/// nine minutes for 100,000, and after two seconds for 2^25 − 1. With a larger amount, there are no bits for a tick.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LastChargeTick {
-    /// In its place in the word.
+    /// The tick and the count, at their position in the word.
     bits: u32,
-    /// The bits below it.
-    width: u32,
+    /// The bits of the rounding below them.
+    rounding_bits: u32,
 }
 
-/// A tick is 2^17 µs: 131 ms.
-const TICK: u32 = 17;
+/// A tick is 2^17 µs.
+const TICK_SHIFT: u32 = 17;
 
-/// The bits of the count, which is `MANY` where it is not known: after more charges, the first charge of a full bucket
-/// or of one of another rate, or a clock that stepped back.
-const COUNT: u32 = 3;
-const MANY: u32 = (1 << COUNT) - 1;
+const COUNT_BITS: u32 = 3;
 
-/// The most bits of an amount that leave room: three for the count, and four for the tick.
-const WIDEST: u32 = 25;
+/// The count if it is not known: after more charges, the first charge of a full bucket or of one of another rate, or a clock
+/// that stepped back.
+const UNKNOWN_COUNT: u32 = (1 << COUNT_BITS) - 1;
+
+/// The most bits of an amount that leave room for the count and four bits of the tick.
+const MAX_ROUNDING_BITS: u32 = 25;
 
 impl LastChargeTick {
     #[inline]
-    fn new(width: u32, tick_and_count: u32) -> Self {
-        Self { bits: if width > WIDEST { 0 } else { tick_and_count << width }, width }
+    fn new(rounding_bits: u32, tick_and_count: u32) -> Self {
+        Self {
+            bits: if rounding_bits > MAX_ROUNDING_BITS { 0 } else { tick_and_count << rounding_bits },
+            rounding_bits,
+        }
     }
 
-    /// A charge at an unknown instant.
+    /// Creates the tick of a charge at an unknown instant.
     #[inline]
     pub(crate) fn unknown(amount: u32) -> Self {
-        Self::new(width(amount), MANY)
+        Self::new(rounding_bits(amount), UNKNOWN_COUNT)
     }
 
-    /// The first charge of a full bucket, or of one that another rate has written.
+    /// Creates the tick of the first charge of a full bucket, or of one that another rate has written.
     #[inline]
     pub(super) fn first(amount: u32, now: u64) -> Self {
-        Self::new(width(amount), tick(now) | MANY)
+        Self::new(rounding_bits(amount), tick(now) | UNKNOWN_COUNT)
     }
 
-    /// Reads a word whose lower bits are something else.
+    /// Reads the upper bits of a word.
     #[inline]
     pub(super) fn from_bits(amount: u32, word: u32) -> Self {
-        let width = width(amount);
-        let below = (1_u64 << width) - 1;
-        Self { bits: word & !(below as u32), width }
+        let rounding_bits = rounding_bits(amount);
+        let rounding = (1_u64 << rounding_bits) - 1;
+        Self { bits: word & !(rounding as u32), rounding_bits }
     }
 
     #[inline]
@@ -57,42 +65,42 @@ impl LastChargeTick {
         self.bits
     }
 
-    /// The tick, above three bits of zeros, and the count, if there is room for them.
+    /// Returns the tick, above three bits of zeros, and the count.
     #[inline]
     fn parts(self) -> (u32, u32) {
-        let shifted = self.bits >> self.width;
-        (shifted & !MANY, shifted & MANY)
+        let shifted = self.bits >> self.rounding_bits;
+        (shifted & !UNKNOWN_COUNT, shifted & UNKNOWN_COUNT)
     }
 
-    /// A charge at `now` that follows this one.
+    /// Returns the tick of a charge at `now` that follows this one.
     #[inline]
     pub(super) fn next(self, now: u64) -> Self {
-        if self.width > WIDEST {
+        if self.rounding_bits > MAX_ROUNDING_BITS {
             return self;
         }
         let (last, count) = self.parts();
-        let count = match (tick(now).wrapping_sub(last) << self.width).cast_signed() {
-            0 => (count + 1).min(MANY),
+        let count = match (tick(now).wrapping_sub(last) << self.rounding_bits).cast_signed() {
+            0 => (count + 1).min(UNKNOWN_COUNT),
             1.. => 0,
             // The clock has stepped back.
-            _ => MANY,
+            _ => UNKNOWN_COUNT,
         };
-        Self { bits: (tick(now) | count) << self.width, ..self }
+        Self { bits: (tick(now) | count) << self.rounding_bits, ..self }
     }
 
-    /// The latest instant up to `now` that may be this last charge's, where an earlier charge was `marked` at `then`:
-    /// `then` itself, if that certainly was the last one.
-    ///
-    /// If ticks have come round since, the latest instant that they may stand for.
+    /// Returns the latest possible instant of the last charge, which this is, given the mark of a charge at `then`. It is
+    /// `then` if the marked charge was certainly the last one, and otherwise the end of the last charge's tick, but at most
+    /// `now`. If ticks have recurred since, it is the latest instant that the tick may stand for.
     pub(super) fn latest(self, marked: Self, then: u64, now: u64) -> u64 {
-        if self.width > WIDEST {
+        if self.rounding_bits > MAX_ROUNDING_BITS {
             return now;
         }
         let (last, count) = self.parts();
-        let ago = tick(now).wrapping_sub(last) << self.width >> self.width >> COUNT;
-        match (now >> TICK).checked_sub(ago.into()) {
-            Some(at) if at == then >> TICK && self == marked && count < MANY => then,
-            Some(at) if at >= then >> TICK => (((at + 1) << TICK) - 1).min(now),
+        // Modulo the bits of the tick: the others are shifted out.
+        let ago = tick(now).wrapping_sub(last) << self.rounding_bits >> self.rounding_bits >> COUNT_BITS;
+        match (now >> TICK_SHIFT).checked_sub(ago.into()) {
+            Some(at) if at == then >> TICK_SHIFT && self == marked && count < UNKNOWN_COUNT => then,
+            Some(at) if at >= then >> TICK_SHIFT => (((at + 1) << TICK_SHIFT) - 1).min(now),
             // It is not known, or the clock has stepped back.
             _ => now,
         }
@@ -101,14 +109,14 @@ impl LastChargeTick {
 
 /// Returns the number of significant bits of an amount.
 #[inline]
-fn width(amount: u32) -> u32 {
+fn rounding_bits(amount: u32) -> u32 {
     u32::BITS - amount.leading_zeros()
 }
 
-/// The tick of an instant, above a count.
+/// Returns the tick of an instant, above a count of 0.
 #[inline]
 fn tick(now: u64) -> u32 {
-    (now >> TICK << COUNT) as u32
+    (now >> TICK_SHIFT << COUNT_BITS) as u32
 }
 
 #[cfg(test)]
@@ -127,12 +135,12 @@ mod tests {
             assert_eq!(latest(mark, 0), NOON);
             assert_eq!(latest(mark, SECOND), NOON, "{amount}");
             let end = latest(mark.next(NOON + 1), SECOND);
-            assert!(end > NOON && end - NOON < 1 << TICK, "{amount}");
+            assert!(end > NOON && end - NOON < 1 << TICK_SHIFT, "{amount}");
             let later = mark.next(NOON + SECOND);
             assert_eq!(latest(later, SECOND), NOON + SECOND);
-            assert!(latest(later, 3 * SECOND / 2) - NOON - SECOND < 1 << TICK);
-            // Once ticks have come round, the same bits no longer identify the last charge.
-            let round = 1 << (32 - width(amount) - COUNT + TICK);
+            assert!(latest(later, 3 * SECOND / 2) - NOON - SECOND < 1 << TICK_SHIFT);
+            // After ticks wrap around, the same bits no longer identify the last charge.
+            let round = 1 << (32 - rounding_bits(amount) - COUNT_BITS + TICK_SHIFT);
             assert_eq!(first.next(NOON + round), mark);
             assert!(latest(mark, round) > NOON, "{amount}");
         }

@@ -30,7 +30,12 @@ pub struct LeakyBucket {
     pub(crate) interval: u64,
 }
 
-bucket_constructors!(LeakyBucket, burst, try_burst, "in the bucket", "leak");
+bucket_constructors!(
+    LeakyBucket, burst, try_burst,
+    new: "Creates a bucket for `capacity` tokens, from which `amount` tokens leak per `interval`.",
+    unit: "Creates a bucket for `rate` tokens, at least 1, from which as many leak",
+    set: "Sets the capacity: the tokens that fit into the bucket."
+);
 
 impl LeakyBucket {
     pub(super) const fn tag(&self) -> &'static str {

@@ -5,12 +5,12 @@ use super::gcra_queue::GcraQueue;
 use super::macros::bucket_constructors;
 use super::state_period::StatePeriod;
 
-/// A queue that up to `capacity` tokens wait in, and that `amount` tokens leave per `interval`, evenly spaced and first
-/// in, first out. A request that finds the queue empty proceeds at once, one that finds it full is denied, and any other
-/// is delayed.
+/// A queue in which up to `waiting` tokens wait, and which `amount` tokens leave per `interval`, evenly spaced and first in,
+/// first out. A request that finds the queue empty proceeds at once, one that finds it full is denied, and any other is
+/// delayed.
 ///
-/// - **Admits at most** `capacity` + 1 + `amount` · span / `interval` tokens in any span, no two closer together than
-///   `interval` / `amount`.
+/// - **Admits at most** `waiting` + 1 + `amount` · span / `interval` tokens in any span. Of these, at most 1 + `amount` ·
+///   span / `interval` tokens proceed in any span, no two closer together than `interval` / `amount`.
 /// - **Keeps** 16 bytes per key: the instant at which the next slot is free, and the rate.
 /// - **Choose it** to shape traffic to a steady rate rather than cut it off, in front of services or in clients.
 ///
@@ -39,7 +39,12 @@ pub struct LeakyBucketQueue {
     pub(crate) interval: u64,
 }
 
-bucket_constructors!(LeakyBucketQueue, waiting, try_waiting, "in the queue", "proceed");
+bucket_constructors!(
+    LeakyBucketQueue, waiting, try_waiting,
+    new: "Creates a queue in which `capacity` tokens may wait, and which `amount` tokens leave per `interval`.",
+    unit: "Creates a queue in which `rate` tokens, at least 1, may wait, and which as many leave",
+    set: "Sets the capacity: the tokens that may wait."
+);
 
 impl LeakyBucketQueue {
     pub(super) const fn tag(&self) -> &'static str {

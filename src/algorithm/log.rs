@@ -114,7 +114,7 @@ struct View {
     oldest: u64,
     /// The total before that bucket.
     base: u32,
-    /// Returns the number of the older entries that have expired.
+    /// The number of older entries that have expired.
     expired: usize,
     /// The tokens that count.
     used: u64,

@@ -15,8 +15,8 @@ macro_rules! window_constructors {
             #[track_caller]
             pub const fn new(limit: u32, period: std::time::Duration) -> Self {
                 Self::from_checked(
-                    $crate::quota::checked!($crate::quota::tokens("limit", limit)),
-                    $crate::quota::checked!($crate::quota::span("period", period)),
+                    $crate::validation::checked!($crate::validation::tokens("limit", limit)),
+                    $crate::validation::checked!($crate::validation::span("period", period)),
                 )
             }
 
@@ -27,8 +27,8 @@ macro_rules! window_constructors {
             /// Returns an error if `limit` is 0, or `period` is 0, longer than 366 days, or not in whole microseconds.
             pub fn try_new(limit: u32, period: std::time::Duration) -> Result<Self, $crate::error::ConfigError> {
                 Ok(Self::from_checked(
-                    $crate::quota::tokens("limit", limit)?,
-                    $crate::quota::span("period", period)?,
+                    $crate::validation::tokens("limit", limit)?,
+                    $crate::validation::span("period", period)?,
                 ))
             }
 
@@ -87,7 +87,7 @@ macro_rules! window_constructors {
         #[must_use]
         #[track_caller]
         pub const fn $name(limit: u32) -> Self {
-            Self::new(limit, $crate::quota::$span)
+            Self::new(limit, $crate::validation::$span)
         }
 
         #[doc = concat!("Fallible version of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
@@ -96,20 +96,20 @@ macro_rules! window_constructors {
         ///
         /// Returns an error if `limit` is 0.
         pub fn $try_name(limit: u32) -> Result<Self, $crate::error::ConfigError> {
-            Self::try_new(limit, $crate::quota::$span)
+            Self::try_new(limit, $crate::validation::$span)
         }
     };
 }
 pub(super) use window_constructors;
 
-/// The constructors of a limit with a `capacity` and an `amount` per `interval`, from its `from_checked`, and the
-/// setter of the capacity. `$held` and `$moved` are words of their documentation: where tokens are, and how they move.
+/// The constructors, the setter of the capacity and the accessors of a limit with a `capacity` and an `amount` per
+/// `interval`. The literals are sentences of their documentation.
 macro_rules! bucket_constructors {
-    ($name:ident, $set:ident, $try_set:ident, $held:literal, $moved:literal) => {
+    ($name:ident, $set:ident, $try_set:ident, new: $new:literal, unit: $unit_doc:literal, set: $set_doc:literal) => {
         impl $name {
-            #[doc = concat!("Allows `capacity` tokens ", $held, ", of which `amount` ", $moved, " per `interval`.")]
+            #[doc = $new]
             ///
-            /// Tokens are at least 1, and an interval is 1 µs to 366 days.
+            /// Both numbers of tokens are at least 1, and the interval is 1 µs to 366 days.
             ///
             /// # Panics
             ///
@@ -119,9 +119,9 @@ macro_rules! bucket_constructors {
             #[track_caller]
             pub const fn new(capacity: u32, amount: u32, interval: std::time::Duration) -> Self {
                 Self::from_checked(
-                    $crate::quota::checked!($crate::quota::tokens("capacity", capacity)),
-                    $crate::quota::checked!($crate::quota::tokens("amount", amount)),
-                    $crate::quota::checked!($crate::quota::span("interval", interval)),
+                    $crate::validation::checked!($crate::validation::tokens("capacity", capacity)),
+                    $crate::validation::checked!($crate::validation::tokens("amount", amount)),
+                    $crate::validation::checked!($crate::validation::span("interval", interval)),
                 )
             }
 
@@ -137,18 +137,18 @@ macro_rules! bucket_constructors {
                 interval: std::time::Duration,
             ) -> Result<Self, $crate::error::ConfigError> {
                 Ok(Self::from_checked(
-                    $crate::quota::tokens("capacity", capacity)?,
-                    $crate::quota::tokens("amount", amount)?,
-                    $crate::quota::span("interval", interval)?,
+                    $crate::validation::tokens("capacity", capacity)?,
+                    $crate::validation::tokens("amount", amount)?,
+                    $crate::validation::span("interval", interval)?,
                 ))
             }
 
-            $crate::algorithm::macros::bucket_constructors!(@unit per_second, try_per_second, SECOND, "second", $held, $moved);
-            $crate::algorithm::macros::bucket_constructors!(@unit per_minute, try_per_minute, MINUTE, "minute", $held, $moved);
-            $crate::algorithm::macros::bucket_constructors!(@unit per_hour, try_per_hour, HOUR, "hour", $held, $moved);
-            $crate::algorithm::macros::bucket_constructors!(@unit per_day, try_per_day, DAY, "day", $held, $moved);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_second, try_per_second, SECOND, "second", $unit_doc, $set);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_minute, try_per_minute, MINUTE, "minute", $unit_doc, $set);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_hour, try_per_hour, HOUR, "hour", $unit_doc, $set);
+            $crate::algorithm::macros::bucket_constructors!(@unit per_day, try_per_day, DAY, "day", $unit_doc, $set);
 
-            #[doc = concat!("Sets the capacity, at least 1: the tokens ", $held, ". It may be less than the amount.")]
+            #[doc = concat!($set_doc, " At least 1. It may be less than the amount.")]
             ///
             /// # Panics
             ///
@@ -157,7 +157,7 @@ macro_rules! bucket_constructors {
             #[must_use]
             #[track_caller]
             pub const fn $set(mut self, capacity: u32) -> Self {
-                self.capacity = $crate::quota::checked!($crate::quota::tokens(stringify!($set), capacity));
+                self.capacity = $crate::validation::checked!($crate::validation::tokens(stringify!($set), capacity));
                 self
             }
 
@@ -167,17 +167,17 @@ macro_rules! bucket_constructors {
             ///
             /// Returns an error if `capacity` is 0.
             pub fn $try_set(mut self, capacity: u32) -> Result<Self, $crate::error::ConfigError> {
-                self.capacity = $crate::quota::tokens(stringify!($set), capacity)?;
+                self.capacity = $crate::validation::tokens(stringify!($set), capacity)?;
                 Ok(self)
             }
 
-            #[doc = concat!("Returns the number of tokens that ", $moved, " per [`interval`](Self::interval).")]
+            /// Returns the number of tokens per [`interval`](Self::interval).
             #[must_use]
             pub const fn amount(&self) -> u32 {
                 self.amount
             }
 
-            #[doc = concat!("Returns the interval in which [`amount`](Self::amount) tokens ", $moved, ".")]
+            /// Returns the interval of the [`amount`](Self::amount).
             #[must_use]
             pub const fn interval(&self) -> std::time::Duration {
                 std::time::Duration::from_micros(self.interval)
@@ -206,28 +206,28 @@ macro_rules! bucket_constructors {
             }
         }
     };
-    (@unit $name:ident, $try_name:ident, $span:ident, $unit:literal, $held:literal, $moved:literal) => {
-        #[doc = concat!("Allows `tokens` tokens, at least 1, ", $held, ", of which as many ", $moved, " per ", $unit, ".")]
+    (@unit $name:ident, $try_name:ident, $span:ident, $unit:literal, $unit_doc:literal, $set:ident) => {
+        #[doc = concat!($unit_doc, " per ", $unit, ". [`", stringify!($set), "`](Self::", stringify!($set), ") sets another capacity.")]
         ///
         /// # Panics
         ///
-        /// Panics if `tokens` is 0. In a constant, this is a compile-time error.
+        /// Panics if `rate` is 0. In a constant, this is a compile-time error.
         #[doc = concat!("[`", stringify!($try_name), "`](Self::", stringify!($try_name), ") returns an error instead.")]
         #[must_use]
         #[track_caller]
-        pub const fn $name(tokens: u32) -> Self {
-            let tokens = $crate::quota::checked!($crate::quota::tokens("rate", tokens));
-            Self::new(tokens, tokens, $crate::quota::$span)
+        pub const fn $name(rate: u32) -> Self {
+            let rate = $crate::validation::checked!($crate::validation::tokens("rate", rate));
+            Self::new(rate, rate, $crate::validation::$span)
         }
 
         #[doc = concat!("Fallible version of [`", stringify!($name), "`](Self::", stringify!($name), ").")]
         ///
         /// # Errors
         ///
-        /// Returns an error if `tokens` is 0.
-        pub fn $try_name(tokens: u32) -> Result<Self, $crate::error::ConfigError> {
-            let tokens = $crate::quota::tokens("rate", tokens)?;
-            Self::try_new(tokens, tokens, $crate::quota::$span)
+        /// Returns an error if `rate` is 0.
+        pub fn $try_name(rate: u32) -> Result<Self, $crate::error::ConfigError> {
+            let rate = $crate::validation::tokens("rate", rate)?;
+            Self::try_new(rate, rate, $crate::validation::$span)
         }
     };
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{ConfigError, Fault};
-use crate::quota::{self, checked};
+use crate::validation::{self, checked};
 
 /// Locks out keys that a limit has denied too often, for longer each time. Set it by
 /// [`Limit::penalty`](crate::Limit::penalty).
@@ -27,10 +27,10 @@ use crate::quota::{self, checked};
 /// is remembered after its end: as long as it lasted, unless set by [`remembered_for`](Self::remembered_for).
 ///
 /// - **Strike**: a request that costs the limit at least 1 token and that the limit denies, while the key is not locked
-///   out. A peek is no strike, nor is a request that only other limits deny. It does not matter whether waiting would
-///   help. A route that charges a request again makes one strike of both charges, while each
-///   [charge by a handler](crate::Permit::charge) makes its own. [Settling](crate::Permit::settle) and
-///   [waiting](crate::Limiter::wait) make none.
+///   out. A peek is not a strike, nor is a request that only other limits deny. A cost over the capacity is a strike,
+///   too. If several layers charge one request, their denials are one strike, while each denied
+///   [charge by a handler](crate::Permit::charge) is a strike of its own. [Settling](crate::Permit::settle) and
+///   [waiting](crate::Limiter::wait) make no strikes.
 /// - **Span**: a strike at t that is in no earlier span begins one. Strikes in `[t, t + W)` count together.
 /// - **Lockout**: the n-th strike of a span, at t, begins a lockout of the next level: level 1, if no lockout is
 ///   remembered. At level k, it lasts L = min(B·2^(k − 1), M): all requests in `[t, t + L)` are denied, including the
@@ -53,8 +53,9 @@ use crate::quota::{self, checked};
 ///
 /// A clock that steps back shortens no lockout. A memory store at its
 /// [`max_keys`](crate::MemoryStore::max_keys) evicts strikes and lockouts like the state of a denied key: among denied
-/// keys, those that expire first are evicted first, so choose a span that is not much shorter than the periods of the
-/// limits beside it. Strikes never displace what the same request has used; a store with no room for both counts none.
+/// keys, those that expire first are evicted first. So in a full store, strikes with a span much shorter than the periods of
+/// the other limits are lost first. Strikes never evict the state of the same request; a store without room for both counts
+/// none.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[must_use]
 pub struct Penalty {
@@ -94,7 +95,7 @@ impl Penalty {
         if denials == 0 || denials > MAX_DENIALS {
             return Err(Fault::Denials { denials });
         }
-        match quota::span("a penalty's span", within) {
+        match validation::span("a penalty's span", within) {
             Ok(within) => Ok(Self { denials: denials as u16, within, first: within, longest: None, remembered: None }),
             Err(fault) => Err(fault),
         }
@@ -122,7 +123,7 @@ impl Penalty {
     }
 
     const fn checked_locked_out_for(mut self, span: Duration) -> Result<Self, Fault> {
-        match quota::span("a lockout", span) {
+        match validation::span("a lockout", span) {
             Ok(first) => self.first = first,
             Err(fault) => return Err(fault),
         }
@@ -151,7 +152,7 @@ impl Penalty {
     }
 
     const fn checked_doubling_up_to(mut self, longest: Duration) -> Result<Self, Fault> {
-        match quota::span("the longest lockout", longest) {
+        match validation::span("the longest lockout", longest) {
             Ok(longest) => self.longest = Some(longest),
             Err(fault) => return Err(fault),
         }
@@ -180,7 +181,7 @@ impl Penalty {
     }
 
     const fn checked_remembered_for(mut self, span: Duration) -> Result<Self, Fault> {
-        match quota::span("the memory of a lockout", span) {
+        match validation::span("the memory of a lockout", span) {
             Ok(span) => self.remembered = Some(span),
             Err(fault) => return Err(fault),
         }

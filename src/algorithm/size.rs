@@ -1,7 +1,7 @@
 //! The size of a limit, and how it is divided among processes or raised.
 
 use super::mul_div::mul_div_ceil;
-use crate::quota::LONGEST;
+use crate::validation::LONGEST;
 
 /// The tokens of a limit: those of a window, or the capacity and the amount of a bucket.
 pub(crate) type Size = [u32; 2];

@@ -61,7 +61,7 @@ impl SlidingWindow {
     #[must_use]
     #[track_caller]
     pub const fn buckets(mut self, buckets: u32) -> Self {
-        self.buckets = crate::quota::checked!(self.checked_buckets(buckets));
+        self.buckets = crate::validation::checked!(self.checked_buckets(buckets));
         self
     }
 

@@ -14,7 +14,7 @@ use super::state::CompactState;
 ///
 /// The rounding takes as many bits as the amount, and the [tick](LastChargeTick) those above it. An instant from 2^63 µs
 /// on, which only buckets that take over 292,000 years to fill can reach, leaves no room for an amount and a tick: it is
-/// read as one of the limit's own amount. Whoever takes its `expires_at` for an instant finds one that is never reached.
+/// read as one of the limit's own amount. Read as an instant, its `expires_at` is one that is never reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Tat {
     /// The instant, rounded up to µs: less than 2^78.
@@ -26,6 +26,7 @@ pub(crate) struct Tat {
     pub(crate) last_charge: LastChargeTick,
 }
 
+/// Marks the encoding of an instant from 2^63 µs on.
 const FAR: u64 = 1 << 63;
 
 impl Tat {

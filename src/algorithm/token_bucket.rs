@@ -53,7 +53,12 @@ pub enum Refill {
     Interval,
 }
 
-bucket_constructors!(TokenBucket, burst, try_burst, "at once", "come back");
+bucket_constructors!(
+    TokenBucket, burst, try_burst,
+    new: "Creates a bucket of `capacity` tokens, which regains `amount` tokens per `interval`.",
+    unit: "Creates a bucket of `rate` tokens, at least 1, which regains as many",
+    set: "Sets the capacity: the tokens that are allowed at once."
+);
 
 impl TokenBucket {
     pub(super) const fn tag(&self) -> &'static str {

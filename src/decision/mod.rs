@@ -26,7 +26,7 @@ pub struct Decision {
     /// Whether the request was charged if it was allowed.
     takes: bool,
     outcomes: SmallVec<[Outcome; 1]>,
-    /// The limits that had another size than usual for this request.
+    /// The limits whose spec was derived for this request, because it has another size or a detail in metrics.
     resized: Option<Box<[Arc<LimitSpec>]>>,
 }
 
@@ -37,7 +37,7 @@ impl Decision {
         Self::of(at, true, outcomes.into_iter().collect())
     }
 
-    /// Creates the decision of a store that was only asked: it charges nothing, so that nothing can be given back of it.
+    /// Creates the decision of a peek, which charges nothing and cannot be refunded.
     pub fn peeked(at: Timestamp, outcomes: impl IntoIterator<Item = Outcome>) -> Self {
         Self::of(at, false, outcomes.into_iter().collect())
     }
@@ -47,7 +47,7 @@ impl Decision {
         Self { at, by: DecidedBy::Store, takes, outcomes, resized: None }
     }
 
-    /// Allows a request that nobody has decided.
+    /// Creates the decision about a request to which no limit applies, or about which the store did not decide.
     pub(crate) fn by_nobody(at: Timestamp) -> Self {
         Self { by: DecidedBy::Nobody, ..Self::peeked(at, []) }
     }
@@ -57,7 +57,7 @@ impl Decision {
         Self { by: DecidedBy::Local, ..self }
     }
 
-    /// Returns a copy of which nothing can be given back.
+    /// Returns a copy that cannot be refunded.
     pub(crate) fn without_charges(&self) -> Self {
         Self { takes: false, ..self.clone() }
     }
@@ -76,13 +76,14 @@ impl Decision {
         Self { resized: Some([self.resized(), resized].concat().into()), ..self }
     }
 
-    /// Returns who decided.
+    /// Returns the part of the limiter that decided.
     #[must_use]
     pub fn decided_by(&self) -> DecidedBy {
         self.by
     }
 
-    /// Returns the instant of the decision, on the clock of whoever decided.
+    /// Returns the instant of the decision: on the clock of the store, or on the system clock if no limit applied or this
+    /// process decided because the store failed.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.at
@@ -95,7 +96,7 @@ impl Decision {
         enforced.map(Outcome::verdict).reduce(Verdict::and).unwrap_or(Verdict::NOW)
     }
 
-    /// Returns whether every limit that is enforced had room.
+    /// Returns whether every limit that is enforced had capacity.
     #[must_use]
     #[inline]
     pub fn is_allowed(&self) -> bool {

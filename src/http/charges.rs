@@ -28,7 +28,7 @@ pub(super) struct PendingCharges {
 enum PendingCharge {
     /// The charge of a limit whose key is incomplete.
     Key { spec: Arc<LimitSpec>, cost: u64, prefix: KeyBuf, rest: PendingKey },
-    /// The limits that a search finds among those of the [`Together`](crate::limit) with this index.
+    /// The limits that an index finds. `index` is its position among [`Limits::indexed`](crate::limit::Limits::indexed).
     Search { index: usize, found: PendingMatches },
 }
 
@@ -104,17 +104,17 @@ impl<'a> ChargeFinder<'a, '_> {
     /// Adds the charges of the limits that a search finds.
     fn search(&mut self, index: usize, head: &RequestHead<'_>) -> Result<(), Reason> {
         let (config, resized, charges) = (self.config, self.resized, &mut *self.charges);
-        let together = &config.client.limits().indexed()[index];
+        let indexed = &config.client.limits().indexed()[index];
         let mut result = Ok(());
-        let unfinished = together.index.find(head, &mut |place, key| {
-            if let (Some(limit), Ok(())) = (together.get(place), &result) {
+        let pending = indexed.index.find(head, &mut |position, key| {
+            if let (Some(limit), Ok(())) = (indexed.get(position), &result) {
                 match found_charge(config, resized, limit, key, head) {
                     Ok(charge) => charges.extend(charge),
                     Err(reason) => result = Err(reason),
                 }
             }
         });
-        self.pending.extend(unfinished.map(|found| PendingCharge::Search { index, found }));
+        self.pending.extend(pending.map(|found| PendingCharge::Search { index, found }));
         result
     }
 }

@@ -148,10 +148,10 @@ impl<'a> Finder<'a> {
                 Extracted::Pending(rest) => pending.push(Pending::Key { limit: index, prefix: key, rest }),
             }
         }
-        for (index, together) in limits.indexed().iter().enumerate() {
+        for (index, indexed) in limits.indexed().iter().enumerate() {
             let mut matches = Vec::new();
             let mut on_match = |place, key: Result<&KeyBuf, KeyError>| matches.push((place, key.cloned()));
-            match together.index.find(head, &mut on_match) {
+            match indexed.index.find(head, &mut on_match) {
                 None => self.record_matches(index, &matches),
                 Some(found) => pending.push(Pending::Search { index, found }),
             }
@@ -182,12 +182,12 @@ impl<'a> Finder<'a> {
     }
 
     fn record_matches(&mut self, index: usize, matches: &[(usize, Result<KeyBuf, KeyError>)]) {
-        let together = &self.config.client.limits().indexed()[index];
-        for limit in together.numbers() {
+        let indexed = &self.config.client.limits().indexed()[index];
+        for limit in indexed.numbers() {
             self.statuses[limit] = LimitStatus::NotMatched;
         }
-        for (place, key) in matches {
-            if let Some(limit) = together.get(*place) {
+        for (position, key) in matches {
+            if let Some(limit) = indexed.get(*position) {
                 self.record(limit, key.as_ref().map_err(|error| *error));
             }
         }

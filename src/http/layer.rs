@@ -58,9 +58,9 @@ use crate::request::RequestHead;
 /// Each layer charges the requests that pass it, so apply one layer once to a request: to the router or to its routes.
 /// The exception is a [`RouteCost`] of the same layer inside it.
 ///
-/// A layer that is applied twice charges twice. This can't be prevented: it looks the same as a handler that calls its own
-/// service with the extensions of its request, for example for the parts of a batch, and those must be charged. A warning
-/// with the remedy is logged once through `tracing`, if a request is charged twice among the first 64 requests of the
+/// A layer that is applied twice charges twice. The layer can't tell this from a handler that calls its own service with the
+/// extensions of its request, for example for the parts of a batch, whose requests must be charged. A warning with the
+/// remedy is logged once through `tracing`, if a request is charged twice among the first 64 requests of the
 /// limiter, or later if the [draft's headers](crate::HeaderStyle::IETF) are sent.
 ///
 /// Nested layers merge their headers. The draft's headers list each name once: of two limits with the same name, the one
@@ -214,8 +214,8 @@ impl RateLimitLayer {
         self.config.headers.names()
     }
 
-    /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the layer
-    /// was built with.
+    /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the layer was
+    /// built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
         self.config.client.limits().as_slice()
     }
@@ -255,11 +255,7 @@ impl Builder<HttpOptions> {
     ///
     /// # Errors
     ///
-    /// - More than 64 limits may apply to one request, or two limits have the same name.
-    /// - A constant cost is over the capacity of a limit that it applies to. Limits in shadow mode may be smaller than the
-    ///   costs of the layer. For a limit from a rules file, the message has its position.
-    /// - A path in a [`CostTable`] does not start with a slash.
-    /// - The [deadline](Self::deadline) is 0.
+    /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<RateLimitLayer, ConfigError> {
         let live_limits = self.live_limits().cloned();
         let (client, options) = self.into_client()?;

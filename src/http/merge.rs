@@ -65,8 +65,8 @@ fn items(lines: &[HeaderValue]) -> Option<Vec<Item<'_>>> {
     lines.iter().flat_map(split).map(Item::of).collect()
 }
 
-/// Joins one item of each name: the one at `position` among the items of its name, or the last if there are fewer. Keeps
-/// all items of a name without a position.
+/// Joins items. Of the items of one name, keeps the one at `position(name)`, or the last if there are fewer. Keeps all of
+/// them if `position` returns `None`.
 fn keep(items: &[Item<'_>], position: impl Fn(&[u8]) -> Option<usize>) -> HeaderValue {
     let mut counts: HashMap<&[u8], usize> = HashMap::new();
     items.iter().for_each(|item| *counts.entry(item.name).or_default() += 1);

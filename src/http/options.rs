@@ -64,7 +64,7 @@ impl Builder<HttpOptions> {
     ///
     /// They are rejected before keys are extracted or the store is called, with
     /// [`Reason::Listed`](crate::Reason::Listed) and without headers about limits, and observers receive
-    /// [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) has no effect on lists. If several conditions hold, the first one counts.
+    /// [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) has no effect on lists. If several conditions hold, the first one determines the response.
     ///
     /// ```
     /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key};

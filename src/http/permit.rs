@@ -160,7 +160,7 @@ impl Permit {
     }
 
     /// Changes the cost of the request to `actual` tokens: refunds the excess, or charges the missing tokens as far as each
-    /// limit has capacity. May be called repeatedly; the last call counts.
+    /// limit has capacity. May be called repeatedly. The last call determines the cost.
     ///
     /// Overage counts as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and adds
     /// nothing to the [shortfall](Settled::shortfall).

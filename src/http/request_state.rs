@@ -53,8 +53,8 @@ pub(super) struct Waiting<S, B> {
 /// The work that remains for a request that has waited, or its rejection; and its head.
 type EndOfWait = (Result<Completion, Response<Bytes>>, Request<()>);
 
-/// A request, the configuration that applies to it, and the ledger of an outer layer of the same limiter.
-struct LimitedRequest {
+/// The configuration that applies to a request, and the ledger of an outer layer of the same limiter.
+struct RequestContext {
     config: Arc<LayerConfig>,
     ledger: Option<Arc<Ledger>>,
 }
@@ -86,7 +86,7 @@ where
     /// Decides about a request, and forwards it to a service that is ready, or rejects it, unless it has to wait.
     pub(super) fn start(config: &Arc<LayerConfig>, service: &mut S, mut request: Request<B>) -> Self {
         config.report_repeated_layer(request.extensions_mut());
-        let limited = LimitedRequest::new(config, request.extensions());
+        let limited = RequestContext::new(config, request.extensions());
         match limited.first_step(&mut request) {
             // Most requests without headers. Moving an empty `Completion` would copy room for a decision three times, which
             // takes 120 instructions ("allowed, without headers" in `.ci/instructions`).
@@ -168,7 +168,7 @@ fn take_ready<S: Clone>(service: &mut S) -> S {
     mem::replace(service, clone)
 }
 
-impl LimitedRequest {
+impl RequestContext {
     fn new(config: &Arc<LayerConfig>, extensions: &Extensions) -> Self {
         let ledger = Ledger::of_outer_layer(config, extensions);
         let config = match &ledger {
@@ -258,7 +258,7 @@ impl LimitedRequest {
     /// Returns whether a request is allowed without a delay, and nothing remains to be done for it.
     fn completes_at_once(&self, decision: &Decision) -> bool {
         let Self { config, ledger } = self;
-        let is_recorded = ledger.is_some() || config.permits || config.needs_ledger();
+        let is_recorded = ledger.is_some() || config.needs_ledger();
         !is_recorded && config.headers.is_empty() && decision.is_allowed_at_once()
     }
 

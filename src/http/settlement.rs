@@ -110,7 +110,11 @@ pub(super) fn settle_by_response(ledger: &Arc<Ledger>, head: &ResponseHead<'_>) 
         }
         Poll::Ready(_) => {}
         // Without a runtime, the charges stay until the limits forget them.
-        Poll::Pending => drop(Handle::try_current().map(|runtime| runtime.spawn(settling))),
+        Poll::Pending => {
+            if let Ok(runtime) = Handle::try_current() {
+                runtime.spawn(settling);
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Values that can name a bucket.
+//! Keys: values that name a bucket.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,8 +9,10 @@ use crate::hash::{KeyHash, KeyHasher};
 
 /// A value that names a bucket: text, bytes, an integer, an IP address, or a tuple of up to four keys.
 ///
-/// Values that write the same parts name the same bucket: a `HeaderValue` and the `&str` with the same bytes, for
-/// example. Integers of different widths are different keys.
+/// Values that write the same bytes name the same bucket, whatever their types: a `HeaderValue` and a `&str`, for example. An
+/// integer is written as its little-endian bytes, so the `u32` 0x31323334 is the same key as the text `4321`, and integers
+/// of different widths are different keys. Within one limit, use keys of one type, or add a part that names the type:
+/// `("user", id)`. [Alternatives](crate::key::KeyExtractor::or) of an extractor do so themselves.
 ///
 /// Implement the trait for your own type by writing its fields:
 ///

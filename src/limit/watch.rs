@@ -50,8 +50,12 @@ impl LiveLimits {
                 });
                 retired = match update.await {
                     Ok(retired) => retired,
-                    // A recorder has panicked. Later documents can still be applied.
-                    Err(error) if error.is_panic() => Vec::new(),
+                    // An extractor of the rules or a recorder has panicked. Later documents can still be applied.
+                    Err(error) if error.is_panic() => {
+                        #[cfg(feature = "tracing")]
+                        tracing::error!(%error, "replacing the rate limits panicked: the limits in force may be the previous ones");
+                        Vec::new()
+                    }
                     Err(_) => return,
                 };
             }
@@ -127,7 +131,7 @@ mod tests {
         has_begun.await.expect("parsing begins");
         proceed.send(()).expect("parsing goes on");
         let (outcome, parser) = is_done.await.expect("parsing ends");
-        assert_eq!(outcome, Ok(()), "no other task ran meanwhile");
+        assert_eq!(outcome, Ok(()), "no other task ran during parsing");
         assert_ne!(parser, thread::current().id());
     }
 

@@ -17,8 +17,8 @@ use crate::store::{Charge, StoreFuture};
 impl Limiter {
     /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so.
     ///
-    /// `key` can be any [`Key`]. Text and numbers, and numbers of different widths, are different keys. If a
-    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue) allows it, the caller continues after the decision's
+    /// `key` can be any [`Key`]. Use keys of one type with one limiter, because values with the same bytes are the same key.
+    /// If a [`LeakyBucketQueue`](crate::LeakyBucketQueue) allows it, the caller continues after the decision's
     /// [`delay`](Decision::delay), as [`wait`](Self::wait) does.
     ///
     /// Awaiting the decision consumes Tokio's cooperative budget, so that a loop yields to other tasks. A memory store has

@@ -23,11 +23,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// Returns an error if
-    ///
-    /// - two limits have the same name,
-    /// - a limit needs a request for its key, cost, condition or size, or looks at responses, or
-    /// - the [deadline](Self::deadline) is 0.
+    /// Returns an error if the [configuration is invalid](Self#errors).
     pub fn try_build(self) -> Result<Limiter, ConfigError> {
         let live_limits = self.live_limits().cloned();
         match &live_limits {

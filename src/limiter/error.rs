@@ -16,8 +16,9 @@ pub enum AcquireError {
     /// A limit denies the operation.
     #[non_exhaustive]
     Denied {
-        /// The shortest time after which it would be allowed if nothing else is charged. `None` where no wait can help,
-        /// as for a cost over a limit's capacity.
+        /// The shortest wait after which it would be allowed, if nothing else is charged. `None` if no wait can help, because
+        /// the cost exceeds the capacity. If a queue would delay the operation for longer than
+        /// [`wait_at_most`](crate::Limiter::wait_at_most) may wait, it is that delay.
         retry_after: Option<Duration>,
     },
     /// The store could not decide, and the [policy](crate::OnStoreError) is to reject.

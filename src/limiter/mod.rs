@@ -106,7 +106,7 @@ impl Limiter {
     }
 
     /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the limiter
-    /// was built with.
+    /// was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
         self.client.limits().as_slice()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{ConfigError, Fault};
-use crate::quota::checked;
+use crate::validation::checked;
 
 /// Stops calls to a failing store, and probes whether it works again.
 ///

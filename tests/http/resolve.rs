@@ -365,7 +365,10 @@ fn no_name_panics() {
 
 #[test]
 fn address_errors_say_what_is_missing() {
-    assert_eq!(AddressError::NoPeer.to_string(), "the server does not provide the peer's address");
+    assert_eq!(
+        AddressError::NoPeer.to_string(),
+        "the server does not provide the peer's address, or the peer is on a Unix socket that is not trusted"
+    );
     assert_eq!(
         AddressError::TooFewHops { expected: 3, found: 1 }.to_string(),
         "the header names 1 of the 3 hops that trusted proxies append"

@@ -63,7 +63,7 @@ impl Browser {
     pub(crate) async fn wait_until(&self, what: &str, script: &str) {
         let begun = Instant::now();
         while self.evaluate(script).await != json!(true) {
-            assert!(begun.elapsed() < LONG, "waited in vain: {what}");
+            assert!(begun.elapsed() < LONG, "timed out: {what}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -30,7 +30,7 @@ where
     S: Service<Request<B>, Response = Response<R>, Error: Debug> + Clone,
     R: Body<Error: Debug>,
 {
-    Answer::of(service.clone().oneshot(request).await.expect("the service answers")).await
+    Answer::of(service.clone().oneshot(request).await.expect("the service responds")).await
 }
 
 impl Answer {
@@ -52,7 +52,7 @@ impl Answer {
 
     /// Returns all headers called `name`.
     pub fn all(&self, name: &str) -> Vec<&str> {
-        self.headers.get_all(name).iter().map(|value| value.to_str().expect("it is ASCII")).collect()
+        self.headers.get_all(name).iter().map(|value| value.to_str().expect("an ASCII value")).collect()
     }
 
     /// Returns the members of `RateLimit`.
@@ -97,7 +97,7 @@ impl Answer {
     fn members(&self, field: &str) -> Vec<Member> {
         // The lines of a list are joined (RFC 9651, section 4.2).
         let text = self.all(field).join(", ");
-        let list: sfv::List = Parser::new(&text).parse().expect("it is a structured field");
+        let list: sfv::List = Parser::new(&text).parse().expect("a structured field");
         list.into_iter()
             .map(|entry| match entry {
                 ListEntry::Item(item) => Member {

@@ -106,11 +106,11 @@ pub async fn check_layer<S: Store + Clone>(
         let control = ask(&services[1], request).await;
         let (decision, control_decision) = (recorded.take(), controlled.take());
         let context = format!("seed {seed}, request {step}:\n{explanation}\n{decision:#?}");
-        assert_eq!(answer.status, control.status, "explaining has changed something: {context}");
+        assert_eq!(answer.status, control.status, "the explanation had a side effect: {context}");
         assert_eq!(
             decision.as_ref().map(outcomes),
             control_decision.as_ref().map(outcomes),
-            "explaining has changed something: {context}"
+            "the explanation had a side effect: {context}"
         );
         compare(&explanation, decision.as_ref(), Some(&answer), checked, &context);
     }
@@ -147,7 +147,7 @@ pub async fn check_limiter<S: Store + Clone>(
         let decision = explained.acquire(key, cost).await.expect("a decision");
         let control = control.acquire(key, cost).await.expect("a decision");
         let context = format!("seed {seed}, request {step}:\n{explanation}\n{decision:#?}");
-        assert_eq!(outcomes(&decision), outcomes(&control), "explaining has changed something: {context}");
+        assert_eq!(outcomes(&decision), outcomes(&control), "the explanation had a side effect: {context}");
         compare(&explanation, Some(&decision), None, checked, &context);
     }
 }

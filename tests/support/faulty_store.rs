@@ -122,7 +122,7 @@ impl FaultyStore {
         }
         if mode == Mode::Remembered {
             return StoreFuture::remembered(
-                memory(&self.memory).into_ready().expect("it is there").expect("a decision"),
+                memory(&self.memory).into_ready().expect("memory is ready").expect("the memory store does not fail"),
             );
         }
         let answer = matches!(mode, Mode::Works | Mode::Slow(_)).then(|| memory(&self.memory));

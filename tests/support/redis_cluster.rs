@@ -44,29 +44,29 @@ impl RedisCluster {
         for (index, slots) in [0..5461, 5461..10_923, 10_923..16_384].into_iter().enumerate() {
             // Redis before 7.0 has no `ADDSLOTSRANGE`.
             let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
-            cluster.report(index, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
+            cluster.run(index, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
         }
         for index in 0..cluster.nodes.len() {
-            cluster.report(index, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
+            cluster.run(index, &format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1));
         }
         for index in 1..cluster.nodes.len() {
-            cluster.report(0, &format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[index].port));
+            cluster.run(0, &format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[index].port));
         }
         let known = format!("cluster_known_nodes:{}\r", cluster.nodes.len());
         let all = 0..cluster.nodes.len();
         wait("the nodes know each other", || all.clone().all(|node| cluster.info(node).contains(&known)));
         for index in 3..cluster.nodes.len() {
-            cluster.report(index, &format!("CLUSTER REPLICATE {}", cluster.id(index % 3)));
+            cluster.run(index, &format!("CLUSTER REPLICATE {}", cluster.id(index % 3)));
         }
         wait("the Cluster is up", || all.clone().all(|node| cluster.info(node).contains("cluster_state:ok")));
-        wait("the replicas follow", || {
+        wait("the replicas are in sync", || {
             (3..cluster.nodes.len()).all(|node| {
                 let info: String = cluster.ask(node, "INFO replication");
                 info.contains("master_link_status:up")
             })
         });
         // All nodes agree on the distribution of slots.
-        wait("all know all masters", || {
+        wait("all nodes know all masters", || {
             all.clone().all(|node| {
                 let slots: Vec<Vec<deadpool_redis::redis::Value>> = cluster.ask(node, "CLUSTER SLOTS");
                 slots.len() == 3 && slots.iter().all(|range| range.len() == 3 + replicas)
@@ -78,7 +78,7 @@ impl RedisCluster {
     /// Makes all other nodes notice the loss of a node, so that its replica is promoted.
     pub fn notice(&self, lost: usize) {
         for other in (0..self.nodes.len()).filter(|&node| node != lost) {
-            self.report(other, &format!("CONFIG SET cluster-node-timeout {SOON}"));
+            self.run(other, &format!("CONFIG SET cluster-node-timeout {SOON}"));
         }
     }
 
@@ -132,7 +132,7 @@ impl RedisCluster {
         call.query(&mut connection).unwrap_or_else(|error| panic!("{command}: {error}"))
     }
 
-    pub fn report(&self, node: usize, command: &str) {
+    pub fn run(&self, node: usize, command: &str) {
         self.ask::<()>(node, command);
     }
 
@@ -169,7 +169,7 @@ impl RedisCluster {
 
     /// Restarts a killed node, which is part of the Cluster, but empty.
     pub fn restart(&mut self, node: usize) {
-        self.nodes[node] = self.node(self.nodes[node].port).expect("redis-server starts on the port it had");
+        self.nodes[node] = self.node(self.nodes[node].port).expect("redis-server restarts on its port");
     }
 
     fn signal(&self, node: usize, signal: &str) {
@@ -184,13 +184,13 @@ impl Drop for RedisCluster {
     ///
     /// Panics if a successful test leaves a key that never expires.
     fn drop(&mut self) {
-        let mut left = Vec::new();
+        let mut persistent = Vec::new();
         for node in 0..self.nodes.len() {
             let lives = matches!(self.nodes[node].process.try_wait(), Ok(None));
             if lives && !thread::panicking() {
                 // A stopped node would not reply.
                 self.resume(node);
-                left.extend(keys_without_ttl(self.nodes[node].port));
+                persistent.extend(keys_without_ttl(self.nodes[node].port));
             }
         }
         for node in &mut self.nodes {
@@ -198,7 +198,7 @@ impl Drop for RedisCluster {
             let _ = node.process.wait();
         }
         let _ = fs::remove_dir_all(&self.folder);
-        assert!(left.is_empty(), "without a time to live: {left:?}");
+        assert!(persistent.is_empty(), "keys without a TTL: {persistent:?}");
     }
 }
 
@@ -206,7 +206,7 @@ impl Drop for RedisCluster {
 pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}, at last");
+        assert!(started.elapsed() < Duration::from_secs(60), "timed out: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -23,8 +23,7 @@ pub fn program() -> Command {
     Command::new(std::env::var_os("REDIS_SERVER").unwrap_or_else(|| OsString::from("redis-server")))
 }
 
-/// A server, which keeps its port and its arguments when it is restarted. It starts empty, unless it was reported to
-/// `SAVE`.
+/// A server, which keeps its port and its arguments when it is restarted. It restarts empty, unless `SAVE` was sent.
 pub struct RedisServer {
     process: Option<Child>,
     port: u16,
@@ -66,7 +65,7 @@ impl RedisServer {
     /// Starts a replica of another server, and waits until it is in sync.
     pub fn replica_of(master: &Self) -> Self {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &master.port.to_string()]);
-        wait_until("the replica is in step", || {
+        wait_until("the replica is in sync", || {
             replica.ask::<String>(cmd("INFO").arg("replication")).contains("master_link_status:up")
         });
         replica
@@ -181,14 +180,14 @@ impl Drop for RedisServer {
     ///
     /// Panics if a successful test leaves a key that never expires.
     fn drop(&mut self) {
-        let mut left = Vec::new();
+        let mut persistent = Vec::new();
         if self.process.is_some() && !thread::panicking() {
             // A stopped server would not reply.
             self.resume();
-            left = keys_without_ttl(self.port);
+            persistent = keys_without_ttl(self.port);
         }
         self.stop();
-        assert!(left.is_empty(), "without a time to live: {left:?}");
+        assert!(persistent.is_empty(), "keys without a TTL: {persistent:?}");
     }
 }
 
@@ -197,11 +196,10 @@ pub async fn expiry_of(key: &str, connection: &mut MultiplexedConnection) -> u64
     loop {
         let mut ask = pipe();
         ask.cmd("TIME").cmd("PTTL").arg(key).cmd("TIME");
-        let (before, left, after): ((u64, u64), u64, (u64, u64)) =
-            ask.query_async(connection).await.expect("a time to live");
+        let (before, ttl, after): ((u64, u64), u64, (u64, u64)) = ask.query_async(connection).await.expect("a TTL");
         let [before, after] = [before, after].map(|(seconds, micros)| seconds * 1_000 + micros / 1_000);
         if before == after {
-            return before + left;
+            return before + ttl;
         }
     }
 }
@@ -234,7 +232,7 @@ pub fn keys_without_ttl(port: u16) -> Vec<String> {
 pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "not so after {PATIENCE:?}: {what}");
+        assert!(started.elapsed() < PATIENCE, "timed out after {PATIENCE:?}: {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -69,8 +69,8 @@ impl Server {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("there is a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a free port");
+        let address = listener.local_addr().expect("a bound listener");
         let client = Client::builder(TokioExecutor::new()).build_http();
         Self { address, task: tokio::spawn(serve(listener)), client }
     }
@@ -80,11 +80,11 @@ impl Server {
     }
 
     pub async fn get(&self, path: &str) -> Answer {
-        self.send(Request::get(self.uri(path)).body(Full::default()).expect("it is a request")).await
+        self.send(Request::get(self.uri(path)).body(Full::default()).expect("a valid request")).await
     }
 
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Answer {
-        Answer::of(self.client.request(request).await.expect("the server answers")).await
+        Answer::of(self.client.request(request).await.expect("the server responds")).await
     }
 }
 

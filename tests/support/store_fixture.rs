@@ -64,8 +64,8 @@ impl StoreFixture {
         panic!("the store does not respond");
     }
 
-    /// Waits until `expected` tokens remain. In memory, refunds are complete when this is called; on Redis, they run in the
-    /// background.
+    /// Waits until `expected` tokens remain. In memory, refunds are complete when this is called. On Redis, they run in
+    /// the background.
     pub async fn wait_for_remaining(&self, limit: &Limit, user: &str, expected: i64) {
         for _ in 0..2_000 {
             if self.remaining(limit, user).await == expected {
@@ -88,7 +88,7 @@ pub fn user_key() -> impl key::KeyExtractor {
 }
 
 pub fn get(path: &str, user: &str) -> Request<Body> {
-    Request::get(path).header("x-user", user).body(Body::empty()).expect("it is a request")
+    Request::get(path).header("x-user", user).body(Body::empty()).expect("a valid request")
 }
 
 pub async fn visit(app: &Router, path: &str, user: &str) -> Answer {

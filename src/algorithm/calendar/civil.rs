@@ -1,4 +1,5 @@
-//! Dates of the Gregorian calendar, as days since 1 January 1970.
+//! Dates of the Gregorian calendar, as days since 1 January 1970. The formulas and their constants are those of Howard
+//! Hinnant's [chrono-compatible low-level date algorithms](https://howardhinnant.github.io/date_algorithms.html).
 
 /// The number of a day: 0 is 1 January 1970.
 pub(super) type Day = i64;

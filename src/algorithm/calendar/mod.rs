@@ -64,8 +64,8 @@ impl Calendar {
             if at < end {
                 return (start, end);
             }
-            // Where clocks are set back over midnight, the next day has begun although it is the day before again. A
-            // day that is skipped has no window.
+            // If clocks are set back over midnight, local time shows the previous date again, but the window of the new
+            // day has already begun. A day that is skipped has no window.
             (window, start) = (window + 1, end);
         }
     }

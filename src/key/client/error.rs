@@ -25,7 +25,9 @@ pub enum AddressError {
 impl fmt::Display for AddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoPeer => f.write_str("the server does not provide the peer's address"),
+            Self::NoPeer => f.write_str(
+                "the server does not provide the peer's address, or the peer is on a Unix socket that is not trusted",
+            ),
             Self::TooFewHops { expected, found } => {
                 write!(f, "the header names {found} of the {expected} hops that trusted proxies append")
             }

@@ -9,8 +9,8 @@ use crate::key::extractor::{Extracted, KeyError, KeyExtractor};
 use crate::key::key_buf::KeyBuf;
 use crate::key::key_part::KeyPart;
 use crate::key::prefix::Prefixes;
-use crate::quota::checked;
 use crate::request::RequestHead;
+use crate::validation::checked;
 
 /// Extracts the client's address as reported by trusted proxies. IPv6 addresses are masked to their first 64 bits, as with
 /// [`peer_ip`](crate::key::peer_ip): the same address is the same key with both.
@@ -37,13 +37,13 @@ use crate::request::RequestHead;
 /// | in front | setting | caution |
 /// |---|---|---|
 /// | nothing | [`peer_ip`](crate::key::peer_ip) | if any header is trusted, clients choose their bucket |
-/// | nginx, with `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for` | `cidrs(["127.0.0.1"])` or where it runs, `.x_forwarded_for()` | without that line, the client's header is passed on unchanged: clients choose |
+/// | nginx, with `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for` | `cidrs(["127.0.0.1"])` or where it runs, `.x_forwarded_for()` | without that line, the client's header is passed on unchanged: clients choose their bucket |
 /// | nginx on a Unix socket | the same with `.trust_unix_peers()` and a [`UnixPeer`](crate::key::UnixPeer) | without them, all requests get 500 |
-/// | AWS ALB, which appends to the header | `cidrs` of its subnets, `.x_forwarded_for()` | with its attribute `preserve`, nothing is added: clients choose |
-/// | CloudFront, then ALB | `hops(2).x_forwarded_for()`, and a firewall that lets only CloudFront to the ALB | without the firewall, clients that connect to the ALB directly choose; with `hops(1)`, all clients of an edge share a bucket |
-/// | Cloudflare | `cidrs` of [its networks](https://www.cloudflare.com/ips/), `.single_valued("cf-connecting-ip")` | with `hops(1)` and no firewall, clients that find the origin choose |
+/// | AWS ALB, which appends to the header | `cidrs` of its subnets, `.x_forwarded_for()` | with its attribute `preserve`, nothing is added: clients choose their bucket |
+/// | CloudFront, then ALB | `hops(2).x_forwarded_for()`, and a firewall that lets only CloudFront to the ALB | without the firewall, clients that connect to the ALB directly choose their bucket; with `hops(1)`, all clients of an edge share a bucket |
+/// | Cloudflare | `cidrs` of [its networks](https://www.cloudflare.com/ips/), `.single_valued("cf-connecting-ip")` | with `hops(1)` and no firewall, clients that find the origin choose their bucket |
 /// | Cloudflare Tunnel | `cidrs` of the hosts of `cloudflared`, `.single_valued("cf-connecting-ip")` | with `peer_ip`, all clients share one bucket |
-/// | Fly | `hops(1).single_valued("fly-client-ip")` | apps in your private network can connect past the proxy, and choose |
+/// | Fly | `hops(1).single_valued("fly-client-ip")` | apps in your private network can bypass the proxy, and choose their bucket |
 /// | Kubernetes, ingress-nginx | `cidrs` of the pods, `.x_forwarded_for()` | with `externalTrafficPolicy: Cluster` the ingress does not see client addresses: all clients of a node share a bucket |
 /// | a CDN in front of any of these | also the CDN's networks, or one more hop | otherwise all clients of an edge share a bucket |
 ///

@@ -45,8 +45,8 @@ impl TrustedProxies {
     /// Trusts peers and hops in these networks: `10.0.0.0/8`, `fd00::/8`, or a single address. Networks may overlap.
     /// IPv4-mapped networks count as IPv4.
     ///
-    /// The client is the peer, unless the peer is trusted. Otherwise it is the first hop from the right that is not
-    /// trusted. If the header ends before that, or a hop has no valid address, it is the last trusted hop before.
+    /// A peer that is not trusted is the client. Otherwise, the client is the first hop from the right that is not trusted. If
+    /// the header ends before that, or a hop has no valid address, the client is the last trusted hop.
     ///
     /// Clients inside these networks can choose their address, so list the proxies rather than your whole network.
     ///

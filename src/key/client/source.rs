@@ -32,9 +32,15 @@ pub trait AddressSource: Send + Sync + 'static {
 /// Makes an address source of a closure that returns the address of a request, if it has one.
 ///
 /// ```
+/// use std::net::IpAddr;
 /// use tower_ratelimit::{AddressList, key};
 ///
-/// let blocked = AddressList::new(key::address_from_fn(|head| head.header("x-real-ip")?.parse().ok()), ["192.0.2.7"]);
+/// /// The client's address, which an outer layer has found out.
+/// #[derive(Clone)]
+/// struct Client(IpAddr);
+///
+/// let client = key::address_from_fn(|head| head.extensions.get::<Client>().map(|client| client.0));
+/// let blocked = AddressList::new(client, ["192.0.2.7"]);
 /// # let _ = blocked;
 /// ```
 pub const fn address_from_fn<F>(address: F) -> AddressFromFn<F>

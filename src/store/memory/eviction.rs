@@ -68,7 +68,7 @@ mod tests {
     use super::super::table::Slot;
     use super::*;
 
-    /// The fingerprint of the key `n`, as random as a hash (SplitMix64).
+    /// Returns a pseudorandom fingerprint of the key `n` (SplitMix64).
     fn scattered(n: u128) -> u128 {
         let mut mixed = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -102,7 +102,7 @@ mod tests {
         insert(&mut table, 1, 10, EvictionRank::DENIED);
         insert(&mut table, 2, 60, EvictionRank::DENIED);
         let Slot::Occupied(expired) = table.find(scattered(1)) else { panic!("it was inserted") };
-        // Before it has expired, it goes after the entry that has used nothing.
+        // Until it expires, an unused entry is evicted before it.
         assert_ne!(table.candidate(&[], 9).unwrap().slot, expired);
         assert_eq!(table.candidate(&[], 10).unwrap().slot, expired);
     }

@@ -23,8 +23,8 @@ use super::{Charge, LimitSpec, OverrideStore, Refund, Store, StoreFuture, StoreU
 use crate::decision::Decision;
 use crate::error::{ConfigError, Fault};
 use crate::hash::{KeyHash, KeyHasher};
-use crate::quota::checked;
 use crate::time::{Clock, SystemClock};
+use crate::validation::checked;
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.
 ///

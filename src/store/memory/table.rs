@@ -172,14 +172,14 @@ mod tests {
 
     const RANK: u128 = entry::RANK as u128;
 
-    /// Fingerprints that crowd together, at the start, in the middle and at the end.
+    /// Fingerprints clustered at the start, in the middle and at the end of the table.
     fn fingerprints() -> impl Strategy<Value = u128> {
         let near = |base: u128| (0u128..24).prop_map(move |n| base + (n << 8));
         prop_oneof![any::<u128>().prop_map(|p| p & !RANK), near(0), near(1 << 127), near(!RANK - (24 << 8))]
     }
 
     proptest! {
-        /// Whatever is inserted and removed, the table has the entries of a sorted map.
+        /// After any insertions and removals, the table has the entries of a sorted map.
         #[test]
         fn the_table_agrees_with_a_sorted_map(steps in prop::collection::vec((fingerprints(), 0u8..8, 1u64..100), 1..600)) {
             let mut table = Table::<Until>::new();

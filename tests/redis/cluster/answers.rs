@@ -91,7 +91,7 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 async fn requests_of_each_master_are_sent_in_one_call() {
     let cluster = RedisCluster::start(0);
     let limiter = Limiter::builder([daily("limit", 1_000)]).patient().store(store(&cluster).await).build();
-    (0..3).for_each(|node| cluster.report(node, "CONFIG RESETSTAT"));
+    (0..3).for_each(|node| cluster.run(node, "CONFIG RESETSTAT"));
     let mut calls = JoinSet::new();
     for _ in 0..200 {
         let limiter = limiter.clone();

@@ -66,7 +66,7 @@ async fn a_denial_in_one_slot_never_charges_another() {
     let limiter =
         Limiter::builder([daily("user", 1_000), daily("tenant", 1)]).patient().store(store(&cluster).await).build();
     assert!(limiter.acquire_all(&[(&0, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
-    (0..3).for_each(|node| cluster.report(node, "CONFIG RESETSTAT"));
+    (0..3).for_each(|node| cluster.run(node, "CONFIG RESETSTAT"));
     for user in 0..20 {
         let decision = limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
         assert!(!decision.is_allowed());
@@ -88,7 +88,7 @@ async fn denials_by_several_slots_do_not_affect_those_of_one() {
     let one = Limiter::builder([daily("user", 1)]).patient().store(store).build();
     assert!(both.acquire_all(&[(&"ann", 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
     let is_asked = async || {
-        (0..3).for_each(|node| cluster.report(node, "CONFIG RESETSTAT"));
+        (0..3).for_each(|node| cluster.run(node, "CONFIG RESETSTAT"));
         assert!(!one.acquire("ann", 1).await.expect("a decision").is_allowed());
         (0..3).any(|node| cluster.ask::<String>(node, "INFO commandstats").contains("cmdstat_evalsha:"))
     };
@@ -158,13 +158,13 @@ async fn charges_before_an_error_are_refunded() {
         Limiter::builder([daily("one", 10), daily("other", 10)]).patient().store(store(&cluster).await).build();
     assert!(limiter.acquire_all(&[(&"a", 1), (&"b", 1)]).await.expect("a decision").is_allowed());
     let (node, _, key) = slot(&cluster, "other");
-    cluster.report(node, &format!("DEL {key}"));
-    cluster.report(node, &format!("LPUSH {key} 1"));
+    cluster.run(node, &format!("DEL {key}"));
+    cluster.run(node, &format!("LPUSH {key} 1"));
     for costs in [[1, 0], [1, 1]] {
         let error = limiter.acquire_all(&[(&"a", costs[0]), (&"b", costs[1])]).await.expect_err("no decision");
         assert!(format!("{error:?}").contains("WRONGTYPE"), "{error:?}");
     }
-    cluster.report(node, &format!("DEL {key}"));
+    cluster.run(node, &format!("DEL {key}"));
     let started = Instant::now();
     loop {
         let decision = peek(&limiter, "a", "b").await;

@@ -153,8 +153,8 @@ async fn a_charge_without_a_reply_is_never_repeated() {
 async fn the_credentials_of_the_first_url_are_those_for_all_masters() {
     let cluster = RedisCluster::start(0);
     for node in 0..3 {
-        cluster.report(node, &user("limiter", &permissions()));
-        cluster.report(node, "ACL SETUSER default -@scripting");
+        cluster.run(node, &user("limiter", &permissions()));
+        cluster.run(node, "ACL SETUSER default -@scripting");
     }
     let url = |user: &str| format!("redis://{user}127.0.0.1:{}", cluster.port(0));
     let store = RedisConfig::cluster([url("limiter:s3cret@")]).patient().connect().await.expect("a connection");
@@ -186,10 +186,10 @@ async fn errors_name_each_missing_permission_for_a_cluster() {
     let cluster = RedisCluster::start(0);
     let all = permissions();
     for node in 0..3 {
-        cluster.report(node, &user("all", &all));
+        cluster.run(node, &user("all", &all));
         for what in documented_for("a Cluster") {
             let rules: Vec<_> = all.iter().copied().filter(|rule| *rule != what).collect();
-            cluster.report(node, &user(what, &rules));
+            cluster.run(node, &user(what, &rules));
         }
     }
     let config = |user: &str| RedisConfig::cluster(cluster.urls()).patient().credentials(user, "s3cret");
@@ -204,9 +204,9 @@ async fn errors_name_each_missing_permission_for_a_cluster() {
     assert!(allowed.acquire("key", 1).await.expect("a decision").is_allowed());
     let (from, slot, key) = slot(&cluster, "limit");
     let to = (from + 1) % 3;
-    cluster.report(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(from)));
-    cluster.report(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(to)));
-    cluster.report(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
+    cluster.run(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(from)));
+    cluster.run(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(to)));
+    cluster.run(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
     assert!(allowed.acquire("key", 1).await.expect("a decision").is_allowed());
     let error = refused.acquire("key", 1).await.expect_err("it may not ask");
     assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");

@@ -31,7 +31,7 @@ async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
     let counts = || taken.each_ref().map(|count| count.load(Ordering::Relaxed));
     tokio::task::block_in_place(|| {
         for _ in 0..20 {
-            (0..3).for_each(|node| cluster.report(node, "SCRIPT FLUSH"));
+            (0..3).for_each(|node| cluster.run(node, "SCRIPT FLUSH"));
             // A call that repeatedly finds the script flushed fails.
             let before = counts();
             wait("all go on", || {
@@ -75,13 +75,13 @@ async fn a_slot_that_moves_loses_no_count_and_charges_nothing_twice() {
         for _ in 0..4 {
             let to = (from + 1) % 3;
             let ids = (cluster.id(from), cluster.id(to));
-            cluster.report(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids.0));
-            cluster.report(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids.1));
+            cluster.run(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", ids.0));
+            cluster.run(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", ids.1));
             pause();
-            cluster.report(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
+            cluster.run(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
             pause();
             for node in [to, from, (to + 1) % 3] {
-                cluster.report(node, &format!("CLUSTER SETSLOT {slot} NODE {}", ids.1));
+                cluster.run(node, &format!("CLUSTER SETSLOT {slot} NODE {}", ids.1));
             }
             pause();
             from = to;
@@ -110,9 +110,9 @@ async fn keys_of_a_slot_under_migration_are_decided() {
         .expect("two subjects of one slot");
     let (from, slot, key) = slot(&cluster, &format!("of%20{one}"));
     let to = (from + 1) % 3;
-    cluster.report(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(from)));
-    cluster.report(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(to)));
-    cluster.report(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
+    cluster.run(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(from)));
+    cluster.run(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(to)));
+    cluster.run(from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
     let mut tasks = JoinSet::new();
     for task in 0..200 {
         let subject = if task % 2 == 0 { one } else { other };

@@ -107,7 +107,7 @@ fn an_oversized_request_has_a_call_of_its_own() {
     }
 }
 
-/// In any order of completions, and with any requests cancelled.
+/// Covers any order of completions, and the cancellation of any requests.
 #[test]
 fn finished_calls_are_no_longer_counted() {
     let queue = queue(1_000);
@@ -150,7 +150,7 @@ async fn a_request_to_a_full_queue_fails_at_once() {
     assert!(queue.ask(None, request(1, 64)).now_or_never().is_none(), "it waits");
 }
 
-/// Otherwise requests that were denied elsewhere would stay charged whenever Redis is overloaded.
+/// Without this, requests that were denied elsewhere would stay charged whenever Redis is overloaded.
 #[tokio::test]
 async fn a_refund_enters_a_full_queue() {
     let queue = busy_queue(100);

@@ -78,19 +78,19 @@ mod tests {
     use super::*;
     use crate::hash::KeyHasher;
 
-    fn print(n: u64) -> u128 {
+    fn fingerprint(n: u64) -> u128 {
         KeyHasher::with_secret([0; 16]).hash(&n.to_le_bytes()).as_u128()
     }
 
     #[test]
     fn the_latest_overrides_are_kept_in_bounded_memory() {
         let cache = OverrideCache::default();
-        cache.set(print(0), None);
-        assert!(cache.0.get().is_none(), "it takes no memory until the first override");
+        cache.set(fingerprint(0), None);
+        assert!(cache.0.get().is_none(), "no memory is allocated before the first override");
         for n in 0..100_000 {
             let cached = CachedOverride { expires_at: n, size: [1, 2] };
-            cache.set(print(n), Some(cached));
-            assert_eq!(cache.get(print(n)), Some(cached));
+            cache.set(fingerprint(n), Some(cached));
+            assert_eq!(cache.get(fingerprint(n)), Some(cached));
         }
         let sets = cache.0.get().unwrap();
         let (held, room) = sets.iter().fold((0, 0), |(held, room), set| {
@@ -105,11 +105,11 @@ mod tests {
     fn a_removed_override_is_forgotten() {
         let cache = OverrideCache::default();
         for expires_at in [1, 2] {
-            cache.set(print(0), Some(CachedOverride { expires_at, size: [1, 0] }));
+            cache.set(fingerprint(0), Some(CachedOverride { expires_at, size: [1, 0] }));
         }
-        assert_eq!(cache.get(print(0)).map(|cached| cached.expires_at), Some(2));
-        cache.set(print(0), None);
-        assert_eq!(cache.get(print(0)), None);
+        assert_eq!(cache.get(fingerprint(0)).map(|cached| cached.expires_at), Some(2));
+        cache.set(fingerprint(0), None);
+        assert_eq!(cache.get(fingerprint(0)), None);
     }
 
     #[test]

@@ -63,12 +63,12 @@ fn the_cache_is_bounded() {
     for n in 0..100_000 {
         let charge = [Charge { spec: &spec, key: key(n), cost: 2 }];
         deny(begin(&denials, &charge, true), &charge);
-        assert!(is_denied(&denials, &charge), "the latest is repeated");
+        assert!(is_denied(&denials, &charge), "the latest denial is repeated");
     }
     let sets = denials.sets.get().unwrap();
     let held: usize = sets.iter().map(|set| set.read().unwrap().iter().flatten().count()).sum();
     assert!(held <= 2 * SETS && held > SETS, "{held}");
-    // On the heap, if there are more than two limits.
+    // More than two limits are stored on the heap.
     let most = size_of::<Denial>() + MAX_LIMITS * (size_of::<PreparedCharge>() + size_of::<u64>()) + MAX_BYTES;
     assert!(2 * SETS * most + size_of_val(&**sets) < 10_000_000, "{most}");
 }
@@ -99,7 +99,7 @@ fn charges_to_a_shared_limit_with_capacity_do_not_end_a_denial() {
     deny(begin(&denials, &charges, true), &charges);
     drop(begin(&denials, &charges[..1], true));
     assert!(is_denied(&denials, &charges));
-    assert!(!is_denied(&denials, &charges[1..]), "it is of both limits");
+    assert!(!is_denied(&denials, &charges[1..]), "the denial is of both limits");
     drop(begin(&denials, &charges[1..], true));
     assert!(!is_denied(&denials, &charges));
 }
@@ -140,7 +140,7 @@ fn a_slow_reply_shortens_the_lifetime_of_a_denial() {
         deny(invalidation, &charge);
         denials.deny(&charge, None, u64::MAX)
     };
-    assert!(deny(SLOW).is_none(), "it is as old as its request");
+    assert!(deny(SLOW).is_none(), "a denial is as old as its request");
     assert!(deny(Duration::from_secs(3_600)).is_some());
 }
 

@@ -35,7 +35,7 @@ mod tests {
         let minute = Duration::from_secs(60);
         let first = FixedWindow::new(1, minute).into();
         let next = |last: &Algorithm| {
-            // Every kind is followed by another one, or is the last: no kind can be left out.
+            // The match is exhaustive, so no kind can be left out.
             Some(match last {
                 Algorithm::FixedWindow(_) => SlidingLog::new(1, minute).into(),
                 Algorithm::SlidingLog(_) => SlidingWindow::new(1, minute).into(),
@@ -57,7 +57,7 @@ mod tests {
         SCRIPTS.iter().flat_map(|(tags, source)| tags.iter().map(|tag| (*tag, *source))).collect()
     }
 
-    /// A state of Lua with as much of Redis as a file looks up when it is loaded.
+    /// A Lua state with the parts of Redis that a file looks up when it is loaded.
     fn lua() -> Lua {
         let lua = Lua::new();
         let redis = "redis = { call = function() end } struct = { pack = function() end, unpack = function() end }";
@@ -65,7 +65,7 @@ mod tests {
         lua
     }
 
-    /// Runs a file on its own. What it loads in turn has any function.
+    /// Runs a file on its own. The files that it loads are replaced by tables that have every function.
     fn load(lua: &Lua, name: &str, source: &str) -> Table {
         let anything: Table =
             lua.load("return setmetatable({}, { __index = function() return function() end end })").eval().unwrap();

@@ -125,14 +125,14 @@ mod tests {
     #[test]
     fn a_reply_of_another_length_than_its_requests_need_is_an_error() {
         let mut reply = StoredState { micros: 1, counts: [0, 0] }.to_bytes().to_vec();
-        // Two requests were allowed, of one limit each whose key held nothing.
+        // Two allowed requests, with one limit each, whose keys held no state.
         reply.extend(*b"y\x01\0y\x01\0");
         let parse = |reply: &[u8], requests| Replies::parse(Value::BulkString(reply.to_vec()), requests);
         assert_eq!(parse(&reply, 2).unwrap().replies.len(), 2);
         for length in 0..reply.len() {
             assert!(matches!(parse(&reply[..length], 2), Err(Fault::Reply(_))), "{length} bytes");
         }
-        assert!(matches!(parse(&reply, 1), Err(Fault::Reply("another number of requests"))), "of another request");
+        assert!(matches!(parse(&reply, 1), Err(Fault::Reply("another number of requests"))), "a reply to two requests");
         for trailing in [0, b'y'] {
             reply.push(trailing);
             assert!(matches!(parse(&reply, 2), Err(Fault::Reply("another number of requests"))), "trailing bytes");

@@ -146,7 +146,7 @@ impl<'a> Batches<'a> {
         crate::time::Clock::now(&self.clock).as_micros()
     }
 
-    /// Sometimes, requests of one call find the state of another rate.
+    /// Changes a rate sometimes, so that requests of one call find a state of the old rate.
     fn resize(&mut self) {
         if !self.random.one_in(4) {
             return;
@@ -161,7 +161,7 @@ impl<'a> Batches<'a> {
         (limiter, self.random.below(self.limiters[limiter].len() as u64) as usize)
     }
 
-    /// Sometimes, for one call.
+    /// Corrupts a key sometimes, for one call.
     fn corrupt_key(&mut self) -> Option<Broken> {
         let fake = self.redis.fake().filter(|_| self.random.one_in(3))?;
         let (limiter, limit) = self.limit();
@@ -297,7 +297,7 @@ impl<'a> Batches<'a> {
     }
 
     fn compare(&mut self, ask: &Ask, decision: &Decision, expected: &Decision) {
-        let told = |decision: &Decision| {
+        let reported = |decision: &Decision| {
             let outcomes = decision.outcomes().iter().map(|outcome| {
                 let of_penalty = (outcome.is_penalty(), outcome.lockout());
                 let mark = outcome.lockout().is_none().then_some(outcome.mark);
@@ -311,7 +311,7 @@ impl<'a> Batches<'a> {
             });
             (decision.is_allowed(), decision.retry_after(), outcomes.collect::<Vec<_>>())
         };
-        assert_eq!(told(decision), told(expected), "{ask:?} of {:?}", self.limiters);
+        assert_eq!(reported(decision), reported(expected), "{ask:?} of {:?}", self.limiters);
         self.done.allowed += u64::from(expected.is_allowed());
         self.done.begun += expected.outcomes().iter().filter(|outcome| outcome.lockout().is_some()).count() as u64;
         let spans = expected.outcomes().iter().flat_map(|outcome| [outcome.more_after(), Some(outcome.reset_after())]);

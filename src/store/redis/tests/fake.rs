@@ -48,20 +48,20 @@ impl Fake {
         let keys = Rc::<RefCell<Keys>>::default();
         let time = Rc::<Cell<u64>>::default();
 
-        let (held, told) = (keys.clone(), time.clone());
+        let (held, now) = (keys.clone(), time.clone());
         let call = lua.create_function(move |lua, args: MultiValue| {
             let args: Vec<Vec<u8>> = args.iter().map(text).collect();
             let command = String::from_utf8_lossy(&args[0]).into_owned();
-            execute(lua, &mut held.borrow_mut(), told.get(), &command, &args[1..])
+            execute(lua, &mut held.borrow_mut(), now.get(), &command, &args[1..])
         })?;
         let commands = lua.create_table()?;
         commands.set("call", call)?;
 
-        let (held, told) = (keys.clone(), time.clone());
+        let (held, now) = (keys.clone(), time.clone());
         let tried = lua.create_function(move |lua, args: MultiValue| {
             let args: Vec<Vec<u8>> = args.iter().map(text).collect();
             let command = String::from_utf8_lossy(&args[0]).into_owned();
-            execute(lua, &mut held.borrow_mut(), told.get(), &command, &args[1..]).or_else(|error| {
+            execute(lua, &mut held.borrow_mut(), now.get(), &command, &args[1..]).or_else(|error| {
                 let failed = lua.create_table()?;
                 failed.set("err", error.to_string())?;
                 Ok(Value::Table(failed))
@@ -108,7 +108,7 @@ fn text(value: &Value) -> Vec<u8> {
         Value::String(text) => text.as_bytes().to_vec(),
         Value::Integer(number) => number.to_string().into_bytes(),
         Value::Number(number) => number.to_string().into_bytes(),
-        other => panic!("{other:?} is no argument of a command"),
+        other => panic!("{other:?} is not an argument of a command"),
     }
 }
 
@@ -116,14 +116,14 @@ fn number(value: &Value) -> f64 {
     match value {
         Value::Integer(number) => *number as f64,
         Value::Number(number) => *number,
-        other => panic!("{other:?} is no number"),
+        other => panic!("{other:?} is not a number"),
     }
 }
 
 fn reply(value: &Value) -> redis::Value {
     match value {
         Value::String(text) => redis::Value::BulkString(text.as_bytes().to_vec()),
-        other => panic!("{other:?} is no reply of the script"),
+        other => panic!("{other:?} is not a reply of the script"),
     }
 }
 
@@ -135,7 +135,7 @@ fn formats(format: &[u8]) -> impl Iterator<Item = usize> {
         .map(|at| match format[at] {
             b'd' => 0,
             b'I' => usize::from(format[at + 1] - b'0'),
-            other => panic!("no format {other}"),
+            other => panic!("unknown format {other}"),
         })
         .collect();
     fields.into_iter()
@@ -245,6 +245,6 @@ fn execute(lua: &Lua, keys: &mut Keys, time: u64, command: &str, args: &[Vec<u8>
             list.push_back(args[1].clone());
             Ok(Value::Integer(list.len() as i64))
         }
-        other => panic!("no command {other}"),
+        other => panic!("unknown command {other}"),
     }
 }

@@ -91,7 +91,7 @@ fn compare(redis: &Redis, steps: u64, trace: impl Fn(u64) -> Done) {
                 seed + 1
             );
             assert!((done / 8..done * 7 / 8).contains(&allowed), "{allowed} of {done} steps allowed a request");
-            assert!(begun > done / 1_000, "only {begun} of {done} steps began a refusal");
+            assert!(begun > done / 1_000, "only {begun} of {done} steps began a lockout");
             return;
         }
     }
@@ -126,8 +126,8 @@ fn a_real_server_agrees_with_memory() {
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
     assert!(!keys.is_empty());
     for key in keys {
-        let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
-        assert!(left > 0, "{key} has no time to live");
+        let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
+        assert!(ttl > 0, "{key} has no TTL");
     }
 }
 
@@ -181,7 +181,7 @@ fn a_derived_limit_is_encoded_again() {
     let hasher = KeyHasher::with_secret([0; 16]);
     let algorithm = TokenBucket::new(50, 1, Duration::from_secs(60)).into();
     let limit = Arc::new(LimitSpec::new(LimitSettings::new("limit".into(), 0, algorithm), &hasher));
-    let told = |spec: &Arc<LimitSpec>, cost| {
+    let encoded = |spec: &Arc<LimitSpec>, cost| {
         let charge = Charge { spec, key: hasher.hash(b"key"), cost };
         script::encode(&[requests::decide(
             "t",
@@ -190,13 +190,13 @@ fn a_derived_limit_is_encoded_again() {
             &[PreparedCharge::new(&charge, &OverrideCache::default())],
         )])
     };
-    let usual = told(&limit, 1);
-    assert_eq!(usual, told(&limit, 1));
+    let usual = encoded(&limit, 1);
+    assert_eq!(usual, encoded(&limit, 1));
     for other in [limit.in_shadow(), limit.with_override([7, 1]).unwrap()] {
-        assert_ne!(told(&Arc::new(other), 1), usual);
+        assert_ne!(encoded(&Arc::new(other), 1), usual);
     }
-    assert_ne!(told(&limit, 2), usual);
-    assert_eq!(told(&Arc::new(LimitSpec::clone(&limit)), 1), usual);
+    assert_ne!(encoded(&limit, 2), usual);
+    assert_eq!(encoded(&Arc::new(LimitSpec::clone(&limit)), 1), usual);
 }
 
 /// Of several equal requests, one that fails does not affect the others, even if it is the first.
@@ -242,7 +242,7 @@ fn a_malformed_key_fails_only_its_own_request() {
     }
 }
 
-/// The error of a malformed override takes precedence over a stale override of another key in the same request, and nothing
+/// The error of a malformed override takes precedence over a stale override of another key in the same request. Nothing
 /// is charged.
 #[test]
 fn a_malformed_override_fails_only_its_own_request() {
@@ -325,7 +325,7 @@ fn a_server_clock_centuries_ahead_is_supported() {
     }
 }
 
-/// States of the previous version have no amount. That of the limit applies.
+/// States of the previous version have no amount, so the amount of the limit applies.
 #[test]
 fn keys_without_an_amount_use_that_of_the_limit() {
     let fake = Fake::new();
@@ -357,7 +357,7 @@ fn keys_without_an_amount_use_that_of_the_limit() {
             assert_eq!(text[14..], 7_u32.to_le_bytes());
             text[14..].fill(0);
             if !matches!(algorithm, Algorithm::TokenBucket(limit) if limit == limit.at_intervals()) {
-                // Nor one with a tick above the fraction, which has three bits here.
+                // They have no tick above the fraction either, which has three bits here.
                 text[10] &= 7;
                 text[11..14].fill(0);
             }

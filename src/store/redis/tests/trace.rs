@@ -212,7 +212,7 @@ impl<'a> Trace<'a> {
         let steps: Vec<(Request, Step)> = (0..together).map(|_| self.step()).collect();
         let (requests, steps): (Vec<Request>, Vec<Step>) = steps.into_iter().unzip();
         if let Some(fake) = self.redis.fake() {
-            // A clock of the test cannot be combined with that of Redis.
+            // The test's clock cannot be combined with that of Redis.
             fake.time.set(if self.own_clock { self.now } else { 1_700_000_000_123_456 });
             if self.own_clock {
                 fake.expire();
@@ -276,19 +276,19 @@ impl<'a> Trace<'a> {
             let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
             let step = graded.map_or(1, |held| TtlQuantum::recorded_in(held.micros));
             // A state counts at the rate that wrote it, until a decision at another rate.
-            let is_left = held.is_some_and(|held| codec::converts_rate(spec.ceiling(), &held));
-            (name, if is_left { 0 } else { memory.standing(spec.algorithm(), self.now).reset_after }, step)
+            let has_another_rate = held.is_some_and(|held| codec::converts_rate(spec.ceiling(), &held));
+            (name, if has_another_rate { 0 } else { memory.standing(spec.algorithm(), self.now).reset_after }, step)
         });
         let penalties = self.spec.iter().zip(&self.penalties).map(|(spec, record)| {
-            let left = record.expires_at.saturating_sub(self.now);
-            (key::of_penalty(key::name("t", spec, self.key)), left.into(), 1)
+            let ttl = record.expires_at.saturating_sub(self.now);
+            (key::of_penalty(key::name("t", spec, self.key)), ttl.into(), 1)
         });
-        for (name, left, step) in limits.chain(penalties) {
+        for (name, ttl, step) in limits.chain(penalties) {
             let Some((_, last)) = keys.get(name.as_bytes()) else { continue };
-            let last = last.expect("a key has a time to live");
+            let last = last.expect("a key with a TTL");
             // In its last ms, a key exists, but has expired.
-            if self.own_clock && left > 0 {
-                let until = u128::from(self.now) + left;
+            if self.own_clock && ttl > 0 {
+                let until = u128::from(self.now) + ttl;
                 let expected = until.next_multiple_of(step).div_ceil(1_000).min(1_000_000_000_000_000);
                 let off = u128::from(last).abs_diff(expected);
                 // Beyond 2^53 µs the ms is rounded, too.
