@@ -107,7 +107,7 @@ impl LimitSpec {
 
     /// Returns this limit with the size of an override, or `None` if it cannot have that size.
     pub(crate) fn with_override(&self, size: Size) -> Option<Self> {
-        let algorithm = self.settings.algorithm.sized(size)?;
+        let algorithm = self.settings.algorithm.with_size(size)?;
         let settings = LimitSettings { algorithm, is_overridable: false, ..self.settings.clone() };
         Some(Self { settings, is_override: true, ..self.clone() }.with_updated_rule())
     }
@@ -135,7 +135,7 @@ impl LimitSpec {
     fn with_updated_rule(self) -> Self {
         let (algorithm, percent) = (&self.settings.algorithm, self.settings.overage_percent);
         let rule = if self.reports_overage {
-            LimitRule::new(&algorithm.raised(percent), 0)
+            LimitRule::new(&algorithm.with_overage(percent), 0)
         } else {
             LimitRule::new(algorithm, percent)
         };

@@ -4,6 +4,7 @@ use super::aligned_window::AlignedWindow;
 use super::calendar::{Calendar, Unit, Weekday};
 #[cfg(feature = "time-zones")]
 use super::calendar::{NamedZone, Zone};
+use super::settings::Settings;
 use super::size::{self, Size};
 use super::state::CompactState;
 use super::state_period::StatePeriod;
@@ -93,14 +94,6 @@ macro_rules! constructors {
 }
 
 impl CalendarWindow {
-    pub(super) const fn tag(&self) -> &'static str {
-        "cw"
-    }
-
-    pub(super) const fn state_period(&self) -> StatePeriod {
-        StatePeriod::Calendar(self.calendar)
-    }
-
     constructors!(
         /// Allows `limit` tokens, at least 1, per day.
         daily, try_daily, (), Unit::Day
@@ -200,35 +193,45 @@ impl CalendarWindow {
         (timestamp(start), timestamp(end))
     }
 
-    pub(super) const fn capacity(&self) -> u64 {
-        self.limit as u64
-    }
-
-    pub(super) const fn window(&self) -> u128 {
-        self.calendar.longest() as u128 * SECOND as u128
-    }
-
     /// The length of the window that contains `now`, in µs.
     pub(super) fn window_at(&self, now: u64) -> u128 {
         let (start, end) = self.calendar.window(seconds(now));
         (end - start) as u128 * u128::from(SECOND)
     }
+}
 
-    pub(super) fn share(self, parts: u32) -> Self {
-        let (limit, every) = size::share_of_window(self.limit, self.calendar.every().into(), parts);
-        Self { limit, calendar: self.calendar.with_every(every) }
+impl Settings for CalendarWindow {
+    fn tag(&self) -> &'static str {
+        "cw"
     }
 
-    pub(super) const fn size(&self) -> Size {
+    fn state_period(&self) -> StatePeriod {
+        StatePeriod::Calendar(self.calendar)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.limit as u64
+    }
+
+    fn window(&self) -> u128 {
+        self.calendar.longest() as u128 * SECOND as u128
+    }
+
+    fn size(&self) -> Size {
         [self.limit, 0]
     }
 
-    pub(super) fn sized(self, [limit, _]: Size) -> Option<Self> {
+    fn with_size(self, [limit, _]: Size) -> Option<Self> {
         (limit > 0).then_some(Self { limit, ..self })
     }
 
-    pub(super) const fn raised(self, percent: u32) -> Self {
+    fn with_overage(self, percent: u32) -> Self {
         Self { limit: size::raised(self.limit, percent), ..self }
+    }
+
+    fn share(self, parts: u32) -> Self {
+        let (limit, every) = size::share_of_window(self.limit, self.calendar.every().into(), parts);
+        Self { limit, calendar: self.calendar.with_every(every) }
     }
 }
 

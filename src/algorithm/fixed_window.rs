@@ -2,6 +2,7 @@
 
 use super::aligned_window::AlignedWindow;
 use super::macros::window_constructors;
+use super::settings::{Settings, window_settings};
 use super::state::CompactState;
 use super::state_period::StatePeriod;
 
@@ -33,17 +34,21 @@ pub struct FixedWindow {
 window_constructors!(FixedWindow, "each aligned window of", "each");
 
 impl FixedWindow {
-    pub(super) const fn tag(&self) -> &'static str {
-        "fw"
-    }
-
-    pub(super) const fn state_period(&self) -> StatePeriod {
-        StatePeriod::Micros(self.period)
-    }
-
     const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period }
     }
+}
+
+impl Settings for FixedWindow {
+    fn tag(&self) -> &'static str {
+        "fw"
+    }
+
+    fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.period)
+    }
+
+    window_settings!();
 }
 
 impl AlignedWindow for FixedWindow {

@@ -12,6 +12,7 @@ use super::leaky_bucket::LeakyBucket;
 use super::leaky_bucket_queue::LeakyBucketQueue;
 use super::log::{Log, LogWindow};
 use super::rate_algorithm::{Availability, Evaluation, QuotaSnapshot, RateAlgorithm};
+use super::settings::Settings;
 use super::size::Size;
 use super::sliding_log::SlidingLog;
 use super::sliding_window::SlidingWindow;
@@ -99,8 +100,8 @@ impl Algorithm {
     }
 
     /// Returns the algorithm with `percent` more capacity, rounded down to whole tokens, and at most 2^32 − 1.
-    pub(crate) fn raised(&self, percent: u32) -> Self {
-        with_settings!(self, limit => limit.raised(percent).into())
+    pub(crate) fn with_overage(&self, percent: u32) -> Self {
+        with_settings!(self, limit => limit.with_overage(percent).into())
     }
 
     /// Returns the tokens of the limit: all that an override changes.
@@ -108,9 +109,9 @@ impl Algorithm {
         with_settings!(self, limit => limit.size())
     }
 
-    /// Returns the algorithm with another size, or `None` if a size of 0 is in it.
-    pub(crate) fn sized(&self, size: Size) -> Option<Self> {
-        with_settings!(self, limit => limit.sized(size).map(Into::into))
+    /// Returns the algorithm with another size, or `None` if a number of the size is 0.
+    pub(crate) fn with_size(&self, size: Size) -> Option<Self> {
+        with_settings!(self, limit => limit.with_size(size).map(Into::into))
     }
 
     /// Describes the settings, for error messages.

@@ -2,6 +2,8 @@
 
 use super::gcra::Gcra;
 use super::macros::bucket_constructors;
+use super::settings::{Settings, bucket_settings};
+use super::size;
 use super::state_period::StatePeriod;
 
 /// A bucket that holds up to `capacity` tokens, is empty at first, and leaks `amount` tokens per `interval`,
@@ -38,14 +40,6 @@ bucket_constructors!(
 );
 
 impl LeakyBucket {
-    pub(super) const fn tag(&self) -> &'static str {
-        "lb"
-    }
-
-    pub(super) const fn state_period(&self) -> StatePeriod {
-        StatePeriod::Micros(self.interval)
-    }
-
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {
         Self { capacity, amount, interval }
     }
@@ -56,15 +50,28 @@ impl LeakyBucket {
         self.capacity as u64
     }
 
-    pub(super) fn window(&self) -> u128 {
-        self.gcra().window()
-    }
-
-    pub(super) fn share(self, parts: u32) -> Self {
-        self.continuous_share(parts)
-    }
-
     pub(super) fn gcra(&self) -> Gcra {
         Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval }
     }
+}
+
+impl Settings for LeakyBucket {
+    fn tag(&self) -> &'static str {
+        "lb"
+    }
+
+    fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.interval)
+    }
+
+    fn window(&self) -> u128 {
+        self.gcra().window()
+    }
+
+    fn share(self, parts: u32) -> Self {
+        let (capacity, amount, interval) = size::share_of_bucket(self.size(), self.interval, parts);
+        Self { capacity, amount, interval }
+    }
+
+    bucket_settings!();
 }

@@ -3,6 +3,8 @@
 use super::gcra::Gcra;
 use super::gcra_queue::GcraQueue;
 use super::macros::bucket_constructors;
+use super::settings::{Settings, bucket_settings};
+use super::size;
 use super::state_period::StatePeriod;
 
 /// A queue in which up to `waiting` tokens wait, and which `amount` tokens leave per `interval`, evenly spaced and first in,
@@ -47,14 +49,6 @@ bucket_constructors!(
 );
 
 impl LeakyBucketQueue {
-    pub(super) const fn tag(&self) -> &'static str {
-        "lq"
-    }
-
-    pub(super) const fn state_period(&self) -> StatePeriod {
-        StatePeriod::Micros(self.interval)
-    }
-
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {
         Self { capacity, amount, interval }
     }
@@ -65,15 +59,28 @@ impl LeakyBucketQueue {
         self.capacity as u64 + 1
     }
 
-    pub(super) fn window(&self) -> u128 {
-        self.gcra_queue().0.window()
-    }
-
-    pub(super) fn share(self, parts: u32) -> Self {
-        self.continuous_share(parts)
-    }
-
     pub(super) fn gcra_queue(&self) -> GcraQueue {
         GcraQueue(Gcra { capacity: self.capacity(), amount: self.amount, interval: self.interval })
     }
+}
+
+impl Settings for LeakyBucketQueue {
+    fn tag(&self) -> &'static str {
+        "lq"
+    }
+
+    fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.interval)
+    }
+
+    fn window(&self) -> u128 {
+        self.gcra_queue().0.window()
+    }
+
+    fn share(self, parts: u32) -> Self {
+        let (capacity, amount, interval) = size::share_of_bucket(self.size(), self.interval, parts);
+        Self { capacity, amount, interval }
+    }
+
+    bucket_settings!();
 }

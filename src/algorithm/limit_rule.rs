@@ -34,7 +34,7 @@ impl Part {
 impl LimitRule {
     /// Creates the rule of a limit with an overage of `percent` of its capacity.
     pub(crate) fn new(limit: &Algorithm, percent: u32) -> Self {
-        let ceiling = limit.raised(percent);
+        let ceiling = limit.with_overage(percent);
         Self { ceiling: Part::new(ceiling), limit: (ceiling != *limit).then(|| Part::new(*limit)) }
     }
 

@@ -1,4 +1,4 @@
-//! Constructors and settings that windows, or buckets, have in common.
+//! Constructors and accessors that windows, or buckets, have in common.
 
 /// The constructors of a limit with a `limit` per `period`, from its `from_checked`. `$new` and `$per` are the words
 /// before the period in their documentation.
@@ -47,33 +47,6 @@ macro_rules! window_constructors {
             #[must_use]
             pub const fn period(&self) -> std::time::Duration {
                 std::time::Duration::from_micros(self.period)
-            }
-
-            pub(super) const fn capacity(&self) -> u64 {
-                self.limit as u64
-            }
-
-            pub(super) const fn window(&self) -> u128 {
-                self.period as u128
-            }
-
-            pub(super) const fn share(mut self, parts: u32) -> Self {
-                (self.limit, self.period) = $crate::algorithm::size::share_of_window(self.limit, self.period, parts);
-                self
-            }
-
-            pub(super) const fn raised(mut self, percent: u32) -> Self {
-                self.limit = $crate::algorithm::size::raised(self.limit, percent);
-                self
-            }
-
-            pub(super) const fn size(&self) -> $crate::algorithm::size::Size {
-                [self.limit, 0]
-            }
-
-            pub(super) fn sized(mut self, [limit, _]: $crate::algorithm::size::Size) -> Option<Self> {
-                self.limit = limit;
-                (limit > 0).then_some(self)
             }
         }
     };
@@ -181,28 +154,6 @@ macro_rules! bucket_constructors {
             #[must_use]
             pub const fn interval(&self) -> std::time::Duration {
                 std::time::Duration::from_micros(self.interval)
-            }
-
-            pub(super) const fn raised(mut self, percent: u32) -> Self {
-                self.capacity = $crate::algorithm::size::raised(self.capacity, percent);
-                self
-            }
-
-            pub(super) const fn size(&self) -> $crate::algorithm::size::Size {
-                [self.capacity, self.amount]
-            }
-
-            pub(super) fn sized(mut self, [capacity, amount]: $crate::algorithm::size::Size) -> Option<Self> {
-                (self.capacity, self.amount) = (capacity, amount);
-                (capacity > 0 && amount > 0).then_some(self)
-            }
-
-            /// The share of a limit whose tokens move continuously.
-            fn continuous_share(mut self, parts: u32) -> Self {
-                self.capacity = $crate::algorithm::size::share_of_tokens(self.capacity, parts);
-                (self.amount, self.interval) =
-                    $crate::algorithm::size::share_of_rate(self.amount, self.interval, parts);
-                self
             }
         }
     };

@@ -62,6 +62,7 @@ mod mul_div;
 mod penalty;
 mod rate_algorithm;
 mod read_bytes;
+mod settings;
 mod size;
 mod sliding_log;
 mod sliding_window;

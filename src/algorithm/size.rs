@@ -6,7 +6,7 @@ use crate::validation::LONGEST;
 /// The tokens of a limit: those of a window, or the capacity and the amount of a bucket.
 pub(crate) type Size = [u32; 2];
 
-/// The largest whole share of `tokens` that each of `parts` processes can have, at least 1.
+/// Returns the largest whole share of `tokens` that each of `parts` processes can have, at least 1.
 pub(super) const fn share_of_tokens(tokens: u32, parts: u32) -> u32 {
     match tokens / parts {
         0 => 1,
@@ -14,8 +14,8 @@ pub(super) const fn share_of_tokens(tokens: u32, parts: u32) -> u32 {
     }
 }
 
-/// One node's share of `limit` tokens per `period` µs. Together, the shares never exceed the limit: if it leaves less
-/// than a token for each node, the share's period is several whole periods, so that windows keep their boundaries and
+/// Returns one of `parts` shares of `limit` tokens per `period` µs. Together, the shares never exceed the limit: if there is
+/// less than a token for each, the period of a share is several whole periods, so that windows keep their boundaries and
 /// divide into as many buckets.
 pub(super) const fn share_of_window(limit: u32, period: u64, parts: u32) -> (u32, u64) {
     let periods = parts.div_ceil(limit) as u64;
@@ -23,9 +23,16 @@ pub(super) const fn share_of_window(limit: u32, period: u64, parts: u32) -> (u32
     (share_of_tokens(limit, parts), period * if periods < most { periods } else { most })
 }
 
-/// One node's share of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless that would exceed
+/// Returns one of `parts` shares of a bucket with this size, whose tokens move continuously: its capacity, its amount and its
+/// interval in µs.
+pub(super) fn share_of_bucket([capacity, amount]: Size, interval: u64, parts: u32) -> (u32, u32, u64) {
+    let (amount, interval) = share_of_rate(amount, interval, parts);
+    (share_of_tokens(capacity, parts), amount, interval)
+}
+
+/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless that would exceed
 /// the longest interval.
-pub(super) fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
+fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     let common = gcd(amount, parts);
     match interval.checked_mul(u64::from(parts / common)) {
         Some(interval) if interval <= LONGEST => (amount / common, interval),
@@ -37,7 +44,7 @@ pub(super) fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64
     }
 }
 
-/// One node's share of a refill of `amount` tokens every `interval` µs: whole tokens, at an interval that keeps the rate,
+/// Returns one of `parts` shares of a refill of `amount` tokens every `interval` µs: whole tokens, at an interval that keeps the rate,
 /// rounded up to µs.
 pub(super) fn share_of_refill(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     let share = share_of_tokens(amount, parts);
@@ -45,7 +52,7 @@ pub(super) fn share_of_refill(amount: u32, interval: u64, parts: u32) -> (u32, u
     (share, u64::try_from(interval).unwrap_or(LONGEST).min(LONGEST))
 }
 
-/// `tokens` and `percent` more, rounded down, and at most `u32::MAX`.
+/// Returns `tokens` and `percent` more, rounded down, and at most `u32::MAX`.
 pub(super) const fn raised(tokens: u32, percent: u32) -> u32 {
     let more = tokens as u64 * percent as u64 / 100;
     let all = tokens as u64 + more;

@@ -2,6 +2,7 @@
 
 use super::log::LogWindow;
 use super::macros::window_constructors;
+use super::settings::{Settings, window_settings};
 use super::state_period::StatePeriod;
 
 /// At most `limit` tokens in any `period`, exactly: every allowed request is kept until it is `period` old.
@@ -29,14 +30,6 @@ pub struct SlidingLog {
 window_constructors!(SlidingLog, "any span of", "any");
 
 impl SlidingLog {
-    pub(super) const fn tag(&self) -> &'static str {
-        "sl"
-    }
-
-    pub(super) const fn state_period(&self) -> StatePeriod {
-        StatePeriod::Micros(self.period)
-    }
-
     const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period }
     }
@@ -45,4 +38,16 @@ impl SlidingLog {
     pub(super) fn log_window(&self) -> LogWindow {
         LogWindow { limit: self.capacity(), width: 1, period: self.period }
     }
+}
+
+impl Settings for SlidingLog {
+    fn tag(&self) -> &'static str {
+        "sl"
+    }
+
+    fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.period)
+    }
+
+    window_settings!();
 }

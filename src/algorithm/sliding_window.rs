@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::log::LogWindow;
 use super::macros::window_constructors;
+use super::settings::{Settings, window_settings};
 use super::state_period::StatePeriod;
 use crate::error::{ConfigError, Fault};
 
@@ -35,14 +36,6 @@ pub struct SlidingWindow {
 window_constructors!(SlidingWindow, "a sliding window of", "a sliding");
 
 impl SlidingWindow {
-    pub(super) const fn tag(&self) -> &'static str {
-        "sw"
-    }
-
-    pub(super) const fn state_period(&self) -> StatePeriod {
-        StatePeriod::Buckets(self.period, self.buckets)
-    }
-
     const fn from_checked(limit: u32, period: u64) -> Self {
         let mut buckets = 10;
         while !period.is_multiple_of(buckets as u64) {
@@ -85,4 +78,16 @@ impl SlidingWindow {
     pub(super) fn log_window(&self) -> LogWindow {
         LogWindow { limit: self.capacity(), width: self.period / u64::from(self.buckets), period: self.period }
     }
+}
+
+impl Settings for SlidingWindow {
+    fn tag(&self) -> &'static str {
+        "sw"
+    }
+
+    fn state_period(&self) -> StatePeriod {
+        StatePeriod::Buckets(self.period, self.buckets)
+    }
+
+    window_settings!();
 }

@@ -3,6 +3,7 @@
 use super::macros::window_constructors;
 use super::mul_div::{mul_div, mul_div_ceil};
 use super::rate_algorithm::{Availability, QuotaSnapshot, RateAlgorithm};
+use super::settings::{Settings, window_settings};
 use super::state::{ChargeMark, CompactState};
 use super::state_period::StatePeriod;
 
@@ -55,14 +56,6 @@ struct Windows {
 }
 
 impl SlidingWindowCounter {
-    pub(super) const fn tag(&self) -> &'static str {
-        "sc"
-    }
-
-    pub(super) const fn state_period(&self) -> StatePeriod {
-        StatePeriod::Micros(self.period)
-    }
-
     const fn from_checked(limit: u32, period: u64) -> Self {
         Self { limit, period, rounding: Rounding::Up }
     }
@@ -141,6 +134,18 @@ impl SlidingWindowCounter {
         };
         QuotaSnapshot { remaining: self.capacity() - used, more_after, reset_after: u128::from(unused_at - now) }
     }
+}
+
+impl Settings for SlidingWindowCounter {
+    fn tag(&self) -> &'static str {
+        "sc"
+    }
+
+    fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.period)
+    }
+
+    window_settings!();
 }
 
 impl RateAlgorithm<CompactState> for SlidingWindowCounter {

@@ -3,6 +3,7 @@
 use super::gcra::Gcra;
 use super::interval_bucket::IntervalBucket;
 use super::macros::bucket_constructors;
+use super::settings::{Settings, bucket_settings};
 use super::size;
 use super::state_period::StatePeriod;
 
@@ -61,17 +62,6 @@ bucket_constructors!(
 );
 
 impl TokenBucket {
-    pub(super) const fn tag(&self) -> &'static str {
-        match self.refill {
-            Refill::Continuous => "tb",
-            Refill::Interval => "ti",
-        }
-    }
-
-    pub(super) const fn state_period(&self) -> StatePeriod {
-        StatePeriod::Micros(self.interval)
-    }
-
     const fn from_checked(capacity: u32, amount: u32, interval: u64) -> Self {
         Self { capacity, amount, interval, refill: Refill::Continuous }
     }
@@ -95,23 +85,6 @@ impl TokenBucket {
         self.capacity as u64
     }
 
-    pub(super) fn window(&self) -> u128 {
-        match self.refill {
-            Refill::Continuous => self.gcra().window(),
-            Refill::Interval => self.interval_bucket().window(),
-        }
-    }
-
-    pub(super) fn share(self, parts: u32) -> Self {
-        match self.refill {
-            Refill::Continuous => self.continuous_share(parts),
-            Refill::Interval => {
-                let (amount, interval) = size::share_of_refill(self.amount, self.interval, parts);
-                Self { capacity: size::share_of_tokens(self.capacity, parts), amount, interval, ..self }
-            }
-        }
-    }
-
     /// Returns how tokens come back.
     pub(super) const fn refills(&self) -> Refill {
         self.refill
@@ -124,4 +97,39 @@ impl TokenBucket {
     pub(super) fn interval_bucket(&self) -> IntervalBucket {
         IntervalBucket { capacity: self.capacity(), amount: self.amount, interval: self.interval }
     }
+}
+
+impl Settings for TokenBucket {
+    fn tag(&self) -> &'static str {
+        match self.refill {
+            Refill::Continuous => "tb",
+            Refill::Interval => "ti",
+        }
+    }
+
+    fn state_period(&self) -> StatePeriod {
+        StatePeriod::Micros(self.interval)
+    }
+
+    fn window(&self) -> u128 {
+        match self.refill {
+            Refill::Continuous => self.gcra().window(),
+            Refill::Interval => self.interval_bucket().window(),
+        }
+    }
+
+    fn share(self, parts: u32) -> Self {
+        match self.refill {
+            Refill::Continuous => {
+                let (capacity, amount, interval) = size::share_of_bucket(self.size(), self.interval, parts);
+                Self { capacity, amount, interval, ..self }
+            }
+            Refill::Interval => {
+                let (amount, interval) = size::share_of_refill(self.amount, self.interval, parts);
+                Self { capacity: size::share_of_tokens(self.capacity, parts), amount, interval, ..self }
+            }
+        }
+    }
+
+    bucket_settings!();
 }

@@ -315,7 +315,7 @@ impl Limit {
 
     /// Returns an error if the limit can never allow `cost`.
     pub(super) fn check_cost(&self, cost: u64) -> Result<(), ConfigError> {
-        let capacity = self.algorithm.raised(self.overage_percent()).capacity();
+        let capacity = self.algorithm.with_overage(self.overage_percent()).capacity();
         if cost > capacity && self.sizes.is_empty() && !self.is_overridable {
             let (limit, rule) = (self.name.to_string(), self.rule_position.clone());
             return Err(ConfigErrorKind::CostOverCapacity { limit, cost, capacity, rule }.into());

@@ -73,7 +73,7 @@ impl Limit {
 
     /// Returns an error if `algorithm` can't be an override of this limit.
     pub(crate) fn check_override(&self, algorithm: &Algorithm) -> Result<(), ConfigError> {
-        if self.algorithm.sized(algorithm.size()) != Some(*algorithm) {
+        if self.algorithm.with_size(algorithm.size()) != Some(*algorithm) {
             let [is, given] = [&self.algorithm, algorithm].map(Algorithm::describe);
             return Err(ConfigErrorKind::OverrideAlgorithm { limit: self.name.to_string(), is, given }.into());
         }

@@ -42,7 +42,7 @@ impl OverrideStore for MemoryStore {
         let kept = shard.overrides.get(spec.fingerprint(key), now, &self.overrides);
         let found = kept.and_then(|Kept { size, expires_at }| {
             let expires_after = expires_at.map(|expires_at| time::micros((expires_at - now).into()));
-            Some(Override { algorithm: spec.algorithm().sized(size)?, expires_after })
+            Some(Override { algorithm: spec.algorithm().with_size(size)?, expires_after })
         });
         StoreFuture::ready(Ok(found))
     }

@@ -35,7 +35,7 @@ impl OverrideStore for RedisStore {
             let current = requests::parse_get_override(&reply)?;
             store.overrides.set(spec.fingerprint(key), current);
             let Some(CachedOverride { expires_at, size }) = current else { return Ok(None) };
-            let algorithm = spec.algorithm().sized(size).ok_or(INVALID_OVERRIDE)?;
+            let algorithm = spec.algorithm().with_size(size).ok_or(INVALID_OVERRIDE)?;
             let expires_after = (expires_at > 0).then(|| micros(expires_at.saturating_sub(now).into()));
             Ok(Some(Override { algorithm, expires_after }))
         })
@@ -54,6 +54,6 @@ impl OverrideStore for RedisStore {
     /// Returns the cached override, unless it has expired by this machine's clock.
     fn last_known(&self, spec: &Arc<LimitSpec>, key: KeyHash) -> Option<Algorithm> {
         let cached = self.overrides.get(spec.fingerprint(key))?;
-        cached.is_valid_at(self.local_now()).then(|| spec.algorithm().sized(cached.size))?
+        cached.is_valid_at(self.local_now()).then(|| spec.algorithm().with_size(cached.size))?
     }
 }
