@@ -15,7 +15,7 @@ pub use self::outcome::Outcome;
 pub use self::receipt::Receipt;
 pub use self::verdict::Verdict;
 use crate::limit_spec::LimitSpec;
-use crate::time::Timestamp;
+use crate::time::{Clock, SystemClock, Timestamp};
 
 /// The decision on one request, by all limits that apply to it, at one instant.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ impl Decision {
     }
 
     /// Creates the decision about a request to which no limit applies, or about which the store did not decide.
-    pub(crate) fn by_nobody(at: Timestamp) -> Self {
-        Self { by: DecidedBy::Nobody, ..Self::peeked(at, []) }
+    pub(crate) fn uncounted() -> Self {
+        Self { by: DecidedBy::Nobody, ..Self::peeked(SystemClock::new().now(), []) }
     }
 
     /// Marks a decision that this process made because the store failed.

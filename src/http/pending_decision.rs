@@ -10,7 +10,6 @@ use crate::decision::Decision;
 use crate::reason::Reason;
 use crate::request::RequestHead;
 use crate::store::{Charge, LimitSpec, OwnedCharge, StoreFuture};
-use crate::time::{Clock, SystemClock};
 
 /// A decision that has yet to be made.
 #[allow(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
@@ -35,7 +34,7 @@ impl PendingDecision {
             Self::Keys(charges) => {
                 let (charges, resized) = charges.resolve(config, head).await?;
                 if charges.is_empty() {
-                    return Ok(uncounted());
+                    return Ok(Decision::uncounted());
                 }
                 let charges: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::as_charge).collect();
                 (config.client.acquire(&charges), resized)
@@ -47,9 +46,4 @@ impl PendingDecision {
             Err(_) => Err(Reason::StoreFailed),
         }
     }
-}
-
-/// Returns the decision about a request to which no limit applies.
-pub(super) fn uncounted() -> Decision {
-    Decision::by_nobody(SystemClock::new().now())
 }

@@ -9,7 +9,6 @@ use http::{Extensions, Response};
 use super::balance::Balance;
 use super::charge_error::ChargeError;
 use super::ledger::Ledger;
-use super::pending_decision::uncounted;
 use super::settlement;
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -228,7 +227,7 @@ impl Permit {
     /// Returns a decision, or else the last one, for the limits that the permit is for.
     fn view(&self, decision: Option<Decision>) -> Decision {
         let decision = decision.or_else(|| self.ledger.last());
-        let decision = decision.unwrap_or_else(uncounted);
+        let decision = decision.unwrap_or_else(Decision::uncounted);
         match self.only {
             Some(limit) => decision.only(limit),
             None => decision,

@@ -20,7 +20,7 @@ use super::charges::{Charges, find_charges};
 use super::layer_config::LayerConfig;
 use super::ledger::Ledger;
 use super::lists::Listed;
-use super::pending_decision::{PendingDecision, uncounted};
+use super::pending_decision::PendingDecision;
 use super::settlement::settle_by_response;
 use crate::decision::{DecidedBy, Decision, Verdict};
 use crate::reason::Reason;
@@ -184,7 +184,7 @@ impl RequestContext {
         let head = &RequestHead::of(request);
         match lists.find(head, |action| client.report_event(&Event::ListMatched { action })) {
             Some(Listed::Rejected(action)) => return Ok(self.reject(Reason::Listed(action), head)),
-            Some(Listed::Exempt) => return Ok(self.next_step(uncounted(), request)),
+            Some(Listed::Exempt) => return Ok(self.next_step(Decision::uncounted(), request)),
             None => {}
         }
         if let Some(ledger) = &self.ledger {
@@ -198,7 +198,7 @@ impl RequestContext {
             Err(reason) => return Ok(self.reject(reason, head)),
         }
         if charges.is_empty() {
-            return Ok(self.next_step(uncounted(), request));
+            return Ok(self.next_step(Decision::uncounted(), request));
         }
         let decision = client.acquire(&charges);
         drop(charges);

@@ -1,7 +1,7 @@
 //! Decides operations at once.
 
 use super::Limiter;
-use super::charges::{Charges, acquire, acquire_from_all, charges_of_key, check_count, uncounted};
+use super::charges::{Charges, acquire, acquire_from_all, charges_of_key, check_count};
 use super::error::AcquireError;
 #[cfg(doc)]
 use crate::builder::Builder;
@@ -136,6 +136,6 @@ impl Limiter {
             return client.peek(&[Charge { spec, key: key::hash(&key, client.hasher()), cost }]);
         }
         let charges: Charges<'_> = charges_of_key(&client, &key, |_| cost).collect();
-        if charges.is_empty() { StoreFuture::ready(Ok(uncounted())) } else { client.peek(&charges) }
+        if charges.is_empty() { StoreFuture::ready(Ok(Decision::uncounted())) } else { client.peek(&charges) }
     }
 }

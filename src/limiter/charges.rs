@@ -9,7 +9,6 @@ use crate::error::StoreError;
 use crate::key::{self, Key};
 use crate::resilience::StoreClient;
 use crate::store::{Charge, StoreFuture};
-use crate::time::{Clock, SystemClock};
 
 /// Returns an error unless there are as many charges as limits.
 pub(super) fn check_count(client: &StoreClient, given: usize) -> Result<(), StoreError> {
@@ -42,10 +41,5 @@ pub(super) fn acquire_from_all(client: &Arc<StoreClient>, key: &impl Key, cost: 
 
 /// Decides the charges. Without limits, there are none.
 pub(super) fn acquire(client: &Arc<StoreClient>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-    if charges.is_empty() { StoreFuture::ready(Ok(uncounted())) } else { client.acquire(charges) }
-}
-
-/// Returns the decision of a limiter without limits.
-pub(super) fn uncounted() -> Decision {
-    Decision::by_nobody(SystemClock::new().now())
+    if charges.is_empty() { StoreFuture::ready(Ok(Decision::uncounted())) } else { client.acquire(charges) }
 }

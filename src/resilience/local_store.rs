@@ -14,7 +14,6 @@ use crate::limit::Limits;
 use crate::on_store_error::OnStoreError;
 use crate::recorder::Fallback;
 use crate::store::{Charge, LimitSpec, MemoryStore, Refund, Store, StoreFuture};
-use crate::time::{Clock, SystemClock};
 
 /// The capacity of the local store: 100,000 keys are a few MB.
 const MAX_KEYS: usize = 100_000;
@@ -47,7 +46,7 @@ impl LocalStore {
     pub(super) fn fall_back(&self, operation: Operation, charges: &[Charge<'_>]) -> (Fallback, Option<Decision>) {
         match self.policies.action(charges) {
             FallbackAction::Reject => (Fallback::Rejected, None),
-            FallbackAction::Allow => (Fallback::Allowed, Some(Decision::by_nobody(SystemClock::new().now()))),
+            FallbackAction::Allow => (Fallback::Allowed, Some(Decision::uncounted())),
             FallbackAction::DecideLocally(quotas) => {
                 let decision = self.decide_by_shares(operation, charges, quotas);
                 (Fallback::DecidedLocally { allowed: decision.is_allowed() }, Some(decision))
