@@ -374,3 +374,29 @@ fn address_errors_say_what_is_missing() {
         "the header names 1 of the 3 hops that trusted proxies append"
     );
 }
+
+/// The table in the guide's page on keys.
+#[test]
+fn a_proxy_without_a_valid_entry_is_the_client_or_an_error() {
+    let by_networks = TrustedProxies::cidrs(["10.0.0.0/8"]).x_forwarded_for();
+    let by_number = TrustedProxies::hops(1).x_forwarded_for();
+    let proxy: IpAddr = "10.0.0.1".parse().unwrap();
+    let client: IpAddr = "198.51.100.1".parse().unwrap();
+    for (header, expected) in [
+        (None, proxy),
+        (Some(""), proxy),
+        (Some("unknown"), proxy),
+        (Some("999.1.1.1"), proxy),
+        (Some("198.51.100.7, unknown"), proxy),
+        (Some("unknown, 198.51.100.1"), client),
+    ] {
+        let mut request = Request::get("/").body(()).unwrap();
+        request.extensions_mut().insert(PeerAddr((proxy, 50_000).into()));
+        if let Some(header) = header {
+            request.headers_mut().insert("x-forwarded-for", header.parse().unwrap());
+        }
+        let head = RequestHead::of(&request);
+        assert_eq!(by_networks.resolve(&head), Ok(expected), "{header:?}");
+        assert_eq!(by_number.resolve(&head).ok(), Some(client).filter(|_| expected == client), "{header:?}");
+    }
+}

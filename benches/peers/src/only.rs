@@ -38,7 +38,7 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
         }
         "four limits" => return in_memory(buckets(4)),
         "denied" => return in_memory([Limit::new("limit", TokenBucket::new(1, 1, day))]),
-        "a look" => return Box::new(Looks::at(load.keys)),
+        "a peek" => return Box::new(Peek::at(load.keys)),
         "a new key" => return Box::new(Flood::new(in_memory([Limit::new("limit", bucket())]))),
         _ => {}
     }
@@ -56,9 +56,9 @@ fn find(name: &str, load: &Load) -> Box<dyn Memory> {
 }
 
 /// A limiter that only peeks.
-struct Looks(Limiter);
+struct Peek(Limiter);
 
-impl Looks {
+impl Peek {
     /// Peeks at as many known keys.
     fn at(keys: u32) -> Self {
         let limiter = Limiter::new([Limit::new("limit", bucket())]);
@@ -67,7 +67,7 @@ impl Looks {
     }
 }
 
-impl Memory for Looks {
+impl Memory for Peek {
     fn decide(&self, key: &String) -> bool {
         let answer = self.0.peek(key.as_str(), 1);
         black_box(answer.as_ready().expect("at once").as_ref().expect("it decides").is_allowed())
