@@ -5,7 +5,7 @@ use super::state::{ChargeMark, CompactState};
 
 /// A limit of tokens per window. The state is the end of a window, and its count.
 pub(super) trait AlignedWindow {
-    /// The tokens allowed in a window.
+    /// Returns the tokens allowed in a window.
     fn limit(&self) -> u64;
 
     /// Returns the end of the window that counts at `now`, and its count. If the clock has stepped back, that is the

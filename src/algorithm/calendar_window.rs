@@ -193,7 +193,7 @@ impl CalendarWindow {
         (timestamp(start), timestamp(end))
     }
 
-    /// The length of the window that contains `now`, in µs.
+    /// Returns the length of the window that contains `now`, in µs.
     pub(super) fn window_at(&self, now: u64) -> u128 {
         let (start, end) = self.calendar.window(seconds(now));
         (end - start) as u128 * u128::from(SECOND)

@@ -39,7 +39,7 @@ const IS_LOG: u8 = 1;
 const HAS_PENALTY: u8 = 1 << 1;
 
 impl StoredKey {
-    /// The instant, in µs, from which the key is unused again and its bytes can be dropped.
+    /// Returns the instant, in µs, from which the key is unused again and its bytes can be dropped.
     pub(crate) fn expires_at(&self) -> u64 {
         self.state.expires_at().max(self.penalty.expires_at)
     }

@@ -83,12 +83,13 @@ impl RateAlgorithm<CompactState> for IntervalBucket {
 }
 
 impl IntervalBucket {
-    /// The time that an empty bucket takes to fill, in µs.
+    /// Returns the time that an empty bucket takes to fill, in µs.
     pub(super) fn window(&self) -> u128 {
         self.refills(self.capacity.into()) * u128::from(self.interval)
     }
 
-    /// The state of a bucket that lacks `missing` tokens until a refill at `at`, where each refill brings `amount`.
+    /// Returns the state of a bucket that lacks `missing` tokens until a refill at `at`, where each refill brings
+    /// `amount`.
     #[inline]
     pub(crate) fn state(&self, at: u64, missing: u32, amount: u32) -> CompactState {
         if missing == 0 {
@@ -160,7 +161,7 @@ impl IntervalBucket {
         }
     }
 
-    /// The time until at most `tokens` are missing, which are fewer than now, in µs.
+    /// Returns the time until at most `tokens` are missing, which are fewer than now, in µs.
     #[inline]
     fn time_until(&self, tokens: u128, deficit: Deficit) -> u128 {
         deficit.next_refill + (self.refills(deficit.tokens - tokens) - 1) * u128::from(self.interval)

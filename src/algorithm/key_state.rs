@@ -18,7 +18,7 @@ pub(crate) enum StateMut<'a> {
 }
 
 impl StateMut<'_> {
-    /// The instant, in µs, from which the state means the same as that of an unused key. 0 for an unused key.
+    /// Returns the instant, in µs, from which the state means the same as that of an unused key. 0 for an unused key.
     pub(crate) fn expires_at(&self) -> u64 {
         match self {
             Self::Compact(state) => state.expires_at,
@@ -43,7 +43,7 @@ impl KeyState {
         }
     }
 
-    /// The instant, in µs, from which the state means the same as that of an unused key. 0 for an unused key.
+    /// Returns the instant, in µs, from which the state means the same as that of an unused key. 0 for an unused key.
     pub(crate) fn expires_at(&self) -> u64 {
         match self {
             Self::Compact(state) => state.expires_at,

@@ -38,29 +38,29 @@ impl LimitRule {
         Self { ceiling: Part::new(ceiling), limit: (ceiling != *limit).then(|| Part::new(*limit)) }
     }
 
-    /// The limit without its overage.
+    /// Returns the limit without its overage.
     pub(crate) fn algorithm(&self) -> &Algorithm {
         &self.limit().algorithm
     }
 
-    /// The limit with its overage.
+    /// Returns the limit with its overage.
     pub(crate) fn ceiling(&self) -> &Algorithm {
         &self.ceiling.algorithm
     }
 
-    /// The largest cost that can ever be charged.
+    /// Returns the largest cost that can ever be charged.
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
         self.ceiling.capacity
     }
 
-    /// The algorithm that reports what is left.
+    /// Returns the algorithm that reports what is left.
     #[cfg(feature = "redis")]
     pub(crate) fn reporting(&self) -> &PreparedAlgorithm {
         &self.limit().prepared
     }
 
-    /// The algorithm that decides.
+    /// Returns the algorithm that decides.
     #[inline]
     pub(crate) fn deciding(&self) -> &PreparedAlgorithm {
         &self.ceiling.prepared

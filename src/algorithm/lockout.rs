@@ -69,7 +69,7 @@ impl Penalty {
         }
     }
 
-    /// The length of a lockout of `level`, from 1, in µs.
+    /// Returns the length of a lockout of `level`, from 1, in µs.
     fn lockout_span(&self, level: u64) -> u64 {
         let doubled = u128::from(self.first) << (level - 1).min(MAX_DOUBLINGS);
         doubled.min(self.longest.unwrap_or(self.first).into()) as u64

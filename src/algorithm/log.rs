@@ -38,7 +38,7 @@ struct Entry {
 }
 
 impl Log {
-    /// The bytes allocated on the heap.
+    /// Returns the bytes allocated on the heap.
     pub(crate) fn heap(&self) -> usize {
         self.older.capacity() * size_of::<Entry>()
     }
@@ -65,7 +65,7 @@ impl Log {
         Some(Self { expires_at, oldest, base, total, older })
     }
 
-    /// The total before the entry at `index` of the older ones, or before the newest one.
+    /// Returns the total before the entry at `index` of the older ones, or before the newest one.
     fn total_before(&self, index: usize) -> u32 {
         index.checked_sub(1).map_or(self.base, |last| self.older[last].total)
     }
@@ -206,7 +206,7 @@ impl RateAlgorithm<Log> for LogWindow {
 }
 
 impl LogWindow {
-    /// The start of the newest bucket of a log.
+    /// Returns the start of the newest bucket of a log.
     #[inline]
     fn newest(&self, log: &Log) -> u64 {
         log.expires_at.saturating_sub(self.period)
@@ -224,7 +224,7 @@ impl LogWindow {
         self.view_past_expired(log, current)
     }
 
-    /// The view of a log whose oldest entries have expired.
+    /// Returns the view of a log whose oldest entries have expired.
     #[inline(never)]
     fn view_past_expired(&self, log: &Log, current: u64) -> View {
         if log.expires_at <= current {
@@ -236,7 +236,7 @@ impl LogWindow {
         View { current, oldest, base, expired, used: log.total.wrapping_sub(base).into() }
     }
 
-    /// The time until `tokens` of those that count have expired, in µs.
+    /// Returns the time until `tokens` of those that count have expired, in µs.
     #[inline]
     fn time_until_expired(&self, log: &Log, view: &View, tokens: u64, now: u64) -> u128 {
         // Every entry holds at least one token.
@@ -248,7 +248,7 @@ impl LogWindow {
         u128::from((bucket + self.period).saturating_sub(now))
     }
 
-    /// The start of the bucket that holds the last of the first `tokens` that count.
+    /// Returns the start of the bucket that holds the last of the first `tokens` that count.
     #[inline(never)]
     fn last_of(&self, log: &Log, view: &View, tokens: u64) -> u64 {
         let upto = |entry: &Entry| u64::from(entry.total.wrapping_sub(view.base));

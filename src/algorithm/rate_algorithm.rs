@@ -95,7 +95,7 @@ pub(crate) struct QuotaSnapshot {
 }
 
 impl QuotaSnapshot {
-    /// The snapshot of an unused key.
+    /// Returns the snapshot of an unused key.
     pub(crate) const fn unused(capacity: u64) -> Self {
         Self { remaining: capacity, more_after: None, reset_after: 0 }
     }

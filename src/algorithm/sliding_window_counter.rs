@@ -94,7 +94,7 @@ impl SlidingWindowCounter {
         }
     }
 
-    /// The tokens that count when `elapsed` µs of the current window have passed.
+    /// Returns the tokens that count when `elapsed` µs of the current window have passed.
     fn used(&self, windows: Windows, elapsed: u64) -> u64 {
         let covered = self.period - elapsed;
         let weighted = match self.rounding {
@@ -104,7 +104,7 @@ impl SlidingWindowCounter {
         weighted as u64 + windows.current
     }
 
-    /// The first instant at which at most `most` tokens count.
+    /// Returns the first instant at which at most `most` tokens count.
     fn used_at_most(&self, most: u64, windows: Windows) -> u64 {
         match most.checked_sub(windows.current) {
             Some(most) => windows.start + self.faded_to(most, windows.previous),

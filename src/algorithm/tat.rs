@@ -46,7 +46,7 @@ impl Tat {
         Self { micros: packed >> 32, rounding: packed as u32, amount, last_charge: LastChargeTick::unknown(amount) }
     }
 
-    /// An instant under 2^63 µs, with the tick and the rounding as they are encoded.
+    /// Creates an instant under 2^63 µs, with the tick and the rounding as they are encoded.
     #[inline]
     pub(crate) fn near(micros: u128, detail: u32, amount: u32) -> Self {
         let last_charge = LastChargeTick::from_bits(amount, detail);
@@ -68,20 +68,20 @@ impl Tat {
         CompactState { expires_at: (packed >> 64) as u64 | FAR, detail: packed as u64 }
     }
 
-    /// Whether the encoding leaves no room for the amount and the tick.
+    /// Returns whether the encoding leaves no room for the amount and the tick.
     #[inline]
     pub(crate) fn is_far(&self) -> bool {
         self.micros >= u128::from(FAR)
     }
 
-    /// The time from `now` to this instant, in 1/`amount` of a µs; 0 if it has passed.
+    /// Returns the time from `now` to this instant, in 1/`amount` of a µs, which is 1/`interval` of a token. 0 if it has passed.
     #[inline]
     pub(super) fn backlog(&self, now: u64) -> u128 {
         let left = self.micros.saturating_sub(now.into());
         (left * u128::from(self.amount)).saturating_sub(self.rounding.into())
     }
 
-    /// Whether both are the same instant at the same rate, whenever the last charges were.
+    /// Returns whether both are the same instant at the same rate, whenever the last charges were.
     pub(super) fn is_same_instant(&self, other: &Self) -> bool {
         (self.micros, self.rounding, self.amount) == (other.micros, other.rounding, other.amount)
     }

@@ -191,7 +191,7 @@ impl Outcome {
     }
 }
 
-/// A span in whole microseconds, rounded up.
+/// Returns a span in whole microseconds, rounded up.
 fn micros(span: Duration) -> u128 {
     span.as_nanos().div_ceil(1_000)
 }

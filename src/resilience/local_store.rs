@@ -138,9 +138,9 @@ impl fmt::Debug for LocalStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{FixedWindow, SlidingLog};
     use crate::limit::Limit;
     use crate::on_store_error::Share;
-    use crate::{FixedWindow, SlidingLog};
 
     fn local(limits: Vec<Limit>) -> (Limits, LocalStore) {
         let limits = Limits::new(limits, &KeyHasher::random()).unwrap();

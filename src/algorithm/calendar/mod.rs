@@ -83,7 +83,7 @@ impl Calendar {
         self.window(at).1
     }
 
-    /// The length of the longest window in a zone without clock changes, in seconds.
+    /// Returns the length of the longest window in a zone without clock changes, in seconds.
     pub(super) const fn longest(&self) -> i64 {
         let days = match self.unit {
             Unit::Day => 1,

@@ -58,12 +58,12 @@ impl Unit {
         }
     }
 
-    /// The first day of the first week after the epoch, which was a Thursday.
+    /// Returns the first day of the first week after the epoch, which was a Thursday.
     const fn first_week(first: Weekday) -> Day {
         (first as i64 + 4) % 7
     }
 
-    /// A number that identifies the unit, less than [`COUNT`](Self::COUNT).
+    /// Returns a number that identifies the unit, less than [`COUNT`](Self::COUNT).
     #[cfg(feature = "time-zones")]
     pub(super) const fn index(self) -> usize {
         match self {

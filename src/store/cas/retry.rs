@@ -16,7 +16,7 @@ pub(super) async fn pause_before(attempt: u32) {
     }
 }
 
-/// The error after the last attempt.
+/// Returns the error after the last attempt.
 pub(super) fn contention() -> StoreError {
     StoreError::of_one_request(CasError::Contention { attempts: ATTEMPTS })
 }

@@ -182,7 +182,7 @@ impl MemoryStore {
         at
     }
 
-    /// The shard of a key, which is locked.
+    /// Returns the shard of a key, which is locked.
     #[inline]
     pub(super) fn shard_among<'l>(&self, locked: &'l mut Locked<'_>, key: KeyHash) -> &'l mut Shard {
         if let [(_, shard)] = locked {
@@ -205,8 +205,8 @@ fn decide_entry<R>(charge: &Charge<'_>, mut entry: EntryMut<'_>, now: u64, then:
     })
 }
 
-/// The rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing about how
-/// much the key has used.
+/// Returns the rank of a key after a decision, or `None` to leave it: a cost beyond the capacity, or of 0, says nothing
+/// about how much the key has used.
 fn rank(charge: &Charge<'_>, evaluation: &Evaluation) -> Option<EvictionRank> {
     match evaluation.availability {
         _ if charge.cost == 0 => None,

@@ -9,7 +9,7 @@ pub(super) trait Expiring: Default {
     /// A type with the alignment of entries, so that none lies across two cache lines.
     type Aligned: Copy + Debug;
 
-    /// The instant, in µs, from which the state means the same as that of an unused key. 0 for an empty slot.
+    /// Returns the instant, in µs, from which the state means the same as that of an unused key. 0 for an empty slot.
     fn expires_at(&self) -> u64;
 }
 
@@ -43,7 +43,7 @@ impl RankedFingerprint {
     /// The largest fingerprint, at which every search ends.
     const EMPTY: Self = Self { high: u64::MAX, low: u64::MAX };
 
-    /// A fingerprint with the lowest rank.
+    /// Creates a fingerprint with the lowest rank.
     pub(super) fn new(fingerprint: u128) -> Self {
         Self { high: (fingerprint >> 64) as u64, low: fingerprint as u64 & !RANK }
     }

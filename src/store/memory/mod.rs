@@ -167,7 +167,7 @@ impl MemoryStore {
         }
     }
 
-    /// The shard of a key, under whatever limit: most requests have one key, and need one lock.
+    /// Returns the shard of a key, under whatever limit: most requests have one key, and need one lock.
     fn shard_of(&self, key: KeyHash) -> usize {
         // Not by the leading bits, which order the tables of a shard.
         (key.as_u128() as u64 >> 8) as usize & (self.shards.len() - 1)
@@ -278,7 +278,7 @@ impl Store for MemoryStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TokenBucket;
+    use crate::algorithm::TokenBucket;
     use crate::limit_spec::LimitSettings;
 
     #[test]

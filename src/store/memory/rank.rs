@@ -11,7 +11,7 @@ impl EvictionRank {
     /// The first rank to be evicted.
     pub(super) const LOWEST: Self = Self(0);
 
-    /// The rank of a key that has `remaining` of `capacity` tokens left.
+    /// Returns the rank of a key that has `remaining` of `capacity` tokens left.
     pub(super) const fn new(remaining: u64, capacity: u64) -> Self {
         Self((capacity.saturating_sub(remaining) * 254 / capacity) as u8)
     }

@@ -45,7 +45,7 @@ impl<'r, 's> RequestStates<'r, 's> {
         self.slots.fill(None);
     }
 
-    /// The fingerprints of all entries of the request, which are not evicted for each other.
+    /// Returns the fingerprints of all entries of the request, which are not evicted for each other.
     fn own(&self) -> SmallVec<[u128; 8]> {
         let entries = |charge| [Some(EntryKey::new(charge)), EntryKey::of_penalty(charge)];
         self.charges.iter().flat_map(entries).flatten().map(|key| key.fingerprint).collect()

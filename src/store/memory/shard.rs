@@ -63,13 +63,13 @@ pub(super) struct EntryKey {
 }
 
 impl EntryKey {
-    /// The entry of a charge's key under its limit.
+    /// Returns the entry of a charge's key under its limit.
     pub(super) fn new(charge: &Charge<'_>) -> Self {
         let keeps_log = charge.spec.rule().deciding().keeps_log();
         Self { fingerprint: charge.spec.fingerprint(charge.key), keeps_log }
     }
 
-    /// The entry of the penalty, if the limit has one.
+    /// Returns the entry of the penalty, if the limit has one.
     pub(super) fn of_penalty(charge: &Charge<'_>) -> Option<Self> {
         let fingerprint = charge.spec.penalty_fingerprint(charge.key)?;
         Some(Self { fingerprint, keeps_log: false })
@@ -119,7 +119,7 @@ impl Shard {
         self.states.len() + self.logs.len()
     }
 
-    /// The bytes allocated on the heap.
+    /// Returns the bytes allocated on the heap.
     pub(super) fn heap(&self) -> usize {
         self.states.heap() + self.logs.heap() + self.overrides.heap() + self.logs.states().map(Log::heap).sum::<usize>()
     }
@@ -129,7 +129,7 @@ impl Shard {
         if key.keeps_log { self.logs.find(key.fingerprint) } else { self.states.find(key.fingerprint) }
     }
 
-    /// The slot of a charge's key, if it is known and its state is not a log.
+    /// Returns the slot of a charge's key, if it is known and its state is not a log.
     #[inline]
     pub(super) fn find_compact(&self, charge: &Charge<'_>) -> Option<usize> {
         let key = EntryKey::new(charge);
@@ -139,13 +139,13 @@ impl Shard {
         }
     }
 
-    /// The entry in an occupied slot that holds no log.
+    /// Returns the entry in an occupied slot that holds no log.
     #[inline]
     pub(super) fn compact_mut(&mut self, slot: usize) -> &mut Entry<CompactState> {
         self.states.entry_mut(slot)
     }
 
-    /// The entry in an occupied slot.
+    /// Returns the entry in an occupied slot.
     #[inline]
     pub(super) fn entry_mut(&mut self, key: EntryKey, slot: usize) -> EntryMut<'_> {
         if key.keeps_log { self.logs.entry_mut(slot).into() } else { self.states.entry_mut(slot).into() }

@@ -101,7 +101,7 @@ impl<T: Expiring> Table<T> {
         self.len -= 1;
     }
 
-    /// The number of slots to reserve for entries that are pushed out at the end.
+    /// Returns the number of slots to reserve for entries that are pushed out at the end.
     fn spare(homes: usize) -> usize {
         8 + homes / 64
     }
@@ -153,7 +153,7 @@ impl<T: Expiring> Table<T> {
         self.slots.iter().filter(|entry| !entry.is_empty()).map(|entry| &entry.state)
     }
 
-    /// The bytes allocated for the table itself, without those that states have allocated.
+    /// Returns the bytes allocated for the table itself, without those that states have allocated.
     pub(super) fn heap(&self) -> usize {
         self.slots.capacity() * size_of::<Entry<T>>()
     }

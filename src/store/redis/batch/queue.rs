@@ -23,7 +23,7 @@ pub(in crate::store::redis) struct Queue {
 }
 
 impl Queue {
-    /// A queue that holds `capacity` requests, besides those that share the calls under way.
+    /// Creates a queue for `capacity` requests, in addition to those that share the calls in flight.
     pub(in crate::store::redis) fn new(server: Server, capacity: usize) -> Arc<Self> {
         Arc::new(Self { server, capacity, backlog: Mutex::default() })
     }
@@ -187,8 +187,8 @@ impl BatchSender {
         }
     }
 
-    /// The requests of the next call. If there are none, the task ends under the same lock: a request that comes later
-    /// starts another one.
+    /// Returns the requests of the next call. If there are none, the task ends under the same lock: a request that
+    /// comes later starts another one.
     pub(super) fn next(&mut self) -> Option<Batch> {
         let mut backlog = self.queue.backlog();
         backlog.under_way -= self.under_way;

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::codec::StoredState;
 use crate::store::redis::error::Fault;
+use crate::time::Timestamp;
 
 /// The reply to one request.
 #[derive(Clone, Debug)]
@@ -104,7 +105,7 @@ impl Replies {
         let mut bytes = &reply[..];
         let instant = take(&mut bytes, StoredState::SIZE).and_then(StoredState::parse_all);
         let now = instant.as_deref().and_then(<[_]>::first).and_then(StoredState::instant);
-        let now = now.filter(|now| *now <= crate::Timestamp::MAX.as_micros()).ok_or(Fault::Reply("no instant"))?;
+        let now = now.filter(|now| *now <= Timestamp::MAX.as_micros()).ok_or(Fault::Reply("no instant"))?;
         let replies: Option<Vec<_>> = (0..requests).map(|_| Reply::parse(&mut bytes)).collect();
         match replies {
             Some(replies) if bytes.is_empty() => Ok(Self { now, replies }),

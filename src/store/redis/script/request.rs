@@ -186,7 +186,7 @@ impl Request {
         body[HEADER - 2..HEADER].copy_from_slice(&length);
     }
 
-    /// Whether a request with the same body may be encoded as [`SAME`].
+    /// Returns whether a request with the same body may be encoded as [`SAME`].
     fn is_repeatable(&self) -> bool {
         let &[task, ..] = self.body() else { return false };
         [Task::Acquire, Task::Peek, Task::PeekWithStrikes].map(|task| task as u8).contains(&task)

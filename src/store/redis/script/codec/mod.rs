@@ -37,11 +37,11 @@ pub(super) const SCRIPTS: [(&[&str], &str); 5] = [
 
 /// A rule that has a script. `S` is the state of a key.
 pub(in crate::store::redis) trait RedisCodec<S>: RateAlgorithm<S> {
-    /// The letter that selects the script.
+    /// Returns the letter that selects the script.
     fn tag(&self) -> u8;
 
-    /// The arguments for a charge of `cost`, which is the first of them. `remaining` will be reported of a limit of
-    /// `reported_capacity` tokens.
+    /// Returns the arguments for a charge of `cost`, which is the first of them. `remaining` will be reported of a
+    /// limit of `reported_capacity` tokens.
     fn args(&self, cost: u64, reported_capacity: u64) -> ScriptArgs;
 
     /// Further arguments, which depend on the time: computed for an instant near `now`, the sender's clock.
@@ -53,7 +53,7 @@ pub(in crate::store::redis) trait RedisCodec<S>: RateAlgorithm<S> {
     /// The mark of a charge, as the script expects it for a refund.
     fn encode_mark(&self, mark: &ChargeMark) -> StoredState;
 
-    /// The state of a key that holds `stored`, or `None` if no script can have stored that.
+    /// Returns the state of a key that holds `stored`, or `None` if no script can have stored that.
     fn decode(&self, stored: &[StoredState]) -> Option<S>;
 }
 
@@ -105,7 +105,7 @@ impl<'a> Codec<'a> {
     }
 }
 
-/// The tokens that a bucket refills or drains per interval; `None` for windows.
+/// Returns the tokens that a bucket refills or drains per interval; `None` for windows.
 pub(in crate::store::redis) fn amount(algorithm: &Algorithm) -> Option<u32> {
     match algorithm {
         Algorithm::TokenBucket(limit) => Some(limit.amount),
@@ -115,7 +115,7 @@ pub(in crate::store::redis) fn amount(algorithm: &Algorithm) -> Option<u32> {
     }
 }
 
-/// Whether a decision by `algorithm` converts what a key has `stored` from another rate to its own.
+/// Returns whether a decision by `algorithm` converts what a key has `stored` from another rate to its own.
 pub(in crate::store::redis) fn converts_rate(algorithm: &Algorithm, stored: &[StoredState]) -> bool {
     let written = stored.first().map_or(0, |state| state.counts[1]);
     amount(algorithm).is_some_and(|amount| written != 0 && written != amount)
@@ -125,7 +125,7 @@ pub(in crate::store::redis) fn converts_rate(algorithm: &Algorithm, stored: &[St
 /// limit's capacity was at the time of the charge.
 const MAX_COST: u64 = 1 << 33;
 
-/// The cost, or a smaller one that is as far beyond `capacity`.
+/// Returns the cost, or a smaller one that is as far beyond `capacity`.
 fn bounded_cost(cost: u64, capacity: u64) -> u64 {
     cost.min(MAX_COST.max(capacity + 1))
 }

@@ -47,13 +47,13 @@ impl StoredState {
         (low < LIMB).then_some(Self { micros: high * LIMB + low, counts })
     }
 
-    /// The instant in µs, or `None` if it is later than any that a window or a log can store.
+    /// Returns the instant in µs, or `None` if it is later than any that a window or a log can store.
     pub(in crate::store::redis) fn instant(&self) -> Option<u64> {
         u64::try_from(self.micros).ok().filter(|micros| *micros < 1 << 63)
     }
 }
 
-/// A span in the two numbers that scripts use: multiples of 10^9 µs, and the rest in µs.
+/// Returns a span in the two numbers that scripts use: multiples of 10^9 µs, and the rest in µs.
 pub(in crate::store::redis) fn split_micros(micros: u128) -> [f64; 2] {
     [(micros / LIMB) as f64, (micros % LIMB) as f64]
 }

@@ -19,22 +19,22 @@ const STEPS: [f64; 19] =
 const INDEX_UNIT: u64 = 1 << 40;
 
 impl TtlQuantum {
-    /// The largest step up to `most` µs, or the smallest one.
+    /// Returns the largest step up to `most` µs, or the smallest one.
     pub(super) fn within(most: f64) -> Self {
         Self { index: STEPS[1..].partition_point(|micros| *micros <= most) as u8 }
     }
 
-    /// The two arguments of a script: the recorded index, shifted to its place, and the step in µs.
+    /// Returns the two arguments of a script: the recorded index, shifted to its place, and the step in µs.
     pub(super) fn args(&self) -> [f64; 2] {
         [(u64::from(self.index) * INDEX_UNIT) as f64, STEPS[usize::from(self.index)]]
     }
 
-    /// The instant of a key, in µs, without the index.
+    /// Returns the instant of a key, in µs, without the index.
     pub(super) const fn strip(micros: u128) -> u128 {
         micros % (1_000_000_000 * INDEX_UNIT as u128)
     }
 
-    /// The step, in µs, that a key which holds `micros` has recorded.
+    /// Returns the step, in µs, that a key which holds `micros` has recorded.
     #[cfg(test)]
     pub(in crate::store::redis) fn recorded_in(micros: u128) -> u128 {
         STEPS[(micros / (1_000_000_000 * u128::from(INDEX_UNIT))) as usize] as u128

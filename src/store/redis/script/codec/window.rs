@@ -40,8 +40,8 @@ impl RedisCodec<CompactState> for CalendarWindow {
         [bounded_cost(cost, self.limit.into()) as f64, self.limit.into()].into_iter().collect()
     }
 
-    /// The edges, in seconds, of the window that contains `now`, the one before and the two after, as no script knows
-    /// calendars.
+    /// Returns the edges, in seconds, of the window that contains `now`, the one before and the two after, as no script
+    /// knows calendars.
     fn args_at(&self, now: u64) -> ScriptArgs {
         let (start, end) = self.calendar.window((now / 1_000_000) as i64);
         let (before, _) = self.calendar.window(start - 1);
