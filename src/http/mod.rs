@@ -9,7 +9,7 @@
 //! | Decide | [`lists`], [`charges`], [`missing_key`], [`pending_decision`], [`route_adjustment`] |
 //! | Reject | [`rejection`], [`rejection_format`], [`rejection_response`], [`grpc`], [`grpc_details`], [`wait`] |
 //! | Charge more or less later | [`ledger`], [`balance`], [`permit`], [`charge_error`], [`settlement`] |
-//! | Respond | [`headers`], [`effective_window`], [`text`], [`merge`], [`response_body`] |
+//! | Respond | [`headers`], [`draft_headers`], [`triple_headers`], [`limit_text`], [`effective_window`], [`text`], [`merge`], [`response_body`] |
 //!
 //! [`in_flight`] is a layer of its own. [`acquire_response`] is for handlers that use a `Limiter`.
 
@@ -17,6 +17,7 @@ mod acquire_response;
 mod balance;
 mod charge_error;
 mod charges;
+mod draft_headers;
 mod effective_window;
 mod explain;
 mod future;
@@ -30,6 +31,7 @@ mod layer;
 mod layer_config;
 mod layer_group;
 mod ledger;
+mod limit_text;
 mod lists;
 mod merge;
 mod missing_key;
@@ -47,6 +49,7 @@ mod route_cost;
 mod service;
 mod settlement;
 mod text;
+mod triple_headers;
 mod wait;
 
 pub use charge_error::ChargeError;
