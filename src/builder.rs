@@ -39,7 +39,8 @@ use crate::store::Store;
 /// - a limit can never allow its constant cost, or a limit in [quota mode](Limit::quota_mode) has a penalty;
 /// - the [deadline](Self::deadline) is 0, or [`near_limit`](Self::near_limit) is not 1 to 100 percent;
 /// - in a layer, a constant cost is over the capacity of an enforced limit that it applies to, or a path in a
-///   [`CostTable`](crate::CostTable) does not start with a slash. For a limit from a rules file, the message has its position;
+///   [`CostTable`](crate::CostTable) does not start with a slash. For a limit from a rules file, the message has its
+///   position;
 /// - in a limiter, a limit needs a request for its key, cost, condition or size, or depends on responses.
 ///
 /// `T` contains the options that only layers have.

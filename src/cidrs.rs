@@ -24,8 +24,8 @@ impl Cidrs {
 
     /// Returns whether a network contains the canonical `address`.
     ///
-    /// The networks are disjoint, and sorted like addresses: IPv4 before IPv6, then by their first address. So only the last
-    /// network that starts at or before `address` can contain it.
+    /// The networks are disjoint, and sorted like addresses: IPv4 before IPv6, then by their first address. So only the
+    /// last network that starts at or before `address` can contain it.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let next = self.0.partition_point(|network| network.network() <= address);
         next.checked_sub(1).is_some_and(|nearest| self.0[nearest].contains(&address))
@@ -40,7 +40,8 @@ impl Cidrs {
         self.0.is_empty()
     }
 
-    /// Returns the address family that the set covers, if any: IPv4, or the global unicast addresses of IPv6 (`2000::/3`).
+    /// Returns the address family that the set covers, if any: IPv4, or the global unicast addresses of IPv6
+    /// (`2000::/3`).
     pub(crate) fn covered_family(&self) -> Option<&'static str> {
         let unicast = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
         let covers = |all: IpNet| self.0.iter().any(|network| network.contains(&all));

@@ -11,9 +11,9 @@ use crate::request::RequestHead;
 
 /// The costs of all endpoints in one place: tokens by method and route.
 ///
-/// A route is matched by its path in Axum's router (`/users/{id}`), including the prefixes of nested routers. If no router
-/// has matched the request, its own path is compared, as with gRPC (`/package.Service/Method`). HEAD costs as much as GET.
-/// Requests that match no entry cost 1, unless set by [`otherwise`](Self::otherwise).
+/// A route is matched by its path in Axum's router (`/users/{id}`), including the prefixes of nested routers. If no
+/// router has matched the request, its own path is compared, as with gRPC (`/package.Service/Method`). HEAD costs as
+/// much as GET. Requests that match no entry cost 1, unless set by [`otherwise`](Self::otherwise).
 ///
 /// ```
 /// use http::Method;

@@ -8,8 +8,8 @@ use siphasher::sip128::SipHasher13;
 
 /// The keyed 128-bit hash of a key. Stores see only this hash, never the key.
 #[derive(Clone, Copy, Eq, Hash, Ord, PartialEq, PartialOrd)]
-// Two `u64`s rather than a `u128`, so that it is passed in registers. Reading both halves at once shortly after they were
-// written one by one would stall the processor.
+// Two `u64`s rather than a `u128`, so that it is passed in registers. Reading both halves at once shortly after they
+// were written one by one would stall the processor.
 pub struct KeyHash {
     high: u64,
     low: u64,
@@ -30,16 +30,16 @@ impl KeyHash {
 
     /// Combines the hash of a key with the hash of a limit's identity, so that each limit has its own entry for the key.
     ///
-    /// Both are keyed with the same secret, so that no one without the secret can construct a collision. The halves of the
-    /// limit's hash are swapped, so that a key that equals the identity of a limit does not cancel it out.
+    /// Both are keyed with the same secret, so that no one without the secret can construct a collision. The halves of
+    /// the limit's hash are swapped, so that a key that equals the identity of a limit does not cancel it out.
     #[must_use]
     #[inline]
     pub(crate) const fn under(self, limit: Self) -> Self {
         Self { high: self.high ^ limit.low, low: self.low ^ limit.high }
     }
 
-    /// Converts the hash of an encoding of several parts. The rotation makes it differ from the hash of a single part with the
-    /// same bytes.
+    /// Converts the hash of an encoding of several parts. The rotation makes it differ from the hash of a single part
+    /// with the same bytes.
     #[inline]
     pub(crate) const fn of_parts(self) -> Self {
         Self::new(self.as_u128().rotate_left(32))
@@ -58,8 +58,8 @@ impl fmt::Debug for KeyHash {
 ///   hash is an aHash with a random secret. aHash is designed to resist collision attacks, but has no proof of
 ///   that. The hashes never leave the process, so an attacker could find collisions only by observing decisions.
 /// - [`random`](Self::random) is for a single process that has to resist even such attackers.
-///   [`with_secret`](Self::with_secret) is for a fleet. Both use SipHash-1-3 with 128 bits of output, which is believed to
-///   be a pseudorandom function. It takes about 10 ns longer for a short key.
+///   [`with_secret`](Self::with_secret) is for a fleet. Both use SipHash-1-3 with 128 bits of output, which is believed
+///   to be a pseudorandom function. It takes about 10 ns longer for a short key.
 ///
 /// ```
 /// use tower_ratelimit::store::KeyHasher;
@@ -125,8 +125,8 @@ fn ahash(&[one, two, three, four]: &AHashSecret, key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Returns random words: SipHash values under the keys of `RandomState`, which derive from 128 bits of the operating system's
-/// entropy per thread.
+/// Returns random words: SipHash values under the keys of `RandomState`, which derive from 128 bits of the operating
+/// system's entropy per thread.
 fn random_words<const N: usize>() -> [u64; N] {
     [(); N].map(|()| std::hash::RandomState::new().hash_one(0x7a5e_u16))
 }

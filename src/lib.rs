@@ -27,20 +27,21 @@
 //! - [`RateLimitLayer`] limits a service. [`Limiter`] limits anything else.
 //! - [`algorithm`] compares the algorithms to choose from.
 //! - A [`key`] selects the bucket that a request is charged to. [`RateLimitLayer::cost`] and [`CostTable`] set the cost.
-//! - A [`Builder`] configures a layer or a limiter: the store, headers, rejections, and what happens when the store fails.
+//! - A [`Builder`] configures a layer or a limiter: the store, headers, rejections, and what happens when the store
+//!   fails.
 //! - A [`LimitHandle`] inspects and resets single keys.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
 //!   are denied too often, and [`Limit::instead`] applies another size to some requests.
 //! - [`Overrides`] change a limit's size for single keys at runtime.
 //! - [`Builder::never_limit`] and [`Builder::always_reject`] take lists: [`AddressList`] and [`KeyList`].
-//! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response. A handler's [`Permit`] charges more, settles,
-//!   refunds or resets.
+//! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response. A handler's [`Permit`] charges
+//!   more, settles, refunds or resets.
 //! - [`LiveLimits`] are limits that can be replaced at runtime.
 //! - [`HeaderStyle`] selects the response headers, [`Builder::on_reject`] customizes rejections.
 //! - [`explain`] shows why a request is allowed or denied. [`dry_run`] shows what other limits would have denied.
 //! - [`MemoryStore`] keeps the state in this process.
-//! - [`OnStoreError`] is the policy for requests that a slow or failing store does not decide. A [`CircuitBreaker`] stops
-//!   calls to such a store for a while. [`Builder::observe`] reports both.
+//! - [`OnStoreError`] is the policy for requests that a slow or failing store does not decide. A [`CircuitBreaker`]
+//!   stops calls to such a store for a while. [`Builder::observe`] reports both.
 //! - A [`Recorder`] sees every decision. [`Stats`] counts decisions; `MetricsRecorder` and `TraceRecorder` export them.
 //!
 //! # Features
@@ -74,8 +75,8 @@ mod decision;
 pub mod dry_run;
 mod error;
 pub mod explain;
-// Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are still
-// rendered.
+// Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are
+// still rendered.
 #[cfg_attr(docsrs, doc(cfg(all())))]
 #[cfg(all(
     doc,

@@ -14,7 +14,8 @@ use crate::store::{Charge, LimitSpec, StoreFuture};
 /// Inspects and resets single keys of one limit, for example in an admin endpoint.
 ///
 /// Created by [`RateLimitLayer::limit`](crate::RateLimitLayer::limit) or [`Limiter::limit`](crate::Limiter::limit).
-/// Clones refer to the same limit. [`Overrides`](crate::Overrides) lists the key that each extractor takes from requests.
+/// Clones refer to the same limit. [`Overrides`](crate::Overrides) lists the key that each extractor takes from
+/// requests.
 ///
 /// ```
 /// use axum::extract::{Path, State};
@@ -68,13 +69,13 @@ impl LimitHandle {
 
     /// Decides whether `key` could take `cost` tokens now, without charging anything.
     ///
-    /// The decision has one outcome, for this limit alone. It uses the key's [override](crate::Overrides), if it has one.
-    /// It does not use conditions and [other sizes](Limit::instead), which depend on a request.
+    /// The decision has one outcome, for this limit alone. It uses the key's [override](crate::Overrides), if it has
+    /// one. It does not use conditions and [other sizes](Limit::instead), which depend on a request.
     ///
     /// # Errors
     ///
-    /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit has
-    /// been removed from its [`LiveLimits`](crate::LiveLimits).
+    /// Returns an error if the store can't decide and the [policy](crate::OnStoreError) is to reject, or if the limit
+    /// has been removed from its [`LiveLimits`](crate::LiveLimits).
     pub fn peek(&self, key: impl Key, cost: u64) -> StoreFuture<Decision> {
         self.call(&key, |client, spec, key| client.peek(&[Charge { spec: client.limits().current(spec), key, cost }]))
     }
@@ -83,8 +84,8 @@ impl LimitHandle {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, or if the limit has been removed from its [`LiveLimits`](crate::LiveLimits). If
-    /// the store did not answer, the key may have been reset.
+    /// Returns an error if the store fails, or if the limit has been removed from its
+    /// [`LiveLimits`](crate::LiveLimits). If the store did not answer, the key may have been reset.
     pub fn reset(&self, key: impl Key) -> StoreFuture<()> {
         self.call(&key, |client, spec, key| client.reset_keys(&[(spec, key)]))
     }

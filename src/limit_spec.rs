@@ -12,8 +12,8 @@ use crate::hash::{KeyHash, KeyHasher};
 #[derive(Clone, Debug)]
 pub struct LimitSpec {
     settings: LimitSettings,
-    /// The hash of its identity: the name, the algorithm and the period. It separates the states of its keys from those of
-    /// other limits.
+    /// The hash of its identity: the name, the algorithm and the period. It separates the states of its keys from those
+    /// of other limits.
     hash: KeyHash,
     /// The hash that separates the states of its penalty.
     penalty_hash: Option<KeyHash>,
@@ -149,7 +149,8 @@ impl LimitSpec {
         &self.settings.name
     }
 
-    /// Returns the algorithm from which `remaining` is computed. It excludes the overage, unless responses report overage.
+    /// Returns the algorithm from which `remaining` is computed. It excludes the overage, unless responses report
+    /// overage.
     #[must_use]
     pub fn algorithm(&self) -> &Algorithm {
         self.rule.algorithm()
@@ -173,15 +174,15 @@ impl LimitSpec {
         self.counts_strikes && self.settings.penalty.is_some()
     }
 
-    /// Returns whether the limit denies requests for which it has no capacity. A limit that is not enforced is charged if it
-    /// has capacity and the request is allowed.
+    /// Returns whether the limit denies requests for which it has no capacity. A limit that is not enforced is charged
+    /// if it has capacity and the request is allowed.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         self.settings.mode != Mode::Shadow
     }
 
-    /// Returns whether the limit is in [quota mode](crate::Limit::quota_mode). At least one of a request's limits in this
-    /// mode must have capacity. Each limit that has capacity is charged if the request is allowed.
+    /// Returns whether the limit is in [quota mode](crate::Limit::quota_mode). At least one of a request's limits in
+    /// this mode must have capacity. Each limit that has capacity is charged if the request is allowed.
     #[must_use]
     pub fn is_quota(&self) -> bool {
         self.settings.mode == Mode::Quota
@@ -213,8 +214,8 @@ impl LimitSpec {
     /// Returns what the store derives from the limit, such as the names or arguments that all requests share. Calls
     /// `derive` once for each limit, and keeps the result as long as the limit.
     ///
-    /// A `LimitSpec` holds one value. Of a store and another store that wraps it, only one should use this: if the value has
-    /// another type, `derive` is called each time.
+    /// A `LimitSpec` holds one value. Of a store and another store that wraps it, only one should use this: if the
+    /// value has another type, `derive` is called each time.
     ///
     /// ```
     /// use tower_ratelimit::store::LimitSpec;

@@ -39,8 +39,8 @@ pub enum OnStoreError {
 ///   is less than 1, the share is 1 in a longer period with the same average.
 /// - A bucket's capacity is divided and rounded down, to at least 1. Its rate is divided exactly.
 ///
-/// Periods and intervals are at most 366 days. A share of 1 in that time can exceed its part of the limit. The share of a
-/// calendar window has as many whole windows as needed.
+/// Periods and intervals are at most 366 days. A share of 1 in that time can exceed its part of the limit. The share of
+/// a calendar window has as many whole windows as needed.
 ///
 /// ```
 /// use tower_ratelimit::{Limit, OnStoreError, RateLimitLayer, Share, TokenBucket};
@@ -62,8 +62,8 @@ impl Share {
     ///
     /// # Panics
     ///
-    /// Panics if `processes` is 0. In a constant, this is a compile-time error. [`try_one_of`](Self::try_one_of) returns an
-    /// error instead.
+    /// Panics if `processes` is 0. In a constant, this is a compile-time error. [`try_one_of`](Self::try_one_of)
+    /// returns an error instead.
     #[must_use]
     #[track_caller]
     pub const fn one_of(processes: u32) -> Self {

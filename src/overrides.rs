@@ -13,8 +13,8 @@ use crate::limit_handle::LimitHandle;
 use crate::resilience::StoreClient;
 use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, OverrideStore, StoreFuture};
 
-/// Other sizes of one limit for single keys: "customer 42 has 10,000 per day". They are set at runtime, kept in the store,
-/// and shared by all processes that share the store.
+/// Other sizes of one limit for single keys: "customer 42 has 10,000 per day". They are set at runtime, kept in the
+/// store, and shared by all processes that share the store.
 ///
 /// Returned by [`RateLimitLayer::overrides`](crate::RateLimitLayer::overrides) and
 /// [`Limiter::overrides`](crate::Limiter::overrides), for limits that are [overridable](crate::Limit::overridable).
@@ -48,23 +48,23 @@ use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, OverrideStore, StoreFu
 ///
 /// # Effect
 ///
-/// An override has the algorithm and the period of the limit, but other numbers of tokens. Usage carries over: with 80 of
-/// 100 used, an override of 200 leaves 120. The limit's overage is a percentage of the override; shadow mode stays as it
-/// is. Clients see the size that applies.
+/// An override has the algorithm and the period of the limit, but other numbers of tokens. Usage carries over: with 80
+/// of 100 used, an override of 200 leaves 120. The limit's overage is a percentage of the override; shadow mode stays
+/// as it is. Clients see the size that applies.
 ///
 /// For a practically unlimited key, set the largest size: `FixedWindow::per_day(u32::MAX)`. Sizes of 0 tokens are not
 /// possible, because clients would still be given a time to retry. To block a key, use a [`KeyList`](crate::KeyList).
 ///
-/// The `retry_after` of a denial by an override does not take its expiry into account. If the algorithm or the period of a
-/// limit changes, it is another limit: overrides of the previous one stay in the store until they expire.
+/// The `retry_after` of a denial by an override does not take its expiry into account. If the algorithm or the period
+/// of a limit changes, it is another limit: overrides of the previous one stay in the store until they expire.
 ///
-/// An override takes effect with the next decision of this process and, on a `RedisStore`, of all others. Only denials that
-/// another process remembers stay in force for up to a second. Each decision uses one size, and a refund is of the size
-/// that was charged. [`Limiter::reset`](crate::Limiter::reset) clears the usage of a key, but not its override.
+/// An override takes effect with the next decision of this process and, on a `RedisStore`, of all others. Only denials
+/// that another process remembers stay in force for up to a second. Each decision uses one size, and a refund is of the
+/// size that was charged. [`Limiter::reset`](crate::Limiter::reset) clears the usage of a key, but not its override.
 ///
-/// While the store fails, limits that are [decided locally](crate::OnStoreError::DecideLocally) use the last override of
-/// the key that this process has seen, if it has not expired. Up to 16,384 are remembered; other keys have the limit's own
-/// size.
+/// While the store fails, limits that are [decided locally](crate::OnStoreError::DecideLocally) use the last override
+/// of the key that this process has seen, if it has not expired. Up to 16,384 are remembered; other keys have the
+/// limit's own size.
 ///
 /// # Keys
 ///
@@ -113,8 +113,8 @@ impl Overrides {
         Ok(overrides)
     }
 
-    /// Sets the size of the limit for `key`, in place of any previous override. The override expires after `expires_after`,
-    /// rounded up to whole microseconds, or never if that is `None`.
+    /// Sets the size of the limit for `key`, in place of any previous override. The override expires after
+    /// `expires_after`, rounded up to whole microseconds, or never if that is `None`.
     ///
     /// # Errors
     ///
@@ -161,8 +161,8 @@ impl Overrides {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store fails, or if the limit no longer exists. If the store did not answer, the override may
-    /// have been removed.
+    /// Returns an error if the store fails, or if the limit no longer exists. If the store did not answer, the override
+    /// may have been removed.
     pub fn remove(&self, key: impl Key) -> StoreFuture<()> {
         self.call_store(&key, |store, spec, key| store.remove(spec, key))
     }

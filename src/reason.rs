@@ -11,7 +11,8 @@ use crate::list::ListAction;
 pub enum Reason {
     /// A limit denies the request.
     Limited {
-        /// The shortest wait after which the request would be allowed if no other request came. `None` if no wait can help.
+        /// The shortest wait after which the request would be allowed if no other request came. `None` if no wait can
+        /// help.
         retry_after: Option<Duration>,
     },
     /// The request lacks the key of a limit.

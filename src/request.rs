@@ -28,8 +28,8 @@ pub struct RequestHead<'a> {
     pub headers: &'a HeaderMap,
     /// The extensions that the server and the outer layers have set.
     pub extensions: &'a Extensions,
-    /// Records that [`header`](Self::header) was called for a repeated header. [`read_with`](Self::read_with) sets it around
-    /// closures of the user. It is atomic, so that a head can be shared between threads.
+    /// Records that [`header`](Self::header) was called for a repeated header. [`read_with`](Self::read_with) sets it
+    /// around closures of the user. It is atomic, so that a head can be shared between threads.
     ambiguity: Option<&'a AtomicBool>,
 }
 
@@ -56,9 +56,9 @@ impl<'a> RequestHead<'a> {
 
     /// Returns the value of the header `name`, if it occurs exactly once and is visible ASCII.
     ///
-    /// Returns `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request may
-    /// take another line. A closure for a key or a condition then counts as ambiguous, regardless of its result, so that
-    /// clients gain nothing by repeating a header. To handle repeated headers yourself, read all lines from
+    /// Returns `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request
+    /// may take another line. A closure for a key or a condition then counts as ambiguous, regardless of its result, so
+    /// that clients gain nothing by repeating a header. To handle repeated headers yourself, read all lines from
     /// [`headers`](Self::headers).
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
@@ -100,7 +100,8 @@ impl<'a> RequestHead<'a> {
 /// The pattern of the route that a router other than Axum's has matched, as an extension of the request.
 ///
 /// A request that is built for an [explanation](crate::explain) or a [dry run](crate::dry_run) needs it, too, if limits
-/// depend on the route. Take it from the router, never from the path: a client that chooses the route chooses its bucket.
+/// depend on the route. Take it from the router, never from the path: a client that chooses the route chooses its
+/// bucket.
 ///
 /// ```
 /// use http::Request;

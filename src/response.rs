@@ -32,8 +32,8 @@ impl<'a> ResponseHead<'a> {
 
     /// Returns the value of the first header `name`, if there is one and it is visible ASCII.
     ///
-    /// Unlike [`RequestHead::header`](crate::RequestHead::header), this accepts repeated headers, because the application has
-    /// written them.
+    /// Unlike [`RequestHead::header`](crate::RequestHead::header), this accepts repeated headers, because the
+    /// application has written them.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
         self.headers.get(name)?.to_str().ok()

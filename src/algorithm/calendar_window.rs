@@ -19,8 +19,8 @@ use crate::validation::{self, checked};
 ///
 /// - **Admits at most** `limit` tokens per window, and twice that across a boundary.
 /// - **Keeps** 16 bytes per key: the end of the window, and its count.
-/// - **Choose it** for quotas that people are billed by, which begin with a local day, a week, a month or a billing day. If
-///   only the length of the window matters, a [`FixedWindow`](crate::FixedWindow) is simpler.
+/// - **Choose it** for quotas that people are billed by, which begin with a local day, a week, a month or a billing
+///   day. If only the length of the window matters, a [`FixedWindow`](crate::FixedWindow) is simpler.
 ///
 /// ```
 /// use tower_ratelimit::{CalendarWindow, Limit, Weekday};

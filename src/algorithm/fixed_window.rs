@@ -10,8 +10,8 @@ use super::state_period::StatePeriod;
 /// epoch, so that a window of a day is a day in UTC. For months, or for days in other time zones, use a
 /// [`CalendarWindow`](crate::CalendarWindow).
 ///
-/// - **Admits at most** `limit` tokens per window, and twice that across a boundary, if a client spends one window at its
-///   end and the next at its start.
+/// - **Admits at most** `limit` tokens per window, and twice that across a boundary, if a client spends one window at
+///   its end and the next at its start.
 /// - **Keeps** 16 bytes per key: the end of the window, and its count.
 /// - **Choose it** for rules that are stated in windows ("10,000 a day"), or when cost matters most and a burst at a
 ///   boundary does no harm.

@@ -25,8 +25,9 @@ pub(crate) struct Gcra {
     pub(crate) interval: u64,
 }
 
-/// The longest backlog, in µs. A bucket of 2^32 tokens, of which one comes back in 366 days, has a backlog of 1.36 · 10^23
-/// µs; this is 1.41 · 10^23. Only a clock that steps back by far exceeds it. Beyond it, a backlog might not fit into a state of a lower rate.
+/// The longest backlog, in µs. A bucket of 2^32 tokens, of which one comes back in 366 days, has a backlog of 1.36 ·
+/// 10^23 µs; this is 1.41 · 10^23. Only a clock that steps back by far exceeds it. Beyond it, a backlog might not fit
+/// into a state of a lower rate.
 const MAX_BACKLOG: u128 = 1_000_000_000 << 47;
 
 impl RateAlgorithm<CompactState> for Gcra {
@@ -70,11 +71,11 @@ impl RateAlgorithm<CompactState> for Gcra {
     /// charge of the key, and no more than the backlog.
     ///
     /// What remains must be at least the backlog of a history without the charge. Let D be the backlog, and D* ≤ D the
-    /// backlog of a history without all that was refunded before. Without a charge c, made at t, D* is lower by the least
-    /// of c and all values of D* since t, as c is in the backlog as long as anything else is. Since the last charge, at
-    /// l, D* has only shrunk, to its value now. From t to l it contained c, and was at least c − drained(t, l). So D* is
-    /// lower by at least min(c − drained(t, l), D*): this much can be taken off D, and where that leaves nothing of D*,
-    /// the rest of D as well.
+    /// backlog of a history without all that was refunded before. Without a charge c, made at t, D* is lower by the
+    /// least of c and all values of D* since t, as c is in the backlog as long as anything else is. Since the last
+    /// charge, at l, D* has only shrunk, to its value now. From t to l it contained c, and was at least c − drained(t,
+    /// l). So D* is lower by at least min(c − drained(t, l), D*): this much can be taken off D, and where that leaves
+    /// nothing of D*, the rest of D as well.
     ///
     /// Whether c had drained between other charges is not known: those before it may have been refunded since, and the
     /// bucket may have been full for a while. Nothing is given back if the amount has changed since. (An amount that was

@@ -113,8 +113,8 @@ impl IntervalBucket {
     #[inline]
     fn deficit(&self, state: &CompactState, now: u64) -> Deficit {
         let interval = u128::from(self.interval);
-        let [refill, amount] = [state.expires_at & !FAR, state.detail >> 32];
-        let [missing, each] = [state.detail & u64::from(u32::MAX), amount].map(u128::from);
+        let (refill, amount) = (state.expires_at & !FAR, state.detail >> 32);
+        let (missing, each) = (u128::from(state.detail as u32), u128::from(amount));
         let (tokens, next_refill) = match refill.checked_sub(now) {
             None | Some(0) => {
                 let since = now - refill;

@@ -9,8 +9,9 @@
 /// | tick (29 − n bits) | count (3 bits) | rounding (n bits) |
 /// ```
 ///
-/// A tick is 2^17 µs (131 ms), modulo the bits that remain for it. So ticks recur after two years for an amount of 1, after
-/// nine minutes for 100,000, and after two seconds for 2^25 − 1. With a larger amount, there are no bits for a tick.
+/// A tick is 2^17 µs (131 ms), modulo the bits that remain for it. So ticks recur after two years for an amount of 1,
+/// after nine minutes for 100,000, and after two seconds for 2^25 − 1. With a larger amount, there are no bits for a
+/// tick.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LastChargeTick {
     /// The tick and the count, at their position in the word.
@@ -24,8 +25,8 @@ const TICK_SHIFT: u32 = 17;
 
 const COUNT_BITS: u32 = 3;
 
-/// The count if it is not known: after more charges, the first charge of a full bucket or of one of another rate, or a clock
-/// that stepped back.
+/// The count if it is not known: after more charges, the first charge of a full bucket or of one of another rate, or a
+/// clock that stepped back.
 const UNKNOWN_COUNT: u32 = (1 << COUNT_BITS) - 1;
 
 /// The most bits of an amount that leave room for the count and four bits of the tick.
@@ -88,9 +89,9 @@ impl LastChargeTick {
         Self { bits: (tick(now) | count) << self.rounding_bits, ..self }
     }
 
-    /// Returns the latest possible instant of the last charge, which this is, given the mark of a charge at `then`. It is
-    /// `then` if the marked charge was certainly the last one, and otherwise the end of the last charge's tick, but at most
-    /// `now`. If ticks have recurred since, it is the latest instant that the tick may stand for.
+    /// Returns the latest possible instant of the last charge, which this is, given the mark of a charge at `then`. It
+    /// is `then` if the marked charge was certainly the last one, and otherwise the end of the last charge's tick, but
+    /// at most `now`. If ticks have recurred since, it is the latest instant that the tick may stand for.
     pub(super) fn latest(self, marked: Self, then: u64, now: u64) -> u64 {
         if self.rounding_bits > MAX_ROUNDING_BITS {
             return now;

@@ -7,12 +7,12 @@ use super::settings::{Settings, bucket_settings};
 use super::size;
 use super::state_period::StatePeriod;
 
-/// A queue in which up to `waiting` tokens wait, and which `amount` tokens leave per `interval`, evenly spaced and first in,
-/// first out. A request that finds the queue empty proceeds at once, one that finds it full is denied, and any other is
-/// delayed.
+/// A queue in which up to `waiting` tokens wait, and which `amount` tokens leave per `interval`, evenly spaced and
+/// first in, first out. A request that finds the queue empty proceeds at once, one that finds it full is denied, and
+/// any other is delayed.
 ///
-/// - **Admits at most** `waiting` + 1 + `amount` · span / `interval` tokens in any span. Of these, at most 1 + `amount` ·
-///   span / `interval` tokens proceed in any span, no two closer together than `interval` / `amount`.
+/// - **Admits at most** `waiting` + 1 + `amount` · span / `interval` tokens in any span. Of these, at most 1 + `amount`
+///   · span / `interval` tokens proceed in any span, no two closer together than `interval` / `amount`.
 /// - **Keeps** 16 bytes per key: the instant at which the next slot is free, and the rate.
 /// - **Choose it** to shape traffic to a steady rate rather than cut it off, in front of services or in clients.
 ///
@@ -53,7 +53,8 @@ impl LeakyBucketQueue {
         Self { capacity, amount, interval }
     }
 
-    /// Returns the largest number of tokens in the queue: those that may [wait](Self::waiting), and the one that proceeds.
+    /// Returns the largest number of tokens in the queue: those that may [wait](Self::waiting), and the one that
+    /// proceeds.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.capacity as u64 + 1

@@ -25,25 +25,26 @@ impl Lockout {
 impl Penalty {
     /// Returns how long a key is still locked out, in µs, or 0.
     pub(crate) fn locked_for(state: &CompactState, now: u64) -> u64 {
-        History::decode(state).locked_until.saturating_sub(now)
+        DecodedPenalty::decode(state).locked_until.saturating_sub(now)
     }
 
     /// Counts a denial of a key that is not locked out. Returns the lockout that this begins, if it does.
     pub(crate) fn strike(&self, state: &mut CompactState, now: u64) -> Option<Lockout> {
-        let history = History::decode(state);
-        let strikes = if now < history.strikes_until { history.strikes + 1 } else { 1 };
-        let strikes_until = if strikes > 1 { history.strikes_until } else { now + self.within };
-        let level = if now < history.level_until { history.level } else { 0 };
+        let decoded = DecodedPenalty::decode(state);
+        let strikes = if now < decoded.strikes_until { decoded.strikes + 1 } else { 1 };
+        let strikes_until = if strikes > 1 { decoded.strikes_until } else { now + self.within };
+        let level = if now < decoded.level_until { decoded.level } else { 0 };
         if strikes < self.denials.into() {
             *state =
-                History { strikes, strikes_until, level, level_until: history.level_until, locked_until: 0 }.encode();
+                DecodedPenalty { strikes, strikes_until, level, level_until: decoded.level_until, locked_until: 0 }
+                    .encode();
             return None;
         }
         let level = (level + 1).min(MAX_LEVEL);
         let span = self.lockout_span(level);
         let locked_until = now + span;
         let level_until = locked_until + self.remembered.unwrap_or(span);
-        *state = History { strikes: 0, strikes_until: 0, level, level_until, locked_until }.encode();
+        *state = DecodedPenalty { strikes: 0, strikes_until: 0, level, level_until, locked_until }.encode();
         Some(Lockout { level, span })
     }
 
@@ -76,16 +77,19 @@ impl Penalty {
     }
 }
 
-/// A span doubled so often exceeds 366 days, even from 1 µs.
+/// A span of 1 µs that is doubled this often exceeds 366 days.
 const MAX_DOUBLINGS: u64 = 45;
 
-/// The state of a key's penalty at an instant.
+/// The decoded state of a key's penalty.
 ///
-/// A key has strikes or a lockout, and in both cases may have a level. The state is the later one of two instants, and in
-/// `detail` the strikes (10 bits), the level (6), which instant is the later one (1), and how far apart they are (47). The
-/// instants are `level_until`, and the end of the strikes or of the lockout.
+/// A key has strikes or a lockout, and in both cases may have a level. There are two instants: `level_until`, and the
+/// end of the strikes or of the lockout. `expires_at` is the later one, and `detail` is
+///
+/// ```text
+/// | strikes (10 bits) | level (6 bits) | whether the level ends later (1 bit) | µs between both instants (47 bits) |
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
-struct History {
+struct DecodedPenalty {
     strikes: u64,
     /// When the strikes are forgotten, if there are any.
     strikes_until: u64,
@@ -96,15 +100,17 @@ struct History {
     locked_until: u64,
 }
 
+const STRIKES_SHIFT: u32 = 54;
+const LEVEL_SHIFT: u32 = 48;
 const MAX_LEVEL: u64 = (1 << 6) - 1;
 /// Only reached if the clock steps back by years. Strikes then count for longer.
 const MAX_APART: u64 = (1 << 47) - 1;
 const LEVEL_IS_LATER: u64 = 1 << 47;
 
-impl History {
+impl DecodedPenalty {
     fn decode(state: &CompactState) -> Self {
         let CompactState { expires_at: later, detail } = *state;
-        let (strikes, level) = (detail >> 54, detail >> 48 & MAX_LEVEL);
+        let (strikes, level) = (detail >> STRIKES_SHIFT, detail >> LEVEL_SHIFT & MAX_LEVEL);
         let earlier = later.saturating_sub(detail & MAX_APART);
         match (strikes, level) {
             (0, 0) => Self::default(),
@@ -126,6 +132,6 @@ impl History {
             }
             _ => (strikes_until, (strikes_until - level_until).min(MAX_APART)),
         };
-        CompactState { expires_at, detail: strikes << 54 | level << 48 | apart }
+        CompactState { expires_at, detail: strikes << STRIKES_SHIFT | level << LEVEL_SHIFT | apart }
     }
 }

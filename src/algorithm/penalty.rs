@@ -51,11 +51,10 @@ use crate::validation::{self, checked};
 /// settings of the penalty are changed, its state is kept, and later strikes follow the new settings. A limit in
 /// [shadow](crate::Limit::shadow) mode has no penalty.
 ///
-/// A clock that steps back shortens no lockout. A memory store at its
-/// [`max_keys`](crate::MemoryStore::max_keys) evicts strikes and lockouts like the state of a denied key: among denied
-/// keys, those that expire first are evicted first. So in a full store, strikes with a span much shorter than the periods of
-/// the other limits are lost first. Strikes never evict the state of the same request; a store without room for both counts
-/// none.
+/// A clock that steps back shortens no lockout. A memory store at its [`max_keys`](crate::MemoryStore::max_keys) evicts
+/// strikes and lockouts like the state of a denied key: among denied keys, those that expire first are evicted first.
+/// So in a full store, strikes with a span much shorter than the periods of the other limits are lost first. Strikes
+/// never evict the state of the same request; a store without room for both counts none.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[must_use]
 pub struct Penalty {
@@ -75,8 +74,8 @@ impl Penalty {
     ///
     /// # Panics
     ///
-    /// Panics if an argument is out of its range. In a constant, this is a compile-time error.
-    /// [`try_after`](Self::try_after) returns an error instead.
+    /// Panics if an argument is out of its range, or the span is not in whole microseconds. In a constant, this is a
+    /// compile-time error. [`try_after`](Self::try_after) returns an error instead.
     #[track_caller]
     pub const fn after(denials: u32, within: Duration) -> Self {
         checked!(Self::checked_after(denials, within))
@@ -105,9 +104,9 @@ impl Penalty {
     ///
     /// # Panics
     ///
-    /// Panics if the span is out of its range, or longer than the [longest lockout](Self::doubling_up_to). In a
-    /// constant, this is a compile-time error. [`try_locked_out_for`](Self::try_locked_out_for) returns an error
-    /// instead.
+    /// Panics if the span is out of its range, not in whole microseconds, or longer than the [longest
+    /// lockout](Self::doubling_up_to). In a constant, this is a compile-time error.
+    /// [`try_locked_out_for`](Self::try_locked_out_for) returns an error instead.
     #[track_caller]
     pub const fn locked_out_for(self, span: Duration) -> Self {
         checked!(self.checked_locked_out_for(span))
@@ -135,8 +134,9 @@ impl Penalty {
     ///
     /// # Panics
     ///
-    /// Panics if the span is out of its range, or shorter than the first lockout. In a constant, this is a compile-time
-    /// error. [`try_doubling_up_to`](Self::try_doubling_up_to) returns an error instead.
+    /// Panics if the span is out of its range, not in whole microseconds, or shorter than the first lockout. In a
+    /// constant, this is a compile-time error. [`try_doubling_up_to`](Self::try_doubling_up_to) returns an error
+    /// instead.
     #[track_caller]
     pub const fn doubling_up_to(self, longest: Duration) -> Self {
         checked!(self.checked_doubling_up_to(longest))

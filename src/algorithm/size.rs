@@ -14,24 +14,24 @@ pub(super) const fn share_of_tokens(tokens: u32, parts: u32) -> u32 {
     }
 }
 
-/// Returns one of `parts` shares of `limit` tokens per `period` µs. Together, the shares never exceed the limit: if there is
-/// less than a token for each, the period of a share is several whole periods, so that windows keep their boundaries and
-/// divide into as many buckets.
+/// Returns one of `parts` shares of `limit` tokens per `period` µs. Together, the shares never exceed the limit: if
+/// there is less than a token for each, the period of a share is several whole periods, so that windows keep their
+/// boundaries and divide into as many buckets.
 pub(super) const fn share_of_window(limit: u32, period: u64, parts: u32) -> (u32, u64) {
     let periods = parts.div_ceil(limit) as u64;
     let most = LONGEST / period;
     (share_of_tokens(limit, parts), period * if periods < most { periods } else { most })
 }
 
-/// Returns one of `parts` shares of a bucket with this size, whose tokens move continuously: its capacity, its amount and its
-/// interval in µs.
+/// Returns one of `parts` shares of a bucket with this size, whose tokens move continuously: its capacity, its amount
+/// and its interval in µs.
 pub(super) fn share_of_bucket([capacity, amount]: Size, interval: u64, parts: u32) -> (u32, u32, u64) {
     let (amount, interval) = share_of_rate(amount, interval, parts);
     (share_of_tokens(capacity, parts), amount, interval)
 }
 
-/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless that would exceed
-/// the longest interval.
+/// Returns one of `parts` shares of `amount` tokens per `interval` µs: exact, by a multiple of the interval, unless
+/// that would exceed the longest interval.
 fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     let common = gcd(amount, parts);
     match interval.checked_mul(u64::from(parts / common)) {
@@ -44,8 +44,8 @@ fn share_of_rate(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     }
 }
 
-/// Returns one of `parts` shares of a refill of `amount` tokens every `interval` µs: whole tokens, at an interval that keeps the rate,
-/// rounded up to µs.
+/// Returns one of `parts` shares of a refill of `amount` tokens every `interval` µs: whole tokens, at an interval that
+/// keeps the rate, rounded up to µs.
 pub(super) fn share_of_refill(amount: u32, interval: u64, parts: u32) -> (u32, u64) {
     let share = share_of_tokens(amount, parts);
     let interval = mul_div_ceil(interval, u64::from(share) * u64::from(parts), u64::from(amount));

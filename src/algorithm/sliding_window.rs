@@ -12,8 +12,8 @@ use crate::error::{ConfigError, Fault};
 /// before it.
 ///
 /// - **Admits at most** `limit` tokens in any span of `period` less one bucket.
-/// - **Keeps** 48 bytes per key, 12 for each further bucket in which a request was allowed, and up to twice as much while
-///   it grows.
+/// - **Keeps** 48 bytes per key, 12 for each further bucket in which a request was allowed, and up to twice as much
+///   while it grows.
 /// - **Choose it** when the boundary of a [`FixedWindow`](crate::FixedWindow) would hurt, and a
 ///   [`SlidingLog`](crate::SlidingLog) would grow too large. The more buckets, the closer to the log, and the larger.
 ///

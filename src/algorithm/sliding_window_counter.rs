@@ -10,8 +10,8 @@ use super::state_period::StatePeriod;
 /// At most `limit` tokens in a sliding window of `period`, estimated from two aligned ones: the count of the current
 /// window, plus the count of the previous window times the share of it that the sliding window still covers.
 ///
-/// - **Admits at most** `limit` tokens in any period if the requests of the previous window were evenly spread, which the
-///   estimate assumes. In practice it is close to that, and never more than twice.
+/// - **Admits at most** `limit` tokens in any period if the requests of the previous window were evenly spread, which
+///   the estimate assumes. In practice it is close to that, and never more than twice.
 /// - **Keeps** 16 bytes per key: two counts, and their window.
 /// - **Choose it** when the burst of a [`FixedWindow`](crate::FixedWindow) at its boundary would hurt, and a
 ///   [`SlidingLog`](crate::SlidingLog) would grow too large.

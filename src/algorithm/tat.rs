@@ -74,7 +74,8 @@ impl Tat {
         self.micros >= u128::from(FAR)
     }
 
-    /// Returns the time from `now` to this instant, in 1/`amount` of a µs, which is 1/`interval` of a token. 0 if it has passed.
+    /// Returns the time from `now` to this instant, in 1/`amount` of a µs, which is 1/`interval` of a token. 0 if it
+    /// has passed.
     #[inline]
     pub(super) fn backlog(&self, now: u64) -> u128 {
         let left = self.micros.saturating_sub(now.into());

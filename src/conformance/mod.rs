@@ -14,13 +14,13 @@
 //! ```
 //!
 //! The closure returns a store that decides by `clock`. It is called several times. The stores may share a database,
-//! because each check uses keys of its own. A database that expires values by its own clock must keep them for ten minutes
-//! longer, because the clock of the checks stands still meanwhile: see
+//! because each check uses keys of its own. A database that expires values by its own clock must keep them for ten
+//! minutes longer, because the clock of the checks stands still meanwhile: see
 //! [`CasStore::ttl_margin`](crate::store::CasStore::ttl_margin).
 //!
 //! A store of a database with [`CompareAndSwap`] needs [`check_compare_and_swap`], too: within a process, a
-//! [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that the other checks would pass with a
-//! database that never compares.
+//! [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that the other checks would pass
+//! with a database that never compares.
 
 mod compare_and_swap;
 mod concurrency;
@@ -123,8 +123,8 @@ pub async fn check_concurrency<S: Store>(new_store: &impl AsyncFn(ManualClock) -
     concurrency::count_allowed_by_both(new_store).await;
 }
 
-/// Checks a database with compare-and-swap: that only one of concurrent writes succeeds, that versions are not used twice,
-/// and that values are returned as they were set.
+/// Checks a database with compare-and-swap: that only one of concurrent writes succeeds, that versions are not used
+/// twice, and that values are returned as they were set.
 ///
 /// It does not check that values expire, which would take as long as the shortest time to live of the database.
 ///

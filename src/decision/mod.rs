@@ -82,8 +82,8 @@ impl Decision {
         self.by
     }
 
-    /// Returns the instant of the decision: on the clock of the store, or on the system clock if no limit applied or this
-    /// process decided because the store failed.
+    /// Returns the instant of the decision: on the clock of the store, or on the system clock if no limit applied or
+    /// this process decided because the store failed.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.at

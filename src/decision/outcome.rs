@@ -17,8 +17,8 @@ pub struct Outcome {
     pub(crate) key: KeyHash,
     pub(crate) cost: u64,
     pub(crate) mark: ChargeMark,
-    /// In µs, as the algorithm has computed it: to convert the spans of every outcome takes 50 instructions of a decision
-    /// ("token bucket" in `.ci/instructions`), and few of them are read.
+    /// In µs, as the algorithm has computed it: to convert the spans of every outcome takes 50 instructions of a
+    /// decision ("token bucket" in `.ci/instructions`), and few of them are read.
     availability: Availability,
     snapshot: QuotaSnapshot,
     is_enforced: bool,
@@ -29,7 +29,7 @@ pub struct Outcome {
 impl Outcome {
     /// Creates the outcome of a charge.
     ///
-    /// - `verdict`: whether the limit had room, whether or not it is enforced, and how long the request waits.
+    /// - `verdict`: whether the limit had capacity, whether or not it is enforced, and how long the request waits.
     /// - `remaining`: the largest cost, in tokens, that the limit would still allow at the same instant, after the
     ///   decision and without overage.
     /// - `more_after`: the shortest wait after which `remaining` is larger if no other request arrives, or `None` if it
@@ -60,7 +60,7 @@ impl Outcome {
         Self { mark, ..self }
     }
 
-    /// Marks that there was room in the limit's overage only. A denial uses none.
+    /// Marks that there was capacity in the limit's overage only. A denial uses none.
     #[must_use]
     pub fn with_overage(self) -> Self {
         let availability = match self.availability {
@@ -109,13 +109,13 @@ impl Outcome {
         self.lockout
     }
 
-    /// Returns whether the limit alone had room.
+    /// Returns whether the limit alone had capacity.
     #[inline]
     pub(crate) fn is_allowed(&self) -> bool {
         self.availability.is_now()
     }
 
-    /// Returns whether the limit alone had room, and delays nothing.
+    /// Returns whether the limit alone had capacity, and delays nothing.
     #[inline]
     pub(crate) fn is_allowed_at_once(&self) -> bool {
         matches!(self.availability, Availability::Now { delay: 0, .. })
@@ -139,29 +139,29 @@ impl Outcome {
         self.cost
     }
 
-    /// Returns whether this limit alone had room. For a limit that is [not enforced](Self::is_enforced), this is what it
-    /// would have decided.
+    /// Returns whether this limit alone had capacity. For a limit that is [not enforced](Self::is_enforced), this is
+    /// what it would have decided.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.availability.into()
     }
 
-    /// Returns whether the limit counts for the [decision](crate::Decision::verdict): one in the
-    /// [shadow](crate::Limit::shadow) does not. Of those in [quota mode](crate::Limit::quota_mode), each that has room
-    /// counts; if none has, the first that will have room counts alone.
+    /// Returns whether the limit contributes to the [decision](crate::Decision::verdict). A limit in [shadow
+    /// mode](crate::Limit::shadow) does not. Of limits in [quota mode](crate::Limit::quota_mode), those with capacity
+    /// do. If none has capacity, only the first that will have capacity does.
     #[must_use]
     pub fn is_enforced(&self) -> bool {
         self.is_enforced
     }
 
     /// Returns whether the key is locked out by a [`Penalty`](crate::Penalty) of the limit, including the request that
-    /// began the lockout. A cost of 0 is allowed all the same.
+    /// began the lockout. A cost of 0 is allowed nevertheless.
     #[must_use]
     pub fn is_penalty(&self) -> bool {
         self.is_penalty
     }
 
-    /// Returns whether there was room in the limit's overage only: see [`Limit::soft`](crate::Limit::soft).
+    /// Returns whether there was capacity in the limit's overage only: see [`Limit::soft`](crate::Limit::soft).
     #[must_use]
     pub fn uses_overage(&self) -> bool {
         matches!(self.availability, Availability::Now { overage: true, .. })

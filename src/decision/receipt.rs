@@ -1,4 +1,4 @@
-//! Proof of what was charged.
+//! Receipts of charges.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use super::decided_by::DecidedBy;
 use super::outcome::Outcome;
 use crate::limit_spec::LimitSpec;
 
-/// Proof of what a request was charged, and when, so that it can be given back exactly and once.
+/// The record of what a decision charged, and when. It can be refunded exactly and once.
 ///
-/// A refund gives back what still counts of the charge, and nothing else: it never banks credit, never moves a reset,
-/// and never touches a later window.
+/// A refund returns what still counts of the charge, and nothing else: it never leaves more tokens than the limit has,
+/// never moves a reset, and never affects a later window.
 #[derive(Debug)]
-#[must_use = "a receipt that is dropped gives nothing back: pass it to `refund`"]
+#[must_use = "a receipt that is dropped refunds nothing: pass it to `refund`"]
 pub struct Receipt {
     /// The part of the limiter that made the charge.
     pub(crate) by: DecidedBy,

@@ -1,32 +1,32 @@
-//! Whether a limit has room.
+//! The verdict of a limit.
 
 use std::time::Duration;
 
 use crate::algorithm::Availability;
 use crate::time;
 
-/// Whether a limit has room for a cost.
+/// Whether a limit has capacity for a cost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
-    /// There is room.
+    /// The limit has capacity.
     Allow {
-        /// The time for which the request waits before it proceeds. Only a [`LeakyBucketQueue`](crate::LeakyBucketQueue)
-        /// delays requests.
+        /// The time for which the request waits before it proceeds. Only a
+        /// [`LeakyBucketQueue`](crate::LeakyBucketQueue) delays requests.
         delay: Duration,
     },
-    /// There is no room.
+    /// The limit has no capacity.
     Deny {
-        /// The shortest wait after which the same cost would have room if no other request arrived, exact to the
+        /// The shortest wait after which the same cost would be allowed if no other request arrived, exact to the
         /// microsecond. `None` if waiting cannot help, as for a cost beyond the limit's capacity.
         retry_after: Option<Duration>,
     },
 }
 
 impl Verdict {
-    /// Room without a delay.
+    /// Capacity without a delay.
     pub const NOW: Self = Self::Allow { delay: Duration::ZERO };
 
-    /// Combines the verdicts of two limits on one request: room after the longer delay if both have room, or else the
+    /// Combines the verdicts of two limits on one request: allowed after the longer delay if both allow it, or else the
     /// longer wait of those that deny.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -39,7 +39,7 @@ impl Verdict {
         }
     }
 
-    /// Returns whether there is room.
+    /// Returns whether the limit has capacity.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         matches!(self, Self::Allow { .. })

@@ -1,8 +1,8 @@
 //! Dry runs of limits on recorded requests.
 //!
-//! A [`DryRun`] decides recorded requests at their own times, in memory, and counts per limit what it would have denied.
-//! A [`Comparison`] runs two sets of limits, such as two versions of a rules file, and reports the requests that only one of
-//! them denies.
+//! A [`DryRun`] decides recorded requests at their own times, in memory, and counts per limit what it would have
+//! denied. A [`Comparison`] runs two sets of limits, such as two versions of a rules file, and reports the requests
+//! that only one of them denies.
 //!
 //! ```
 //! use http::Request;
@@ -34,9 +34,9 @@
 //! - A recording has no responses. So requests are charged their cost on arrival, which neither the response
 //!   ([`Limit::count_if`](crate::Limit::count_if), [`Limit::settle_by`](crate::Limit::settle_by)) nor a
 //!   [`Permit`](crate::Permit) adjusts.
-//! - A recording has no router. If limits depend on the route, as the key `path` of a rules file does, record the matched
-//!   route, and insert it as a [`RoutePattern`](crate::key::RoutePattern). Otherwise, all requests share one key of
-//!   [`key::matched_route`](crate::key::matched_route), and match no value of `path`.
+//! - A recording has no router. If limits depend on the route, as the key `path` of a rules file does, record the
+//!   matched route, and insert it as a [`RoutePattern`](crate::key::RoutePattern). Otherwise, all requests share one
+//!   key of [`key::matched_route`](crate::key::matched_route), and match no value of `path`.
 //! - Clients might have sent other requests, had other requests been denied.
 //! - All keys start unused.
 

@@ -41,12 +41,12 @@ pub struct LimitReport {
     pub rule: Option<Arc<str>>,
     /// The number of requests that the limit decided.
     pub requests: u64,
-    /// The number of requests for which the limit had room. Another limit may have denied them.
+    /// The number of requests for which the limit had capacity. Another limit may have denied them.
     pub allowed: u64,
     /// The number of requests that the limit denied.
     pub denied: u64,
-    /// The number of requests for which the limit had no room, but was not enforced: in shadow mode, or because another limit
-    /// in quota mode had room.
+    /// The number of requests for which the limit had no capacity, but was not enforced: in shadow mode, or because
+    /// another limit in quota mode had capacity.
     pub shadow_denied: u64,
     /// The number of requests that were rejected because they had no key for the limit.
     pub missing_key: u64,
@@ -64,8 +64,8 @@ pub struct SampleRequest {
     pub method: String,
     /// The path, without the query.
     pub path: String,
-    /// The wait of the limit in a [`LimitReport`], or of the whole decision in [`Changes`](super::Changes). `None` if no wait
-    /// can help, or if the request was allowed.
+    /// The wait of the limit in a [`LimitReport`], or of the whole decision in [`Changes`](super::Changes). `None` if
+    /// no wait can help, or if the request was allowed.
     pub retry_after: Option<Duration>,
 }
 

@@ -65,8 +65,8 @@ impl DryRun {
 
     /// Decides a request that arrived at `at`, charges it if it is allowed, and returns the explanation.
     ///
-    /// Pass requests in the order of their arrival. A request that is earlier than the previous one is decided at the time of
-    /// the previous one. Conditions on the time of day use their own clock.
+    /// Pass requests in the order of their arrival. A request that is earlier than the previous one is decided at the
+    /// time of the previous one. Conditions on the time of day use their own clock.
     pub async fn request(&mut self, at: Timestamp, head: &RequestHead<'_>) -> Explanation {
         self.clock.set(at.max(self.clock.now()));
         let explanation = self.layer.decide_and_explain(head).await;

@@ -16,8 +16,8 @@ pub struct AppliedLimit {
     /// The reason for the missing key, if the request is charged to the bucket that requests without a key share. See
     /// [`OnMissingKey::Share`](crate::OnMissingKey::Share).
     pub missing_key: Option<KeyError>,
-    /// The fingerprint of the key under this limit, as 32 hexadecimal digits: the same as in the log of `TraceRecorder` and
-    /// in [`Stats`](crate::Stats).
+    /// The fingerprint of the key under this limit, as 32 hexadecimal digits: the same as in the log of `TraceRecorder`
+    /// and in [`Stats`](crate::Stats).
     pub fingerprint: String,
     /// The cost of the request, in tokens.
     pub cost: u64,
@@ -45,14 +45,14 @@ impl AppliedLimit {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct ExpectedOutcome {
-    /// Whether the limit has room. See [`Outcome::verdict`].
+    /// Whether the limit has capacity. See [`Outcome::verdict`].
     pub allowed: bool,
     /// Whether the limit counts for the decision. See [`Outcome::is_enforced`].
     pub enforced: bool,
     /// The delay of the request, if the limit is a queue. Otherwise zero.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::span"))]
     pub delay: Duration,
-    /// The wait after which the limit would have room. `None` if it has room, or if no wait can help.
+    /// The wait after which the limit would have capacity. `None` if it has capacity, or if no wait can help.
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::optional_span"))]
     pub retry_after: Option<Duration>,
     /// The tokens that would be left. See [`Outcome::remaining`].
@@ -63,7 +63,7 @@ pub struct ExpectedOutcome {
     /// The time until the key is as if it had never been used. See [`Outcome::reset_after`].
     #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::span"))]
     pub reset_after: Duration,
-    /// Whether there is room in the limit's overage only. See [`Outcome::uses_overage`].
+    /// Whether there is capacity in the limit's overage only. See [`Outcome::uses_overage`].
     pub uses_overage: bool,
     /// Whether a penalty locks the key out. See [`Outcome::is_penalty`].
     pub locked_out: bool,

@@ -16,9 +16,11 @@ pub enum Decider {
         /// Its [name](crate::Store::name), such as `memory` or `10.0.0.5:6379`.
         name: Option<String>,
     },
-    /// This process, by a denial of the store whose wait is not over. See [`Store::remembered`](crate::Store::remembered).
+    /// This process, by a denial of the store whose wait is not over. See
+    /// [`Store::remembered`](crate::Store::remembered).
     RememberedDenial,
-    /// The local store of this process, by its share of the limits. See [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
+    /// The local store of this process, by its share of the limits. See
+    /// [`OnStoreError::DecideLocally`](crate::OnStoreError::DecideLocally).
     #[non_exhaustive]
     LocalShare {
         /// The reason why the store does not decide.

@@ -47,7 +47,8 @@ pub enum Conclusion {
     },
     /// A limit denies the request.
     Denied {
-        /// The shortest wait after which the request would be allowed, if no other request arrives. `None` if no wait can help.
+        /// The shortest wait after which the request would be allowed, if no other request arrives. `None` if no wait
+        /// can help.
         #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::optional_span"))]
         retry_after: Option<Duration>,
     },

@@ -2,9 +2,9 @@
 //!
 //! [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) explains a request, and
 //! [`Limiter::explain`](crate::Limiter::explain) a key. An [`Explanation`] lists all limits: which apply and which do not,
-//! under which key, at what cost, and how many tokens each would have left. It agrees with a decision at the same instant.
-//! An explanation changes nothing: it charges nothing, counts no strike of a penalty, does not affect circuit breakers, and
-//! logs nothing about the store.
+//! under which key, at what cost, and how many tokens each would have left. It agrees with a decision at the same
+//! instant. An explanation changes nothing: it charges nothing, counts no strike of a penalty, does not affect circuit
+//! breakers, and logs nothing about the store.
 //!
 //! ```
 //! use http::{Method, Request};
@@ -34,17 +34,17 @@
 //!
 //! # Exactness
 //!
-//! A layer explains a request with the same functions that handle requests, and with a [preview](crate::Store::preview) of
-//! the store's decision. Two kinds of stores report the tokens that are left *before* the request instead of after it: those
-//! that do not implement `preview`, and a Redis Cluster for limits whose keys are in different slots.
+//! A layer explains a request with the same functions that handle requests, and with a [preview](crate::Store::preview)
+//! of the store's decision. Two kinds of stores report the tokens that are left *before* the request instead of after
+//! it: those that do not implement `preview`, and a Redis Cluster for limits whose keys are in different slots.
 //!
 //! Asynchronous extractors run as they would for a request. An explanation does not foresee that a full memory store may
 //! lose strikes of a penalty.
 //!
 //! # Security
 //!
-//! An explanation reveals the usage of a key, and how clients are identified. Place a route that serves explanations behind
-//! authentication.
+//! An explanation reveals the usage of a key, and how clients are identified. Place a route that serves explanations
+//! behind authentication.
 //!
 //! Values of headers, cookies and query parameters, and those that closures return, may be credentials, so they are
 //! shown as fingerprints. [`Explanation::reveal_keys`] shows them. See [`KeyPart`](crate::key::KeyPart).

@@ -2,28 +2,28 @@
 //!
 //! # Diagrams
 //!
-//! Each diagram shows the same requests, decided by another algorithm: two bursts around the edge of a window, and then a
-//! steady rate. A dot is a request that is allowed, a cross one that is denied. The curve shows the tokens that remain.
-//! The diagrams are drawn from runs of this crate.
+//! Each diagram shows the same requests, decided by another algorithm: two bursts around the edge of a window, and then
+//! a steady rate. A dot is a request that is allowed, a cross one that is denied. The curve shows the tokens that
+//! remain. The diagrams are drawn from runs of this crate.
 //!
 //! ## [`TokenBucket`](crate::TokenBucket)
 //!
 #![doc = include_str!("diagrams/token_bucket.svg")]
 //!
-//! The bucket is full at first, so a burst of its capacity is allowed at once. Afterwards, each second brings one token. A
-//! fraction of a token is not shown.
+//! The bucket is full at first, so a burst of its capacity is allowed at once. Afterwards, each second brings one
+//! token. A fraction of a token is not shown.
 //!
 #![doc = include_str!("diagrams/token_bucket_at_intervals.svg")]
 //!
-//! With [`at_intervals`](crate::TokenBucket::at_intervals), all tokens come back together, in intervals that begin when a
-//! full bucket is first used.
+//! With [`at_intervals`](crate::TokenBucket::at_intervals), all tokens come back together, in intervals that begin when
+//! a full bucket is first used.
 //!
 //! ## [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow)
 //!
 #![doc = include_str!("diagrams/fixed_window.svg")]
 //!
-//! The dashed lines are the edges of windows. The two bursts are in different windows, so that eight requests are allowed
-//! within two seconds: twice the limit. A calendar window differs only in its edges.
+//! The dashed lines are the edges of windows. The two bursts are in different windows, so that eight requests are
+//! allowed within two seconds: twice the limit. A calendar window differs only in its edges.
 //!
 //! ## [`SlidingWindowCounter`](crate::SlidingWindowCounter)
 //!

@@ -11,9 +11,9 @@ use crate::reason::Reason;
 use crate::request::RequestHead;
 
 impl AcquireError {
-    /// Creates the response with which a layer rejects a request by default: 429 with `Retry-After` for a denial, and 503
-    /// for a failed store. It contains neither keys nor causes of failures, unlike the error's own message, which is for
-    /// operators.
+    /// Creates the response with which a layer rejects a request by default: 429 with `Retry-After` for a denial, and
+    /// 503 for a failed store. It contains neither keys nor causes of failures, unlike the error's own message, which
+    /// is for operators.
     ///
     /// With the feature `axum`, a handler can return the error itself, which responds with this.
     ///

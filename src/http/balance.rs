@@ -6,7 +6,8 @@ use crate::decision::{Decision, Outcome};
 use crate::hash::KeyHash;
 use crate::store::{Charge, LimitSpec, OwnedCharge};
 
-/// Returns the total cost that a request should have under the limit with the given index, given the tokens paid so far.
+/// Returns the total cost that a request should have under the limit with the given index, given the tokens paid so
+/// far.
 pub(super) type TargetCost<'a> = dyn Fn(usize, u64) -> u64 + Send + Sync + 'a;
 
 /// The balance of a request with one limit.
@@ -73,7 +74,7 @@ pub(super) fn charges(balances: &[Balance], cost: impl Fn(&Balance) -> u64) -> V
     balances.iter().map(|balance| Charge { cost: cost(balance), ..balance.target.as_charge() }).collect()
 }
 
-/// Returns whether an outcome took tokens from a limit: one that is not enforced may have had no room.
+/// Returns whether an outcome took tokens from a limit: one that is not enforced may have had no capacity.
 fn is_payment_to(outcome: &Outcome, limit: usize) -> bool {
     outcome.limit() == limit && outcome.is_allowed()
 }

@@ -46,8 +46,8 @@ impl ChargeError {
         }
     }
 
-    /// Creates the response with which the limiter rejects a request for this reason: 429 for a denial and 503 for a failed
-    /// store, unless the limiter is configured otherwise. See [`Permit::reject`](crate::Permit::reject).
+    /// Creates the response with which the limiter rejects a request for this reason: 429 for a denial and 503 for a
+    /// failed store, unless the limiter is configured otherwise. See [`Permit::reject`](crate::Permit::reject).
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
         match &self.cause {

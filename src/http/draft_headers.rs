@@ -20,8 +20,8 @@ pub(super) struct DraftHeaders {
 }
 
 impl Headers {
-    /// Returns the headers for a decision in the most frequent case: one enforced limit in its usual size, and a draft as the
-    /// only style.
+    /// Returns the headers for a decision in the most frequent case: one enforced limit in its usual size, and a draft
+    /// as the only style.
     #[inline]
     pub(super) fn common_draft(&self, decision: &Decision) -> Option<DraftHeaders> {
         let ([style @ (HeaderStyle::IetfDraft10 | HeaderStyle::IetfDraft11)], Some(policies), [outcome]) =

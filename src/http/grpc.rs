@@ -63,8 +63,8 @@ const PROTOCOLS: [Protocol; 3] = [
 /// Returns the content type of the response to a genuine gRPC or gRPC-Web request, and `None` for any other request.
 ///
 /// A header alone must not turn the rejection of another request into a 200. So a genuine request is a `POST`, has one
-/// content type, and uses HTTP/2 or later unless it is gRPC-Web. The content type of the response is one of the constants
-/// above rather than a copy of the client's text.
+/// content type, and uses HTTP/2 or later unless it is gRPC-Web. The content type of the response is one of the
+/// constants above rather than a copy of the client's text.
 pub(super) fn content_type(head: &RequestHead<'_>) -> Option<&'static str> {
     if *head.method != Method::POST {
         return None;
@@ -94,8 +94,9 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_allowed)
 }
 
-/// Builds the response to a request whose response has this [`content_type`], with room for `more` headers.
-pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, more: usize) -> Response<Bytes> {
+/// Builds the response to a gRPC request. `content_type` is the result of [`content_type`]. Reserves room for
+/// `more_headers` headers.
+pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, more_headers: usize) -> Response<Bytes> {
     let status = match rejection.reason() {
         Reason::Limited { .. } => RESOURCE_EXHAUSTED,
         Reason::MissingKey(
@@ -110,8 +111,8 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, mo
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::OK;
     let headers = response.headers_mut();
-    // The six headers below, and `Content-Length`, which servers add.
-    headers.reserve(7 + more);
+    // The six headers below, and `Content-Length`, which Axum adds.
+    headers.reserve(7 + more_headers);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, NO_STORE);
     headers.insert(GRPC_STATUS, number(status));

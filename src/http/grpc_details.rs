@@ -18,7 +18,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::HeaderValue;
 
-/// The most violations in one status. Clients accept 8 KiB of headers in all, and a limit's name has up to 64 characters.
+/// The most violations in one status. Clients accept 8 KiB of headers in all, and a limit's name has up to 64
+/// characters.
 const MAX_VIOLATIONS: usize = 16;
 
 /// The longest span that a protobuf `Duration` holds, in seconds.

@@ -4,8 +4,8 @@ use std::mem::discriminant;
 
 /// A set of response headers that report the remaining tokens of limits.
 ///
-/// Times are whole seconds, rounded up, and relative to the instant of the decision. If a request was delayed, that instant
-/// is before the delay.
+/// Times are whole seconds, rounded up, and relative to the instant of the decision. If a request was delayed, that
+/// instant is before the delay.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 #[non_exhaustive]
 pub enum HeaderStyle {
@@ -29,12 +29,13 @@ pub enum HeaderStyle {
     ///
     /// - For a [`FixedWindow`](crate::FixedWindow) or [`CalendarWindow`](crate::CalendarWindow), `t` is the time left in
     ///   the current window, or the length of a window if the current one is unused.
-    /// - For every other limit, `t` is the time in which `r` tokens come back, `r · w / q`, so that a client that spreads
-    ///   `r` requests over `t` keeps to the limit's rate; or the time until there are more than `r`, if that is longer.
+    /// - For every other limit, `t` is the time in which `r` tokens come back, `r · w / q`, so that a client that
+    ///   spreads `r` requests over `t` keeps to the limit's rate; or the time until there are more than `r`, if that is
+    ///   longer.
     /// - For a limit that denies the request, `t` is at most `Retry-After`.
     ///
-    /// The parameters `qu` and `pk` are not sent: costs are in the default unit, and a partition key could reveal the key of
-    /// the request.
+    /// The parameters `qu` and `pk` are not sent: costs are in the default unit, and a partition key could reveal the
+    /// key of the request.
     #[default]
     IetfDraft11,
     /// `RateLimit-Policy` and `RateLimit` by
@@ -50,8 +51,8 @@ pub enum HeaderStyle {
     /// |---|---|
     /// | `t` | The seconds until there are more than `r` tokens. Left out if the limit is unused. |
     IetfDraft10,
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, for the limit that denies the request, or else
-    /// the limit with the fewest remaining tokens.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, for the limit that denies the request, or
+    /// else the limit with the fewest remaining tokens.
     XRateLimit(Reset),
     /// `X-Rate-Limit-Limit`, `X-Rate-Limit-Remaining` and `X-Rate-Limit-Reset`, for the same limit as
     /// [`XRateLimit`](Self::XRateLimit).

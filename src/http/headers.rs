@@ -100,8 +100,8 @@ impl Headers {
         names
     }
 
-    /// Adds the headers for `decision`. If an inner layer has added headers too, lists are merged, and of two `X-RateLimit`
-    /// triples, the one with less remaining is kept.
+    /// Adds the headers for `decision`. If an inner layer has added headers too, lists are merged, and of two
+    /// `X-RateLimit` triples, the one with less remaining is kept.
     pub(super) fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         if let Some(draft) = self.common_draft(decision) {
             return draft.write(headers);

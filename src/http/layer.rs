@@ -21,9 +21,9 @@ use crate::request::RequestHead;
 
 /// Limits the requests that reach a service.
 ///
-/// The layer works with every cloneable service of [`http`] requests and responses, on servers and clients, such as those
-/// of Axum, Tonic and Hyper. All limits of a layer are decided together: a request that one of them denies is charged to none.
-/// Clones of a layer, and the services that it creates, share their state.
+/// The layer works with every cloneable service of [`http`] requests and responses, on servers and clients, such as
+/// those of Axum, Tonic and Hyper. All limits of a layer are decided together: a request that one of them denies is
+/// charged to none. Clones of a layer, and the services that it creates, share their state.
 ///
 /// ```
 /// use axum::Router;
@@ -47,8 +47,8 @@ use crate::request::RequestHead;
 ///
 /// # Position among other layers
 ///
-/// Place layers that should see rejections outside this one: tracing, and CORS. Without CORS outside, browsers can't read a
-/// 429, and preflight requests are counted. Place layers that should not run for rejected requests inside.
+/// Place layers that should see rejections outside this one: tracing, and CORS. Without CORS outside, browsers can't
+/// read a 429, and preflight requests are counted. Place layers that should not run for rejected requests inside.
 ///
 /// In Axum, apply it to a single method router with `route_layer` rather than `layer`: two calls of `layer` leave Rust
 /// unable to infer an error type.
@@ -58,9 +58,9 @@ use crate::request::RequestHead;
 /// Each layer charges the requests that pass it, so apply one layer once to a request: to the router or to its routes.
 /// The exception is a [`RouteCost`] of the same layer inside it.
 ///
-/// A layer that is applied twice charges twice. The layer can't tell this from a handler that calls its own service with the
-/// extensions of its request, for example for the parts of a batch, whose requests must be charged. A warning with the
-/// remedy is logged once through `tracing`, if a request is charged twice among the first 64 requests of the
+/// A layer that is applied twice charges twice. The layer can't tell this from a handler that calls its own service
+/// with the extensions of its request, for example for the parts of a batch, whose requests must be charged. A warning
+/// with the remedy is logged once through `tracing`, if a request is charged twice among the first 64 requests of the
 /// limiter, or later if the [draft's headers](crate::HeaderStyle::IETF) are sent.
 ///
 /// Nested layers merge their headers. The draft's headers list each name once: of two limits with the same name, the one
@@ -120,11 +120,11 @@ impl RateLimitLayer {
 
     /// Returns a layer for a route whose requests cost `cost` tokens.
     ///
-    /// Inside this layer, it charges the difference to the cost that this layer has charged. If that is denied, the request
-    /// is denied and the earlier charge is refunded. On its own, it charges the full cost.
+    /// Inside this layer, it charges the difference to the cost that this layer has charged. If that is denied, the
+    /// request is denied and the earlier charge is refunded. On its own, it charges the full cost.
     ///
-    /// A lower cost refunds the difference, but this layer has to allow the request first. To exempt a route even when no
-    /// tokens are left, give it the cost 0 in a [table](Builder::costs), exempt it by
+    /// A lower cost refunds the difference, but this layer has to allow the request first. To exempt a route even when
+    /// no tokens are left, give it the cost 0 in a [table](Builder::costs), exempt it by
     /// [`never_limit`](Builder::never_limit), or leave it outside.
     ///
     /// Limits with a [cost](Limit::cost) of their own are not affected. For a
@@ -152,8 +152,8 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// Panics if an enforced limit could never allow one of the costs, or a path in the table does not start with a slash.
-    /// [`try_costs`](Self::try_costs) returns an error instead.
+    /// Panics if an enforced limit could never allow one of the costs, or a path in the table does not start with a
+    /// slash. [`try_costs`](Self::try_costs) returns an error instead.
     #[track_caller]
     pub fn costs(&self, costs: CostTable) -> RouteCost {
         or_panic(self.try_costs(costs))
@@ -163,14 +163,14 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Returns an error if an enforced limit could never allow one of the costs, or a path in the table does not start with
-    /// a slash.
+    /// Returns an error if an enforced limit could never allow one of the costs, or a path in the table does not start
+    /// with a slash.
     pub fn try_costs(&self, costs: CostTable) -> Result<RouteCost, ConfigError> {
         self.route_cost(CostRule::Table(Arc::new(costs)))
     }
 
-    /// Returns a layer for routes whose costs are computed by a closure. See [`cost`](Self::cost). A cost of 0 takes nothing.
-    /// A cost over a limit's capacity is denied.
+    /// Returns a layer for routes whose costs are computed by a closure. See [`cost`](Self::cost). A cost of 0 takes
+    /// nothing. A cost over a limit's capacity is denied.
     pub fn cost_by(&self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) -> RouteCost {
         or_panic(self.route_cost(CostRule::Closure(Arc::new(cost))))
     }
@@ -214,8 +214,8 @@ impl RateLimitLayer {
         self.config.headers.names()
     }
 
-    /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the layer was
-    /// built with. [`LiveLimits::limits`] returns the current ones.
+    /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the
+    /// layer was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
         self.config.client.limits().as_slice()
     }

@@ -1,5 +1,5 @@
-//! The charges of a request, for the code that adjusts them later: a route with a cost of its own, the request's handler,
-//! and its response.
+//! The charges of a request, for the code that adjusts them later: a route with a cost of its own, the request's
+//! handler, and its response.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,8 +29,8 @@ pub(super) struct Ledger {
 struct Entries {
     /// The first decision determines which limits apply, and under which keys. Most requests have no other.
     decisions: SmallVec<[Decision; 1]>,
-    /// The layers that have recorded charges here, each once. A request that passes a layer again gets a ledger of its own:
-    /// either a handler created it with the extensions of the first, or the layer is applied twice.
+    /// The layers that have recorded charges here, each once. A request that passes a layer again gets a ledger of its
+    /// own: either a handler created it with the extensions of the first, or the layer is applied twice.
     layers: SmallVec<[Arc<LayerConfig>; 2]>,
 }
 
@@ -177,8 +177,8 @@ impl Ledger {
     }
 }
 
-/// Returns the limits that have another size for every charge of the request. If the store has decided, overrides are left
-/// out, because the store looks them up for each charge.
+/// Returns the limits that have another size for every charge of the request. If the store has decided, overrides are
+/// left out, because the store looks them up for each charge.
 fn resized(first: &Decision) -> impl Iterator<Item = &Arc<LimitSpec>> {
     let by_store = first.decided_by() == DecidedBy::Store;
     first.resized().iter().filter(move |spec| !(by_store && spec.is_override()))

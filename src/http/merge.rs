@@ -8,9 +8,9 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Removes repeated names from `RateLimit` and `RateLimit-Policy`, after a layer has appended a line to each. Of several
-/// limits with the same name, the one with the least remaining is kept in both headers. If any line is not a list of named
-/// items, nothing is changed.
+/// Removes repeated names from `RateLimit` and `RateLimit-Policy`, after a layer has appended a line to each. Of
+/// several limits with the same name, the one with the least remaining is kept in both headers. If any line is not a
+/// list of named items, nothing is changed.
 #[cold]
 pub(super) fn merge(headers: &mut HeaderMap) {
     if !repeats_a_name(headers) {
@@ -44,8 +44,8 @@ pub(super) fn merge_names(field: &HeaderName, headers: &mut HeaderMap) {
     }
 }
 
-/// Returns whether an earlier line lists a name of the last line. Allocates nothing, as nested layers usually have limits of
-/// different names.
+/// Returns whether an earlier line lists a name of the last line. Allocates nothing, as nested layers usually have
+/// limits of different names.
 fn repeats_a_name(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(RATE_LIMIT).iter();
     let Some(last) = lines.next_back() else { return false };
@@ -65,8 +65,8 @@ fn items(lines: &[HeaderValue]) -> Option<Vec<Item<'_>>> {
     lines.iter().flat_map(split).map(Item::of).collect()
 }
 
-/// Joins items. Of the items of one name, keeps the one at `position(name)`, or the last if there are fewer. Keeps all of
-/// them if `position` returns `None`.
+/// Joins items. Of the items of one name, keeps the one at `position(name)`, or the last if there are fewer. Keeps all
+/// of them if `position` returns `None`.
 fn keep(items: &[Item<'_>], position: impl Fn(&[u8]) -> Option<usize>) -> HeaderValue {
     let mut counts: HashMap<&[u8], usize> = HashMap::new();
     items.iter().for_each(|item| *counts.entry(item.name).or_default() += 1);

@@ -7,7 +7,8 @@ use crate::limit::{Limit, OnMissingKey};
 use crate::reason::Reason;
 use crate::store::LimitSpec;
 
-/// Applies a limit's policy. Returns the key to charge in place of the missing one, or `None` if the limit does not apply.
+/// Applies a limit's policy. Returns the key to charge in place of the missing one, or `None` if the limit does not
+/// apply.
 ///
 /// # Errors
 ///

@@ -60,11 +60,13 @@ impl Builder<HttpOptions> {
         self
     }
 
-    /// Rejects the requests for which a condition holds with 403, or `PERMISSION_DENIED` for gRPC. Adds to earlier calls.
+    /// Rejects the requests for which a condition holds with 403, or `PERMISSION_DENIED` for gRPC. Adds to earlier
+    /// calls.
     ///
     /// They are rejected before keys are extracted or the store is called, with
     /// [`Reason::Listed`](crate::Reason::Listed) and without headers about limits, and observers receive
-    /// [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) has no effect on lists. If several conditions hold, the first one determines the response.
+    /// [`Event::ListMatched`](crate::Event::ListMatched). [Shadow mode](Self::shadow) has no effect on lists. If
+    /// several conditions hold, the first one determines the response.
     ///
     /// ```
     /// use tower_ratelimit::{AddressList, FixedWindow, Limit, RateLimitLayer, key};
@@ -79,8 +81,8 @@ impl Builder<HttpOptions> {
         self.always_reject_with(ListAction::Forbidden, condition)
     }
 
-    /// Rejects requests as [`always_reject`](Self::always_reject) does, with another response; or only reports them, to try
-    /// a list out.
+    /// Rejects requests as [`always_reject`](Self::always_reject) does, with another response; or only reports them, to
+    /// try a list out.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, KeyList, Limit, ListAction, RateLimitLayer, key};
@@ -190,14 +192,14 @@ impl Builder<HttpOptions> {
 
     /// Chooses whether genuine gRPC and gRPC-Web requests are rejected with a gRPC status. Defaults to `true`.
     ///
-    /// gRPC clients map the HTTP status 429 to `UNAVAILABLE`, which many of them retry at once. So a genuine gRPC request
-    /// is rejected with 200 OK and `grpc-status`, as that protocol requires, and with error details
+    /// gRPC clients map the HTTP status 429 to `UNAVAILABLE`, which many of them retry at once. So a genuine gRPC
+    /// request is rejected with 200 OK and `grpc-status`, as that protocol requires, and with error details
     /// (`google.rpc.RetryInfo` and `QuotaFailure`) that name the limits that deny. A request is genuine if it is a
     /// `POST` with the content type `application/grpc` over HTTP/2 or later, or with `application/grpc-web` or
     /// `application/grpc-web-text` over any version of HTTP.
     ///
-    /// Any client can send such a request. If the service does not serve gRPC, turn this off. Then every rejection has an HTTP error
-    /// status, so that a proxy or a ban list that counts 429 or 403 responses sees them all.
+    /// Any client can send such a request. If the service does not serve gRPC, turn this off. Then every rejection has
+    /// an HTTP error status, so that a proxy or a ban list that counts 429 or 403 responses sees them all.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};

@@ -34,8 +34,8 @@ use crate::limit::Limit;
 /// let app: Router = Router::new().route("/batch", post(batch)).layer(limits);
 /// ```
 ///
-/// If the cost depends on the body alone, let the request reach its handler at [cost 0](crate::RateLimitLayer::cost), and
-/// charge it there.
+/// If the cost depends on the body alone, let the request reach its handler at [cost 0](crate::RateLimitLayer::cost),
+/// and charge it there.
 ///
 /// A permit can be used after the response has begun, for example by a task that produces a stream. The response's
 /// headers describe the last decision before the response reached the limiter.
@@ -114,13 +114,13 @@ impl Permit {
 
     /// Charges `more` tokens to all limits or to none, or returns the rejection for the handler to respond with.
     ///
-    /// To handle a denial differently, use [`charge`](Self::charge). Earlier charges stay in both cases, unless the handler
-    /// [refunds](Self::refund) them.
+    /// To handle a denial differently, use [`charge`](Self::charge). Earlier charges stay in both cases, unless the
+    /// handler [refunds](Self::refund) them.
     ///
     /// # Errors
     ///
-    /// Returns an error if the charge was denied, or if the store can't decide and the [policy](crate::OnStoreError) is to
-    /// reject.
+    /// Returns an error if the charge was denied, or if the store can't decide and the [policy](crate::OnStoreError) is
+    /// to reject.
     pub async fn try_charge(&self, more: u64) -> Result<Decision, ChargeError> {
         match self.charge(more).await {
             Ok(decision) if decision.is_allowed() => Ok(decision),
@@ -131,8 +131,8 @@ impl Permit {
 
     /// Charges `more` tokens to all limits or to none.
     ///
-    /// A denial is `Ok` too: check [`Decision::is_allowed`], or use [`try_charge`](Self::try_charge). After a
-    /// denial, earlier charges stay unless the handler [refunds](Self::refund) them, and the handler chooses the response:
+    /// A denial is `Ok` too: check [`Decision::is_allowed`], or use [`try_charge`](Self::try_charge). After a denial,
+    /// earlier charges stay unless the handler [refunds](Self::refund) them, and the handler chooses the response:
     /// [`reject`](Self::reject) creates the one that the limiter would send.
     ///
     /// Under a [`LeakyBucketQueue`](crate::LeakyBucketQueue), the handler has to wait for the decision's
@@ -147,8 +147,8 @@ impl Permit {
         Ok(self.view(decision))
     }
 
-    /// Returns the response with which the limiter rejects a request after this denial: its status, body, `Retry-After` and
-    /// `Cache-Control`. The headers about limits follow when the response passes the limiter.
+    /// Returns the response with which the limiter rejects a request after this denial: its status, body, `Retry-After`
+    /// and `Cache-Control`. The headers about limits follow when the response passes the limiter.
     ///
     /// With Axum, convert its body by `.map(Body::from)`.
     ///
@@ -158,11 +158,11 @@ impl Permit {
         self.ledger.reject_denied(denied)
     }
 
-    /// Changes the cost of the request to `actual` tokens: refunds the excess, or charges the missing tokens as far as each
-    /// limit has capacity. May be called repeatedly. The last call determines the cost.
+    /// Changes the cost of the request to `actual` tokens: refunds the excess, or charges the missing tokens as far as
+    /// each limit has capacity. May be called repeatedly. The last call determines the cost.
     ///
-    /// Overage counts as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and adds
-    /// nothing to the [shortfall](Settled::shortfall).
+    /// Overage counts as capacity. A limit in [shadow mode](Limit::shadow) is charged all missing tokens or none, and
+    /// adds nothing to the [shortfall](Settled::shortfall).
     ///
     /// ```
     /// use axum::http::StatusCode;
@@ -182,7 +182,8 @@ impl Permit {
     ///
     /// # Errors
     ///
-    /// Returns an error if the store can't refund, or if it can't decide and the [policy](crate::OnStoreError) is to reject.
+    /// Returns an error if the store can't refund, or if it can't decide and the [policy](crate::OnStoreError) is to
+    /// reject.
     pub async fn settle(&self, actual: u64) -> Result<Settled, StoreError> {
         let target = |limit, paid| if self.charges(limit) { actual } else { paid };
         let settlement = settlement::settle(&self.ledger, &target).await?;
@@ -218,7 +219,8 @@ impl Permit {
         Ok(())
     }
 
-    /// Records the current state of the limits. A failure is ignored, because the preceding refund or reset has succeeded.
+    /// Records the current state of the limits. A failure is ignored, because the preceding refund or reset has
+    /// succeeded.
     async fn peek(&self) -> Option<Decision> {
         let decision = settlement::peek(&self.ledger)?.await.ok()?;
         Some(self.ledger.record(decision))

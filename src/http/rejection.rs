@@ -41,8 +41,8 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns the wait after which the client may retry: the exact one for a denial, and 1 s if the store failed. `None` if
-    /// no wait can help.
+    /// Returns the wait after which the client may retry: the exact one for a denial, and 1 s if the store failed.
+    /// `None` if no wait can help.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self.reason {
@@ -52,8 +52,8 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns the value of `Retry-After`: [`retry_after`](Self::retry_after) in whole seconds, rounded up, at least 1. `None`
-    /// if no wait can help.
+    /// Returns the value of `Retry-After`: [`retry_after`](Self::retry_after) in whole seconds, rounded up, at least 1.
+    /// `None` if no wait can help.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.retry_after().map(|wait| ceil_seconds(wait).max(1))

@@ -88,8 +88,8 @@ where
         config.report_repeated_layer(request.extensions_mut());
         let limited = RequestContext::new(config, request.extensions());
         match limited.first_step(&mut request) {
-            // Most requests without headers. Moving an empty `Completion` would copy room for a decision three times, which
-            // takes 120 instructions ("allowed, without headers" in `.ci/instructions`).
+            // Most requests without headers. Moving an empty `Completion` would copy room for a decision three times,
+            // which takes 120 instructions ("allowed, without headers" in `.ci/instructions`).
             Ok(Step::Forward(Completion::None)) => {
                 Self::Forwarded { response: service.call(request), completion: Completion::None }
             }

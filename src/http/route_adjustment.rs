@@ -13,8 +13,8 @@ use crate::store::Charge;
 
 /// Charges the difference to `cost`, all or nothing, in the store that took the first charge.
 ///
-/// If the difference is denied, the earlier charges are refunded and the full cost is requested, so that the decision has
-/// the wait for the full cost. If the store fails, the remaining refunds are completed in the background.
+/// If the difference is denied, the earlier charges are refunded and the full cost is requested, so that the decision
+/// has the wait for the full cost. If the store fails, the remaining refunds are completed in the background.
 ///
 /// # Errors
 ///
@@ -88,8 +88,8 @@ async fn request_difference(
         return Ok(decision);
     }
     *denied = Some(decision);
-    // Each charge is removed from the ledger before the call, so that a refund whose result is unknown is not repeated. A
-    // queue releases only its last slot, so the last charge is refunded first.
+    // Each charge is removed from the ledger before the call, so that a refund whose result is unknown is not repeated.
+    // A queue releases only its last slot, so the last charge is refunded first.
     while let Some(charged) = ledger.pop() {
         let by = charged.decided_by();
         let receipt = charged.into_receipt();

@@ -12,7 +12,8 @@ use super::service::RateLimit;
 /// Sets the cost of the requests of a route for the limits of a [`RateLimitLayer`](crate::RateLimitLayer).
 ///
 /// Created by [`RateLimitLayer::cost`](crate::RateLimitLayer::cost), [`costs`](crate::RateLimitLayer::costs) or
-/// [`cost_by`](crate::RateLimitLayer::cost_by). See [`cost`](crate::RateLimitLayer::cost) for how the two layers interact.
+/// [`cost_by`](crate::RateLimitLayer::cost_by). See [`cost`](crate::RateLimitLayer::cost) for how the two layers
+/// interact.
 ///
 /// ```
 /// use axum::Router;

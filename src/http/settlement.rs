@@ -37,7 +37,8 @@ pub(super) async fn charge(ledger: &Ledger, target: &TargetCost<'_>) -> Result<O
     Ok(Some(ledger.record(decision)))
 }
 
-/// Refunds the tokens paid in excess of the target cost, and charges the missing tokens as far as each limit has capacity.
+/// Refunds the tokens paid in excess of the target cost, and charges the missing tokens as far as each limit has
+/// capacity.
 pub(super) async fn settle(ledger: &Ledger, target: &TargetCost<'_>) -> Result<Settlement, StoreError> {
     let client = &ledger.config.client;
     let (by, balances) = ledger.balances(client.limits(), target);

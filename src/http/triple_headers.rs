@@ -33,8 +33,8 @@ impl TripleNames {
         [self.limit, self.remaining, self.reset]
     }
 
-    /// Adds the headers for the limit with this outcome and `capacity`, unless an inner layer has added those of a tighter
-    /// limit.
+    /// Adds the headers for the limit with this outcome and `capacity`, unless an inner layer has added those of a
+    /// tighter limit.
     pub(super) fn write(
         &self,
         reset: Reset,

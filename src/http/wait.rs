@@ -20,8 +20,8 @@ impl WaitText {
         Self { numbers: [Number::new(), Number::new()] }
     }
 
-    /// Returns the pieces of the text. The wait is rounded up to the smaller of the two units, so that a client that waits
-    /// that long never retries too early.
+    /// Returns the pieces of the text. The wait is rounded up to the smaller of the two units, so that a client that
+    /// waits that long never retries too early.
     #[inline]
     pub(super) fn format(&mut self, seconds: u64) -> [&str; 4] {
         let [(many, unit), (few, smaller_unit)] = in_two_units(seconds);

@@ -49,8 +49,8 @@ where
     }
 }
 
-/// Makes an extractor of a closure that returns a future, for keys that need a lookup, for example in a database. The closure
-/// copies what it needs from the request; the future resolves to the key, or to `None` if it is missing.
+/// Makes an extractor of a closure that returns a future, for keys that need a lookup, for example in a database. The
+/// closure copies what it needs from the request; the future resolves to the key, or to `None` if it is missing.
 ///
 /// ```
 /// use tower_ratelimit::key;

@@ -61,12 +61,13 @@ async fn complete(mut parts: KeyBuf, rest: Extracted) -> Result<KeyBuf, KeyError
     }
 }
 
-/// Extracts the key of `next` behind `so_far`.
-fn then(so_far: Extracted, head: &RequestHead<'_>, key: &mut KeyBuf, next: &impl KeyExtractor) -> Extracted {
+/// Appends the key that `next` extracts to the parts that were extracted so far.
+fn append_next(so_far: Extracted, head: &RequestHead<'_>, key: &mut KeyBuf, next: &impl KeyExtractor) -> Extracted {
     match so_far {
         Extracted::Done => next.extract(head, key),
         Extracted::Missing(error) => Extracted::Missing(error),
         Extracted::Pending(first) => {
+            // The head is not available when the first key is found.
             let mut parts = KeyBuf::default();
             let second = next.extract(head, &mut parts);
             Extracted::Pending(Box::pin(async move {
@@ -85,7 +86,7 @@ macro_rules! extractor_of_tuple {
             fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
                 let ($first, $($rest,)*) = self;
                 let so_far = $first.extract(head, key);
-                $(let so_far = then(so_far, head, key, $rest);)*
+                $(let so_far = append_next(so_far, head, key, $rest);)*
                 so_far
             }
 

@@ -17,8 +17,8 @@ use crate::request::RequestHead;
 
 /// Extracts a key from a request.
 ///
-/// The functions of [`key`](crate::key) return extractors; [`key::from_fn`](super::from_fn) makes one of a closure. Tuples
-/// of up to four extractors are extractors.
+/// The functions of [`key`](crate::key) return extractors; [`key::from_fn`](super::from_fn) makes one of a closure.
+/// Tuples of up to four extractors are extractors.
 ///
 /// ```
 /// use tower_ratelimit::RequestHead;
@@ -132,17 +132,17 @@ impl fmt::Debug for Extracted {
 pub enum KeyError {
     /// The client did not send the key. If the limit rejects such requests, the status is 400.
     FromRequest,
-    /// The server provides the key for no request: a mistake in its setup. If the limit rejects such requests, the status
-    /// is 500, and the first one is logged.
+    /// The server provides the key for no request: a mistake in its setup. If the limit rejects such requests, the
+    /// status is 500, and the first one is logged.
     FromServer,
     /// The request has no extension of the type with this name. If the limit rejects such requests, the status is 400,
     /// and the first one is logged: a rate limit layer outside the layer that sets the extension rejects all requests.
     Extension(&'static str),
     /// The limit does not apply to this request, regardless of [`OnMissingKey`](crate::OnMissingKey).
     NotApplicable,
-    /// The client sent several keys, for example in a [repeated header](super#repeated-headers). The status is always 400:
-    /// [`or`](KeyExtractor::or) and [`OnMissingKey`](crate::OnMissingKey) do not apply, because the client could choose
-    /// its bucket by them.
+    /// The client sent several keys, for example in a [repeated header](super#repeated-headers). The status is always
+    /// 400: [`or`](KeyExtractor::or) and [`OnMissingKey`](crate::OnMissingKey) do not apply, because the client could
+    /// choose its bucket by them.
     Ambiguous,
 }
 

@@ -27,9 +27,9 @@ impl KeyExtractor for Path {
     }
 }
 
-/// Extracts the route that the request has matched, as it is written in the router (`/users/{id}`). All requests without
-/// a matched route share one key. In Axum, add the layer to the `Router` rather than around it: outside, no route is
-/// matched yet.
+/// Extracts the route that the request has matched, as it is written in the router (`/users/{id}`). All requests
+/// without a matched route share one key. In Axum, add the layer to the `Router` rather than around it: outside, no
+/// route is matched yet.
 pub const fn matched_route() -> MatchedRoute {
     MatchedRoute
 }
@@ -64,7 +64,7 @@ pub struct MethodKey;
 
 impl KeyExtractor for MethodKey {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        let method = get_for_head(head.method).as_str();
+        let method = head_as_get(head.method).as_str();
         write(if is_standard(method) { method } else { OTHER_METHODS }, key)
     }
 
@@ -77,7 +77,7 @@ impl KeyExtractor for MethodKey {
 pub(crate) const OTHER_METHODS: &str = "_OTHER";
 
 /// Maps HEAD to GET.
-pub(crate) fn get_for_head(method: &Method) -> &Method {
+pub(crate) fn head_as_get(method: &Method) -> &Method {
     if *method == Method::HEAD { &Method::GET } else { method }
 }
 

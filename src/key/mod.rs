@@ -22,8 +22,8 @@
 //! Clients choose their headers, cookies, paths and queries: with such a key, a client can pick its own bucket, or
 //! another client's. Place the limiter inside the layer that checks the value, or add the address to the key.
 //!
-//! The same holds for headers that name an address, unless trusted proxies wrote them: use [`client_ip()`]. A raw [`path`]
-//! has many spellings, while [`matched_route`] has one. Invented methods share one bucket: see [`method()`].
+//! The same holds for headers that name an address, unless trusted proxies wrote them: use [`client_ip()`]. A raw
+//! [`path`] has many spellings, while [`matched_route`] has one. Invented methods share one bucket: see [`method()`].
 //!
 //! # Missing keys
 //!
@@ -34,10 +34,10 @@
 //!
 //! # Repeated headers
 //!
-//! A header that identifies a client must occur once. If it occurs in several lines, the limiter and the service behind it
-//! might each take another one, so a client could be limited under one name and served under another. RFC 9110 (section
-//! 5.3) forbids senders to repeat such a header. All code of this crate that reads a header follows one rule: a client
-//! gains nothing by adding a line. The same holds for repeated cookies and query parameters.
+//! A header that identifies a client must occur once. If it occurs in several lines, the limiter and the service behind
+//! it might each take another one, so a client could be limited under one name and served under another. RFC 9110
+//! (section 5.3) forbids senders to repeat such a header. All code of this crate that reads a header follows one rule:
+//! a client gains nothing by adding a line. The same holds for repeated cookies and query parameters.
 //!
 //! | reader | if a header has several lines |
 //! |---|---|
@@ -78,7 +78,7 @@ pub use extractor::{Extracted, KeyError, KeyExtractor};
 pub(crate) use extractor::{Hashed, PendingKey};
 pub use head::{MatchedRoute, MethodKey, Path, matched_route, method, path};
 #[cfg(feature = "rules")]
-pub(crate) use head::{OTHER_METHODS, get_for_head, is_standard};
+pub(crate) use head::{OTHER_METHODS, head_as_get, is_standard};
 pub use header::{Header, header, try_header};
 pub use key_buf::KeyBuf;
 #[cfg(feature = "rules")]

@@ -16,8 +16,8 @@ use crate::hash::KeyHasher;
 use crate::request::RequestHead;
 use crate::validation::checked;
 
-/// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first 64
-/// bits, because a client usually controls the rest; [`PeerIp::ipv6_prefix`] changes that.
+/// Extracts the address of the peer, that is the other end of the connection. IPv6 addresses are masked to their first
+/// 64 bits, because a client usually controls the rest; [`PeerIp::ipv6_prefix`] changes that.
 ///
 /// The server provides the address in a request extension:
 ///
@@ -134,8 +134,8 @@ impl KeyExtractor for PeerIp {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// A request extension for connections over a Unix socket, whose peer has no address. Tonic's server sets its own. If the
-/// server also provides an address, the address takes precedence.
+/// A request extension for connections over a Unix socket, whose peer has no address. Tonic's server sets its own. If
+/// the server also provides an address, the address takes precedence.
 ///
 /// Takes effect with [`TrustedProxies::trust_unix_peers`](super::TrustedProxies::trust_unix_peers).
 ///

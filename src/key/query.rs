@@ -9,7 +9,8 @@ use crate::request::RequestHead;
 
 /// Extracts the value of the query parameter `name`, as text.
 ///
-/// Names and values are decoded as `application/x-www-form-urlencoded`, so that all encodings of a value are the same key.
+/// Names and values are decoded as `application/x-www-form-urlencoded`, so that all encodings of a value are the same
+/// key.
 ///
 /// The key is missing if the parameter is absent or empty. A request with several parameters of that name is
 /// [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose their query: see [trust](super#trust).

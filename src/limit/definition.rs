@@ -155,9 +155,9 @@ impl Limit {
         self
     }
 
-    /// Sets which requests the limit applies to. Defaults to all. Other requests are neither charged nor denied, and their
-    /// responses don't show the limit. Replaces any previous condition; see [`when`](crate::when) for how to combine
-    /// several.
+    /// Sets which requests the limit applies to. Defaults to all. Other requests are neither charged nor denied, and
+    /// their responses don't show the limit. Replaces any previous condition; see [`when`](crate::when) for how to
+    /// combine several.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, key, when};
@@ -174,13 +174,15 @@ impl Limit {
         self
     }
 
-    /// Sets the cost of each request for this limit, in tokens. Takes precedence over the cost of the layer or the route.
+    /// Sets the cost of each request for this limit, in tokens. Takes precedence over the cost of the layer or the
+    /// route.
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = Some(CostRule::Constant(cost));
         self
     }
 
-    /// Computes the cost of a request for this limit, in tokens. Takes precedence over the cost of the layer or the route.
+    /// Computes the cost of a request for this limit, in tokens. Takes precedence over the cost of the layer or the
+    /// route.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};
@@ -216,9 +218,9 @@ impl Limit {
     /// Splits the metrics of the limit by a detail of the request, such as its plan. `None` adds none.
     ///
     /// [`LimitRecord::detail`](crate::LimitRecord::detail) returns it to recorders, and `MetricsRecorder` adds it to its
-    /// metrics as the label `detail`. A limit has at most 100 details of at most 128 bytes: others are reported as `other`,
-    /// so that the number of series stays bounded whatever clients send. Called inline for each request; must be fast and
-    /// must not block.
+    /// metrics as the label `detail`. A limit has at most 100 details of at most 128 bytes: others are reported as
+    /// `other`, so that the number of series stays bounded whatever clients send. Called inline for each request; must
+    /// be fast and must not block.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};
@@ -244,8 +246,8 @@ impl Limit {
         &self.algorithm
     }
 
-    /// Returns the path of the limit's descriptor, if the limit comes from a rules file: keys and values from the outermost
-    /// descriptor inwards, as in `path=/login > remote_address`.
+    /// Returns the path of the limit's descriptor, if the limit comes from a rules file: keys and values from the
+    /// outermost descriptor inwards, as in `path=/login > remote_address`.
     #[must_use]
     pub fn rule_path(&self) -> Option<&str> {
         self.rule_path.as_deref()

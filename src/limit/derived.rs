@@ -93,8 +93,8 @@ impl<T: Send + Sync + 'static> Derived<T> {
         })
     }
 
-    /// Stops sharing the value with other clones. Must be called after `base` was cloned and changed, because its value now
-    /// differs from that of the original.
+    /// Stops sharing the value with other clones. Must be called after `base` was cloned and changed, because its value
+    /// now differs from that of the original.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.limits.clone());
     }

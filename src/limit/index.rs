@@ -11,8 +11,8 @@ use crate::request::RequestHead;
 /// Finds the limits that apply to a request, among limits that are numbered by position.
 pub(crate) trait LimitIndex: Send + Sync + 'static {
     /// Calls `on_match` with the position of each limit that applies, in ascending order, and with its key or why it is
-    /// missing. Returns `None` when all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is not
-    /// called, and the returned future resolves to all matches.
+    /// missing. Returns `None` when all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is
+    /// not called, and the returned future resolves to all matches.
     fn find(&self, head: &RequestHead<'_>, on_match: &mut OnMatch<'_>) -> Option<PendingMatches>;
 
     /// Describes the key of the limit at a position, for explanations.

@@ -50,8 +50,8 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are too many limits, if too many may apply to one request, if two have the same name, if
-    /// one can never allow its constant cost, or if one in quota mode has a penalty.
+    /// Returns an error if there are too many limits, if too many may apply to one request, if two have the same name,
+    /// if one can never allow its constant cost, or if one in quota mode has a penalty.
     pub(crate) fn new(limits: Vec<Limit>, hasher: &KeyHasher) -> Result<Self, ConfigError> {
         check_each(&limits)?;
         let (unindexed, indexed) = partition(&limits);
@@ -123,8 +123,8 @@ impl Limits {
         if signal.is_none_or(Signal::has_spare_capacity) { spec } else { without_overage }
     }
 
-    /// Derives the specs that depend on a request: those of limits with another size for it, or with a detail in metrics.
-    /// Returns an empty slice if there are none.
+    /// Derives the specs that depend on a request: those of limits with another size for it, or with a detail in
+    /// metrics. Returns an empty slice if there are none.
     pub(crate) fn specs_for(&self, head: &RequestHead<'_>) -> Box<[Arc<LimitSpec>]> {
         if self.variable.is_empty() {
             return Box::default();

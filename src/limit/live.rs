@@ -31,8 +31,8 @@ use crate::recorder::{Event, Recorder, Recorders};
 ///
 /// # Replacement
 ///
-/// - A request uses the limits that were in force when it arrived, until it ends: their keys, costs and headers, on a route
-///   with a cost of its own, and in later calls of its [`Permit`](crate::Permit). Requests that arrive after
+/// - A request uses the limits that were in force when it arrived, until it ends: their keys, costs and headers, on a
+///   route with a cost of its own, and in later calls of its [`Permit`](crate::Permit). Requests that arrive after
 ///   [`replace`](Self::replace) has returned use the new limits. No request is rejected or delayed by a replacement:
 ///   `replace` prepares the new limits for every layer in use, and for each of its
 ///   [costs](crate::RateLimitLayer::cost), before they take effect.
@@ -84,8 +84,8 @@ impl LiveLimits {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are more than 8,192 limits, if more than 64 may apply to one request, if two have the same
-    /// name, if one can never allow its constant cost, or if one in [quota mode](Limit::quota_mode) has a penalty.
+    /// Returns an error if there are more than 8,192 limits, if more than 64 may apply to one request, if two have the
+    /// same name, if one can never allow its constant cost, or if one in [quota mode](Limit::quota_mode) has a penalty.
     pub fn try_new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, ConfigError> {
         let state = State {
             snapshot: Arc::new(LimitsSnapshot { version: 0, limits: checked(limits)? }),
@@ -107,8 +107,8 @@ impl LiveLimits {
     ///
     /// # Errors
     ///
-    /// Returns an error in the cases of [`try_new`](Self::try_new), if an enforced limit can never allow a constant cost of a
-    /// layer ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), and if a limit needs a request while a
+    /// Returns an error in the cases of [`try_new`](Self::try_new), if an enforced limit can never allow a constant
+    /// cost of a layer ([`RateLimitLayer::cost`](crate::RateLimitLayer::cost)), and if a limit needs a request while a
     /// [`Limiter`](crate::Limiter) uses the limits. The previous limits then stay in force.
     pub fn replace(&self, limits: impl IntoIterator<Item = Limit>) -> Result<(), ConfigError> {
         self.replace_retaining(limits).map(drop)
@@ -117,8 +117,8 @@ impl LiveLimits {
     /// Replaces the limits. Returns the configurations that were in use before, so that the caller can drop them on a
     /// thread where that delays no request.
     ///
-    /// The configurations of all layers are prepared first. Then the version is published, and the prepared configurations
-    /// are activated. A request in between sees the new version, and uses the prepared configuration.
+    /// The configurations of all layers are prepared first. Then the version is published, and the prepared
+    /// configurations are activated. A request in between sees the new version, and uses the prepared configuration.
     pub(crate) fn replace_retaining(
         &self,
         limits: impl IntoIterator<Item = Limit>,
@@ -157,15 +157,15 @@ impl LiveLimits {
         Ok(retired)
     }
 
-    /// Adds a recorder of [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. Each event is reported once, regardless of
-    /// the number of layers.
+    /// Adds a recorder of [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. Each event is reported once,
+    /// regardless of the number of layers.
     pub fn recorder(self, recorder: impl Recorder) -> Self {
         self.state().recorders.add(recorder);
         self
     }
 
-    /// Adds a closure that is called with [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. It is called inline, so
-    /// keep it fast.
+    /// Adds a closure that is called with [`Event::LimitsReplaced`] and [`Event::LimitsRejected`]. It is called inline,
+    /// so keep it fast.
     pub fn observe(self, observer: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.state().recorders.add_observer(observer);
         self

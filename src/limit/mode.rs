@@ -8,8 +8,8 @@ impl Limit {
     ///
     /// A request is charged if the limit has capacity and the enforced limits allow the request. Otherwise, the limit
     /// neither denies nor delays the request, and other limits charge it as usual.
-    /// [`Event::ShadowDenied`](crate::Event) and [`Outcome::verdict`](crate::Outcome::verdict) report the decision of the
-    /// limit; responses don't show it. It never rejects a request for a missing key or a failing store.
+    /// [`Event::ShadowDenied`](crate::Event) and [`Outcome::verdict`](crate::Outcome::verdict) report the decision of
+    /// the limit; responses don't show it. It never rejects a request for a missing key or a failing store.
     pub fn shadow(self) -> Self {
         Self { is_shadow: true, ..self }
     }

@@ -8,8 +8,8 @@ use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::signal::Signal;
 
 impl Limit {
-    /// Makes the limit soft: adds an overage of `percent` percent, from 1, rounded down to whole tokens. The percentage is
-    /// of the limit of a window, of the capacity of a bucket, or of the length of a queue.
+    /// Makes the limit soft: adds an overage of `percent` percent, from 1, rounded down to whole tokens. The percentage
+    /// is of the limit of a window, of the capacity of a bucket, or of the length of a queue.
     ///
     /// The overage is used last, and `remaining` does not include it. A request that uses it is allowed and flagged: by
     /// [`Outcome::uses_overage`](crate::Outcome::uses_overage), [`Event::OverageUsed`](crate::Event), and with
@@ -30,8 +30,8 @@ impl Limit {
     ///
     /// # Panics
     ///
-    /// Panics if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens. [`try_soft`](Self::try_soft) returns
-    /// an error instead.
+    /// Panics if `percent` is 0, or the limit and its overage exceed 2^32 − 1 tokens. [`try_soft`](Self::try_soft)
+    /// returns an error instead.
     #[track_caller]
     pub fn soft(self, percent: u32) -> Self {
         or_panic(self.try_soft(percent))
@@ -47,8 +47,8 @@ impl Limit {
     }
 
     /// Makes the limit elastic: adds an overage as [`soft`](Self::soft) does, but only while `signal` reports spare
-    /// capacity. Use [`InFlight`](crate::InFlight) or a closure as the signal. Used overage keeps counting after the spare
-    /// capacity is gone. Replaces any previous `soft` or `elastic`.
+    /// capacity. Use [`InFlight`](crate::InFlight) or a closure as the signal. Used overage keeps counting after the
+    /// spare capacity is gone. Replaces any previous `soft` or `elastic`.
     ///
     /// ```
     /// use std::sync::Arc;

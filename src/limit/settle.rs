@@ -6,9 +6,9 @@ use super::definition::{ActualCostFn, Limit};
 use crate::response::ResponseHead;
 
 impl Limit {
-    /// Sets which requests count, by their responses. Defaults to all. Every request is charged before it is forwarded, so
-    /// that concurrent requests can't exceed the limit. If its response does not count, the charge is refunded as far as
-    /// it is still in force.
+    /// Sets which requests count, by their responses. Defaults to all. Every request is charged before it is forwarded,
+    /// so that concurrent requests can't exceed the limit. If its response does not count, the charge is refunded as
+    /// far as it is still in force.
     ///
     /// ```
     /// use http::StatusCode;
@@ -21,13 +21,14 @@ impl Limit {
     /// # let _ = logins;
     /// ```
     ///
-    /// A request counts until its response arrives: of ten concurrent requests, five are allowed and five are denied, even
-    /// if none of the five counts in the end. Requests without a response count too: if the handler panics, the service
-    /// fails, or the client disconnects. A refund includes what a [`Permit`](crate::Permit) has charged in addition.
+    /// A request counts until its response arrives: of ten concurrent requests, five are allowed and five are denied,
+    /// even if none of the five counts in the end. Requests without a response count too: if the handler panics, the
+    /// service fails, or the client disconnects. A refund includes what a [`Permit`](crate::Permit) has charged in
+    /// addition.
     ///
-    /// A store that answers immediately settles before the response is forwarded, and its headers show the result. Other
-    /// stores, such as Redis, settle in the background, without delaying the response; its headers show the state when the
-    /// request was allowed. A [`LeakyBucketQueue`](crate::LeakyBucketQueue) can refund only its last slot.
+    /// A store that answers immediately settles before the response is forwarded, and its headers show the result.
+    /// Other stores, such as Redis, settle in the background, without delaying the response; its headers show the state
+    /// when the request was allowed. A [`LeakyBucketQueue`](crate::LeakyBucketQueue) can refund only its last slot.
     ///
     /// Replaces any previous `count_if` or [`settle_by`](Self::settle_by). The limits of a [`Limiter`](crate::Limiter)
     /// can't have either, because there are no responses.
@@ -37,10 +38,10 @@ impl Limit {
 
     /// Computes the actual cost of a request from its response, in tokens. `None` keeps the charge.
     ///
-    /// A lower cost refunds the difference, as far as it is still in force. A higher cost charges the difference, as far as
-    /// there is capacity; [`Event::Shortfall`](crate::Event::Shortfall) reports the rest. Neither changes the response.
-    /// [`count_if`](Self::count_if) describes when this happens, and what headers show. To settle later, for example at
-    /// the end of a body, use a [`Permit`](crate::Permit).
+    /// A lower cost refunds the difference, as far as it is still in force. A higher cost charges the difference, as
+    /// far as there is capacity; [`Event::Shortfall`](crate::Event::Shortfall) reports the rest. Neither changes the
+    /// response. [`count_if`](Self::count_if) describes when this happens, and what headers show. To settle later, for
+    /// example at the end of a body, use a [`Permit`](crate::Permit).
     ///
     /// ```
     /// use tower_ratelimit::{Limit, TokenBucket, key};

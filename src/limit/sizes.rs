@@ -12,9 +12,9 @@ impl Limit {
     /// Gives the limit another size for requests that meet a condition. Of several sizes, including those of
     /// [`instead_by`](Self::instead_by), the first one that applies counts.
     ///
-    /// Clients see the size that applied. A key's usage carries over to another size with the same algorithm and period.
-    /// With another algorithm or period, the key starts unused. In a bucket with another rate, the used tokens stay used,
-    /// including fractions, and come back at the rate of the key's last decision.
+    /// Clients see the size that applied. A key's usage carries over to another size with the same algorithm and
+    /// period. With another algorithm or period, the key starts unused. In a bucket with another rate, the used tokens
+    /// stay used, including fractions, and come back at the rate of the key's last decision.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, key, when};

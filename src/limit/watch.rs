@@ -15,8 +15,8 @@ use super::snapshot::Retired;
 /// The interval at which a document is read.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Parses a document that has changed, and replaces the limits. Returns the configurations that were in use before. Runs on
-/// a blocking thread, because large documents take long.
+/// Parses a document that has changed, and replaces the limits. Returns the configurations that were in use before.
+/// Runs on a blocking thread, because large documents take long.
 pub(crate) type Apply = Box<dyn FnOnce(&LiveLimits) -> Result<Vec<Retired>, Box<dyn Error + Send + Sync>> + Send>;
 
 /// A document that defines limits and changes at runtime.

@@ -17,14 +17,14 @@ use crate::store::{Charge, StoreFuture};
 impl Limiter {
     /// Decides whether `key` may take `cost` tokens from every limit, and takes them if so.
     ///
-    /// `key` can be any [`Key`]. Use keys of one type with one limiter, because values with the same bytes are the same key.
-    /// If a [`LeakyBucketQueue`](crate::LeakyBucketQueue) allows it, the caller continues after the decision's
+    /// `key` can be any [`Key`]. Use keys of one type with one limiter, because values with the same bytes are the same
+    /// key. If a [`LeakyBucketQueue`](crate::LeakyBucketQueue) allows it, the caller continues after the decision's
     /// [`delay`](Decision::delay), as [`wait`](Self::wait) does.
     ///
-    /// Awaiting the decision consumes Tokio's cooperative budget, so that a loop yields to other tasks. A memory store has
-    /// already charged and decided when this returns, with or without a runtime:
-    /// [`as_ready`](crate::store::StoreFuture::as_ready) and [`into_ready`](crate::store::StoreFuture::into_ready) return
-    /// its decision without awaiting. Dropping the future refunds nothing.
+    /// Awaiting the decision consumes Tokio's cooperative budget, so that a loop yields to other tasks. A memory store
+    /// has already charged and decided when this returns, with or without a runtime:
+    /// [`as_ready`](crate::store::StoreFuture::as_ready) and [`into_ready`](crate::store::StoreFuture::into_ready)
+    /// return its decision without awaiting. Dropping the future refunds nothing.
     ///
     /// # Errors
     ///
@@ -70,13 +70,14 @@ impl Limiter {
         }
     }
 
-    /// Decides as [`acquire`](Self::acquire) does, with a cost for each limit, in the order in which the limits were given.
-    /// A cost of 0 takes nothing.
+    /// Decides as [`acquire`](Self::acquire) does, with a cost for each limit, in the order in which the limits were
+    /// given. A cost of 0 takes nothing.
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of costs differs from the number of limits ([`StoreErrorKind::ChargeCount`]), which can
-    /// change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is to reject.
+    /// Returns an error if the number of costs differs from the number of limits ([`StoreErrorKind::ChargeCount`]),
+    /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
+    /// to reject.
     pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> StoreFuture<Decision> {
         let client = self.current_client();
         if let Err(error) = check_count(&client, costs.len()) {
@@ -87,8 +88,8 @@ impl Limiter {
         acquire(&client, &charges)
     }
 
-    /// Decides as [`acquire`](Self::acquire) does, with a key and a cost for each limit, in the order in which the limits
-    /// were given. A cost of 0 takes nothing.
+    /// Decides as [`acquire`](Self::acquire) does, with a key and a cost for each limit, in the order in which the
+    /// limits were given. A cost of 0 takes nothing.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, Limiter};
@@ -109,8 +110,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if the number of charges differs from the number of limits ([`StoreErrorKind::ChargeCount`]), which can
-    /// change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is to reject.
+    /// Returns an error if the number of charges differs from the number of limits ([`StoreErrorKind::ChargeCount`]),
+    /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
+    /// to reject.
     pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
         let client = self.current_client();
         if let Err(error) = check_count(&client, charges.len()) {

@@ -7,17 +7,17 @@ use crate::error::StoreError;
 
 /// The error of [`Limiter::try_acquire`](crate::Limiter::try_acquire) and [`Limiter::wait`](crate::Limiter::wait).
 ///
-/// The message includes the causes of failures, and is for operators. For clients, use [`response`](Self::response). With
-/// the feature `axum`, the error implements Axum's `IntoResponse`, so that a handler can return it. It converts from a
-/// [`StoreError`], so that `?` works on the other methods of a limiter, too.
+/// The message includes the causes of failures, and is for operators. For clients, use [`response`](Self::response).
+/// With the feature `axum`, the error implements Axum's `IntoResponse`, so that a handler can return it. It converts
+/// from a [`StoreError`], so that `?` works on the other methods of a limiter, too.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
     /// A limit denies the operation.
     #[non_exhaustive]
     Denied {
-        /// The shortest wait after which it would be allowed, if nothing else is charged. `None` if no wait can help, because
-        /// the cost exceeds the capacity. If a queue would delay the operation for longer than
+        /// The shortest wait after which it would be allowed, if nothing else is charged. `None` if no wait can help,
+        /// because the cost exceeds the capacity. If a queue would delay the operation for longer than
         /// [`wait_at_most`](crate::Limiter::wait_at_most) may wait, it is that delay.
         retry_after: Option<Duration>,
     },

@@ -1,7 +1,7 @@
 //! Limits without HTTP, for jobs, sockets, queues and outgoing calls.
 //!
-//! [`build`] creates a limiter, [`acquire`] decides at once, [`wait`] waits until the limits allow an operation, and
-//! [`charges`] computes the charges of a key.
+//! [`build`] creates a limiter, [`acquire`] decides at once, [`wait`] waits until the limits allow an operation, [`explain`]
+//! explains decisions, and [`charges`] computes the charges of a key. [`error`] is the error of a denial.
 
 mod acquire;
 mod build;
@@ -59,7 +59,7 @@ use crate::store::StoreFuture;
 /// | [`wait`](Self::wait), [`wait_at_most`](Self::wait_at_most) | wait until the limits allow it |
 /// | [`peek`](Self::peek) | returns the decision; charges nothing in any case |
 ///
-/// [`explain`](Self::explain) tells why.
+/// [`explain`](Self::explain) reports why an operation is allowed or denied.
 #[derive(Clone)]
 pub struct Limiter {
     client: Arc<StoreClient>,
@@ -74,8 +74,8 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// Panics if two limits have the same name, or a limit needs a request for its key, cost, condition or size, or looks
-    /// at responses. [`Builder::try_build`] returns an error instead.
+    /// Panics if two limits have the same name, or a limit needs a request for its key, cost, condition or size, or
+    /// looks at responses. [`Builder::try_build`] returns an error instead.
     #[must_use]
     #[track_caller]
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Self {
@@ -105,17 +105,17 @@ impl Limiter {
         Builder::live(limits)
     }
 
-    /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the limiter
-    /// was built with. [`LiveLimits::limits`] returns the current ones.
+    /// Returns the limits in the order in which they were given. With [`LiveLimits`], these are the limits that the
+    /// limiter was built with. [`LiveLimits::limits`] returns the current ones.
     pub fn limits(&self) -> &[Limit] {
         self.client.limits().as_slice()
     }
 
-    /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. Receipts of other limiters
-    /// refund nothing.
+    /// Refunds an earlier charge of this limiter or a clone of it, as far as it still counts. Receipts of other
+    /// limiters refund nothing.
     ///
-    /// A window refunds the full cost as long as it counts the charge. A bucket refunds the tokens that had not come back by
-    /// the time of its last charge. A queue refunds its slot if that is still the last one.
+    /// A window refunds the full cost as long as it counts the charge. A bucket refunds the tokens that had not come
+    /// back by the time of its last charge. A queue refunds its slot if that is still the last one.
     ///
     /// # Errors
     ///

@@ -36,8 +36,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Returns an error if no wait can help, or if the store can't decide and the [policy](Builder::on_store_error) is to
-    /// reject.
+    /// Returns an error if no wait can help, or if the store can't decide and the [policy](Builder::on_store_error) is
+    /// to reject.
     pub async fn wait(&self, key: impl Key, cost: u64) -> Result<Decision, AcquireError> {
         self.wait_at_most(key, cost, Duration::MAX).await
     }

@@ -13,7 +13,8 @@ pub enum ListAction {
     Forbidden,
     /// Rejects the request with 429, without `Retry-After`, and gRPC requests with `RESOURCE_EXHAUSTED`.
     TooManyRequests,
-    /// Only reports [`Event::ListMatched`](crate::Event::ListMatched), to try a list out. The limits then apply as usual.
+    /// Only reports [`Event::ListMatched`](crate::Event::ListMatched), to try a list out. The limits then apply as
+    /// usual.
     Shadow,
 }
 

@@ -31,15 +31,15 @@ use crate::when::Condition;
 /// ```
 ///
 /// The whole address is compared, regardless of the prefix that makes the key: an entry `2001:db8::7` matches only that
-/// address, although [`peer_ip`](crate::key::peer_ip) charges its /64 network. Clients usually control such a network, so
-/// list `2001:db8::/64` to match a client. Addresses and entries are canonical: `::ffff:192.0.2.1` is `192.0.2.1`.
+/// address, although [`peer_ip`](crate::key::peer_ip) charges its /64 network. Clients usually control such a network,
+/// so list `2001:db8::/64` to match a client. Addresses and entries are canonical: `::ffff:192.0.2.1` is `192.0.2.1`.
 ///
-/// A request without an address is on no list: over a Unix socket, if the server does not provide the peer's address, or if
-/// [`ClientAddress`](crate::key::ClientAddress) finds none. But `always_reject` rejects requests that
+/// A request without an address is on no list: over a Unix socket, if the server does not provide the peer's address,
+/// or if [`ClientAddress`](crate::key::ClientAddress) finds none. But `always_reject` rejects requests that
 /// [repeat](crate::key#repeated-headers) a [`single_valued`](crate::key::TrustedProxies::single_valued) header.
 ///
-/// A lookup takes logarithmic time: 17 comparisons for 100,000 entries. An entry takes 18 bytes. Overlapping and adjacent
-/// networks are merged.
+/// A lookup takes logarithmic time: 17 comparisons for 100,000 entries. An entry takes 18 bytes. Overlapping and
+/// adjacent networks are merged.
 #[derive(Clone)]
 pub struct AddressList {
     source: Arc<dyn AddressSource>,
@@ -47,8 +47,8 @@ pub struct AddressList {
 }
 
 impl AddressList {
-    /// Creates a list of networks (`10.0.0.0/8`, `fd00::/8`) and single addresses, which are compared with the address that
-    /// `source` finds. There may be none.
+    /// Creates a list of networks (`10.0.0.0/8`, `fd00::/8`) and single addresses, which are compared with the address
+    /// that `source` finds. There may be none.
     ///
     /// # Panics
     ///

@@ -38,15 +38,15 @@ use crate::when::Condition;
 ///
 /// An entry has the type that the extractor finds: text for a header, the closure's result for
 /// [`key::extension`](crate::key::extension), a tuple for a tuple of extractors. Instead of an extractor with
-/// [`or`](KeyExtractor::or), use one list for each alternative, and combine them with [`or`](Condition::or). For addresses,
-/// use an [`AddressList`](crate::AddressList). A request without the key is on no list.
+/// [`or`](KeyExtractor::or), use one list for each alternative, and combine them with [`or`](Condition::or). For
+/// addresses, use an [`AddressList`](crate::AddressList). A request without the key is on no list.
 ///
 /// Clients can neither leave a list nor enter one by [repeating](crate::key#repeated-headers) a header. `always_reject`
 /// rejects a request if any line of the header is an entry; with other ambiguous keys, such as a repeated cookie or a
 /// repeated header in a tuple, it rejects all requests. `never_limit` exempts no request with an ambiguous key.
 ///
-/// A client that can choose its key can put itself on a list, if it knows an entry. Entries are not kept: each is hashed to
-/// 16 bytes with a random secret, so that the time of a comparison reveals nothing about them.
+/// A client that can choose its key can put itself on a list, if it knows an entry. Entries are not kept: each is
+/// hashed to 16 bytes with a random secret, so that the time of a comparison reveals nothing about them.
 #[derive(Clone)]
 pub struct KeyList {
     extractor: Arc<dyn KeyExtractor>,

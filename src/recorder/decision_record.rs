@@ -117,7 +117,8 @@ impl<'a> DecisionRecord<'a> {
         LimitRecord::of_decision(decision, move |limit| spec(limit).map(|charge| charge.spec), near_percent)
     }
 
-    /// Returns the resources that the store uses now. This takes one or several locks, so do not call it for each decision.
+    /// Returns the resources that the store uses now. This takes one or several locks, so do not call it for each
+    /// decision.
     #[must_use]
     pub fn store_usage(&self) -> StoreUsage {
         self.store.usage()
@@ -210,8 +211,8 @@ impl<'a> LimitRecord<'a> {
         self.outcome.is_penalty()
     }
 
-    /// Returns the wait after which the limit would allow a request that it has denied. `None` if it has not denied it, or
-    /// if waiting cannot help.
+    /// Returns the wait after which the limit would allow a request that it has denied. `None` if it has not denied it,
+    /// or if waiting cannot help.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self.outcome.verdict() {

@@ -101,8 +101,8 @@ pub enum Event<'a> {
         /// The number of limits in force now.
         limits: usize,
     },
-    /// A document that defines [`LiveLimits`](crate::LiveLimits) can't be read or is invalid, so the previous limits stay
-    /// in force. Reported once, until the error changes.
+    /// A document that defines [`LiveLimits`](crate::LiveLimits) can't be read or is invalid, so the previous limits
+    /// stay in force. Reported once, until the error changes.
     #[non_exhaustive]
     LimitsRejected {
         /// The error.

@@ -26,8 +26,8 @@ pub use self::trace::TraceRecorder;
 /// Receives every decision and every event of a limiter. Add one with
 /// [`Builder::recorder`](crate::Builder::recorder).
 ///
-/// The methods are called inline, by the task that handles the request, so keep them fast. Calling them does not allocate,
-/// unless they do.
+/// The methods are called inline, by the task that handles the request, so keep them fast. Calling them does not
+/// allocate, unless they do.
 ///
 /// `MetricsRecorder` (feature `metrics`), `TraceRecorder` (feature `tracing`) and [`Stats`] are
 /// recorders. Write your own for anything else:
@@ -57,11 +57,11 @@ pub use self::trace::TraceRecorder;
 /// ```
 pub trait Recorder: Send + Sync + 'static {
     /// Receives each decision that charges a request if it allows it: those of a layer, of
-    /// [`Limiter::acquire`](crate::Limiter::acquire) and similar methods, and of a [`Permit`](crate::Permit). Peeks are not
-    /// recorded.
+    /// [`Limiter::acquire`](crate::Limiter::acquire) and similar methods, and of a [`Permit`](crate::Permit). Peeks are
+    /// not recorded.
     ///
-    /// A request for a [route with a cost of its own](crate::RateLimitLayer::cost) is decided twice if it passes an outer
-    /// layer of the limiter first: once at that layer's cost, and once at the difference.
+    /// A request for a [route with a cost of its own](crate::RateLimitLayer::cost) is decided twice if it passes an
+    /// outer layer of the limiter first: once at that layer's cost, and once at the difference.
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let _ = decision;
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 
-/// A value for each limit, or for each detail of a limit, that was seen. There are few of them, and all are known after their
-/// first decision. So reading takes no lock.
+/// A value for each limit, or for each detail of a limit, that was seen. There are few of them, and all are known after
+/// their first decision. So reading takes no lock.
 pub(super) struct PerLimit<T>(ArcSwap<Values<T>>);
 
 /// Clients do not choose the names of limits, so a fast hash is sufficient.

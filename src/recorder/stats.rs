@@ -89,19 +89,19 @@ impl Stats {
 
     /// Finds the keys that each limit denies most often, at most `keys` of them, up to 1,000. Defaults to 0.
     ///
-    /// Each key takes a few hundred bytes. With more keys, the counts of the first ones are more exact. Each denial takes a
-    /// lock.
+    /// Each key takes a few hundred bytes. With more keys, the counts of the first ones are more exact. Each denial
+    /// takes a lock.
     #[must_use]
     pub fn top_keys(self, keys: usize) -> Self {
         Self { limits: Arc::new(PerLimit::new()), top_keys: keys.min(1_000), ..self }
     }
 
-    /// Sets the function that displays a key, from the name of the limit and the first request with that key that it denied.
-    /// At most 128 bytes of the result are kept. By default, and if `display` returns `None`, a key is displayed by its
-    /// fingerprint, which does not reveal it.
+    /// Sets the function that displays a key, from the name of the limit and the first request with that key that it
+    /// denied. At most 128 bytes of the result are kept. By default, and if `display` returns `None`, a key is
+    /// displayed by its fingerprint, which does not reveal it.
     ///
-    /// Display the value that the limit is keyed by: if an address is denied, the user of one of its requests says little
-    /// about it.
+    /// Display the value that the limit is keyed by: if an address is denied, the user of one of its requests says
+    /// little about it.
     ///
     /// ```
     /// use tower_ratelimit::Stats;

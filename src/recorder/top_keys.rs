@@ -1,7 +1,8 @@
 //! The keys that are denied most often, counted in bounded memory.
 
 /// The most frequent keys, by the Space-Saving algorithm (Metwally, Agrawal and El Abbadi, "Efficient Computation of
-/// Frequent and Top-k Elements in Data Streams", 2005): a new key replaces the least frequent one and inherits its count.
+/// Frequent and Top-k Elements in Data Streams", 2005): a new key replaces the least frequent one and inherits its
+/// count.
 #[derive(Debug)]
 pub(super) struct TopKeys {
     capacity: usize,

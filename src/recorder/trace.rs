@@ -23,9 +23,9 @@ const MAX_LOGGED: usize = 100;
 /// | `ratelimit.remaining` | the tokens that remain under this limit |
 /// | `ratelimit.decided_by` | [where the decision came from](crate::DecisionSource) |
 ///
-/// **Events.** The first denial of a key by a limit within an interval is logged at level `INFO`, with the key's fingerprint.
-/// Further denials of the key are not logged, and neither are keys beyond 100 in an interval: the field `suppressed` of
-/// the next line counts both.
+/// **Events.** The first denial of a key by a limit within an interval is logged at level `INFO`, with the key's
+/// fingerprint. Further denials of the key are not logged, and neither are keys beyond 100 in an interval: the field
+/// `suppressed` of the next line counts both.
 ///
 /// ```
 /// use axum::Router;

@@ -48,8 +48,8 @@ impl Attempt {
         Self { breakers: breakers.clone(), began: breakers.now(), keys, trials }
     }
 
-    /// Records whether the nodes of `store` work, as its answer shows. Adds the node to an error without one if all keys are on
-    /// the same node.
+    /// Records whether the nodes of `store` work, as its answer shows. Adds the node to an error without one if all
+    /// keys are on the same node.
     pub(super) fn record<T>(
         mut self,
         store: &dyn Store,

@@ -108,8 +108,8 @@ impl Breakers {
         })
     }
 
-    /// Returns a node among `nodes` whose breaker would keep a request from the store. If the request `can_probe`, that is
-    /// also a node that is due to be probed. Changes nothing.
+    /// Returns a node among `nodes` whose breaker would keep a request from the store. If the request `can_probe`, that
+    /// is also a node that is due to be probed. Changes nothing.
     pub(super) fn rejecting(&self, nodes: &Nodes, can_probe: bool) -> Option<Option<Node>> {
         let now = Instant::now();
         let breakers = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -118,8 +118,8 @@ impl StoreClient {
         self.report(attempt.record(&*self.store, answer))
     }
 
-    /// Records an answer that was ready at once, if the attempt is a trial. Otherwise, the answer may come from memory, so
-    /// it shows nothing about the health of the store.
+    /// Records an answer that was ready at once, if the attempt is a trial. Otherwise, the answer may come from memory,
+    /// so it shows nothing about the health of the store.
     pub(super) fn record_result<T>(
         &self,
         attempt: Option<Attempt>,

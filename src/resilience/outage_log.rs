@@ -73,8 +73,8 @@ impl OutageLog {
         }
     }
 
-    /// Logs a failure, unless another was logged a short time ago. An open breaker is never the cause of an outage, so its
-    /// rejections are only counted.
+    /// Logs a failure, unless another was logged a short time ago. An open breaker is never the cause of an outage, so
+    /// its rejections are only counted.
     pub(super) fn failed(&self, error: &StoreError, context: &LogContext<'_>) {
         let now = self.since.elapsed();
         let next = self.next.load(Ordering::Relaxed);
@@ -101,8 +101,8 @@ impl OutageLog {
         }
     }
 
-    /// Logs that a breaker opened, unless its last line was written a short time ago. Logs that it closed if a line showed
-    /// the outage.
+    /// Logs that a breaker opened, unless its last line was written a short time ago. Logs that it closed if a line
+    /// showed the outage.
     pub(super) fn breaker_changed(&self, node: Option<&Node>, state: BreakerState, context: &LogContext<'_>) {
         let now = Instant::now();
         let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);

@@ -227,9 +227,9 @@ impl<'a> RuleSource<'a> {
         if let Some(otherwise) = policy.on_store_error {
             limit = limit.on_store_error(otherwise);
         }
-        // Without a value there is no descriptor, as in Envoy's service, so no limit applies. A limit with a `key` of its
-        // own is meant for all requests. So is one by the client's address: a request without it has bypassed the proxy, or
-        // the server is misconfigured.
+        // Without a value there is no descriptor, as in Envoy's service, so no limit applies. A limit with a `key` of
+        // its own is meant for all requests. So is one by the client's address: a request without it has bypassed the
+        // proxy, or the server is misconfigured.
         let is_for_all = needs_address || !policy.key.is_empty();
         let missing = if is_for_all { OnMissingKey::Reject } else { OnMissingKey::Skip };
         let limit = limit.with_rule_path(self.display_path());

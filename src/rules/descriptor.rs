@@ -22,7 +22,7 @@ pub struct Descriptor {
     pub descriptors: Vec<Descriptor>,
     /// Whether the limit is decided and reported, but not enforced.
     pub shadow_mode: bool,
-    /// Whether the limit denies a request only if no other limit in quota mode that applies to it has room.
+    /// Whether the limit denies a request only if no other limit in quota mode that applies to it has capacity.
     pub quota_mode: bool,
     /// Whether all values that match the pattern share a bucket.
     pub share_threshold: bool,

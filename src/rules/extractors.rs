@@ -25,8 +25,8 @@ use crate::request::RequestHead;
 ///
 /// If a request repeats a header or a parameter, it is rejected with 400 if a limit applies to any of the values.
 ///
-/// A limit is skipped for requests without a value, except for the client's address: by default, a request without one is
-/// rejected, as by a limit in code. See [`register_address`](Self::register_address).
+/// A limit is skipped for requests without a value, except for the client's address: by default, a request without one
+/// is rejected, as by a limit in code. See [`register_address`](Self::register_address).
 ///
 /// [Register](Self::register) extractors for other keys, or in place of these: for example `remote_address` behind a
 /// proxy, or `path` without an Axum router.
@@ -96,8 +96,8 @@ impl Extractors {
     /// Registers an extractor for a key. Replaces the previous extractor of that key.
     ///
     /// Extracted values are compared as text with the values of a file. To be comparable, the extractor must write a
-    /// single part of text or bytes, so convert numbers to text. For descriptors without a value, any extractor works. Use
-    /// [`register_address`](Self::register_address) for [`key::peer_ip`] and [`key::client_ip`].
+    /// single part of text or bytes, so convert numbers to text. For descriptors without a value, any extractor works.
+    /// Use [`register_address`](Self::register_address) for [`key::peer_ip`] and [`key::client_ip`].
     pub fn register(self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
         self.insert(name, extractor, ValueFormat::Text)
     }
@@ -210,7 +210,7 @@ struct AnyMethod;
 
 impl KeyExtractor for AnyMethod {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        key::get_for_head(head.method).as_str().write(key);
+        key::head_as_get(head.method).as_str().write(key);
         Extracted::Done
     }
 

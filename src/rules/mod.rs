@@ -33,8 +33,8 @@
 //!
 //! # Which limits apply
 //!
-//! With the service, a proxy sends descriptors: lists of keys and values. Here, [`Extractors`] find a value for each key in
-//! the request itself. A request has every descriptor of the file whose keys all have values, from an outermost
+//! With the service, a proxy sends descriptors: lists of keys and values. Here, [`Extractors`] find a value for each
+//! key in the request itself. A request has every descriptor of the file whose keys all have values, from an outermost
 //! descriptor inwards. All limits that apply are decided together, all or nothing:
 //!
 //! - **A limit applies** if the request matches its descriptor and all descriptors around it. Limits of nested
@@ -42,11 +42,11 @@
 //! - **The most specific descriptor** of those in a list with the same key is selected: the one with the exact value, or
 //!   else the first with a matching pattern (`*` matches any text), or else the one without a value. The others, and the
 //!   descriptors nested in them, are ignored, even if the selected one has no limit.
-//! - **Buckets**: each value of a descriptor without a value has its own bucket. So has each value that matches a pattern,
-//!   unless the descriptor has `share_threshold: true`. `key` replaces the key of the bucket.
+//! - **Buckets**: each value of a descriptor without a value has its own bucket. So has each value that matches a
+//!   pattern, unless the descriptor has `share_threshold: true`. `key` replaces the key of the bucket.
 //! - **`unlimited`** means that this descriptor has no limit. Limits of other paths still apply.
-//! - **`replaces`** names limits that do not apply where this one does, even if this one is unlimited, in shadow mode, or
-//!   itself replaced.
+//! - **`replaces`** names limits that do not apply where this one does, even if this one is unlimited, in shadow mode,
+//!   or itself replaced.
 //!
 //! Unlike in the service, values are compared key by key, so that `a` = `b_c` and `a_b` = `c` differ. As in the service,
 //! `unit: month` is 30 days since the Unix epoch; with `calendar`, it is a calendar month.

@@ -47,8 +47,8 @@ impl RedisStore {
         self.publish(NAME, text).await.map_err(PublishError::Store)
     }
 
-    /// Follows the [published](Self::publish_rules) rules of the fleet, and replaces the limits within about a second after
-    /// a publication. Until the first one, the limits `fallback` apply.
+    /// Follows the [published](Self::publish_rules) rules of the fleet, and replaces the limits within about a second
+    /// after a publication. Until the first one, the limits `fallback` apply.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RateLimitLayer, RedisStore};
@@ -68,9 +68,9 @@ impl RedisStore {
     /// Redis is read now, and then polled for changes every second in the background, for as long as the limits are in
     /// use. While Redis does not answer, the previous rules stay in force, or `fallback` if there are none yet.
     ///
-    /// They also stay in force if the text is invalid or was deleted. This is reported once until the text changes: as an
-    /// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and as an
-    /// error in the log with the feature `tracing`.
+    /// They also stay in force if the text is invalid or was deleted. This is reported once until the text changes: as
+    /// an [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits,
+    /// and as an error in the log with the feature `tracing`.
     ///
     /// # Errors
     ///

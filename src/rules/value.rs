@@ -11,7 +11,8 @@ use crate::key::{self, KeyBuf};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ValueFormat {
     Text,
-    /// A method other than `HEAD`, which is extracted as `GET`. Non-standard methods can be compared, but share a bucket.
+    /// A method other than `HEAD`, which is extracted as `GET`. Non-standard methods can be compared, but share a
+    /// bucket.
     Method,
     /// The 4 or 16 bytes of an address. Of IPv6 addresses, only the first `ipv6_prefix` bits are set.
     Address {

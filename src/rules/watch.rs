@@ -31,12 +31,12 @@ impl Rules {
     /// ```
     ///
     /// The first read blocks. Then the file is read every second in the background, for as long as the limits are in
-    /// use. Changes are detected by content, so that none is missed if the file is written in place, replaced by another,
-    /// or switched by a symbolic link (as Kubernetes does).
+    /// use. Changes are detected by content, so that none is missed if the file is written in place, replaced by
+    /// another, or switched by a symbolic link (as Kubernetes does).
     ///
     /// An invalid or missing file changes nothing. It is reported once until its content changes: as an
-    /// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and as an
-    /// error in the log with the feature `tracing`.
+    /// [`Event::LimitsRejected`](crate::Event::LimitsRejected) to [observers](LiveLimits::observe) of the limits, and
+    /// as an error in the log with the feature `tracing`.
     ///
     /// # Errors
     ///

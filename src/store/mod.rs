@@ -1,7 +1,7 @@
 //! Storage backends: the [`Store`] trait, and the [`MemoryStore`].
 //!
-//! A store receives the charges of one request: the limits that apply, the keys, and the costs. It decides them together,
-//! at one instant, and takes all of them or none.
+//! A store receives the charges of one request: the limits that apply, the keys, and the costs. It decides them
+//! together, at one instant, and takes all of them or none.
 //!
 //! | subject | modules |
 //! | --- | --- |
@@ -136,8 +136,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         self.peek(charges)
     }
 
-    /// Returns the decision on a request that the store can make without calling its database, such as a denial whose wait
-    /// is not over. It applies even while a [circuit breaker](crate::CircuitBreaker) is open. Defaults to `None`.
+    /// Returns the decision on a request that the store can make without calling its database, such as a denial whose
+    /// wait is not over. It applies even while a [circuit breaker](crate::CircuitBreaker) is open. Defaults to `None`.
     fn remembered(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let _ = charges;
         None

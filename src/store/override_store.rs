@@ -13,8 +13,8 @@ use crate::limit_spec::LimitSpec;
 ///
 /// Such a store decides by the override of a key wherever a limit is [overridable](LimitSpec::is_overridable).
 pub trait OverrideStore: Send + Sync {
-    /// Sets the override of a limit for `key`, in place of any previous one. Its algorithm has the limit's kind and period,
-    /// which [`Overrides`](crate::Overrides) checks.
+    /// Sets the override of a limit for `key`, in place of any previous one. Its algorithm has the limit's kind and
+    /// period, which [`Overrides`](crate::Overrides) checks.
     fn set(&self, spec: &Arc<LimitSpec>, key: KeyHash, size: Override) -> StoreFuture<()>;
 
     /// Returns the override of `key`, if it has one that has not expired.

@@ -3,8 +3,8 @@
 use super::{Clock, SystemClock, Timestamp};
 
 /// Reads the processor's cycle counter, which is cheaper than the [`SystemClock`]: a decision about a key in the
-/// processor's caches takes up to a tenth less time. Starts at the wall clock's time when it is created. On machines whose
-/// counter is not constant, or differs between cores, it reads the monotonic clock of the operating system.
+/// processor's caches takes up to a tenth less time. Starts at the wall clock's time when it is created. On machines
+/// whose counter is not constant, or differs between cores, it reads the monotonic clock of the operating system.
 ///
 /// - The counter's frequency is measured once per process, with an error of a few parts per million. After a day, the
 ///   clock may therefore deviate from the operating system's by a tenth of a second, so that windows begin early or late

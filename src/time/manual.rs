@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{Clock, Timestamp, clamp};
 
-/// A clock for tests, which stands still until it is [advanced](Self::advance) or [set](Self::set). Clones share the time.
+/// A clock for tests, which stands still until it is [advanced](Self::advance) or [set](Self::set). Clones share the
+/// time.
 ///
 /// It does not affect Tokio's timers, which [`Limiter::wait`](crate::Limiter::wait) and the delays of a
 /// [`LeakyBucketQueue`](crate::LeakyBucketQueue) use. To test these, use the [`SystemClock`](crate::SystemClock) and

@@ -52,7 +52,8 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns the timestamp after a duration, rounded down to whole microseconds, or [`Timestamp::MAX`] if it would be later.
+    /// Returns the timestamp after a duration, rounded down to whole microseconds, or [`Timestamp::MAX`] if it would be
+    /// later.
     ///
     /// ```
     /// use std::time::Duration;
@@ -85,8 +86,8 @@ impl Timestamp {
 
 /// A source of the current time. A store reads it once per request.
 ///
-/// A clock should be monotonic. If it steps back, limits become stricter, never laxer: until it has caught up, time stands
-/// still for each key that was charged before, and a bucket may report fewer tokens than it holds.
+/// A clock should be monotonic. If it steps back, limits become stricter, never laxer: until it has caught up, time
+/// stands still for each key that was charged before, and a bucket may report fewer tokens than it holds.
 ///
 /// ```
 /// use tower_ratelimit::{Clock, Timestamp};
@@ -136,8 +137,8 @@ pub(crate) fn ceil_seconds(span: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// Asserts that a clock of µs runs at the rate of `Instant`, with an error of at most `ppm` parts per million. Reads an
-    /// `Instant` before and after each reading of the clock, so that the test does not depend on the load.
+    /// Asserts that a clock of µs runs at the rate of `Instant`, with an error of at most `ppm` parts per million.
+    /// Reads an `Instant` before and after each reading of the clock, so that the test does not depend on the load.
     #[cfg(any(target_os = "linux", feature = "cycle-clock"))]
     pub(super) fn assert_constant_rate(clock: impl Fn() -> u64, ppm: u64) {
         use std::time::Instant;

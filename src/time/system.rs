@@ -10,8 +10,8 @@ use super::{Clock, Timestamp, clamp};
 
 /// The monotonic clock of the operating system, which starts at the wall clock's time when it is created.
 ///
-/// So windows align with the wall clock, but later corrections of the wall clock (by NTP or an operator) do not move them.
-/// `tokio::time::pause` stops this clock along with Tokio's timers.
+/// So windows align with the wall clock, but later corrections of the wall clock (by NTP or an operator) do not move
+/// them. `tokio::time::pause` stops this clock along with Tokio's timers.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     /// The difference between the wall clock and the monotonic clock at creation, in µs. Wraps if it is negative.

@@ -1,7 +1,7 @@
 //! A slow implementation of the decision rules in `docs/semantics.md`.
 //!
-//! A model only keeps the list of allowed requests, and applies the definitions to it: is there capacity at an instant? It
-//! finds remaining tokens and waits by searching with that question instead of by formulas. Fractions are counted in
+//! A model only keeps the list of allowed requests, and applies the definitions to it: is there capacity at an instant?
+//! It finds remaining tokens and waits by searching with that question instead of by formulas. Fractions are counted in
 //! `1/interval` of a token, or `1/amount` of a µs.
 
 use tower_ratelimit::Rounding;

@@ -159,7 +159,7 @@ async fn keep_body_gives_access_to_the_inner_service() {
     *service.get_mut() = second.clone();
     assert_eq!(service.get_ref().calls(), 0);
     assert!(!full(&service).await.is_refused());
-    assert!(full(&service).await.is_refused(), "its limits are what they were");
+    assert!(full(&service).await.is_refused(), "the limits are unchanged");
     assert_eq!((first.calls(), second.calls()), (1, 1));
 
     let within = service.into_inner();

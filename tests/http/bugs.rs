@@ -94,7 +94,7 @@ async fn inner_service_called_before_the_decision() {
         let calls = inner.calls();
         let pending = asking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(matches!(pending, Poll::Pending));
-        assert_eq!(inner.calls(), calls, "there is no verdict yet");
+        assert_eq!(inner.calls(), calls, "there is no decision yet");
         asking.await.unwrap();
     }
     assert_eq!(inner.calls(), 1);

@@ -207,8 +207,8 @@ async fn the_leftmost_is_the_client() {
     for (address, header, hop) in [(local().x_forwarded_for(), XFF, ""), (local().forwarded(), "forwarded", "for=")] {
         let server = serve(address).await;
         assert!(!is_refused(&server, &[(header, &format!("{hop}192.0.2.1"))]).await);
-        for made_up in ["198.51.100.1", "198.51.100.2, 198.51.100.3", "for=198.51.100.4", "\"", "unknown"] {
-            assert!(is_refused(&server, &[(header, &format!("{made_up}, {hop}192.0.2.1"))]).await, "{made_up}");
+        for forged in ["198.51.100.1", "198.51.100.2, 198.51.100.3", "for=198.51.100.4", "\"", "unknown"] {
+            assert!(is_refused(&server, &[(header, &format!("{forged}, {hop}192.0.2.1"))]).await, "{forged}");
         }
     }
 }
@@ -261,11 +261,11 @@ async fn only_the_trusted_header_is_read() {
     let server = serve(local().x_forwarded_for()).await;
     assert!(!is_refused(&server, &[(XFF, "192.0.2.1"), ("forwarded", "for=198.51.100.1")]).await);
     for name in ["forwarded", "x-real-ip", "cf-connecting-ip", "true-client-ip", "x-client-ip", "fly-client-ip"] {
-        let made_up = if name == "forwarded" { "for=198.51.100.2" } else { "198.51.100.2" };
-        assert!(is_refused(&server, &[(XFF, "192.0.2.1"), (name, made_up)]).await, "{name}");
+        let forged = if name == "forwarded" { "for=198.51.100.2" } else { "198.51.100.2" };
+        assert!(is_refused(&server, &[(XFF, "192.0.2.1"), (name, forged)]).await, "{name}");
         // Another header does not replace a missing one, either.
         send(&server, &[]).await;
-        assert!(is_refused(&server, &[(name, made_up)]).await, "{name}");
+        assert!(is_refused(&server, &[(name, forged)]).await, "{name}");
     }
 }
 

@@ -39,7 +39,7 @@ async fn a_limit_applies_where_its_condition_holds() {
         assert_eq!(
             answer.header("ratelimit-policy").is_some(),
             reported.is_some(),
-            "who is not limited hears of no policy"
+            "a request without limits has no policy header"
         );
     }
     assert_eq!(ask(&app, request("POST", "/users/1", "free")).await.status, 429);
@@ -55,7 +55,11 @@ async fn limits_that_do_not_apply_are_left_out() {
     assert_eq!(ask(&app, request("GET", "/users/1", "")).await.status, 200);
     assert_eq!(ask(&app, request("GET", "/users/1", "")).await.status, 429);
     assert_eq!(ask(&app, request("PUT", "/users/1", "")).await.status, 200);
-    assert_eq!(ask(&app, request("PUT", "/users/1", "")).await.status, 200, "a denied one was charged to neither");
+    assert_eq!(
+        ask(&app, request("PUT", "/users/1", "")).await.status,
+        200,
+        "the denied request was charged to neither limit"
+    );
     assert_eq!(ask(&app, request("PUT", "/users/1", "")).await.status, 429);
 }
 

@@ -146,7 +146,7 @@ async fn limits_with_their_own_cost_ignore_the_layers_cost() {
     };
     assert_eq!(left("/six").await, [9, 96, 4]);
     assert_eq!(left("/nothing").await, [8, 88, 4]);
-    assert_eq!(left("/five").await, [8, 88, 4], "denied by one, given back to all");
+    assert_eq!(left("/five").await, [8, 88, 4], "one limit denied, so all were refunded");
     assert_eq!(left("/one").await, [7, 84, 3]);
 }
 

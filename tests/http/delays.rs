@@ -174,7 +174,7 @@ async fn a_request_that_proceeded_stays_charged() {
         let mut asking = Box::pin(service.clone().oneshot(get("/never")));
         tokio::select! {
             biased;
-            _ = asking.as_mut() => panic!("it is never answered"),
+            _ = asking.as_mut() => panic!("the service never responds"),
             () = sleep(Duration::from_secs(5)) => drop(asking),
         }
         assert_eq!(support::answer::ask(&service, get("/")).await.remaining_of("day"), left);

@@ -211,7 +211,7 @@ fn the_server_stops_on_sigterm() {
         if let Some(status) = server.process.try_wait().expect("a status") {
             break status;
         }
-        assert!(Instant::now() < patience, "it goes on");
+        assert!(Instant::now() < patience, "the server did not stop");
         thread::sleep(Duration::from_millis(10));
     };
     assert!(status.success(), "{status}");

@@ -398,7 +398,7 @@ async fn headers_of_nested_layers_list_all_limits() {
 /// Headers of the service are only overwritten if fewer tokens remain.
 #[tokio::test]
 async fn x_ratelimit_headers_of_the_inner_service_win_if_lower() {
-    let told_by_inner = async |remaining: &'static str| {
+    let merged_with_inner = async |remaining: &'static str| {
         let inner = service_fn(move |_: Request<()>| {
             let response = Response::builder().header("x-ratelimit-limit", "7").header("x-ratelimit-reset", "9");
             let response = response.header("x-ratelimit-remaining", remaining).body(String::new()).unwrap();
@@ -408,9 +408,9 @@ async fn x_ratelimit_headers_of_the_inner_service_win_if_lower() {
         let answer = ask(&layer.layer(inner), get("/")).await;
         ["limit", "remaining", "reset"].map(|name| answer.header(&format!("x-ratelimit-{name}")).unwrap().to_owned())
     };
-    assert_eq!(told_by_inner("0").await, ["7", "0", "9"]);
-    assert_eq!(told_by_inner("2").await, ["2", "1", "60"]);
-    assert_eq!(told_by_inner("what?").await, ["2", "1", "60"]);
+    assert_eq!(merged_with_inner("0").await, ["7", "0", "9"]);
+    assert_eq!(merged_with_inner("2").await, ["2", "1", "60"]);
+    assert_eq!(merged_with_inner("what?").await, ["2", "1", "60"]);
 }
 
 #[test]

@@ -228,7 +228,7 @@ async fn a_key_as_large_as_a_header_takes_no_more_memory() {
         store.bytes()
     };
     let large = 8 << 10;
-    assert!(bytes_with_keys_of(large).await < bytes_with_keys_of(2).await + large, "not one of them was kept");
+    assert!(bytes_with_keys_of(large).await < bytes_with_keys_of(2).await + large, "no long key is stored");
 }
 
 #[tokio::test]

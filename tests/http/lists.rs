@@ -129,8 +129,8 @@ async fn observers_see_list_matches_also_in_shadow_mode() {
         *reported.lock().unwrap(),
         [ListAction::Shadow, ListAction::TooManyRequests, ListAction::Shadow, ListAction::Forbidden]
     );
-    assert!(ask(&service, from("198.51.100.1")).await.is_refused(), "who was let in was charged");
-    assert_eq!(reported.lock().unwrap().len(), 4, "a limit is no list");
+    assert!(ask(&service, from("198.51.100.1")).await.is_refused(), "the allowed request was charged");
+    assert_eq!(reported.lock().unwrap().len(), 4, "limits do not report list matches");
 }
 
 /// Only the limits are in shadow mode.
@@ -181,7 +181,7 @@ async fn lists_have_a_rejection_in_every_format() {
         (*call.method_mut(), *call.version_mut()) = (Method::POST, Version::HTTP_2);
         let answer = ask(&service, call).await;
         assert_eq!((answer.status, answer.header("grpc-status")), (StatusCode::OK, Some(status)));
-        assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("-1"), "to try again is no use");
+        assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("-1"), "a retry cannot succeed");
         assert_eq!(answer.header("cache-control"), Some("no-store"));
         has_no_headers(&answer);
     }
@@ -264,7 +264,7 @@ async fn no_header_puts_a_client_on_a_list_or_takes_it_off() {
         let service = one().never_limit(exempt).always_reject(blocked).build().layer(Hello::default());
         assert_eq!(ask(&service, spoofing("198.51.100.7", "192.0.2.1")).await.status, StatusCode::FORBIDDEN);
         assert!(!ask(&service, spoofing("198.51.100.8", "192.0.2.1")).await.is_refused());
-        assert!(ask(&service, spoofing("198.51.100.8", "192.0.2.1")).await.is_refused(), "it is limited");
+        assert!(ask(&service, spoofing("198.51.100.8", "192.0.2.1")).await.is_refused(), "the limit applies");
         assert_eq!(ask(&service, spoofing("192.0.2.1", "198.51.100.7")).await.status, StatusCode::OK);
     }
 }
@@ -282,7 +282,7 @@ fn addresses_that_a_client_prepends_are_ignored() {
     assert!(holds(&listed, &by("x-forwarded-for", "192.0.2.1")));
     assert!(!holds(&listed, &by("x-forwarded-for", "192.0.2.1, 198.51.100.7")));
     assert!(!holds(&listed, &by("x-forwarded-for", "192.0.2.1, 198.51.100.7, 10.0.0.2")));
-    assert!(!holds(&listed, &by("x-forwarded-for", "192.0.2.1, unknown")), "the way back ends there");
+    assert!(!holds(&listed, &by("x-forwarded-for", "192.0.2.1, unknown")), "the resolution ends at the unknown hop");
     let listed = AddressList::new(trusted().forwarded(), ["192.0.2.1"]);
     assert!(!holds(&listed, &by("forwarded", "for=192.0.2.1, for=198.51.100.7")));
     assert!(!holds(&listed, &by("forwarded", "for=\"192.0.2.1, for=198.51.100.7")));

@@ -68,7 +68,7 @@ async fn limits_of_different_names_keep_their_order() {
 /// Headers of the inner service are merged, too, and kept if they cannot be parsed.
 #[tokio::test]
 async fn headers_of_the_service_are_merged_or_kept() {
-    let told_by_inner = async |policy: &'static str, standing: &'static str| {
+    let merged_with_inner = async |policy: &'static str, standing: &'static str| {
         let inner = service_fn(move |_: Request<()>| {
             let response = Response::builder().header("ratelimit-policy", policy).header("ratelimit", standing);
             ready(Ok::<_, Infallible>(response.body(String::new()).unwrap()))
@@ -78,15 +78,15 @@ async fn headers_of_the_service_are_merged_or_kept() {
     };
     let own = (r#""api";q=5;w=3600"#, r#""api";r=4;t=3600"#);
     let both = |(policy, standing): (&str, &str)| (policy.to_owned(), standing.to_owned());
-    assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";r=2"#).await, both((r#""api";q=7"#, r#""api";r=2"#)));
-    assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";r=6"#).await, both(own));
+    assert_eq!(merged_with_inner(r#""api";q=7"#, r#""api";r=2"#).await, both((r#""api";q=7"#, r#""api";r=2"#)));
+    assert_eq!(merged_with_inner(r#""api";q=7"#, r#""api";r=6"#).await, both(own));
     // A member without remaining tokens is ignored.
-    assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";t=6"#).await, both(own));
-    assert_eq!(told_by_inner(r#""api";q=7"#, r#""api";t=6;r=0"#).await.1, r#""api";t=6;r=0"#);
+    assert_eq!(merged_with_inner(r#""api";q=7"#, r#""api";t=6"#).await, both(own));
+    assert_eq!(merged_with_inner(r#""api";q=7"#, r#""api";t=6;r=0"#).await.1, r#""api";t=6;r=0"#);
     // A policy without a `RateLimit` member is matched by name.
-    assert_eq!(told_by_inner(r#""other";q=7"#, r#""api";r=6"#).await.0, r#""other";q=7, "api";q=5;w=3600"#);
+    assert_eq!(merged_with_inner(r#""other";q=7"#, r#""api";r=6"#).await.0, r#""other";q=7, "api";q=5;w=3600"#);
     for unreadable in ["limit=5, remaining=1", r#""api"#, "\"a\\", ",,", "api;r=1", ""] {
-        let (policy, standing) = told_by_inner(unreadable, unreadable).await;
+        let (policy, standing) = merged_with_inner(unreadable, unreadable).await;
         assert_eq!((policy, standing), (format!("{unreadable} | {}", own.0), format!("{unreadable} | {}", own.1)));
     }
 }

@@ -206,15 +206,15 @@ fn overlong_addresses_are_ignored() {
 /// A quote that a client leaves open does not extend into the proxy's element.
 #[test]
 fn unclosed_quotes_do_not_join_elements() {
-    for made_up in
+    for forged in
         ["for=\"", "for=\"198.51.100.1", "\"", "\\", "\"\\", "a=\"\\\"", "for=198.51.100.1;x=\"", "\"\"\"", "="]
     {
         for added in
             ["for=192.0.2.1", "for=\"192.0.2.1:80\"", "host=\"a\\\", b\";for=192.0.2.1", "for=192.0.2.1;x=\"\\\\\""]
         {
-            forwarded(&[&format!("{made_up},{added}")], "192.0.2.1");
-            forwarded(&[&format!("{made_up}, {added}, for=\"10.0.0.2\"")], "192.0.2.1");
-            forwarded(&[made_up, added], "192.0.2.1");
+            forwarded(&[&format!("{forged},{added}")], "192.0.2.1");
+            forwarded(&[&format!("{forged}, {added}, for=\"10.0.0.2\"")], "192.0.2.1");
+            forwarded(&[forged, added], "192.0.2.1");
         }
     }
 }

@@ -125,7 +125,7 @@ async fn in_hyper() {
     let inner = Hello::default();
     let server = Server::hyper(ServiceBuilder::new().layer(two()).service(inner.clone())).await;
     allows_two(&server, "/").await;
-    assert_eq!(inner.calls(), 2, "a refused request gets no further");
+    assert_eq!(inner.calls(), 2, "a rejected request is not forwarded");
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ fn some_hop() -> impl Strategy<Value = Hop> {
 }
 
 /// Random header values, biased towards characters with a meaning.
-fn made_up() -> impl Strategy<Value = Vec<u8>> {
+fn forged() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         4 => prop::sample::select(b",;=\"\\ \t:[]%._for19".to_vec()),
         1 => (0x20_u8..=0xff).prop_filter("it is visible", |byte| *byte != 0x7f),
@@ -225,7 +225,7 @@ proptest! {
     #[test]
     fn forged_entries_do_not_change_the_client(
         list in a_list(),
-        made_up in prop::collection::vec(made_up(), 1..4),
+        forged in prop::collection::vec(forged(), 1..4),
         client in a_hop(a_client().prop_map(Some)),
         proxies in prop::collection::vec(a_hop(a_proxy().prop_map(Some)), 0..4),
         breaks in prop::collection::vec(any::<bool>(), 1..6),
@@ -233,7 +233,7 @@ proptest! {
     ) {
         let added: Vec<_> = [std::slice::from_ref(&client), &*proxies].concat();
         let mut added_lines = lines(&added, &breaks, list);
-        let mut all = made_up;
+        let mut all = forged;
         if same_line {
             let last = all.last_mut().unwrap();
             last.push(b',');
@@ -246,7 +246,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_panics(lines in prop::collection::vec(made_up(), 0..4), count in 1_usize..5) {
+    fn nothing_panics(lines in prop::collection::vec(forged(), 0..4), count in 1_usize..5) {
         for list in [List::XForwardedFor, List::Forwarded] {
             prop_assert!(resolve(&list.by(trusted()), list, &lines).is_ok());
             let _ = resolve(&list.by(TrustedProxies::hops(count)), list, &lines);

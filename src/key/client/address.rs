@@ -61,9 +61,9 @@ impl TrustedProxies {
         ClientAddress { proxies: self, header: Header::Forwarded }
     }
 
-    /// Reads the client's address from a header that holds nothing else, such as `CF-Connecting-IP`, and that the proxies
-    /// overwrite on every request. The header counts if the peer is trusted; with [`hops`](Self::hops), it always counts,
-    /// regardless of their number.
+    /// Reads the client's address from a header that holds nothing else, such as `CF-Connecting-IP`, and that the
+    /// proxies overwrite on every request. The header counts if the peer is trusted; with [`hops`](Self::hops), it
+    /// always counts, regardless of their number.
     ///
     /// A request without a valid address in the header has no client address. If the header is absent and the peer is
     /// trusted by its address, the client is the peer. Several lines are [ambiguous](crate::key#repeated-headers).

@@ -1,14 +1,16 @@
 //! The parser of `Forwarded` (RFC 7239), from right to left.
 //!
-//! Commas outside of quotes separate the hops. The left part of the header is the client's, who may leave a quote open: a
-//! parser from the left would then take the proxies' commas for quoted ones. From the right, the parser sees all that the
-//! trusted proxies appended before anything of the client's, so that no client can move the boundaries between hops:
+//! Commas outside of quotes separate the hops. The left part of the header is the client's, who may leave a quote open:
+//! a parser from the left would then take the proxies' commas for quoted ones. From the right, the parser sees all that
+//! the trusted proxies appended before anything of the client's, so that no client can move the boundaries between
+//! hops:
 //!
 //! - A quote that is met outside of quotes is the end of a quoted string.
 //! - Inside, a quote is the beginning of the string unless it is escaped, that is, preceded by an odd number of
 //!   backslashes. In a quoted string, backslashes come in pairs except for the one that escapes, and the opening quote
 //!   follows a `=`. So the count never reaches into the client's part.
-//! - At the beginning of a proxy's element, the parser is therefore outside of quotes, and the comma there is a boundary.
+//! - At the beginning of a proxy's element, the parser is therefore outside of quotes, and the comma there is a
+//!   boundary.
 //!
 //! Each element is then parsed strictly from the left. A malformed element has no address. Lines are boundaries too: no
 //! quoted string continues in the next line.
@@ -63,8 +65,8 @@ fn is_escaped(before: &[u8]) -> bool {
 
 /// Returns the address of an element's `for` parameter, if the element is well-formed and has exactly one.
 ///
-/// Accepts more than the grammar where the meaning is the same: spaces around pairs, and IPv6 addresses without quotes or
-/// brackets, as many proxies write them.
+/// Accepts more than the grammar where the meaning is the same: spaces around pairs, and IPv6 addresses without quotes
+/// or brackets, as many proxies write them.
 fn address(element: &[u8]) -> Option<IpAddr> {
     let mut found = None;
     let mut rest = element.trim_ascii();

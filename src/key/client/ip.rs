@@ -12,8 +12,8 @@ use crate::key::prefix::Prefixes;
 use crate::request::RequestHead;
 use crate::validation::checked;
 
-/// Extracts the client's address as reported by trusted proxies. IPv6 addresses are masked to their first 64 bits, as with
-/// [`peer_ip`](crate::key::peer_ip): the same address is the same key with both.
+/// Extracts the client's address as reported by trusted proxies. IPv6 addresses are masked to their first 64 bits, as
+/// with [`peer_ip`](crate::key::peer_ip): the same address is the same key with both.
 ///
 /// ```
 /// use tower_ratelimit::key::TrustedProxies;
@@ -26,13 +26,14 @@ use crate::validation::checked;
 ///
 /// A request without a valid client address has no key, and is rejected with 400 unless the limit has another
 /// [policy](crate::OnMissingKey). If the peer is unknown and [`ClientAddress`] needs it, the status is 500, as with
-/// [`peer_ip`](crate::key::peer_ip). A request that repeats a [`single_valued`](crate::key::TrustedProxies::single_valued) header is
-/// always rejected with 400, as with any [repeated header](crate::key#repeated-headers).
+/// [`peer_ip`](crate::key::peer_ip). A request that repeats a
+/// [`single_valued`](crate::key::TrustedProxies::single_valued) header is always rejected with 400, as with any
+/// [repeated header](crate::key#repeated-headers).
 ///
 /// # Deployment
 ///
-/// The right setting depends on the proxies in front of the server. A wrong one lets clients choose their bucket, or makes
-/// many clients share one.
+/// The right setting depends on the proxies in front of the server. A wrong one lets clients choose their bucket, or
+/// makes many clients share one.
 ///
 /// | in front | setting | caution |
 /// |---|---|---|

@@ -9,8 +9,8 @@ use crate::key::peer::Peer;
 use crate::request::RequestHead;
 
 /// The proxies that are trusted to report client addresses. [`x_forwarded_for`](Self::x_forwarded_for),
-/// [`forwarded`](Self::forwarded) and [`single_valued`](Self::single_valued) choose the header that they write, and return
-/// a [`ClientAddress`](super::ClientAddress).
+/// [`forwarded`](Self::forwarded) and [`single_valued`](Self::single_valued) choose the header that they write, and
+/// return a [`ClientAddress`](super::ClientAddress).
 ///
 /// ```
 /// use tower_ratelimit::key::TrustedProxies;
@@ -45,8 +45,8 @@ impl TrustedProxies {
     /// Trusts peers and hops in these networks: `10.0.0.0/8`, `fd00::/8`, or a single address. Networks may overlap.
     /// IPv4-mapped networks count as IPv4.
     ///
-    /// A peer that is not trusted is the client. Otherwise, the client is the first hop from the right that is not trusted. If
-    /// the header ends before that, or a hop has no valid address, the client is the last trusted hop.
+    /// A peer that is not trusted is the client. Otherwise, the client is the first hop from the right that is not
+    /// trusted. If the header ends before that, or a hop has no valid address, the client is the last trusted hop.
     ///
     /// Clients inside these networks can choose their address, so list the proxies rather than your whole network.
     ///
@@ -93,13 +93,13 @@ impl TrustedProxies {
         Ok(Self { trust: Trust::Cidrs(cidrs), unix_peers: false })
     }
 
-    /// Trusts the last `count` proxies, including the peer, regardless of their addresses. The client is the `count`-th hop
-    /// from the right.
+    /// Trusts the last `count` proxies, including the peer, regardless of their addresses. The client is the `count`-th
+    /// hop from the right.
     ///
-    /// Use it only if *every* request passes all of the proxies: clients that can bypass one choose their address, and so
-    /// does every client if `count` is too high. A request with fewer hops in the header has no address, so that a `count`
-    /// that is too high shows at the first request. If some requests take another path, such as health checks, choose
-    /// their key with `client_ip(…).or(peer_ip())`.
+    /// Use it only if *every* request passes all of the proxies: clients that can bypass one choose their address, and
+    /// so does every client if `count` is too high. A request with fewer hops in the header has no address, so that a
+    /// `count` that is too high shows at the first request. If some requests take another path, such as health checks,
+    /// choose their key with `client_ip(…).or(peer_ip())`.
     ///
     /// # Panics
     ///
@@ -121,8 +121,8 @@ impl TrustedProxies {
         }
     }
 
-    /// Also trusts peers on Unix sockets, which the server marks by [`UnixPeer`](crate::key::UnixPeer). By default, their
-    /// requests have no address. [`hops`](Self::hops) needs no peer, so this has no effect there.
+    /// Also trusts peers on Unix sockets, which the server marks by [`UnixPeer`](crate::key::UnixPeer). By default,
+    /// their requests have no address. [`hops`](Self::hops) needs no peer, so this has no effect there.
     pub fn trust_unix_peers(self) -> Self {
         Self { unix_peers: true, ..self }
     }

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use metrics::{Counter, Label, counter};
 
-/// Counters of one name, one for each value of a label. A counter is registered when it is first needed, so that no series is
-/// exported that can't occur.
+/// Counters of one name, one for each value of a label. A counter is registered when it is first needed, so that no
+/// series is exported that can't occur.
 #[derive(Debug)]
 pub(super) struct CounterFamily<const VALUES: usize> {
     name: &'static str,

@@ -20,8 +20,8 @@ use crate::reason::Reason;
 
 /// Counts decisions and events through the [`metrics`] facade. Requires the feature `metrics`.
 ///
-/// Install an exporter, such as that for Prometheus, before the first request: earlier counts are lost. No label depends on a
-/// key, so the number of series does not grow with the number of clients. Metrics of a limit with a
+/// Install an exporter, such as that for Prometheus, before the first request: earlier counts are lost. No label
+/// depends on a key, so the number of series does not grow with the number of clients. Metrics of a limit with a
 /// [detail](crate::Limit::metric_detail) also have the label `detail`, with at most 100 values.
 ///
 /// | metric | type | labels | |
@@ -42,8 +42,8 @@ use crate::reason::Reason;
 /// | `ratelimit_rules_info` | gauge | | the number of limits in force that were [loaded at runtime](crate::LiveLimits) |
 /// | `ratelimit_rules_loads_total` | counter | `result` | replacements of these limits: `applied` or `rejected` |
 ///
-/// The length of the queue, the number of keys and their bytes are read at most once a second, when a request is decided. For
-/// limiters with different stores, use a recorder with another [label](Self::label) for each.
+/// The length of the queue, the number of keys and their bytes are read at most once a second, when a request is
+/// decided. For limiters with different stores, use a recorder with another [label](Self::label) for each.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, Limit, MetricsRecorder, RateLimitLayer};

@@ -116,8 +116,8 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Removes the value of `key`, if there is one. A value that is set later must not have a [version](Versioned::version)
-    /// that was used before.
+    /// Removes the value of `key`, if there is one. A value that is set later must not have a
+    /// [version](Versioned::version) that was used before.
     ///
     /// # Errors
     ///
@@ -125,8 +125,8 @@ pub trait CompareAndSwap: fmt::Debug + Send + Sync + 'static {
     fn delete(&self, key: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Returns the current time, by the clock of the database if it has one. Defaults to the [`SystemClock`] of this
-    /// process: then the clocks of all processes that share the database must agree, because a limit counts by the latest
-    /// time at which its key was charged.
+    /// process: then the clocks of all processes that share the database must agree, because a limit counts by the
+    /// latest time at which its key was charged.
     ///
     /// # Errors
     ///

@@ -154,9 +154,9 @@ impl<B: CompareAndSwap> Request<'_, B> {
         evaluation::decide(&mut Evaluated(&mut self.entries), self.charges, self.at, task)
     }
 
-    /// Decides, and writes the states that have changed, one key after the other. All processes write in the order of keys.
-    /// A key that was changed by others meanwhile is read again. If the request is then denied, the written charges are
-    /// refunded.
+    /// Decides, and writes the states that have changed, one key after the other. All processes write in the order of
+    /// keys. A key that was changed by others meanwhile is read again. If the request is then denied, the written
+    /// charges are refunded.
     async fn commit(&mut self) -> Result<Decision, StoreError> {
         for attempt in 0..ATTEMPTS {
             pause_before(attempt).await;

@@ -22,9 +22,9 @@ use crate::store::{Store, StoreFuture};
 /// another process has changed it since. Then it reads that key again, up to 32 times with growing pauses. A decision
 /// takes one read and one write for each limit that it charges; a denial takes only the read.
 ///
-/// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit turns
-/// out to be exhausted, the earlier charges are refunded. Until then, other requests may be denied unnecessarily, but never
-/// allowed wrongly.
+/// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit
+/// turns out to be exhausted, the earlier charges are refunded. Until then, other requests may be denied unnecessarily,
+/// but never allowed wrongly.
 ///
 /// [The guide](crate::guide::stores) shows how to write a store.
 pub struct CasStore<B> {
@@ -39,7 +39,8 @@ impl<B: CompareAndSwap> CasStore<B> {
         Self { database: Database::new(backend), hasher: KeyHasher::with_secret(DEFAULT_SECRET) }
     }
 
-    /// Sets the prefix of all key names. Defaults to `ratelimit`. Stores with different prefixes share nothing. All characters but ASCII letters, digits and `-._/` are percent-encoded.
+    /// Sets the prefix of all key names. Defaults to `ratelimit`. Stores with different prefixes share nothing. All
+    /// characters but ASCII letters, digits and `-._/` are percent-encoded.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.database.prefix = escape(prefix).into();
@@ -48,15 +49,15 @@ impl<B: CompareAndSwap> CasStore<B> {
 
     /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
     ///
-    /// All processes that share limits must use the same secret. With a secret, those who can read the database cannot test
-    /// whether a guessed key was used.
+    /// All processes that share limits must use the same secret. With a secret, those who can read the database cannot
+    /// test whether a guessed key was used.
     #[must_use]
     pub fn secret(self, secret: [u8; 16]) -> Self {
         Self { hasher: KeyHasher::with_secret(secret), ..self }
     }
 
-    /// Sets the time for which a state is kept after it has ceased to count. Defaults to 1 second. The margin covers the resolution of
-    /// the database's TTLs, and differences between its clock and [`now`](CompareAndSwap::now).
+    /// Sets the time for which a state is kept after it has ceased to count. Defaults to 1 second. The margin covers
+    /// the resolution of the database's TTLs, and differences between its clock and [`now`](CompareAndSwap::now).
     #[must_use]
     pub fn ttl_margin(mut self, margin: Duration) -> Self {
         self.database.ttl_margin = margin;

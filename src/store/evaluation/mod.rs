@@ -44,7 +44,7 @@ pub(crate) trait KeyStates {
         let _ = charge;
     }
 
-    /// Stores the state of a penalty after a denial. Returns whether there was room for it. Keys that can never be
+    /// Stores the state of a penalty after a denial. Returns whether it could be stored. Keys that can never be
     /// allowed their cost are less worth keeping.
     fn struck(&mut self, charge: usize, penalty: CompactState, availability: Availability) -> bool;
 }
@@ -79,7 +79,7 @@ fn peek(states: &mut impl KeyStates, index: usize, charge: &Charge<'_>, now: u64
     }
 }
 
-/// Commits a charge, if the request is allowed and the limit has room, and returns the limit's outcome.
+/// Commits a charge, if the request is allowed and the limit has capacity, and returns the limit's outcome.
 fn outcome(
     states: &mut impl KeyStates,
     index: usize,

@@ -130,8 +130,8 @@ impl MemoryStore {
         StoreFuture::ready(Ok(decision.with_resized(resized.specs())))
     }
 
-    /// Decides and charges a few known keys, one after the other. Returns `None`, with nothing changed, if a limit denies
-    /// or a charge needs more than its limit's [rule](crate::algorithm::LimitRule).
+    /// Decides and charges a few known keys, one after the other. Returns `None`, with nothing changed, if a limit
+    /// denies or a charge needs more than its limit's [rule](crate::algorithm::LimitRule).
     ///
     /// Most requests are allowed and have known keys: this takes less than half the instructions of
     /// [`evaluation::decide`] ("four limits" in `.ci/instructions`).

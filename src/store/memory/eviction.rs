@@ -25,8 +25,8 @@ impl Candidate {
 const SAMPLE: usize = 16;
 const SAMPLE_OF_DENIED: usize = 24;
 
-/// The most slots that an eviction looks at. At the cap, a table is more than a third full, unless nearly all keys are in
-/// the other table: that so many slots hold no sample is as good as impossible.
+/// The most slots that an eviction looks at. At the cap, a table is more than a third full, unless nearly all keys are
+/// in the other table: that so many slots hold no sample is as good as impossible.
 const SAMPLE_SLOTS: usize = 64;
 
 impl<T: Expiring> Table<T> {

@@ -51,8 +51,8 @@ const SWEEP: u32 = 4 * 64;
 const CALM: u32 = 1;
 const BUSY: u32 = 8;
 
-/// The slots that a new key adds to them: several, so that a store in which every request leaves a state that soon expires
-/// stays a small multiple of what counts.
+/// The slots that a new key adds to them: several, so that a store in which every request leaves a state that soon
+/// expires stays a small multiple of what counts.
 const FOR_NEW: u32 = 16;
 
 /// Which entry a state has, and in which of the tables.
@@ -205,8 +205,8 @@ impl Shard {
         true
     }
 
-    /// Evicts entries until `new` ones fit, but none of those that are `spared`: the request that needs the room has just
-    /// read or written them. Returns whether the new ones fit now.
+    /// Evicts entries until `new` ones fit, but none of those that are `spared`: the request that needs the room has
+    /// just read or written them. Returns whether the new ones fit now.
     pub(super) fn make_room(&mut self, new: usize, spared: &[u128], most: usize, now: u64) -> bool {
         while self.keys() + new > most {
             let Some(victim) = self.victim(spared, now) else { return false };

@@ -7,8 +7,8 @@ use crate::hash::KeyHash;
 /// The number of slots.
 pub(super) const SLOTS: usize = 16_384;
 
-/// Returns the slot of the key `name`, which is computed from the text in its first braces, or from the whole name if that
-/// text is empty.
+/// Returns the slot of the key `name`, which is computed from the text in its first braces, or from the whole name if
+/// that text is empty.
 pub(super) fn of(name: &str) -> u16 {
     let braces = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let tag = braces.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name);

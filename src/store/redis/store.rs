@@ -18,8 +18,8 @@ use crate::time::{Clock, SystemClock};
 /// round trips.
 ///
 /// A key is named `prefix:{hash}:limit:rule` and holds 18 bytes; a sliding log 18 bytes per request, a sliding window
-/// 18 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of a bucket
-/// that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
+/// 18 bytes per bucket in use. Redis deletes a key as soon as its state equals that of an unused key. The key of a
+/// bucket that is charged again may live longer, by up to a sixteenth of the time that the bucket takes to fill.
 ///
 /// Clones share connections and caches.
 ///
@@ -52,13 +52,13 @@ use crate::time::{Clock, SystemClock};
 /// - A [`LeakyBucketQueue`](crate::LeakyBucketQueue) can refund a slot only if no other request is queued behind it.
 ///   Otherwise, the slot passes unused.
 /// - If the caller gives up between two slots, for instance at a deadline, the store refunds in the background.
-/// - If a slot does not answer, the request fails, and the store refunds the others. Tokens stay charged if they cannot be
-///   refunded (another slot does not answer either, or the process ends), and if the silent slot has charged them.
+/// - If a slot does not answer, the request fails, and the store refunds the others. Tokens stay charged if they cannot
+///   be refunded (another slot does not answer either, or the process ends), and if the silent slot has charged them.
 /// - Each slot decides at an instant of its own master's clock. [`Decision::at`](crate::Decision::at) is the latest.
 ///
 /// A charge is sent again only if the Cluster reports that it did not run (the slot has moved), or if it could not be
-/// sent. While a slot has no master, requests for it fail until a replica takes over; requests for other slots proceed if
-/// the Cluster is configured with `cluster-require-full-coverage no`. While a slot is being migrated, requests with
+/// sent. While a slot has no master, requests for it fail until a replica takes over; requests for other slots proceed
+/// if the Cluster is configured with `cluster-require-full-coverage no`. While a slot is being migrated, requests with
 /// several keys in it may fail (`TRYAGAIN`).
 ///
 /// Redis replicates asynchronously: charges that a master had not replicated when it failed are lost.
@@ -101,8 +101,8 @@ impl RedisStore {
 
     /// Sets the secret that keys are hashed with. Defaults to a constant that is public.
     ///
-    /// All instances of a service must use the same secret. With a secret, those who can read Redis cannot test whether a
-    /// guessed key, such as a client's address, was used; and clients cannot construct two keys that share a state.
+    /// All instances of a service must use the same secret. With a secret, those who can read Redis cannot test whether
+    /// a guessed key, such as a client's address, was used; and clients cannot construct two keys that share a state.
     #[must_use]
     pub fn secret(self, secret: [u8; 16]) -> Self {
         Self { hasher: KeyHasher::with_secret(secret), ..self }.with_empty_caches()
@@ -114,22 +114,22 @@ impl RedisStore {
         Self { clock: Some(Arc::new(clock)), ..self }.with_empty_caches()
     }
 
-    /// Sets for how long a denial is repeated without calling Redis again. Defaults to one second; [`Duration::ZERO`] turns
-    /// this off.
+    /// Sets for how long a denial is repeated without calling Redis again. Defaults to one second; [`Duration::ZERO`]
+    /// turns this off.
     ///
     /// A denied key is denied locally until its `retry_after` has passed, exactly, so that a flood of requests from one
-    /// client does not reach Redis. Changes by this process (a charge, a refund, a reset, a smaller cost, a raised limit)
-    /// take effect at once. Refunds and resets by other processes take effect when Redis is called again, so this duration
-    /// bounds the delay, at the price of one call per duration and key. It also bounds the age of `remaining` that such a
-    /// denial reports for limits that still have tokens. A refund or reset whose caller gave up, for instance at a
-    /// deadline, may also take effect late.
+    /// client does not reach Redis. Changes by this process (a charge, a refund, a reset, a smaller cost, a raised
+    /// limit) take effect at once. Refunds and resets by other processes take effect when Redis is called again, so
+    /// this duration bounds the delay, at the price of one call per duration and key. It also bounds the age of
+    /// `remaining` that such a denial reports for limits that still have tokens. A refund or reset whose caller gave
+    /// up, for instance at a deadline, may also take effect late.
     ///
     /// Each denial by a limit with a [`Penalty`](crate::Penalty) counts as a strike in Redis, so such denials are
     /// cached only once the key is locked out. If only another limit denies, charges that other processes make to the
     /// limit with the penalty are seen late, and a strike may be missed.
     ///
-    /// If a request has several limits, and one of them is in [quota mode](crate::Limit::quota_mode), its denials are not
-    /// cached: such a limit denies only together with others, which its own state does not show.
+    /// If a request has several limits, and one of them is in [quota mode](crate::Limit::quota_mode), its denials are
+    /// not cached: such a limit denies only together with others, which its own state does not show.
     ///
     /// At most 8,192 denials are cached, in less than 5 MB. Clones of this store share them.
     #[must_use]

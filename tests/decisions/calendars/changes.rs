@@ -105,7 +105,8 @@ async fn several_limits_are_decided_together() {
     .await;
 }
 
-/// One of four nodes has a quarter of ten tokens per month, rounded down to two. Of two tokens, it has one in two months.
+/// One of four nodes has a quarter of ten tokens per month, rounded down to two. Of two tokens, it has one in two
+/// months.
 #[tokio::test]
 async fn shares_have_the_windows_of_the_whole_limit() {
     for (limit, share) in [(10, 2), (2, 1)] {

@@ -1,5 +1,5 @@
-//! Diagrams as SVG. Text and axes have the colour of the surrounding text; other colours are legible on light and on dark
-//! backgrounds. Denied requests differ by shape, too.
+//! Diagrams as SVG. Text and axes have the colour of the surrounding text; other colours are legible on light and on
+//! dark backgrounds. Denied requests differ by shape, too.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -121,7 +121,8 @@ impl Cluster {
     }
 }
 
-/// Refreshes the topology if a request is dropped before its reply: its master may hang, and a replica may have taken over.
+/// Refreshes the topology if a request is dropped before its reply: its master may hang, and a replica may have taken
+/// over.
 struct Abandoned<'a> {
     topology: Option<&'a Arc<Topology>>,
 }

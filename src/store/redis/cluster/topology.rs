@@ -67,8 +67,8 @@ impl Topology {
     }
 
     /// Loads the topology in the background, in a separate task, because requests may be dropped at any time. Returns a
-    /// receiver that changes when the load is complete; or `None` if the topology has just been loaded, or outside a Tokio
-    /// runtime.
+    /// receiver that changes when the load is complete; or `None` if the topology has just been loaded, or outside a
+    /// Tokio runtime.
     pub(super) fn refresh(self: &Arc<Self>) -> Option<watch::Receiver<()>> {
         let refreshed = self.refreshed.subscribe();
         let mut map = self.map();

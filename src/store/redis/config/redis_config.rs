@@ -30,10 +30,10 @@ use super::url::{Credentials, address};
 ///
 /// # Reconnecting
 ///
-/// A connection is replaced if it is lost, if a reply does not arrive in time, or if its server is no longer the master.
-/// Attempts to connect run in the background: the first at once, the others after pauses of 5 ms to 500 ms. Meanwhile,
-/// calls use another connection or wait for the current attempt; between attempts, they fail at once. A call that may have
-/// run is never sent again. Dropping the store and its clones ends all attempts.
+/// A connection is replaced if it is lost, if a reply does not arrive in time, or if its server is no longer the
+/// master. Attempts to connect run in the background: the first at once, the others after pauses of 5 ms to 500 ms.
+/// Meanwhile, calls use another connection or wait for the current attempt; between attempts, they fail at once. A call
+/// that may have run is never sent again. Dropping the store and its clones ends all attempts.
 ///
 /// # Permissions
 ///
@@ -44,11 +44,11 @@ use super::url::{Credentials, address};
 ///   +time +get +set +setrange +del +lindex +lrange +lset +ltrim +rpush +pexpireat
 /// ```
 ///
-/// A Cluster also requires `+asking +cluster|slots`, a master behind Sentinel `+role`, a database other than 0 `+select`,
-/// and the Sentinels themselves `+role +sentinel|masters`. Connecting checks only the permissions for the script. Any other
-/// missing permission is reported by the error of the first request that needs it. The only command that requires more is
-/// `CLIENT SETINFO`, which is sent to a master behind Sentinel that uses TLS with custom certificates; its failure has no
-/// effect.
+/// A Cluster also requires `+asking +cluster|slots`, a master behind Sentinel `+role`, a database other than 0
+/// `+select`, and the Sentinels themselves `+role +sentinel|masters`. Connecting checks only the permissions for the
+/// script. Any other missing permission is reported by the error of the first request that needs it. The only command
+/// that requires more is `CLIENT SETINFO`, which is sent to a master behind Sentinel that uses TLS with custom
+/// certificates; its failure has no effect.
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {
@@ -75,16 +75,16 @@ pub(super) enum Topology {
 impl RedisConfig {
     /// Creates the configuration of a single server.
     ///
-    /// `url` has the form `redis://user:password@host:6379/0`, with the scheme `rediss` for TLS (feature `redis-tls`), or
-    /// `redis+unix:///path`.
+    /// `url` has the form `redis://user:password@host:6379/0`, with the scheme `rediss` for TLS (feature `redis-tls`),
+    /// or `redis+unix:///path`.
     pub fn node(url: impl Into<String>) -> Self {
         Self::new(Topology::Node(url.into()))
     }
 
     /// Creates the configuration of the master that Sentinel names.
     ///
-    /// The URLs are those of the Sentinels, of which up to three are queried concurrently for each new connection. A user and
-    /// password in them are for the Sentinels. [`credentials`](Self::credentials) and
+    /// The URLs are those of the Sentinels, of which up to three are queried concurrently for each new connection. A
+    /// user and password in them are for the Sentinels. [`credentials`](Self::credentials) and
     /// [`sentinel_database`](Self::sentinel_database) are for the master.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
         Self::new(Topology::Sentinel { master: master.into(), urls: urls.into_iter().map(Into::into).collect() })
@@ -92,9 +92,9 @@ impl RedisConfig {
 
     /// Creates the configuration of a Cluster.
     ///
-    /// The URLs are those of some masters, from which the store learns the addresses of the others. All connections use the user, the password
-    /// and the TLS of the first URL. See [`RedisStore`](crate::RedisStore#in-a-cluster) for how decisions differ in a
-    /// Cluster.
+    /// The URLs are those of some masters, from which the store learns the addresses of the others. All connections use
+    /// the user, the password and the TLS of the first URL. See [`RedisStore`](crate::RedisStore#in-a-cluster) for how
+    /// decisions differ in a Cluster.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
         Self::new(Topology::Cluster { urls: urls.into_iter().map(Into::into).collect() })
     }
@@ -124,8 +124,8 @@ impl RedisConfig {
 
     /// Sets how many requests may wait for each server, at least 1. Defaults to 10,000.
     ///
-    /// The default is about as many as a fast Redis decides in twice the default [deadline](crate::Builder::deadline), and
-    /// takes some megabytes. In a Cluster, each master has a queue of its own.
+    /// The default is about as many as a fast Redis decides in twice the default [deadline](crate::Builder::deadline),
+    /// and takes some megabytes. In a Cluster, each master has a queue of its own.
     ///
     /// A request to a full queue fails at once with [`StoreErrorKind::QueueFull`](crate::StoreErrorKind::QueueFull), and
     /// is then handled by [`OnStoreError`](crate::OnStoreError). A request leaves the queue when it is sent, or when
@@ -163,16 +163,16 @@ impl RedisConfig {
         Self { sentinel_database: database.into(), ..self }
     }
 
-    /// Sets whether the master that Sentinel names uses TLS. Defaults to whether the Sentinels do. For a single server, the
-    /// URL's scheme decides.
+    /// Sets whether the master that Sentinel names uses TLS. Defaults to whether the Sentinels do. For a single server,
+    /// the URL's scheme decides.
     pub fn sentinel_master_tls(self, tls: bool) -> Self {
         Self { master_tls: Some(tls), ..self }
     }
 
     /// Sets the certificate authorities for servers' certificates, in PEM. Defaults to those of the system.
     ///
-    /// TLS is implemented by rustls, with the cryptography provider that the process has installed as its default. If there
-    /// is none when the store connects, it installs *ring*.
+    /// TLS is implemented by rustls, with the cryptography provider that the process has installed as its default. If
+    /// there is none when the store connects, it installs *ring*.
     #[cfg(feature = "redis-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-tls")))]
     pub fn ca_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {

@@ -8,7 +8,8 @@ use deadpool_redis::redis::{TlsCertificates, sentinel::SentinelClientBuilder};
 use crate::error::RedisConfigError;
 use crate::store::redis::error::Fault;
 
-/// Creates a client that gets the address of the master `name` from `sentinels`, and connects to it with these `settings`.
+/// Creates a client that gets the address of the master `name` from `sentinels`, and connects to it with these
+/// `settings`.
 pub(super) fn client(
     name: &str,
     sentinels: Vec<ConnectionInfo>,

@@ -49,7 +49,8 @@ impl ConnectionPool {
         (0..self.shared.slots.count()).for_each(|slot| self.shared.open(slot));
     }
 
-    /// Has the script perform `requests`. A call is sent again only if the server replied that it does not know the script.
+    /// Has the script perform `requests`. A call is sent again only if the server replied that it does not know the
+    /// script.
     pub(in crate::store::redis) async fn call(&self, clock: &[u8], requests: &[Request]) -> Result<Replies, Fault> {
         self.send(clock, requests, false).await
     }

@@ -44,8 +44,8 @@ impl PooledConnection {
         self.health.is_proven.store(true, Ordering::Relaxed);
     }
 
-    /// Returns how many attempts in a row have failed if this connection breaks now. A connection that breaks at once, as
-    /// all connections to a replica do, is a failed attempt.
+    /// Returns how many attempts in a row have failed if this connection breaks now. A connection that breaks at once,
+    /// as all connections to a replica do, is a failed attempt.
     pub(super) fn failures(&self) -> u32 {
         let is_stable = self.health.is_proven.load(Ordering::Relaxed) || self.health.opened.elapsed() > STABLE_AFTER;
         if is_stable { 0 } else { self.health.failures.saturating_add(1) }

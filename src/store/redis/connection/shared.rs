@@ -110,8 +110,8 @@ fn is_open(slot: &Slot, connection: &PooledConnection) -> bool {
     slot.connection().is_some_and(|open| open.is_same(connection))
 }
 
-/// Attempts to open the connection of a slot. If it is dropped before it succeeds, for instance with its runtime, the slot
-/// is left to the next call.
+/// Attempts to open the connection of a slot. If it is dropped before it succeeds, for instance with its runtime, the
+/// slot is left to the next call.
 struct Attempt {
     shared: Arc<SharedPool>,
     slot: usize,

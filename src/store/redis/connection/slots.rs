@@ -60,8 +60,8 @@ impl Slots {
         slots[turn % slots.len()].connection().filter(|connection| !connection.is_suspect()).cloned()
     }
 
-    /// Returns any connection, preferably one that is not suspect. If there is none, waits for the attempts that are under
-    /// way, but not for those that are scheduled.
+    /// Returns any connection, preferably one that is not suspect. If there is none, waits for the attempts that are
+    /// under way, but not for those that are scheduled.
     pub(super) async fn any(&self) -> Result<PooledConnection, Fault> {
         let is_settled = |slots: &Vec<Slot>| {
             slots.iter().any(|slot| slot.connection().is_some()) || !slots.iter().any(Slot::is_opening)

@@ -53,8 +53,8 @@ impl Disconnections {
 
 enum Server {
     Node(Pool),
-    /// Not a pool, because deadpool's Sentinel configuration has no certificates and no timeouts. Locked by the tasks that
-    /// open connections.
+    /// Not a pool, because deadpool's Sentinel configuration has no certificates and no timeouts. Locked by the tasks
+    /// that open connections.
     Sentinel(Box<Mutex<SentinelClient>>, AsyncConnectionConfig),
 }
 
@@ -124,7 +124,8 @@ impl Source {
         Ok(connection)
     }
 
-    /// Returns whether the server has the script. This also checks a connection, because `PING` requires another permission.
+    /// Returns whether the server has the script. This also checks a connection, because `PING` requires another
+    /// permission.
     pub(super) async fn is_loaded(&self, connection: &mut MultiplexedConnection) -> Result<bool, Fault> {
         let (is_loaded,): (bool,) = cmd("SCRIPT").arg("EXISTS").arg(self.hash()).query_async(connection).await?;
         Ok(is_loaded)
@@ -133,7 +134,8 @@ impl Source {
     /// Loads the script, unless the server has it.
     pub(super) async fn load(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
         let _loading = self.loading.lock().await;
-        // Asked in any case: without a login, a server answers this with an error, but closes the connection on a long text.
+        // Asked in any case: without a login, a server answers this with an error, but closes the connection on a long
+        // text.
         if self.is_loaded(connection).await? {
             return Ok(());
         }
@@ -146,8 +148,8 @@ impl Source {
 
 /// Adds the settings that every connection needs.
 pub(in crate::store::redis) fn settings(settings: RedisConnectionInfo) -> RedisConnectionInfo {
-    // Connections report their loss in RESP3 only. `CLIENT SETINFO`, which redis-rs sends by default, requires a permission
-    // that rate limits do not need.
+    // Connections report their loss in RESP3 only. `CLIENT SETINFO`, which redis-rs sends by default, requires a
+    // permission that rate limits do not need.
     settings.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name()
 }
 

@@ -8,8 +8,8 @@ use super::epochs::Epochs;
 use crate::decision::Decision;
 use crate::store::Charge;
 
-/// The number of sets of two denials each. An attacker with that many denied keys evicts others' denials, which costs calls
-/// to Redis, but does not lift any limit.
+/// The number of sets of two denials each. An attacker with that many denied keys evicts others' denials, which costs
+/// calls to Redis, but does not lift any limit.
 pub(super) const SETS: usize = 4_096;
 
 #[derive(Debug)]
@@ -21,7 +21,8 @@ pub(in crate::store::redis) struct DenialCache {
     pub(super) sets: OnceLock<Box<[RwLock<Set>]>>,
 }
 
-/// Selected by the fingerprint of all keys of a request: so clients that share an exhausted limit have sets of their own.
+/// Selected by the fingerprint of all keys of a request: so clients that share an exhausted limit have sets of their
+/// own.
 type Set = [Option<Box<Denial>>; 2];
 
 impl DenialCache {

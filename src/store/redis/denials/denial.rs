@@ -23,8 +23,8 @@ pub(super) struct Denial {
     pub(super) epochs: SmallVec<[u64; 2]>,
     /// The instant of the reply, in µs of Redis' clock.
     pub(super) at: u64,
-    /// The instant from which the reply is not sufficient: a log has entries that it does not contain, or an override has
-    /// expired.
+    /// The instant from which the reply is not sufficient: a log has entries that it does not contain, or an override
+    /// has expired.
     pub(super) until: u64,
     pub(super) sent: Instant,
     pub(super) received: Instant,
@@ -70,15 +70,16 @@ impl Denial {
             let has_penalty = charge.spec.penalty().is_some();
             let current = epochs.current(charge.spec.fingerprint(charge.key));
             let is_unchanged = sent_epochs.next() == Some(&current);
-            // Limits that are available may have changed: otherwise, clients that share one would end each other's denials.
+            // Limits that are available may have changed: otherwise, clients that share one would end each other's
+            // denials.
             is_certain &= is_unchanged || !(peek.denies || has_penalty);
             is_certain &= peek.is_penalty || !(has_penalty && peek.denies);
         });
         denial.filter(|_| is_certain)
     }
 
-    /// Returns the earliest and the latest instant (in µs) that Redis' clock may have reached, or `None` if the denial is
-    /// too old or the clock has stepped back.
+    /// Returns the earliest and the latest instant (in µs) that Redis' clock may have reached, or `None` if the denial
+    /// is too old or the clock has stepped back.
     fn redis_clock_bounds(&self, lifetime: Duration, clock: Option<u64>) -> Option<(u64, u64)> {
         let now = Instant::now();
         let since_sent = now.saturating_duration_since(self.sent);

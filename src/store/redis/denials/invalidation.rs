@@ -90,8 +90,8 @@ impl Invalidation {
     }
 }
 
-/// Returns the instant (in µs) from which a reply is not sufficient to decide: the reply contains only part of a log, and
-/// overrides expire.
+/// Returns the instant (in µs) from which a reply is not sufficient to decide: the reply contains only part of a log,
+/// and overrides expire.
 fn sufficient_until(charges: &[PreparedCharge], decision: &Decision) -> u64 {
     let at = decision.at().as_micros();
     let logs = decision.outcomes().iter().zip(charges).filter_map(|(outcome, charge)| {

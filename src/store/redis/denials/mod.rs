@@ -1,16 +1,17 @@
 //! Denials that are repeated locally, so that a flood of denied requests does not reach Redis.
 //!
-//! A denial is cached as the states that the request's keys held, and when. The algorithms decide by these states, so that
-//! a request with a smaller cost or a raised limit is sent to Redis if it would be allowed. Only denials are answered
-//! locally, and only at the rate that was requested, because Redis converts a bucket to the rate of the latest request.
+//! A denial is cached as the states that the request's keys held, and when. The algorithms decide by these states, so
+//! that a request with a smaller cost or a raised limit is sent to Redis if it would be allowed. Only denials are
+//! answered locally, and only at the rate that was requested, because Redis converts a bucket to the rate of the latest
+//! request.
 //!
-//! Redis' present instant is not known here, but it has bounds: its clock at the reply, plus the time since the reply was
-//! received or since the request was sent. A request is denied if it is denied at the upper bound, with the `retry_after`
-//! of the lower bound. So Redis would have denied it, and admits a client that returns after the wait.
+//! Redis' present instant is not known here, but it has bounds: its clock at the reply, plus the time since the reply
+//! was received or since the request was sent. A request is denied if it is denied at the upper bound, with the
+//! `retry_after` of the lower bound. So Redis would have denied it, and admits a client that returns after the wait.
 //!
-//! Each change that this process makes to a key (a charge, a refund, a reset) advances the key's [epoch](epochs) once it is
-//! complete or was given up. A denial of an earlier epoch is neither cached nor repeated, in whatever order the two replies
-//! arrive.
+//! Each change that this process makes to a key (a charge, a refund, a reset) advances the key's [epoch](epochs) once
+//! it is complete or was given up. A denial of an earlier epoch is neither cached nor repeated, in whatever order the
+//! two replies arrive.
 //!
 //! Denials by a limit with a penalty are strikes that Redis has to count. So a denial of such a limit is cached only if
 //! it was no strike, and repeated only while the key is locked out. Any change of the key ends it.

@@ -95,8 +95,8 @@ impl Fault {
         }
     }
 
-    /// Returns the time of Redis' clock (in µs), if nothing was decided because that time is in none of the calendar windows
-    /// that the request contains.
+    /// Returns the time of Redis' clock (in µs), if nothing was decided because that time is in none of the calendar
+    /// windows that the request contains.
     pub(in crate::store::redis) fn redis_clock(&self) -> Option<u64> {
         let error = match self {
             Self::Script(error) => error,
@@ -148,8 +148,8 @@ impl Fault {
     }
 }
 
-/// Returns whether a server reports that a permission is missing. The message is the only sign if the script lacks it, and
-/// if `SELECT` fails.
+/// Returns whether a server reports that a permission is missing. The message is the only sign if the script lacks it,
+/// and if `SELECT` fails.
 fn is_of_a_permission(error: &str) -> bool {
     // In scripts of Redis before 7.2, in scripts of later versions and Valkey, and outside of scripts.
     ["The user executing the script can't", "ACL failure in script", "no permissions to"]

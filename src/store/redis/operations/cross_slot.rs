@@ -1,9 +1,10 @@
-//! Requests for several subjects whose keys are in different slots of a Cluster, so that no single script can decide them.
+//! Requests for several subjects whose keys are in different slots of a Cluster, so that no single script can decide
+//! them.
 //!
-//! First all slots are peeked at concurrently: most denials end there and reserve nothing. Then the slots are charged in
-//! turn, and refunded by their marks if a later one denies. All requests charge slots in the same order, so that of several
-//! that compete for the last tokens of the same limits, one gets them all. A reservation can only cause others to be denied,
-//! never to be admitted.
+//! First all slots are peeked at concurrently: most denials end there and reserve nothing. Then the slots are charged
+//! in turn, and refunded by their marks if a later one denies. All requests charge slots in the same order, so that of
+//! several that compete for the last tokens of the same limits, one gets them all. A reservation can only cause others
+//! to be denied, never to be admitted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -12,8 +12,8 @@ use crate::store::redis::store::RedisStore;
 /// The maximum number of round trips for one decision. More than two occur only if overrides change in between.
 const MAX_TRIPS: usize = 64;
 
-/// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request: two,
-/// if Redis' clock is set in between.
+/// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request:
+/// two, if Redis' clock is set in between.
 const MAX_CLOCK_CORRECTIONS: usize = 2;
 
 impl RedisStore {
@@ -22,8 +22,8 @@ impl RedisStore {
         charges.iter().map(|charge| PreparedCharge::new(charge, &self.overrides)).collect()
     }
 
-    /// Lets the script decide `charges`. If an override has changed, or Redis' clock is in another calendar window, the script
-    /// decides nothing, and this corrects and repeats the request.
+    /// Lets the script decide `charges`. If an override has changed, or Redis' clock is in another calendar window, the
+    /// script decides nothing, and this corrects and repeats the request.
     pub(super) async fn perform(&self, task: Task, clock: Option<u64>, charges: &mut [PreparedCharge]) -> TimedReply {
         let mut now =
             if charges.iter().any(PreparedCharge::is_calendar) { clock.unwrap_or_else(|| self.local_now()) } else { 0 };

@@ -78,8 +78,8 @@ impl Report {
     }
 }
 
-/// Returns whether the charge at `position` is of a limit in quota mode that shares its request with limits in quota mode
-/// in other slots.
+/// Returns whether the charge at `position` is of a limit in quota mode that shares its request with limits in quota
+/// mode in other slots.
 fn is_quota_cross_slot(slots: &[Vec<SlotCharge>], position: usize) -> bool {
     let charge = slots.iter().flatten().find(|charge| charge.position == position);
     charge.is_some_and(|charge| charge.is_cross_slot_quota)

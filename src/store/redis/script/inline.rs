@@ -1,12 +1,12 @@
 //! Inlines Lua functions.
 //!
-//! A call of a script creates each of its functions and records anew, which costs 0.1 µs for each function, each variable
-//! that functions share and each record.
+//! A call of a script creates each of its functions and records anew, which costs 0.1 µs for each function, each
+//! variable that functions share and each record.
 //!
 //! A function can be inlined if `return` is its last line, if it has one. A call is inlined if it is a line of its own:
 //! `file.name(arguments)`, or `a, b = file.name(arguments)`, with or without `local`. A file may name the functions of
-//! another one by a line `local name, other = file.name, file.other`. The result computes the same as the files that it is
-//! made of; the tests compare both with the algorithms.
+//! another one by a line `local name, other = file.name, file.other`. The result computes the same as the files that it
+//! is made of; the tests compare both with the algorithms.
 
 use std::collections::BTreeMap;
 
@@ -134,8 +134,8 @@ impl<'a> Inliner<'a> {
         }
     }
 
-    /// Writes the body of a function in a block of its own. A result for a variable whose name the block uses, too, passes
-    /// through one of another name.
+    /// Writes the body of a function in a block of its own. A result for a variable whose name the block uses, too,
+    /// passes through one of another name.
     fn expand(&mut self, targets: &str, function: Function<'a>, arguments: &str, text: &mut String) {
         let Function { library, parameters, body, results } = function;
         self.calls += 1;

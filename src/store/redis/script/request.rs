@@ -193,8 +193,8 @@ impl Request {
     }
 }
 
-/// Encodes a clock that replaces Redis' own in tests: the instant, and for how many ms keys outlive their state, as Redis'
-/// own clock goes on while the test's stands still.
+/// Encodes a clock that replaces Redis' own in tests: the instant, and for how many ms keys outlive their state, as
+/// Redis' own clock goes on while the test's stands still.
 pub(in crate::store::redis) fn encode_clock(micros: u64) -> [u8; 24] {
     const KEPT: f64 = 600_000.0;
     let mut clock = [0; 24];

@@ -8,8 +8,8 @@ use crate::algorithm::last_charge::LastChargeTick;
 use crate::algorithm::tat::Tat;
 use crate::algorithm::{ChargeMark, CompactState};
 
-/// A script counts the backlog as the time in which it drains, to the 1/amount of a µs. Costs and capacities are converted
-/// to such times here, so that it only adds and compares.
+/// A script counts the backlog as the time in which it drains, to the 1/amount of a µs. Costs and capacities are
+/// converted to such times here, so that it only adds and compares.
 fn args(rule: &Gcra, cost: u64) -> ScriptArgs {
     let cost = bounded_cost(cost, rule.capacity);
     // The largest backlog with which the cost is available: negative if it never is.
