@@ -1,10 +1,9 @@
 //! The rule of a limit: its algorithm, and its overage.
 
 use super::key_state::StateMut;
-use super::kind::Algorithm;
-use super::kind::PreparedAlgorithm;
 use super::rate_algorithm::{Availability, Evaluation, QuotaSnapshot};
 use super::state::ChargeMark;
+use super::{Algorithm, PreparedAlgorithm};
 
 /// A limit, and the ceiling that includes its overage: the same algorithm with more capacity. The ceiling decides. What
 /// is left is reported of the limit.
@@ -52,12 +51,6 @@ impl LimitRule {
     #[inline]
     pub(crate) fn capacity(&self) -> u64 {
         self.ceiling.capacity
-    }
-
-    /// Returns the algorithm that reports what is left.
-    #[cfg(feature = "redis")]
-    pub(crate) fn reporting(&self) -> &PreparedAlgorithm {
-        &self.limit().prepared
     }
 
     /// Returns the algorithm that decides.

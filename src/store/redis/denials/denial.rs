@@ -35,7 +35,7 @@ impl Denial {
     pub(super) fn is_of(&self, charges: &[Charge<'_>]) -> bool {
         let same = |(denied, charge): (&PreparedCharge, &Charge<'_>)| {
             let denied = denied.charge();
-            let is_record = || matches!(Codec::of(denied.spec.rule().reporting()), Codec::Compact(_));
+            let is_record = || matches!(Codec::of(denied.spec.rule().deciding()), Codec::Compact(_));
             if Arc::ptr_eq(denied.spec, charge.spec) {
                 return denied.key == charge.key && (denied.cost == charge.cost || is_record());
             }

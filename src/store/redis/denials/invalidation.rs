@@ -95,7 +95,7 @@ impl Invalidation {
 fn sufficient_until(charges: &[PreparedCharge], decision: &Decision) -> u64 {
     let at = decision.at().as_micros();
     let logs = decision.outcomes().iter().zip(charges).filter_map(|(outcome, charge)| {
-        let is_log = matches!(Codec::of(charge.charge().spec.rule().reporting()), Codec::Log(_));
+        let is_log = matches!(Codec::of(charge.charge().spec.rule().deciding()), Codec::Log(_));
         outcome.more_after().filter(|_| is_log).map(|after| at.saturating_add(after.as_micros() as u64))
     });
     let overrides = charges.iter().filter_map(PreparedCharge::override_expiry);

@@ -272,7 +272,7 @@ impl<'a> Trace<'a> {
             let name = key::name("t", spec, self.key);
             let held = keys.get(name.as_bytes()).and_then(|(held, _)| held.states());
             let is_drained =
-                matches!(spec.rule().reporting(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
+                matches!(spec.rule().deciding(), PreparedAlgorithm::Gcra(_) | PreparedAlgorithm::GcraQueue(_));
             let graded = held.as_ref().and_then(|held| held.first()).filter(|held| is_drained && held.counts[1] > 0);
             let step = graded.map_or(1, |held| TtlQuantum::recorded_in(held.micros));
             // A state counts at the rate that wrote it, until a decision at another rate.
