@@ -58,7 +58,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// Creates the share of one of `processes` processes.
+    /// Creates the share of one process, of `processes` in total.
     ///
     /// # Panics
     ///

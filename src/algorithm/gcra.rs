@@ -25,9 +25,9 @@ pub(crate) struct Gcra {
     pub(crate) interval: u64,
 }
 
-/// The longest backlog, in µs. A bucket of 2^32 tokens, of which one comes back in 366 days, has a backlog of 1.36 ·
-/// 10^23 µs; this is 1.41 · 10^23. Only a clock that steps back by far exceeds it. Beyond it, a backlog might not fit
-/// into a state of a lower rate.
+/// The longest backlog: 1.41 · 10^23 µs. Valid limits have at most 1.36 · 10^23 µs, with 2^32 tokens at one token in 366
+/// days, so only a clock that steps back by far exceeds it. Beyond it, a backlog might not fit into a state of a lower
+/// rate.
 const MAX_BACKLOG: u128 = 1_000_000_000 << 47;
 
 impl RateAlgorithm<CompactState> for Gcra {

@@ -73,24 +73,26 @@ mod token_bucket;
 
 use std::time::Duration;
 
+use self::gcra::Gcra;
+use self::gcra_queue::GcraQueue;
+use self::interval_bucket::IntervalBucket;
+use self::log::LogWindow;
+use self::settings::Settings;
+use crate::time::{self, Timestamp};
+
 pub use self::calendar::Weekday;
 pub use self::calendar_window::CalendarWindow;
 #[allow(unused_imports, reason = "for stores that keep states as bytes")]
 pub(crate) use self::encoding::{DecodeError, StoredKey};
 pub use self::fixed_window::FixedWindow;
-use self::gcra::Gcra;
-use self::gcra_queue::GcraQueue;
-use self::interval_bucket::IntervalBucket;
 pub(crate) use self::key_state::{KeyState, StateMut};
 pub use self::leaky_bucket::LeakyBucket;
 pub use self::leaky_bucket_queue::LeakyBucketQueue;
 pub(crate) use self::limit_rule::LimitRule;
 pub(crate) use self::lockout::Lockout;
 pub(crate) use self::log::Log;
-use self::log::LogWindow;
 pub use self::penalty::Penalty;
 pub(crate) use self::rate_algorithm::{Availability, Evaluation, QuotaSnapshot, RateAlgorithm};
-use self::settings::Settings;
 pub(crate) use self::size::Size;
 pub use self::sliding_log::SlidingLog;
 pub use self::sliding_window::SlidingWindow;
@@ -98,7 +100,6 @@ pub use self::sliding_window_counter::{Rounding, SlidingWindowCounter};
 pub(crate) use self::state::{ChargeMark, CompactState};
 pub(crate) use self::state_period::StatePeriod;
 pub use self::token_bucket::{Refill, TokenBucket};
-use crate::time::{self, Timestamp};
 
 /// Any of the [algorithms](crate::algorithm).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -162,7 +163,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the tag that separates this algorithm's storage keys from others', whose states mean something else.
+    /// Returns the tag in storage keys. It separates the states of this algorithm from those of others.
     pub(crate) fn tag(&self) -> &'static str {
         with_settings!(self, limit => limit.tag())
     }

@@ -164,7 +164,7 @@ impl Penalty {
     ///
     /// # Panics
     ///
-    /// Panics if the span is out of its range. In a constant, this is a compile-time error.
+    /// Panics if the span is out of its range, or not in whole microseconds. In a constant, this is a compile-time error.
     /// [`try_remembered_for`](Self::try_remembered_for) returns an error instead.
     #[track_caller]
     pub const fn remembered_for(self, span: Duration) -> Self {

@@ -5,8 +5,7 @@ use super::state_period::StatePeriod;
 
 /// The settings of an algorithm, such as [`FixedWindow`](super::FixedWindow).
 pub(super) trait Settings: Copy {
-    /// Returns the tag that separates the storage keys of this algorithm from those of others, whose states mean
-    /// something else.
+    /// Returns the tag in storage keys. It separates the states of this algorithm from those of others.
     fn tag(&self) -> &'static str;
 
     /// Returns the period to which the state of a key belongs.

@@ -23,8 +23,8 @@ pub(super) const fn share_of_window(limit: u32, period: u64, parts: u32) -> (u32
     (share_of_tokens(limit, parts), period * if periods < most { periods } else { most })
 }
 
-/// Returns one of `parts` shares of a bucket with this size, whose tokens move continuously: its capacity, its amount
-/// and its interval in µs.
+/// Returns one of `parts` shares of a bucket that refills or drains continuously: its capacity, its amount, and its
+/// interval in µs.
 pub(super) fn share_of_bucket([capacity, amount]: Size, interval: u64, parts: u32) -> (u32, u32, u64) {
     let (amount, interval) = share_of_rate(amount, interval, parts);
     (share_of_tokens(capacity, parts), amount, interval)

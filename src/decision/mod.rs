@@ -26,7 +26,7 @@ pub struct Decision {
     /// Whether the request was charged if it was allowed.
     takes: bool,
     outcomes: SmallVec<[Outcome; 1]>,
-    /// The limits whose spec was derived for this request, because it has another size or a detail in metrics.
+    /// The specs that were derived for this request: those of limits with another size or a metric detail.
     resized: Option<Box<[Arc<LimitSpec>]>>,
 }
 

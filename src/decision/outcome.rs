@@ -139,8 +139,8 @@ impl Outcome {
         self.cost
     }
 
-    /// Returns whether this limit alone had capacity. For a limit that is [not enforced](Self::is_enforced), this is
-    /// what it would have decided.
+    /// Returns whether this limit alone had capacity. A limit that is [not enforced](Self::is_enforced) has a
+    /// verdict, too.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.availability.into()

@@ -1,8 +1,8 @@
 //! Dry runs of limits on recorded requests.
 //!
-//! A [`DryRun`] decides recorded requests at their own times, in memory, and counts per limit what it would have
-//! denied. A [`Comparison`] runs two sets of limits, such as two versions of a rules file, and reports the requests
-//! that only one of them denies.
+//! A [`DryRun`] decides recorded requests at their own times, in memory. It counts the requests that each limit would have
+//! denied. A [`Comparison`] runs two sets of limits, such as two versions of a rules file, and reports the requests that
+//! only one of them denies.
 //!
 //! ```
 //! use http::Request;

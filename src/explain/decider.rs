@@ -16,7 +16,7 @@ pub enum Decider {
         /// Its [name](crate::Store::name), such as `memory` or `10.0.0.5:6379`.
         name: Option<String>,
     },
-    /// This process, by a denial of the store whose wait is not over. See
+    /// This process, which remembers a denial of the store until its wait is over. See
     /// [`Store::remembered`](crate::Store::remembered).
     RememberedDenial,
     /// The local store of this process, by its share of the limits. See

@@ -31,7 +31,7 @@ impl MetricDetail {
         if value.len() > MAX_LEN {
             return Some(OTHER.clone());
         }
-        // Requests only share this lock, also when clients send ever new values.
+        // A read lock, so that requests do not wait for each other, even if clients always send new values.
         let known = {
             let values = self.values.read().unwrap_or_else(PoisonError::into_inner);
             let is_full = values.len() >= MAX_VALUES;

@@ -26,8 +26,8 @@ pub use self::trace::TraceRecorder;
 /// Receives every decision and every event of a limiter. Add one with
 /// [`Builder::recorder`](crate::Builder::recorder).
 ///
-/// The methods are called inline, by the task that handles the request, so keep them fast. Calling them does not
-/// allocate, unless they do.
+/// The methods are called inline, by the task that handles the request, so keep them fast. The calls themselves do not
+/// allocate.
 ///
 /// `MetricsRecorder` (feature `metrics`), `TraceRecorder` (feature `tracing`) and [`Stats`] are
 /// recorders. Write your own for anything else:

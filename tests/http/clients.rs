@@ -156,7 +156,7 @@ async fn a_client_is_the_same_with_and_without_a_proxy() {
 /// CVE-2026-30827 and GHSA-46wh-pxpv-q5gq (express-rate-limit), axum-governor ip.rs:23, actix-governor
 /// key_extractor.rs:263: mapped addresses were masked before conversion, so all of IPv4 had one key.
 #[tokio::test]
-async fn mapped_addresses_share_a_prefix() {
+async fn mapped_addresses_are_converted_before_they_are_masked() {
     assert!(!share(|by| by, "::ffff:192.0.2.1", "::ffff:192.0.2.2").await);
     assert!(!share(|by| by.ipv6_prefix(56), "::ffff:192.0.2.1", "[::ffff:192.0.2.2]:80").await);
     assert!(!share(|by| by, "::ffff:102:304", "2001:db8::1.2.3.4").await);
@@ -164,7 +164,7 @@ async fn mapped_addresses_share_a_prefix() {
 
 /// GHSA-5847-rm3g-23mw (OpenClaw), and express-rate-limit 8.6.2, which compared notations.
 #[tokio::test]
-async fn ipv4_translated_addresses_are_distinct() {
+async fn mapped_addresses_share_the_bucket_of_their_ipv4_address() {
     assert!(share(|by| by, "1.2.3.4", "::ffff:1.2.3.4").await);
     assert!(share(|by| by, "::ffff:102:304", "1.2.3.4").await);
 }
@@ -203,7 +203,7 @@ async fn an_untrusted_peer_cannot_choose_its_address() {
 /// CVE-2026-110723, -110724, -110726 (Eclipse ECSP), tower_governor key_extractor.rs:134,
 /// commonly#538, talosctl-oidc#128, PrepPilot#1438: the leftmost address was taken for the client.
 #[tokio::test]
-async fn the_leftmost_is_the_client() {
+async fn the_leftmost_address_is_not_the_client() {
     for (address, header, hop) in [(local().x_forwarded_for(), XFF, ""), (local().forwarded(), "forwarded", "for=")] {
         let server = serve(address).await;
         assert!(!is_refused(&server, &[(header, &format!("{hop}192.0.2.1"))]).await);
@@ -216,7 +216,7 @@ async fn the_leftmost_is_the_client() {
 /// axum-client-ip#32: an obfuscated node was skipped, so an address from the client was the rightmost.
 /// axum-governor smart_ip.rs:118: malformed nodes were skipped, too.
 #[tokio::test]
-async fn hidden_names_are_skipped() {
+async fn obfuscated_nodes_are_not_skipped() {
     let server = serve(local().forwarded()).await;
     assert!(!is_refused(&server, &[("forwarded", "for=198.51.100.1, for=_hidden")]).await);
     assert!(is_refused(&server, &[("forwarded", "for=198.51.100.2, for=_hidden")]).await);
@@ -236,7 +236,7 @@ async fn ports_of_addresses_are_ignored() {
 /// real-ip 0.1.2 and throttle-kit client_ip.rs:226: the first of several lines was read, which is the client's if the
 /// proxy adds another line, as HAProxy does.
 #[tokio::test]
-async fn only_the_first_line_counts() {
+async fn all_lines_of_the_header_are_read() {
     let of = [local().x_forwarded_for(), TrustedProxies::hops(1).x_forwarded_for()];
     for address in of {
         let server = serve(address).await;
@@ -250,7 +250,7 @@ async fn only_the_first_line_counts() {
 /// trusted.
 #[test]
 #[should_panic(expected = "no proxy is trusted")]
-fn no_hops_are_trusted() {
+fn trusting_0_hops_panics() {
     let _ = TrustedProxies::hops(0);
 }
 

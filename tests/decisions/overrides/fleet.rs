@@ -46,7 +46,7 @@ async fn the_next_decision_of_any_node_uses_the_override() {
         assert_eq!(left(node, "42").await, 100);
     }
     overrides.set("42", window(200), None).await.unwrap();
-    // The process that has set the override knows it. The other one is reported of it, and repeats its call.
+    // The process that has set the override knows it. The other one learns of it from the reply, and repeats its call.
     assert_eq!(taking(&server, left(&one, "42")).await, (1, 200));
     assert_eq!(taking(&server, left(&other, "42")).await, (2, 200));
     for (node, left_then) in [(&one, 200), (&other, 199)] {

@@ -18,7 +18,7 @@ on_both_stores!(
     the_whole_cost_of_a_route_is_refunded,
     only_limits_with_count_if_are_refunded,
     the_cost_of_a_response_is_settled,
-    headers_show_the_state_before_the_settlement,
+    headers_include_settlements_that_are_complete,
 );
 
 /// Returns a limit of five failures per day.
@@ -152,7 +152,7 @@ async fn the_cost_of_a_response_is_settled(fixture: StoreFixture) {
     assert!(visit(&app, "/1", "ann").await.is_refused());
 }
 
-async fn headers_show_the_state_before_the_settlement(fixture: StoreFixture) {
+async fn headers_include_settlements_that_are_complete(fixture: StoreFixture) {
     let app = login(&fixture.builder([failures()]).build());
     let answer = visit(&app, "/login/right", "ann").await;
     assert_eq!(answer.remaining(), if fixture.is_memory { 5 } else { 4 });

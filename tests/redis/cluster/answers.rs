@@ -88,7 +88,7 @@ async fn concurrent_requests_are_admitted_exactly_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_of_each_master_are_sent_in_one_call() {
+async fn concurrent_requests_on_a_cluster_share_calls() {
     let cluster = RedisCluster::start(0);
     let limiter = Limiter::builder([daily("limit", 1_000)]).patient().store(store(&cluster).await).build();
     (0..3).for_each(|node| cluster.run(node, "CONFIG RESETSTAT"));

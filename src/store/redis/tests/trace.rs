@@ -339,7 +339,7 @@ impl<'a> Trace<'a> {
     }
 
     /// The sender's clock: off by less than a window, if at all.
-    fn model_outcome(&mut self) -> u64 {
+    fn sender_clock(&mut self) -> u64 {
         let off = self.calendars.up_to(22 * 3_600_000_000);
         match self.calendars.below(4) {
             0 => self.now.saturating_sub(off),
@@ -350,7 +350,7 @@ impl<'a> Trace<'a> {
 
     fn decide(&mut self, task: Task) -> (Request, Step) {
         self.resize();
-        let model_outcome = self.model_outcome();
+        let sender_clock = self.sender_clock();
         let costs: Vec<u64> = self.spec.iter().map(|spec| self.random.cost(spec.capacity())).collect();
         let rooms: Vec<Availability> = self
             .spec
@@ -397,7 +397,7 @@ impl<'a> Trace<'a> {
         let charges: Vec<Charge<'_>> = self.spec.iter().zip(&costs).map(charge).collect();
         let asked: SmallVec<[PreparedCharge; 2]> =
             charges.iter().map(|charge| PreparedCharge::new(charge, &OverrideCache::default())).collect();
-        let request = requests::decide("t", task, model_outcome, &asked);
+        let request = requests::decide("t", task, sender_clock, &asked);
         if !receipt.is_empty() {
             self.receipts.push(receipt);
         }
