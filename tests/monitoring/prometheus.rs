@@ -1,13 +1,13 @@
 //! Prometheus on a free port of 127.0.0.1, and `promtool`.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::http_client::get;
-use support::redis_server::Folder;
+use support::redis_server::{Folder, free_port};
 use tokio::time::sleep;
 
 /// The longest time to wait for Prometheus on a loaded machine.
@@ -29,8 +29,7 @@ impl Prometheus {
              scrape_configs: [{{ job_name: test, static_configs: [{{ targets: ['{target}'] }}] }}]\n"
         );
         std::fs::write(&config, text).expect("a writable folder");
-        // The port may be taken before Prometheus binds it; it then exits, and this fails.
-        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|free| free.local_addr()).expect("a port");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let process = Command::new("prometheus")
             .arg(format!("--config.file={}", config.display()))
             .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))

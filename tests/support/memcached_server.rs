@@ -1,9 +1,9 @@
 //! A Memcached server on a free port of 127.0.0.1. It stops when it is dropped.
 
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use crate::redis_server::wait_until;
+use crate::redis_server::{free_port, wait_until};
 
 pub struct MemcachedServer {
     process: Child,
@@ -17,8 +17,7 @@ impl MemcachedServer {
     ///
     /// Panics if `memcached` is not installed.
     pub fn start() -> Self {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-        let port = port.expect("a free port").port();
+        let port = free_port();
         let mut command = Command::new("memcached");
         command.args(["--listen", "127.0.0.1", "--port", &port.to_string(), "--user", "nobody"]);
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();

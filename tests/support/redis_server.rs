@@ -3,9 +3,11 @@
 
 #[path = "folder.rs"]
 mod folder;
+#[path = "free_port.rs"]
+mod free_port;
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use std::time::{Duration, Instant};
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisResult, cmd, pipe};
 pub use folder::Folder;
+pub use free_port::free_port;
 
 /// The longest time to wait for something that must happen on a loaded machine. A Sentinel whose machine stopped pauses
 /// for 30 s.
@@ -229,15 +232,10 @@ pub fn keys_without_ttl(port: u16) -> Vec<String> {
 /// # Panics
 ///
 /// Panics if it does not happen.
-pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < PATIENCE, "timed out after {PATIENCE:?}: {what}");
         thread::sleep(Duration::from_millis(10));
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
 }

@@ -9,8 +9,8 @@ use crate::cluster::{DAY, daily, slot, store};
 use support::limits::{Patient, all};
 use support::patient::connected;
 use support::permissions::{documented, documented_for, names_the_remedy, refused};
-use support::redis_cluster::{RedisCluster, wait};
-use support::redis_server::RedisServer;
+use support::redis_cluster::RedisCluster;
+use support::redis_server::{RedisServer, wait_until};
 
 /// A short deadline for decisions.
 const SHORT_DEADLINE: Duration = Duration::from_millis(50);
@@ -52,7 +52,7 @@ async fn dies(
         if of_first { &mut lost } else { &mut kept }.push(key);
     }
     let replica = 3;
-    wait("the replica has all", || cluster.ask::<i64>(replica, "DBSIZE") == lost.len() as i64);
+    wait_until("the replica has all", || cluster.ask::<i64>(replica, "DBSIZE") == lost.len() as i64);
     end(&mut cluster, 0);
     cluster.notice(0);
 
@@ -142,7 +142,7 @@ async fn a_charge_without_a_reply_is_never_repeated() {
         answer.expect_err("no answer in half a second");
     }
     cluster.resume(node);
-    wait("the server goes on", || cluster.ask::<String>(node, "PING") == "PONG");
+    wait_until("the server goes on", || cluster.ask::<String>(node, "PING") == "PONG");
     let decision = patient.peek("key", 1).await.expect("a decision");
     let charged = 1_000 - 1 - decision.outcomes()[0].remaining();
     assert!(charged <= 2, "{charged} charges of 2 requests");

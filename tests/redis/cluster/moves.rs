@@ -10,7 +10,8 @@ use tower_ratelimit::Limiter;
 
 use crate::cluster::{daily, slot, store};
 use support::limits::Patient;
-use support::redis_cluster::{RedisCluster, wait};
+use support::redis_cluster::RedisCluster;
+use support::redis_server::wait_until;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
@@ -34,7 +35,7 @@ async fn scripts_flushed_under_load_are_loaded_again_within_the_same_calls() {
             (0..3).for_each(|node| cluster.run(node, "SCRIPT FLUSH"));
             // A call that repeatedly finds the script flushed fails.
             let before = counts();
-            wait("all go on", || {
+            wait_until("all go on", || {
                 assert!(tasks.try_join_next().is_none(), "a request failed");
                 counts().iter().zip(&before).all(|(now, before)| now > before)
             });
@@ -70,7 +71,7 @@ async fn a_slot_that_moves_loses_no_count_and_charges_nothing_twice() {
     tokio::task::block_in_place(|| {
         let pause = || {
             let before = taken.load(Ordering::Relaxed);
-            wait("requests go on", || taken.load(Ordering::Relaxed) > before + 100);
+            wait_until("requests go on", || taken.load(Ordering::Relaxed) > before + 100);
         };
         for _ in 0..4 {
             let to = (from + 1) % 3;

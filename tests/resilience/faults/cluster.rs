@@ -12,7 +12,8 @@ use tower_ratelimit::{
 
 use crate::faults::load::{Load, limit};
 use support::patient::{LONG, Patient, connected};
-use support::redis_cluster::{RedisCluster, wait};
+use support::redis_cluster::RedisCluster;
+use support::redis_server::wait_until;
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
     connected(RedisConfig::cluster(cluster.urls())).await
@@ -21,7 +22,7 @@ async fn store(cluster: &RedisCluster) -> RedisStore {
 /// Returns whether every node reports that each slot has a master that is up.
 fn is_whole(cluster: &RedisCluster, nodes: &[usize]) -> bool {
     nodes.iter().all(|&node| {
-        let info = cluster.info(node);
+        let info = cluster.ask::<String>(node, "CLUSTER INFO");
         info.contains("cluster_slots_ok:16384") && info.contains("cluster_state:ok")
     })
 }
@@ -36,7 +37,7 @@ async fn a_master_lost_and_its_replica_promoted() {
     // The fourth node is its replica.
     block_in_place(|| {
         let is_master = || cluster.ask::<String>(3, "INFO replication").contains("role:master");
-        wait("the replica is promoted", || is_master() && is_whole(&cluster, &[1, 2, 3]));
+        wait_until("the replica is promoted", || is_master() && is_whole(&cluster, &[1, 2, 3]));
     });
     let recovery = load.recovered().await;
     let report = load.end().await;
@@ -53,7 +54,7 @@ async fn a_master_lost_until_it_returns() {
     cluster.kill(0);
     load.run(Duration::from_secs(2)).await;
     cluster.restart(0);
-    block_in_place(|| wait("it is back", || is_whole(&cluster, &[0, 1, 2])));
+    block_in_place(|| wait_until("it is back", || is_whole(&cluster, &[0, 1, 2])));
     let recovery = load.recovered().await;
     let report = load.end().await;
     report.check("a Cluster's master lost, and back", recovery);
@@ -69,7 +70,7 @@ async fn a_master_that_hangs() {
     cluster.hang(0);
     load.run(Duration::from_secs(2)).await;
     cluster.resume(0);
-    block_in_place(|| wait("it is back", || is_whole(&cluster, &[0, 1, 2])));
+    block_in_place(|| wait_until("it is back", || is_whole(&cluster, &[0, 1, 2])));
     let recovery = load.recovered().await;
     let report = load.end().await;
     report.check("a Cluster's master hangs", recovery);
@@ -147,7 +148,7 @@ async fn the_queue_of_each_master_is_bounded() {
         })
         .collect();
     let is_over = || waiting.iter().filter(|task| task.is_finished()).count() >= 500 - 3 * (10 + 2 * 64);
-    block_in_place(|| wait("those that may not wait are answered", is_over));
+    block_in_place(|| wait_until("those that may not wait are answered", is_over));
     (0..3).for_each(|master| cluster.resume(master));
     for answer in waiting {
         if let Err(error) = answer.await.expect("a task") {

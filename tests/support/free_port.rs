@@ -1,0 +1,29 @@
+//! Free ports for servers that cannot report which port the system gave them.
+#![allow(unreachable_pub, reason = "tests within the crate use it, too")]
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The distance of the bus of a node of a Redis Cluster from its port.
+const BUS: u16 = 10_000;
+
+/// The first of [`COUNT`] ports. These ports, and those of the bus, are below the ports of outgoing connections, which
+/// begin at 32,768 on Linux. So no connection takes the port of a server that is restarted.
+const FIRST: u16 = 12_000;
+
+const COUNT: u16 = 10_000;
+
+/// Returns a port of 127.0.0.1 that is free, and whose bus port is free. No two servers of a test program get the same
+/// port, even if they start at the same time: one of them would stop, and its test would use the server of the other.
+pub fn free_port() -> u16 {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    // Test programs that run at the same time begin with different ports.
+    let begin = process::id().wrapping_mul(97);
+    let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
+    let next = || {
+        let number = begin.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed)) % u32::from(COUNT);
+        FIRST + number as u16
+    };
+    (0..COUNT).map(|_| next()).find(|&port| is_free(port) && is_free(port + BUS)).expect("a free port")
+}
