@@ -4,7 +4,7 @@ mod decision_record;
 mod event;
 #[cfg(feature = "metrics")]
 mod metrics;
-mod per_limit;
+mod per_label;
 mod rejection_record;
 mod stats;
 mod top_keys;

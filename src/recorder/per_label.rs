@@ -1,4 +1,4 @@
-//! Values kept for each limit, by its name.
+//! What is kept for each value of a label, such as the name of a limit.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,41 +7,41 @@ use std::sync::Arc;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 
-/// A value for each limit, or for each detail of a limit, that was seen. There are few of them, and all are known after
-/// their first decision. So reading takes no lock.
-pub(super) struct PerLimit<T>(ArcSwap<Values<T>>);
+/// A map from the values of a label to what is kept for them. There are few of them, and all are soon known, so reading
+/// takes no lock.
+pub(super) struct PerLabel<T>(ArcSwap<Entries<T>>);
 
-/// Clients do not choose the names of limits, so a fast hash is sufficient.
-type Values<T> = HashMap<Box<str>, Arc<T>, RandomState>;
+/// Clients do not choose the values of labels, so a fast hash is sufficient.
+type Entries<T> = HashMap<Box<str>, Arc<T>, RandomState>;
 
-impl<T> PerLimit<T> {
+impl<T> PerLabel<T> {
     pub(super) fn new() -> Self {
         Self(ArcSwap::from_pointee(HashMap::with_hasher(RandomState::with_seeds(1, 2, 3, 4))))
     }
 
-    /// Calls `read` with the value of a limit. For a new limit, `create` makes the value.
-    pub(super) fn with<R>(&self, limit: &str, create: impl Fn(&str) -> T, read: impl FnOnce(&T) -> R) -> R {
-        if let Some(value) = self.0.load().get(limit) {
-            return read(value);
+    /// Calls `read` with the entry of a label. `create` makes the entry of a new label.
+    pub(super) fn with<R>(&self, label: &str, create: impl Fn(&str) -> T, read: impl FnOnce(&T) -> R) -> R {
+        if let Some(entry) = self.0.load().get(label) {
+            return read(entry);
         }
-        self.0.rcu(|values| {
-            let mut values = HashMap::clone(values);
-            values.entry(limit.into()).or_insert_with(|| Arc::new(create(limit)));
-            values
+        self.0.rcu(|entries| {
+            let mut entries = HashMap::clone(entries);
+            entries.entry(label.into()).or_insert_with(|| Arc::new(create(label)));
+            entries
         });
-        read(&self.0.load()[limit])
+        read(&self.0.load()[label])
     }
 
-    /// Returns all values with the names of their limits, ordered by name.
+    /// Returns all entries with their labels, ordered by label.
     pub(super) fn all(&self) -> Vec<(String, Arc<T>)> {
-        let values = self.0.load();
-        let mut all: Vec<_> = values.iter().map(|(limit, value)| (limit.to_string(), value.clone())).collect();
+        let entries = self.0.load();
+        let mut all: Vec<_> = entries.iter().map(|(label, entry)| (label.to_string(), entry.clone())).collect();
         all.sort_by(|(one, _), (other, _)| one.cmp(other));
         all
     }
 }
 
-impl<T> fmt::Debug for PerLimit<T> {
+impl<T> fmt::Debug for PerLabel<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.load().keys()).finish()
     }

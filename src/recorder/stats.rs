@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::per_limit::PerLimit;
+use super::per_label::PerLabel;
 use super::top_keys::TopKeys;
 use super::{DecisionRecord, LimitOutcome, LimitRecord, Recorder, RejectionRecord};
 use crate::request::RequestHead;
@@ -32,7 +32,7 @@ const MAX_DISPLAY: usize = 128;
 /// ```
 #[derive(Clone)]
 pub struct Stats {
-    limits: Arc<PerLimit<Counters>>,
+    limits: Arc<PerLabel<Counters>>,
     top_keys: usize,
     display: Option<Arc<DisplayKey>>,
 }
@@ -84,7 +84,7 @@ impl Stats {
     /// Creates a recorder whose counts are 0.
     #[must_use]
     pub fn new() -> Self {
-        Self { limits: Arc::new(PerLimit::new()), top_keys: 0, display: None }
+        Self { limits: Arc::new(PerLabel::new()), top_keys: 0, display: None }
     }
 
     /// Finds the keys that each limit denies most often, at most `keys` of them, up to 1,000. Defaults to 0.
@@ -93,7 +93,7 @@ impl Stats {
     /// takes a lock.
     #[must_use]
     pub fn top_keys(self, keys: usize) -> Self {
-        Self { limits: Arc::new(PerLimit::new()), top_keys: keys.min(1_000), ..self }
+        Self { limits: Arc::new(PerLabel::new()), top_keys: keys.min(1_000), ..self }
     }
 
     /// Sets the function that displays a key, from the name of the limit and the first request with that key that it

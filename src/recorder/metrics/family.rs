@@ -1,26 +1,27 @@
 //! Counters that differ by the value of one label.
 
-use std::sync::OnceLock;
-
 use metrics::{Counter, Label, counter};
+
+use crate::recorder::per_label::PerLabel;
 
 /// Counters of one name, one for each value of a label. A counter is registered when it is first needed, so that no
 /// series is exported that can't occur.
 #[derive(Debug)]
-pub(super) struct CounterFamily<const VALUES: usize> {
+pub(super) struct CounterFamily {
     name: &'static str,
     label: &'static str,
-    counters: [OnceLock<Counter>; VALUES],
+    counters: PerLabel<Counter>,
 }
 
-impl<const VALUES: usize> CounterFamily<VALUES> {
+impl CounterFamily {
     pub(super) fn new(name: &'static str, label: &'static str) -> Self {
-        Self { name, label, counters: [const { OnceLock::new() }; VALUES] }
+        Self { name, label, counters: PerLabel::new() }
     }
 
-    /// Returns the counter of the label's value with this index, which has the `common` labels, too.
-    pub(super) fn counter(&self, index: usize, value: &'static str, common: &[Label]) -> &Counter {
-        self.counters[index].get_or_init(|| counter!(self.name, with_labels(common, [(self.label, value)])))
+    /// Increments the counter of a value of the label. The counter has the `common` labels, too.
+    pub(super) fn increment(&self, value: &str, by: u64, common: &[Label]) {
+        let create = |value: &str| counter!(self.name, with_labels(common, [(self.label, value)]));
+        self.counters.with(value, create, |counter| counter.increment(by));
     }
 }
 

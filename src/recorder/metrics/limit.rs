@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use metrics::{Counter, Label, counter};
 
 use super::family::with_labels;
-use crate::recorder::per_limit::PerLimit;
+use crate::recorder::per_label::PerLabel;
 use crate::recorder::{DecisionSource, LimitOutcome, LimitRecord};
 
 /// The numbers of variants, whose last ones are named here.
@@ -18,7 +18,7 @@ const OUTCOMES: usize = LimitOutcome::Denied as usize + 1;
 pub(super) struct LimitHandles {
     labels: Vec<Label>,
     /// The handles of each [detail](crate::Limit::metric_detail).
-    details: PerLimit<LimitHandles>,
+    details: PerLabel<LimitHandles>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     tokens: OnceLock<Counter>,
     near_limit: OnceLock<Counter>,
@@ -28,7 +28,7 @@ pub(super) struct LimitHandles {
 impl LimitHandles {
     pub(super) fn new(labels: Vec<Label>) -> Self {
         Self {
-            details: PerLimit::new(),
+            details: PerLabel::new(),
             decisions: Default::default(),
             tokens: OnceLock::new(),
             near_limit: OnceLock::new(),

@@ -12,7 +12,7 @@ use metrics::{Histogram, Label, gauge, histogram};
 use self::family::{CounterFamily, with_labels};
 use self::limit::{LimitHandles, SOURCES};
 use self::usage::UsageGauges;
-use super::per_limit::PerLimit;
+use super::per_label::PerLabel;
 use super::{BreakerState, DecisionRecord, DecisionSource, Event, Fallback, Recorder, RejectionRecord};
 use crate::error::StoreErrorKind;
 use crate::key::KeyError;
@@ -57,13 +57,13 @@ use crate::reason::Reason;
 #[derive(Debug)]
 pub struct MetricsRecorder {
     labels: Vec<Label>,
-    limits: PerLimit<LimitHandles>,
+    limits: PerLabel<LimitHandles>,
     durations: [OnceLock<Histogram>; SOURCES],
-    rejections: CounterFamily<6>,
-    store_errors: CounterFamily<7>,
-    fallbacks: CounterFamily<3>,
-    list_matches: CounterFamily<3>,
-    rules_loads: CounterFamily<2>,
+    rejections: CounterFamily,
+    store_errors: CounterFamily,
+    fallbacks: CounterFamily,
+    list_matches: CounterFamily,
+    rules_loads: CounterFamily,
     usage: UsageGauges,
 }
 
@@ -74,7 +74,7 @@ impl MetricsRecorder {
         describe::describe();
         Self {
             labels: Vec::new(),
-            limits: PerLimit::new(),
+            limits: PerLabel::new(),
             durations: Default::default(),
             rejections: CounterFamily::new("ratelimit_rejections_total", "reason"),
             store_errors: CounterFamily::new("ratelimit_store_errors_total", "kind"),
@@ -124,47 +124,47 @@ impl Recorder for MetricsRecorder {
     }
 
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
-        let (index, reason) = match rejection.reason() {
-            Reason::Limited { .. } => (0, "limited"),
-            Reason::MissingKey(KeyError::Ambiguous) => (1, "ambiguous_key"),
-            Reason::MissingKey(KeyError::FromServer) => (2, "no_peer_address"),
-            Reason::MissingKey(_) => (3, "missing_key"),
-            Reason::Listed(_) => (4, "listed"),
-            Reason::StoreFailed => (5, "store_failed"),
+        let reason = match rejection.reason() {
+            Reason::Limited { .. } => "limited",
+            Reason::MissingKey(KeyError::Ambiguous) => "ambiguous_key",
+            Reason::MissingKey(KeyError::FromServer) => "no_peer_address",
+            Reason::MissingKey(_) => "missing_key",
+            Reason::Listed(_) => "listed",
+            Reason::StoreFailed => "store_failed",
         };
-        self.rejections.counter(index, reason, &self.labels).increment(1);
+        self.rejections.increment(reason, 1, &self.labels);
     }
 
     fn event(&self, event: &Event<'_>) {
         match event {
             Event::StoreFailed { error } => {
-                let (index, kind) = match error.kind() {
-                    StoreErrorKind::Failed => (0, "failed"),
-                    StoreErrorKind::TimedOut => (1, "timed_out"),
-                    StoreErrorKind::QueueFull => (2, "queue_full"),
-                    StoreErrorKind::BreakerOpen => (3, "breaker_open"),
-                    StoreErrorKind::NotSupported => (4, "not_supported"),
-                    StoreErrorKind::Full => (5, "full"),
-                    StoreErrorKind::ChargeCount { .. } => (6, "charge_count"),
+                let kind = match error.kind() {
+                    StoreErrorKind::Failed => "failed",
+                    StoreErrorKind::TimedOut => "timed_out",
+                    StoreErrorKind::QueueFull => "queue_full",
+                    StoreErrorKind::BreakerOpen => "breaker_open",
+                    StoreErrorKind::NotSupported => "not_supported",
+                    StoreErrorKind::Full => "full",
+                    StoreErrorKind::ChargeCount { .. } => "charge_count",
                 };
-                self.store_errors.counter(index, kind, &self.labels).increment(1);
+                self.store_errors.increment(kind, 1, &self.labels);
             }
             Event::FellBack { to } => {
-                let (index, to) = match to {
-                    Fallback::Rejected => (0, "rejected"),
-                    Fallback::Allowed => (1, "allowed"),
-                    Fallback::DecidedLocally { .. } => (2, "decided_locally"),
+                let to = match to {
+                    Fallback::Rejected => "rejected",
+                    Fallback::Allowed => "allowed",
+                    Fallback::DecidedLocally { .. } => "decided_locally",
                 };
-                self.fallbacks.counter(index, to, &self.labels).increment(1);
+                self.fallbacks.increment(to, 1, &self.labels);
             }
             Event::PenaltyBegan { limit, .. } => self.with_limit(limit, LimitHandles::count_penalty),
             Event::ListMatched { action } => {
-                let (index, action) = match action.status() {
-                    Some(http::StatusCode::FORBIDDEN) => (0, "forbidden"),
-                    Some(_) => (1, "too_many_requests"),
-                    None => (2, "shadow"),
+                let action = match action.status() {
+                    Some(http::StatusCode::FORBIDDEN) => "forbidden",
+                    Some(_) => "too_many_requests",
+                    None => "shadow",
                 };
-                self.list_matches.counter(index, action, &self.labels).increment(1);
+                self.list_matches.increment(action, 1, &self.labels);
             }
             Event::BreakerChanged { state, node } => {
                 let state = match state {
@@ -177,11 +177,11 @@ impl Recorder for MetricsRecorder {
             }
             Event::LimitsReplaced { limits } => {
                 gauge!("ratelimit_rules_info", self.labels.clone()).set(*limits as f64);
-                self.rules_loads.counter(0, "applied", &self.labels).increment(1);
+                self.rules_loads.increment("applied", 1, &self.labels);
                 // An increase from 0 can be seen by a query, unlike a series that begins at 1.
-                self.rules_loads.counter(1, "rejected", &self.labels).increment(0);
+                self.rules_loads.increment("rejected", 0, &self.labels);
             }
-            Event::LimitsRejected { .. } => self.rules_loads.counter(1, "rejected", &self.labels).increment(1),
+            Event::LimitsRejected { .. } => self.rules_loads.increment("rejected", 1, &self.labels),
             // Decisions include these.
             Event::OverageUsed { .. } | Event::ShadowDenied { .. } | Event::Shortfall { .. } => {}
         }
