@@ -13,7 +13,6 @@ use super::triple_headers::{TripleNames, X_RATE_LIMIT, X_RATE_LIMIT_DASHED, tigh
 use crate::decision::{Decision, Outcome};
 use crate::limit::Limit;
 use crate::limit_spec;
-use crate::time::ceil_seconds;
 
 /// RFC 6585 forbids caches to store a 429, but not all caches comply.
 pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -130,11 +129,8 @@ impl Headers {
                         }
                     }
                 }
-                HeaderStyle::XRetryAfter => {
-                    if let Some(wait) = decision.retry_after() {
-                        headers.insert(X_RETRY_AFTER, number(ceil_seconds(wait).max(1)));
-                    }
-                }
+                // Only rejections have it: see `write_retry_after`.
+                HeaderStyle::XRetryAfter => {}
             }
         }
     }
@@ -171,6 +167,11 @@ impl Headers {
     /// Adds the time after which a rejected request may be retried, unless the response contains it.
     pub(super) fn write_retry_after(&self, seconds: u64, headers: &mut HeaderMap) {
         headers.entry(RETRY_AFTER).or_insert_with(|| number(seconds));
+        self.write_x_retry_after(seconds, headers);
+    }
+
+    /// Adds `X-Ratelimit-Retry-After`, if it is one of the styles, unless the response contains it.
+    pub(super) fn write_x_retry_after(&self, seconds: u64, headers: &mut HeaderMap) {
         if self.styles.contains(&HeaderStyle::XRetryAfter) {
             headers.entry(X_RETRY_AFTER).or_insert_with(|| number(seconds));
         }

@@ -82,7 +82,12 @@ impl RejectionFormat {
         decision: Option<&Decision>,
     ) -> Response<Bytes> {
         if let Some(content_type) = grpc_content_type {
-            return with_headers(grpc::response(rejection, content_type, headers.max_headers()), headers, decision);
+            let mut response = grpc::response(rejection, content_type, headers.max_headers());
+            // Instead of `Retry-After`, gRPC has `grpc-retry-pushback-ms`.
+            if let Some(seconds) = rejection.retry_after_seconds() {
+                headers.write_x_retry_after(seconds, response.headers_mut());
+            }
+            return with_headers(response, headers, decision);
         }
         let (content_type, body) = match &self.body {
             Body::PlainText => (PLAIN, text(rejection)),

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_ratelimit::{
     Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, LeakyBucketQueue, Limit, ManualClock,
@@ -437,4 +437,7 @@ async fn x_ratelimit_retry_after_is_sent_while_the_store_fails() {
         let response = ask(&layer.layer(Hello::default()), get("/")).await;
         assert_eq!((response.all("retry-after"), response.all("x-ratelimit-retry-after")), (vec!["1"], vec!["1"]));
     }
+    let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
+    let response = ask(&layer().build().layer(Hello::default()), call.body(()).unwrap()).await;
+    assert_eq!((response.header("grpc-status"), response.all("x-ratelimit-retry-after")), (Some("14"), vec!["1"]));
 }
