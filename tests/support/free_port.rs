@@ -18,8 +18,8 @@ const COUNT: u16 = 10_000;
 /// port, even if they start at the same time: one of them would stop, and its test would use the server of the other.
 pub fn free_port() -> u16 {
     static CALLS: AtomicU32 = AtomicU32::new(0);
-    // Test programs that run at the same time begin with different ports.
-    let begin = process::id().wrapping_mul(97);
+    // Test programs that run at the same time begin with ports far apart.
+    let begin = process::id().wrapping_mul(613);
     let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let next = || {
         let number = begin.wrapping_add(CALLS.fetch_add(1, Ordering::Relaxed)) % u32::from(COUNT);
