@@ -62,11 +62,14 @@ impl fmt::Display for LimitExplanation {
             LimitStatus::ConditionNotMet => {
                 write!(f, ": does not apply: requires {}", self.condition.as_deref().unwrap_or("its condition"))
             }
-            LimitStatus::NotMatched => f.write_str(": does not match the request, or is replaced"),
+            LimitStatus::NotMatched => f.write_str(": does not match the request"),
+            LimitStatus::Replaced => f.write_str(": does not apply: replaced by another limit"),
             LimitStatus::Skipped { error, key } => {
-                write!(f, ": does not apply: {}{}", reason(*error), Key(key))
+                write!(f, ": does not apply: {}{}", reason(*error), KeyParts(key))
             }
-            LimitStatus::Rejects { error, key } => write!(f, ": rejects the request: {}{}", reason(*error), Key(key)),
+            LimitStatus::Rejects { error, key } => {
+                write!(f, ": rejects the request: {}{}", reason(*error), KeyParts(key))
+            }
             LimitStatus::NotReached => f.write_str(": not reached"),
         }
     }
@@ -87,7 +90,7 @@ impl fmt::Display for AppliedLimit {
         if let Some(error) = self.missing_key {
             write!(f, ", in the bucket of requests without a key: {}", reason(error))?;
         }
-        Key(&self.key).fmt(f)
+        KeyParts(&self.key).fmt(f)
     }
 }
 
@@ -116,9 +119,9 @@ impl fmt::Display for Verdict<'_> {
 }
 
 /// A key as the end of a line.
-struct Key<'a>(&'a [KeyPart]);
+pub(crate) struct KeyParts<'a>(pub(crate) &'a [KeyPart]);
 
-impl fmt::Display for Key<'_> {
+impl fmt::Display for KeyParts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, part) in self.0.iter().enumerate() {
             write!(f, "{}{part}", if index == 0 { ", by " } else { " and " })?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::applied::AppliedLimit;
+use super::applied::{AppliedLimit, ExpectedOutcome};
 use crate::key::{KeyError, KeyPart};
 use crate::limit::Limit;
 use crate::when::Description;
@@ -33,9 +33,10 @@ pub enum LimitStatus {
     Applies(AppliedLimit),
     /// The limit does not apply: its condition does not hold.
     ConditionNotMet,
-    /// The limit does not apply: the request does not match its descriptor in the rules file, or another limit replaces
-    /// it.
+    /// The limit does not apply: the request does not match its descriptor in the rules file.
     NotMatched,
+    /// The limit does not apply: another limit of the rules file replaces it.
+    Replaced,
     /// The limit does not apply: the request has no key for it. See [`OnMissingKey::Skip`](crate::OnMissingKey::Skip).
     #[non_exhaustive]
     Skipped {
@@ -76,12 +77,38 @@ impl LimitExplanation {
         }
     }
 
+    /// Returns the parts of the request's key, which are empty if the limit does not apply.
+    #[must_use]
+    pub fn key(&self) -> &[KeyPart] {
+        match &self.status {
+            LimitStatus::Applies(AppliedLimit { key, .. })
+            | LimitStatus::Skipped { key, .. }
+            | LimitStatus::Rejects { key, .. } => key,
+            LimitStatus::ConditionNotMet
+            | LimitStatus::NotMatched
+            | LimitStatus::Replaced
+            | LimitStatus::NotReached => &[],
+        }
+    }
+
+    /// Returns whether the limit denies the request, or rejects it for lack of a key.
+    #[must_use]
+    pub fn denies(&self) -> bool {
+        match &self.status {
+            LimitStatus::Applies(applied) => applied.outcome.as_ref().is_some_and(ExpectedOutcome::denies),
+            status => matches!(status, LimitStatus::Rejects { .. }),
+        }
+    }
+
     pub(super) fn key_mut(&mut self) -> &mut [KeyPart] {
         match &mut self.status {
             LimitStatus::Applies(AppliedLimit { key, .. })
             | LimitStatus::Skipped { key, .. }
             | LimitStatus::Rejects { key, .. } => key,
-            LimitStatus::ConditionNotMet | LimitStatus::NotMatched | LimitStatus::NotReached => &mut [],
+            LimitStatus::ConditionNotMet
+            | LimitStatus::NotMatched
+            | LimitStatus::Replaced
+            | LimitStatus::NotReached => &mut [],
         }
     }
 }

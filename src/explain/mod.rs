@@ -65,6 +65,7 @@ mod seconds;
 
 pub use applied::{AppliedLimit, ExpectedOutcome};
 pub use decider::Decider;
+pub(crate) use display::KeyParts;
 pub use explanation::{Conclusion, Explanation};
 pub use limit::{LimitExplanation, LimitStatus};
 pub use list::{ListExplanation, ListKind};

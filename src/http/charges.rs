@@ -8,7 +8,7 @@ use super::layer_config::LayerConfig;
 use super::missing_key::replace_missing_key;
 use crate::hash::KeyHash;
 use crate::key::{Hashed, KeyBuf, KeyError, PendingKey};
-use crate::limit::{Limit, PendingMatches};
+use crate::limit::{Limit, Match, PendingMatches};
 use crate::limit_spec;
 use crate::reason::Reason;
 use crate::request::RequestHead;
@@ -106,8 +106,8 @@ impl<'a> ChargeFinder<'a, '_> {
         let (config, resized, charges) = (self.config, self.resized, &mut *self.charges);
         let indexed = &config.client.limits().indexed()[index];
         let mut result = Ok(());
-        let pending = indexed.index.find(head, &mut |position, key| {
-            if let (Some(limit), Ok(())) = (indexed.get(position), &result) {
+        let pending = indexed.index.find(head, &mut |position, matched| {
+            if let (Some(limit), Match::Applies(key), Ok(())) = (indexed.get(position), matched, &result) {
                 match found_charge(config, resized, limit, key, head) {
                     Ok(charge) => charges.extend(charge),
                     Err(reason) => result = Err(reason),
@@ -145,9 +145,10 @@ impl PendingCharges {
                     charges.extend(key.map(|key| OwnedCharge { spec, key, cost }));
                 }
                 PendingCharge::Search { index, found } => {
-                    for (place, key) in found.await {
-                        let Some(limit) = limits.indexed()[index].get(place) else { continue };
-                        let charge = found_charge(config, &resized, limit, key.as_ref().map_err(|error| *error), head)?;
+                    for (position, matched) in found.await {
+                        let limit = limits.indexed()[index].get(position);
+                        let (Some(limit), Match::Applies(key)) = (limit, matched.as_ref()) else { continue };
+                        let charge = found_charge(config, &resized, limit, key, head)?;
                         charges.extend(charge.as_ref().map(OwnedCharge::from));
                     }
                 }

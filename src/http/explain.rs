@@ -9,7 +9,7 @@ use super::lists::Listed;
 use crate::decision::Verdict;
 use crate::explain::{AppliedLimit, Conclusion, Decider, Explanation, LimitExplanation, LimitStatus};
 use crate::key::{Extracted, KeyBuf, KeyError, KeyPart, PendingKey};
-use crate::limit::{Limit, PendingMatches};
+use crate::limit::{Limit, Match, PendingMatches};
 use crate::reason::Reason;
 use crate::request::RequestHead;
 use crate::resilience::{Preview, PreviewSource};
@@ -150,7 +150,7 @@ impl<'a> Finder<'a> {
         }
         for (index, indexed) in limits.indexed().iter().enumerate() {
             let mut matches = Vec::new();
-            let mut on_match = |place, key: Result<&KeyBuf, KeyError>| matches.push((place, key.cloned()));
+            let mut on_match = |position, matched: Match<&KeyBuf>| matches.push((position, matched.cloned()));
             match indexed.index.find(head, &mut on_match) {
                 None => self.record_matches(index, &matches),
                 Some(found) => pending.push(Pending::Search { index, found }),
@@ -181,14 +181,16 @@ impl<'a> Finder<'a> {
         }
     }
 
-    fn record_matches(&mut self, index: usize, matches: &[(usize, Result<KeyBuf, KeyError>)]) {
+    fn record_matches(&mut self, index: usize, matches: &[(usize, Match<KeyBuf>)]) {
         let indexed = &self.config.client.limits().indexed()[index];
         for limit in indexed.numbers() {
             self.statuses[limit] = LimitStatus::NotMatched;
         }
-        for (position, key) in matches {
-            if let Some(limit) = indexed.get(*position) {
-                self.record(limit, key.as_ref().map_err(|error| *error));
+        for (position, matched) in matches {
+            let Some(limit) = indexed.get(*position) else { continue };
+            match matched.as_ref() {
+                Match::Applies(key) => self.record(limit, key),
+                Match::Replaced => self.statuses[limit] = LimitStatus::Replaced,
             }
         }
     }

@@ -10,9 +10,9 @@ use crate::request::RequestHead;
 
 /// Finds the limits that apply to a request, among limits that are numbered by position.
 pub(crate) trait LimitIndex: Send + Sync + 'static {
-    /// Calls `on_match` with the position of each limit that applies, in ascending order, and with its key or why it is
-    /// missing. Returns `None` when all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is
-    /// not called, and the returned future resolves to all matches.
+    /// Calls `on_match` with the position of each limit that matches the request, in ascending order. Returns `None` when
+    /// all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is not called, and the returned
+    /// future resolves to all matches.
     fn find(&self, head: &RequestHead<'_>, on_match: &mut OnMatch<'_>) -> Option<PendingMatches>;
 
     /// Describes the key of the limit at a position, for explanations.
@@ -23,11 +23,38 @@ pub(crate) trait LimitIndex: Send + Sync + 'static {
     fn max_matches(&self, policy: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize;
 }
 
-/// Receives the position of a limit that applies, and its key.
-pub(crate) type OnMatch<'a> = dyn FnMut(usize, Result<&KeyBuf, KeyError>) + 'a;
+/// A limit that matches a request. `K` is its key.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Match<K> {
+    /// The limit applies, under a key, unless that is missing.
+    Applies(Result<K, KeyError>),
+    /// The limit does not apply, because another match replaces it.
+    Replaced,
+}
+
+/// Receives the position of a limit that matches.
+pub(crate) type OnMatch<'a> = dyn FnMut(usize, Match<&KeyBuf>) + 'a;
 
 /// The matches of a request with asynchronous keys.
-pub(crate) type PendingMatches = Pin<Box<dyn Future<Output = Vec<(usize, Result<KeyBuf, KeyError>)>> + Send>>;
+pub(crate) type PendingMatches = Pin<Box<dyn Future<Output = Vec<(usize, Match<KeyBuf>)>> + Send>>;
+
+impl Match<KeyBuf> {
+    pub(crate) fn as_ref(&self) -> Match<&KeyBuf> {
+        match self {
+            Self::Applies(key) => Match::Applies(key.as_ref().map_err(|error| *error)),
+            Self::Replaced => Match::Replaced,
+        }
+    }
+}
+
+impl Match<&KeyBuf> {
+    pub(crate) fn cloned(self) -> Match<KeyBuf> {
+        match self {
+            Self::Applies(key) => Match::Applies(key.cloned()),
+            Self::Replaced => Match::Replaced,
+        }
+    }
+}
 
 /// The position of a limit in an index.
 #[derive(Clone)]

@@ -23,9 +23,9 @@ mod watch;
 
 pub use self::definition::Limit;
 pub(crate) use self::derived::Derived;
-pub(crate) use self::index::PendingMatches;
 #[cfg(feature = "rules")]
 pub(crate) use self::index::{LimitIndex, OnMatch};
+pub(crate) use self::index::{Match, PendingMatches};
 pub(crate) use self::limits::{Limits, check_needs_no_request};
 pub use self::live::LiveLimits;
 pub use self::on_missing_key::OnMissingKey;

@@ -10,7 +10,7 @@ use super::pattern::Pattern;
 use super::value::{CompiledValue, ValueFormat};
 use super::values::{ExtractedValues, Pending};
 use crate::key::{KeyBuf, KeyError, KeyPart, only_part};
-use crate::limit::{LimitIndex, OnMatch, OnMissingKey, PendingMatches};
+use crate::limit::{LimitIndex, Match, OnMatch, OnMissingKey, PendingMatches};
 use crate::request::RequestHead;
 
 /// All descriptors of a file.
@@ -49,9 +49,8 @@ pub(super) struct Rule {
     pub(super) replaces: Box<[Arc<str>]>,
 }
 
-/// A rule that applies to a request, and the error if its key is missing.
-type Match = (usize, Result<(), KeyError>);
-type Matches = SmallVec<[Match; 8]>;
+/// The rules that match a request.
+type Matches = SmallVec<[(usize, Match<()>); 8]>;
 
 impl Group {
     pub(super) fn new(extractor: usize, format: ValueFormat) -> Self {
@@ -108,18 +107,19 @@ fn combine(first: Result<(), KeyError>, second: Result<(), KeyError>) -> Result<
 }
 
 impl Tree {
-    /// Returns the rules that apply to a request, in the order of the file.
+    /// Returns the rules that match a request, in the order of the file.
     fn matches(&self, values: &mut ExtractedValues, head: Option<&RequestHead<'_>>) -> Result<Matches, Pending> {
         let mut matches = Matches::new();
         self.walk(&self.groups, Ok(()), values, head, &mut matches)?;
         matches.sort_unstable_by_key(|(rule, _)| *rule);
-        self.remove_replaced(&mut matches);
-        for (rule, key) in &mut matches {
+        self.mark_replaced(&mut matches);
+        for (rule, matched) in &mut matches {
+            let Match::Applies(key) = matched else { continue };
             for (extractor, _) in &self.rules[*rule].key {
                 *key = combine(*key, values.get(*extractor, &self.extractors, head)?.map(drop));
             }
         }
-        matches.retain(|(_, key)| *key != Err(KeyError::NotApplicable));
+        matches.retain(|(_, matched)| *matched != Match::Applies(Err(KeyError::NotApplicable)));
         Ok(matches)
     }
 
@@ -133,7 +133,7 @@ impl Tree {
     ) -> Result<(), Pending> {
         for group in groups {
             let mut enter = |node: &Node, key, values: &mut ExtractedValues| {
-                matches.extend(node.rule.map(|rule| (rule, key)));
+                matches.extend(node.rule.map(|rule| (rule, Match::Applies(key))));
                 self.walk(&node.children, key, values, head, matches)
             };
             match values.get(group.extractor, &self.extractors, head)? {
@@ -156,30 +156,35 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes the rules that another rule replaces, even if that one is replaced too.
-    fn remove_replaced(&self, matches: &mut Matches) {
-        let replacing = matches.iter().filter(|(_, key)| key.is_ok()).map(|(rule, _)| &self.rules[*rule].replaces);
-        let replaced: SmallVec<[&Arc<str>; 8]> = replacing.flatten().collect();
-        if !replaced.is_empty() {
-            matches.retain(|(rule, _)| self.rules[*rule].name.as_ref().is_none_or(|name| !replaced.contains(&name)));
+    /// Marks the rules that another rule replaces, even if that one is replaced too.
+    fn mark_replaced(&self, matches: &mut Matches) {
+        let replacing = matches.iter().filter(|(_, matched)| *matched == Match::Applies(Ok(())));
+        let replaced: SmallVec<[&Arc<str>; 8]> = replacing.flat_map(|(rule, _)| &self.rules[*rule].replaces).collect();
+        if replaced.is_empty() {
+            return;
+        }
+        for (rule, matched) in matches {
+            if self.rules[*rule].name.as_ref().is_some_and(|name| replaced.contains(&name)) {
+                *matched = Match::Replaced;
+            }
         }
     }
 
-    fn visit(
-        &self,
-        matches: &Matches,
-        values: &ExtractedValues,
-        mut visit: impl FnMut(usize, Result<&KeyBuf, KeyError>),
-    ) {
+    fn visit(&self, matches: &Matches, values: &ExtractedValues, mut visit: impl FnMut(usize, Match<&KeyBuf>)) {
         let mut key = KeyBuf::default();
         for (rule, matched) in matches {
             key.clear();
-            if matched.is_ok() {
-                for (extractor, format) in &self.rules[*rule].key {
-                    format.append_key(values.known(*extractor), &mut key);
+            let matched = match matched {
+                Match::Applies(Ok(())) => {
+                    for (extractor, format) in &self.rules[*rule].key {
+                        format.append_key(values.known(*extractor), &mut key);
+                    }
+                    Match::Applies(Ok(&key))
                 }
-            }
-            visit(*rule, matched.map(|()| &key));
+                Match::Applies(Err(error)) => Match::Applies(Err(*error)),
+                Match::Replaced => Match::Replaced,
+            };
+            visit(*rule, matched);
         }
     }
 }
@@ -199,12 +204,12 @@ impl LimitIndex for TreeIndex {
         values.extract_all(&tree.extractors, head);
         let tree = tree.clone();
         Some(Box::pin(async move {
-            let mut keys = Vec::new();
+            let mut found = Vec::new();
             loop {
                 match tree.matches(&mut values, None) {
                     Ok(matches) => {
-                        tree.visit(&matches, &values, |rule, key| keys.push((rule, key.cloned())));
-                        return keys;
+                        tree.visit(&matches, &values, |rule, matched| found.push((rule, matched.cloned())));
+                        return found;
                     }
                     Err(Pending(extractor)) => values.wait_for(extractor).await,
                 }

@@ -56,7 +56,8 @@ descriptors:
   value: /login
   descriptors:
   - key: remote_address
-    rate_limit: { name: login, unit: hour, requests_per_unit: 2 }
+    rate_limit: { name: login, unit: hour, requests_per_unit: 2, replaces: [{ name: visits }] }
+- { key: remote_address, rate_limit: { name: visits, unit: hour, requests_per_unit: 60 } }
 - { key: header.x-plan, value: 'p*', rate_limit: { unit: day, requests_per_unit: 9 } }
 ",
     );
@@ -69,7 +70,8 @@ descriptors:
         "\
 allowed, decided by the store (memory)
   login (path=/login > remote_address): allowed, 1 of 2 left, cost 1, reset after 3600s, by peer address 192.0.2.7
-  shop.header.x-plan_p* (header.x-plan=p*): does not match the request, or is replaced"
+  visits (remote_address): does not apply: replaced by another limit
+  shop.header.x-plan_p* (header.x-plan=p*): does not match the request"
     );
 }
 
