@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::report::{MAX_SAMPLES, SampleRequest};
+use super::report::{MAX_SAMPLES, SampleLimit, SampleRequest};
 use super::run::DryRun;
 use crate::explain::Explanation;
 use crate::request::RequestHead;
@@ -92,7 +92,8 @@ impl Changes {
     fn add(&mut self, at: Timestamp, head: &RequestHead<'_>, denial: &Explanation) {
         self.count += 1;
         if self.samples.len() < MAX_SAMPLES {
-            self.samples.push(SampleRequest::new(at, head, denial.retry_after()));
+            let limits = denial.limits.iter().filter(|limit| limit.denies()).map(SampleLimit::from).collect();
+            self.samples.push(SampleRequest::new(at, head, denial.retry_after(), limits));
         }
     }
 }

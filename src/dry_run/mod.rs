@@ -46,5 +46,5 @@ mod run;
 mod tally;
 
 pub use comparison::{Change, Changes, Comparison};
-pub use report::{LimitReport, Report, SampleRequest};
+pub use report::{LimitReport, Report, SampleLimit, SampleRequest};
 pub use run::DryRun;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::explain::KeyParts;
+use crate::key::KeyPart;
 use crate::limit::Limit;
 use crate::request::RequestHead;
 use crate::time::Timestamp;
@@ -67,6 +69,19 @@ pub struct SampleRequest {
     /// The wait of the limit in a [`LimitReport`], or of the whole decision in [`Changes`](super::Changes). `None` if
     /// no wait can help, or if the request was allowed.
     pub retry_after: Option<Duration>,
+    /// The limit of the [`LimitReport`], or the limits that deny or reject the request, in [`Changes`](super::Changes).
+    pub limits: Vec<SampleLimit>,
+}
+
+/// A limit of a [`SampleRequest`].
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct SampleLimit {
+    /// The name of the limit.
+    pub name: Arc<str>,
+    /// The parts of the request's key. Credentials are hidden behind fingerprints.
+    pub key: Vec<KeyPart>,
 }
 
 impl Report {
@@ -92,8 +107,13 @@ impl LimitReport {
 }
 
 impl SampleRequest {
-    pub(super) fn new(at: Timestamp, head: &RequestHead<'_>, retry_after: Option<Duration>) -> Self {
-        Self { at, method: head.method.to_string(), path: head.uri.path().to_owned(), retry_after }
+    pub(super) fn new(
+        at: Timestamp,
+        head: &RequestHead<'_>,
+        retry_after: Option<Duration>,
+        limits: Vec<SampleLimit>,
+    ) -> Self {
+        Self { at, method: head.method.to_string(), path: head.uri.path().to_owned(), retry_after, limits }
     }
 }
 
@@ -127,10 +147,16 @@ impl fmt::Display for SampleRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.at.as_micros();
         write!(f, "{}.{:06} {} {}", micros / 1_000_000, micros % 1_000_000, self.method, self.path)?;
-        match self.retry_after {
-            Some(wait) => write!(f, ", retry after {wait:?}"),
-            None => Ok(()),
+        if let Some(wait) = self.retry_after {
+            write!(f, ", retry after {wait:?}")?;
         }
+        self.limits.iter().try_for_each(|limit| write!(f, "; {limit}"))
+    }
+}
+
+impl fmt::Display for SampleLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.name, KeyParts(&self.key))
     }
 }
 
@@ -140,11 +166,12 @@ impl serde::Serialize for SampleRequest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
 
-        let mut sample = serializer.serialize_struct("SampleRequest", 4)?;
+        let mut sample = serializer.serialize_struct("SampleRequest", 5)?;
         sample.serialize_field("at", &(self.at.as_micros() as f64 / 1e6))?;
         sample.serialize_field("method", &self.method)?;
         sample.serialize_field("path", &self.path)?;
         sample.serialize_field("retry_after", &self.retry_after.map(|wait| wait.as_secs_f64()))?;
+        sample.serialize_field("limits", &self.limits)?;
         sample.end()
     }
 }

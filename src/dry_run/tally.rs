@@ -1,6 +1,6 @@
 //! Counts explained requests in a report.
 
-use super::report::{LimitReport, MAX_SAMPLES, Report, SampleRequest};
+use super::report::{LimitReport, MAX_SAMPLES, Report, SampleLimit, SampleRequest};
 use crate::explain::{Conclusion, Decider, Explanation, LimitExplanation, LimitStatus};
 use crate::request::RequestHead;
 use crate::time::Timestamp;
@@ -17,7 +17,7 @@ impl Report {
         let is_unlimited = explanation.decided_by == Decider::Nobody || explanation.conclusion == Conclusion::Exempt;
         self.unlimited += u64::from(is_unlimited);
         for (index, limit) in explanation.limits.iter().enumerate() {
-            self.limit(index, limit).count(at, head, &limit.status);
+            self.limit(index, limit).count(at, head, limit);
         }
     }
 
@@ -37,8 +37,8 @@ impl Report {
 }
 
 impl LimitReport {
-    fn count(&mut self, at: Timestamp, head: &RequestHead<'_>, status: &LimitStatus) {
-        let outcome = match status {
+    fn count(&mut self, at: Timestamp, head: &RequestHead<'_>, limit: &LimitExplanation) {
+        let outcome = match &limit.status {
             LimitStatus::Applies(applied) => applied.outcome.as_ref(),
             LimitStatus::Rejects { .. } => {
                 self.missing_key += 1;
@@ -52,7 +52,13 @@ impl LimitReport {
         self.denied += u64::from(outcome.denies());
         self.shadow_denied += u64::from(!outcome.allowed && !outcome.enforced);
         if !outcome.allowed && self.samples.len() < MAX_SAMPLES {
-            self.samples.push(SampleRequest::new(at, head, outcome.retry_after));
+            self.samples.push(SampleRequest::new(at, head, outcome.retry_after, vec![SampleLimit::from(limit)]));
         }
+    }
+}
+
+impl From<&LimitExplanation> for SampleLimit {
+    fn from(limit: &LimitExplanation) -> Self {
+        Self { name: limit.name.clone(), key: limit.key().to_vec() }
     }
 }
