@@ -19,6 +19,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::Request;
 use serde::Deserialize;
+use serde_json::Value;
 use tower_ratelimit::Timestamp;
 use tower_ratelimit::key::{PeerAddr, RoutePattern};
 
@@ -31,7 +32,7 @@ pub(crate) struct Recorded {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
-    at: Instant,
+    at: Value,
     #[serde(default = "get")]
     method: String,
     path: String,
@@ -39,13 +40,6 @@ struct Line {
     #[serde(default)]
     headers: HashMap<String, Values>,
     peer: Option<IpAddr>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Instant {
-    Seconds(f64),
-    Rfc3339(String),
 }
 
 #[derive(Deserialize)]
@@ -77,19 +71,18 @@ impl Recorded {
         if let Some(peer) = line.peer {
             request.extensions_mut().insert(PeerAddr(SocketAddr::new(peer, 0)));
         }
-        Ok(Self { at: line.at.timestamp()?, request })
+        Ok(Self { at: timestamp(&line.at)?, request })
     }
 }
 
-impl Instant {
-    fn timestamp(self) -> Result<Timestamp, Box<dyn Error>> {
-        let micros = match &self {
-            Self::Seconds(seconds) => (seconds * 1e6).round(),
-            Self::Rfc3339(text) => text.parse::<jiff::Timestamp>()?.as_microsecond() as f64,
-        };
-        if !(0.0..=Timestamp::MAX.as_micros() as f64).contains(&micros) {
-            return Err(format!("`at` is {micros} µs after 1970: use an instant from 1970 on").into());
-        }
-        Ok(Timestamp::from_micros(micros as u64))
+fn timestamp(at: &Value) -> Result<Timestamp, Box<dyn Error>> {
+    let micros = match at {
+        Value::Number(seconds) => (seconds.as_f64().unwrap_or(-1.0) * 1e6).round(),
+        Value::String(text) => text.parse::<jiff::Timestamp>()?.as_microsecond() as f64,
+        _ => return Err(format!("`at` is {at}: use seconds since the Unix epoch, or an instant of RFC 3339").into()),
+    };
+    if !(0.0..=Timestamp::MAX.as_micros() as f64).contains(&micros) {
+        return Err(format!("`at` is {micros} µs after 1970: use an instant from 1970 on").into());
     }
+    Ok(Timestamp::from_micros(micros as u64))
 }
