@@ -12,6 +12,7 @@ use http_body_util::Full;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use support::answer::Answer;
+use support::redis_server::{Folder, wait_until};
 use support::server::Server;
 use tower_ratelimit::{Limit, RateLimitLayer, TokenBucket, key};
 
@@ -37,7 +38,11 @@ impl Program {
 
     /// Starts a server, and returns its address.
     fn serve(name: &str) -> (Self, String) {
-        let mut program = Self::start(name, &["127.0.0.1:0"]);
+        Self::serve_with(name, &["127.0.0.1:0"])
+    }
+
+    fn serve_with(name: &str, arguments: &[&str]) -> (Self, String) {
+        let mut program = Self::start(name, arguments);
         let mut line = String::new();
         program.output.read_line(&mut line).expect("the program says where it listens");
         let uri = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
@@ -104,6 +109,40 @@ async fn the_hyper_server_limits_by_address_across_connections() {
         denied += u32::from(answer.is_refused());
     }
     assert!(denied > 0, "all of 100 requests were allowed");
+}
+
+#[tokio::test]
+async fn a_dry_run_reads_what_the_server_has_recorded() {
+    let folder = Folder::new();
+    let rules = folder.write(
+        "rules.yaml",
+        "
+domain: recorded
+descriptors:
+- { key: header.x-user, rate_limit: { name: users, unit: day, requests_per_unit: 9 } }
+- { key: path, value: '/users/{id}', rate_limit: { name: profiles, unit: day, requests_per_unit: 2 } }
+- { key: remote_address, rate_limit: { name: visitors, unit: day, requests_per_unit: 3 } }
+",
+    );
+    let requests = folder.write("requests.jsonl", "");
+    let (_server, uri) = Program::serve_with("record_requests", &[&requests, "127.0.0.1:0"]);
+    for path in ["/", "/users/1?token=s3cr3t", "/users/2", "/users/3"] {
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        let request = Request::get(format!("{uri}{path}")).header("x-user", "ann").header("authorization", "s3cr3t");
+        client.request(request.body(Full::<Bytes>::default()).unwrap()).await.unwrap();
+    }
+    let recorded = || std::fs::read_to_string(&requests).unwrap();
+    wait_until("the requests are recorded", || recorded().lines().count() == 4);
+    assert!(!recorded().contains("s3cr3t"));
+    let output = Program::start("dry_run", &[&rules, &requests]).output();
+    let counts: Vec<&str> = output.lines().filter(|line| line.contains("requests denied")).map(str::trim).collect();
+    let expected = [
+        "1 of 4 requests denied, 0 rejected, 3 allowed, of which 0 without a limit",
+        "users (header.x-user): 0 of 4 requests denied",
+        "profiles (path=/users/{id}): 1 of 3 requests denied",
+        "visitors (remote_address): 1 of 4 requests denied",
+    ];
+    assert_eq!(counts, expected, "{output}");
 }
 
 #[test]
