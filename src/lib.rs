@@ -31,7 +31,7 @@
 //!   fails.
 //! - A [`LimitHandle`] inspects and resets single keys.
 //! - [`Limit::soft`], [`Limit::elastic`] and [`Limit::shadow`] relax a limit, [`Limit::penalty`] locks out keys that
-//!   are denied too often, and [`Limit::instead`] applies another size to some requests.
+//!   are denied too often, and [`Limit::size_when`] applies another size to some requests.
 //! - [`Overrides`] change a limit's size for single keys at runtime.
 //! - [`Builder::never_limit`] and [`Builder::always_reject`] take lists: [`AddressList`] and [`KeyList`].
 //! - [`Limit::count_if`] and [`Limit::settle_by`] adjust the charge by the response. A handler's [`Permit`] charges

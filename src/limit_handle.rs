@@ -70,7 +70,7 @@ impl LimitHandle {
     /// Decides whether `key` could take `cost` tokens now, without charging anything.
     ///
     /// The decision has one outcome, for this limit alone. It uses the key's [override](crate::Overrides), if it has
-    /// one. It does not use conditions and [other sizes](Limit::instead), which depend on a request.
+    /// one. It does not use conditions and [other sizes](Limit::size_when), which depend on a request.
     ///
     /// # Errors
     ///

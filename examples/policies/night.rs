@@ -25,6 +25,6 @@ pub(crate) fn app_by_night(store: Arc<dyn Store>, night: TimeOfDay) -> Router {
     let in_japan = when::header("cf-ipcountry", "JP");
     let searches = Limit::new("searches", FixedWindow::per_hour(100))
         .by(key::header("x-user"))
-        .instead(in_japan.and(night), FixedWindow::per_hour(10));
+        .size_when(in_japan.and(night), FixedWindow::per_hour(10));
     Router::new().route("/search", get("found\n")).route_layer(RateLimitLayer::builder([searches]).store(store).build())
 }

@@ -20,7 +20,7 @@ curl -i http://HOST/reports -H 'authorization: Bearer staff-4'
 pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     let by_plan = Limit::new("by-plan", FixedWindow::per_minute(10))
         .by(key::extension(|customer: &Customer| customer.id))
-        .instead_by(|head| match head.extensions.get::<Customer>()?.plan {
+        .size_by(|head| match head.extensions.get::<Customer>()?.plan {
             Plan::Pro => Some(FixedWindow::per_minute(100).into()),
             Plan::Enterprise => Some(FixedWindow::per_minute(1_000).into()),
             Plan::Free | Plan::Staff => None,

@@ -10,7 +10,7 @@ use crate::when::Condition;
 
 impl Limit {
     /// Gives the limit another size for requests that meet a condition. Of several sizes, including those of
-    /// [`instead_by`](Self::instead_by), the first one that applies counts.
+    /// [`size_by`](Self::size_by), the first one that applies counts.
     ///
     /// Clients see the size that applied. A key's usage carries over to another size with the same algorithm and
     /// period. With another algorithm or period, the key starts unused. In a bucket with another rate, the used tokens
@@ -21,34 +21,34 @@ impl Limit {
     ///
     /// let daily = Limit::new("daily", FixedWindow::per_day(100))
     ///     .by(key::header("x-api-key"))
-    ///     .instead(when::header("x-plan", "pro"), FixedWindow::per_day(10_000));
+    ///     .size_when(when::header("x-plan", "pro"), FixedWindow::per_day(10_000));
     /// # let _ = daily;
     /// ```
-    pub fn instead(self, when: impl Condition, algorithm: impl Into<Algorithm>) -> Self {
+    pub fn size_when(self, when: impl Condition, algorithm: impl Into<Algorithm>) -> Self {
         let algorithm = algorithm.into();
-        self.instead_by(move |head| when.holds(head).then_some(algorithm))
+        self.size_by(move |head| when.holds(head).then_some(algorithm))
     }
 
     /// Computes another size of the limit for a request. `None` keeps the limit's own size. See
-    /// [`instead`](Self::instead). Called inline for each request; must be fast and must not block.
+    /// [`size_when`](Self::size_when). Called inline for each request; must be fast and must not block.
     ///
     /// ```
     /// use std::collections::HashMap;
     /// use tower_ratelimit::{FixedWindow, Limit, key};
     ///
     /// let contracts = HashMap::from([("customer-42".to_owned(), 10_000)]);
-    /// let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer")).instead_by(
+    /// let daily = Limit::new("daily", FixedWindow::per_day(100)).by(key::header("x-customer")).size_by(
     ///     move |head| Some(FixedWindow::per_day(*contracts.get(head.header("x-customer")?)?).into()),
     /// );
     /// # let _ = daily;
     /// ```
-    pub fn instead_by(mut self, size: impl Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync + 'static) -> Self {
+    pub fn size_by(mut self, size: impl Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync + 'static) -> Self {
         self.sizes.push(Arc::new(size));
         self
     }
 
     /// Allows [`Overrides`](crate::Overrides): other sizes for single keys, set at runtime and kept in the store. An
-    /// override takes precedence over [`instead`](Self::instead), if both have the same algorithm and period.
+    /// override takes precedence over [`size_when`](Self::size_when), if both have the same algorithm and period.
     ///
     /// ```
     /// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, key};

@@ -276,7 +276,7 @@ fn a_constant_cost_over_the_capacity_panics_where_it_is_written() {
 #[tokio::test]
 async fn a_denied_route_cost_shows_the_size_for_the_request() {
     let limit = Limit::new("ten", FixedWindow::per_minute(10))
-        .instead(when::header("x-plan", "pro"), FixedWindow::per_minute(20));
+        .size_when(when::header("x-plan", "pro"), FixedWindow::per_minute(20));
     let limits = RateLimitLayer::builder([limit]).store(paused_store()).build();
     let app = Router::new().route("/", get(hello).route_layer(limits.cost(21))).layer(limits);
     let denied = ask(&app, Request::get("/").header("x-plan", "pro").body(Body::empty()).unwrap()).await;

@@ -163,7 +163,7 @@ async fn a_limit_applies_where_any_line_meets_its_condition() {
 
 #[tokio::test]
 async fn another_size_applies_if_all_header_lines_match() {
-    let limit = one().instead(when::header(KEY, "pro"), FixedWindow::per_day(100));
+    let limit = one().size_when(when::header(KEY, "pro"), FixedWindow::per_day(100));
     let requests: [&[&str]; 5] = [&["free"], &["pro"], &["pro", "free"], &["free", "pro"], &["pro", "pro"]];
     assert_eq!(
         statuses(RateLimitLayer::builder([limit]).store(paused_store()).build(), &requests).await,

@@ -140,7 +140,7 @@ async fn details_split_the_metrics_of_a_limit_into_at_most_100_and_others() {
     let _installed = metrics::set_default_local_recorder(&exporter);
     let limit = Limit::new("plans", FixedWindow::per_day(1_000))
         .metric_detail(|head| head.header("x-plan").map(str::to_owned))
-        .instead_by(|head| head.header("x-pro").map(|_| FixedWindow::per_day(10_000).into()));
+        .size_by(|head| head.header("x-pro").map(|_| FixedWindow::per_day(10_000).into()));
     let recorder = Arc::new(MetricsRecorder::new());
     let layer = RateLimitLayer::builder([limit]).recorder(recorder).build();
     let service = layer.layer(hello());

@@ -151,7 +151,7 @@ async fn the_duration_includes_the_wait_for_the_store() {
 #[tokio::test(start_paused = true)]
 async fn the_capacity_is_the_size_for_the_request() {
     let recorded = Recorded::default();
-    let limit = window("daily", 5).instead_by(|head| head.header("x-pro").map(|_| FixedWindow::per_day(50).into()));
+    let limit = window("daily", 5).size_by(|head| head.header("x-pro").map(|_| FixedWindow::per_day(50).into()));
     let layer = RateLimitLayer::builder([limit]).recorder(recorded.clone()).build();
     ask(&layer.layer(hello()), with(&[("x-pro", "1")])).await;
     ask(&layer.layer(hello()), with(&[])).await;
@@ -189,7 +189,7 @@ async fn rejections_without_a_decision_are_recorded_with_their_reason() {
     let recorded = Recorded::default();
     let limits = || RateLimitLayer::builder([window("day", 2).by(key::header("x-user"))]).recorder(recorded.clone());
     assert_eq!(visit(&limits().build()).await.status, 400);
-    assert_eq!(recorded.take(), ["rejected /: MissingKey(FromRequest) []"]);
+    assert_eq!(recorded.take(), ["rejected /: MissingKey(NotSent) []"]);
     let listed = limits().always_reject(when::header("x-user", "eve")).build();
     assert_eq!(ask(&listed.layer(hello()), with(&[("x-user", "eve")])).await.status, 403);
     assert_eq!(recorded.take(), ["ListMatched", "rejected /: Listed(Forbidden) []"]);

@@ -211,7 +211,7 @@ fn compare(
         }
         Conclusion::MissingKey { error } => {
             checked.missing += 1;
-            if *error == key::KeyError::FromServer { &[500] } else { &[400] }
+            if *error == key::KeyError::NotProvided { &[500] } else { &[400] }
         }
         other => panic!("{other:?}: {context}"),
     };
@@ -352,7 +352,7 @@ fn with_request(limit: Limit, random: &mut Random) -> Limit {
     if random.below(4) == 0 {
         let size = limit.algorithm().to_owned();
         let other = all(9, Duration::from_secs(7))[0].1;
-        limit.instead(when::header("x-plan", "pro"), if random.below(2) == 0 { size } else { other })
+        limit.size_when(when::header("x-plan", "pro"), if random.below(2) == 0 { size } else { other })
     } else {
         limit
     }

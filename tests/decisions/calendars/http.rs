@@ -78,7 +78,7 @@ async fn an_override_keeps_the_window_in_headers() {
     use tower_ratelimit::when;
     on_each_backend(async |backend| {
         let daily = |limit| CalendarWindow::daily(limit).in_zone("Europe/Berlin");
-        let limit = Limit::new("daily", daily(2)).instead(when::header("x-plan", "pro"), daily(9));
+        let limit = Limit::new("daily", daily(2)).size_when(when::header("x-plan", "pro"), daily(9));
         let limits = RateLimitLayer::builder([limit])
             .store(backend.store.clone())
             .deadline(std::time::Duration::from_secs(30))

@@ -86,8 +86,8 @@ async fn a_raised_limit_shows_in_the_next_response() {
 async fn an_override_takes_precedence_over_the_size_of_a_request() {
     on_each_backend(async |backend| {
         let limit = daily(2)
-            .instead(when::header("x-plan", "pro"), FixedWindow::new(10, DAY))
-            .instead(when::header("x-plan", "bucket"), TokenBucket::new(7, 7, DAY));
+            .size_when(when::header("x-plan", "pro"), FixedWindow::new(10, DAY))
+            .size_when(when::header("x-plan", "bucket"), TokenBucket::new(7, 7, DAY));
         let app = app(backend.layer([limit]).build());
         let ask_as = async |plan: &str| {
             let request = Request::get("/").header("x-customer", "42").header("x-plan", plan);

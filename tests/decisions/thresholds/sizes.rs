@@ -9,8 +9,8 @@ async fn a_condition_changes_the_size_and_headers_show_it() {
     on_each_backend(async |backend| {
         let limit = Limit::new("daily", FixedWindow::new(2, DAY))
             .by(key::header("x-plan"))
-            .instead(when::header("x-plan", "pro"), FixedWindow::new(5, DAY))
-            .instead_by(|head| (head.header("x-plan")? == "log").then(|| SlidingLog::new(1, DAY).into()));
+            .size_when(when::header("x-plan", "pro"), FixedWindow::new(5, DAY))
+            .size_by(|head| (head.header("x-plan")? == "log").then(|| SlidingLog::new(1, DAY).into()));
         let (layer, _) = backend.layer([limit, Limit::new("all", FixedWindow::new(100, DAY))]);
         let app = app(layer);
         for (plan, size) in [("free", 2), ("pro", 5), ("log", 1)] {
@@ -34,7 +34,7 @@ async fn a_condition_changes_the_size_and_headers_show_it() {
 async fn usage_carries_over_to_another_size() {
     on_each_backend(async |backend| {
         let limit = Limit::new("daily", SlidingLog::new(2, DAY))
-            .instead(when::header("x-plan", "pro"), SlidingLog::new(5, DAY));
+            .size_when(when::header("x-plan", "pro"), SlidingLog::new(5, DAY));
         let (layer, _) = backend.layer([limit]);
         let app = app(layer);
         let reported = async |plan| {
@@ -64,7 +64,7 @@ async fn a_route_is_charged_and_refunded_by_the_size_that_applied() {
     on_each_backend(async |backend| {
         let limit = Limit::new("daily", TokenBucket::new(2, 2, DAY))
             .by(key::header("x-plan"))
-            .instead(when::header("x-plan", "pro"), TokenBucket::new(1_000, 1_000, DAY));
+            .size_when(when::header("x-plan", "pro"), TokenBucket::new(1_000, 1_000, DAY));
         let small = Limit::new("small", FixedWindow::new(4, DAY)).by(key::header("x-plan"));
         let (layer, _) = backend.layer([limit, small]);
         let app = app(layer);
@@ -82,8 +82,8 @@ async fn a_route_is_charged_and_refunded_by_the_size_that_applied() {
 
 #[test]
 fn a_limiter_without_requests_has_one_size() {
-    let limit =
-        Limit::new("daily", FixedWindow::new(2, DAY)).instead(when::header("x-plan", "pro"), FixedWindow::new(5, DAY));
+    let limit = Limit::new("daily", FixedWindow::new(2, DAY))
+        .size_when(when::header("x-plan", "pro"), FixedWindow::new(5, DAY));
     let error: ConfigError = Limiter::builder([limit]).try_build().unwrap_err();
     assert!(error.to_string().contains("takes its size from a request"), "{error}");
 }

@@ -188,7 +188,7 @@ async fn an_explanation_serializes_to_json() {
 async fn the_capacity_is_that_of_the_request_and_its_key() {
     let daily = Limit::new("daily", FixedWindow::per_day(10))
         .by(key::header("x-user"))
-        .instead(when::header("x-plan", "pro"), FixedWindow::per_day(50))
+        .size_when(when::header("x-plan", "pro"), FixedWindow::per_day(50))
         .overridable();
     let limits = layer([daily]);
     let overrides = limits.overrides("daily").unwrap();

@@ -30,7 +30,7 @@ fn app(limits: &Builder<HttpOptions>) -> Router {
 /// Returns a limit of 100 per day, and of 1,000 by another algorithm for the plan `pro`.
 fn tokens() -> Limit {
     let pro = when::header("x-user", "pro");
-    Limit::new("tokens", FixedWindow::per_day(100)).by(user_key()).instead(pro, SlidingLog::per_day(1_000))
+    Limit::new("tokens", FixedWindow::per_day(100)).by(user_key()).size_when(pro, SlidingLog::per_day(1_000))
 }
 
 fn tokens_of_pro() -> Limit {
