@@ -133,9 +133,9 @@ impl fmt::Display for KeyParts<'_> {
 /// Returns why a key is missing, in words.
 fn reason(error: KeyError) -> &'static str {
     match error {
-        KeyError::FromRequest => "the client did not send the key",
-        KeyError::FromServer => "the server does not provide the key",
-        KeyError::Extension(_) => "the request lacks the extension of the key",
+        KeyError::NotSent => "the client did not send the key",
+        KeyError::NotProvided => "the server does not provide the key",
+        KeyError::MissingExtension(_) => "the request lacks the extension of the key",
         KeyError::NotApplicable => "the key is not applicable",
         KeyError::Ambiguous => "the client sent several keys",
     }

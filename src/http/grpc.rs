@@ -100,9 +100,9 @@ pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, mo
     let status = match rejection.reason() {
         Reason::Limited { .. } => RESOURCE_EXHAUSTED,
         Reason::MissingKey(
-            KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
+            KeyError::NotSent | KeyError::MissingExtension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
         ) => INVALID_ARGUMENT,
-        Reason::MissingKey(KeyError::FromServer) => INTERNAL,
+        Reason::MissingKey(KeyError::NotProvided) => INTERNAL,
         Reason::Listed(ListAction::TooManyRequests) => RESOURCE_EXHAUSTED,
         Reason::Listed(_) => PERMISSION_DENIED,
         Reason::StoreFailed => UNAVAILABLE,

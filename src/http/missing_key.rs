@@ -35,7 +35,7 @@ pub(super) fn replace_missing_key(
 #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "nothing is logged"))]
 fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyError) {
     match error {
-        KeyError::FromServer if config.group.missing_address.is_first() => {
+        KeyError::NotProvided if config.group.missing_address.is_first() => {
             #[cfg(feature = "tracing")]
             tracing::error!(
                 limit,
@@ -45,7 +45,7 @@ fn report(config: &LayerConfig, limit: &str, policy: OnMissingKey, error: KeyErr
             );
         }
         // Under another policy, requests without the extension are expected.
-        KeyError::Extension(extension)
+        KeyError::MissingExtension(extension)
             if policy == OnMissingKey::Reject && config.group.missing_extension.is_first() =>
         {
             #[cfg(feature = "tracing")]

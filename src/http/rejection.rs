@@ -33,9 +33,9 @@ impl<'a> Rejection<'a> {
         match self.reason {
             Reason::Limited { .. } => StatusCode::TOO_MANY_REQUESTS,
             Reason::MissingKey(
-                KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
+                KeyError::NotSent | KeyError::MissingExtension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
             ) => StatusCode::BAD_REQUEST,
-            Reason::MissingKey(KeyError::FromServer) => StatusCode::INTERNAL_SERVER_ERROR,
+            Reason::MissingKey(KeyError::NotProvided) => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::Listed(action) => action.status().unwrap_or(StatusCode::FORBIDDEN),
             Reason::StoreFailed => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -86,11 +86,11 @@ impl<'a> Rejection<'a> {
                 return ["Too many requests: try again in ", number, unit, smaller_number, smaller_unit, "."];
             }
             (Reason::Limited { .. }, None) => "Too much for one request: it costs more than its limit allows.",
-            (Reason::MissingKey(KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable), _) => {
+            (Reason::MissingKey(KeyError::NotSent | KeyError::MissingExtension(_) | KeyError::NotApplicable), _) => {
                 "Missing client identifier."
             }
             (Reason::MissingKey(KeyError::Ambiguous), _) => "Ambiguous client identifier: send it once.",
-            (Reason::MissingKey(KeyError::FromServer), _) => "Client address unavailable.",
+            (Reason::MissingKey(KeyError::NotProvided), _) => "Client address unavailable.",
             (Reason::Listed(ListAction::TooManyRequests), _) => "Too many requests.",
             (Reason::Listed(_), _) => "The request is not permitted.",
             (Reason::StoreFailed, _) => "Temporarily unavailable: try again in a moment.",

@@ -138,11 +138,11 @@ fn problem(rejection: &Rejection<'_>) -> Bytes {
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
         Reason::MissingKey(
-            KeyError::FromRequest | KeyError::Extension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
+            KeyError::NotSent | KeyError::MissingExtension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
         ) => ("about:blank", "Bad Request"),
         Reason::Listed(ListAction::TooManyRequests) => ("about:blank", "Too Many Requests"),
         Reason::Listed(_) => ("about:blank", "Forbidden"),
-        Reason::MissingKey(KeyError::FromServer) => ("about:blank", "Internal Server Error"),
+        Reason::MissingKey(KeyError::NotProvided) => ("about:blank", "Internal Server Error"),
     };
     let status = rejection.status();
     let mut wait = WaitText::new();

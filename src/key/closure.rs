@@ -44,7 +44,7 @@ where
         match head.read_with(&self.0) {
             (_, true) => Extracted::Missing(KeyError::Ambiguous),
             (Some(found), false) => write(&found, key),
-            (None, false) => Extracted::Missing(KeyError::FromRequest),
+            (None, false) => Extracted::Missing(KeyError::NotSent),
         }
     }
 }
@@ -98,7 +98,7 @@ where
         }
         Extracted::Pending(Box::pin(async move {
             let mut key = KeyBuf::default();
-            future.await.ok_or(KeyError::FromRequest)?.write(&mut key);
+            future.await.ok_or(KeyError::NotSent)?.write(&mut key);
             Ok(key)
         }))
     }

@@ -58,7 +58,7 @@ impl KeyExtractor for Cookie {
         let mut values = pairs.filter_map(|pair| value_of(pair, self.0.as_bytes()));
         match (values.next(), values.next()) {
             (_, Some(_)) => Extracted::Missing(KeyError::Ambiguous),
-            (None | Some([]), None) => Extracted::Missing(KeyError::FromRequest),
+            (None | Some([]), None) => Extracted::Missing(KeyError::NotSent),
             (Some(value), None) => write(value, key),
         }
     }
@@ -120,7 +120,7 @@ mod tests {
     fn absent_and_empty_cookies_are_missing() {
         let lines: [&[&[u8]]; 6] = [&[], &[b""], &[b"sid"], &[b"sid="], &[b"sid=\"\""], &[b"a=sid=7"]];
         for lines in lines {
-            assert_eq!(extract(lines), Err(KeyError::FromRequest), "{lines:?}");
+            assert_eq!(extract(lines), Err(KeyError::NotSent), "{lines:?}");
         }
     }
 

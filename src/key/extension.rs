@@ -59,7 +59,7 @@ where
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
         match head.extensions.get() {
             Some(extension) => write(&(self.key)(extension), key),
-            None => Extracted::Missing(KeyError::Extension(type_name::<T>())),
+            None => Extracted::Missing(KeyError::MissingExtension(type_name::<T>())),
         }
     }
 

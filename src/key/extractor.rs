@@ -34,7 +34,7 @@ use crate::request::RequestHead;
 ///                 host.write(key);
 ///                 Extracted::Done
 ///             }
-///             None => Extracted::Missing(KeyError::FromRequest),
+///             None => Extracted::Missing(KeyError::NotSent),
 ///         }
 ///     }
 /// }
@@ -131,13 +131,13 @@ impl fmt::Debug for Extracted {
 #[non_exhaustive]
 pub enum KeyError {
     /// The client did not send the key. If the limit rejects such requests, the status is 400.
-    FromRequest,
+    NotSent,
     /// The server provides the key for no request: a mistake in its setup. If the limit rejects such requests, the
     /// status is 500, and the first one is logged.
-    FromServer,
+    NotProvided,
     /// The request has no extension of the type with this name. If the limit rejects such requests, the status is 400,
     /// and the first one is logged: a rate limit layer outside the layer that sets the extension rejects all requests.
-    Extension(&'static str),
+    MissingExtension(&'static str),
     /// The limit does not apply to this request, regardless of [`OnMissingKey`](crate::OnMissingKey).
     NotApplicable,
     /// The client sent several keys, for example in a [repeated header](super#repeated-headers). The status is always
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(hashes.len(), 10);
         let request = Request::get("/path").body(()).unwrap();
         let head = RequestHead::of(&request);
-        assert_eq!(hashed(&key::peer_ip(), &head), Err(KeyError::FromServer));
+        assert_eq!(hashed(&key::peer_ip(), &head), Err(KeyError::NotProvided));
         for extractor in extractors {
             assert_eq!(hashed(extractor, &head), written(extractor, &head));
         }

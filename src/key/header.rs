@@ -48,7 +48,7 @@ impl Header {
     fn value<'a>(&self, head: &RequestHead<'a>) -> Result<&'a HeaderValue, KeyError> {
         match head.single_header(&self.0) {
             Ok(Some(value)) if !value.is_empty() => Ok(value),
-            Ok(_) => Err(KeyError::FromRequest),
+            Ok(_) => Err(KeyError::NotSent),
             Err(Repeated) => Err(KeyError::Ambiguous),
         }
     }

@@ -106,7 +106,7 @@ impl KeyExtractor for PeerIp {
                 self.prefixes.write(address, key);
                 Extracted::Done
             }
-            None => Extracted::Missing(KeyError::FromServer),
+            None => Extracted::Missing(KeyError::NotProvided),
         }
     }
 
@@ -117,7 +117,7 @@ impl KeyExtractor for PeerIp {
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         match address(head) {
             Some(address) => Hashed::Now(self.prefixes.hash(address, hasher)),
-            None => Hashed::Missing(KeyError::FromServer),
+            None => Hashed::Missing(KeyError::NotProvided),
         }
     }
 }

@@ -36,7 +36,7 @@ impl KeyExtractor for Query {
         match (values.next(), values.next()) {
             (_, Some(_)) => Extracted::Missing(KeyError::Ambiguous),
             (Some(value), None) if !value.is_empty() => write(&value, key),
-            _ => Extracted::Missing(KeyError::FromRequest),
+            _ => Extracted::Missing(KeyError::NotSent),
         }
     }
 
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn absent_empty_and_repeated_parameters_have_no_key() {
         for uri in ["/", "/?", "/?a+b", "/?a+b=", "/?c=a+b"] {
-            assert_eq!(extract(uri), Err(KeyError::FromRequest), "{uri}");
+            assert_eq!(extract(uri), Err(KeyError::NotSent), "{uri}");
         }
         for uri in ["/?a+b=1&a+b=2", "/?a+b=1&a+b=1", "/?a+b=&a%20b=1"] {
             assert_eq!(extract(uri), Err(KeyError::Ambiguous), "{uri}");

@@ -140,7 +140,7 @@ impl Tree {
                 Ok(parts) => group.select(parts).map_or(Ok(()), |node| enter(node, key, values))?,
                 Err(KeyError::NotApplicable) => {}
                 // The value may be that of any descriptor, so all are misconfigured.
-                Err(missing @ KeyError::FromServer) => {
+                Err(missing @ KeyError::NotProvided) => {
                     group.nodes().try_for_each(|node| enter(node, combine(key, Err(missing)), values))?;
                 }
                 // The request is rejected if any of its values has a limit.

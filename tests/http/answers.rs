@@ -205,9 +205,12 @@ async fn a_closure_formats_every_rejection() {
     };
     assert_eq!(
         body(limit.clone().by(key::header("x-user"))).await,
-        format!("{:?}", Reason::MissingKey(KeyError::FromRequest))
+        format!("{:?}", Reason::MissingKey(KeyError::NotSent))
     );
-    assert_eq!(body(limit.clone().by(key::peer_ip())).await, format!("{:?}", Reason::MissingKey(KeyError::FromServer)));
+    assert_eq!(
+        body(limit.clone().by(key::peer_ip())).await,
+        format!("{:?}", Reason::MissingKey(KeyError::NotProvided))
+    );
     let never = Reason::Limited { retry_after: None };
     assert_eq!(body(limit.cost_by(|_| 2)).await, format!("{never:?}"));
 }

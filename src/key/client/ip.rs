@@ -134,9 +134,9 @@ impl KeyExtractor for ClientIp {
                 self.prefixes.write(address, key);
                 Extracted::Done
             }
-            Err(AddressError::NoPeer) => Extracted::Missing(KeyError::FromServer),
+            Err(AddressError::NoPeer) => Extracted::Missing(KeyError::NotProvided),
             Err(AddressError::Repeated) => Extracted::Missing(KeyError::Ambiguous),
-            Err(_) => Extracted::Missing(KeyError::FromRequest),
+            Err(_) => Extracted::Missing(KeyError::NotSent),
         }
     }
 

@@ -127,7 +127,7 @@ impl Recorder for MetricsRecorder {
         let reason = match rejection.reason() {
             Reason::Limited { .. } => "limited",
             Reason::MissingKey(KeyError::Ambiguous) => "ambiguous_key",
-            Reason::MissingKey(KeyError::FromServer) => "no_peer_address",
+            Reason::MissingKey(KeyError::NotProvided) => "no_peer_address",
             Reason::MissingKey(_) => "missing_key",
             Reason::Listed(_) => "listed",
             Reason::StoreFailed => "store_failed",
