@@ -13,8 +13,6 @@ use super::grpc_details;
 use super::headers::NO_STORE;
 use super::rejection::Rejection;
 use super::text::number;
-use crate::key::KeyError;
-use crate::list::ListAction;
 use crate::reason::Reason;
 use crate::request::RequestHead;
 
@@ -97,15 +95,12 @@ fn is_token(text: &str) -> bool {
 /// Builds the response to a gRPC request. `content_type` is the result of [`content_type`]. Reserves room for
 /// `more_headers` headers.
 pub(super) fn response(rejection: &Rejection<'_>, content_type: &'static str, more_headers: usize) -> Response<Bytes> {
-    let status = match rejection.reason() {
-        Reason::Limited { .. } => RESOURCE_EXHAUSTED,
-        Reason::MissingKey(
-            KeyError::NotSent | KeyError::MissingExtension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
-        ) => INVALID_ARGUMENT,
-        Reason::MissingKey(KeyError::NotProvided) => INTERNAL,
-        Reason::Listed(ListAction::TooManyRequests) => RESOURCE_EXHAUSTED,
-        Reason::Listed(_) => PERMISSION_DENIED,
-        Reason::StoreFailed => UNAVAILABLE,
+    let status = match rejection.status() {
+        StatusCode::TOO_MANY_REQUESTS => RESOURCE_EXHAUSTED,
+        StatusCode::BAD_REQUEST => INVALID_ARGUMENT,
+        StatusCode::FORBIDDEN => PERMISSION_DENIED,
+        StatusCode::SERVICE_UNAVAILABLE => UNAVAILABLE,
+        _ => INTERNAL,
     };
     let message = rejection.message();
     let mut response = Response::new(Bytes::new());

@@ -14,8 +14,6 @@ use super::rejection::Rejection;
 use super::text::concat;
 use super::wait::WaitText;
 use crate::decision::Decision;
-use crate::key::KeyError;
-use crate::list::ListAction;
 use crate::reason::Reason;
 use crate::request::RequestHead;
 
@@ -128,6 +126,7 @@ fn text(rejection: &Rejection<'_>) -> Bytes {
 
 /// Returns a problem document (RFC 9457), with the types that the RateLimit draft registers.
 fn problem(rejection: &Rejection<'_>) -> Bytes {
+    let status = rejection.status();
     let (kind, title) = match rejection.reason {
         Reason::Limited { .. } => (
             "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -137,14 +136,9 @@ fn problem(rejection: &Rejection<'_>) -> Bytes {
             "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
-        Reason::MissingKey(
-            KeyError::NotSent | KeyError::MissingExtension(_) | KeyError::NotApplicable | KeyError::Ambiguous,
-        ) => ("about:blank", "Bad Request"),
-        Reason::Listed(ListAction::TooManyRequests) => ("about:blank", "Too Many Requests"),
-        Reason::Listed(_) => ("about:blank", "Forbidden"),
-        Reason::MissingKey(KeyError::NotProvided) => ("about:blank", "Internal Server Error"),
+        // RFC 9457 asks for the phrase of the status as the title.
+        Reason::MissingKey(_) | Reason::Listed(_) => ("about:blank", status.canonical_reason().unwrap_or_default()),
     };
-    let status = rejection.status();
     let mut wait = WaitText::new();
     let mut pieces: SmallVec<[&str; 32]> = SmallVec::new();
     pieces.extend([r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#, status.as_str()]);
