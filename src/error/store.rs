@@ -67,8 +67,8 @@ pub enum StoreErrorKind {
     NotSupported,
     /// The store has its [maximum](crate::MemoryStore::max_overrides) of [overrides](crate::Overrides).
     Full,
-    /// The store was not called: [`acquire_each`](crate::Limiter::acquire_each) or
-    /// [`acquire_all`](crate::Limiter::acquire_all) was given more or fewer charges than there are limits.
+    /// The store was not called: [`acquire_costs`](crate::Limiter::acquire_costs) or
+    /// [`acquire_charges`](crate::Limiter::acquire_charges) was given more or fewer charges than there are limits.
     ChargeCount {
         /// The number of charges.
         given: usize,

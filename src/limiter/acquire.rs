@@ -78,7 +78,7 @@ impl Limiter {
     /// Returns an error if the number of costs differs from the number of limits ([`StoreErrorKind::ChargeCount`]),
     /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
     /// to reject.
-    pub fn acquire_each(&self, key: impl Key, costs: &[u64]) -> StoreFuture<Decision> {
+    pub fn acquire_costs(&self, key: impl Key, costs: &[u64]) -> StoreFuture<Decision> {
         let client = self.current_client();
         if let Err(error) = check_count(&client, costs.len()) {
             return StoreFuture::ready(Err(error));
@@ -102,7 +102,7 @@ impl Limiter {
     /// ]);
     ///
     /// let (user, tenant) = ("ann@example.org", 7_u64);
-    /// let decision = uploads.acquire_all(&[(&user, 1), (&tenant, 52_300)]).await?;
+    /// let decision = uploads.acquire_charges(&[(&user, 1), (&tenant, 52_300)]).await?;
     /// assert!(decision.is_allowed());
     /// # Ok(())
     /// # }
@@ -113,7 +113,7 @@ impl Limiter {
     /// Returns an error if the number of charges differs from the number of limits ([`StoreErrorKind::ChargeCount`]),
     /// which can change with [`LiveLimits`]; or if the store can't decide and the [policy](Builder::on_store_error) is
     /// to reject.
-    pub fn acquire_all(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
+    pub fn acquire_charges(&self, charges: &[(&(dyn Key + Sync), u64)]) -> StoreFuture<Decision> {
         let client = self.current_client();
         if let Err(error) = check_count(&client, charges.len()) {
             return StoreFuture::ready(Err(error));

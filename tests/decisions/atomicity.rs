@@ -15,13 +15,13 @@ fn the_last_of_many_limits_is_decided() {
         for limits in 2..=20 {
             let subject = Subject::new(&[vec![WIDE; limits - 1], vec![rule]].concat());
             subject.set(1_000_003);
-            let asked = || subject.acquire_each(&vec![1; limits]).is_allowed();
+            let asked = || subject.acquire_costs(&vec![1; limits]).is_allowed();
             let alone = Subject::new(&[rule]);
             alone.set(1_000_003);
             for request in 0..=rule.capacity() + 1 {
                 assert_eq!(
                     asked(),
-                    alone.acquire_each(&[1]).is_allowed(),
+                    alone.acquire_costs(&[1]).is_allowed(),
                     "{rule:?}, request {request} of {limits} limits"
                 );
             }
@@ -38,7 +38,7 @@ fn denials_take_nothing(trace: &Trace) -> Result<(), TestCaseError> {
     let subject = Subject::new(&trace.rules);
     for step in trace.run() {
         let before = left(&subject.set(step.at).levels());
-        let decision = subject.acquire_each(&step.costs);
+        let decision = subject.acquire_costs(&step.costs);
         if decision.is_allowed() && step.costs.iter().any(|&cost| cost > 0) {
             continue;
         }
@@ -47,7 +47,7 @@ fn denials_take_nothing(trace: &Trace) -> Result<(), TestCaseError> {
         prop_assert_eq!(&left(&subject.levels()), &before);
         // Repeated peeks do not differ.
         for _ in 0..100 {
-            let _ = subject.acquire_each(&step.costs);
+            let _ = subject.acquire_costs(&step.costs);
         }
         prop_assert_eq!(left(&subject.levels()), before);
     }
@@ -74,7 +74,7 @@ proptest! {
         subject.set(1_000_003);
         let cost = |index: usize| if index == denying { others[index].capacity() + 1 } else { 1 };
         let costs: Vec<u64> = (0..3).map(cost).collect();
-        let decision = subject.acquire_each(&costs);
+        let decision = subject.acquire_costs(&costs);
         prop_assert!(!decision.is_allowed());
         for (index, rule) in others.iter().enumerate() {
             prop_assert_eq!(decision.outcomes()[index].remaining(), rule.capacity());

@@ -86,7 +86,7 @@ fn admits_at_most(trace: &Trace) -> Result<(), TestCaseError> {
     let subject = Subject::new(&trace.rules);
     let mut admitted = Vec::new();
     for step in trace.run() {
-        let decision = subject.set(step.at).acquire_each(&step.costs);
+        let decision = subject.set(step.at).acquire_costs(&step.costs);
         if decision.is_allowed() && step.costs[0] > 0 {
             admitted.push(Admitted { at: step.at, cost: step.costs[0], delay: decision.delay().as_micros() });
         }

@@ -172,7 +172,7 @@ fn requests_with_two_keys_neither_deadlock_nor_lose_a_token() {
                     let other = (step * 13 + task * 5) % KEYS;
                     let [from, to] = if task % 2 == 0 { [one, other] } else { [other, one] };
                     let costs = [1 + step % 3, 1 + task % 2];
-                    let decision = limiter.acquire_all(&[(&from, costs[0]), (&to, costs[1])]).await.unwrap();
+                    let decision = limiter.acquire_charges(&[(&from, costs[0]), (&to, costs[1])]).await.unwrap();
                     if decision.is_allowed() {
                         taken[0][from as usize] += costs[0];
                         taken[1][to as usize] += costs[1];

@@ -10,7 +10,7 @@ use crate::trace::{Trace, traces};
 fn agrees(trace: &Trace) -> Result<(), TestCaseError> {
     let subject = Subject::new(&trace.rules);
     for step in trace.run() {
-        let decision = subject.set(step.at).acquire_each(&step.costs);
+        let decision = subject.set(step.at).acquire_costs(&step.costs);
         prop_assert_eq!(Answer::from(&decision), step.answer.clone(), "at {}, costs {:?}", step.at, step.costs);
         prop_assert_eq!(decision.at().as_micros(), step.at);
         for (index, outcome) in decision.outcomes().iter().enumerate() {

@@ -208,7 +208,7 @@ async fn clones_and_limiters_on_one_store_share_limits_of_one_name() {
 async fn each_limit_can_have_its_own_key_and_cost_all_or_nothing() {
     let limiter =
         Limiter::new([Limit::new("files", FixedWindow::per_day(3)), Limit::new("bytes", FixedWindow::per_day(100))]);
-    let upload = async |user: &str, bytes: u64| limiter.acquire_all(&[(&user, 1), (&7_u64, bytes)]).await.unwrap();
+    let upload = async |user: &str, bytes: u64| limiter.acquire_charges(&[(&user, 1), (&7_u64, bytes)]).await.unwrap();
     assert_eq!(remaining(&upload("ann", 60).await), [2, 40]);
     assert_eq!(remaining(&upload("bob", 30).await), [2, 10], "another user of the same tenant");
 
@@ -219,9 +219,9 @@ async fn each_limit_can_have_its_own_key_and_cost_all_or_nothing() {
 
     let allowed = upload("ann", 10).await;
     limiter.refund(allowed.into_receipt()).await.unwrap();
-    assert_eq!(remaining(&limiter.acquire_all(&[(&"ann", 1), (&7_u64, 0)]).await.unwrap()), [1, 10]);
+    assert_eq!(remaining(&limiter.acquire_charges(&[(&"ann", 1), (&7_u64, 0)]).await.unwrap()), [1, 10]);
 
-    let first_only = limiter.acquire_all(&[(&"ann", 1), (&7_u64, 0)]).await.unwrap();
+    let first_only = limiter.acquire_charges(&[(&"ann", 1), (&7_u64, 0)]).await.unwrap();
     assert_eq!(remaining(&first_only), [0, 10]);
 }
 
@@ -235,9 +235,9 @@ fn the_number_of_charges_must_match_the_limits() {
             format!("there are {given} charges for 1 limits: give one for each limit, with a cost of 0 where");
         assert!(error.to_string().starts_with(&reported), "{error}");
     };
-    refused(limiter.acquire_all(&[(&"ann", 1), (&"bob", 1)]), 2);
+    refused(limiter.acquire_charges(&[(&"ann", 1), (&"bob", 1)]), 2);
     // Costs that are left out would be 0.
-    refused(limiter.acquire_each("ann", &[]), 0);
+    refused(limiter.acquire_costs("ann", &[]), 0);
     assert_eq!(remaining(&limiter.peek("ann", 1).into_ready().unwrap().unwrap()), [1], "nothing was charged");
 }
 
@@ -247,7 +247,7 @@ async fn without_limits_everything_is_allowed() {
     assert!(limiter.acquire("ann", u64::MAX).await.unwrap().is_allowed());
     assert!(limiter.peek("ann", 1).await.unwrap().outcomes().is_empty());
     let _ = limiter.wait("ann", 1).await.unwrap();
-    assert!(limiter.acquire_each("ann", &[]).await.unwrap().into_receipt().is_empty());
+    assert!(limiter.acquire_costs("ann", &[]).await.unwrap().into_receipt().is_empty());
     limiter.reset("ann").await.unwrap();
 }
 

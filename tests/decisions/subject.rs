@@ -31,12 +31,12 @@ impl Subject {
         self.limiter.acquire(KEY, cost).into_ready().unwrap().unwrap()
     }
 
-    pub(crate) fn acquire_each(&self, costs: &[u64]) -> Decision {
+    pub(crate) fn acquire_costs(&self, costs: &[u64]) -> Decision {
         self.acquire_as(KEY, costs)
     }
 
     pub(crate) fn acquire_as(&self, key: &str, costs: &[u64]) -> Decision {
-        self.limiter.acquire_each(key, costs).into_ready().unwrap().unwrap()
+        self.limiter.acquire_costs(key, costs).into_ready().unwrap().unwrap()
     }
 
     pub(crate) fn peek(&self, cost: u64) -> Decision {

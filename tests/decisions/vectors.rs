@@ -180,7 +180,7 @@ async fn differences(trace: &Trace, subject: &Subject) -> Vec<String> {
     let limiter = (subject.limiter)(limits, clock.clone());
     for (index, step) in trace.steps.iter().enumerate() {
         clock.set(Timestamp::from_micros(step.at));
-        let decision = limiter.acquire_each(trace.name.as_str(), &step.costs).await.expect("a decision");
+        let decision = limiter.acquire_costs(trace.name.as_str(), &step.costs).await.expect("a decision");
         let (answer, expected) = (Answer::from(decision), Answer::from(step));
         if answer != expected {
             let (name, costs) = (&trace.name, &step.costs);

@@ -12,7 +12,7 @@ use crate::trace::{Step, Trace, traces};
 fn replayed(rules: &[Rule], steps: &[Step]) -> Subject {
     let subject = Subject::new(rules);
     for step in steps {
-        let _ = subject.set(step.at).acquire_each(&step.costs);
+        let _ = subject.set(step.at).acquire_costs(&step.costs);
     }
     subject
 }
@@ -27,14 +27,14 @@ fn waits_are_exact(trace: &Trace) -> Result<(), TestCaseError> {
     let subject = Subject::new(&trace.rules);
     let steps = trace.run();
     for (index, step) in steps.iter().enumerate() {
-        let answer = Answer::from(&subject.set(step.at).acquire_each(&step.costs));
+        let answer = Answer::from(&subject.set(step.at).acquire_costs(&step.costs));
         let copy = || replayed(&trace.rules, &steps[..=index]);
 
         if let Some(wait) = answer.retry_after {
             prop_assert!(wait > 0, "a denial that a retry at once would lift");
             if let Some(then) = later(step.at, wait) {
-                prop_assert!(!copy().set(then - 1).acquire_each(&step.costs).is_allowed(), "{step:?}: too long");
-                prop_assert!(copy().set(then).acquire_each(&step.costs).is_allowed(), "{step:?}: too short");
+                prop_assert!(!copy().set(then - 1).acquire_costs(&step.costs).is_allowed(), "{step:?}: too long");
+                prop_assert!(copy().set(then).acquire_costs(&step.costs).is_allowed(), "{step:?}: too short");
             }
         }
         for (limit, reported) in answer.limits.iter().enumerate() {
@@ -59,7 +59,7 @@ fn key_is_unused_after_reset(before: &Trace, after: &Trace) -> Result<(), TestCa
     let steps = before.run();
     let mut last = None;
     for step in &steps {
-        last = Some((step.at, Answer::from(&subject.set(step.at).acquire_each(&step.costs))));
+        last = Some((step.at, Answer::from(&subject.set(step.at).acquire_costs(&step.costs))));
     }
     let (at, answer) = last.expect("a trace has a step");
     let longest = answer.limits.iter().map(|limit| limit.reset_after).max().unwrap_or(0);
@@ -68,7 +68,7 @@ fn key_is_unused_after_reset(before: &Trace, after: &Trace) -> Result<(), TestCa
     // The requests that follow, for the same limits, begin at that instant.
     for step in after.against(&before.rules, reset).run() {
         subject.set(step.at);
-        let seen = Answer::from(&subject.acquire_each(&step.costs));
+        let seen = Answer::from(&subject.acquire_costs(&step.costs));
         let never_seen = Answer::from(&subject.acquire_as("another key", &step.costs));
         prop_assert_eq!(seen, never_seen);
     }

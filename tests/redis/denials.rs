@@ -99,7 +99,7 @@ async fn a_flood_from_many_clients_rarely_reaches_redis() {
     let mut setup = Setup::new().await;
     let limits = [Limit::new("all", FixedWindow::per_day(5)), Limit::new("own", FixedWindow::per_day(100))];
     let limiter = Limiter::builder(limits).patient().store(setup.store.clone()).build();
-    let acquire = async |client: u32| limiter.acquire_all(&[(&"all", 1), (&client, 1)]).await.expect("a decision");
+    let acquire = async |client: u32| limiter.acquire_charges(&[(&"all", 1), (&client, 1)]).await.expect("a decision");
     for _ in 0..5 {
         assert!(acquire(0).await.is_allowed());
     }
@@ -379,7 +379,7 @@ async fn cached_denials_agree_with_redis() {
                     3 => subject.peek("key", costs[0]).await.map(Some),
                     4..10 => subject.acquire("key", 1).await.map(Some),
                     10 => subject.acquire("key", u64::from(tokens) + 1).await.map(Some),
-                    _ => subject.acquire_each("key", &costs).await.map(Some),
+                    _ => subject.acquire_costs("key", &costs).await.map(Some),
                 };
                 let Some(decision) = decision.expect("an answer") else { continue };
                 if index == 0 {

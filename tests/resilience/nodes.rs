@@ -122,7 +122,7 @@ impl Setup {
     /// Requests a decision about keys of two nodes, or of the same node twice. An error names the node that failed.
     async fn ask(&self, places: [usize; 2]) -> Result<(), (StoreErrorKind, Option<String>)> {
         let [user, tenant] = places.map(|place| self.store.key(place));
-        let answer = self.limiter.acquire_all(&[(&user, 1), (&tenant, 1)]).await;
+        let answer = self.limiter.acquire_charges(&[(&user, 1), (&tenant, 1)]).await;
         answer.map(drop).map_err(|error| (error.kind(), error.node().map(|node| node.name().to_owned())))
     }
 

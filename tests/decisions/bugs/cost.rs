@@ -46,7 +46,7 @@ fn earlier_limits_charged_on_a_later_denial() {
         for other in one_of_each(5) {
             let subject = Subject::new(&[other, denying, other]);
             subject.set(MIDNIGHT);
-            let _ = subject.acquire_each(&[0, denying.capacity(), 0]);
+            let _ = subject.acquire_costs(&[0, denying.capacity(), 0]);
             for _ in 0..3 {
                 assert!(!subject.acquire(1).is_allowed());
             }
@@ -174,6 +174,6 @@ async fn keys_and_limits_collide() {
     }
     let limiter = Limiter::new(["a", "b", "ab"].map(|name| Limit::new(name, FixedWindow::per_day(1))));
     for costs in [[1, 0, 0], [0, 1, 0], [0, 0, 1]] {
-        assert!(limiter.acquire_each("key", &costs).await.unwrap().is_allowed(), "{costs:?}");
+        assert!(limiter.acquire_costs("key", &costs).await.unwrap().is_allowed(), "{costs:?}");
     }
 }

@@ -148,7 +148,7 @@ fn requests_with_several_keys_sweep_nothing() {
     let limits = ["from", "to"].map(|name| Limit::new(name, FixedWindow::per_minute(u32::MAX)));
     let limiter = Limiter::builder(limits).store(Arc::clone(&store)).build();
     let acquire =
-        |from: u64, to: u64| drop(limiter.acquire_all(&[(&from, 1), (&to, 1)]).into_ready().unwrap().unwrap());
+        |from: u64, to: u64| drop(limiter.acquire_charges(&[(&from, 1), (&to, 1)]).into_ready().unwrap().unwrap());
     (0..25_000).for_each(|key| acquire(key, key));
     assert_eq!(store.keys(), 50_000);
     clock.advance(Duration::from_secs(60));

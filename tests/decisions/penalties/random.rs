@@ -119,7 +119,7 @@ async fn trace(backend: &Backend, seed: u64, steps: usize, steps_back: bool) -> 
             .collect();
         let takes = random.below(6) > 0;
         let decision = if takes {
-            limiter.acquire_each("key", &costs).await.unwrap()
+            limiter.acquire_costs("key", &costs).await.unwrap()
         } else {
             // A peek uses one cost for all limits.
             limiter.peek("key", costs[0]).await.unwrap()

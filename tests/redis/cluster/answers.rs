@@ -43,7 +43,7 @@ async fn a_cluster_agrees_with_memory() {
         let costs: Vec<u64> = (0..9).map(|limit| (step * 7 + limit * 5) % 4 % 3).collect();
         let charges: Vec<(&(dyn Key + Sync), u64)> =
             names.iter().zip(&costs).map(|(name, cost)| (name as _, *cost)).collect();
-        let (one, other) = (shared.acquire_all(&charges).await, memory.acquire_all(&charges).await);
+        let (one, other) = (shared.acquire_charges(&charges).await, memory.acquire_charges(&charges).await);
         let (one, other) = (one.expect("a decision"), other.expect("a decision"));
         assert_eq!(reported(&one), reported(&other), "step {step}: {costs:?}");
         receipts.push((one.into_receipt(), other.into_receipt()));

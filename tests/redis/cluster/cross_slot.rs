@@ -28,7 +28,7 @@ async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
                 let user = task % 4;
                 let mut allowed = [0_u64; 4];
                 for _ in 0..6 {
-                    let decision = limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
+                    let decision = limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
                     allowed[user] += u64::from(decision.is_allowed());
                 }
                 allowed
@@ -47,7 +47,7 @@ async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
         }
         // All remaining tokens can be taken.
         for user in 0..4_usize {
-            while limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed() {
+            while limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed() {
                 left_of_tenant -= 1;
             }
         }
@@ -57,7 +57,7 @@ async fn limits_in_different_slots_are_charged_together_or_not_at_all() {
 
 /// A limiter has no peek with a key for each limit, but a cost of 0 charges nothing.
 async fn peek(limiter: &Limiter, one: impl Key + Sync, other: impl Key + Sync) -> Decision {
-    limiter.acquire_all(&[(&one, 0), (&other, 0)]).await.expect("a decision")
+    limiter.acquire_charges(&[(&one, 0), (&other, 0)]).await.expect("a decision")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,10 +65,10 @@ async fn a_denial_in_one_slot_never_charges_another() {
     let cluster = RedisCluster::start(0);
     let limiter =
         Limiter::builder([daily("user", 1_000), daily("tenant", 1)]).patient().store(store(&cluster).await).build();
-    assert!(limiter.acquire_all(&[(&0, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
+    assert!(limiter.acquire_charges(&[(&0, 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
     (0..3).for_each(|node| cluster.run(node, "CONFIG RESETSTAT"));
     for user in 0..20 {
-        let decision = limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
+        let decision = limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
         assert!(!decision.is_allowed());
         assert!(decision.outcomes()[0].verdict().is_allowed());
         assert!(decision.retry_after().is_some_and(|wait| wait <= DAY), "{decision:?}");
@@ -86,7 +86,7 @@ async fn denials_by_several_slots_do_not_affect_those_of_one() {
     let store = store(&cluster).await.remember_denials(Duration::from_secs(600));
     let both = Limiter::builder([daily("user", 1), daily("tenant", 1)]).patient().store(store.clone()).build();
     let one = Limiter::builder([daily("user", 1)]).patient().store(store).build();
-    assert!(both.acquire_all(&[(&"ann", 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
+    assert!(both.acquire_charges(&[(&"ann", 1), (&"tenant", 1)]).await.expect("a decision").is_allowed());
     let is_asked = async || {
         (0..3).for_each(|node| cluster.run(node, "CONFIG RESETSTAT"));
         assert!(!one.acquire("ann", 1).await.expect("a decision").is_allowed());
@@ -99,7 +99,7 @@ async fn denials_by_several_slots_do_not_affect_those_of_one() {
     }
     for costs in [[1, 1], [1, 0]] {
         let charges: [(&(dyn Key + Sync), u64); 2] = [(&"ann", costs[0]), (&"tenant", costs[1])];
-        assert!(!both.acquire_all(&charges).await.expect("a decision").is_allowed());
+        assert!(!both.acquire_charges(&charges).await.expect("a decision").is_allowed());
         assert!(!is_asked().await, "{costs:?}");
     }
 }
@@ -115,7 +115,7 @@ async fn concurrent_requests_are_admitted_exactly_two_shared_limits() {
             let limiter = limiter.clone();
             tasks.spawn(async move {
                 let keys = (format!("one of {pair}"), format!("other of {pair}"));
-                limiter.acquire_all(&[(&keys.0, 1), (&keys.1, 1)]).await.expect("a decision").is_allowed()
+                limiter.acquire_charges(&[(&keys.0, 1), (&keys.1, 1)]).await.expect("a decision").is_allowed()
             });
         }
         let allowed = tasks.join_all().await.into_iter().filter(|allowed| *allowed).count();
@@ -131,7 +131,7 @@ async fn a_request_canceled_between_slots_leaves_no_partial_charge() {
     let mut allowed = 0;
     for round in 0..400_u64 {
         let charges: [(&(dyn Key + Sync), u64); 2] = [(&"a", 1), (&"b", 1)];
-        let call = limiter.acquire_all(&charges);
+        let call = limiter.acquire_charges(&charges);
         let given = Duration::from_micros(round * 5);
         allowed += u64::from(tokio::time::timeout(given, call).await.is_ok());
     }
@@ -156,12 +156,12 @@ async fn charges_before_an_error_are_refunded() {
     let cluster = RedisCluster::start(0);
     let limiter =
         Limiter::builder([daily("one", 10), daily("other", 10)]).patient().store(store(&cluster).await).build();
-    assert!(limiter.acquire_all(&[(&"a", 1), (&"b", 1)]).await.expect("a decision").is_allowed());
+    assert!(limiter.acquire_charges(&[(&"a", 1), (&"b", 1)]).await.expect("a decision").is_allowed());
     let (node, _, key) = slot(&cluster, "other");
     cluster.run(node, &format!("DEL {key}"));
     cluster.run(node, &format!("LPUSH {key} 1"));
     for costs in [[1, 0], [1, 1]] {
-        let error = limiter.acquire_all(&[(&"a", costs[0]), (&"b", costs[1])]).await.expect_err("no decision");
+        let error = limiter.acquire_charges(&[(&"a", costs[0]), (&"b", costs[1])]).await.expect_err("no decision");
         assert!(format!("{error:?}").contains("WRONGTYPE"), "{error:?}");
     }
     cluster.run(node, &format!("DEL {key}"));
@@ -191,7 +191,7 @@ async fn denials_in_another_slot_are_strikes() {
             }
         })
         .build();
-    let ask = async |user: usize| limiter.acquire_all(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
+    let ask = async |user: usize| limiter.acquire_charges(&[(&user, 1), (&"tenant", 1)]).await.expect("a decision");
     assert!(ask(0).await.is_allowed());
     for user in 1..3 {
         assert!(!ask(user).await.is_penalty());
@@ -202,7 +202,7 @@ async fn denials_in_another_slot_are_strikes() {
     assert_eq!(began.load(Ordering::Relaxed), 1);
     assert_eq!(ask(4).await.outcomes()[0].remaining(), 100, "who is refused takes nothing from others");
     // Each of the two limits alone has one slot, and is decided there.
-    let alone = limiter.acquire_all(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
+    let alone = limiter.acquire_charges(&[(&5_usize, 0), (&"tenant", 1)]).await.expect("a decision");
     assert!(alone.is_penalty());
 }
 
@@ -217,7 +217,8 @@ async fn a_changed_rate_ends_remembered_denials() {
     let fast = Limiter::builder([limit(36_000), daily("other", 1)]).patient().store(store).build();
     for other in ["one", "two", "three", "four"] {
         let key = format!("key of {other}");
-        let both = async |cost| fast.acquire_all(&[(&key, cost), (&other, 1)]).await.expect("a decision").is_allowed();
+        let both =
+            async |cost| fast.acquire_charges(&[(&key, cost), (&other, 1)]).await.expect("a decision").is_allowed();
         assert!(both(0).await);
         assert!(slow.acquire(&key, 1).await.expect("a decision").is_allowed());
         assert!(!slow.acquire(&key, 1).await.expect("a decision").is_allowed());
@@ -240,7 +241,8 @@ async fn quotas_in_different_slots_deny_only_if_none_has_room() {
         tasks.spawn(async move {
             let mut allowed = 0_u64;
             for _ in 0..5 {
-                let decision = limiter.acquire_all(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+                let decision =
+                    limiter.acquire_charges(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
                 allowed += u64::from(decision.is_allowed());
             }
             allowed
@@ -249,11 +251,11 @@ async fn quotas_in_different_slots_deny_only_if_none_has_room() {
     let allowed = tasks.join_all().await.into_iter().sum::<u64>();
     assert_eq!(allowed, 25, "as many as the larger quota has, which every request is charged to");
     let limiter = Limiter::builder(limits()).patient().store(stores[0].clone()).build();
-    let denied = limiter.acquire_all(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+    let denied = limiter.acquire_charges(&[(&7, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
     assert!(!denied.is_allowed() && denied.retry_after().is_some_and(|wait| wait <= DAY), "{denied:?}");
     let left: Vec<u64> = denied.outcomes().iter().map(|outcome| outcome.remaining()).collect();
     assert_eq!(left, [0, 0, 975], "a denied request was charged nowhere");
     // The quota of another user still has capacity, although that of the team has none.
-    let other = limiter.acquire_all(&[(&8, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
+    let other = limiter.acquire_charges(&[(&8, 1), (&"team", 1), (&"all", 1)]).await.expect("a decision");
     assert!(other.is_allowed());
 }

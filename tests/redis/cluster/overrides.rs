@@ -23,7 +23,7 @@ async fn overrides_apply_in_every_slot() {
 
     let acquire = async |node: &Limiter, user: u64, cost: u64| {
         let charges: [(&(dyn Key + Sync), u64); 2] = [(&user, cost), (&"tenant", cost)];
-        let decision = node.acquire_all(&charges).await.unwrap();
+        let decision = node.acquire_charges(&charges).await.unwrap();
         let left: Vec<u64> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
         (decision.is_allowed(), left[0], left[1])
     };

@@ -97,7 +97,7 @@ async fn a_lost_master_fails_only_the_requests_of_its_slots() {
     println!("Redis decided {:.1} % of the requests", 100.0 * decided);
     assert!((0.63..0.70).contains(&decided), "Redis decided {:.1} % of the requests", 100.0 * decided);
     let decided =
-        share_decided(3_000, &lost, move |key| pairs.acquire_all(&[(&key, 1), (&(key + 1_000_000), 1)])).await;
+        share_decided(3_000, &lost, move |key| pairs.acquire_charges(&[(&key, 1), (&(key + 1_000_000), 1)])).await;
     println!("Redis decided {:.1} % of the requests of two subjects", 100.0 * decided);
     assert!((0.41..0.48).contains(&decided), "Redis decided {:.1} % of the requests", 100.0 * decided);
 }

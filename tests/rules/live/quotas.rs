@@ -60,7 +60,7 @@ async fn another_limit_that_denies_keeps_quotas_from_being_charged(fixture: Stor
     assert!(!denied.is_allowed());
     assert_eq!(counts, [false, true, true]);
     // A cost of 0 is allowed by every quota.
-    assert!(limiter.acquire_each("ann", &[1, 0, 0]).await.unwrap().is_allowed());
+    assert!(limiter.acquire_costs("ann", &[1, 0, 0]).await.unwrap().is_allowed());
 }
 
 async fn the_wait_is_that_of_the_quota_with_the_earliest_capacity(fixture: StoreFixture) {
