@@ -31,6 +31,20 @@ async fn the_redis_store_conforms() {
     conformance::check_all(connect).await;
 }
 
+/// Values outlive their state by the TTL margin.
+#[tokio::test]
+async fn an_override_that_has_expired_is_not_returned_while_its_value_is_kept() {
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let mails = Limit::new("mails", FixedWindow::per_day(10)).overridable();
+    let limiter = Limiter::builder([mails]).store(Map::store(clock.clone(), Fault::None)).build();
+    let overrides = limiter.overrides("mails").unwrap();
+    overrides.set(1_u64, FixedWindow::per_day(50), Some(Duration::from_secs(60))).await.unwrap();
+    for (seconds, expected) in [(59, true), (1, false), (1, false)] {
+        clock.advance(Duration::from_secs(seconds));
+        assert_eq!(overrides.get(1_u64).await.unwrap().is_some(), expected, "{:?}", clock.now());
+    }
+}
+
 /// A map with compare-and-swap. The first `conflicts` writes of each value conflict with another process.
 #[derive(Debug)]
 struct Map {

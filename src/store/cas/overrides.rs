@@ -38,9 +38,11 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
             let Some(found) = database.backend.get(&name).await? else { return Ok(None) };
             let stored = StoredOverride::from_bytes(&found.value).map_err(|error| undecodable(&name, error))?;
             let now = database.backend.now().await?.as_micros();
-            let algorithm = spec.algorithm().with_size(stored.size).filter(|_| stored.holds(now));
+            if !stored.is_valid_at(now) {
+                return Ok(None);
+            }
             let expires_after = (stored.expires_at > 0).then(|| time::micros((stored.expires_at - now).into()));
-            Ok(algorithm.map(|algorithm| Override { algorithm, expires_after }))
+            Ok(spec.algorithm().with_size(stored.size).map(|algorithm| Override { algorithm, expires_after }))
         })
     }
 

@@ -131,7 +131,7 @@ async fn read<B: CompareAndSwap>(
     for (key, found) in keys.iter().zip(&found).skip(charges.len()) {
         let stored = found.as_ref().map(|found| StoredOverride::from_bytes(&found.value)).transpose();
         let stored = stored.map_err(|error| undecodable(key, error))?;
-        sizes.push(stored.filter(|stored| stored.holds(at.as_micros())).map(|stored| stored.size));
+        sizes.push(stored.filter(|stored| stored.is_valid_at(at.as_micros())).map(|stored| stored.size));
     }
     found.truncate(charges.len());
     let mut sizes = sizes.into_iter();

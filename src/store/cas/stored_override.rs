@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | version | 1 | 1 |
 //! | size | 4, 4 | the tokens of the limit: those of a window, or the capacity and the amount of a bucket |
-//! | expiry | 8 | the instant, in µs, from which it no longer holds, or 0 if it always does |
+//! | expiry | 8 | the instant, in µs, at which it expires, or 0 if it never does |
 //!
 //! All numbers are little-endian.
 
@@ -21,8 +21,8 @@ pub(super) struct StoredOverride {
 }
 
 impl StoredOverride {
-    /// Returns whether it has not expired.
-    pub(super) fn holds(&self, now: u64) -> bool {
+    /// Returns whether it has not expired at `now` (in µs).
+    pub(super) fn is_valid_at(&self, now: u64) -> bool {
         self.expires_at == 0 || now < self.expires_at
     }
 

@@ -47,7 +47,7 @@ impl Overrides {
     /// Returns the override of a key, and removes it if it has expired.
     pub(super) fn get(&mut self, fingerprint: u128, now: u64, count: &OverrideCount) -> Option<Kept> {
         let kept = *self.0.as_ref()?.get(&fingerprint)?;
-        if kept.holds(now) {
+        if kept.is_valid_at(now) {
             return Some(kept);
         }
         self.remove(fingerprint, count);
@@ -75,7 +75,7 @@ impl Overrides {
     pub(super) fn remove_expired(&mut self, now: u64, count: &OverrideCount) {
         let Some(map) = &mut self.0 else { return };
         let before = map.len();
-        map.retain(|_, kept| kept.holds(now));
+        map.retain(|_, kept| kept.is_valid_at(now));
         count.subtract(before - map.len());
         if map.is_empty() {
             self.0 = None;
@@ -90,7 +90,7 @@ impl Overrides {
 }
 
 impl Kept {
-    fn holds(&self, now: u64) -> bool {
+    fn is_valid_at(&self, now: u64) -> bool {
         self.expires_at.is_none_or(|expires_at| now < expires_at)
     }
 }
