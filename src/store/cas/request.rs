@@ -82,9 +82,9 @@ impl KeyStates for Evaluated<'_> {
         self.0[charge].after.penalty
     }
 
-    fn charged(&mut self, _charge: usize, _remaining: u64) {}
+    fn store(&mut self, _charge: usize, _remaining: u64) {}
 
-    fn struck(&mut self, charge: usize, penalty: CompactState, _availability: Availability) -> bool {
+    fn store_penalty(&mut self, charge: usize, penalty: CompactState, _availability: Availability) -> bool {
         self.0[charge].after.penalty = penalty;
         true
     }

@@ -19,9 +19,9 @@ use crate::time::Timestamp;
 /// The operation that is requested of a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Task {
-    /// To decide, and to charge if the request is allowed.
+    /// Decides, and charges an allowed request.
     Decide,
-    /// To decide, and to change nothing.
+    /// Decides, and changes nothing.
     Peek,
 }
 
@@ -33,20 +33,20 @@ pub(crate) trait KeyStates {
     /// Returns the state of the penalty of a charge's key, or that of an unused key.
     fn penalty(&mut self, charge: usize) -> CompactState;
 
-    /// Called before the first charge is committed, to make room for new keys.
-    fn before_commit(&mut self) {}
+    /// Makes room for new keys. Called before the first charge is committed.
+    fn make_room(&mut self) {}
 
-    /// Stores the [`state`](Self::state) after a charge was committed to it, which leaves `remaining` tokens.
-    fn charged(&mut self, charge: usize, remaining: u64);
+    /// Stores the [`state`](Self::state) of a key after its charge was committed, which leaves `remaining` tokens.
+    fn store(&mut self, charge: usize, remaining: u64);
 
-    /// Called after the limit denied a charge: its key is worth keeping.
-    fn denied(&mut self, charge: usize) {
+    /// Marks the key of a denied charge, so that it is evicted late.
+    fn mark_denied(&mut self, charge: usize) {
         let _ = charge;
     }
 
-    /// Stores the state of a penalty after a denial. Returns whether it could be stored. Keys that can never be
-    /// allowed their cost are less worth keeping.
-    fn struck(&mut self, charge: usize, penalty: CompactState, availability: Availability) -> bool;
+    /// Stores the state of a penalty after a strike. Returns whether it could be stored. `availability` is that of the
+    /// denied charge.
+    fn store_penalty(&mut self, charge: usize, penalty: CompactState, availability: Availability) -> bool;
 }
 
 /// Decides a request: peeks at the states of all its keys, then commits all charges or none.
@@ -58,7 +58,7 @@ pub(crate) fn decide(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Ti
     }
     let commits = task == Task::Decide && quota::allows(charges, &available);
     if commits {
-        states.before_commit();
+        states.make_room();
     }
     let mut outcomes = SmallVec::with_capacity(charges.len());
     for (index, (charge, availability)) in charges.iter().zip(available).enumerate() {
@@ -92,12 +92,12 @@ fn outcome(
     let rule = charge.spec.rule();
     let evaluation = if commits && availability.is_now() && charge.cost > 0 {
         let (mark, snapshot) = rule.commit(&mut states.state(index), now, charge.cost);
-        states.charged(index, snapshot.remaining);
+        states.store(index, snapshot.remaining);
         Evaluation { availability, mark, snapshot }
     } else {
         let snapshot = rule.skip(&mut states.state(index), now, charge.cost);
         if task == Task::Decide && availability.is_after() {
-            states.denied(index);
+            states.mark_denied(index);
         }
         Evaluation::uncharged(availability, snapshot)
     };
@@ -109,7 +109,7 @@ fn outcome(
     let mut after = before;
     let outcome = evaluate(&mut after, task == Task::Decide);
     // A strike that is not kept has no effect.
-    if after == before || states.struck(index, after, availability) {
+    if after == before || states.store_penalty(index, after, availability) {
         outcome
     } else {
         evaluate(&mut { before }, false)

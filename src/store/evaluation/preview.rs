@@ -30,9 +30,9 @@ impl KeyStates for Copies {
         self.0[charge].penalty
     }
 
-    fn charged(&mut self, _charge: usize, _remaining: u64) {}
+    fn store(&mut self, _charge: usize, _remaining: u64) {}
 
-    fn struck(&mut self, charge: usize, penalty: CompactState, _availability: Availability) -> bool {
+    fn store_penalty(&mut self, charge: usize, penalty: CompactState, _availability: Availability) -> bool {
         self.0[charge].penalty = penalty;
         true
     }

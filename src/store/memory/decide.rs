@@ -63,7 +63,7 @@ impl MemoryStore {
         }
         let evaluation = rule.decide(&mut state.as_mut(), now, charge.cost);
         // Nothing is stored of a denial or a cost of 0.
-        if state.expires_at() > 0 && shard.make_room(1, &[], self.most, now) {
+        if state.expires_at() > 0 && shard.make_room(1, &[], self.max_keys, now) {
             shard.insert(key, state, EvictionRank::new(evaluation.snapshot.remaining, charge.spec.capacity()));
         }
         evaluation
@@ -171,7 +171,7 @@ impl MemoryStore {
 
     /// Reads the clock for a request, and sweeps a part of the store if that is due.
     ///
-    /// Called while the locks are held, so that no request is decided at an instant of long ago.
+    /// Called while the locks are held, so that the wait for them does not make the instant stale.
     #[inline]
     fn begin(&self, locked: &mut Locked<'_>) -> Timestamp {
         let at = self.clock.now();
@@ -194,7 +194,7 @@ impl MemoryStore {
     }
 }
 
-/// Decides a charge by the entry of its key, and returns what `then` makes of the evaluation.
+/// Decides a charge by the entry of its key, and passes the evaluation to `then`.
 #[inline]
 fn decide_entry<R>(charge: &Charge<'_>, mut entry: EntryMut<'_>, now: u64, then: impl FnOnce(Evaluation) -> R) -> R {
     charge.spec.rule().decide_then(&mut entry.state, now, charge.cost, |evaluation| {

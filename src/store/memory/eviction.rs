@@ -20,13 +20,14 @@ impl Candidate {
     }
 }
 
-/// The number of entries that an eviction chooses from, and the number if all of the first ones were denied: a second
-/// look is cheaper than a limit that is lifted.
+/// The number of entries that an eviction chooses from.
 const SAMPLE: usize = 16;
+
+/// The same, if all of the first ones were denied: evicting one of them would lift its limit.
 const SAMPLE_OF_DENIED: usize = 24;
 
-/// The most slots that an eviction looks at. At the cap, a table is more than a third full, unless nearly all keys are
-/// in the other table: that so many slots hold no sample is as good as impossible.
+/// The maximum number of slots that an eviction inspects. At the cap, a table is more than a third full, unless nearly
+/// all keys are in the other table, so that many slots practically always hold a sample.
 const SAMPLE_SLOTS: usize = 64;
 
 impl<T: Expiring> Table<T> {

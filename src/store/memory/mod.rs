@@ -34,8 +34,8 @@ use crate::validation::checked;
 /// At [`max_keys`](Self::max_keys), a new key evicts the least valuable of a sample: an expired key if there is one, or
 /// else the key that had used the least of its limit at its last request, or that expires first among equals. A sample
 /// holds 16 keys, or 24 if the first 16 were all denied. A key that was denied, and that waiting would help, is evicted
-/// only if the whole sample was. In a store that is full of denied keys, new keys displace each other, and lift each
-/// other's limits. Whatever the store holds, an eviction takes a constant amount of work.
+/// only if all keys of the sample are of this kind. So in a store that is full of denied keys, new keys evict each other
+/// and start anew. An eviction takes a constant amount of work.
 ///
 /// The strikes and lockouts of a key under a [`Penalty`](crate::Penalty) count as another key, which is evicted as late
 /// as one that was denied.
@@ -56,8 +56,8 @@ use crate::validation::checked;
 /// ```
 pub struct MemoryStore {
     shards: Box<[Padded]>,
-    /// The most keys in a shard.
-    most: usize,
+    /// The maximum number of keys in a shard.
+    max_keys: usize,
     /// The shard to be swept next.
     sweeper: AtomicUsize,
     overrides: OverrideCount,
@@ -154,12 +154,12 @@ impl MemoryStore {
     }
 
     fn sized(keys: usize) -> Self {
-        // Large enough to fill evenly, and no more than it takes for requests to seldom wait for each other: more shards
-        // would fill the processor's caches. Of many keys more, so that no shard takes long to grow.
+        // Shards are large enough to fill evenly. There are only so many that requests rarely wait for each other,
+        // because more would occupy the processor's caches. Large stores have more, so that growing one is quick.
         let shards = (keys / 2_048).min(256).max(keys / 8_192).clamp(1, 1_024).next_power_of_two();
         Self {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new()))).collect(),
-            most: keys / shards,
+            max_keys: keys / shards,
             sweeper: AtomicUsize::new(0),
             overrides: OverrideCount::new(MAX_OVERRIDES),
             clock: Box::new(SystemClock::new()),
@@ -167,7 +167,7 @@ impl MemoryStore {
         }
     }
 
-    /// Returns the shard of a key, under whatever limit: most requests have one key, and need one lock.
+    /// Returns the shard of a key. It is the same under all limits: most requests have one key, and need one lock.
     fn shard_of(&self, key: KeyHash) -> usize {
         // Not by the leading bits, which order the tables of a shard.
         (key.as_u128() as u64 >> 8) as usize & (self.shards.len() - 1)
@@ -194,7 +194,7 @@ impl MemoryStore {
         locked.iter_mut().for_each(|(_, shard)| shard.set_pace(has_removed));
     }
 
-    /// Gives back what still counts of a charge.
+    /// Refunds a charge, as far as it still counts.
     fn refund_one(&self, refund: &Refund<'_>, now: u64) {
         let &Refund { spec, key, cost, mark } = refund;
         let entry = EntryKey::new(&Charge { spec, key, cost });
@@ -220,7 +220,7 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
-            .field("max_keys", &(self.most * self.shards.len()))
+            .field("max_keys", &(self.max_keys * self.shards.len()))
             .field("clock", &self.clock)
             .finish_non_exhaustive()
     }

@@ -27,7 +27,7 @@ impl MemoryStore {
         }
         let now = self.clock.now().as_micros();
         (0..self.shards.len()).for_each(|shard| self.lock(shard).overrides.remove_expired(now, &self.overrides));
-        if set() { Ok(()) } else { Err(StoreError::full(self.overrides.most)) }
+        if set() { Ok(()) } else { Err(StoreError::full(self.overrides.max)) }
     }
 }
 

@@ -20,17 +20,17 @@ pub(super) struct Kept {
 /// The number of overrides in all shards of a store, and its maximum.
 #[derive(Debug)]
 pub(super) struct OverrideCount {
-    pub(super) most: usize,
+    pub(super) max: usize,
     kept: AtomicUsize,
 }
 
 impl OverrideCount {
-    pub(super) const fn new(most: usize) -> Self {
-        Self { most, kept: AtomicUsize::new(0) }
+    pub(super) const fn new(max: usize) -> Self {
+        Self { max, kept: AtomicUsize::new(0) }
     }
 
     fn add(&self) -> bool {
-        let one_more = |kept| (kept < self.most).then_some(kept + 1);
+        let one_more = |kept| (kept < self.max).then_some(kept + 1);
         self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 

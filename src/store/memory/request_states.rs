@@ -17,7 +17,7 @@ pub(super) struct RequestStates<'r, 's> {
     charges: &'r [Charge<'r>],
     /// The slot of each charge's key, if it is known.
     slots: SmallVec<[Option<Slot>; 8]>,
-    /// The state that was last asked for, if its slot is vacant.
+    /// The state that [`state`](KeyStates::state) returned last, if its slot is vacant.
     new: KeyState,
     now: u64,
 }
@@ -40,13 +40,13 @@ impl<'r, 's> RequestStates<'r, 's> {
         *self.slots[charge].insert(self.store.shard_among(self.locked, self.charges[charge].key).find(key))
     }
 
-    /// Forgets where entries are, after some have moved.
-    fn moved(&mut self) {
+    /// Forgets the slots of entries, because some entries may have moved.
+    fn forget_slots(&mut self) {
         self.slots.fill(None);
     }
 
-    /// Returns the fingerprints of all entries of the request, which are not evicted for each other.
-    fn own(&self) -> SmallVec<[u128; 8]> {
+    /// Returns the fingerprints of the request's own entries, which it never evicts.
+    fn own_fingerprints(&self) -> SmallVec<[u128; 8]> {
         let entries = |charge| [Some(EntryKey::new(charge)), EntryKey::of_penalty(charge)];
         self.charges.iter().flat_map(entries).flatten().map(|key| key.fingerprint).collect()
     }
@@ -71,14 +71,14 @@ impl KeyStates for RequestStates<'_, '_> {
         }
     }
 
-    fn before_commit(&mut self) {
+    fn make_room(&mut self) {
         for (index, charge) in self.charges.iter().enumerate() {
             let (store, now) = (self.store, self.now);
-            // Few shards are so full that the new keys have to be counted.
-            if self.shard(index).keys() + index < store.most {
+            // New keys are counted only if the shard is nearly full.
+            if self.shard(index).keys() + index < store.max_keys {
                 continue;
             }
-            let own = self.own();
+            let own = self.own_fingerprints();
             let shard = store.shard_among(self.locked, charge.key);
             // A charge beyond the capacity of a limit that is not enforced leaves no state.
             let is_new = |other: &&Charge<'_>| {
@@ -87,43 +87,43 @@ impl KeyStates for RequestStates<'_, '_> {
                     && matches!(shard.find(EntryKey::new(other)), Slot::Vacant(_))
             };
             let new = self.charges[..=index].iter().filter(is_new).count();
-            shard.make_room(new, &own, store.most, now);
-            self.moved();
+            shard.make_room(new, &own, store.max_keys, now);
+            self.forget_slots();
         }
     }
 
-    fn charged(&mut self, charge: usize, remaining: u64) {
-        let (key, most) = (EntryKey::new(&self.charges[charge]), self.store.most);
+    fn store(&mut self, charge: usize, remaining: u64) {
+        let (key, max_keys) = (EntryKey::new(&self.charges[charge]), self.store.max_keys);
         let rank = EvictionRank::new(remaining, self.charges[charge].spec.capacity());
         match self.slot(charge) {
             Slot::Occupied(slot) => self.shard(charge).entry_mut(key, slot).fingerprint.set_rank(rank),
             Slot::Vacant(_) => {
                 let new = std::mem::replace(&mut self.new, KeyState::Compact(CompactState::UNUSED));
                 let shard = self.shard(charge);
-                if new.expires_at() > 0 && shard.keys() < most {
+                if new.expires_at() > 0 && shard.keys() < max_keys {
                     shard.insert(key, new, rank);
-                    self.moved();
+                    self.forget_slots();
                 }
             }
         }
     }
 
-    fn denied(&mut self, charge: usize) {
+    fn mark_denied(&mut self, charge: usize) {
         if let Slot::Occupied(slot) = self.slot(charge) {
             let key = EntryKey::new(&self.charges[charge]);
             self.shard(charge).entry_mut(key, slot).fingerprint.set_rank(EvictionRank::DENIED);
         }
     }
 
-    fn struck(&mut self, charge: usize, penalty: CompactState, availability: Availability) -> bool {
+    fn store_penalty(&mut self, charge: usize, penalty: CompactState, availability: Availability) -> bool {
         let Some(key) = EntryKey::of_penalty(&self.charges[charge]) else { return false };
-        // A key whose requests can never pass takes nothing from the limit. Its strikes are evicted first and displace
-        // no denied key, or else a flood of such requests would lift the limits of others.
-        let is_hopeless = availability == Availability::Never;
-        let rank = if is_hopeless { EvictionRank::LOWEST } else { EvictionRank::DENIED };
-        let (own, most, now) = (self.own(), self.store.most, self.now);
-        let is_kept = self.shard(charge).set_penalty(key, penalty, rank, &own, most, now);
-        self.moved();
+        // Requests that can never pass take nothing from the limit. Their strikes are evicted first and displace no
+        // denied key: otherwise, a flood of such requests would lift the limits of other keys.
+        let can_never_pass = availability == Availability::Never;
+        let rank = if can_never_pass { EvictionRank::LOWEST } else { EvictionRank::DENIED };
+        let (own, max_keys, now) = (self.own_fingerprints(), self.store.max_keys, self.now);
+        let is_kept = self.shard(charge).set_penalty(key, penalty, rank, &own, max_keys, now);
+        self.forget_slots();
         is_kept
     }
 }

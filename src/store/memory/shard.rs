@@ -43,19 +43,21 @@ pub(super) struct Shard {
     pace: u32,
 }
 
-/// The fewest slots that a sweep looks at, in quarters of a slot.
-const SWEEP: u32 = 4 * 64;
+/// The minimum number of slots that a sweep inspects, in quarters of a slot.
+const MIN_SWEEP: u32 = 4 * 64;
 
-/// The slots that a request adds to those to be swept, if the last sweep removed nothing and if it removed something, in
-/// quarters of a slot. The former is small because entries that another core has just written take long to read.
-const CALM: u32 = 1;
-const BUSY: u32 = 8;
+/// The number of slots to be swept that each request adds, in quarters of a slot, after a sweep that removed nothing. It
+/// is small because entries that another core has just written take long to read.
+const IDLE_PACE: u32 = 1;
 
-/// The slots that a new key adds to them: several, so that a store in which every request leaves a state that soon
-/// expires stays a small multiple of what counts.
-const FOR_NEW: u32 = 16;
+/// The same, after a sweep that removed an entry.
+const BUSY_PACE: u32 = 8;
 
-/// Which entry a state has, and in which of the tables.
+/// The number of slots to be swept that each new key adds, in quarters of a slot: several, so that a store in which all
+/// states soon expire is not much larger than its current states.
+const NEW_KEY_PACE: u32 = 16;
+
+/// Identifies an entry: its fingerprint, and the table that holds it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryKey {
     pub(super) fingerprint: u128,
@@ -112,7 +114,7 @@ impl Victim {
 
 impl Shard {
     pub(super) const fn new() -> Self {
-        Self { states: Table::new(), logs: Table::new(), overrides: Overrides::new(), due: 0, pace: CALM }
+        Self { states: Table::new(), logs: Table::new(), overrides: Overrides::new(), due: 0, pace: IDLE_PACE }
     }
 
     pub(super) fn keys(&self) -> usize {
@@ -153,7 +155,7 @@ impl Shard {
 
     /// Adds an entry. Other entries may move.
     pub(super) fn insert(&mut self, key: EntryKey, state: KeyState, rank: EvictionRank) {
-        self.due += FOR_NEW;
+        self.due += NEW_KEY_PACE;
         match state {
             KeyState::Compact(state) => self.states.insert(key.fingerprint, state).set_rank(rank),
             KeyState::Log(log) => self.logs.insert(key.fingerprint, log).set_rank(rank),
@@ -175,15 +177,15 @@ impl Shard {
 
     /// Stores the state of a penalty, and returns whether there was room for it.
     ///
-    /// At `most` keys it evicts another entry, but none that is `spared`, and none that was denied if its own `rank` is
-    /// lower than that.
+    /// At `max_keys`, it evicts another entry: none that is `spared`, and a denied one only if `rank` is that of denied
+    /// entries, too.
     pub(super) fn set_penalty(
         &mut self,
         key: EntryKey,
         penalty: CompactState,
         rank: EvictionRank,
         spared: &[u128],
-        most: usize,
+        max_keys: usize,
         now: u64,
     ) -> bool {
         if let Slot::Occupied(slot) = self.states.find(key.fingerprint) {
@@ -193,7 +195,7 @@ impl Shard {
             entry.set_rank(rank.max(entry.rank()));
             return true;
         }
-        if self.keys() >= most {
+        if self.keys() >= max_keys {
             match self.victim(spared, now) {
                 Some(victim) if victim.rank() < EvictionRank::DENIED || rank == EvictionRank::DENIED => {
                     self.evict(victim);
@@ -205,10 +207,10 @@ impl Shard {
         true
     }
 
-    /// Evicts entries until `new` ones fit, but none of those that are `spared`: the request that needs the room has
-    /// just read or written them. Returns whether the new ones fit now.
-    pub(super) fn make_room(&mut self, new: usize, spared: &[u128], most: usize, now: u64) -> bool {
-        while self.keys() + new > most {
+    /// Evicts entries until `new` ones fit. Spares those of the request that needs the room, which has just read or
+    /// written them. Returns whether the new ones fit.
+    pub(super) fn make_room(&mut self, new: usize, spared: &[u128], max_keys: usize, now: u64) -> bool {
+        while self.keys() + new > max_keys {
             let Some(victim) = self.victim(spared, now) else { return false };
             self.evict(victim);
         }
@@ -240,12 +242,12 @@ impl Shard {
     /// Counts a request. Every few requests, returns how many slots of the store are to be swept, and 0 otherwise.
     pub(super) fn sweep_due(&mut self) -> usize {
         self.due += self.pace;
-        if self.due < SWEEP { 0 } else { mem::take(&mut self.due) as usize / 4 }
+        if self.due < MIN_SWEEP { 0 } else { mem::take(&mut self.due) as usize / 4 }
     }
 
     /// Sets how much its requests sweep, by whether the last sweep has removed an entry.
     pub(super) fn set_pace(&mut self, has_removed: bool) {
-        self.pace = if has_removed { BUSY } else { CALM };
+        self.pace = if has_removed { BUSY_PACE } else { IDLE_PACE };
     }
 
     /// Removes expired entries from the next `slots` of each table. Returns whether there were any.
