@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::CompareAndSwap;
-use super::turns::Turns;
+use super::key_locks::KeyLocks;
 use crate::algorithm::StoredKey;
 use crate::error::StoreError;
 use crate::hash::KeyHash;
@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 pub(super) struct Database<B> {
     pub(super) backend: Arc<B>,
-    pub(super) turns: Arc<Turns>,
+    pub(super) locks: Arc<KeyLocks>,
     pub(super) prefix: Arc<str>,
     /// The time for which a value is kept after it has ceased to count.
     pub(super) ttl_margin: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Database<B> {
 impl<B: CompareAndSwap> Database<B> {
     pub(super) fn new(backend: B) -> Self {
         let ttl_margin = Duration::from_secs(1);
-        Self { backend: Arc::new(backend), turns: Arc::new(Turns::new()), prefix: DEFAULT_PREFIX.into(), ttl_margin }
+        Self { backend: Arc::new(backend), locks: Arc::new(KeyLocks::new()), prefix: DEFAULT_PREFIX.into(), ttl_margin }
     }
 
     /// Returns the name of the value that holds a key's states under a limit.
@@ -55,8 +55,8 @@ impl<B: CompareAndSwap> Database<B> {
 
 impl<B> Clone for Database<B> {
     fn clone(&self) -> Self {
-        let Self { backend, turns, prefix, ttl_margin } = self;
-        let (backend, turns, prefix) = (backend.clone(), turns.clone(), prefix.clone());
-        Self { backend, turns, prefix, ttl_margin: *ttl_margin }
+        let Self { backend, locks, prefix, ttl_margin } = self;
+        let (backend, locks, prefix) = (backend.clone(), locks.clone(), prefix.clone());
+        Self { backend, locks, prefix, ttl_margin: *ttl_margin }
     }
 }

@@ -3,12 +3,12 @@
 mod backend;
 mod database;
 mod error;
+mod key_locks;
 mod overrides;
 mod request;
 mod retry;
 mod store;
 mod stored_override;
-mod turns;
 
 pub use self::backend::{CompareAndSwap, Versioned};
 pub use self::store::CasStore;

@@ -44,7 +44,7 @@ impl Entry {
         Ok(entry)
     }
 
-    /// Sets the value that was read.
+    /// Replaces the state by the value that was found.
     fn set(&mut self, found: Option<Versioned>, charge: &Charge<'_>) -> Result<(), StoreError> {
         self.version = found.as_ref().map(|found| found.version);
         self.before = match &found {
@@ -96,8 +96,8 @@ pub(super) async fn decide<B: CompareAndSwap>(
     charges: &[Charge<'_>],
     operation: Operation,
 ) -> Result<Decision, StoreError> {
-    let _turn = match operation {
-        Operation::Decide => Some(database.turns.take(charges.iter().map(|charge| charge.key)).await),
+    let _locks = match operation {
+        Operation::Decide => Some(database.locks.lock(charges.iter().map(|charge| charge.key)).await),
         Operation::Peek | Operation::Preview => None,
     };
     let at = database.backend.now().await?;
@@ -146,7 +146,7 @@ struct Request<'a, B> {
 }
 
 impl<B: CompareAndSwap> Request<'_, B> {
-    /// Decides by the states that were read last.
+    /// Decides by the states that were last read.
     fn evaluate(&mut self, task: Task) -> Decision {
         for entry in &mut self.entries {
             entry.after = entry.before.clone();
@@ -162,7 +162,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
             pause_before(attempt).await;
             let decision = self.evaluate(Task::Decide);
             if self.entries.iter().any(|entry| entry.written.as_ref().is_some_and(|(state, _)| *state != entry.after)) {
-                self.give_back().await?;
+                self.refund_written().await?;
                 self.at = self.database.backend.now().await?;
                 self.read_again().await?;
                 continue;
@@ -172,16 +172,17 @@ impl<B: CompareAndSwap> Request<'_, B> {
                 Ok(false) => self.read_again().await?,
                 Err(error) => {
                     // It is unknown whether the last write succeeded, so that charge is left to expire.
-                    let _ = self.give_back().await;
+                    let _ = self.refund_written().await;
                     return Err(error);
                 }
             }
         }
-        let _ = self.give_back().await;
+        let _ = self.refund_written().await;
         Err(contention())
     }
 
-    /// Writes the entries that have changed. Returns `false` at the first entry that another process has changed.
+    /// Writes the entries that have changed. Stops at the first one that another process has changed, and returns
+    /// `false`.
     async fn write(&mut self, decision: &Decision) -> Result<bool, StoreError> {
         let mut order: SmallVec<[usize; 4]> = (0..self.entries.len()).collect();
         order.sort_unstable_by(|one, other| self.entries[*one].key.cmp(&self.entries[*other].key));
@@ -200,7 +201,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
         Ok(true)
     }
 
-    /// Reads the entries that were not written again.
+    /// Reads the entries again that were not written.
     async fn read_again(&mut self) -> Result<(), StoreError> {
         for (entry, charge) in self.entries.iter_mut().zip(self.charges) {
             if entry.written.is_none() {
@@ -211,8 +212,8 @@ impl<B: CompareAndSwap> Request<'_, B> {
         Ok(())
     }
 
-    /// Gives back what was charged, and reads what was written.
-    async fn give_back(&mut self) -> Result<(), StoreError> {
+    /// Refunds the charges that were written.
+    async fn refund_written(&mut self) -> Result<(), StoreError> {
         for (entry, charge) in self.entries.iter_mut().zip(self.charges).rev() {
             let Some((_, charged)) = entry.written.take() else { continue };
             if let Some(mark) = charged {
@@ -224,7 +225,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
     }
 }
 
-/// Gives back what still counts of a charge.
+/// Refunds a charge, as far as it still counts.
 pub(super) async fn refund<B: CompareAndSwap>(database: &Database<B>, refund: &Refund<'_>) -> Result<(), StoreError> {
     let &Refund { spec, key, cost, mark } = refund;
     let charge = Charge { spec, key, cost };

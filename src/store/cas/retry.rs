@@ -1,4 +1,4 @@
-//! Bounded retries of writes that others have anticipated.
+//! Bounded retries of writes that conflict with those of other processes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::time::jittered;
 /// The number of attempts to write a value that others keep changing.
 pub(super) const ATTEMPTS: u32 = 32;
 
-/// Waits before an attempt, but not before the first: longer each time, up to 16 ms, of which up to a half is random.
+/// Waits before each attempt but the first. The pause doubles up to 16 ms, and up to half of it is random.
 pub(super) async fn pause_before(attempt: u32) {
     if attempt > 0 {
         tokio::time::sleep(jittered(Duration::from_micros(250 << attempt.min(6)))).await;

@@ -18,8 +18,8 @@ use crate::store::{Store, StoreFuture};
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
 /// [`MemoryStore`](crate::MemoryStore) does.
 ///
-/// This crate runs the algorithms: it reads the states of a request's keys, decides, and writes what has changed, unless
-/// another process has changed it since. Then it reads that key again, up to 32 times with growing pauses. A decision
+/// This crate runs the algorithms: it reads the states of a request's keys, decides, and writes the changed states. If
+/// another process has changed a key since, it reads that key again, up to 32 times with growing pauses. A decision
 /// takes one read and one write for each limit that it charges; a denial takes only the read.
 ///
 /// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit
