@@ -111,7 +111,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the hasher of this store's keys. Stores that share a database need one with the same secret.
     fn hasher(&self) -> KeyHasher;
 
-    /// Decides a request, and takes its charges from all limits or from none. No two charges name the same limit.
+    /// Decides a request, and takes its charges from all limits or from none, even if the future is dropped before it is
+    /// ready. No two charges name the same limit.
     ///
     /// A limit that is not [enforced](LimitSpec::is_enforced) denies nothing, and is charged if it has capacity. Of the
     /// limits in [quota mode](LimitSpec::is_quota), at least one must have capacity.

@@ -8,6 +8,7 @@ use crate::error::StoreError;
 #[derive(Debug)]
 pub(super) enum CasError {
     Contention { attempts: u32 },
+    Aborted,
     ValueCount { keys: usize, values: usize },
     Decode { key: String, error: DecodeError },
 }
@@ -23,6 +24,10 @@ impl fmt::Display for CasError {
             Self::Contention { attempts } => {
                 write!(f, "others changed the key {attempts} times in a row: too many processes charge it at once")
             }
+            Self::Aborted => write!(
+                f,
+                "the task of the request has ended: its Tokio runtime has shut down, or the database's client has panicked"
+            ),
             Self::ValueCount { keys, values } => write!(f, "`get_all` returned {values} values for {keys} keys"),
             Self::Decode { key, error: DecodeError::Version(version) } => write!(
                 f,

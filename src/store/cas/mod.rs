@@ -1,6 +1,7 @@
 //! Limits on any database with compare-and-swap.
 
 mod backend;
+mod completion;
 mod database;
 mod error;
 mod key_locks;

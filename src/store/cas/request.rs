@@ -11,12 +11,13 @@ use crate::algorithm::{Availability, ChargeMark, CompactState, DecodeError, KeyS
 use crate::charge::{Charge, Refund};
 use crate::decision::Decision;
 use crate::error::StoreError;
+use crate::limit_spec;
 use crate::store::Resized;
 use crate::store::evaluation::{self, KeyStates, Task};
 use crate::time::Timestamp;
 
 /// The operation that a request performs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Operation {
     /// Decides, and writes the charged states.
     Decide,
@@ -222,6 +223,24 @@ impl<B: CompareAndSwap> Request<'_, B> {
             }
         }
         Ok(())
+    }
+}
+
+/// Refunds the charges of a decision. Those that cannot be refunded stay charged.
+pub(super) async fn refund_decision<B: CompareAndSwap>(
+    database: &Database<B>,
+    charges: &[Charge<'_>],
+    decision: &Decision,
+) {
+    if !decision.is_charged() {
+        return;
+    }
+    for (charge, outcome) in charges.iter().zip(decision.outcomes()) {
+        if outcome.is_allowed() && outcome.cost() > 0 {
+            let spec = limit_spec::find(outcome.limit(), decision.resized()).unwrap_or(charge.spec);
+            let charged = Refund { spec, key: charge.key, cost: outcome.cost(), mark: outcome.mark };
+            let _ = refund(database, &charged).await;
+        }
     }
 }
 

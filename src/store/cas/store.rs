@@ -1,14 +1,17 @@
 //! The public type of the store, and its configuration.
 
 use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::CompareAndSwap;
+use super::completion::complete;
 use super::database::Database;
 use super::request::{self, Operation};
 use crate::charge::{Charge, OwnedCharge, Refund};
 use crate::decision::Decision;
+use crate::error::StoreError;
 use crate::hash::{KeyHash, KeyHasher};
 use crate::limit_spec::LimitSpec;
 use crate::store::key_name::{DEFAULT_SECRET, escape};
@@ -23,8 +26,8 @@ use crate::store::{Store, StoreFuture};
 /// takes one read and one write for each limit that it charges; a denial takes only the read.
 ///
 /// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit
-/// turns out to be exhausted, the earlier charges are refunded. Until then, other requests may be denied unnecessarily,
-/// but never allowed wrongly.
+/// turns out to be exhausted, or if the caller gives up, for instance at a deadline, the earlier charges are refunded.
+/// Until then, other requests may be denied unnecessarily, but never allowed wrongly.
 ///
 /// [The guide](crate::guide::stores) shows how to write a store.
 pub struct CasStore<B> {
@@ -66,12 +69,32 @@ impl<B: CompareAndSwap> CasStore<B> {
 
     fn run(&self, charges: &[Charge<'_>], operation: Operation) -> StoreFuture<Decision> {
         let database = self.database.clone();
-        let owned: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
+        let charges: Vec<OwnedCharge> = charges.iter().map(OwnedCharge::from).collect();
+        if charges.len() > 1 && operation == Operation::Decide {
+            return StoreFuture::pending(decide_several(database, charges));
+        }
         StoreFuture::pending(async move {
-            let charges: Vec<_> = owned.iter().map(OwnedCharge::as_charge).collect();
+            let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
             request::decide(&database, &charges, operation).await
         })
     }
+}
+
+/// Decides a request of several limits. If the caller gives up, refunds the charges in the background.
+async fn decide_several<B: CompareAndSwap>(
+    database: Database<B>,
+    charges: Vec<OwnedCharge>,
+) -> Result<Decision, StoreError> {
+    let (charged_database, charged) = (database.clone(), charges.clone());
+    let decide = async move {
+        let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
+        request::decide(&database, &charges, Operation::Decide).await
+    };
+    let undo = async move |decision: Decision| {
+        let charges: Vec<_> = charged.iter().map(OwnedCharge::as_charge).collect();
+        request::refund_decision(&charged_database, &charges, &decision).await;
+    };
+    complete(decide, undo).await
 }
 
 impl<B> Clone for CasStore<B> {
@@ -107,23 +130,25 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         let database = self.database.clone();
         let owned: Vec<_> =
             refunds.iter().map(|refund| (refund.spec.clone(), refund.key, refund.cost, refund.mark)).collect();
-        StoreFuture::pending(async move {
+        let refund = async move {
             for (spec, key, cost, mark) in &owned {
                 request::refund(&database, &Refund { spec, key: *key, cost: *cost, mark: *mark }).await?;
             }
             Ok(())
-        })
+        };
+        StoreFuture::pending(complete(refund, ready))
     }
 
     fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
         let database = self.database.clone();
         let keys: Vec<String> = keys.iter().map(|(spec, key)| database.key(spec, *key)).collect();
-        StoreFuture::pending(async move {
+        let reset = async move {
             for key in keys {
                 database.backend.delete(&key).await?;
             }
             Ok(())
-        })
+        };
+        StoreFuture::pending(complete(reset, ready))
     }
 
     fn overrides(&self) -> Option<&dyn OverrideStore> {
