@@ -18,6 +18,37 @@ pub struct Charge<'a> {
     pub cost: u64,
 }
 
+impl<'a> Charge<'a> {
+    /// Creates a charge. A future of a store can't borrow the charges that it decides: clone their limits, and create
+    /// the charges again.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use tower_ratelimit::store::{Charge, KeyHash, LimitSpec, StoreFuture};
+    /// use tower_ratelimit::{Decision, Outcome, StoreError, Timestamp, Verdict};
+    ///
+    /// fn decide(charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    ///     let charges: Vec<(Arc<LimitSpec>, KeyHash, u64)> =
+    ///         charges.iter().map(|charge| (charge.spec.clone(), charge.key, charge.cost)).collect();
+    ///     StoreFuture::pending(async move {
+    ///         let remaining = query_database(&charges).await?;
+    ///         let outcomes = charges.iter().zip(remaining).map(|((spec, key, cost), remaining)| {
+    ///             let charge = Charge::new(spec, *key, *cost);
+    ///             Outcome::new(&charge, Verdict::NOW, remaining, None, Duration::from_secs(60))
+    ///         });
+    ///         Ok(Decision::new(Timestamp::EPOCH, outcomes))
+    ///     })
+    /// }
+    /// # async fn query_database(_: &[(Arc<LimitSpec>, KeyHash, u64)]) -> Result<Vec<u64>, StoreError> { Ok(vec![1]) }
+    /// # let _ = decide;
+    /// ```
+    #[must_use]
+    pub const fn new(spec: &'a Arc<LimitSpec>, key: KeyHash, cost: u64) -> Self {
+        Self { spec, key, cost }
+    }
+}
+
 /// A [`Charge`] that outlives the request's configuration, for futures.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCharge {
@@ -51,4 +82,12 @@ pub struct Refund<'a> {
     pub cost: u64,
     /// The mark of the charge, as the store set it by [`Outcome::with_mark`](crate::Outcome::with_mark).
     pub mark: ChargeMark,
+}
+
+impl<'a> Refund<'a> {
+    /// Creates the refund of a charge. See [`Charge::new`].
+    #[must_use]
+    pub const fn new(spec: &'a Arc<LimitSpec>, key: KeyHash, cost: u64, mark: ChargeMark) -> Self {
+        Self { spec, key, cost, mark }
+    }
 }
