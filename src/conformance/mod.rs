@@ -22,6 +22,7 @@
 //! [`CasStore`](crate::store::CasStore) lets requests for the same key take turns, so that the other checks would pass
 //! with a database that never compares.
 
+mod cancellation;
 mod compare_and_swap;
 mod concurrency;
 mod limits;
@@ -47,6 +48,7 @@ pub async fn check_all<S: Store>(new_store: impl AsyncFn(ManualClock) -> S) {
     check_penalties(&new_store).await;
     check_overrides(&new_store).await;
     check_concurrency(&new_store).await;
+    check_cancellation(&new_store).await;
 }
 
 /// Checks every algorithm: decisions, peeks, refunds, resets, and the time until keys are unused again.
@@ -121,6 +123,16 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
 pub async fn check_concurrency<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     concurrency::count_allowed(new_store).await;
     concurrency::count_allowed_by_both(new_store).await;
+}
+
+/// Checks that a request whose caller gives up charges all its limits or none. A store may refund charges in the
+/// background, within five seconds.
+///
+/// # Panics
+///
+/// Panics if the store does not conform.
+pub async fn check_cancellation<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
+    cancellation::check(new_store).await;
 }
 
 /// Checks a database with compare-and-swap: that only one of concurrent writes succeeds, that versions are not used

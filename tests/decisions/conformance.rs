@@ -191,10 +191,94 @@ async fn processes_that_share_a_database_lose_no_charge() {
     assert!(allowed_by_two_processes(Fault::IgnoresVersions).await > 0, "the test can fail");
 }
 
+/// Each number of polls ends another step of the request: reading, or writing one of the two keys.
+#[tokio::test]
+async fn a_cancelled_request_leaves_all_its_limits_charged_or_none() {
+    let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("other", FixedWindow::per_day(10))];
+    let store = Map::store(ManualClock::default(), Fault::None);
+    let limiter = Limiter::builder(limits).store(store).patient().build();
+    let (mut is_completed, mut key) = (false, 0_u32);
+    while !is_completed {
+        key += 1;
+        let mut acquiring = limiter.acquire(key, 1);
+        for _ in 0..key {
+            is_completed |= (&mut acquiring).now_or_never().is_some();
+            tokio::task::yield_now().await;
+            if is_completed {
+                break;
+            }
+        }
+        drop(acquiring);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let decision = limiter.peek(key, 0).await.unwrap();
+        let [one, other] = [0, 1].map(|limit| decision.outcomes()[limit].remaining());
+        assert_eq!(one, other, "remaining after {key} polls");
+    }
+    assert!(key > 4, "the request was cancelled at {key} steps only");
+}
+
+/// A store whose futures wait, as those of a store in a database do.
+#[derive(Debug)]
+struct Remote(Arc<MemoryStore>);
+
+type Parts = Vec<(Arc<LimitSpec>, KeyHash, u64)>;
+
+impl Remote {
+    /// Runs an operation on the charges in the background, so that it completes even if its caller gives up.
+    fn run<F>(&self, charges: &[Charge<'_>], operation: F) -> StoreFuture<Decision>
+    where
+        F: Fn(&MemoryStore, &[Charge<'_>]) -> StoreFuture<Decision> + Send + 'static,
+    {
+        let parts: Parts = charges.iter().map(|charge| (charge.spec.clone(), charge.key, charge.cost)).collect();
+        let store = self.0.clone();
+        let task = tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            let charges: Vec<_> = parts.iter().map(|(spec, key, cost)| Charge::new(spec, *key, *cost)).collect();
+            operation(&store, &charges).await
+        });
+        StoreFuture::pending(async move { task.await.unwrap() })
+    }
+}
+
+impl Store for Remote {
+    fn hasher(&self) -> KeyHasher {
+        self.0.hasher()
+    }
+
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.run(charges, MemoryStore::decide)
+    }
+
+    fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.run(charges, MemoryStore::peek)
+    }
+
+    fn refund(&self, refunds: &[Refund<'_>]) -> StoreFuture<()> {
+        let parts = refunds.iter().map(|refund| (refund.spec.clone(), refund.key, refund.cost, refund.mark));
+        let (store, parts) = (self.0.clone(), parts.collect::<Vec<_>>());
+        StoreFuture::pending(async move {
+            tokio::task::yield_now().await;
+            let refunds = parts.iter().map(|(spec, key, cost, mark)| Refund::new(spec, *key, *cost, *mark));
+            store.refund(&refunds.collect::<Vec<_>>()).await
+        })
+    }
+
+    fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
+        self.0.reset(keys)
+    }
+}
+
+#[tokio::test]
+async fn a_store_of_another_crate_whose_futures_wait_conforms() {
+    conformance::check_all(async |clock| Remote(Arc::new(MemoryStore::new().clock(clock)))).await;
+}
+
 /// A memory store with one defect.
 #[derive(Debug)]
 struct Wrong {
-    store: MemoryStore,
+    store: Arc<MemoryStore>,
     mistake: Mistake,
 }
 
@@ -202,6 +286,8 @@ struct Wrong {
 enum Mistake {
     PeeksCharge,
     ChargesOneByOne,
+    /// Charges one by one as well, with a pause after each.
+    StopsIfDropped,
     KeepsRefunds,
     KeepsResets,
 }
@@ -212,13 +298,28 @@ impl Store for Wrong {
     }
 
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        if self.mistake != Mistake::ChargesOneByOne {
-            return self.store.decide(charges);
+        let combine =
+            |decided: &[Decision]| Decision::new(decided[0].at(), decided.iter().flat_map(Decision::outcomes).cloned());
+        match self.mistake {
+            Mistake::ChargesOneByOne => {
+                let decided = charges.iter().map(|charge| self.store.decide(&[*charge]).into_ready().unwrap().unwrap());
+                StoreFuture::ready(Ok(combine(&decided.collect::<Vec<_>>())))
+            }
+            Mistake::StopsIfDropped => {
+                let charges: Parts =
+                    charges.iter().map(|charge| (charge.spec.clone(), charge.key, charge.cost)).collect();
+                let store = self.store.clone();
+                StoreFuture::pending(async move {
+                    let mut decided = Vec::new();
+                    for (spec, key, cost) in &charges {
+                        decided.push(store.decide(&[Charge::new(spec, *key, *cost)]).await?);
+                        tokio::task::yield_now().await;
+                    }
+                    Ok(combine(&decided))
+                })
+            }
+            _ => self.store.decide(charges),
         }
-        let decided = charges.iter().map(|charge| self.store.decide(&[*charge]).into_ready().unwrap().unwrap());
-        let decided: Vec<Decision> = decided.collect();
-        let outcomes = decided.iter().flat_map(Decision::outcomes).cloned();
-        StoreFuture::ready(Ok(Decision::new(decided[0].at(), outcomes)))
     }
 
     fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
@@ -240,7 +341,7 @@ async fn fails(check: impl Future<Output = ()>) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_conformance_check_fails_for_a_store_with_that_defect() {
-    let wrong = |mistake| async move |clock| Wrong { store: MemoryStore::new().clock(clock), mistake };
+    let wrong = |mistake| async move |clock| Wrong { store: Arc::new(MemoryStore::new().clock(clock)), mistake };
     for mistake in [Mistake::PeeksCharge, Mistake::KeepsRefunds, Mistake::KeepsResets] {
         assert!(fails(conformance::check_algorithms(&wrong(mistake))).await, "{mistake:?}");
     }
@@ -248,6 +349,8 @@ async fn each_conformance_check_fails_for_a_store_with_that_defect() {
     assert!(!fails(conformance::check_algorithms(&one_by_one)).await);
     assert!(fails(conformance::check_several_limits(&one_by_one)).await);
     assert!(fails(conformance::check_concurrency(&one_by_one)).await);
+
+    assert!(fails(conformance::check_cancellation(&wrong(Mistake::StopsIfDropped))).await);
 
     let map = |fault| async move |clock| Map::store(clock, fault);
     assert!(fails(conformance::check_algorithms(&map(Fault::Forgets))).await);
