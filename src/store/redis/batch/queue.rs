@@ -86,7 +86,7 @@ impl Queue {
             return Ok(Entered::Directly(self.begin_direct(&mut backlog), request));
         }
         let (ticket, reply) = backlog.push(request);
-        // Direct calls may take any time, so a task sends what waits.
+        // Direct calls may take any time, so a task sends the waiting requests.
         if let (0, Ok(runtime)) = (backlog.senders, runtime) {
             self.start_sender(backlog, &runtime);
         }
@@ -165,7 +165,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A task that sends what waits. If its runtime shuts down before, the next request to wait starts another one.
+/// A task that sends the waiting requests. If its runtime shuts down before, the next request to wait starts another one.
 pub(super) struct BatchSender {
     pub(super) queue: Arc<Queue>,
     /// Requests in its call.
@@ -174,14 +174,14 @@ pub(super) struct BatchSender {
 }
 
 impl BatchSender {
-    /// Makes call after call, until nothing waits.
+    /// Makes one call after the other, until no request waits.
     async fn run(mut self) {
         loop {
             // Callers that were just answered may ask again: these requests share the next call.
             tokio::task::yield_now().await;
             let Some((requests, senders)) = self.next() else { return };
             for (sender, reply) in senders.into_iter().zip(self.queue.server.call(&[], &requests).await) {
-                // A caller that gave up meanwhile was charged all the same.
+                // A caller that gave up meanwhile has been charged nevertheless.
                 let _ = sender.send(reply);
             }
         }

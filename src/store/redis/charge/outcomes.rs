@@ -15,7 +15,7 @@ use crate::store::{Charge, LimitSpec};
 use crate::time::Timestamp;
 
 const NO_STATE: Fault = Fault::Reply("no state");
-const INVALID_STATE: Fault = Fault::Reply("a state that can't be");
+const INVALID_STATE: Fault = Fault::Reply("an invalid state");
 
 /// Returns the decision on `charges`, from the reply of the instant `now` (in µs).
 pub(in crate::store::redis) fn decision(
@@ -24,12 +24,14 @@ pub(in crate::store::redis) fn decision(
     charges: &[PreparedCharge],
     reply: &Reply,
 ) -> Result<Decision, Fault> {
-    let take = task == Task::Acquire && reply.is_allowed();
-    let counted = task != Task::Peek;
+    let is_charged = task == Task::Acquire && reply.is_allowed();
+    let counts_strikes = task != Task::Peek;
     let charges = charges.iter().map(PreparedCharge::charge);
-    let decision = for_each(take, now, charges, reply, |charge, held| outcome(charge, held, now, take, counted))?;
+    let decision = assemble(is_charged, now, charges, reply, |charge, found| {
+        outcome(charge, found, now, is_charged, counts_strikes)
+    })?;
     if decision.is_allowed() != reply.is_allowed() {
-        return Err(Fault::Reply("another verdict than its state's"));
+        return Err(Fault::Reply("a verdict that contradicts its states"));
     }
     Ok(decision)
 }
@@ -51,11 +53,11 @@ pub(in crate::store::redis) fn lasting_denial<'a>(
     mut inspect: impl FnMut(&Charge<'a>, Peek),
 ) -> Option<Decision> {
     let mut is_lasting = false;
-    let decision = for_each(false, earliest, charges, reply, |charge, held| {
-        let peek = peek(charge, held, latest)?;
+    let decision = assemble(false, earliest, charges, reply, |charge, found| {
+        let peek = peek(charge, found, latest)?;
         is_lasting |= peek.denies;
         inspect(charge, peek);
-        outcome(charge, held, earliest, false, false)
+        outcome(charge, found, earliest, false, false)
     });
     decision.ok().filter(|decision| is_lasting && !decision.is_allowed())
 }
@@ -70,26 +72,26 @@ pub(in crate::store::redis) fn converts_rate(charges: &[PreparedCharge], reply: 
     })
 }
 
-/// Whether a charge is denied, and by what.
+/// Whether a charge is denied, by its limit or by a penalty.
 pub(in crate::store::redis) struct Peek {
     pub(in crate::store::redis) denies: bool,
-    /// The key is locked out by a penalty, whatever its limit has available.
+    /// Whether a penalty locks the key out. Its limit may have capacity.
     pub(in crate::store::redis) is_penalty: bool,
 }
 
-/// The states of a limit's key, and the record of its penalty.
-struct Held<'a> {
+/// The states of a limit's key in a reply, and the state of its penalty.
+struct ReplyStates<'a> {
     states: &'a [StoredState],
     penalty: Option<CompactState>,
 }
 
 /// Assembles a decision from the outcome of each charge.
-fn for_each<'a>(
-    take: bool,
+fn assemble<'a>(
+    is_charged: bool,
     now: u64,
     charges: impl ExactSizeIterator<Item = Charge<'a>>,
     reply: &Reply,
-    mut outcome: impl FnMut(&Charge<'a>, &Held<'_>) -> Option<Outcome>,
+    mut outcome: impl FnMut(&Charge<'a>, &ReplyStates<'_>) -> Option<Outcome>,
 ) -> Result<Decision, Fault> {
     let mut outcomes: SmallVec<[Outcome; 1]> = SmallVec::new();
     let mut overridden: SmallVec<[Arc<LimitSpec>; 1]> = SmallVec::new();
@@ -102,49 +104,55 @@ fn for_each<'a>(
             overridden.push(charge.spec.clone());
         }
         let states = next().ok_or(NO_STATE)?;
-        let mut held = Held { states: &states, penalty: None };
+        let mut found = ReplyStates { states: &states, penalty: None };
         read += 1;
         if charge.spec.penalty().is_some() {
             let record = codec::penalty::decode(&next().ok_or(NO_STATE)?).ok_or(INVALID_STATE)?;
-            held.penalty = Some(record);
+            found.penalty = Some(record);
             read += 1;
         }
-        outcomes.push(outcome(&charge, &held).ok_or(INVALID_STATE)?);
+        outcomes.push(outcome(&charge, &found).ok_or(INVALID_STATE)?);
         quotas.push(charge.spec.is_quota());
     }
     quota::enforce(&mut outcomes, quotas.into_iter());
     if read != reply.keys() {
         return Err(Fault::Reply("another number of keys"));
     }
-    Ok(Decision::of(Timestamp::from_micros(now), take, outcomes).with_resized(&overridden))
+    Ok(Decision::of(Timestamp::from_micros(now), is_charged, outcomes).with_resized(&overridden))
 }
 
 /// Returns the outcome of a charge at `now`, or `None` if the states are invalid.
-fn outcome(charge: &Charge<'_>, held: &Held<'_>, now: u64, take: bool, counted: bool) -> Option<Outcome> {
+fn outcome(
+    charge: &Charge<'_>,
+    found: &ReplyStates<'_>,
+    now: u64,
+    is_charged: bool,
+    counts_strikes: bool,
+) -> Option<Outcome> {
     let (spec, cost) = (charge.spec, charge.cost);
-    let mut state = decode(charge, held)?;
+    let mut state = decode(charge, found)?;
     let mut state = state.as_mut();
     let rule = spec.rule();
-    let evaluation = if take { rule.decide(&mut state, now, cost) } else { rule.evaluate(&mut state, now, cost) };
-    Some(match held.penalty {
+    let evaluation = if is_charged { rule.decide(&mut state, now, cost) } else { rule.evaluate(&mut state, now, cost) };
+    Some(match found.penalty {
         None => Outcome::evaluated(charge, evaluation),
-        Some(mut record) => penalty::outcome(charge, &mut record, evaluation, counted, now),
+        Some(mut record) => penalty::outcome(charge, &mut record, evaluation, counts_strikes, now),
     })
 }
 
 /// Returns the state of a charge's key, or `None` if no script can have stored it.
-fn decode(charge: &Charge<'_>, held: &Held<'_>) -> Option<KeyState> {
+fn decode(charge: &Charge<'_>, found: &ReplyStates<'_>) -> Option<KeyState> {
     Some(match Codec::of(charge.spec.rule().deciding()) {
-        Codec::Compact(codec) => KeyState::Compact(codec.decode(held.states)?),
-        Codec::Log(codec) => KeyState::Log(codec.decode(held.states)?),
+        Codec::Compact(codec) => KeyState::Compact(codec.decode(found.states)?),
+        Codec::Log(codec) => KeyState::Log(codec.decode(found.states)?),
     })
 }
 
 /// Returns whether a charge is denied at `now`, in a third of an outcome's time.
-fn peek(charge: &Charge<'_>, held: &Held<'_>, now: u64) -> Option<Peek> {
+fn peek(charge: &Charge<'_>, found: &ReplyStates<'_>, now: u64) -> Option<Peek> {
     let is_available =
-        charge.cost == 0 || charge.spec.rule().peek(&decode(charge, held)?.as_mut(), now, charge.cost).is_now();
-    let is_penalty = held.penalty.is_some_and(|record| Penalty::locked_for(&record, now) > 0);
+        charge.cost == 0 || charge.spec.rule().peek(&decode(charge, found)?.as_mut(), now, charge.cost).is_now();
+    let is_penalty = found.penalty.is_some_and(|record| Penalty::locked_for(&record, now) > 0);
     let is_denied = !is_available || (is_penalty && charge.cost > 0);
     Some(Peek { denies: is_denied && charge.spec.is_enforced(), is_penalty })
 }

@@ -44,13 +44,13 @@ pub(in crate::store::redis) struct OverrideCache(OnceLock<Box<[Mutex<Set>]>>);
 type Set = Vec<(u128, CachedOverride)>;
 
 impl OverrideCache {
-    pub(in crate::store::redis) fn get(&self, print: u128) -> Option<CachedOverride> {
-        let set = lock(self.0.get()?, print);
-        set.iter().find(|(known, _)| *known == print).map(|(_, cached)| *cached)
+    pub(in crate::store::redis) fn get(&self, fingerprint: u128) -> Option<CachedOverride> {
+        let set = lock(self.0.get()?, fingerprint);
+        set.iter().find(|(known, _)| *known == fingerprint).map(|(_, cached)| *cached)
     }
 
     /// Caches the override of a key, or that there is none.
-    pub(in crate::store::redis) fn set(&self, print: u128, current: Option<CachedOverride>) {
+    pub(in crate::store::redis) fn set(&self, fingerprint: u128, current: Option<CachedOverride>) {
         let sets = match current {
             Some(_) => self.0.get_or_init(|| (0..SETS).map(|_| Mutex::default()).collect()),
             None => match self.0.get() {
@@ -58,19 +58,19 @@ impl OverrideCache {
                 None => return,
             },
         };
-        let mut set = lock(sets, print);
-        set.retain(|(known, _)| *known != print);
+        let mut set = lock(sets, fingerprint);
+        set.retain(|(known, _)| *known != fingerprint);
         if let Some(current) = current {
             if set.len() == SET_SIZE {
                 set.remove(0);
             }
-            set.push((print, current));
+            set.push((fingerprint, current));
         }
     }
 }
 
-fn lock(sets: &[Mutex<Set>], print: u128) -> MutexGuard<'_, Set> {
-    sets[(print >> 16) as usize % SETS].lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(sets: &[Mutex<Set>], fingerprint: u128) -> MutexGuard<'_, Set> {
+    sets[(fingerprint >> 16) as usize % SETS].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::store::redis::script::Reply;
 use crate::store::redis::script::codec::StoredState;
 use crate::store::{Charge, LimitSpec};
 
-pub(in crate::store::redis) const INVALID_OVERRIDE: Fault = Fault::Reply("an override that can't be");
+pub(in crate::store::redis) const INVALID_OVERRIDE: Fault = Fault::Reply("an invalid override");
 
 /// An owned [`Charge`] that waits for its reply.
 #[derive(Clone, Debug)]

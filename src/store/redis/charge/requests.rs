@@ -13,7 +13,7 @@ use crate::store::redis::script::codec::{Codec, penalty, split_micros};
 use crate::store::redis::script::{LimitArgs, Mode, Reply, Request, Task};
 use crate::store::{LimitSpec, Refund};
 
-/// Decides `charges` at about `now` (in µs).
+/// Encodes the decision on `charges` at about `now` (in µs).
 pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, charges: &[PreparedCharge]) -> Request {
     if let ([charge], Task::Acquire) = (charges, task)
         && let Some(template) = charge.template()
@@ -41,7 +41,7 @@ pub(in crate::store::redis) fn decide(prefix: &str, task: Task, now: u64, charge
     request
 }
 
-/// Gives back the tokens of `refunds`.
+/// Encodes refunds.
 pub(in crate::store::redis) fn refund(prefix: &str, refunds: &[Refund<'_>]) -> Request {
     let mut request = Request::new(Task::Refund, refunds.len());
     for Refund { spec, key, cost, mark } in refunds {
@@ -54,7 +54,7 @@ pub(in crate::store::redis) fn refund(prefix: &str, refunds: &[Refund<'_>]) -> R
     request
 }
 
-/// Deletes the state of `keys`, and their penalties.
+/// Encodes the removal of the state of `keys`, and of their penalties.
 pub(in crate::store::redis) fn reset(prefix: &str, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> Request {
     let penalties = keys.iter().filter(|(spec, _)| spec.penalty().is_some()).count();
     let mut request = Request::new(Task::Reset, keys.len() + penalties);
@@ -68,7 +68,7 @@ pub(in crate::store::redis) fn reset(prefix: &str, keys: &[(&Arc<LimitSpec>, Key
     request
 }
 
-/// Sets an override, for a span of µs or for good.
+/// Encodes setting an override, for a span of µs or without expiry.
 pub(in crate::store::redis) fn set_override(
     prefix: &str,
     spec: &LimitSpec,
@@ -82,14 +82,14 @@ pub(in crate::store::redis) fn set_override(
     request
 }
 
-/// Removes an override.
+/// Encodes the removal of an override.
 pub(in crate::store::redis) fn remove_override(prefix: &str, spec: &LimitSpec, key: KeyHash) -> Request {
     let mut request = Request::new(Task::Reset, 1);
     request.key(key::of_override(prefix, spec, key));
     request
 }
 
-/// Reads an override: expects one that no key ever holds, so that the script replies with the actual one.
+/// Encodes reading an override. It expects one that no key ever holds, so that the script replies with the actual one.
 pub(in crate::store::redis) fn get_override(prefix: &str, spec: &LimitSpec, key: KeyHash, now: u64) -> Request {
     let mut request = Request::new(Task::Peek, 1);
     let limit = limit_args(spec, 0, now, key::name(prefix, spec, key));

@@ -48,7 +48,7 @@ impl Cluster {
     /// cannot have run.
     pub(in crate::store::redis) async fn ask(&self, clock: Option<[u8; 24]>, request: Request) -> TimedReply {
         let slot = request.slot();
-        let mut abandoned = Abandoned { topology: Some(&self.0) };
+        let mut in_flight = InFlightGuard { topology: Some(&self.0) };
         let mut master = self.0.find_owner(slot).await?;
         let mut asking = false;
         let mut redirects = 0;
@@ -87,7 +87,7 @@ impl Cluster {
                 }
             };
         };
-        abandoned.topology = None;
+        in_flight.topology = None;
         reply.map_err(|fault| Fault::At(master.node.clone(), Box::new(fault)))
     }
 
@@ -123,11 +123,11 @@ impl Cluster {
 
 /// Refreshes the topology if a request is dropped before its reply: its master may hang, and a replica may have taken
 /// over.
-struct Abandoned<'a> {
+struct InFlightGuard<'a> {
     topology: Option<&'a Arc<Topology>>,
 }
 
-impl Drop for Abandoned<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         if let Some(topology) = self.topology {
             topology.refresh();

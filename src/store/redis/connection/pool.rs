@@ -15,7 +15,7 @@ use crate::store::redis::script::{self, Replies, Request};
 /// flushed repeatedly.
 const MAX_SENDS: u32 = 3;
 
-/// ConnectionPool to one server that has loaded the script. Each connection is shared by any number of concurrent calls.
+/// A pool of connections to one server that has loaded the script. Concurrent calls share each connection.
 #[derive(Debug)]
 pub(in crate::store::redis) struct ConnectionPool {
     shared: Arc<SharedPool>,
@@ -69,9 +69,9 @@ impl ConnectionPool {
         for _ in 0..MAX_SENDS {
             let call = script::evalsha(self.shared.source.hash(), clock, requests);
             let reply = match asking {
-                false => Unanswered::send(&mut connection, &call, &self.shared).await,
+                false => InFlightGuard::send(&mut connection, &call, &self.shared).await,
                 // Boxed, because this future is larger than that of other calls.
-                true => Box::pin(Unanswered::send_asking(&mut connection, &call, &self.shared)).await,
+                true => Box::pin(InFlightGuard::send_asking(&mut connection, &call, &self.shared)).await,
             };
             if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
                 self.shared.reload(&connection);
@@ -89,13 +89,13 @@ impl ConnectionPool {
             }
             return replies;
         }
-        Err(Fault::Reply("again and again that it does not know the script that was just loaded"))
+        Err(Fault::Reply("NOSCRIPT, although the script has just been loaded"))
     }
 
     /// Sends another command.
     pub(in crate::store::redis) async fn query(&self, query: &Cmd) -> Result<Value, Fault> {
         let mut connection = self.connection().await?;
-        let reply = Unanswered::send(&mut connection, query, &self.shared).await.map_err(Fault::from);
+        let reply = InFlightGuard::send(&mut connection, query, &self.shared).await.map_err(Fault::from);
         match &reply {
             Err(fault) if fault.breaks() => self.shared.replace(&connection, fault),
             _ => connection.mark_proven(),
@@ -120,16 +120,16 @@ impl Drop for ConnectionPool {
     }
 }
 
-/// A call under way. If it is dropped before its reply, the connection may have lost its peer, and is checked.
-struct Unanswered<'a> {
+/// A call in flight. If it is dropped before its reply, its connection is checked, because it may have lost its peer.
+struct InFlightGuard<'a> {
     shared: &'a Arc<SharedPool>,
     connection: PooledConnection,
-    is_over: bool,
+    is_answered: bool,
 }
 
-impl<'a> Unanswered<'a> {
+impl<'a> InFlightGuard<'a> {
     fn new(connection: &PooledConnection, shared: &'a Arc<SharedPool>) -> Self {
-        Self { shared, connection: connection.clone(), is_over: false }
+        Self { shared, connection: connection.clone(), is_answered: false }
     }
 
     async fn send(
@@ -137,9 +137,9 @@ impl<'a> Unanswered<'a> {
         command: &Cmd,
         shared: &Arc<SharedPool>,
     ) -> Result<Value, RedisError> {
-        let mut unanswered = Unanswered::new(connection, shared);
+        let mut guard = InFlightGuard::new(connection, shared);
         let reply = command.query_async(&mut connection.connection).await;
-        unanswered.is_over = true;
+        guard.is_answered = true;
         reply
     }
 
@@ -151,18 +151,18 @@ impl<'a> Unanswered<'a> {
     ) -> Result<Value, RedisError> {
         let mut both = pipe();
         both.cmd("ASKING").add_command(command.clone());
-        let mut unanswered = Unanswered::new(connection, shared);
+        let mut guard = InFlightGuard::new(connection, shared);
         let replies = connection.connection.send_packed_commands(&both, 0, 2).await;
-        unanswered.is_over = true;
+        guard.is_answered = true;
         // If `ASKING` fails, the second reply is only a redirection.
         let replies: Result<Vec<_>, _> = replies?.into_iter().map(Value::extract_error).collect();
         Ok(replies?.pop().unwrap_or(Value::Nil))
     }
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
-        if self.is_over {
+        if self.is_answered {
             return;
         }
         let current = self.shared.slots.connection(self.connection.slot);

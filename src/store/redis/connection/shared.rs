@@ -185,7 +185,7 @@ struct Check {
 
 impl Check {
     async fn run(mut self) {
-        // Any answer will do.
+        // Any reply shows that the connection works.
         if let Err(fault) = self.shared.source.is_loaded(&mut self.connection.connection).await
             && fault.breaks()
         {

@@ -77,7 +77,7 @@ impl Source {
         Ok(Self::new(Server::Node(pool), disconnections))
     }
 
-    /// Creates the source of connections to a master, which Sentinel names anew for each connection.
+    /// Creates the source of connections to a master, whose address Sentinel reports for each connection.
     pub(in crate::store::redis) fn sentinel(client: SentinelClient, config: AsyncConnectionConfig) -> Self {
         let disconnections = Disconnections::default();
         let config = disconnections.listen(config);
@@ -88,7 +88,7 @@ impl Source {
         Self { server, hash: OnceLock::new(), loading: Mutex::default(), disconnections }
     }
 
-    /// Sets what to do when a connection is lost.
+    /// Sets the listener that is called when a connection is lost.
     pub(super) fn on_disconnection(&self, listener: impl Fn() + Send + Sync + 'static) {
         let _ = self.disconnections.0.listener.set(Box::new(listener));
     }

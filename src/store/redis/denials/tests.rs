@@ -114,7 +114,6 @@ fn after_a_clock_step_back_redis_decides() {
     assert!(denials.deny(&charge, Some(NOON), u64::MAX).is_some());
 }
 
-/// The penalty has its own key in Redis.
 #[test]
 fn denials_of_a_bucket_refilled_at_intervals_are_cached_exactly() {
     use crate::algorithm::TokenBucket;

@@ -1,4 +1,4 @@
-//! The messages of errors: what happened, and what an operator can do.
+//! The messages of errors, with the remedies.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The script that decides requests in Redis, and the encoding of what it is sent and replies.
+//! The script that decides requests in Redis, and the encoding of its requests and replies.
 //!
 //! `lua/` holds the script: `decide.lua` performs requests, and each algorithm has a file of its own, the counterpart of
 //! a rule in [`algorithm`](crate::algorithm). The tests compare both.

@@ -65,7 +65,7 @@ enum Body {
 /// Stands for a request that differs from the previous one only in its keys.
 const SAME: u8 = b'=';
 
-/// The length of what precedes a request's limits: its task, the numbers of its limits and keys, and its length.
+/// The length of a request's header: its task, the numbers of its limits and keys, and its length.
 const HEADER: usize = 5;
 /// The length of a limit with ten arguments.
 const TYPICAL_LIMIT: usize = 4 + 10 * 8;
@@ -122,7 +122,7 @@ impl Request {
         self.extend(&template[HEADER..]);
     }
 
-    /// Appends a limit whose charge is given back: the algorithm's tag, the mark of the charge and the arguments.
+    /// Appends a refund: the algorithm's tag, the mark of the charge and the arguments.
     pub(in crate::store::redis) fn refund(&mut self, key: String, tag: u8, mark: StoredState, args: &[f64]) {
         self.key(key);
         self.extend(&[tag]);
@@ -139,7 +139,7 @@ impl Request {
         }
     }
 
-    /// Returns whether it gives back what earlier requests were charged.
+    /// Returns whether it refunds charges of earlier requests.
     pub(in crate::store::redis) fn is_refund(&self) -> bool {
         self.body().first() == Some(&(Task::Refund as u8))
     }

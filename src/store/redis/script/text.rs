@@ -20,7 +20,7 @@ const PENALTY: &str = include_str!("lua/penalty.lua");
 pub(super) const OTHERS: [(&str, &str); 5] =
     [("decide", MAIN), ("requests", REQUESTS), ("limits", LIMITS), ("task", TASK), ("load", LOAD)];
 
-/// The files that those of algorithms use, and those of what is composed around a decision, by name.
+/// The files that those of algorithms use, and those of penalties and overrides, by name.
 const LIBRARIES: [(&[&str], &str); 5] = [
     (&["key"], KEY),
     (&["instant"], include_str!("lua/instant.lua")),

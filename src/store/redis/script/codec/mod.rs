@@ -1,8 +1,8 @@
 //! Translates between the algorithms and the scripts: the numbers that a script decides by, and the states that it
 //! stores.
 //!
-//! A script decides and stores. What it found is decoded here, so that the rules in [`algorithm`](crate::algorithm)
-//! report on it as they report on the memory store's states.
+//! A script decides and stores. The states that it found are decoded here, so that the rules in
+//! [`algorithm`](crate::algorithm) report on them as on the states of the memory store.
 
 mod gcra;
 mod interval_bucket;
