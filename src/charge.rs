@@ -78,7 +78,7 @@ pub struct Refund<'a> {
     pub spec: &'a Arc<LimitSpec>,
     /// The key that was charged.
     pub key: KeyHash,
-    /// The tokens to give back, as far as they still count.
+    /// The tokens to refund, as far as they still count.
     pub cost: u64,
     /// The mark of the charge, as the store set it by [`Outcome::with_mark`](crate::Outcome::with_mark).
     pub mark: ChargeMark,

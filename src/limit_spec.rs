@@ -112,7 +112,7 @@ impl LimitSpec {
         Some(Self { settings, is_override: true, ..self.clone() }.with_updated_rule())
     }
 
-    /// Returns this limit with its overage reported as a part of what remains.
+    /// Returns this limit with its overage reported as a part of the remaining tokens.
     pub(crate) fn with_overage_reported(&self) -> Self {
         Self { reports_overage: true, ..self.clone() }.with_updated_rule()
     }
@@ -211,7 +211,7 @@ impl LimitSpec {
         self.penalty_hash.map(|penalty| key.under(self.hash).under(penalty).as_u128())
     }
 
-    /// Returns what the store derives from the limit, such as the names or arguments that all requests share. Calls
+    /// Returns the data that the store derives from the limit, such as the names or arguments that all requests share. Calls
     /// `derive` once for each limit, and keeps the result as long as the limit.
     ///
     /// A `LimitSpec` holds one value. Of a store and another store that wraps it, only one should use this: if the

@@ -67,21 +67,24 @@ impl RateAlgorithm<CompactState> for Gcra {
         self.snapshot_at(self.backlog(state, now))
     }
 
-    /// Gives back what is certainly still in use of the charge: its cost, less what drained between it and the last
-    /// charge of the key, and no more than the backlog.
+    /// Reduces the backlog by the part of the charge that has certainly not drained: the cost, less the units that
+    /// drained between the charge and the last charge of the key.
     ///
-    /// What remains must be at least the backlog of a history without the charge. Let D be the backlog, and D* ≤ D the
-    /// backlog of a history without all that was refunded before. Without a charge c, made at t, D* is lower by the
-    /// least of c and all values of D* since t, as c is in the backlog as long as anything else is. Since the last
-    /// charge, at l, D* has only shrunk, to its value now. From t to l it contained c, and was at least c − drained(t,
-    /// l). So D* is lower by at least min(c − drained(t, l), D*): this much can be taken off D, and where that leaves
-    /// nothing of D*, the rest of D as well.
+    /// The remaining backlog must not be less than if the request had never been charged. Let B(s) be the backlog at
+    /// the instant s in the history without all charges that were refunded before. The stored backlog is at least B.
+    /// Without a further charge of c units at t, B is lower now by the minimum of c and of B(s) for all s since t:
     ///
-    /// Whether c had drained between other charges is not known: those before it may have been refunded since, and the
-    /// bucket may have been full for a while. Nothing is given back if the amount has changed since. (An amount that was
-    /// changed and changed back while the bucket was full is not noticed.)
+    /// - From t to the last charge, at l, B(s) contains the charge, so B(s) ≥ c − drained(t, l).
+    /// - Since l, B(s) has only shrunk, so its minimum is the present value of B.
+    ///
+    /// So B is lower by at least min(c − drained(t, l), B), and this refund reduces the stored backlog by c − drained(t,
+    /// l), or to zero. Where that is more than B, nothing of B remains without the charge.
+    ///
+    /// The refund assumes that the charge drained all the time up to l. The bucket may have been full for a part of that
+    /// time, or earlier charges may have drained first, but the state does not tell. Nothing is refunded if the amount
+    /// has changed since. (An amount that was changed and changed back while the bucket was full is not noticed.)
     fn refund(&self, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
-        // After the clock has stepped back, it is unknown what has drained.
+        // After the clock has stepped back, the drained units are unknown.
         let Some(since) = now.checked_sub(mark.at) else { return };
         let tat = Tat::decode(state, self.amount);
         if tat.amount != self.amount || mark.detail >> 32 != u64::from(self.amount) {

@@ -55,7 +55,7 @@ impl RateAlgorithm<CompactState> for IntervalBucket {
         self.snapshot_of(self.deficit(state, now))
     }
 
-    /// Gives back the cost, less all refills since the charge: see [`Gcra`](super::gcra::Gcra) for why these count as
+    /// Refunds the cost, less all refills since the charge: see [`Gcra`](super::gcra::Gcra) for why these count as
     /// refills of this charge first. The state has no room for the time of the last charge.
     fn refund(&self, state: &mut CompactState, mark: ChargeMark, now: u64, cost: u64) {
         let mut deficit = self.deficit(state, now);

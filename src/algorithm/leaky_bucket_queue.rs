@@ -23,7 +23,7 @@ use super::state_period::StatePeriod;
 ///
 /// If the rate is changed, requests that wait proceed as promised, and a new one finds the same number of tokens in the
 /// queue, at the new rate. With a faster rate it may proceed before the last one that waits. Slots assigned before the
-/// change can no longer be given back.
+/// change can no longer be refunded.
 ///
 #[cfg_attr(doc, doc = include_str!("../guide/diagrams/leaky_bucket_queue.svg"))]
 ///

@@ -76,7 +76,7 @@ impl LimitRule {
         }
     }
 
-    /// Charges `cost`, which [`peek`](Self::peek) has found to be available. Returns what a refund needs, and what is
+    /// Charges `cost`, which [`peek`](Self::peek) has found to be available. Returns the mark for a refund, and what is
     /// left.
     pub(crate) fn commit(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
         if cost == 0 {
@@ -86,7 +86,7 @@ impl LimitRule {
         (mark, if self.limit.is_some() { self.snapshot(state, now) } else { snapshot })
     }
 
-    /// Returns what is left, where `cost` is not charged.
+    /// Returns the remaining tokens if `cost` is not charged.
     pub(crate) fn skip(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> QuotaSnapshot {
         if cost > 0 {
             self.deciding().convert_rate(state, now);
@@ -105,7 +105,7 @@ impl LimitRule {
         self.decide_then(state, now, cost, |evaluation| evaluation)
     }
 
-    /// Charges `cost` if it is available, and returns what `then` makes of the evaluation.
+    /// Charges `cost` if it is available, and passes the evaluation to `then`.
     ///
     /// `then` runs where the evaluation is computed, so that its result is built in place rather than copied.
     #[inline]
@@ -133,12 +133,12 @@ impl LimitRule {
         }
     }
 
-    /// Returns what is left.
+    /// Returns the remaining tokens.
     pub(crate) fn snapshot(&self, state: &StateMut<'_>, now: u64) -> QuotaSnapshot {
         self.limit().prepared.snapshot(state, now)
     }
 
-    /// Gives back as much of a charge of `cost` as still counts.
+    /// Refunds a charge of `cost`, as far as it still counts.
     pub(crate) fn refund(&self, state: &mut StateMut<'_>, mark: ChargeMark, now: u64, cost: u64) {
         self.deciding().refund(state, mark, now, cost);
     }

@@ -48,7 +48,7 @@ impl Penalty {
         Some(Lockout { level, span })
     }
 
-    /// Restricts what a limit has available for a cost of at least 1 to what a lockout permits.
+    /// Restricts the availability of a cost of at least 1 under the limit by a lockout.
     pub(crate) fn restrict(state: &CompactState, now: u64, availability: Availability) -> Availability {
         match (u128::from(Self::locked_for(state, now)), availability) {
             (0, availability) | (_, availability @ Availability::Never) => availability,
@@ -57,7 +57,7 @@ impl Penalty {
         }
     }
 
-    /// Restricts what is left of a limit to what a lockout permits. The key is unused again once its strikes and its
+    /// Restricts the remaining tokens of the limit by a lockout. The key is unused again once its strikes and its
     /// level are forgotten, too.
     pub(crate) fn restrict_snapshot(state: &CompactState, now: u64, limit: QuotaSnapshot) -> QuotaSnapshot {
         let reset_after = limit.reset_after.max(state.expires_at.saturating_sub(now).into());

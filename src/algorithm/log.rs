@@ -1,4 +1,4 @@
-//! A log of charges: what sliding logs and sliding windows have in common.
+//! A log of charges, the state of sliding logs and sliding windows.
 //!
 //! Time is divided into buckets of `width` µs. A token counts in the bucket of its charge and in those that follow, for
 //! a `period` in all. A log of every request has buckets of 1 µs.
@@ -70,7 +70,7 @@ impl Log {
         index.checked_sub(1).map_or(self.base, |last| self.older[last].total)
     }
 
-    /// Forgets what expired before `view`.
+    /// Removes the entries that expired before `view`.
     fn expire(&mut self, view: &View) {
         (self.oldest, self.base) = (view.oldest, view.base);
         let left = self.older.len() - view.expired;

@@ -279,7 +279,7 @@ impl PreparedAlgorithm {
         with_state!(self, state, (algorithm, state) => algorithm.commit(state, now, cost))
     }
 
-    /// Decides, and returns what `then` makes of the evaluation: see [`LimitRule::decide_then`](super::LimitRule).
+    /// Decides, and passes the evaluation to `then`: see [`LimitRule::decide_then`](super::LimitRule).
     #[inline]
     pub(super) fn decide_then<R>(
         &self,

@@ -11,14 +11,14 @@ pub(crate) trait RateAlgorithm<S> {
     /// Returns whether `cost`, which is at least 1, can be charged.
     fn peek(&self, state: &S, now: u64, cost: u64) -> Availability;
 
-    /// Charges `cost`, which [`peek`](Self::peek) has found to be available. Returns what a refund needs, and what is
-    /// left.
+    /// Charges `cost`, which [`peek`](Self::peek) has found to be available. Returns the mark for a refund, and the
+    /// remaining tokens.
     fn commit(&self, state: &mut S, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot);
 
-    /// Returns what is left.
+    /// Returns the remaining tokens.
     fn snapshot(&self, state: &S, now: u64) -> QuotaSnapshot;
 
-    /// Gives back as much of a charge of `cost` as still counts.
+    /// Refunds a charge of `cost`, as far as it still counts.
     fn refund(&self, state: &mut S, mark: ChargeMark, now: u64, cost: u64);
 
     /// Converts a state that a limit of another rate has written, if the algorithm has a rate. A decision that charges

@@ -16,7 +16,7 @@ impl CompactState {
     pub(crate) const UNUSED: Self = Self { expires_at: 0, detail: 0 };
 }
 
-/// Identifies a charge when it is given back. Its meaning depends on the store and the algorithm.
+/// Identifies a charge when it is refunded. Its meaning depends on the store and the algorithm.
 ///
 /// A store of its own kind may put 16 bytes of its choice into it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

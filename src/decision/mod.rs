@@ -161,7 +161,7 @@ impl Decision {
         self.resized.as_deref().unwrap_or_default()
     }
 
-    /// Returns the receipt of what the request was charged: empty if it was not.
+    /// Returns the receipt of the request's charges, which is empty if it was not charged.
     pub fn into_receipt(mut self) -> Receipt {
         let is_charged = self.is_charged();
         self.outcomes.retain(|outcome| is_charged && outcome.cost > 0 && outcome.is_allowed());

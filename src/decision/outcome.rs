@@ -53,7 +53,7 @@ impl Outcome {
         Self::evaluated(charge, Evaluation::uncharged(availability, snapshot))
     }
 
-    /// Sets the mark by which the store recognizes the charge when it is given back: see
+    /// Sets the mark by which the store recognizes the charge when it is refunded: see
     /// [`Refund::mark`](crate::store::Refund::mark).
     #[must_use]
     pub fn with_mark(self, mark: ChargeMark) -> Self {
@@ -76,7 +76,7 @@ impl Outcome {
         Self { is_penalty: true, ..self }
     }
 
-    /// Creates the outcome of a charge from what an algorithm has computed.
+    /// Creates the outcome of a charge from the evaluation of its limit.
     #[inline]
     pub(crate) fn evaluated(charge: &Charge<'_>, evaluation: Evaluation) -> Self {
         let Evaluation { availability, mark, snapshot } = evaluation;

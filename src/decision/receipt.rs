@@ -8,9 +8,9 @@ use super::decided_by::DecidedBy;
 use super::outcome::Outcome;
 use crate::limit_spec::LimitSpec;
 
-/// The record of what a decision charged, and when. It can be refunded exactly and once.
+/// The record of the charges of a decision. It can be refunded exactly and once.
 ///
-/// A refund returns what still counts of the charge, and nothing else: it never leaves more tokens than the limit has,
+/// A refund returns only the part of the charge that still counts: it never leaves more tokens than the limit has,
 /// never moves a reset, and never affects a later window.
 #[derive(Debug)]
 #[must_use = "a receipt that is dropped refunds nothing: pass it to `refund`"]
@@ -43,7 +43,7 @@ impl Receipt {
         self.resized.as_deref().unwrap_or_default()
     }
 
-    /// Returns whether there is nothing to give back.
+    /// Returns whether there is nothing to refund.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.charged.is_empty()

@@ -1,4 +1,4 @@
-//! The charges of a request: which limits apply to it, under which keys, at what costs.
+//! The charges of a request: the limits that apply to it, with their keys and costs.
 
 use std::sync::Arc;
 

@@ -75,7 +75,7 @@ pub(super) enum Completion {
         config: Arc<LayerConfig>,
         decision: Decision,
     },
-    /// Settles what the request was charged by the response, and adds the headers of the last decision.
+    /// Settles the charges of the request by the response, and adds the headers of the last decision.
     Settle(Arc<Ledger>),
 }
 

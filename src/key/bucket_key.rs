@@ -9,7 +9,7 @@ use crate::hash::{KeyHash, KeyHasher};
 
 /// A value that names a bucket: text, bytes, an integer, an IP address, or a tuple of up to four keys.
 ///
-/// Values that write the same bytes name the same bucket, whatever their types: a `HeaderValue` and a `&str`, for
+/// Values that write the same bytes name the same bucket, even if their types differ: a `HeaderValue` and a `&str`, for
 /// example. An integer is written as its little-endian bytes, so the `u32` 0x31323334 is the same key as the text
 /// `4321`, and integers of different widths are different keys. Within one limit, use keys of one type, or add a part
 /// that names the type: `("user", id)`. [Alternatives](crate::key::KeyExtractor::or) of an extractor do so themselves.

@@ -63,7 +63,7 @@ pub(super) struct Overage {
 /// Returns the size of the limit for a request, if it differs from the limit's own.
 pub(super) type SizeFn = dyn Fn(&RequestHead<'_>) -> Option<Algorithm> + Send + Sync;
 
-/// Returns the actual cost of a request by its response, if it differs from what was charged.
+/// Returns the actual cost of a request by its response, if it differs from the charged cost.
 pub(super) type ActualCostFn = dyn Fn(&ResponseHead<'_>) -> Option<u64> + Send + Sync;
 
 /// The maximum length of a name, in characters.
@@ -303,7 +303,7 @@ impl Limit {
         self.key.is_some() || self.position.is_some()
     }
 
-    /// Returns what the limit needs from a request, if anything, for an error message.
+    /// Returns the part of a request that the limit depends on, if any, for an error message.
     pub(super) fn needs_from_request(&self) -> Option<&'static str> {
         let needs = [
             (self.is_keyed(), "key"),

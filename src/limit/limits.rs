@@ -153,7 +153,7 @@ impl Limits {
         self.limits.iter().filter(is_charged).try_for_each(|limit| limit.check_cost(cost))
     }
 
-    /// Returns whether responses can change what requests cost.
+    /// Returns whether responses can change the costs of requests.
     #[inline]
     pub(crate) fn settles_by_response(&self) -> bool {
         self.settles_by_response

@@ -1,4 +1,4 @@
-//! Recorders: what a limiter reports about its decisions, for metrics, traces and logs.
+//! Recorders of decisions, rejections and events, for metrics, traces and logs.
 
 mod decision_record;
 mod event;

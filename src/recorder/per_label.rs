@@ -1,4 +1,4 @@
-//! What is kept for each value of a label, such as the name of a limit.
+//! Entries per value of a label, such as the name of a limit.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 
-/// A map from the values of a label to what is kept for them. There are few of them, and all are soon known, so reading
-/// takes no lock.
+/// A map from the values of a label to entries, such as counters. Values are few and soon all known, so readers take no
+/// lock.
 pub(super) struct PerLabel<T>(ArcSwap<Entries<T>>);
 
-/// Clients do not choose the values of labels, so a fast hash is sufficient.
+/// Clients choose at most a bounded number of values, so a fast hash is sufficient.
 type Entries<T> = HashMap<Box<str>, Arc<T>, RandomState>;
 
 impl<T> PerLabel<T> {

@@ -1,4 +1,4 @@
-//! Previews: what a request would be decided by, and how, without any effect on the store, the breakers or the log.
+//! Previews of decisions, which affect neither the store, nor the breakers, nor the log.
 
 use std::sync::Arc;
 

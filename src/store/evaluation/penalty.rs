@@ -1,15 +1,15 @@
-//! Penalties, applied to what a limit decides.
+//! Penalties, applied to the evaluation of a limit.
 
 use crate::algorithm::{Availability, CompactState, Evaluation, Penalty};
 use crate::charge::Charge;
 use crate::decision::Outcome;
 
-/// Restricts what a limit has available to what the penalty permits. A cost of 0 is always allowed.
+/// Restricts the availability of a cost under a limit by the penalty. A cost of 0 is always allowed.
 pub(crate) fn restrict(state: &CompactState, cost: u64, availability: Availability, now: u64) -> Availability {
     if cost == 0 { availability } else { Penalty::restrict(state, now, availability) }
 }
 
-/// Applies the penalty of a charge's limit to what the limit has decided. If it denied the charge and `strikes`, the
+/// Applies the penalty of a charge's limit to the limit's evaluation. If that is a denial and `strikes` is set, the
 /// denial is counted in `state`.
 pub(crate) fn outcome(
     charge: &Charge<'_>,

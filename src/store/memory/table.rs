@@ -19,7 +19,7 @@ pub(super) enum Slot {
 #[derive(Debug)]
 pub(super) struct Table<T: Expiring> {
     pub(super) slots: Vec<Entry<T>>,
-    /// The number of home slots. A few more slots behind them take what is pushed out.
+    /// The number of home slots. A few more slots behind them take entries that are pushed out.
     homes: usize,
     len: usize,
     /// The slot at which the next sweep or eviction begins. As both move it on, evictions are spread over the whole

@@ -61,7 +61,7 @@ local function parse(text, at, tag)
     tick_unit = tick_unit,
     tick = tick,
     last_in_tick = last_in_tick,
-    -- What `peek` has found: the TAT, or the present instant if that is later; the tick of the last charge, if it is
+    -- The findings of `peek`: the TAT, or the present instant if that is later; the tick of the last charge, if it is
     -- known and there is a backlog; and the instant that the key holds, if its expiry follows from that.
     hi = 0,
     lo = 0,
@@ -71,7 +71,7 @@ local function parse(text, at, tag)
     held_hi = false,
     held_lo = 0,
     has_other_rate = false,
-    -- What the first charge of a key leaves, and when it expires, once that has been computed.
+    -- The state after the first charge of a key, and its expiry, once computed.
     first_state = false,
     first_hi = 0,
     first_lo = 0,
@@ -79,7 +79,7 @@ local function parse(text, at, tag)
   return charge, at
 end
 
--- Finds out whether the bucket has room for a charge. Returns that, and what the key holds.
+-- Returns whether the bucket has room for a charge, and the key's state.
 local function peek(charge, key)
   local state, held_hi, held_lo, detail, held_amount = read(key)
   local hi, lo, n = now_hi, now_lo, 0
@@ -134,7 +134,7 @@ end
 local function commit(charge, key)
   local has_backlog = charge.has_backlog
   if not has_backlog and charge.first_state then
-    -- The first charge leaves the same of each key without a backlog: this saves 10 % of a batch (`batch_unused`).
+    -- The first charge leaves the same state under each unused key. Reusing it saves 10 % of a batch (`batch_unused`).
     write(key, charge.first_state, charge.first_hi, charge.first_lo)
   else
     local amount = charge.amount
@@ -146,8 +146,8 @@ local function commit(charge, key)
       hi, lo = hi + 1, lo - 1e9
     end
 
-    -- Who adds to a backlog will often do so again: the key's expiry is rounded up, so that it seldom changes. To change
-    -- it each time costs 20 % of a batch (`batch_bucket`).
+    -- A key with a backlog is often charged again: its expiry is rounded up, so that it rarely changes. Changing it each
+    -- time would cost 20 % of a batch (`batch_bucket`).
     local quantum_index, quantum = 0, 1000
     if hi > FAR_HI or hi == FAR_HI and lo >= FAR_LO then
       amount = 0
@@ -158,7 +158,7 @@ local function commit(charge, key)
     end
     local held_lo = charge.held_lo
     if hi + quantum_index == charge.held_hi and lo <= held_lo + -held_lo % quantum then
-      -- Neither the hi of the TAT nor the amount changes: to write only what is between them saves 8 % of a batch.
+      -- Neither the hi of the TAT nor the amount changes. Writing only the part between them saves 8 % of a batch.
       overwrite(key, '6', pack('<I4I4', lo, rounding))
     else
       local state = encode(hi + quantum_index, lo, rounding, amount)
@@ -169,14 +169,14 @@ local function commit(charge, key)
   end
 end
 
--- Has the backlog that `peek` has found at another rate drain at the limit's own rate from now on.
+-- Converts the backlog that `peek` has found at another rate: it drains at the limit's own rate from now on.
 local function convert_rate(charge, key)
   if charge.has_other_rate and charge.has_backlog then
     load('gcra_backlog').store_converted(key, charge.hi, charge.lo, charge.n, charge.amount)
   end
 end
 
--- Gives back what was charged and has not drained since.
+-- Refunds the part of a charge that has not drained.
 local function refund(charge, key, ...)
   load('gcra_backlog').refund(charge, key, ...)
 end

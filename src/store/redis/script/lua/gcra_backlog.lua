@@ -138,15 +138,15 @@ local function reduce(key, amount, hi, lo, rounding, last_charge, held_amount, b
   store(key, amount, hi, lo, n, last_charge)
 end
 
--- Gives back what of a charge has not drained since. The mark is the instant of the charge, the tick that it left and
--- the amount. What drained until the last charge, drained of this one before all others: src/algorithm/gcra.rs explains why.
+-- Refunds the part of a charge that has not drained. The mark is the instant of the charge, its tick, and the amount.
+-- src/algorithm/gcra.rs explains why all units that drained until the last charge count as units of this one.
 local function refund_bucket(charge, key, mark_hi, mark_lo, mark_tick, mark_amount)
   local state, hi, lo, detail, held_amount = keys.read(key)
   if state == '' then return end
   local rounding, last_charge
   local amount = charge.amount
   hi, lo, rounding, last_charge, held_amount = open(amount, hi, lo, detail, held_amount)
-  -- After another rate, or after the clock has stepped back, it is unknown what has drained.
+  -- After another rate, or after the clock has stepped back, the drained units are unknown.
   if held_amount ~= mark_amount or amount ~= mark_amount then return end
   local since_hi, since_lo = subtract(now_hi, now_lo, 0, mark_hi, mark_lo, 0, 1)
   if since_hi < 0 then return end
@@ -158,8 +158,8 @@ local function refund_bucket(charge, key, mark_hi, mark_lo, mark_tick, mark_amou
   reduce(key, amount, hi, lo, rounding, last_charge, amount, back_hi, back_lo, back_n)
 end
 
--- Gives back the last charge of a queue, which is the one whose mark is the state that the key holds. Those behind an
--- earlier one already know when they go on.
+-- Refunds the last charge of a queue, which is the one whose mark is the state of the key. Requests behind an earlier one
+-- have received their delays already.
 local function refund_queue(charge, key, mark_hi, mark_lo, mark_rounding, mark_amount)
   local state, hi, lo, detail, held_amount = keys.read(key)
   local amount = charge.amount
@@ -174,7 +174,7 @@ local function refund_queue(charge, key, mark_hi, mark_lo, mark_rounding, mark_a
   reduce(key, amount, hi, lo, rounding, last_charge, held_amount, charge.cost_hi, charge.cost_lo, charge.cost_n)
 end
 
--- Gives back what can be given back of the charge that left a mark.
+-- Refunds the charge with this mark, as far as it still counts.
 local function refund(charge, ...)
   if charge.is_queue then return refund_queue(charge, ...) end
   refund_bucket(charge, ...)

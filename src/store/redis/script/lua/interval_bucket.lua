@@ -78,7 +78,7 @@ local function store(charge, key, hi, lo, count)
   if expires_hi ~= charge.expires_hi or expires_lo ~= charge.expires_lo then keys.expire(key, expires_hi, expires_lo) end
 end
 
--- Finds out whether the bucket has tokens for a charge. Returns that, and what the key holds.
+-- Returns whether the bucket has tokens for a charge, and the key's state.
 local function peek(charge, key)
   local state, hi, lo, count, amount = read(charge, key)
   charge.has_other_rate, charge.expires_hi = amount ~= charge.amount, false
@@ -95,15 +95,15 @@ local function commit(charge, key)
   store(charge, key, hi, lo, charge.missing + charge.cost)
 end
 
--- Has the tokens that `peek` has found missing at another rate come back at the limit's own rate from now on.
+-- Converts the tokens that `peek` has found missing at another rate: they come back at the limit's own rate from now on.
 local function convert_rate(charge, key)
   if not charge.has_other_rate or charge.missing == 0 then return end
   local hi, lo = add_span(now_hi, now_lo, charge.until_refill)
   store(charge, key, hi, lo, charge.missing)
 end
 
--- Gives back what was charged and has not come back since. The mark is the first refill after the charge: interval_bucket.rs
--- explains why that refilled the charge before all others.
+-- Refunds a charge, less the refills since. The mark is the first refill after the charge. interval_bucket.rs explains
+-- why the refills count as refills of this charge.
 local function refund(charge, key, mark_hi, mark_lo, _, mark_amount)
   local state, hi, lo, count, stored_amount = read(charge, key)
   if state == '' then return end
@@ -122,7 +122,7 @@ local function refund(charge, key, mark_hi, mark_lo, _, mark_amount)
   if missing_now(charge, hi, lo, count, amount) <= back then return redis.call('DEL', key) end
   count = count - back
   if count <= 0 then
-    -- Full before that interval ends: what is missing is counted to the end of an earlier one.
+    -- Full before that interval ends: the missing tokens are counted up to the end of an earlier one.
     local intervals = floor(-count / amount) + 1
     count = count + intervals * amount
     local span_hi, span_lo = instant.mul_div(intervals, interval, 1e9)

@@ -1,6 +1,6 @@
--- What a key holds: 18 bytes, which are an instant (hi, lo) and two counts under 2^32. Logs hold a list of these.
+-- The state of a key: 18 bytes, which are an instant (hi, lo) and two counts under 2^32. Logs are a list of these.
 --
--- `clock_ahead` is what has to be added to an instant, in ms, to get Redis' own clock.
+-- `clock_ahead` is the lead of Redis' own clock, in ms.
 
 local _, _, _, clock_ahead = ...
 local call, pack, unpack = redis.call, struct.pack, struct.unpack

@@ -55,7 +55,7 @@ end
 
 local length = progress.length
 for done = progress.done, same do
-  -- Should an error end this one, it is known which one it was.
+  -- If an error ends this request, `progress` tells which one it was.
   progress.done, progress.length = done, length
   local start, request_key, has_changed = length, first_key + done * key_count, false
   length = start + 1
@@ -108,7 +108,7 @@ for done = progress.done, same do
     if quota_has_room == false then is_allowed = false end
     reply[start + 1] = char(is_allowed and 121 or 110, keys_read)
 
-    -- Commit all or none. What another rate has left is converted in any case.
+    -- Commit all or none. States of another rate are converted in any case.
     local commits = is_allowed and task == ACQUIRE
     for i = 1, count do
       local limit = limits[i]

@@ -1,5 +1,5 @@
--- Returns the function that loads files: what the file `name`, or of the algorithm with that tag, returns. Each is run
--- once in a call.
+-- Returns the function that runs the file `name`, or that of the algorithm with this tag, and returns its functions. It
+-- runs each file once in a call.
 
 local module, now_hi, now_lo, clock_ahead = ...
 local loaded = {}

@@ -1,7 +1,7 @@
 -- Logs (tag `l`): sliding logs and sliding windows, as src/algorithm/log.rs.
 --
 -- A key holds a list of entries, oldest first, one for each bucket in which something was charged. An entry is a state:
--- the start of the bucket, all that was ever charged up to its end, modulo 2^32, and what was charged in it.
+-- the start of the bucket, the total of all charges up to its end, modulo 2^32, and the total of those in it.
 
 local load, now_hi, now_lo = ...
 local keys = load('key')
@@ -28,7 +28,7 @@ local function parse(text, at)
     expired = 0,
     oldest = false,
     newest = false,
-    -- The running total before the oldest entry, and what was charged from that on.
+    -- The running total before the oldest entry, and the total of the charges since.
     base = 0,
     used = 0,
   }
@@ -105,8 +105,8 @@ local function entry_that_frees(charge, key, tokens)
   return entry or ''
 end
 
--- Finds out whether there is room for a charge. Returns that, and those of the entries that count from which the rest
--- of the decision follows: the oldest and the newest one, the one whose expiry raises what is reported as remaining,
+-- Returns whether there is room for a charge, and those of the entries that count from which the rest
+-- of the decision follows: the oldest and the newest one, the one whose expiry raises the reported remaining tokens,
 -- and the one whose expiry leaves room for the cost.
 local function peek(charge, key)
   local cost, limit, reported_limit = charge.cost, charge.limit, charge.reported_limit
@@ -153,7 +153,7 @@ local function commit(charge, key)
   expire(charge, key, hi, lo)
 end
 
--- Gives back what was charged. The mark is the start of the bucket.
+-- Refunds a charge. The mark is the start of its bucket.
 local function refund(charge, key, mark_hi, mark_lo)
   view(charge, key)
   if charge.used == 0 then return end
@@ -166,7 +166,7 @@ local function refund(charge, key, mark_hi, mark_lo)
   local hi, lo, total, charged = open(marked, charge.width)
   if hi ~= mark_hi or lo ~= mark_lo then return end
 
-  -- Writes anew all entries from the marked one on, as their running totals are lower now.
+  -- Rewrites all entries from the marked one on, because their running totals are lower now.
   local back = min(charged, charge.cost)
   local rewritten = call('LRANGE', key, index, -1)
   if index == 0 then call('DEL', key) else call('LTRIM', key, 0, index - 1) end

@@ -36,7 +36,7 @@ local function parse(text, at)
   return penalty, next_at
 end
 
--- Reads a key. Returns what it holds.
+-- Reads a key. Returns its state.
 local function peek(penalty, key)
   local state, hi, lo, low, packed = keys.read(key)
   local strikes = floor(packed / STRIKE)

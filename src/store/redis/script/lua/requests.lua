@@ -31,7 +31,7 @@ while place <= #text do
     end
     local is_free, commits = charge.cost == 0, task == ACQUIRE
     for done = progress.done, same do
-      -- Should an error end this one, it is known which one it was.
+      -- If an error ends this request, `progress` tells which one it was.
       progress.done, progress.length = done, length
       local key = KEYS[first_key + done]
       local has_room, state

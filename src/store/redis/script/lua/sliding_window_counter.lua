@@ -1,6 +1,6 @@
 -- The sliding window counter (tag `c`), as src/algorithm/sliding_window_counter.rs.
 --
--- A key holds the end of the window after its own, when neither count matters any more, and two counts: of the window
+-- A key holds the end of the window after its own, at which both counts cease to count, and two counts: of the window
 -- before its own, and of its own.
 
 local load, now_hi, now_lo = ...
@@ -29,8 +29,8 @@ local function parse(text, at)
   return charge, next_at
 end
 
--- Reads a key. Sets the start of the window that counts now, and what was charged in that and in the previous one.
--- Returns what the key holds, and how far into the window the present instant is.
+-- Reads a key. Sets the start of the present window, and the counts of that and of the previous one. Returns the key's
+-- state, and the time since the start of the window.
 local function view(charge, key)
   local state, hi, lo, previous, current = keys.read(key)
   local start_hi, start_lo, period = charge.window_hi, charge.window_lo, charge.period
@@ -65,7 +65,7 @@ local function store(charge, key, previous, current)
   keys.write(key, state, hi, lo)
 end
 
--- Finds out whether there is room for a charge. Returns that, and what the key holds.
+-- Returns whether there is room for a charge, and the key's state.
 local function peek(charge, key)
   local state, elapsed = view(charge, key)
   local weighted, rest = 0, 0
@@ -81,7 +81,7 @@ local function commit(charge, key)
   store(charge, key, charge.previous, charge.current + charge.cost)
 end
 
--- Gives back what was charged. The mark is when the window that was charged stops to matter.
+-- Refunds a charge. The mark is the instant at which the charged window ceases to count.
 local function refund(charge, key, mark_hi, mark_lo)
   local state = view(charge, key)
   local previous, current = charge.previous, charge.current

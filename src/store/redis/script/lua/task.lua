@@ -6,7 +6,7 @@ local REFUND, SET_OVERRIDE, RESET = 114, 111, 120 -- r, o, x
 local task, count = string.byte(text, place, place + 1)
 place = place + 5
 if task == REFUND then
-  -- All is read before anything is given back.
+  -- Read all before the first refund, so that an error changes nothing.
   local refunds = {}
   for i = 1, count do
     local tag, charge, next_place = string.byte(text, place)

@@ -9,8 +9,8 @@ local unpack = struct.unpack
 
 local FIXED_WINDOW = 119 -- w
 
--- Returns the end of the window that holds the present instant, of those between the given edges, in seconds; or false
--- if none does. No script knows calendars: the caller sends the windows around the instant that it takes for the present.
+-- Returns the end of the window that contains the present instant, of those between the given edges, in seconds, or false
+-- if none does. Scripts know no calendars, so the caller sends the windows around its own time.
 local function calendar_window_end(first, second, third, fourth, last)
   local now, hi, lo = now_hi * 1000 + math.floor(now_lo / 1e6), false, 0
   if now >= first and now < last then
@@ -57,7 +57,7 @@ local function parse(text, at, tag)
   return charge, at
 end
 
--- Finds out whether the window has room for a charge. Returns that, and what the key holds.
+-- Returns whether the window has room for a charge, and the key's state.
 local function peek(charge, key)
   local state, hi, lo, count = read(key)
   -- A window goes on until its end. It may be a later one than the clock's, after the clock has stepped back.
@@ -85,7 +85,7 @@ local function commit(charge, key)
   end
 end
 
--- Gives back what was charged, if the window of the mark still goes on.
+-- Refunds a charge, if the window of its mark has not ended.
 local function refund(charge, key, mark_hi, mark_lo)
   local _, hi, lo, count = read(key)
   if hi ~= mark_hi or lo ~= mark_lo or hi < now_hi or hi == now_hi and lo <= now_lo then return end
