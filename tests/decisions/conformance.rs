@@ -1,6 +1,7 @@
 //! The conformance suite, with every store, and with stores that have defects.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,8 +15,8 @@ use tower_ratelimit::store::{
     CasStore, Charge, CompareAndSwap, KeyHash, KeyHasher, LimitSpec, Refund, StoreFuture, Versioned,
 };
 use tower_ratelimit::{
-    Clock, Decision, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store, StoreError, Timestamp,
-    conformance,
+    CircuitBreaker, Clock, Decision, FixedWindow, Limit, Limiter, ManualClock, MemoryStore, RedisConfig, Store,
+    StoreError, Timestamp, conformance,
 };
 
 #[tokio::test]
@@ -70,6 +71,8 @@ enum Fault {
     ReusesVersions,
     /// A value is cut at its first zero byte.
     CutsValues,
+    ReadsHang,
+    WritesHang,
 }
 
 impl Map {
@@ -85,6 +88,9 @@ impl Map {
 impl CompareAndSwap for Map {
     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
         tokio::task::yield_now().await;
+        if self.fault == Fault::ReadsHang {
+            pending().await
+        }
         Ok(self.values.lock().unwrap().get(key).cloned())
     }
 
@@ -97,6 +103,9 @@ impl CompareAndSwap for Map {
     ) -> Result<bool, StoreError> {
         assert!(ttl > Duration::ZERO);
         tokio::task::yield_now().await;
+        if self.fault == Fault::WritesHang {
+            pending().await
+        }
         let mut values = self.values.lock().unwrap();
         let version = values.get(key).map(|value| value.version);
         if version != expected && self.fault != Fault::IgnoresVersions {
@@ -217,6 +226,24 @@ async fn a_cancelled_request_leaves_all_its_limits_charged_or_none() {
         assert_eq!(one, other, "remaining after {key} polls");
     }
     assert!(key > 4, "the request was cancelled at {key} steps only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_to_a_hanging_database_do_not_accumulate() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for fault in [Fault::ReadsHang, Fault::WritesHang] {
+        let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("other", FixedWindow::per_day(10))];
+        let store = Map::store(ManualClock::default(), fault);
+        let limiter = Limiter::builder(limits).store(store).circuit_breaker(CircuitBreaker::off()).build();
+        for key in 0..20_u32 {
+            assert!(limiter.acquire(key, 1).await.is_err(), "the deadline of request {key} is over");
+        }
+        tokio::task::yield_now().await;
+        // A request that has begun to write is completed if the database answers within 5 s.
+        assert_eq!(tasks() > 0, fault == Fault::WritesHang, "{} tasks, {fault:?}", tasks());
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(tasks(), 0, "{fault:?}");
+    }
 }
 
 /// A store whose futures wait, as those of a store in a database do.

@@ -1,19 +1,49 @@
 //! Completes operations whose callers give up.
 
 use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::error::CasError;
 use crate::error::StoreError;
 
-/// Runs an operation that writes several keys in a task of its own. It is completed even if the caller gives up, for
-/// instance at a deadline. Then `undo` reverts its result.
+/// The maximum time that an operation takes after its caller gave up, so that a database that hangs does not keep tasks.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Whether an operation has begun to write, and so has to be completed. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WriteFlag(Arc<AtomicBool>);
+
+impl WriteFlag {
+    /// Creates the flag of an operation that has to be completed in any case.
+    pub(super) fn raised() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    /// Notes that the operation writes from now on.
+    pub(super) fn raise(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs an operation that writes several keys in a task of its own. If the caller gives up after the first write began,
+/// for instance at a deadline, the operation is completed, and `undo` reverts its result.
 ///
-/// Outside a Tokio runtime, the caller runs the operation, which ends when the caller gives up.
+/// Outside a Tokio runtime, the operation ends when its caller gives up.
 pub(super) async fn complete<T, U>(
     operation: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    writes: WriteFlag,
     undo: impl FnOnce(T) -> U + Send + 'static,
 ) -> Result<T, StoreError>
 where
@@ -21,9 +51,16 @@ where
     U: Future<Output = ()> + Send,
 {
     let Ok(runtime) = Handle::try_current() else { return operation.await };
-    let (sender, result) = oneshot::channel();
+    let (mut sender, result) = oneshot::channel();
     runtime.spawn(async move {
-        if let Err(Ok(unused)) = sender.send(operation.await) {
+        let finished = match select(pin!(operation), pin!(sender.closed())).await {
+            Either::Left((finished, _)) => Some(finished),
+            Either::Right(((), operation)) if writes.is_raised() => timeout(TIMEOUT, operation).await.ok(),
+            Either::Right(_) => None,
+        };
+        if let Some(finished) = finished
+            && let Err(Ok(unused)) = sender.send(finished)
+        {
             undo(unused).await;
         }
     });

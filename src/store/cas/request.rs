@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::backend::{CompareAndSwap, Versioned};
+use super::completion::WriteFlag;
 use super::database::Database;
 use super::error::{CasError, undecodable};
 use super::retry::{ATTEMPTS, contention, pause_before};
@@ -91,11 +92,12 @@ impl KeyStates for Evaluated<'_> {
     }
 }
 
-/// Decides a request.
+/// Decides a request. Raises `writes` before the first write.
 pub(super) async fn decide<B: CompareAndSwap>(
     database: &Database<B>,
     charges: &[Charge<'_>],
     operation: Operation,
+    writes: &WriteFlag,
 ) -> Result<Decision, StoreError> {
     let _locks = match operation {
         Operation::Decide => Some(database.locks.lock(charges.iter().map(|charge| charge.key)).await),
@@ -106,7 +108,7 @@ pub(super) async fn decide<B: CompareAndSwap>(
     let charges = resized.charges(charges);
     let entry = |(charge, found): (&Charge<'_>, _)| Entry::new(database.key(charge.spec, charge.key), found, charge);
     let entries: Result<_, StoreError> = charges.iter().zip(found).map(entry).collect();
-    let mut request = Request { database, charges: &charges, entries: entries?, at };
+    let mut request = Request { database, charges: &charges, entries: entries?, at, writes };
     let decision = match operation {
         Operation::Decide => request.commit().await?,
         Operation::Peek => request.evaluate(Task::Peek),
@@ -144,6 +146,7 @@ struct Request<'a, B> {
     charges: &'a [Charge<'a>],
     entries: Vec<Entry>,
     at: Timestamp,
+    writes: &'a WriteFlag,
 }
 
 impl<B: CompareAndSwap> Request<'_, B> {
@@ -192,6 +195,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
             if entry.written.is_some() || !entry.has_changed() {
                 continue;
             }
+            self.writes.raise();
             if !self.database.write(&entry.key, entry.version, &entry.after, self.at).await? {
                 return Ok(false);
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backend::CompareAndSwap;
-use super::completion::complete;
+use super::completion::{WriteFlag, complete};
 use super::database::Database;
 use super::request::{self, Operation};
 use crate::charge::{Charge, OwnedCharge, Refund};
@@ -75,7 +75,7 @@ impl<B: CompareAndSwap> CasStore<B> {
         }
         StoreFuture::pending(async move {
             let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
-            request::decide(&database, &charges, operation).await
+            request::decide(&database, &charges, operation, &WriteFlag::default()).await
         })
     }
 }
@@ -86,15 +86,17 @@ async fn decide_several<B: CompareAndSwap>(
     charges: Vec<OwnedCharge>,
 ) -> Result<Decision, StoreError> {
     let (charged_database, charged) = (database.clone(), charges.clone());
+    let writes = WriteFlag::default();
+    let raised = writes.clone();
     let decide = async move {
         let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
-        request::decide(&database, &charges, Operation::Decide).await
+        request::decide(&database, &charges, Operation::Decide, &raised).await
     };
     let undo = async move |decision: Decision| {
         let charges: Vec<_> = charged.iter().map(OwnedCharge::as_charge).collect();
         request::refund_decision(&charged_database, &charges, &decision).await;
     };
-    complete(decide, undo).await
+    complete(decide, writes, undo).await
 }
 
 impl<B> Clone for CasStore<B> {
@@ -136,7 +138,7 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
             }
             Ok(())
         };
-        StoreFuture::pending(complete(refund, ready))
+        StoreFuture::pending(complete(refund, WriteFlag::raised(), ready))
     }
 
     fn reset(&self, keys: &[(&Arc<LimitSpec>, KeyHash)]) -> StoreFuture<()> {
@@ -148,7 +150,7 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
             }
             Ok(())
         };
-        StoreFuture::pending(complete(reset, ready))
+        StoreFuture::pending(complete(reset, WriteFlag::raised(), ready))
     }
 
     fn overrides(&self) -> Option<&dyn OverrideStore> {
