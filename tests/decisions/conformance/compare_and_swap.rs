@@ -1,0 +1,132 @@
+//! Stores in a database with compare-and-swap.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use support::explained::{Checked, Choices, Stores, check_limiter};
+use support::patient::Patient;
+use tower_ratelimit::store::CasStore;
+use tower_ratelimit::{CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, Timestamp, conformance};
+
+use super::map::{Fault, Map};
+
+/// Values outlive their state by the TTL margin.
+#[tokio::test]
+async fn an_override_that_has_expired_is_not_returned_while_its_value_is_kept() {
+    let clock = ManualClock::new(Timestamp::from_micros(1_767_225_600_000_000));
+    let mails = Limit::new("mails", FixedWindow::per_day(10)).overridable();
+    let limiter = Limiter::builder([mails]).store(Map::store(clock.clone(), Fault::None)).build();
+    let overrides = limiter.overrides("mails").unwrap();
+    overrides.set(1_u64, FixedWindow::per_day(50), Some(Duration::from_secs(60))).await.unwrap();
+    for (seconds, expected) in [(59, true), (1, false), (1, false)] {
+        clock.advance(Duration::from_secs(seconds));
+        assert_eq!(overrides.get(1_u64).await.unwrap().is_some(), expected, "{:?}", clock.now());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_with_compare_and_swap_conforms() {
+    conformance::check_all(async |clock| Map::store(clock, Fault::None)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_store_whose_writes_conflict_conforms() {
+    conformance::check_all(async |clock| Map::store(clock, Fault::Conflicts)).await;
+}
+
+#[tokio::test]
+async fn explanations_agree_with_the_decisions_of_a_store_with_compare_and_swap() {
+    let mut checked = Checked::default();
+    for seed in 0..50 {
+        let clock = ManualClock::default();
+        let store = || Map::store(clock.clone(), Fault::None);
+        let stores = Stores { explained: store(), control: store(), clock: clock.clone() };
+        check_limiter(seed, 25, Choices { queues: true }, stores, &mut checked).await;
+    }
+    assert!(checked.allowed > 50 && checked.denied > 50 && checked.locked_out > 0, "{checked:?}");
+}
+
+/// Returns how many charges are lost when two processes share a database.
+async fn allowed_by_two_processes(fault: Fault) -> usize {
+    let clock = ManualClock::default();
+    let (values, version) = (Arc::default(), Arc::default());
+    let limiter = || {
+        let store = CasStore::new(Map {
+            values: Arc::clone(&values),
+            version: Arc::clone(&version),
+            ..Map::new(clock.clone(), fault)
+        });
+        Limiter::builder([Limit::new("hundred", FixedWindow::per_day(100))]).store(store).patient().build()
+    };
+    let tasks: Vec<_> = (0..2)
+        .map(|_| {
+            let limiter = limiter();
+            tokio::spawn(async move {
+                let mut allowed = 0;
+                for _ in 0..100 {
+                    allowed += usize::from(limiter.acquire("key", 1).await.unwrap().is_allowed());
+                }
+                allowed
+            })
+        })
+        .collect();
+    let mut allowed = 0;
+    for task in tasks {
+        allowed += task.await.unwrap();
+    }
+    let left = limiter().peek("key", 0).await.unwrap().outcomes()[0].remaining();
+    allowed - (100 - usize::try_from(left).unwrap())
+}
+
+#[tokio::test]
+async fn processes_that_share_a_database_lose_no_charge() {
+    assert_eq!(allowed_by_two_processes(Fault::None).await, 0);
+    assert!(allowed_by_two_processes(Fault::IgnoresVersions).await > 0, "the test can fail");
+}
+
+/// Each number of polls ends another step of the request: reading, or writing one of the two keys.
+#[tokio::test]
+async fn a_cancelled_request_leaves_all_its_limits_charged_or_none() {
+    let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("other", FixedWindow::per_day(10))];
+    let store = Map::store(ManualClock::default(), Fault::None);
+    let limiter = Limiter::builder(limits).store(store).patient().build();
+    let (mut is_completed, mut key) = (false, 0_u32);
+    while !is_completed {
+        key += 1;
+        let mut acquiring = limiter.acquire(key, 1);
+        for _ in 0..key {
+            is_completed |= (&mut acquiring).now_or_never().is_some();
+            tokio::task::yield_now().await;
+            if is_completed {
+                break;
+            }
+        }
+        drop(acquiring);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        let decision = limiter.peek(key, 0).await.unwrap();
+        let [one, other] = [0, 1].map(|limit| decision.outcomes()[limit].remaining());
+        assert_eq!(one, other, "remaining after {key} polls");
+    }
+    assert!(key > 4, "the request was cancelled at {key} steps only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_to_a_hanging_database_do_not_accumulate() {
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for fault in [Fault::ReadsHang, Fault::WritesHang] {
+        let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("other", FixedWindow::per_day(10))];
+        let store = Map::store(ManualClock::default(), fault);
+        let limiter = Limiter::builder(limits).store(store).circuit_breaker(CircuitBreaker::off()).build();
+        for key in 0..20_u32 {
+            assert!(limiter.acquire(key, 1).await.is_err(), "the deadline of request {key} is over");
+        }
+        tokio::task::yield_now().await;
+        // A request that has begun to write is completed if the database answers within 5 s.
+        assert_eq!(tasks() > 0, fault == Fault::WritesHang, "{} tasks, {fault:?}", tasks());
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(tasks(), 0, "{fault:?}");
+    }
+}
