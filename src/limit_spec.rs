@@ -112,6 +112,14 @@ impl LimitSpec {
         Some(Self { settings, is_override: true, ..self.clone() }.with_updated_rule())
     }
 
+    /// Returns this limit with the algorithm of an override, for stores that decide by
+    /// [overrides](crate::store::OverrideStore): see [`Decision::with_resized`](crate::Decision::with_resized). `None` if
+    /// the algorithms differ by more than their size.
+    #[must_use]
+    pub fn overridden(&self, by: &Algorithm) -> Option<Self> {
+        self.with_override(by.size()).filter(|spec| spec.settings.algorithm == *by)
+    }
+
     /// Returns this limit with its overage reported as a part of the remaining tokens.
     pub(crate) fn with_overage_reported(&self) -> Self {
         Self { reports_overage: true, ..self.clone() }.with_updated_rule()
@@ -268,7 +276,7 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::algorithm::FixedWindow;
+    use crate::algorithm::{FixedWindow, TokenBucket};
 
     fn spec() -> LimitSpec {
         let settings = LimitSettings::new("limit".into(), 0, FixedWindow::per_day(10).into());
@@ -284,6 +292,14 @@ mod tests {
         assert_eq!(capacities(&reported), [12, 12]);
         assert_eq!(capacities(&reported.with_override([100, 0]).unwrap()), [120, 120]);
         assert!(spec().with_override([0, 0]).is_none());
+    }
+
+    #[test]
+    fn an_override_of_another_algorithm_does_not_apply() {
+        let sizes =
+            [FixedWindow::per_day(100).into(), FixedWindow::per_hour(100).into(), TokenBucket::per_day(100).into()];
+        let capacity = |by: Algorithm| spec().overridden(&by).map(|spec| spec.algorithm().capacity());
+        assert_eq!(sizes.map(capacity), [Some(100), None, None]);
     }
 
     #[test]

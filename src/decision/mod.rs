@@ -68,8 +68,9 @@ impl Decision {
         self
     }
 
-    /// Adds limits that had another size for this request, in front of those that were added before.
-    pub(crate) fn with_resized(self, resized: &[Arc<LimitSpec>]) -> Self {
+    /// Adds limits that had another size for this request, such as that of an [override](crate::store::OverrideStore).
+    /// Headers report this size, and refunds use it. They precede limits that were added before.
+    pub fn with_resized(self, resized: &[Arc<LimitSpec>]) -> Self {
         if resized.is_empty() {
             return self;
         }

@@ -76,6 +76,21 @@ impl Outcome {
         Self { is_penalty: true, ..self }
     }
 
+    /// Marks that this request began a lockout of the key: the number of consecutive lockouts, from 1, and the length of
+    /// this one. It is reported as [`Event::PenaltyBegan`](crate::Event::PenaltyBegan).
+    #[must_use]
+    pub fn with_new_lockout(self, level: u32, span: Duration) -> Self {
+        let span = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        self.locked_out(Some(Lockout { level: level.into(), span }))
+    }
+
+    /// Sets whether the limit contributes to the decision, as [`is_enforced`](Self::is_enforced) describes. Defaults to
+    /// [`LimitSpec::is_enforced`](crate::store::LimitSpec::is_enforced). Stores set it for limits in quota mode.
+    #[must_use]
+    pub fn with_enforced(self, is_enforced: bool) -> Self {
+        Self { is_enforced, ..self }
+    }
+
     /// Creates the outcome of a charge from the evaluation of its limit.
     #[inline]
     pub(crate) fn evaluated(charge: &Charge<'_>, evaluation: Evaluation) -> Self {
@@ -104,7 +119,7 @@ impl Outcome {
         self.is_enforced = is_enforced;
     }
 
-    /// Returns the lockout that the request began, if it did.
+    /// Returns the lockout that the request began, if any.
     pub(crate) fn lockout(&self) -> Option<Lockout> {
         self.lockout
     }
@@ -137,6 +152,12 @@ impl Outcome {
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.cost
+    }
+
+    /// Returns the mark of the charge, as the store set it by [`with_mark`](Self::with_mark).
+    #[must_use]
+    pub fn mark(&self) -> ChargeMark {
+        self.mark
     }
 
     /// Returns whether this limit alone had capacity. A limit that is [not enforced](Self::is_enforced) has a

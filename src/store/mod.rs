@@ -115,7 +115,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// ready. No two charges name the same limit.
     ///
     /// A limit that is not [enforced](LimitSpec::is_enforced) denies nothing, and is charged if it has capacity. Of the
-    /// limits in [quota mode](LimitSpec::is_quota), at least one must have capacity.
+    /// limits in [quota mode](LimitSpec::is_quota), at least one must have capacity:
+    /// [`Outcome::is_enforced`](crate::Outcome::is_enforced) describes which of them count.
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
 
     /// Decides a request as [`decide`](Self::decide) would now, without charging anything.

@@ -11,7 +11,9 @@ use crate::limit_spec::LimitSpec;
 /// The capability of a [`Store`](super::Store) to keep [overrides](crate::Overrides): another size of a limit for a
 /// single key. Return it from [`Store::overrides`](super::Store::overrides).
 ///
-/// Such a store decides by the override of a key wherever a limit is [overridable](LimitSpec::is_overridable).
+/// Such a store decides by the override of a key wherever a limit is [overridable](LimitSpec::is_overridable):
+/// [`LimitSpec::overridden`] returns the limit to decide by, and
+/// [`Decision::with_resized`](crate::Decision::with_resized) reports its size.
 pub trait OverrideStore: Send + Sync {
     /// Sets the override of a limit for `key`, in place of any previous one. Its algorithm has the limit's kind and
     /// period, which [`Overrides`](crate::Overrides) checks.
