@@ -1,12 +1,12 @@
 //! Completes operations whose callers give up.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -53,10 +53,14 @@ where
     let Ok(runtime) = Handle::try_current() else { return operation.await };
     let (mut sender, result) = oneshot::channel();
     runtime.spawn(async move {
-        let finished = match select(pin!(operation), pin!(sender.closed())).await {
-            Either::Left((finished, _)) => Some(finished),
-            Either::Right(((), operation)) if writes.is_raised() => timeout(TIMEOUT, operation).await.ok(),
-            Either::Right(_) => None,
+        let mut operation = pin!(operation);
+        let finished = poll_fn(|context| match operation.as_mut().poll(context) {
+            Poll::Ready(finished) => Poll::Ready(Some(finished)),
+            Poll::Pending => sender.poll_closed(context).map(|()| None),
+        });
+        let finished = match finished.await {
+            None if writes.is_raised() => timeout(TIMEOUT, operation).await.ok(),
+            finished => finished,
         };
         if let Some(finished) = finished
             && let Err(Ok(unused)) = sender.send(finished)
