@@ -14,7 +14,8 @@ use tokio::time::timeout;
 use super::error::CasError;
 use crate::error::StoreError;
 
-/// The maximum time that an operation takes after its caller gave up, so that a database that hangs does not keep tasks.
+/// The maximum time that an operation takes after its caller gave up, and that its reversal takes: tasks must not
+/// accumulate while a database hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether an operation has begun to write, and so has to be completed. Clones share it.
@@ -37,8 +38,8 @@ impl WriteFlag {
     }
 }
 
-/// Runs an operation that writes several keys in a task of its own. If the caller gives up after the first write began,
-/// for instance at a deadline, the operation is completed, and `undo` reverts its result.
+/// Runs an operation in a task of its own. If the caller gives up after the first write began, for instance at a deadline,
+/// the operation is completed, and `undo` reverts its result.
 ///
 /// Outside a Tokio runtime, the operation ends when its caller gives up.
 pub(super) async fn complete<T, U>(
@@ -65,7 +66,7 @@ where
         if let Some(finished) = finished
             && let Err(Ok(unused)) = sender.send(finished)
         {
-            undo(unused).await;
+            let _ = timeout(TIMEOUT, undo(unused)).await;
         }
     });
     result.await.unwrap_or_else(|_| Err(StoreError::of_one_request(CasError::Aborted)))

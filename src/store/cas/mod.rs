@@ -6,6 +6,7 @@ mod database;
 mod error;
 mod key_locks;
 mod overrides;
+mod refund;
 mod request;
 mod retry;
 mod store;

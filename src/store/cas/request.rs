@@ -6,13 +6,13 @@ use super::backend::{CompareAndSwap, Versioned};
 use super::completion::WriteFlag;
 use super::database::Database;
 use super::error::{CasError, undecodable};
+use super::refund::refund_all;
 use super::retry::{ATTEMPTS, contention, pause_before};
 use super::stored_override::StoredOverride;
 use crate::algorithm::{Availability, ChargeMark, CompactState, DecodeError, KeyState, StateMut, StoredKey};
 use crate::charge::{Charge, Refund};
 use crate::decision::Decision;
 use crate::error::StoreError;
-use crate::limit_spec;
 use crate::store::Resized;
 use crate::store::evaluation::{self, KeyStates, Task};
 use crate::time::Timestamp;
@@ -29,17 +29,17 @@ pub(super) enum Operation {
 
 /// The state of a charge's key, before and after the evaluation.
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     key: String,
-    version: Option<u64>,
+    pub(super) version: Option<u64>,
     before: StoredKey,
-    after: StoredKey,
+    pub(super) after: StoredKey,
     /// The state that this request has already written, and the mark of its charge.
     written: Option<(StoredKey, Option<ChargeMark>)>,
 }
 
 impl Entry {
-    fn new(key: String, found: Option<Versioned>, charge: &Charge<'_>) -> Result<Self, StoreError> {
+    pub(super) fn new(key: String, found: Option<Versioned>, charge: &Charge<'_>) -> Result<Self, StoreError> {
         let unused = unused(charge);
         let mut entry = Self { key, version: None, before: unused.clone(), after: unused, written: None };
         entry.set(found, charge)?;
@@ -57,7 +57,13 @@ impl Entry {
         Ok(())
     }
 
-    fn has_changed(&self) -> bool {
+    /// Refunds the charge with this mark.
+    pub(super) fn refund(&mut self, mark: ChargeMark, at: Timestamp, charge: &Charge<'_>) {
+        self.after = self.before.clone();
+        charge.spec.rule().refund(&mut self.after.state.as_mut(), mark, at.as_micros(), charge.cost);
+    }
+
+    pub(super) fn has_changed(&self) -> bool {
         self.after != self.before
     }
 }
@@ -159,9 +165,18 @@ impl<B: CompareAndSwap> Request<'_, B> {
     }
 
     /// Decides, and writes the states that have changed, one key after the other. All processes write in the order of
-    /// keys. A key that was changed by others meanwhile is read again. If the request is then denied, the written
-    /// charges are refunded.
+    /// keys. A key that was changed by others meanwhile is read again. If the request is then denied, or if it fails,
+    /// the written charges are refunded.
     async fn commit(&mut self) -> Result<Decision, StoreError> {
+        let result = self.try_commit().await;
+        if result.is_err() {
+            // It is unknown whether the last write succeeded, so that charge is left to expire.
+            let _ = self.refund_written().await;
+        }
+        result
+    }
+
+    async fn try_commit(&mut self) -> Result<Decision, StoreError> {
         for attempt in 0..ATTEMPTS {
             pause_before(attempt).await;
             let decision = self.evaluate(Task::Decide);
@@ -171,17 +186,11 @@ impl<B: CompareAndSwap> Request<'_, B> {
                 self.read_again().await?;
                 continue;
             }
-            match self.write(&decision).await {
-                Ok(true) => return Ok(decision),
-                Ok(false) => self.read_again().await?,
-                Err(error) => {
-                    // It is unknown whether the last write succeeded, so that charge is left to expire.
-                    let _ = self.refund_written().await;
-                    return Err(error);
-                }
+            if self.write(&decision).await? {
+                return Ok(decision);
             }
+            self.read_again().await?;
         }
-        let _ = self.refund_written().await;
         Err(contention())
     }
 
@@ -219,50 +228,11 @@ impl<B: CompareAndSwap> Request<'_, B> {
 
     /// Refunds the charges that were written.
     async fn refund_written(&mut self) -> Result<(), StoreError> {
-        for (entry, charge) in self.entries.iter_mut().zip(self.charges).rev() {
-            let Some((_, charged)) = entry.written.take() else { continue };
-            if let Some(mark) = charged {
-                let charged = Refund { spec: charge.spec, key: charge.key, cost: charge.cost, mark };
-                refund(self.database, &charged).await?;
-            }
-        }
-        Ok(())
+        let refunds = self.entries.iter_mut().zip(self.charges).rev().filter_map(|(entry, charge)| {
+            let &Charge { spec, key, cost } = charge;
+            Some(Refund { spec, key, cost, mark: entry.written.take()?.1? })
+        });
+        let refunds: SmallVec<[Refund<'_>; 4]> = refunds.collect();
+        refund_all(self.database, refunds).await
     }
-}
-
-/// Refunds the charges of a decision. Those that cannot be refunded stay charged.
-pub(super) async fn refund_decision<B: CompareAndSwap>(
-    database: &Database<B>,
-    charges: &[Charge<'_>],
-    decision: &Decision,
-) {
-    if !decision.is_charged() {
-        return;
-    }
-    for (charge, outcome) in charges.iter().zip(decision.outcomes()) {
-        if outcome.is_allowed() && outcome.cost() > 0 {
-            let spec = limit_spec::find(outcome.limit(), decision.resized()).unwrap_or(charge.spec);
-            let charged = Refund { spec, key: charge.key, cost: outcome.cost(), mark: outcome.mark };
-            let _ = refund(database, &charged).await;
-        }
-    }
-}
-
-/// Refunds a charge, as far as it still counts.
-pub(super) async fn refund<B: CompareAndSwap>(database: &Database<B>, refund: &Refund<'_>) -> Result<(), StoreError> {
-    let &Refund { spec, key, cost, mark } = refund;
-    let charge = Charge { spec, key, cost };
-    let key = database.key(spec, key);
-    for attempt in 0..ATTEMPTS {
-        pause_before(attempt).await;
-        let at = database.backend.now().await?;
-        let found = database.backend.get(&key).await?;
-        let mut entry = Entry::new(key.clone(), found, &charge)?;
-        entry.after = entry.before.clone();
-        spec.rule().refund(&mut entry.after.state.as_mut(), mark, at.as_micros(), cost);
-        if !entry.has_changed() || database.write(&key, entry.version, &entry.after, at).await? {
-            return Ok(());
-        }
-    }
-    Err(contention())
 }

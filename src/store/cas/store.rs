@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::backend::CompareAndSwap;
 use super::completion::{WriteFlag, complete};
 use super::database::Database;
+use super::refund::{refund_all, refund_decision};
 use super::request::{self, Operation};
 use crate::charge::{Charge, OwnedCharge, Refund};
 use crate::decision::Decision;
@@ -94,7 +95,8 @@ async fn decide_several<B: CompareAndSwap>(
     };
     let undo = async move |decision: Decision| {
         let charges: Vec<_> = charged.iter().map(OwnedCharge::as_charge).collect();
-        request::refund_decision(&charged_database, &charges, &decision).await;
+        // Charges that cannot be refunded stay.
+        let _ = refund_decision(&charged_database, &charges, &decision).await;
     };
     complete(decide, writes, undo).await
 }
@@ -133,10 +135,8 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         let owned: Vec<_> =
             refunds.iter().map(|refund| (refund.spec.clone(), refund.key, refund.cost, refund.mark)).collect();
         let refund = async move {
-            for (spec, key, cost, mark) in &owned {
-                request::refund(&database, &Refund { spec, key: *key, cost: *cost, mark: *mark }).await?;
-            }
-            Ok(())
+            let refunds = owned.iter().map(|(spec, key, cost, mark)| Refund::new(spec, *key, *cost, *mark));
+            refund_all(&database, refunds.collect::<Vec<_>>()).await
         };
         StoreFuture::pending(complete(refund, WriteFlag::raised(), ready))
     }
@@ -145,10 +145,11 @@ impl<B: CompareAndSwap> Store for CasStore<B> {
         let database = self.database.clone();
         let keys: Vec<String> = keys.iter().map(|(spec, key)| database.key(spec, *key)).collect();
         let reset = async move {
+            let mut result = Ok(());
             for key in keys {
-                database.backend.delete(&key).await?;
+                result = result.and(database.backend.delete(&key).await);
             }
-            Ok(())
+            result
         };
         StoreFuture::pending(complete(reset, WriteFlag::raised(), ready))
     }

@@ -1,6 +1,7 @@
 //! Stores in a database with compare-and-swap.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -9,7 +10,7 @@ use support::patient::Patient;
 use tower_ratelimit::store::CasStore;
 use tower_ratelimit::{CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, Timestamp, conformance};
 
-use super::map::{Fault, Map};
+use super::map::{Fault, Map, Step};
 
 /// Values outlive their state by the TTL margin.
 #[tokio::test]
@@ -129,4 +130,55 @@ async fn requests_to_a_hanging_database_do_not_accumulate() {
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert_eq!(tasks(), 0, "{fault:?}");
     }
+}
+
+/// Returns a limiter with two limits of ten per day, and the results of the next reads and writes of its database.
+fn two_limits() -> (Limiter, Arc<Mutex<VecDeque<Step>>>) {
+    let limits = [Limit::new("one", FixedWindow::per_day(10)), Limit::new("other", FixedWindow::per_day(10))];
+    let map = Map::new(ManualClock::default(), Fault::None);
+    let steps = map.steps.clone();
+    (Limiter::builder(limits).store(CasStore::new(map)).patient().build(), steps)
+}
+
+async fn remaining(limiter: &Limiter) -> Vec<u64> {
+    let decision = limiter.peek("key", 0).await.unwrap();
+    decision.outcomes().iter().map(|outcome| outcome.remaining()).collect()
+}
+
+#[tokio::test]
+async fn a_request_that_fails_after_its_first_write_leaves_no_limit_charged() {
+    use Step::{Conflict, Fail, Succeed};
+    let (limiter, steps) = two_limits();
+    // Two reads, the first write, and the second one, after which the key is read again.
+    for failing in [vec![Succeed, Succeed, Succeed, Fail], vec![Succeed, Succeed, Succeed, Conflict, Fail]] {
+        *steps.lock().unwrap() = failing.into();
+        assert!(limiter.acquire("key", 1).await.is_err());
+        assert_eq!(remaining(&limiter).await, [10, 10]);
+    }
+}
+
+#[tokio::test]
+async fn a_refund_that_fails_under_one_limit_refunds_the_others() {
+    let (limiter, steps) = two_limits();
+    let receipt = limiter.acquire("key", 1).await.unwrap().into_receipt();
+    *steps.lock().unwrap() = [Step::Succeed, Step::Fail].into();
+    assert!(limiter.refund(receipt).await.is_err());
+    assert_eq!(remaining(&limiter).await, [9, 10]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_of_a_cancelled_request_ends_although_the_database_hangs() {
+    let (limiter, steps) = two_limits();
+    *steps.lock().unwrap() = [Step::Succeed; 4].into_iter().chain([Step::Hang]).collect();
+    let mut acquiring = limiter.acquire("key", 1);
+    while steps.lock().unwrap().len() > 2 {
+        assert!((&mut acquiring).now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    drop(acquiring);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((steps.lock().unwrap().len(), tasks()), (0, 1), "the refund hangs");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(tasks(), 0);
 }

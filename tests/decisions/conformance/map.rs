@@ -1,6 +1,6 @@
 //! A database with compare-and-swap, in memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,18 @@ pub(super) struct Map {
     /// The version of the last write.
     pub(super) version: Arc<AtomicU64>,
     pub(super) fault: Fault,
+    /// The results of the next reads and writes.
+    pub(super) steps: Arc<Mutex<VecDeque<Step>>>,
+}
+
+/// The result of one read or write.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Step {
+    Succeed,
+    /// Another process has changed the value.
+    Conflict,
+    Fail,
+    Hang,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,16 +56,25 @@ impl Map {
     }
 
     pub(super) fn new(clock: ManualClock, fault: Fault) -> Self {
-        Self { clock, values: Arc::default(), version: Arc::default(), fault }
+        Self { clock, values: Arc::default(), version: Arc::default(), fault, steps: Arc::default() }
+    }
+
+    /// Returns the result of the next read or write.
+    async fn step(&self, hangs: bool) -> Result<Step, StoreError> {
+        let step = self.steps.lock().unwrap().pop_front().unwrap_or(Step::Succeed);
+        match step {
+            Step::Fail => Err(StoreError::new("a step that fails")),
+            Step::Hang => pending().await,
+            _ if hangs => pending().await,
+            step => Ok(step),
+        }
     }
 }
 
 impl CompareAndSwap for Map {
     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
         tokio::task::yield_now().await;
-        if self.fault == Fault::ReadsHang {
-            pending().await
-        }
+        self.step(self.fault == Fault::ReadsHang).await?;
         Ok(self.values.lock().unwrap().get(key).cloned())
     }
 
@@ -66,8 +87,8 @@ impl CompareAndSwap for Map {
     ) -> Result<bool, StoreError> {
         assert!(ttl > Duration::ZERO);
         tokio::task::yield_now().await;
-        if self.fault == Fault::WritesHang {
-            pending().await
+        if self.step(self.fault == Fault::WritesHang).await? == Step::Conflict {
+            return Ok(false);
         }
         let mut values = self.values.lock().unwrap();
         let version = values.get(key).map(|value| value.version);
