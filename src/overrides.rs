@@ -58,13 +58,13 @@ use crate::store::{LONGEST_OVERRIDE, LimitSpec, Override, OverrideStore, StoreFu
 /// The `retry_after` of a denial by an override does not take its expiry into account. If the algorithm or the period
 /// of a limit changes, it is another limit: overrides of the previous one stay in the store until they expire.
 ///
-/// An override takes effect with the next decision of this process and, on a `RedisStore`, of all others. Only denials
+/// An override takes effect with the next decision of this process and, on a shared store, of all others. Only denials
 /// that another process remembers stay in force for up to a second. Each decision uses one size, and a refund is of the
 /// size that was charged. [`Limiter::reset`](crate::Limiter::reset) clears the usage of a key, but not its override.
 ///
 /// While the store fails, limits that are [decided locally](crate::OnStoreError::DecideLocally) use the last override
-/// of the key that this process has seen, if it has not expired. Up to 16,384 are remembered; other keys have the
-/// limit's own size.
+/// of the key that the store remembers, if it has not expired. A `RedisStore` remembers up to 16,384, a
+/// [`CasStore`](crate::store::CasStore) none. Other keys have the limit's own size.
 ///
 /// # Keys
 ///
@@ -141,11 +141,8 @@ impl Overrides {
         if let Some(after) = expires_after.filter(|after| after.is_zero() || *after > LONGEST_OVERRIDE) {
             return Err(OverrideError::Invalid(ConfigErrorKind::OverrideExpiry { after }.into()));
         }
-        let set =
-            self.call_store(&key, |store, spec, key| store.set(spec, key, Override::new(algorithm, expires_after)));
-        // The key may not be `Send`, but the future must be.
-        drop(key);
-        set.await.map_err(OverrideError::Store)
+        let value = Override::new(algorithm, expires_after);
+        self.call_store(&key, |store, spec, key| store.set(spec, key, value)).await.map_err(OverrideError::Store)
     }
 
     /// Returns the override of `key`, if it has one.
