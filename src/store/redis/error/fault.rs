@@ -137,10 +137,11 @@ impl Fault {
         )
     }
 
-    /// Returns the redirection of a request, which did not run.
+    /// Returns the redirection of a request, which did not run. `None` if the server does not know the address, and
+    /// replies with `?` in place of the host.
     pub(in crate::store::redis) fn redirect(&self) -> Option<Redirect<'_>> {
         let Self::Call(error) = self else { return None };
-        let (address, _) = error.redirect_node()?;
+        let (address, _) = error.redirect_node().filter(|(address, _)| !address.starts_with("?:"))?;
         Some(match error.kind() {
             ErrorKind::Server(ServerErrorKind::Ask) => Redirect::Ask(address),
             _ => Redirect::Moved(address),
@@ -175,6 +176,27 @@ impl From<RedisError> for Fault {
             _ if error.detail().is_some_and(is_of_a_permission) => Self::Permission(error.to_string()),
             _ if error.is_timeout() => Self::Lost(error),
             _ => Self::Call(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use deadpool_redis::redis::parse_redis_value;
+
+    use super::*;
+
+    fn redirected(reply: &str) -> Fault {
+        parse_redis_value(reply.as_bytes()).unwrap().extract_error().unwrap_err().into()
+    }
+
+    #[test]
+    fn only_redirections_to_known_hosts_are_followed() {
+        assert!(matches!(redirected("-MOVED 7 10.0.0.5:6379\r\n").redirect(), Some(Redirect::Moved("10.0.0.5:6379"))));
+        assert!(matches!(redirected("-ASK 7 :6380\r\n").redirect(), Some(Redirect::Ask(":6380"))));
+        for unknown in ["-MOVED 7 ?:6379\r\n", "-ASK 7 ?:6379\r\n"] {
+            let fault = redirected(unknown);
+            assert!(fault.redirect().is_none() && fault.concerns_server(), "{unknown}");
         }
     }
 }
