@@ -54,7 +54,7 @@ impl Deployment {
     #[cfg(feature = "rules")]
     pub(super) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
         match self {
-            Self::Single(queue) => queue.server().query(query).await,
+            Self::Single(queue) => queue.server().query(query, false).await,
             Self::Cluster(cluster) => cluster.query(slot, query).await,
         }
     }

@@ -11,6 +11,7 @@ use tower_ratelimit::rules::{Extractors, PublishError};
 use tower_ratelimit::{Event, FixedWindow, Limit, LiveLimits, RateLimitLayer, RedisConfig, RedisStore};
 
 use crate::live::{app, left};
+use support::patient::Patient;
 use support::redis_cluster::RedisCluster;
 use support::redis_server::RedisServer;
 use support::store_fixture::{user_key, visit};
@@ -153,6 +154,27 @@ async fn invalid_rules_in_redis_change_nothing_and_are_reported_once() {
     old.wait_for_reports(3).await;
     assert!(old.reported()[2].starts_with("refused: the rules were deleted from Redis"), "{:?}", old.reported());
     assert_eq!(old.limit().await, "b");
+}
+
+/// The text has moved to the new master, which the old one redirects to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_of_a_slot_under_migration_are_published_and_read() {
+    let cluster = RedisCluster::start(0);
+    let connect = async || RedisConfig::cluster(cluster.urls()).patient().connect().await.unwrap();
+    let store = connect().await;
+    store.publish_rules(&yaml("a"), &Extractors::new()).await.unwrap();
+    let keys = cluster.keys();
+    let (from, key) = keys.iter().find(|(_, key)| key == "ratelimit:rules").unwrap();
+    let slot: u16 = cluster.ask(*from, &format!("CLUSTER KEYSLOT {key}"));
+    let to = (from + 1) % 3;
+    cluster.run(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(*from)));
+    cluster.run(*from, &format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(to)));
+    cluster.run(*from, &format!("MIGRATE 127.0.0.1 {} {key} 0 5000", cluster.port(to)));
+
+    let machine = Machine::start(&connect().await).await;
+    machine.wait_for_limit("a").await;
+    store.publish_rules(&yaml("b"), &Extractors::new()).await.unwrap();
+    machine.wait_for_limit("b").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

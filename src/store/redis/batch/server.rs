@@ -44,12 +44,12 @@ impl Server {
 
     /// Returns the reply to `CLUSTER SLOTS`.
     pub(in crate::store::redis) async fn slots(&self) -> Result<Value, Fault> {
-        self.query(cmd("CLUSTER").arg("SLOTS")).await
+        self.query(cmd("CLUSTER").arg("SLOTS"), false).await
     }
 
-    /// Sends another command.
-    pub(in crate::store::redis) async fn query(&self, query: &Cmd) -> Result<Value, Fault> {
-        self.connections().query(query).await
+    /// Sends another command. With `asking`, the slot of its key may be one that is being migrated to this server.
+    pub(in crate::store::redis) async fn query(&self, query: &Cmd, asking: bool) -> Result<Value, Fault> {
+        self.connections().query(query, asking).await
     }
 
     fn connections(&self) -> &ConnectionPool {

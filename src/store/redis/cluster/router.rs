@@ -100,14 +100,18 @@ impl Cluster {
     #[cfg(feature = "rules")]
     pub(in crate::store::redis) async fn query(&self, slot: u16, query: &Cmd) -> Result<Value, Fault> {
         let mut master = self.0.find_owner(slot).await?;
+        let mut asking = false;
         let mut redirects = 0;
         loop {
-            let reply = master.queue.server().query(query).await;
+            let reply = master.queue.server().query(query, asking).await;
             let Err(fault) = &reply else { return reply };
             redirects += 1;
             match fault.redirect() {
                 Some(Redirect::Moved(address)) if redirects <= MAX_REDIRECTS => {
-                    master = self.0.set_owner(slot, address, &master)?;
+                    (master, asking) = (self.0.set_owner(slot, address, &master)?, false);
+                }
+                Some(Redirect::Ask(address)) if redirects <= MAX_REDIRECTS => {
+                    (master, asking) = (self.0.master(address, &master)?, true);
                 }
                 _ => {
                     // So that the next query finds the right master.

@@ -68,10 +68,11 @@ impl ConnectionPool {
         let mut connection = self.connection().await?;
         for _ in 0..MAX_SENDS {
             let call = script::evalsha(self.shared.source.hash(), clock, requests);
-            let reply = match asking {
-                false => InFlightGuard::send(&mut connection, &call, &self.shared).await,
+            let reply = if asking {
                 // Boxed, because this future is larger than that of other calls.
-                true => Box::pin(InFlightGuard::send_asking(&mut connection, &call, &self.shared)).await,
+                Box::pin(InFlightGuard::send_asking(&mut connection, &call, &self.shared)).await
+            } else {
+                InFlightGuard::send(&mut connection, &call, &self.shared).await
             };
             if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
                 self.shared.reload(&connection);
@@ -92,10 +93,15 @@ impl ConnectionPool {
         Err(Fault::Reply("NOSCRIPT, although the script has just been loaded"))
     }
 
-    /// Sends another command.
-    pub(in crate::store::redis) async fn query(&self, query: &Cmd) -> Result<Value, Fault> {
+    /// Sends another command. With `asking`, its key may be one that another master of a Cluster is migrating to this one.
+    pub(in crate::store::redis) async fn query(&self, query: &Cmd, asking: bool) -> Result<Value, Fault> {
         let mut connection = self.connection().await?;
-        let reply = InFlightGuard::send(&mut connection, query, &self.shared).await.map_err(Fault::from);
+        let reply = if asking {
+            InFlightGuard::send_asking(&mut connection, query, &self.shared).await
+        } else {
+            InFlightGuard::send(&mut connection, query, &self.shared).await
+        };
+        let reply = reply.map_err(Fault::from);
         match &reply {
             Err(fault) if fault.breaks() => self.shared.replace(&connection, fault),
             _ => connection.mark_proven(),
