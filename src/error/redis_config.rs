@@ -11,6 +11,10 @@ pub(crate) enum RedisConfigError {
     },
     /// A Cluster without URLs.
     NoSeeds,
+    /// A Unix socket as a node of a Cluster.
+    ClusterAddress {
+        address: String,
+    },
     Connections {
         connections: usize,
     },
@@ -55,6 +59,9 @@ impl fmt::Display for RedisConfigError {
         }
         match self {
             Self::Url { .. } | Self::NoSeeds => Ok(()),
+            Self::ClusterAddress { address } => {
+                write!(f, "a node of a Cluster has the address {address}: write redis://host:port")
+            }
             Self::Connections { connections } => write!(f, "{connections} connections: use 1 to 1024"),
             Self::QueueCapacity => f.write_str("queue_capacity is 0: let at least 1 request wait"),
             Self::Timeout { setting, is } => write!(f, "{setting} is {is:?}: use at least 1 ms"),

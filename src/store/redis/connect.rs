@@ -70,6 +70,10 @@ mod tests {
             (node().queue_capacity(0), "the configuration of Redis is invalid: queue_capacity is 0"),
             (RedisConfig::sentinel("main", no_urls), "the configuration of Redis is invalid: there is no Sentinel"),
             (RedisConfig::cluster(no_urls), "there is no URL"),
+            (
+                RedisConfig::cluster(["redis+unix:///run/redis.sock"]),
+                "the configuration of Redis is invalid: a node of a Cluster has the address /run/redis.sock",
+            ),
         ] {
             let error = config.connect_lazily().unwrap_err();
             let cause = error.source().and_then(|source| source.downcast_ref::<ConfigError>()).unwrap();

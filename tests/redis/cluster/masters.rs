@@ -26,6 +26,19 @@ async fn a_hanging_master_is_replaced_for_canceled_requests_too() {
     dies(|cluster, node| cluster.hang(node), |config| config, SHORT_DEADLINE).await;
 }
 
+/// Without a slot map, the cause of a failure is that of the last attempt to load it.
+#[tokio::test]
+async fn decisions_report_why_a_cluster_cannot_be_loaded() {
+    let store = RedisConfig::cluster(["redis://127.0.0.1:1"]).connect_lazily().expect("a valid configuration");
+    let limiter = Limiter::builder([daily("limit", 10)]).patient().store(store).build();
+    for attempt in 0..3 {
+        let error = limiter.acquire("key", 1).await.expect_err("no node answers");
+        let message = format!("{error:#}");
+        assert!(message.contains("Redis can't be reached"), "attempt {attempt}: {message}");
+        assert!(!message.contains("CLUSTER INFO"), "attempt {attempt}: {message}");
+    }
+}
+
 async fn dies(
     end: impl FnOnce(&mut RedisCluster, usize),
     with: impl FnOnce(RedisConfig) -> RedisConfig,

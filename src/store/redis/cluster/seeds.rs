@@ -9,8 +9,9 @@ use crate::store::redis::error::Fault;
 
 #[derive(Clone)]
 pub(in crate::store::redis) struct Seeds {
+    /// The settings of all connections, and the address of the first seed.
     first: ConnectionInfo,
-    others: Vec<ConnectionInfo>,
+    pub(super) addresses: Vec<NodeAddress>,
     timeouts: AsyncConnectionConfig,
     connections: usize,
     pub(super) queue_capacity: usize,
@@ -19,31 +20,34 @@ pub(in crate::store::redis) struct Seeds {
 impl Seeds {
     /// Creates the seeds. The connections to all masters have the settings of the first seed. `connections` and
     /// `queue_capacity` are per master.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Fault::Setting`] if there are no seeds, or if one has no host and port.
     pub(in crate::store::redis) fn new(
         seeds: Vec<ConnectionInfo>,
         timeouts: AsyncConnectionConfig,
         connections: usize,
         queue_capacity: usize,
     ) -> Result<Self, Fault> {
-        let mut seeds = seeds.into_iter();
-        let first = seeds.next().ok_or(Fault::Setting(RedisConfigError::NoSeeds))?;
-        Ok(Self { first, others: seeds.collect(), timeouts, connections, queue_capacity })
-    }
-
-    pub(super) fn addresses(&self) -> Result<Vec<NodeAddress>, Fault> {
-        let all = std::iter::once(&self.first).chain(&self.others);
-        all.map(|seed| NodeAddress::try_from(seed.addr()).map_err(Fault::url)).collect()
+        let address = |seed: &ConnectionInfo| {
+            NodeAddress::try_from(seed.addr())
+                .map_err(|_| Fault::Setting(RedisConfigError::ClusterAddress { address: seed.addr().to_string() }))
+        };
+        let addresses = seeds.iter().map(address).collect::<Result<_, _>>()?;
+        let first = seeds.into_iter().next().ok_or(Fault::Setting(RedisConfigError::NoSeeds))?;
+        Ok(Self { first, addresses, timeouts, connections, queue_capacity })
     }
 
     pub(super) fn connections_to(&self, address: &NodeAddress) -> Result<ConnectionPool, Fault> {
         let (host, port) = (address.host().to_owned(), address.port());
-        let at = match self.first.addr().clone() {
+        let addr = match self.first.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host, port, insecure, tls_params }
             }
             _ => ConnectionAddr::Tcp(host, port),
         };
-        let source = Source::node(self.first.clone().set_addr(at), self.timeouts.clone(), self.connections)?;
+        let source = Source::node(self.first.clone().set_addr(addr), self.timeouts.clone(), self.connections)?;
         Ok(ConnectionPool::new(source, self.connections))
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct SlotMap {
     pub(super) loaded: Option<Instant>,
     /// The number of loads, so that each queries other masters first.
     pub(super) loads: usize,
+    /// The fault of the last load, if it failed.
+    pub(super) load_fault: Option<Arc<Fault>>,
 }
 
 pub(super) struct Master {
@@ -80,11 +82,11 @@ pub(super) fn parse_slots(slots: &Value, host: &str) -> Result<Vec<SlotRange>, F
         let (Ok(first), Ok(last)) = (usize::try_from(*first), usize::try_from(*last)) else {
             return Err(Fault::Reply("no range of slots"));
         };
-        let [of, Value::Int(port), ..] = &master[..] else { return Err(Fault::Reply("no master of slots")) };
+        let [host_value, Value::Int(port), ..] = &master[..] else { return Err(Fault::Reply("no master of slots")) };
         let (Ok(port), true) = (u16::try_from(*port), first <= last && last < SLOTS) else {
             return Err(Fault::Reply("no range of slots"));
         };
-        let host = match of {
+        let host = match host_value {
             Value::BulkString(name) if name == b"?" => continue,
             Value::BulkString(name) if !name.is_empty() => String::from_utf8_lossy(name).into_owned(),
             // A range without a host is on the host of the master that replied.

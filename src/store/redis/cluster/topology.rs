@@ -39,7 +39,11 @@ impl Topology {
         if let Some(mut refreshed) = self.refresh() {
             let _ = refreshed.changed().await;
         }
-        self.owner(slot).ok_or(Fault::Slot(slot))
+        self.owner(slot).ok_or_else(|| match &self.map().load_fault {
+            None => Fault::Slot(slot),
+            Some(fault) if fault.is_unsent() => Fault::clone(fault),
+            Some(fault) => Fault::Connect(fault.clone()),
+        })
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Master>> {
@@ -83,15 +87,16 @@ impl Topology {
         drop(map);
         let loading = Loading(self.clone());
         runtime.spawn(async move {
-            // Requests report the slots that are missing.
-            let _ = loading.0.load().await;
+            // Requests for unknown slots report the fault.
+            let fault = loading.0.load().await.err();
+            loading.0.map().load_fault = fault.map(Arc::new);
         });
         Some(refreshed)
     }
 
     /// Loads the masters of all slots, from known masters or else from the seeds.
     pub(super) async fn load(&self) -> Result<(), Fault> {
-        let mut known = {
+        let known = {
             let mut map = self.map();
             map.loads = map.loads.wrapping_add(1);
             let mut known: Vec<_> = map.masters.values().cloned().collect();
@@ -99,16 +104,13 @@ impl Topology {
             known.rotate_left(first);
             known
         };
-        for some in known.chunks(CONCURRENCY) {
-            if let Ok(owners) = load_from(some).await {
+        for masters in known.chunks(CONCURRENCY) {
+            if let Ok(owners) = load_from(masters).await {
                 return self.map().replace(owners, &self.seeds);
             }
         }
-        known.clear();
-        for address in self.seeds.addresses()? {
-            known.push(Arc::new(Master::new(address, &self.seeds)?));
-        }
-        let owners = load_from(&known).await?;
+        let seeds = self.seeds.addresses.iter().map(|address| Master::new(address.clone(), &self.seeds).map(Arc::new));
+        let owners = load_from(&seeds.collect::<Result<Vec<_>, _>>()?).await?;
         self.map().replace(owners, &self.seeds)
     }
 
