@@ -22,7 +22,10 @@ impl fmt::Display for CasError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Contention { attempts } => {
-                write!(f, "others changed the key {attempts} times in a row: too many processes charge it at once")
+                write!(
+                    f,
+                    "other writers changed a key of the request in each of {attempts} attempts: too many requests charge it at once"
+                )
             }
             Self::Aborted => write!(
                 f,

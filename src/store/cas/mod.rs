@@ -3,6 +3,7 @@
 mod backend;
 mod completion;
 mod database;
+mod entry;
 mod error;
 mod key_locks;
 mod overrides;

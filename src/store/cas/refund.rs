@@ -2,7 +2,7 @@
 
 use super::backend::CompareAndSwap;
 use super::database::Database;
-use super::request::Entry;
+use super::entry::Entry;
 use super::retry::{ATTEMPTS, contention, pause_before};
 use crate::charge::{Charge, Refund};
 use crate::decision::Decision;

@@ -5,11 +5,12 @@ use smallvec::SmallVec;
 use super::backend::{CompareAndSwap, Versioned};
 use super::completion::WriteFlag;
 use super::database::Database;
+use super::entry::{Entry, Written};
 use super::error::{CasError, undecodable};
 use super::refund::refund_all;
 use super::retry::{ATTEMPTS, contention, pause_before};
 use super::stored_override::StoredOverride;
-use crate::algorithm::{Availability, ChargeMark, CompactState, DecodeError, KeyState, StateMut, StoredKey};
+use crate::algorithm::{Availability, CompactState, StateMut};
 use crate::charge::{Charge, Refund};
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -27,61 +28,10 @@ pub(super) enum Operation {
     Preview,
 }
 
-/// The state of a charge's key, before and after the evaluation.
-#[derive(Debug)]
-pub(super) struct Entry {
-    key: String,
-    pub(super) version: Option<u64>,
-    before: StoredKey,
-    pub(super) after: StoredKey,
-    /// The state that this request has already written, and the mark of its charge.
-    written: Option<(StoredKey, Option<ChargeMark>)>,
-}
+/// The states of a request's entries, as its evaluation changes them.
+struct EntryStates<'a>(&'a mut [Entry]);
 
-impl Entry {
-    pub(super) fn new(key: String, found: Option<Versioned>, charge: &Charge<'_>) -> Result<Self, StoreError> {
-        let unused = unused(charge);
-        let mut entry = Self { key, version: None, before: unused.clone(), after: unused, written: None };
-        entry.set(found, charge)?;
-        Ok(entry)
-    }
-
-    /// Replaces the state by the value that was found.
-    fn set(&mut self, found: Option<Versioned>, charge: &Charge<'_>) -> Result<(), StoreError> {
-        self.version = found.as_ref().map(|found| found.version);
-        self.before = match &found {
-            None => unused(charge),
-            Some(found) => decode(&found.value, charge).map_err(|error| undecodable(&self.key, error))?,
-        };
-        self.written = None;
-        Ok(())
-    }
-
-    /// Refunds the charge with this mark.
-    pub(super) fn refund(&mut self, mark: ChargeMark, at: Timestamp, charge: &Charge<'_>) {
-        self.after = self.before.clone();
-        charge.spec.rule().refund(&mut self.after.state.as_mut(), mark, at.as_micros(), charge.cost);
-    }
-
-    pub(super) fn has_changed(&self) -> bool {
-        self.after != self.before
-    }
-}
-
-fn unused(charge: &Charge<'_>) -> StoredKey {
-    StoredKey { state: charge.spec.rule().deciding().unused(), penalty: CompactState::UNUSED }
-}
-
-fn decode(bytes: &[u8], charge: &Charge<'_>) -> Result<StoredKey, DecodeError> {
-    let stored = StoredKey::from_bytes(bytes)?;
-    let is_log = matches!(stored.state, KeyState::Log(_));
-    if is_log == charge.spec.rule().deciding().keeps_log() { Ok(stored) } else { Err(DecodeError::Malformed) }
-}
-
-/// The entries of a request, as its evaluation accesses them.
-struct Evaluated<'a>(&'a mut [Entry]);
-
-impl KeyStates for Evaluated<'_> {
+impl KeyStates for EntryStates<'_> {
     fn state(&mut self, charge: usize) -> StateMut<'_> {
         self.0[charge].after.state.as_mut()
     }
@@ -161,7 +111,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
         for entry in &mut self.entries {
             entry.after = entry.before.clone();
         }
-        evaluation::decide(&mut Evaluated(&mut self.entries), self.charges, self.at, task)
+        evaluation::decide(&mut EntryStates(&mut self.entries), self.charges, self.at, task)
     }
 
     /// Decides, and writes the states that have changed, one key after the other. All processes write in the order of
@@ -180,7 +130,11 @@ impl<B: CompareAndSwap> Request<'_, B> {
         for attempt in 0..ATTEMPTS {
             pause_before(attempt).await;
             let decision = self.evaluate(Task::Decide);
-            if self.entries.iter().any(|entry| entry.written.as_ref().is_some_and(|(state, _)| *state != entry.after)) {
+            if self
+                .entries
+                .iter()
+                .any(|entry| entry.written.as_ref().is_some_and(|written| written.state != entry.after))
+            {
                 self.refund_written().await?;
                 self.at = self.database.backend.now().await?;
                 self.read_again().await?;
@@ -210,7 +164,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
             }
             let outcome = &decision.outcomes()[index];
             let is_charged = decision.is_charged() && outcome.is_allowed() && outcome.cost() > 0;
-            entry.written = Some((entry.after.clone(), is_charged.then_some(outcome.mark)));
+            entry.written = Some(Written { state: entry.after.clone(), mark: is_charged.then_some(outcome.mark) });
         }
         Ok(true)
     }
@@ -230,7 +184,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
     async fn refund_written(&mut self) -> Result<(), StoreError> {
         let refunds = self.entries.iter_mut().zip(self.charges).rev().filter_map(|(entry, charge)| {
             let &Charge { spec, key, cost } = charge;
-            Some(Refund { spec, key, cost, mark: entry.written.take()?.1? })
+            Some(Refund { spec, key, cost, mark: entry.written.take()?.mark? })
         });
         let refunds: SmallVec<[Refund<'_>; 4]> = refunds.collect();
         refund_all(self.database, refunds).await
