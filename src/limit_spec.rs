@@ -8,7 +8,7 @@ use crate::hash::{KeyHash, KeyHasher};
 
 /// A limit as a store sees it: which rule decides, and which states of keys belong to it.
 ///
-/// The crate makes one for each limit and store, with the [hasher](crate::Store::hasher) of the store.
+/// The crate creates one for each limit and store, with the [hasher](crate::Store::hasher) of the store.
 #[derive(Clone, Debug)]
 pub struct LimitSpec {
     settings: LimitSettings,
@@ -72,7 +72,7 @@ impl LimitSettings {
 impl LimitSpec {
     /// Creates the spec of a limit on a store that hashes keys by `hasher`.
     pub(crate) fn new(settings: LimitSettings, hasher: &KeyHasher) -> Self {
-        // States mean something under one algorithm and period only.
+        // A state is valid only under the algorithm and period that wrote it.
         let algorithm = &settings.algorithm;
         let identity = format!("{} {} {}", algorithm.tag(), algorithm.state_period(), settings.name);
         let hash = hasher.hash(identity.as_bytes());
@@ -131,7 +131,7 @@ impl LimitSpec {
         Self { settings, ..self.clone() }.with_updated_rule()
     }
 
-    /// Returns this limit with denials that are no strikes for its penalty, if it has one.
+    /// Returns this limit with a penalty that does not count denials as strikes.
     pub(crate) fn without_strikes(self: &Arc<Self>) -> Arc<Self> {
         if self.settings.penalty.is_none() {
             return self.clone();

@@ -52,7 +52,7 @@ pub(super) async fn check<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) 
     }
 }
 
-/// Polls a request so many times, and drops it. Returns whether it was ready.
+/// Polls a request up to `polls` times, then drops it. Returns whether it was ready.
 async fn drop_after(polls: u32, mut acquiring: StoreFuture<Decision>) -> bool {
     for _ in 0..polls {
         let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut acquiring).poll(context))).await;

@@ -15,7 +15,7 @@ const REQUESTS: usize = 8;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Checks that concurrent requests for one key are allowed exactly as many tokens as there are.
-pub(super) async fn count_allowed<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
+pub(super) async fn check_one_limit<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     let limits: [fn() -> Limit; 3] = [
         || Limit::new("window", FixedWindow::new(50, DAY)),
         || Limit::new("bucket", TokenBucket::new(50, 1, DAY)),
@@ -24,26 +24,26 @@ pub(super) async fn count_allowed<S: Store>(new_store: &impl AsyncFn(ManualClock
     for limit in limits {
         let store = new_store(ManualClock::new(Timestamp::from_micros(START))).await;
         let limiter = limiter(vec![limit()], store);
-        let allowed = allowed(&limiter, new_key()).await;
+        let allowed = count_allowed(&limiter, new_key()).await;
         assert_eq!(allowed, 50, "allowed of {} concurrent requests: {:?}", TASKS * REQUESTS, limit());
     }
 }
 
 /// Checks that a request denied by one limit charges no other, also if requests are concurrent.
-pub(super) async fn count_allowed_by_both<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
+pub(super) async fn check_two_limits<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     let large = || Limit::new("large", FixedWindow::new(60, DAY));
     let small = || Limit::new("small", TokenBucket::new(40, 1, DAY));
     let store = new_store(ManualClock::new(Timestamp::from_micros(START))).await;
     let limiter = limiter(vec![large(), small()], store);
     let key = new_key();
-    assert_eq!(allowed(&limiter, key).await, 40, "allowed by both limits");
+    assert_eq!(count_allowed(&limiter, key).await, 40, "allowed by both limits");
     let left = limiter.peek(key, 0).await.expect("a decision");
     let remaining: Vec<u64> = left.outcomes().iter().map(|outcome| outcome.remaining()).collect();
     assert_eq!(remaining, [20, 0], "remaining after requests that one limit denied");
 }
 
 /// Returns how many concurrent requests for `key` are allowed.
-async fn allowed(limiter: &Limiter, key: u64) -> usize {
+async fn count_allowed(limiter: &Limiter, key: u64) -> usize {
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
             let limiter = limiter.clone();

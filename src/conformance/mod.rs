@@ -2,8 +2,8 @@
 //!
 //! Needs the feature `conformance`. The suite is not covered by semantic versioning: a new release may check more.
 //!
-//! Each check compares a store with a [`MemoryStore`](crate::MemoryStore) on the same [`ManualClock`], or counts what
-//! concurrent requests are allowed. It panics at the first difference, with the steps that led to it. Call it in a test:
+//! Each check compares a store with a [`MemoryStore`](crate::MemoryStore) on the same [`ManualClock`], counts the
+//! tokens that concurrent requests get, or drops requests. It panics at the first difference, with the steps that led to it. Call it in a test:
 //!
 //! ```
 //! use tower_ratelimit::{MemoryStore, conformance};
@@ -58,7 +58,7 @@ pub async fn check_all<S: Store>(new_store: impl AsyncFn(ManualClock) -> S) {
 /// Panics if the store does not conform.
 pub async fn check_algorithms<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limit in limits::algorithms() {
-        trace::compare(new_store, vec![limit], trace::Clock::Advances).await;
+        trace::compare(new_store, vec![limit], trace::ClockSteps::Advances).await;
     }
 }
 
@@ -69,7 +69,7 @@ pub async fn check_algorithms<S: Store>(new_store: &impl AsyncFn(ManualClock) ->
 /// Panics if the store does not conform.
 pub async fn check_clock_steps<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limit in limits::algorithms() {
-        trace::compare(new_store, vec![limit], trace::Clock::StepsBack).await;
+        trace::compare(new_store, vec![limit], trace::ClockSteps::StepsBack).await;
     }
 }
 
@@ -80,7 +80,7 @@ pub async fn check_clock_steps<S: Store>(new_store: &impl AsyncFn(ManualClock) -
 /// Panics if the store does not conform.
 pub async fn check_several_limits<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limits in limits::combinations() {
-        trace::compare(new_store, limits, trace::Clock::Advances).await;
+        trace::compare(new_store, limits, trace::ClockSteps::Advances).await;
     }
 }
 
@@ -91,7 +91,7 @@ pub async fn check_several_limits<S: Store>(new_store: &impl AsyncFn(ManualClock
 /// Panics if the store does not conform.
 pub async fn check_modes<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limits in limits::modes() {
-        trace::compare(new_store, limits, trace::Clock::Advances).await;
+        trace::compare(new_store, limits, trace::ClockSteps::Advances).await;
     }
 }
 
@@ -102,7 +102,7 @@ pub async fn check_modes<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
 /// Panics if the store does not conform.
 pub async fn check_penalties<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
     for limits in limits::penalties() {
-        trace::compare(new_store, limits, trace::Clock::Advances).await;
+        trace::compare(new_store, limits, trace::ClockSteps::Advances).await;
     }
 }
 
@@ -121,8 +121,8 @@ pub async fn check_overrides<S: Store>(new_store: &impl AsyncFn(ManualClock) -> 
 ///
 /// Panics if the store does not conform.
 pub async fn check_concurrency<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S) {
-    concurrency::count_allowed(new_store).await;
-    concurrency::count_allowed_by_both(new_store).await;
+    concurrency::check_one_limit(new_store).await;
+    concurrency::check_two_limits(new_store).await;
 }
 
 /// Checks that a request whose caller gives up charges all its limits or none. A store may refund charges in the

@@ -32,20 +32,20 @@ pub(super) async fn compare<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S
     let _ = pair.acquire(key, 10).await;
     let _ = pair.acquire(key, 8).await;
     let _ = pair.acquire(other, 6).await;
-    assert_eq!(actual.get(key).await.expect("an override").map(|found| found.algorithm), Some(window(20).into()));
-    assert_eq!(actual.get(other).await.expect("no override"), None);
+    assert_eq!(actual.get(key).await.expect("`get` succeeds").map(|found| found.algorithm), Some(window(20).into()));
+    assert_eq!(actual.get(other).await.expect("`get` succeeds"), None);
 
     for overrides in [&expected, &actual] {
         overrides.set(key, window(2), Some(Duration::from_secs(60))).await.expect("an override is set");
     }
     pair.note("override 2 for a minute");
     pair.peek(key, 1).await;
-    let found = actual.get(key).await.expect("an override").expect("an override");
+    let found = actual.get(key).await.expect("`get` succeeds").expect("an override");
     assert_eq!(found.expires_after, Some(Duration::from_secs(60)));
     for seconds in [60, 61] {
         pair.clock.set(Timestamp::from_micros(START + seconds * 1_000_000));
         pair.note(&format!("{seconds} seconds later"));
-        assert_eq!(actual.get(key).await.expect("no override"), None, "an override has expired");
+        assert_eq!(actual.get(key).await.expect("`get` succeeds"), None, "an override has expired");
     }
     let _ = pair.acquire(key, 1).await;
 
@@ -55,5 +55,5 @@ pub(super) async fn compare<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S
     }
     pair.note("override removed");
     pair.peek(key, 1).await;
-    assert_eq!(actual.get(key).await.expect("no override"), None, "an override was removed");
+    assert_eq!(actual.get(key).await.expect("`get` succeeds"), None, "an override was removed");
 }

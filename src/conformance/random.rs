@@ -1,4 +1,4 @@
-//! Reproducible random numbers.
+//! Random numbers: reproducible ones for steps, and unique ones for keys.
 
 use std::hash::{BuildHasher, RandomState};
 

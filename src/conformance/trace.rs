@@ -13,7 +13,7 @@ use crate::time::{ManualClock, Timestamp};
 
 /// The passage of time between the steps.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Clock {
+pub(super) enum ClockSteps {
     Advances,
     StepsBack,
 }
@@ -118,7 +118,11 @@ pub(super) fn limiter(limits: Vec<Limit>, store: impl Store) -> Limiter {
 }
 
 /// Runs random steps for one key.
-pub(super) async fn compare<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S, limits: Vec<Limit>, clock: Clock) {
+pub(super) async fn compare<S: Store>(
+    new_store: &impl AsyncFn(ManualClock) -> S,
+    limits: Vec<Limit>,
+    clock: ClockSteps,
+) {
     let mut pair = Pair::new(new_store, limits).await;
     let mut random = Random::new(START ^ pair.history.len() as u64);
     let (key, mut now) = (new_key(), START);
@@ -139,7 +143,7 @@ pub(super) async fn compare<S: Store>(new_store: &impl AsyncFn(ManualClock) -> S
                 pair.refund(receipt).await;
             }
             14 if random.below(4) == 0 => pair.reset(key).await,
-            15 if clock == Clock::StepsBack => {
+            15 if clock == ClockSteps::StepsBack => {
                 now -= random.below(15_000_000).min(now - START);
                 pair.set_clock(now);
             }

@@ -31,7 +31,7 @@ enum State<T> {
     Pending(Pending<T>),
 }
 
-/// A future that is not known to be ready.
+/// The boxed future of a result that is not ready yet.
 pub(crate) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
 
 impl<T> StoreFuture<T> {
@@ -106,11 +106,11 @@ impl<T> StoreFuture<T> {
         }
     }
 
-    /// Returns the result if it is ready and was not taken.
+    /// Returns the result if it is ready.
     ///
     /// # Errors
     ///
-    /// The future itself, if it has to be awaited.
+    /// Returns the future itself if it has to be awaited, or if its result was already taken.
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
             State::Ready(result) => Ok(result),

@@ -51,7 +51,7 @@ pub use crate::node::Node;
 /// For a database with compare-and-swap, implement [`CompareAndSwap`] instead, and use a [`CasStore`].
 ///
 /// A store decides as [`MemoryStore`] does: by the [`LimitSpec::algorithm`] of each charge, as the
-/// [decision semantics](crate::algorithm) define. This one allows everything:
+/// [decision semantics](crate::guide::semantics) define. This one allows everything:
 ///
 /// ```
 /// use std::sync::Arc;

@@ -16,7 +16,7 @@ use crate::charge::Charge;
 use crate::decision::{Decision, Outcome};
 use crate::time::Timestamp;
 
-/// The operation that is requested of a store.
+/// Whether an evaluation charges the request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Task {
     /// Decides, and charges an allowed request.
@@ -112,6 +112,7 @@ fn outcome(
     if after == before || states.store_penalty(index, after, availability) {
         outcome
     } else {
-        evaluate(&mut { before }, false)
+        let mut unchanged = before;
+        evaluate(&mut unchanged, false)
     }
 }

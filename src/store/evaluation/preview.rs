@@ -6,22 +6,22 @@ use crate::charge::Charge;
 use crate::decision::Decision;
 use crate::time::Timestamp;
 
-/// The copied states of a charge's key.
-struct Copy {
+/// The copied states of one key.
+struct CopiedState {
     state: KeyState,
     penalty: CompactState,
 }
 
-struct Copies(Vec<Copy>);
+struct CopiedStates(Vec<CopiedState>);
 
 /// Decides a request as [`decide`] would now, including what would be left, and changes nothing.
 pub(crate) fn preview(states: &mut impl KeyStates, charges: &[Charge<'_>], at: Timestamp) -> Decision {
-    let copy = |charge| Copy { state: states.state(charge).to_owned(), penalty: states.penalty(charge) };
-    let mut copies = Copies((0..charges.len()).map(copy).collect());
+    let copy = |charge| CopiedState { state: states.state(charge).to_owned(), penalty: states.penalty(charge) };
+    let mut copies = CopiedStates((0..charges.len()).map(copy).collect());
     decide(&mut copies, charges, at, Task::Decide).without_charges()
 }
 
-impl KeyStates for Copies {
+impl KeyStates for CopiedStates {
     fn state(&mut self, charge: usize) -> StateMut<'_> {
         self.0[charge].state.as_mut()
     }

@@ -26,7 +26,7 @@ pub(crate) fn allows(charges: &[Charge<'_>], available: &[Availability]) -> bool
 /// will have capacity first denies the request, so that [`Decision::retry_after`](crate::Decision::retry_after) is
 /// exact.
 ///
-/// `is_quota` says of each outcome whether its limit is in quota mode.
+/// `is_quota` yields, for each outcome, whether its limit is in quota mode.
 pub(crate) fn enforce(outcomes: &mut [Outcome], is_quota: impl Iterator<Item = bool>) {
     let quotas = outcomes.iter_mut().zip(is_quota).filter_map(|(outcome, is_quota)| is_quota.then_some(outcome));
     let mut quotas: SmallVec<[&mut Outcome; 4]> = quotas.collect();

@@ -1,4 +1,4 @@
-//! Decisions.
+//! Decides requests.
 
 use std::sync::MutexGuard;
 

@@ -16,12 +16,12 @@ pub(super) trait Expiring: Default {
 /// The alignment of entries that take half a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
-pub(super) struct HalfLine;
+pub(super) struct HalfCacheLine;
 
 /// The alignment of entries that take a whole cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(super) struct Line;
+pub(super) struct CacheLine;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<T: Expiring> {
@@ -37,7 +37,7 @@ pub(super) struct RankedFingerprint {
     low: u64,
 }
 
-pub(super) const RANK: u64 = 0xff;
+pub(super) const RANK_MASK: u64 = 0xff;
 
 impl RankedFingerprint {
     /// The largest fingerprint, at which every search ends.
@@ -45,16 +45,16 @@ impl RankedFingerprint {
 
     /// Creates a fingerprint with the lowest rank.
     pub(super) fn new(fingerprint: u128) -> Self {
-        Self { high: (fingerprint >> 64) as u64, low: fingerprint as u64 & !RANK }
+        Self { high: (fingerprint >> 64) as u64, low: fingerprint as u64 & !RANK_MASK }
     }
 
     pub(super) fn without_rank(self) -> (u64, u64) {
-        (self.high, self.low & !RANK)
+        (self.high, self.low & !RANK_MASK)
     }
 
     #[inline]
     pub(super) fn set_rank(&mut self, rank: EvictionRank) {
-        self.low = self.low & !RANK | u64::from(rank.0);
+        self.low = self.low & !RANK_MASK | u64::from(rank.0);
     }
 }
 
@@ -74,7 +74,7 @@ impl<T: Expiring> Entry<T> {
     }
 
     pub(super) fn rank(&self) -> EvictionRank {
-        EvictionRank((self.fingerprint.low & RANK) as u8)
+        EvictionRank((self.fingerprint.low & RANK_MASK) as u8)
     }
 
     pub(super) fn set_rank(&mut self, rank: EvictionRank) {
@@ -91,7 +91,7 @@ pub(super) mod tests {
     pub(in super::super) struct Until(pub(in super::super) u64);
 
     impl Expiring for Until {
-        type Aligned = HalfLine;
+        type Aligned = HalfCacheLine;
 
         fn expires_at(&self) -> u64 {
             self.0

@@ -27,7 +27,7 @@ const SAMPLE: usize = 16;
 const SAMPLE_OF_DENIED: usize = 24;
 
 /// The maximum number of slots that an eviction inspects. At the cap, a table is more than a third full, unless nearly
-/// all keys are in the other table, so that many slots practically always hold a sample.
+/// all keys are in the other table. So this many slots almost always hold a full sample.
 const SAMPLE_SLOTS: usize = 64;
 
 impl<T: Expiring> Table<T> {
@@ -55,7 +55,8 @@ impl<T: Expiring> Table<T> {
             }
             seen += 1;
             let all_denied = lowest.is_some_and(|lowest| lowest.rank == EvictionRank::DENIED);
-            if seen >= if all_denied { SAMPLE_OF_DENIED } else { SAMPLE } {
+            let sample = if all_denied { SAMPLE_OF_DENIED } else { SAMPLE };
+            if seen >= sample {
                 break;
             }
         }

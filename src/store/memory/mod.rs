@@ -28,12 +28,12 @@ use crate::validation::checked;
 
 /// Keeps the state of keys in this process: exact, bounded, and without a background task.
 ///
-/// The state of an unused key is soon dropped: each request looks at a quarter of a slot of the table, or at two slots
-/// if such a look has just found something to drop, and at four more for each key that it adds.
+/// The state of an unused key is soon dropped: each request pays for the inspection of a quarter of a slot of the table,
+/// or of two slots while inspections find expired keys, and of four more for each key that it adds.
 ///
 /// At [`max_keys`](Self::max_keys), a new key evicts the least valuable of a sample: an expired key if there is one, or
 /// else the key that had used the least of its limit at its last request, or that expires first among equals. A sample
-/// holds 16 keys, or 24 if the first 16 were all denied. A key that was denied, and that waiting would help, is evicted
+/// holds 16 keys, or 24 if the first 16 were all denied. A key that was denied, and whose wait is finite, is evicted
 /// only if all keys of the sample are of this kind. So in a store that is full of denied keys, new keys evict each other
 /// and start anew. An eviction takes a constant amount of work.
 ///
@@ -41,9 +41,9 @@ use crate::validation::checked;
 /// as one that was denied.
 ///
 /// Under limits with a state of 16 bytes (see [`algorithm`](crate::algorithm)), a key takes 39 bytes when there are a
-/// million. The store itself takes 32 KB (128 KB if it is for more than four million keys). A log takes 78 bytes with
-/// its first entry, and 12 for each further one there is capacity for, which is up to about twice what it has, and
-/// never fewer than four. Nothing but its limit bounds it.
+/// million. The store itself takes 32 KB by default, and at most 128 KB. A log takes 78 bytes with its first entry, and
+/// 12 for each further entry that its buffer can hold: at least four, and twice as many whenever it is full. Only the
+/// limit bounds the length of a log.
 ///
 /// ```
 /// use tower_ratelimit::{FixedWindow, Limit, Limiter, MemoryStore};
@@ -132,11 +132,11 @@ impl MemoryStore {
     /// use tower_ratelimit::MemoryStore;
     /// use tower_ratelimit::store::KeyHasher;
     ///
-    /// let careful = MemoryStore::new().set_hasher(KeyHasher::random());
+    /// let careful = MemoryStore::new().with_hasher(KeyHasher::random());
     /// # let _ = careful;
     /// ```
     #[must_use]
-    pub fn set_hasher(self, hasher: KeyHasher) -> Self {
+    pub fn with_hasher(self, hasher: KeyHasher) -> Self {
         Self { hasher, ..self }
     }
 
@@ -146,7 +146,7 @@ impl MemoryStore {
         (0..self.shards.len()).map(|shard| self.lock(shard).keys()).sum()
     }
 
-    /// Returns the bytes allocated for them.
+    /// Returns the memory that the store has allocated, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let shards = size_of_val(&*self.shards);

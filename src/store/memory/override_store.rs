@@ -1,9 +1,9 @@
-//! Setting and reading overrides of limits for single keys.
+//! Implements [`OverrideStore`].
 
 use std::sync::Arc;
 
 use super::MemoryStore;
-use super::overrides::Kept;
+use super::overrides::StoredOverride;
 use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::limit_spec::LimitSpec;
@@ -19,7 +19,7 @@ impl MemoryStore {
             let mut shard = self.lock(self.shard_of(key));
             let now = self.clock.now().as_micros();
             let expires_at = expires_after.map(|after| now + lifetime_micros(after));
-            let kept = Kept { size: algorithm.size(), expires_at };
+            let kept = StoredOverride { size: algorithm.size(), expires_at };
             shard.overrides.set(spec.fingerprint(key), kept, &self.overrides)
         };
         if set() {
@@ -40,7 +40,7 @@ impl OverrideStore for MemoryStore {
         let mut shard = self.lock(self.shard_of(key));
         let now = self.clock.now().as_micros();
         let kept = shard.overrides.get(spec.fingerprint(key), now, &self.overrides);
-        let found = kept.and_then(|Kept { size, expires_at }| {
+        let found = kept.and_then(|StoredOverride { size, expires_at }| {
             let expires_after = expires_at.map(|expires_at| time::micros((expires_at - now).into()));
             Some(Override { algorithm: spec.algorithm().with_size(size)?, expires_after })
         });

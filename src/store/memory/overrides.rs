@@ -1,4 +1,4 @@
-//! Overrides of limits for single keys.
+//! The overrides of one shard.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,10 +8,10 @@ use crate::algorithm::Size;
 /// The overrides of a shard, by the fingerprint of the key.
 #[allow(clippy::box_collection, reason = "most shards have none, and should be no larger for it")]
 #[derive(Debug)]
-pub(super) struct Overrides(Option<Box<HashMap<u128, Kept>>>);
+pub(super) struct Overrides(Option<Box<HashMap<u128, StoredOverride>>>);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Kept {
+pub(super) struct StoredOverride {
     pub(super) size: Size,
     /// The instant at which it expires, in µs, if it does.
     pub(super) expires_at: Option<u64>,
@@ -21,21 +21,21 @@ pub(super) struct Kept {
 #[derive(Debug)]
 pub(super) struct OverrideCount {
     pub(super) max: usize,
-    kept: AtomicUsize,
+    count: AtomicUsize,
 }
 
 impl OverrideCount {
     pub(super) const fn new(max: usize) -> Self {
-        Self { max, kept: AtomicUsize::new(0) }
+        Self { max, count: AtomicUsize::new(0) }
     }
 
     fn add(&self) -> bool {
-        let one_more = |kept| (kept < self.max).then_some(kept + 1);
-        self.kept.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+        let one_more = |count| (count < self.max).then_some(count + 1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     fn subtract(&self, dropped: usize) {
-        self.kept.fetch_sub(dropped, Ordering::Relaxed);
+        self.count.fetch_sub(dropped, Ordering::Relaxed);
     }
 }
 
@@ -45,7 +45,7 @@ impl Overrides {
     }
 
     /// Returns the override of a key, and removes it if it has expired.
-    pub(super) fn get(&mut self, fingerprint: u128, now: u64, count: &OverrideCount) -> Option<Kept> {
+    pub(super) fn get(&mut self, fingerprint: u128, now: u64, count: &OverrideCount) -> Option<StoredOverride> {
         let kept = *self.0.as_ref()?.get(&fingerprint)?;
         if kept.is_valid_at(now) {
             return Some(kept);
@@ -55,9 +55,9 @@ impl Overrides {
     }
 
     /// Sets the override of a key. Returns whether there was room for it.
-    pub(super) fn set(&mut self, fingerprint: u128, kept: Kept, count: &OverrideCount) -> bool {
-        let is_there = self.0.as_ref().is_some_and(|map| map.contains_key(&fingerprint));
-        let has_room = is_there || count.add();
+    pub(super) fn set(&mut self, fingerprint: u128, kept: StoredOverride, count: &OverrideCount) -> bool {
+        let is_present = self.0.as_ref().is_some_and(|map| map.contains_key(&fingerprint));
+        let has_room = is_present || count.add();
         if has_room {
             self.0.get_or_insert_default().insert(fingerprint, kept);
         }
@@ -84,12 +84,14 @@ impl Overrides {
 
     pub(super) fn heap(&self) -> usize {
         // The standard library's table has a byte of metadata for each entry.
-        let map = |map: &HashMap<u128, Kept>| size_of_val(map) + map.capacity() * (size_of::<(u128, Kept)>() + 1);
+        let map = |map: &HashMap<u128, StoredOverride>| {
+            size_of_val(map) + map.capacity() * (size_of::<(u128, StoredOverride)>() + 1)
+        };
         self.0.as_deref().map_or(0, map)
     }
 }
 
-impl Kept {
+impl StoredOverride {
     fn is_valid_at(&self, now: u64) -> bool {
         self.expires_at.is_none_or(|expires_at| now < expires_at)
     }

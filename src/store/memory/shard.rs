@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::mem;
 use std::sync::MutexGuard;
 
-use super::entry::{Entry, Expiring, HalfLine, Line, RankedFingerprint};
+use super::entry::{CacheLine, Entry, Expiring, HalfCacheLine, RankedFingerprint};
 use super::eviction::Candidate;
 use super::overrides::Overrides;
 use super::rank::EvictionRank;
@@ -16,7 +16,7 @@ use crate::charge::Charge;
 pub(super) type Locked<'s> = [(usize, MutexGuard<'s, Shard>)];
 
 impl Expiring for CompactState {
-    type Aligned = HalfLine;
+    type Aligned = HalfCacheLine;
 
     fn expires_at(&self) -> u64 {
         self.expires_at
@@ -24,14 +24,14 @@ impl Expiring for CompactState {
 }
 
 impl Expiring for Log {
-    type Aligned = Line;
+    type Aligned = CacheLine;
 
     fn expires_at(&self) -> u64 {
         self.expires_at
     }
 }
 
-/// The states of part of the keys: a table for each type of state.
+/// A part of the store's keys: a table for each type of state, and their overrides.
 #[derive(Debug)]
 pub(super) struct Shard {
     states: Table<CompactState>,
@@ -39,7 +39,7 @@ pub(super) struct Shard {
     pub(super) overrides: Overrides,
     /// The slots to be swept next, in quarters of a slot.
     due: u32,
-    /// The number of slots that each request adds to them.
+    /// The amount that each request adds to `due`, in quarters of a slot.
     pace: u32,
 }
 

@@ -133,9 +133,9 @@ impl<T: Expiring> Table<T> {
         self.slots = resized;
     }
 
-    /// Looks at the next `slots` slots, and removes entries that have expired at `now`.
-    pub(super) fn sweep(&mut self, slots: usize, now: u64) {
-        for _ in 0..slots.min(self.slots.len()) {
+    /// Inspects the next `count` slots, and removes entries that have expired at `now`.
+    pub(super) fn sweep(&mut self, count: usize, now: u64) {
+        for _ in 0..count.min(self.slots.len()) {
             self.hand = if self.hand < self.slots.len() { self.hand } else { 0 };
             let entry = &self.slots[self.hand];
             if !entry.is_empty() && entry.state.expires_at() <= now {
@@ -170,7 +170,7 @@ mod tests {
     use super::super::rank::EvictionRank;
     use super::*;
 
-    const RANK: u128 = entry::RANK as u128;
+    const RANK: u128 = entry::RANK_MASK as u128;
 
     /// Fingerprints clustered at the start, in the middle and at the end of the table.
     fn fingerprints() -> impl Strategy<Value = u128> {

@@ -106,7 +106,7 @@ impl<'a> Batches<'a> {
         Self {
             limiters: (0..4).map(&mut limiter).collect(),
             keys: (0..KEYS).map(|key| hasher.hash(format!("{seed}:{key}").as_bytes())).collect(),
-            memory: MemoryStore::new().max_keys(1_000).clock(clock.clone()).set_hasher(hasher),
+            memory: MemoryStore::new().max_keys(1_000).clock(clock.clone()).with_hasher(hasher),
             receipts: Vec::new(),
             edges: Vec::new(),
             done: Done::default(),
