@@ -21,7 +21,7 @@ pub(crate) enum RedisConfigError {
     QueueCapacity,
     Timeout {
         setting: &'static str,
-        is: Duration,
+        timeout: Duration,
     },
     #[cfg(not(feature = "redis-tls"))]
     TlsFeature,
@@ -60,11 +60,11 @@ impl fmt::Display for RedisConfigError {
         match self {
             Self::Url { .. } | Self::NoSeeds => Ok(()),
             Self::ClusterAddress { address } => {
-                write!(f, "a node of a Cluster has the address {address}: write redis://host:port")
+                write!(f, "a Cluster is not reachable through the Unix socket {address}: write redis://host:port")
             }
             Self::Connections { connections } => write!(f, "{connections} connections: use 1 to 1024"),
             Self::QueueCapacity => f.write_str("queue_capacity is 0: let at least 1 request wait"),
-            Self::Timeout { setting, is } => write!(f, "{setting} is {is:?}: use at least 1 ms"),
+            Self::Timeout { setting, timeout } => write!(f, "{setting} is {timeout:?}: use at least 1 ms"),
             #[cfg(not(feature = "redis-tls"))]
             Self::TlsFeature => f.write_str(
                 "a URL requires TLS, but tower-ratelimit was built without it: enable its feature `redis-tls`",
@@ -84,7 +84,7 @@ impl fmt::Display for RedisConfigError {
                 f.write_str("the Sentinels' URLs have different users or passwords: use one for all")
             }
             Self::SentinelDatabase => f.write_str(
-                "a Sentinel's URL has a database, but Sentinels have none: use `sentinel_database` for the master's",
+                "a Sentinel's URL has a database, but Sentinels have none: use `master_database` for the master's",
             ),
             Self::Client { reason } => f.write_str(reason),
         }

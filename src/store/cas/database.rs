@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::backend::CompareAndSwap;
+use super::backend::{CompareAndSwap, Versioned};
+use super::error::CasError;
 use super::key_locks::KeyLocks;
 use crate::algorithm::StoredKey;
 use crate::error::StoreError;
@@ -37,6 +38,15 @@ impl<B: CompareAndSwap> Database<B> {
     /// Returns the name of the value that holds a key's override of a limit.
     pub(super) fn override_key(&self, spec: &LimitSpec, key: KeyHash) -> String {
         self.key(spec, key) + ":override"
+    }
+
+    /// Returns the values of several keys, in their order.
+    pub(super) async fn get_all(&self, keys: &[String]) -> Result<Vec<Option<Versioned>>, StoreError> {
+        let found = self.backend.get_all(keys).await?;
+        if found.len() != keys.len() {
+            return Err(StoreError::new(CasError::ValueCount { keys: keys.len(), values: found.len() }));
+        }
+        Ok(found)
     }
 
     /// Writes the states of a key, unless they have changed. Returns whether they were written.

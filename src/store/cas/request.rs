@@ -6,7 +6,7 @@ use super::backend::{CompareAndSwap, Versioned};
 use super::completion::WriteFlag;
 use super::database::Database;
 use super::entry::{Entry, Written};
-use super::error::{CasError, undecodable};
+use super::error::undecodable;
 use super::refund::refund_all;
 use super::retry::{ATTEMPTS, contention, pause_before};
 use super::stored_override::StoredOverride;
@@ -82,10 +82,7 @@ async fn read<B: CompareAndSwap>(
     let overridable = charges.iter().filter(|charge| charge.spec.is_overridable());
     let mut keys: Vec<String> = charges.iter().map(|charge| database.key(charge.spec, charge.key)).collect();
     keys.extend(overridable.map(|charge| database.override_key(charge.spec, charge.key)));
-    let mut found = database.backend.get_all(&keys).await?;
-    if found.len() != keys.len() {
-        return Err(StoreError::new(CasError::ValueCount { keys: keys.len(), values: found.len() }));
-    }
+    let mut found = database.get_all(&keys).await?;
     let mut sizes = Vec::new();
     for (key, found) in keys.iter().zip(&found).skip(charges.len()) {
         let stored = found.as_ref().map(|found| StoredOverride::from_bytes(&found.value)).transpose();
@@ -171,13 +168,10 @@ impl<B: CompareAndSwap> Request<'_, B> {
 
     /// Reads the entries again that were not written.
     async fn read_again(&mut self) -> Result<(), StoreError> {
-        for (entry, charge) in self.entries.iter_mut().zip(self.charges) {
-            if entry.written.is_none() {
-                let found = self.database.backend.get(&entry.key).await?;
-                entry.set(found, charge)?;
-            }
-        }
-        Ok(())
+        let keys = self.entries.iter().filter(|entry| entry.written.is_none()).map(|entry| entry.key.clone());
+        let found = self.database.get_all(&keys.collect::<Vec<_>>()).await?;
+        let entries = self.entries.iter_mut().zip(self.charges).filter(|(entry, _)| entry.written.is_none());
+        entries.zip(found).try_for_each(|((entry, charge), found)| entry.set(found, charge))
     }
 
     /// Refunds the charges that were written.

@@ -72,7 +72,7 @@ mod tests {
             (RedisConfig::cluster(no_urls), "there is no URL"),
             (
                 RedisConfig::cluster(["redis+unix:///run/redis.sock"]),
-                "the configuration of Redis is invalid: a node of a Cluster has the address /run/redis.sock",
+                "the configuration of Redis is invalid: a Cluster is not reachable through the Unix socket /run/redis.sock",
             ),
         ] {
             let error = config.connect_lazily().unwrap_err();

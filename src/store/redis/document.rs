@@ -46,7 +46,7 @@ impl RedisStore {
         match self.query(&key, cmd("GET").arg(&key)).await? {
             Value::Nil => Ok(None),
             Value::BulkString(text) => Ok(Some(text)),
-            _ => Err(Fault::Reply("no text")),
+            _ => Err(Fault::Reply("expected a text")),
         }
     }
 

@@ -233,7 +233,7 @@ async fn connecting_to_a_single_node_as_a_cluster_is_an_error() {
         (&[], "there is no URL"),
         (&["redis://127.0.0.1:1"], "refused"),
         (&["http://127.0.0.1"], "URL"),
-        (&["unix:///tmp/none"], "Unix sockets"),
+        (&["unix:///tmp/none"], "Unix socket"),
         (&[&single], "cluster support disabled"),
     ];
     for (urls, why) in cases {

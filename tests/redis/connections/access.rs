@@ -206,7 +206,7 @@ fn connecting_with_a_bad_configuration_is_an_error() {
         (node().response_timeout(Duration::ZERO), "response_timeout is 0ns: use at least 1 ms"),
         (node().connect_timeout(Duration::from_micros(1)), "connect_timeout is 1µs"),
         (RedisConfig::sentinel("limits", none), "no Sentinel"),
-        (RedisConfig::sentinel("limits", ["redis://a/1"]), "sentinel_database"),
+        (RedisConfig::sentinel("limits", ["redis://a/1"]), "master_database"),
         (RedisConfig::sentinel("limits", ["redis://:one@a", "redis://:two@b"]), "use one for all"),
     ] {
         let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
@@ -220,7 +220,7 @@ fn tls_needs_a_feature() {
     for config in [
         RedisConfig::node("rediss://127.0.0.1"),
         RedisConfig::sentinel("limits", ["valkeys://127.0.0.1"]),
-        RedisConfig::sentinel("limits", ["redis://127.0.0.1"]).sentinel_master_tls(true),
+        RedisConfig::sentinel("limits", ["redis://127.0.0.1"]).master_tls(true),
     ] {
         let text = format!("{:?}", config.connect_lazily().expect_err("refused"));
         assert!(text.contains("enable its feature `redis-tls`"), "{text}");

@@ -74,10 +74,9 @@ async fn masters_named_by_sentinel_are_trusted_only_by_the_configured_authority(
         })
     };
     let (plain, secure) = (sentinel("port PORT"), sentinel("port 0\ntls-port PORT"));
-    for config in [
-        RedisConfig::sentinel(MASTER, [plain.url()]).sentinel_master_tls(true),
-        RedisConfig::sentinel(MASTER, [url(&secure)]),
-    ] {
+    for config in
+        [RedisConfig::sentinel(MASTER, [plain.url()]).master_tls(true), RedisConfig::sentinel(MASTER, [url(&secure)])]
+    {
         let config = config.patient();
         let store = connected(config.clone().ca_certificates(&*authority.pem)).await;
         assert!(charge(&limiter(store).build()).await > 0);

@@ -58,7 +58,7 @@ impl Queue {
         Either::Left(Box::pin(async move {
             let _direct = direct;
             let clock = clock.as_ref().map_or(&[][..], |clock| clock);
-            self.server.call(clock, &[request]).await.pop().unwrap_or(Err(Fault::Reply("nothing")))
+            self.server.call(clock, &[request]).await.pop().unwrap_or(Err(Fault::Reply("expected more replies")))
         }))
     }
 

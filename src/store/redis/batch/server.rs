@@ -39,7 +39,7 @@ impl Server {
     /// Has a master perform a request whose slot is being migrated to it.
     pub(in crate::store::redis) async fn call_asking(&self, clock: &[u8], request: &Request) -> TimedReply {
         let replies = self.connections().call_asking(clock, std::slice::from_ref(request)).await?;
-        replies.timed().pop().unwrap_or(Err(Fault::Reply("nothing")))
+        replies.timed().pop().unwrap_or(Err(Fault::Reply("expected more replies")))
     }
 
     /// Returns the reply to `CLUSTER SLOTS`.
@@ -77,7 +77,7 @@ async fn call_by_slot(connections: &ConnectionPool, clock: &[u8], requests: &[Re
         let together: Vec<_> = places.iter().map(|&place| requests[place].clone()).collect();
         (places, call_slot(connections, clock, &together).await)
     });
-    let mut replies: Vec<TimedReply> = vec![Err(Fault::Reply("nothing")); requests.len()];
+    let mut replies: Vec<TimedReply> = vec![Err(Fault::Reply("expected more replies")); requests.len()];
     for (places, slot_replies) in join_all(calls).await {
         for (place, reply) in places.into_iter().zip(slot_replies) {
             replies[place] = reply;

@@ -14,7 +14,7 @@ use crate::store::redis::script::{Reply, Task};
 use crate::store::{Charge, LimitSpec};
 use crate::time::Timestamp;
 
-const NO_STATE: Fault = Fault::Reply("no state");
+const NO_STATE: Fault = Fault::Reply("expected a state");
 const INVALID_STATE: Fault = Fault::Reply("an invalid state");
 
 /// Returns the decision on `charges`, from the reply of the instant `now` (in µs).

@@ -70,29 +70,32 @@ impl Master {
 /// The first and the last slot of a range, and its master.
 pub(super) type SlotRange = (usize, usize, NodeAddress);
 
+const INVALID_RANGES: Fault = Fault::Reply("expected ranges of slots");
+
 /// Parses the reply of a master on `host` to `CLUSTER SLOTS`.
 pub(super) fn parse_slots(slots: &Value, host: &str) -> Result<Vec<SlotRange>, Fault> {
-    let Value::Array(ranges) = slots else { return Err(Fault::Reply("no slots")) };
-    let mut owners = Vec::new();
+    let Value::Array(ranges) = slots else { return Err(INVALID_RANGES) };
+    let mut parsed = Vec::new();
     for range in ranges {
-        let Value::Array(range) = range else { return Err(Fault::Reply("no range of slots")) };
+        let Value::Array(range) = range else { return Err(INVALID_RANGES) };
         let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = &range[..] else {
-            return Err(Fault::Reply("no range of slots"));
+            return Err(INVALID_RANGES);
         };
         let (Ok(first), Ok(last)) = (usize::try_from(*first), usize::try_from(*last)) else {
-            return Err(Fault::Reply("no range of slots"));
+            return Err(INVALID_RANGES);
         };
-        let [host_value, Value::Int(port), ..] = &master[..] else { return Err(Fault::Reply("no master of slots")) };
-        let (Ok(port), true) = (u16::try_from(*port), first <= last && last < SLOTS) else {
-            return Err(Fault::Reply("no range of slots"));
-        };
+        let [host_value, Value::Int(port), ..] = &master[..] else { return Err(INVALID_RANGES) };
+        let Ok(port) = u16::try_from(*port) else { return Err(INVALID_RANGES) };
+        if first > last || last >= SLOTS {
+            return Err(INVALID_RANGES);
+        }
         let host = match host_value {
             Value::BulkString(name) if name == b"?" => continue,
             Value::BulkString(name) if !name.is_empty() => String::from_utf8_lossy(name).into_owned(),
             // A range without a host is on the host of the master that replied.
             _ => host.to_owned(),
         };
-        owners.push((first, last, NodeAddress::new(host, port)));
+        parsed.push((first, last, NodeAddress::new(host, port)));
     }
-    Ok(owners)
+    Ok(parsed)
 }

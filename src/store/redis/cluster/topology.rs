@@ -129,7 +129,7 @@ async fn load_from(masters: &[Arc<Master>]) -> Result<Vec<SlotRange>, Fault> {
         Box::pin(async move {
             let owners = parse_slots(&master.queue.server().slots().await?, master.address.host())?;
             // A node that has lost its configuration lists none.
-            if owners.is_empty() { Err(Fault::Reply("no slots")) } else { Ok(owners) }
+            if owners.is_empty() { Err(Fault::Reply("expected ranges of slots")) } else { Ok(owners) }
         })
     });
     Ok(select_ok(replies).await?.0)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use deadpool_redis::redis::sentinel::SentinelClient;
 use deadpool_redis::redis::{AsyncConnectionConfig, ConnectionInfo, RedisConnectionInfo};
 
-use super::redis_config::{RedisConfig, Topology};
+use super::redis_config::{RedisConfig, ServerUrls};
 use super::sentinel;
 #[cfg(feature = "redis-tls")]
 use super::tls;
@@ -31,18 +31,18 @@ impl RedisConfig {
             return Err(Fault::Setting(RedisConfigError::QueueCapacity));
         }
         let timeouts = [("connect_timeout", self.connect_timeout), ("response_timeout", self.response_timeout)];
-        for (setting, is) in timeouts {
-            if is < Duration::from_millis(1) {
-                return Err(Fault::Setting(RedisConfigError::Timeout { setting, is }));
+        for (setting, timeout) in timeouts {
+            if timeout < Duration::from_millis(1) {
+                return Err(Fault::Setting(RedisConfigError::Timeout { setting, timeout }));
             }
         }
-        let source = match &self.topology {
-            Topology::Node(url) => Source::node(self.info(url)?, self.timeouts(), self.connections)?,
-            Topology::Sentinel { master, urls } => {
+        let source = match &self.urls {
+            ServerUrls::Node(url) => Source::node(self.connection_info(url)?, self.timeouts(), self.connections)?,
+            ServerUrls::Sentinel { master, urls } => {
                 Source::sentinel(self.sentinel_client(master, urls)?, self.timeouts())
             }
-            Topology::Cluster { urls } => {
-                let seeds = urls.iter().map(|url| self.info(url)).collect::<Result<_, _>>()?;
+            ServerUrls::Cluster { urls } => {
+                let seeds = urls.iter().map(|url| self.connection_info(url)).collect::<Result<_, _>>()?;
                 let seeds = Seeds::new(seeds, self.timeouts(), self.connections, self.queue_capacity)?;
                 return Ok(Deployment::Cluster(Cluster::new(seeds)));
             }
@@ -54,17 +54,17 @@ impl RedisConfig {
     /// Returns the addresses of the servers, without credentials.
     pub(in crate::store::redis) fn address(&self) -> String {
         let addresses = |urls: &[String]| urls.iter().map(|url| address(url)).collect::<Vec<_>>().join(", ");
-        match &self.topology {
-            Topology::Node(url) => address(url),
-            Topology::Sentinel { master, urls } => format!("{master:?} of the Sentinels {}", addresses(urls)),
-            Topology::Cluster { urls } => addresses(urls),
+        match &self.urls {
+            ServerUrls::Node(url) => address(url),
+            ServerUrls::Sentinel { master, urls } => format!("{master:?} of the Sentinels {}", addresses(urls)),
+            ServerUrls::Cluster { urls } => addresses(urls),
         }
     }
 
-    fn info(&self, url: &str) -> Result<ConnectionInfo, Fault> {
+    fn connection_info(&self, url: &str) -> Result<ConnectionInfo, Fault> {
         let info = parse(url)?;
         let settings = with_credentials(info.redis_settings().clone(), self.credentials.as_ref());
-        self.secured(info.set_redis_settings(settings))
+        self.with_certificates(info.set_redis_settings(settings))
     }
 
     fn timeouts(&self) -> AsyncConnectionConfig {
@@ -74,13 +74,13 @@ impl RedisConfig {
     }
 
     #[cfg(feature = "redis-tls")]
-    fn secured(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
+    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
         self.prepare_tls(uses_tls(&info))?;
         self.certificates.apply(info)
     }
 
     #[cfg(not(feature = "redis-tls"))]
-    fn secured(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
+    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
         Ok(info)
     }
 
@@ -125,7 +125,7 @@ impl RedisConfig {
             Ok(sentinel)
         };
         let sentinels = sentinels.into_iter().map(configure).collect::<Result<Vec<_>, Fault>>()?;
-        let settings = RedisConnectionInfo::default().set_db(self.sentinel_database);
+        let settings = RedisConnectionInfo::default().set_db(self.master_database);
         let settings = connection::settings(with_credentials(settings, self.credentials.as_ref()));
         #[cfg(feature = "redis-tls")]
         if master_uses_tls && !self.certificates.is_empty() {

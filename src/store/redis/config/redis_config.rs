@@ -52,21 +52,21 @@ use super::url::{Credentials, address};
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {
-    pub(super) topology: Topology,
+    pub(super) urls: ServerUrls,
     pub(super) connections: usize,
     pub(super) queue_capacity: usize,
     pub(super) connect_timeout: Duration,
     pub(super) response_timeout: Duration,
     pub(super) credentials: Option<Credentials>,
     pub(super) sentinel_credentials: Option<Credentials>,
-    pub(super) sentinel_database: i64,
+    pub(super) master_database: i64,
     pub(super) master_tls: Option<bool>,
     #[cfg(feature = "redis-tls")]
     pub(super) certificates: Certificates,
 }
 
 #[derive(Clone)]
-pub(super) enum Topology {
+pub(super) enum ServerUrls {
     Node(String),
     Sentinel { master: String, urls: Vec<String> },
     Cluster { urls: Vec<String> },
@@ -78,16 +78,16 @@ impl RedisConfig {
     /// `url` has the form `redis://user:password@host:6379/0`, with the scheme `rediss` for TLS (feature `redis-tls`),
     /// or `redis+unix:///path`.
     pub fn node(url: impl Into<String>) -> Self {
-        Self::new(Topology::Node(url.into()))
+        Self::new(ServerUrls::Node(url.into()))
     }
 
     /// Creates the configuration of the master that Sentinel names.
     ///
     /// The URLs are those of the Sentinels, of which up to three are queried concurrently for each new connection. A
     /// user and password in them are for the Sentinels. [`credentials`](Self::credentials) and
-    /// [`sentinel_database`](Self::sentinel_database) are for the master.
+    /// [`master_database`](Self::master_database) are for the master.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> Self {
-        Self::new(Topology::Sentinel { master: master.into(), urls: urls.into_iter().map(Into::into).collect() })
+        Self::new(ServerUrls::Sentinel { master: master.into(), urls: urls.into_iter().map(Into::into).collect() })
     }
 
     /// Creates the configuration of a Cluster.
@@ -96,19 +96,19 @@ impl RedisConfig {
     /// the user, the password and the TLS of the first URL. See [`RedisStore`](crate::RedisStore#in-a-cluster) for how
     /// decisions differ in a Cluster.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Self {
-        Self::new(Topology::Cluster { urls: urls.into_iter().map(Into::into).collect() })
+        Self::new(ServerUrls::Cluster { urls: urls.into_iter().map(Into::into).collect() })
     }
 
-    fn new(topology: Topology) -> Self {
+    fn new(urls: ServerUrls) -> Self {
         Self {
-            topology,
+            urls,
             connections: 2,
             queue_capacity: 10_000,
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_millis(500),
             credentials: None,
             sentinel_credentials: None,
-            sentinel_database: 0,
+            master_database: 0,
             master_tls: None,
             #[cfg(feature = "redis-tls")]
             certificates: Certificates::default(),
@@ -159,13 +159,13 @@ impl RedisConfig {
     }
 
     /// Sets the database of the master that Sentinel names. Defaults to 0. For a single server, it is part of the URL.
-    pub fn sentinel_database(self, database: u16) -> Self {
-        Self { sentinel_database: database.into(), ..self }
+    pub fn master_database(self, database: u16) -> Self {
+        Self { master_database: database.into(), ..self }
     }
 
     /// Sets whether the master that Sentinel names uses TLS. Defaults to whether the Sentinels do. For a single server,
     /// the URL's scheme decides.
-    pub fn sentinel_master_tls(self, tls: bool) -> Self {
+    pub fn master_tls(self, tls: bool) -> Self {
         Self { master_tls: Some(tls), ..self }
     }
 
@@ -193,10 +193,12 @@ impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut config = f.debug_struct("RedisConfig");
         let addresses = |urls: &[String]| urls.iter().map(|url| address(url)).collect::<Vec<_>>();
-        match &self.topology {
-            Topology::Node(url) => config.field("node", &address(url)),
-            Topology::Sentinel { master, urls } => config.field("master", master).field("sentinels", &addresses(urls)),
-            Topology::Cluster { urls } => config.field("cluster", &addresses(urls)),
+        match &self.urls {
+            ServerUrls::Node(url) => config.field("node", &address(url)),
+            ServerUrls::Sentinel { master, urls } => {
+                config.field("master", master).field("sentinels", &addresses(urls))
+            }
+            ServerUrls::Cluster { urls } => config.field("cluster", &addresses(urls)),
         };
         config
             .field("connections", &self.connections)

@@ -37,7 +37,7 @@ pub(super) fn client_with_certificates(
 ) -> Result<SentinelClient, Fault> {
     let addresses = sentinels.iter().map(|sentinel| sentinel.addr().clone());
     let mut builder = SentinelClientBuilder::new(addresses, name, SentinelServerType::Master)
-        .map_err(Fault::url)?
+        .map_err(Fault::Url)?
         .set_client_to_redis_db(settings.db())
         .set_client_to_redis_protocol(settings.protocol())
         .set_client_to_redis_tls_mode(TlsMode::Secure);

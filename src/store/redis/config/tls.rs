@@ -23,7 +23,7 @@ impl Certificates {
         self.roots.is_none() && self.client.is_none()
     }
 
-    /// Adds them to a connection that uses TLS.
+    /// Adds the certificates to a connection that uses TLS.
     pub(super) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Fault> {
         if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             return Ok(info);
@@ -33,7 +33,7 @@ impl Certificates {
         Ok(client.get_connection_info().clone())
     }
 
-    /// Converts them for redis-rs, which would ignore invalid ones.
+    /// Converts the certificates for redis-rs, which would ignore invalid ones.
     pub(super) fn parse(&self) -> Result<TlsCertificates, Fault> {
         let client = self.client.as_ref();
         let given = [("ca_certificates", self.roots.as_ref()), ("client_certificate", client.map(|(cert, _)| cert))];

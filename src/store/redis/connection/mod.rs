@@ -3,8 +3,8 @@
 mod pool;
 mod pooled;
 mod shared;
-mod slots;
 mod source;
+mod states;
 
 pub(super) use self::pool::ConnectionPool;
 pub(super) use self::source::{Source, settings};

@@ -19,13 +19,13 @@ const MAX_SENDS: u32 = 3;
 #[derive(Debug)]
 pub(in crate::store::redis) struct ConnectionPool {
     shared: Arc<SharedPool>,
-    turn: AtomicUsize,
+    next: AtomicUsize,
 }
 
 impl ConnectionPool {
     /// Creates a pool of `count` connections, which are opened when they are needed.
     pub(in crate::store::redis) fn new(source: Source, count: usize) -> Self {
-        Self { shared: SharedPool::new(source, count), turn: AtomicUsize::new(0) }
+        Self { shared: SharedPool::new(source, count), next: AtomicUsize::new(0) }
     }
 
     /// Opens all connections, and waits for the first attempt of each.
@@ -35,18 +35,18 @@ impl ConnectionPool {
     /// Returns an error if the first connection can't be opened.
     pub(in crate::store::redis) async fn open(&self) -> Result<(), Fault> {
         self.shared.open(0);
-        self.shared.slots.wait(0).await?;
+        self.shared.states.wait(0).await?;
         self.open_in_background();
-        for slot in 1..self.shared.slots.count() {
+        for index in 1..self.shared.states.count() {
             // One connection is enough; the others are retried in the background.
-            let _ = self.shared.slots.wait(slot).await;
+            let _ = self.shared.states.wait(index).await;
         }
         Ok(())
     }
 
     /// Opens all connections in the background. Outside a Tokio runtime, calls open them.
     pub(in crate::store::redis) fn open_in_background(&self) {
-        (0..self.shared.slots.count()).for_each(|slot| self.shared.open(slot));
+        (0..self.shared.states.count()).for_each(|index| self.shared.open(index));
     }
 
     /// Has the script perform `requests`. A call is sent again only if the server replied that it does not know the
@@ -76,7 +76,7 @@ impl ConnectionPool {
             };
             if reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)) {
                 self.shared.reload(&connection);
-                connection = self.shared.slots.wait(connection.slot).await?;
+                connection = self.shared.states.wait(connection.index).await?;
                 continue;
             }
             let replies = reply.map_err(Fault::from).and_then(|reply| Replies::parse(reply, requests.len()));
@@ -112,8 +112,8 @@ impl ConnectionPool {
     /// Returns the next connection in turn. If that is not healthy, returns another one, or waits for one that is being
     /// opened.
     async fn connection(&self) -> Result<PooledConnection, Fault> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        match self.shared.slots.healthy(turn) {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        match self.shared.states.healthy(turn) {
             Some(connection) => Ok(connection),
             None => self.shared.any(turn).await,
         }
@@ -171,7 +171,7 @@ impl Drop for InFlightGuard<'_> {
         if self.is_answered {
             return;
         }
-        let current = self.shared.slots.connection(self.connection.slot);
+        let current = self.shared.states.connection(self.connection.index);
         if let Some(connection) = current.filter(|current| current.is_same(&self.connection)) {
             self.shared.check(&connection);
         }

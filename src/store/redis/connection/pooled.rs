@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 
-/// A connection that is open for longer did not break at once.
+/// A connection that breaks within this time counts as a failed attempt.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) struct PooledConnection {
-    /// The index of its slot in the pool.
-    pub(super) slot: usize,
+    /// Its index in the pool.
+    pub(super) index: usize,
     pub(super) connection: MultiplexedConnection,
     health: Arc<Health>,
 }
@@ -29,14 +29,14 @@ struct Health {
 }
 
 impl PooledConnection {
-    pub(super) fn new(slot: usize, connection: MultiplexedConnection, failures: u32) -> Self {
+    pub(super) fn new(index: usize, connection: MultiplexedConnection, failures: u32) -> Self {
         let health = Health {
             failures,
             opened: Instant::now(),
             is_proven: AtomicBool::new(false),
             is_suspect: AtomicBool::new(false),
         };
-        Self { slot, connection, health: Arc::new(health) }
+        Self { index, connection, health: Arc::new(health) }
     }
 
     /// Notes that a call was answered: if the connection breaks, it is replaced at once.

@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::pooled::PooledConnection;
-use super::slots::{Slot, Slots};
 use super::source::Source;
+use super::states::{ConnectionState, ConnectionStates};
 use crate::store::redis::error::Fault;
 use crate::time::jittered;
 
@@ -21,19 +21,28 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct SharedPool {
     pub(super) source: Source,
-    pub(super) slots: Slots,
-    /// The attempt and the check of each slot. `None` once the pool is closed.
-    tasks: Mutex<Option<Vec<[Option<AbortHandle>; 2]>>>,
+    pub(super) states: ConnectionStates,
+    /// The tasks of each connection. `None` once the pool is closed.
+    tasks: Mutex<Option<Vec<Tasks>>>,
 }
 
-/// Indexes into the tasks of a slot.
-const ATTEMPT: usize = 0;
-const CHECK: usize = 1;
+/// The latest background tasks of a connection.
+#[derive(Debug, Default)]
+struct Tasks {
+    attempt: Option<AbortHandle>,
+    check: Option<AbortHandle>,
+}
+
+#[derive(Clone, Copy)]
+enum TaskKind {
+    Attempt,
+    Check,
+}
 
 impl SharedPool {
     pub(super) fn new(source: Source, count: usize) -> Arc<Self> {
-        let tasks = (0..count).map(|_| [None, None]).collect();
-        let shared = Arc::new(Self { source, slots: Slots::new(count), tasks: Mutex::new(Some(tasks)) });
+        let tasks = (0..count).map(|_| Tasks::default()).collect();
+        let shared = Arc::new(Self { source, states: ConnectionStates::new(count), tasks: Mutex::new(Some(tasks)) });
         let weak = Arc::downgrade(&shared);
         shared.source.on_disconnection(move || {
             if let Some(shared) = weak.upgrade() {
@@ -45,30 +54,35 @@ impl SharedPool {
 
     /// Returns any connection. Opens the one whose `turn` it is, unless it is open.
     pub(super) async fn any(self: &Arc<Self>, turn: usize) -> Result<PooledConnection, Fault> {
-        self.open(turn % self.slots.count());
-        self.slots.any().await
+        self.open(turn % self.states.count());
+        self.states.any().await
     }
 
-    /// Opens the connection of an idle slot.
-    pub(super) fn open(self: &Arc<Self>, slot: usize) {
-        if self.slots.set_if(slot, Slot::Opening, |slot| matches!(slot, Slot::Idle)) {
-            self.spawn(slot, ATTEMPT, Attempt::new(self, slot).open(0));
+    /// Opens a connection that is idle.
+    pub(super) fn open(self: &Arc<Self>, index: usize) {
+        if self.states.set_if(index, ConnectionState::Opening, |index| matches!(index, ConnectionState::Idle)) {
+            self.spawn(index, TaskKind::Attempt, Attempt::new(self, index).open(0));
         }
     }
 
     /// Replaces a connection that broke, unless it was replaced already: at once, or after a pause if it broke at once.
     pub(super) fn replace(self: &Arc<Self>, broken: &PooledConnection, fault: &Fault) {
         let failures = broken.failures();
-        let next = if failures == 0 { Slot::Opening } else { Slot::Down(Arc::new(fault.clone())) };
-        if self.slots.set_if(broken.slot, next, |slot| is_open(slot, broken)) {
-            self.spawn(broken.slot, ATTEMPT, Attempt::new(self, broken.slot).open(failures));
+        let next =
+            if failures == 0 { ConnectionState::Opening } else { ConnectionState::Down(Arc::new(fault.clone())) };
+        if self.states.set_if(broken.index, next, |index| is_open(index, broken)) {
+            self.spawn(broken.index, TaskKind::Attempt, Attempt::new(self, broken.index).open(failures));
         }
     }
 
     /// Loads the script into a server that does not know it, unless this is under way.
     pub(super) fn reload(self: &Arc<Self>, connection: &PooledConnection) {
-        if self.slots.set_if(connection.slot, Slot::Opening, |slot| is_open(slot, connection)) {
-            self.spawn(connection.slot, ATTEMPT, Attempt::new(self, connection.slot).reload(connection.clone()));
+        if self.states.set_if(connection.index, ConnectionState::Opening, |index| is_open(index, connection)) {
+            self.spawn(
+                connection.index,
+                TaskKind::Attempt,
+                Attempt::new(self, connection.index).reload(connection.clone()),
+            );
         }
     }
 
@@ -76,51 +90,57 @@ impl SharedPool {
     pub(super) fn check(self: &Arc<Self>, connection: &PooledConnection) {
         if connection.mark_suspect() {
             let check = Check { shared: self.clone(), connection: connection.clone() };
-            self.spawn(connection.slot, CHECK, check.run());
+            self.spawn(connection.index, TaskKind::Check, check.run());
         }
     }
 
     /// Checks all connections, because one of them was lost.
     fn check_all(self: &Arc<Self>) {
-        for slot in 0..self.slots.count() {
-            if let Some(connection) = self.slots.connection(slot) {
+        for index in 0..self.states.count() {
+            if let Some(connection) = self.states.connection(index) {
                 self.check(&connection);
             }
         }
     }
 
-    /// Spawns a task of a slot. Outside a runtime, the slot is left to the next call.
-    fn spawn(&self, slot: usize, kind: usize, task: impl Future<Output = ()> + Send + 'static) {
-        let Ok(runtime) = Handle::try_current() else { return self.slots.set(slot, Slot::Idle) };
+    /// Spawns a task of a connection. Outside a runtime, the connection is left to the next call.
+    fn spawn(&self, index: usize, kind: TaskKind, task: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = Handle::try_current() else { return self.states.set(index, ConnectionState::Idle) };
         // Locked before the task is spawned, which may end, and start another one, before this continues.
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         // A check may still run while the pool is closed.
         let Some(tasks) = tasks.as_mut() else { return };
-        tasks[slot][kind] = Some(runtime.spawn(task).abort_handle());
+        let latest = match kind {
+            TaskKind::Attempt => &mut tasks[index].attempt,
+            TaskKind::Check => &mut tasks[index].check,
+        };
+        *latest = Some(runtime.spawn(task).abort_handle());
     }
 
     /// Ends all background tasks.
     pub(super) fn close(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.take().into_iter().flatten().flatten().flatten().for_each(|task| task.abort());
+        for Tasks { attempt, check } in tasks.take().into_iter().flatten() {
+            attempt.into_iter().chain(check).for_each(|task| task.abort());
+        }
     }
 }
 
-fn is_open(slot: &Slot, connection: &PooledConnection) -> bool {
-    slot.connection().is_some_and(|open| open.is_same(connection))
+fn is_open(index: &ConnectionState, connection: &PooledConnection) -> bool {
+    index.connection().is_some_and(|open| open.is_same(connection))
 }
 
-/// Attempts to open the connection of a slot. If it is dropped before it succeeds, for instance with its runtime, the
-/// slot is left to the next call.
+/// Attempts to open a connection. If it is dropped before it succeeds, for instance with its runtime, the connection is
+/// left to the next call.
 struct Attempt {
     shared: Arc<SharedPool>,
-    slot: usize,
+    index: usize,
     is_over: bool,
 }
 
 impl Attempt {
-    fn new(shared: &Arc<SharedPool>, slot: usize) -> Self {
-        Self { shared: shared.clone(), slot, is_over: false }
+    fn new(shared: &Arc<SharedPool>, index: usize) -> Self {
+        Self { shared: shared.clone(), index, is_over: false }
     }
 
     /// Opens a connection, however many attempts that takes: the first at once if there were no `failures`.
@@ -128,14 +148,14 @@ impl Attempt {
         loop {
             if failures > 0 {
                 tokio::time::sleep(pause_after(failures)).await;
-                self.shared.slots.set(self.slot, Slot::Opening);
+                self.shared.states.set(self.index, ConnectionState::Opening);
             }
             let disconnections = self.shared.source.disconnections();
             match self.shared.source.connect().await {
                 Ok(connection) => return self.succeed(connection, failures, disconnections),
                 Err(fault) => {
                     failures = failures.saturating_add(1);
-                    self.shared.slots.set(self.slot, Slot::Down(Arc::new(fault)));
+                    self.shared.states.set(self.index, ConnectionState::Down(Arc::new(fault)));
                 }
             }
         }
@@ -149,7 +169,7 @@ impl Attempt {
             Ok(()) => self.succeed(open.connection, failures.saturating_sub(1), disconnections),
             Err(fault) => {
                 if failures > 0 {
-                    self.shared.slots.set(self.slot, Slot::Down(Arc::new(fault)));
+                    self.shared.states.set(self.index, ConnectionState::Down(Arc::new(fault)));
                 }
                 drop(open);
                 self.open(failures).await;
@@ -160,10 +180,10 @@ impl Attempt {
     /// Ends an attempt that began after so many `disconnections`.
     fn succeed(mut self, connection: MultiplexedConnection, failures: u32, disconnections: u64) {
         self.is_over = true;
-        let connection = PooledConnection::new(self.slot, connection, failures);
-        self.shared.slots.set(self.slot, Slot::Open(connection.clone()));
+        let connection = PooledConnection::new(self.index, connection, failures);
+        self.shared.states.set(self.index, ConnectionState::Open(connection.clone()));
         if self.shared.source.disconnections() != disconnections {
-            // It may have been this one, which was not yet in its slot.
+            // It may have been this one, which was not in the pool yet.
             self.shared.check(&connection);
         }
     }
@@ -172,7 +192,7 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         if !self.is_over {
-            self.shared.slots.set(self.slot, Slot::Idle);
+            self.shared.states.set(self.index, ConnectionState::Idle);
         }
     }
 }

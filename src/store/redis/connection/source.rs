@@ -68,7 +68,7 @@ impl Source {
         let disconnections = Disconnections::default();
         let settings = settings(info.redis_settings().clone());
         let manager = Manager::new_with_config(info.set_redis_settings(settings), disconnections.listen(config));
-        let manager = manager.map_err(Fault::url)?;
+        let manager = manager.map_err(Fault::Url)?;
         // This fails only for timeouts of the pool, which are not set.
         let pool = Pool::builder(manager).max_size(connections).build();
         let pool = pool.map_err(|_| {
@@ -109,7 +109,7 @@ impl Source {
             // Taken out of the pool for good, because the pool sends a PING before each use.
             Server::Node(pool) => match pool.get().await {
                 Ok(connection) => Connection::take(connection),
-                Err(PoolError::Backend(error)) => return Err(Fault::unconnected(error)),
+                Err(PoolError::Backend(error)) => return Err(Fault::from_connect_error(error)),
                 Err(other) => {
                     let reason = format!("the connection pool failed: {other}");
                     return Err(Fault::Setting(RedisConfigError::Client { reason }));
@@ -117,7 +117,7 @@ impl Source {
             },
             Server::Sentinel(client, config) => {
                 let mut client = client.lock().await;
-                client.get_async_connection_with_config(config).await.map_err(Fault::unconnected)?
+                client.get_async_connection_with_config(config).await.map_err(Fault::from_connect_error)?
             }
         };
         self.load(&mut connection).await?;

@@ -7,7 +7,7 @@ use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::error::RedisConfigError;
 use crate::node::Node;
 
-/// Why Redis performed no request. The requests of one call share the fault. It is for operators; clients never see it.
+/// The cause of a failed call, which all requests of the call share. It is for operators; clients never see it.
 #[derive(Clone, Debug)]
 pub(in crate::store::redis) enum Fault {
     /// The URL is invalid.
@@ -29,7 +29,7 @@ pub(in crate::store::redis) enum Fault {
     /// Sentinel names no master that answers.
     NoMaster(RedisError),
     /// No reply arrived in time. The request may have run.
-    Lost(RedisError),
+    TimedOut(RedisError),
     /// A call failed, in transit or on the server.
     Call(RedisError),
     /// The runtime that was to connect has ended.
@@ -58,20 +58,15 @@ pub(in crate::store::redis) enum Redirect<'a> {
 }
 
 impl Fault {
-    /// Creates the fault of an invalid URL.
-    pub(in crate::store::redis) fn url(error: RedisError) -> Self {
-        Self::Url(error)
-    }
-
     /// Creates a fault from the server's error message for one request.
     pub(in crate::store::redis) fn script(error: String) -> Self {
-        if is_of_a_permission(&error) { Self::Permission(error) } else { Self::Script(error) }
+        if is_permission_error(&error) { Self::Permission(error) } else { Self::Script(error) }
     }
 
     /// Creates the fault of a connection that could not be opened.
-    pub(in crate::store::redis) fn unconnected(error: RedisError) -> Self {
+    pub(in crate::store::redis) fn from_connect_error(error: RedisError) -> Self {
         match Self::from(error) {
-            Self::Call(error) | Self::Lost(error) | Self::Url(error) => Self::Unreachable(error),
+            Self::Call(error) | Self::TimedOut(error) | Self::Url(error) => Self::Unreachable(error),
             fault => fault,
         }
     }
@@ -79,7 +74,7 @@ impl Fault {
     /// Returns whether the connection must be replaced: it was lost, or its server is no longer the master.
     pub(in crate::store::redis) fn breaks(&self) -> bool {
         match self {
-            Self::NotMaster(_) | Self::Lost(_) => true,
+            Self::NotMaster(_) | Self::TimedOut(_) => true,
             Self::Call(error) | Self::Credentials(error) => error.is_unrecoverable_error() || error.is_io_error(),
             Self::Script(error) => codes(error).any(|code| matches!(code, "READONLY" | "MASTERDOWN")),
             _ => false,
@@ -122,7 +117,7 @@ impl Fault {
         )
     }
 
-    /// Returns whether nothing was sent, so that nothing can have run.
+    /// Returns whether no connection could be opened, so that another server may be tried.
     pub(in crate::store::redis) fn is_unsent(&self) -> bool {
         matches!(self, Self::Connect(_))
     }
@@ -149,9 +144,9 @@ impl Fault {
     }
 }
 
-/// Returns whether a server reports that a permission is missing. The message is the only sign if the script lacks it,
+/// Returns whether an error message reports a missing permission. The message is the only sign if the script lacks it,
 /// and if `SELECT` fails.
-fn is_of_a_permission(error: &str) -> bool {
+fn is_permission_error(error: &str) -> bool {
     // In scripts of Redis before 7.2, in scripts of later versions and Valkey, and outside of scripts.
     ["The user executing the script can't", "ACL failure in script", "no permissions to"]
         .iter()
@@ -173,8 +168,8 @@ impl From<RedisError> for Fault {
             ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading(error),
             ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::NotMaster(error),
             _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => Self::Credentials(error),
-            _ if error.detail().is_some_and(is_of_a_permission) => Self::Permission(error.to_string()),
-            _ if error.is_timeout() => Self::Lost(error),
+            _ if error.detail().is_some_and(is_permission_error) => Self::Permission(error.to_string()),
+            _ if error.is_timeout() => Self::TimedOut(error),
             _ => Self::Call(error),
         }
     }

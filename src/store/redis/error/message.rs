@@ -32,14 +32,14 @@ impl fmt::Display for Fault {
             Self::NotMaster(_) => write!(
                 f,
                 "this Redis is a replica, or lost its master, and can't be written to: \
-                 write the master's URL, or use `RedisConfig::sentinel`"
+                 configure the master's URL, or use `RedisConfig::sentinel`"
             ),
             Self::NoMaster(_) => write!(
                 f,
                 "Sentinel knows no available master of this name: \
                  check the name with SENTINEL MASTERS, or wait for the end of a failover"
             ),
-            Self::Lost(_) => write!(
+            Self::TimedOut(_) => write!(
                 f,
                 "Redis did not reply in time, and may have charged the request: check its load and the network"
             ),
@@ -66,7 +66,7 @@ impl fmt::Display for Fault {
             ),
             Self::Reply(what) => write!(
                 f,
-                "Redis sent an invalid reply, {what}: \
+                "Redis sent an invalid reply ({what}): \
                  check that nothing else writes keys of this prefix, and that no proxy alters replies"
             ),
         }
@@ -84,7 +84,7 @@ impl std::error::Error for Fault {
             | Self::Loading(source)
             | Self::NotMaster(source)
             | Self::NoMaster(source)
-            | Self::Lost(source)
+            | Self::TimedOut(source)
             | Self::Call(source) => Some(source),
             Self::Setting(_)
             | Self::Permission(_)

@@ -99,7 +99,7 @@ impl CrossSlotRequest {
         // In a task of its own, so that a caller that gives up leaves nothing reserved.
         let (answer, decision) = oneshot::channel();
         tokio::spawn(self.reserve(report, answer));
-        decision.await.unwrap_or(Err(Fault::Reply("nothing")))
+        decision.await.unwrap_or(Err(Fault::Reply("expected more replies")))
     }
 
     async fn reserve(mut self, mut report: Report, answer: oneshot::Sender<SlotDecision>) {

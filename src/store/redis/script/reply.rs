@@ -101,11 +101,11 @@ pub(in crate::store::redis) type TimedReply = Result<(u64, Reply), Fault>;
 impl Replies {
     /// Parses the reply to a call of so many `requests`.
     pub(in crate::store::redis) fn parse(reply: Value, requests: usize) -> Result<Self, Fault> {
-        let Value::BulkString(reply) = reply else { return Err(Fault::Reply("no string")) };
+        let Value::BulkString(reply) = reply else { return Err(Fault::Reply("expected a string")) };
         let mut bytes = &reply[..];
         let instant = take(&mut bytes, StoredState::SIZE).and_then(StoredState::parse_all);
         let now = instant.as_deref().and_then(<[_]>::first).and_then(StoredState::instant);
-        let now = now.filter(|now| *now <= Timestamp::MAX.as_micros()).ok_or(Fault::Reply("no instant"))?;
+        let now = now.filter(|now| *now <= Timestamp::MAX.as_micros()).ok_or(Fault::Reply("expected an instant"))?;
         let replies: Option<Vec<_>> = (0..requests).map(|_| Reply::parse(&mut bytes)).collect();
         match replies {
             Some(replies) if bytes.is_empty() => Ok(Self { now, replies }),
