@@ -3,8 +3,8 @@
 //! [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) explains a request, and
 //! [`Limiter::explain`](crate::Limiter::explain) a key. An [`Explanation`] lists all limits: which apply and which do not,
 //! under which key, at what cost, and how many tokens each would have left. It agrees with a decision at the same
-//! instant. An explanation changes nothing: it charges nothing, counts no strike of a penalty, does not affect circuit
-//! breakers, and logs nothing about the store.
+//! instant. An explanation charges nothing, counts no strike of a penalty, does not affect circuit breakers, and logs
+//! nothing about the store.
 //!
 //! ```
 //! use http::{Method, Request};
@@ -37,6 +37,9 @@
 //! A layer explains a request with the same functions that handle requests, and with a [preview](crate::Store::preview)
 //! of the store's decision. Stores that do not implement `preview` report the tokens that are left *before* the request
 //! instead of after it. So does a Redis Cluster for limits whose keys are in different slots.
+//!
+//! After the rate of a limit has changed, an explanation by a `RedisStore` converts the backlog of the key to the new rate,
+//! as the next decision would.
 //!
 //! Asynchronous extractors run as they would for a request. An explanation does not foresee that a full memory store may
 //! lose strikes of a penalty.

@@ -130,7 +130,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Returns the decision that [`decide`](Self::decide) would return now, and takes nothing. Unlike those of
     /// [`peek`](Self::peek), its outcomes report what would be left after the request: `remaining`, `reset_after`, and a
-    /// lockout that the request would begin. Nothing changes, not even a cache.
+    /// lockout that the request would begin. Nothing is charged, and no strike is counted.
     ///
     /// [Explanations](crate::explain) use it. Defaults to [`peek`](Self::peek), so that they report what is left before
     /// the request.

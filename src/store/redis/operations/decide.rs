@@ -38,7 +38,8 @@ impl RedisStore {
         })
     }
 
-    /// Decides as Redis would now, from the states that a peek returns, and changes nothing.
+    /// Decides as Redis would now, from the states that a peek returns, and charges nothing. Like any peek, it converts
+    /// states of another rate, and updates the cache of overrides.
     pub(super) fn preview_now(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let clock = self.test_clock();
         if let Some(denial) = self.cached_denial(clock, charges) {
