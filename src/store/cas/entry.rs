@@ -51,6 +51,11 @@ impl Entry {
         charge.spec.rule().refund(&mut self.after.state.as_mut(), mark, at.as_micros(), charge.cost);
     }
 
+    /// Returns whether the request has written another state than it would write now.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.written.as_ref().is_some_and(|written| written.state != self.after)
+    }
+
     pub(super) fn has_changed(&self) -> bool {
         self.after != self.before
     }

@@ -127,11 +127,7 @@ impl<B: CompareAndSwap> Request<'_, B> {
         for attempt in 0..ATTEMPTS {
             pause_before(attempt).await;
             let decision = self.evaluate(Task::Decide);
-            if self
-                .entries
-                .iter()
-                .any(|entry| entry.written.as_ref().is_some_and(|written| written.state != entry.after))
-            {
+            if self.entries.iter().any(Entry::is_outdated) {
                 self.refund_written().await?;
                 self.at = self.database.backend.now().await?;
                 self.read_again().await?;
