@@ -219,8 +219,8 @@ impl LimitSpec {
         self.penalty_hash.map(|penalty| key.under(self.hash).under(penalty).as_u128())
     }
 
-    /// Returns the data that the store derives from the limit, such as the names or arguments that all requests share. Calls
-    /// `derive` once for each limit, and keeps the result as long as the limit.
+    /// Returns the data that the store derives from the limit, such as the names or arguments that all requests share.
+    /// Calls `derive` once for each limit, and keeps the result as long as the limit.
     ///
     /// A `LimitSpec` holds one value. Of a store and another store that wraps it, only one should use this: if the
     /// value has another type, `derive` is called each time.

@@ -76,8 +76,8 @@ impl LimitRule {
         }
     }
 
-    /// Charges `cost`, which [`peek`](Self::peek) has found to be available. Returns the mark for a refund, and what is
-    /// left.
+    /// Charges `cost`, which [`peek`](Self::peek) has found to be available. Returns the mark for a refund, and the
+    /// remaining tokens.
     pub(crate) fn commit(&self, state: &mut StateMut<'_>, now: u64, cost: u64) -> (ChargeMark, QuotaSnapshot) {
         if cost == 0 {
             return (ChargeMark::NONE, self.snapshot(state, now));

@@ -3,7 +3,8 @@
 //! Needs the feature `conformance`. The suite is not covered by semantic versioning: a new release may check more.
 //!
 //! Each check compares a store with a [`MemoryStore`](crate::MemoryStore) on the same [`ManualClock`], counts the
-//! tokens that concurrent requests get, or drops requests. It panics at the first difference, with the steps that led to it. Call it in a test:
+//! tokens that concurrent requests get, or drops requests. It panics at the first difference, with the steps that led to
+//! it. Call it in a test:
 //!
 //! ```
 //! use tower_ratelimit::{MemoryStore, conformance};

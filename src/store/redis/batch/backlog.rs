@@ -7,9 +7,9 @@ use tokio::sync::oneshot;
 use crate::store::redis::error::Fault;
 use crate::store::redis::script::{Request, TimedReply};
 
-/// The most calls under way at a time. A request that finds fewer is sent at once, so that a lone request is never
-/// delayed; the others wait, and share the call that follows the next reply. The second call is decided while the
-/// first one's reply travels; with more calls, fewer requests would share each.
+/// The number of calls in flight below which a request is sent at once, so that a lone request is never delayed. The
+/// others wait, and share the calls of batch senders. The second call is decided while the first one's reply travels.
+/// With more calls, fewer requests would share each. (Beside direct calls, one batch sender runs in addition.)
 pub(super) const CALLS: usize = 2;
 
 /// The most requests in one call. With more, a server that decides them one after the other would delay other clients

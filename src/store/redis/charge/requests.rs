@@ -47,7 +47,7 @@ pub(in crate::store::redis) fn refund(prefix: &str, refunds: &[Refund<'_>]) -> R
     for Refund { spec, key, cost, mark } in refunds {
         let codec = Codec::of(spec.rule().deciding());
         let mut args = codec.args(*cost, spec.algorithm().capacity());
-        // A window that has ended takes nothing back, so any instant will do.
+        // Refunds do not depend on these arguments, which are part of the encoding: any instant will do.
         args.extend(codec.args_at(0));
         request.refund(key::name(prefix, spec, *key), codec.tag(), codec.encode_mark(mark), &args);
     }

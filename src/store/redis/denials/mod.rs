@@ -1,7 +1,7 @@
 //! Denials that are repeated locally, so that a flood of denied requests does not reach Redis.
 //!
-//! A denial is cached as the states that the request's keys held, and when. The algorithms decide by these states, so
-//! that a request with a smaller cost or a raised limit is sent to Redis if it would be allowed. Only denials are
+//! A cached denial consists of the states of the request's keys, and the time of the reply. The algorithms decide by
+//! these states, so that a request with a smaller cost or a raised limit is sent to Redis if it would be allowed. Only denials are
 //! answered locally, and only at the rate that was requested, because Redis converts a bucket to the rate of the latest
 //! request.
 //!
@@ -10,8 +10,8 @@
 //! `retry_after` of the lower bound. So Redis would have denied it, and admits a client that returns after the wait.
 //!
 //! Each change that this process makes to a key (a charge, a refund, a reset) advances the key's [epoch](epochs) once
-//! it is complete or was given up. A denial of an earlier epoch is neither cached nor repeated, in whatever order the
-//! two replies arrive.
+//! it is complete or was given up. A denial is not repeated if a limit that denied is in a later epoch than when the
+//! request was sent, even if the two replies arrive in another order.
 //!
 //! Denials by a limit with a penalty are strikes that Redis has to count. So a denial of such a limit is cached only if
 //! it was no strike, and repeated only while the key is locked out. Any change of the key ends it.

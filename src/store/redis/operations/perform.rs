@@ -9,7 +9,8 @@ use crate::store::redis::error::Fault;
 use crate::store::redis::script::{Task, TimedReply, encode_clock};
 use crate::store::redis::store::RedisStore;
 
-/// The maximum number of round trips for one decision. More than two occur only if overrides change in between.
+/// The maximum number of round trips for one decision, including clock corrections. It is reached only if overrides keep
+/// changing.
 const MAX_TRIPS: usize = 64;
 
 /// The maximum number of round trips that fail because Redis' clock is in none of the calendar windows of the request:

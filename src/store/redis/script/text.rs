@@ -40,9 +40,6 @@ pub(super) fn modules() -> impl Iterator<Item = (&'static [&'static str], &'stat
 /// a table that it creates costs about 0.1 µs: so each file becomes a function that is created when it is first needed.
 /// The most frequent algorithms are [inlined](mod@super::inline), and the fields of records become
 /// [positions](mod@super::records).
-///
-/// The comments of the Lua files that name `batch_bucket` (with a backlog) or `batch_unused` (without) speak of a call
-/// with 64 alike requests, of different keys, to a continuous token bucket.
 pub(in crate::store::redis) static TEXT: LazyLock<String> = LazyLock::new(|| {
     let shared = [Record::of("progress", MAIN), Record::of("limit", LIMITS), Record::of("penalty", PENALTY)];
     let gcra_charge = Record::of("charge", GCRA);

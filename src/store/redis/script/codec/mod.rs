@@ -125,7 +125,7 @@ pub(in crate::store::redis) fn converts_rate(algorithm: &Algorithm, stored: &[St
 /// limit's capacity was at the time of the charge.
 const MAX_COST: u64 = 1 << 33;
 
-/// Returns the cost, or a smaller one that is as far beyond `capacity`.
+/// Returns the cost, or a smaller one that exceeds `capacity` as well.
 fn bounded_cost(cost: u64, capacity: u64) -> u64 {
     cost.min(MAX_COST.max(capacity + 1))
 }

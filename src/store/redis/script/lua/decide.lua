@@ -22,7 +22,8 @@
 
 local KEYS, clock, text = KEYS, ARGV[1], ARGV[2]
 
--- The present instant. Redis' own clock is `clock_ahead` ms ahead of it.
+-- The present instant, and `clock_ahead`: the ms to add to an expiry. With a test clock, they are the lead of Redis' own
+-- clock, and the time for which keys are kept longer.
 local time = redis.call('TIME')
 local now = time[1] * 1e6 + time[2]
 local now_lo, clock_ahead = now % 1e9, 0

@@ -134,7 +134,8 @@ end
 local function commit(charge, key)
   local has_backlog = charge.has_backlog
   if not has_backlog and charge.first_state then
-    -- The first charge leaves the same state under each unused key. Reusing it saves 10 % of a batch (`batch_unused`).
+    -- The first charge leaves the same state under each unused key. Reusing it saves 10 % of
+    -- a call with 64 requests for unused keys.
     write(key, charge.first_state, charge.first_hi, charge.first_lo)
   else
     local amount = charge.amount
@@ -147,7 +148,7 @@ local function commit(charge, key)
     end
 
     -- A key with a backlog is often charged again: its expiry is rounded up, so that it rarely changes. Changing it each
-    -- time would cost 20 % of a batch (`batch_bucket`).
+    -- time would cost 20 % of a call with 64 requests for keys with a backlog.
     local quantum_index, quantum = 0, 1000
     if hi > FAR_HI or hi == FAR_HI and lo >= FAR_LO then
       amount = 0
@@ -158,7 +159,8 @@ local function commit(charge, key)
     end
     local held_lo = charge.held_lo
     if hi + quantum_index == charge.held_hi and lo <= held_lo + -held_lo % quantum then
-      -- Neither the hi of the TAT nor the amount changes. Writing only the part between them saves 8 % of a batch.
+      -- Neither the hi of the TAT nor the amount changes. Writing only the part between them saves 8 % of such a
+      -- call.
       overwrite(key, '6', pack('<I4I4', lo, rounding))
     else
       local state = encode(hi + quantum_index, lo, rounding, amount)

@@ -55,7 +55,7 @@ local function window_start(hi, lo, width)
   return add_span(hi, lo, -modulo(hi, lo, width))
 end
 
--- Returns floor(a * b / c) and the remainder, for a < 2^36 and b, c < 2^45.
+-- Returns floor(a * b / c) and the remainder, for a < 2^36 and 63 * b + 64 * c < 2^53.
 local function mul_div(a, b, c)
   local product = a * b
   if product < 9007199254740992 then

@@ -1,6 +1,6 @@
 -- The state of a key: 18 bytes, which are an instant (hi, lo) and two counts under 2^32. Logs are a list of these.
 --
--- `clock_ahead` is the lead of Redis' own clock, in ms.
+-- `clock_ahead` is added to expiries, in ms: see decide.lua.
 
 local _, _, _, clock_ahead = ...
 local call, pack, unpack = redis.call, struct.pack, struct.unpack

@@ -105,9 +105,9 @@ local function entry_that_frees(charge, key, tokens)
   return entry or ''
 end
 
--- Returns whether there is room for a charge, and those of the entries that count from which the rest
--- of the decision follows: the oldest and the newest one, the one whose expiry raises the reported remaining tokens,
--- and the one whose expiry leaves room for the cost.
+-- Returns whether there is room for a charge, and the entries that the rest of the decision depends on: the oldest and
+-- the newest one, the one whose expiry raises the reported remaining tokens, and the one whose expiry leaves room for the
+-- cost.
 local function peek(charge, key)
   local cost, limit, reported_limit = charge.cost, charge.limit, charge.reported_limit
   view(charge, key)
