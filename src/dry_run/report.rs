@@ -113,7 +113,7 @@ impl SampleRequest {
         retry_after: Option<Duration>,
         limits: Vec<SampleLimit>,
     ) -> Self {
-        Self { at, method: head.method.to_string(), path: head.uri.path().to_owned(), retry_after, limits }
+        Self { at, method: head.method.to_string(), path: head.path().to_owned(), retry_after, limits }
     }
 }
 
@@ -167,10 +167,10 @@ impl serde::Serialize for SampleRequest {
         use serde::ser::SerializeStruct;
 
         let mut sample = serializer.serialize_struct("SampleRequest", 5)?;
-        sample.serialize_field("at", &(self.at.as_micros() as f64 / 1e6))?;
+        sample.serialize_field("at_seconds", &(self.at.as_micros() as f64 / 1e6))?;
         sample.serialize_field("method", &self.method)?;
         sample.serialize_field("path", &self.path)?;
-        sample.serialize_field("retry_after", &self.retry_after.map(|wait| wait.as_secs_f64()))?;
+        sample.serialize_field("retry_after_seconds", &self.retry_after.map(|wait| wait.as_secs_f64()))?;
         sample.serialize_field("limits", &self.limits)?;
         sample.end()
     }

@@ -50,18 +50,18 @@ pub struct ExpectedOutcome {
     /// Whether the limit counts for the decision. See [`Outcome::is_enforced`].
     pub enforced: bool,
     /// The delay of the request, if the limit is a queue. Otherwise zero.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::span"))]
+    #[cfg_attr(feature = "serde", serde(rename = "delay_seconds", serialize_with = "super::seconds::span"))]
     pub delay: Duration,
     /// The wait after which the limit would have capacity. `None` if it has capacity, or if no wait can help.
-    #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::optional_span"))]
+    #[cfg_attr(feature = "serde", serde(rename = "retry_after_seconds", serialize_with = "super::seconds::span"))]
     pub retry_after: Option<Duration>,
     /// The tokens that would be left. See [`Outcome::remaining`].
     pub remaining: u64,
     /// The wait after which more tokens would be left. See [`Outcome::more_after`].
-    #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::optional_span"))]
+    #[cfg_attr(feature = "serde", serde(rename = "more_after_seconds", serialize_with = "super::seconds::span"))]
     pub more_after: Option<Duration>,
     /// The time until the key is as if it had never been used. See [`Outcome::reset_after`].
-    #[cfg_attr(feature = "serde", serde(serialize_with = "super::seconds::span"))]
+    #[cfg_attr(feature = "serde", serde(rename = "reset_after_seconds", serialize_with = "super::seconds::span"))]
     pub reset_after: Duration,
     /// Whether there is capacity in the limit's overage only. See [`Outcome::uses_overage`].
     pub uses_overage: bool,

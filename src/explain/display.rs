@@ -90,7 +90,7 @@ impl fmt::Display for AppliedLimit {
         if let Some(error) = self.missing_key {
             write!(f, ", in the bucket of requests without a key: {}", reason(error))?;
         }
-        KeyParts(&self.key).fmt(f)
+        write!(f, "{}, fingerprint {}", KeyParts(&self.key), self.fingerprint)
     }
 }
 

@@ -22,12 +22,15 @@
 //! request.extensions_mut().insert(PeerAddr(([192, 0, 2, 7], 50_000).into()));
 //! let explanation = limits.explain(&RequestHead::of(&request)).await;
 //! assert!(explanation.is_allowed());
+//! let fingerprint = &explanation.limit("burst").unwrap().applied().unwrap().fingerprint;
 //! assert_eq!(
 //!     explanation.to_string(),
-//!     "\
+//!     format!(
+//!         "\
 //! allowed, decided by the store (memory)
-//!   burst: allowed, 9 of 10 left, cost 1, reset after 100ms, by peer address 192.0.2.7
+//!   burst: allowed, 9 of 10 left, cost 1, reset after 100ms, by peer address 192.0.2.7, fingerprint {fingerprint}
 //!   logins: does not apply: requires method is POST"
+//!     )
 //! );
 //! # });
 //! ```
@@ -54,8 +57,8 @@
 //!
 //! # Serialization
 //!
-//! With the feature `serde`, explanations implement `Serialize`. Durations and instants are numbers of seconds; instants
-//! count from the Unix epoch.
+//! With the feature `serde`, explanations implement `Serialize`. Durations and instants are numbers of seconds, and the
+//! names of their fields end in `_seconds`; instants count from the Unix epoch.
 
 mod applied;
 mod decider;

@@ -1,7 +1,7 @@
 //! The type of a limit: its name, algorithm, key, cost, condition and policies.
 
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, iter};
 
 use super::index::IndexPosition;
 #[cfg(feature = "rules")]
@@ -323,6 +323,23 @@ impl Limit {
             return Err(ConfigErrorKind::CostOverCapacity { limit, cost, capacity, rule }.into());
         }
         Ok(())
+    }
+}
+
+/// Yields the limit itself, so that a single limit is accepted instead of a list.
+///
+/// ```
+/// use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer};
+///
+/// let limits = RateLimitLayer::new(Limit::new("daily", FixedWindow::per_day(10_000)));
+/// # let _ = limits;
+/// ```
+impl IntoIterator for Limit {
+    type Item = Self;
+    type IntoIter = iter::Once<Self>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        iter::once(self)
     }
 }
 

@@ -13,14 +13,21 @@ pub(crate) trait LimitIndex: Send + Sync + 'static {
     /// Calls `on_match` with the position of each limit that matches the request, in ascending order. Returns `None` when
     /// all matches have been passed to `on_match`. If a key is asynchronous, `on_match` is not called, and the returned
     /// future resolves to all matches.
-    fn find(&self, head: &RequestHead<'_>, on_match: &mut OnMatch<'_>) -> Option<PendingMatches>;
+    ///
+    /// A limit replaces others only if `policy` returns its policy for missing keys, and it has a key by that policy.
+    fn find(
+        &self,
+        head: &RequestHead<'_>,
+        policy: &MissingKeyPolicy<'_>,
+        on_match: &mut OnMatch<'_>,
+    ) -> Option<PendingMatches>;
 
     /// Describes the key of the limit at a position, for explanations.
     fn describe_key(&self, position: usize, head: &RequestHead<'_>) -> Vec<KeyPart>;
 
-    /// Returns the maximum number of matches for one request, among the positions for which `policy` returns the limit's
-    /// policy for missing keys.
-    fn max_matches(&self, policy: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize;
+    /// Returns the maximum number of matches for one request, among the positions for which `policy` returns the
+    /// limit's policy for missing keys.
+    fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize;
 }
 
 /// A limit that matches a request. `K` is its key.
@@ -31,6 +38,10 @@ pub(crate) enum Match<K> {
     /// The limit does not apply, because another match replaces it.
     Replaced,
 }
+
+/// Returns the policy for missing keys of the limit at a position, or `None` if the limiter lacks the limit or its
+/// condition does not hold.
+pub(crate) type MissingKeyPolicy<'a> = dyn Fn(usize) -> Option<OnMissingKey> + 'a;
 
 /// Receives the position of a limit that matches.
 pub(crate) type OnMatch<'a> = dyn FnMut(usize, Match<&KeyBuf>) + 'a;
@@ -66,7 +77,7 @@ pub(super) struct IndexPosition {
 /// An index, and the limits of a limiter that are in it.
 #[derive(Clone)]
 pub(crate) struct IndexedLimits {
-    pub(crate) index: Arc<dyn LimitIndex>,
+    pub(super) index: Arc<dyn LimitIndex>,
     /// The number of the limit at each position. `None` if the limiter does not have it.
     limits: Vec<Option<u16>>,
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::definition::Limit;
-use super::index::{IndexPosition, IndexedLimits};
+use super::index::{IndexPosition, IndexedLimits, OnMatch, PendingMatches};
 use crate::cost::CostRule;
 use crate::error::{ConfigError, ConfigErrorKind};
 use crate::hash::KeyHasher;
@@ -173,6 +173,23 @@ impl Limits {
     #[inline]
     pub(crate) fn indexed(&self) -> &[IndexedLimits] {
         &self.indexed
+    }
+
+    /// Finds the limits of an index that match a request. See [`LimitIndex::find`](super::index::LimitIndex::find). A
+    /// limit replaces others only if the limiter has it and its condition holds.
+    pub(crate) fn find(
+        &self,
+        index: usize,
+        head: &RequestHead<'_>,
+        on_match: &mut OnMatch<'_>,
+    ) -> Option<PendingMatches> {
+        let indexed = &self.indexed[index];
+        let policy = |position| {
+            let (limit, _) = self.get(indexed.get(position)?);
+            // As for an exemption, an ambiguous condition does not count.
+            limit.condition().is_none_or(|condition| condition.holds(head)).then(|| limit.missing_key())
+        };
+        indexed.index.find(head, &policy, on_match)
     }
 
     /// Returns whether the limits that apply may be found out of order.

@@ -24,7 +24,7 @@ mod watch;
 pub use self::definition::Limit;
 pub(crate) use self::derived::Derived;
 #[cfg(feature = "rules")]
-pub(crate) use self::index::{LimitIndex, OnMatch};
+pub(crate) use self::index::{LimitIndex, MissingKeyPolicy, OnMatch};
 pub(crate) use self::index::{Match, PendingMatches};
 pub(crate) use self::limits::{Limits, check_needs_no_request};
 pub use self::live::LiveLimits;

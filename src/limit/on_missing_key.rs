@@ -1,5 +1,7 @@
 //! The policy for requests without a key.
 
+use crate::key::KeyError;
+
 /// The policy of a limit for requests without a key. Set it with
 /// [`Limit::on_missing_key`](crate::Limit::on_missing_key).
 ///
@@ -14,4 +16,11 @@ pub enum OnMissingKey {
     Skip,
     /// Charges one bucket for all requests without a key: that of [`key::Shared`](crate::key::Shared).
     Share,
+}
+
+impl OnMissingKey {
+    /// Returns whether a request whose key is missing for this reason is charged to the shared bucket.
+    pub(crate) fn shares(self, error: KeyError) -> bool {
+        self == Self::Share && !matches!(error, KeyError::NotApplicable | KeyError::Ambiguous)
+    }
 }

@@ -160,6 +160,7 @@ impl<'a, 'e> TreeBuilder<'a, 'e> {
             key: key.into(),
             name: policy.name.as_deref().map(Arc::from),
             replaces: policy.replaces.iter().map(|name| Arc::from(name.as_str())).collect(),
+            is_unlimited: limit.is_none(),
         });
         limit
     }

@@ -78,7 +78,7 @@ impl Named {
         let most = Self::MAX_CANDIDATES + 1;
         let candidates: Vec<Box<[u8]>> = match &self.query {
             Some(name) => parameters(head, name).map(|value| value.as_bytes().into()).take(most).collect(),
-            None => self.extractor.candidates(head)?.iter().map(|value| value.as_bytes().into()).take(most).collect(),
+            None => head.header_lines(self.extractor.header_name()?).map(Into::into).take(most).collect(),
         };
         (candidates.len() < most).then_some(candidates)
     }

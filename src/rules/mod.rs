@@ -46,7 +46,8 @@
 //!   pattern, unless the descriptor has `share_threshold: true`. `key` replaces the key of the bucket.
 //! - **`unlimited`** means that this descriptor has no limit. Limits of other paths still apply.
 //! - **`replaces`** names limits that do not apply where this one does, even if this one is unlimited, in shadow mode,
-//!   or itself replaced.
+//!   or itself replaced. A limit replaces none if it is skipped for lack of its key, if its
+//!   [condition](crate::Limit::when) does not hold, or if the limiter does not have it.
 //!
 //! Unlike in the service, values are compared key by key, so that `a` = `b_c` and `a_b` = `c` differ. As in the service,
 //! `unit: month` is 30 days since the Unix epoch; with `calendar`, it is a calendar month.

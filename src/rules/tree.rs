@@ -10,7 +10,7 @@ use super::pattern::Pattern;
 use super::value::{CompiledValue, ValueFormat};
 use super::values::{ExtractedValues, Pending};
 use crate::key::{KeyBuf, KeyError, KeyPart, only_part};
-use crate::limit::{LimitIndex, Match, OnMatch, OnMissingKey, PendingMatches};
+use crate::limit::{LimitIndex, Match, MissingKeyPolicy, OnMatch, OnMissingKey, PendingMatches};
 use crate::request::RequestHead;
 
 /// All descriptors of a file.
@@ -47,6 +47,8 @@ pub(super) struct Rule {
     pub(super) name: Option<Arc<str>>,
     /// The names of the rules that do not apply where this one does.
     pub(super) replaces: Box<[Arc<str>]>,
+    /// Whether it has no limit, and thus no key.
+    pub(super) is_unlimited: bool,
 }
 
 /// The rules that match a request.
@@ -107,16 +109,33 @@ fn combine(first: Result<(), KeyError>, second: Result<(), KeyError>) -> Result<
 }
 
 impl Tree {
-    /// Returns the rules that match a request, in the order of the file.
-    fn matches(&self, values: &mut ExtractedValues, head: Option<&RequestHead<'_>>) -> Result<Matches, Pending> {
+    /// Returns the rules that match a request, in the order of the file. A rule that applies replaces others, even if it
+    /// is replaced too.
+    fn matches(
+        &self,
+        values: &mut ExtractedValues,
+        head: Option<&RequestHead<'_>>,
+        policy: &MissingKeyPolicy<'_>,
+    ) -> Result<Matches, Pending> {
         let mut matches = Matches::new();
         self.walk(&self.groups, Ok(()), values, head, &mut matches)?;
         matches.sort_unstable_by_key(|(rule, _)| *rule);
-        self.mark_replaced(&mut matches);
-        for (rule, matched) in &mut matches {
-            let Match::Applies(key) = matched else { continue };
-            for (extractor, _) in &self.rules[*rule].key {
-                *key = combine(*key, values.get(*extractor, &self.extractors, head)?.map(drop));
+        let mut replaced = SmallVec::<[&Arc<str>; 8]>::new();
+        for (number, matched) in &matches {
+            let rule = &self.rules[*number];
+            if let (Match::Applies(path), false) = (matched, rule.replaces.is_empty())
+                && let Some(policy) = self.policy_of(*number, policy)
+                && self.find_key(rule, *path, values, head)?.map_or_else(|error| policy.shares(error), |()| true)
+            {
+                replaced.extend(&rule.replaces);
+            }
+        }
+        for (number, matched) in &mut matches {
+            let rule = &self.rules[*number];
+            if rule.name.as_ref().is_some_and(|name| replaced.contains(&name)) {
+                *matched = Match::Replaced;
+            } else if let Match::Applies(key) = matched {
+                *key = self.find_key(rule, *key, values, head)?;
             }
         }
         matches.retain(|(_, matched)| *matched != Match::Applies(Err(KeyError::NotApplicable)));
@@ -156,18 +175,22 @@ impl Tree {
         Ok(())
     }
 
-    /// Marks the rules that another rule replaces, even if that one is replaced too.
-    fn mark_replaced(&self, matches: &mut Matches) {
-        let replacing = matches.iter().filter(|(_, matched)| *matched == Match::Applies(Ok(())));
-        let replaced: SmallVec<[&Arc<str>; 8]> = replacing.flat_map(|(rule, _)| &self.rules[*rule].replaces).collect();
-        if replaced.is_empty() {
-            return;
-        }
-        for (rule, matched) in matches {
-            if self.rules[*rule].name.as_ref().is_some_and(|name| replaced.contains(&name)) {
-                *matched = Match::Replaced;
-            }
-        }
+    /// Returns the policy for missing keys of a rule, if it can apply. An unlimited one has no key of its own.
+    fn policy_of(&self, rule: usize, policy: &MissingKeyPolicy<'_>) -> Option<OnMissingKey> {
+        if self.rules[rule].is_unlimited { Some(OnMissingKey::Skip) } else { policy(rule) }
+    }
+
+    /// Extracts the key of a rule, given the result for its path.
+    fn find_key(
+        &self,
+        rule: &Rule,
+        path: Result<(), KeyError>,
+        values: &mut ExtractedValues,
+        head: Option<&RequestHead<'_>>,
+    ) -> Result<Result<(), KeyError>, Pending> {
+        rule.key.iter().try_fold(path, |key, (extractor, _)| {
+            Ok(combine(key, values.get(*extractor, &self.extractors, head)?.map(drop)))
+        })
     }
 
     fn visit(&self, matches: &Matches, values: &ExtractedValues, mut visit: impl FnMut(usize, Match<&KeyBuf>)) {
@@ -193,20 +216,27 @@ impl Tree {
 pub(super) struct TreeIndex(pub(super) Arc<Tree>);
 
 impl LimitIndex for TreeIndex {
-    fn find(&self, head: &RequestHead<'_>, on_match: &mut OnMatch<'_>) -> Option<PendingMatches> {
+    fn find(
+        &self,
+        head: &RequestHead<'_>,
+        policy: &MissingKeyPolicy<'_>,
+        on_match: &mut OnMatch<'_>,
+    ) -> Option<PendingMatches> {
         let Self(tree) = self;
         let mut values = ExtractedValues::new(tree.extractors.len());
-        if let Ok(matches) = tree.matches(&mut values, Some(head)) {
+        if let Ok(matches) = tree.matches(&mut values, Some(head), policy) {
             tree.visit(&matches, &values, on_match);
             return None;
         }
         // All extractors read the head now. The future awaits only those whose values matter.
         values.extract_all(&tree.extractors, head);
+        let replacing = |(number, rule): (usize, &Rule)| if rule.replaces.is_empty() { None } else { policy(number) };
+        let policies: Vec<_> = tree.rules.iter().enumerate().map(replacing).collect();
         let tree = tree.clone();
         Some(Box::pin(async move {
             let mut found = Vec::new();
             loop {
-                match tree.matches(&mut values, None) {
+                match tree.matches(&mut values, None, &|rule| policies[rule]) {
                     Ok(matches) => {
                         tree.visit(&matches, &values, |rule, matched| found.push((rule, matched.cloned())));
                         return found;
@@ -223,20 +253,20 @@ impl LimitIndex for TreeIndex {
         rule.key.iter().flat_map(|(extractor, _)| tree.extractors[*extractor].extractor.describe(head)).collect()
     }
 
-    fn max_matches(&self, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
-        max_matches(&self.0.groups, limit)
+    fn max_matches(&self, policy: &MissingKeyPolicy<'_>) -> usize {
+        max_matches(&self.0.groups, policy)
     }
 }
 
 /// Returns the largest number of limits that apply to one request.
-fn max_matches(groups: &[Group], limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
-    let of_node = |node: &Node| usize::from(node.rule.and_then(limit).is_some()) + max_matches(&node.children, limit);
+fn max_matches(groups: &[Group], policy: &MissingKeyPolicy<'_>) -> usize {
+    let of_node = |node: &Node| usize::from(node.rule.and_then(policy).is_some()) + max_matches(&node.children, policy);
     // If the server provides no value, all limits that share a bucket for missing keys apply together.
-    let all_shared = |group: &Group| group.nodes().map(|node| max_shared(node, limit)).sum::<usize>();
+    let all_shared = |group: &Group| group.nodes().map(|node| max_shared(node, policy)).sum::<usize>();
     groups.iter().map(|group| group.nodes().map(of_node).max().unwrap_or(0).max(all_shared(group))).sum()
 }
 
-fn max_shared(node: &Node, limit: &dyn Fn(usize) -> Option<OnMissingKey>) -> usize {
-    let children = node.children.iter().flat_map(Group::nodes).map(|node| max_shared(node, limit)).sum::<usize>();
-    children + usize::from(node.rule.and_then(limit) == Some(OnMissingKey::Share))
+fn max_shared(node: &Node, policy: &MissingKeyPolicy<'_>) -> usize {
+    let children = node.children.iter().flat_map(Group::nodes).map(|node| max_shared(node, policy)).sum::<usize>();
+    children + usize::from(node.rule.and_then(policy) == Some(OnMissingKey::Share))
 }

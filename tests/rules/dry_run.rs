@@ -4,7 +4,7 @@ use http::Request;
 use tower_ratelimit::dry_run::{Change, Comparison, DryRun};
 use tower_ratelimit::key::{self, PeerAddr};
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, RequestHead, Timestamp, when};
+use tower_ratelimit::{FixedWindow, Limit, LiveLimits, RateLimitLayer, RequestHead, Timestamp, when};
 
 fn rules(yaml: &str) -> DryRun {
     let rules = Rules::from_yaml(yaml).unwrap();
@@ -77,13 +77,42 @@ async fn each_rule_has_its_counts_and_the_first_denied_requests() {
 
 #[tokio::test]
 async fn a_report_keeps_few_samples_of_many_denials() {
-    let mut run = DryRun::new([Limit::new("one", FixedWindow::per_day(1))]);
+    let run = |overage| DryRun::new([Limit::new("one", FixedWindow::per_day(1)).soft(overage)]);
+    let mut comparison = Comparison::new(run(900), run(100));
     for second in 0..1_000 {
-        let _ = run.request(seconds(second), &RequestHead::of(&request("/", None))).await;
+        let _ = comparison.request(seconds(second), &RequestHead::of(&request("/", None))).await;
     }
-    let report = &run.report().limits[0];
-    assert_eq!((report.requests, report.allowed, report.denied), (1_000, 1, 999));
+    // Overage is allowed.
+    let report = &comparison.after().report().limits[0];
+    assert_eq!((report.requests, report.allowed, report.denied), (1_000, 2, 998));
     assert_eq!(report.samples.len(), 5);
+    assert_eq!((comparison.newly_denied().count, comparison.newly_denied().samples.len()), (8, 5));
+}
+
+#[tokio::test]
+async fn json_of_samples_names_the_units_of_times() {
+    let mut run = rules(FILE);
+    for second in [0, 1] {
+        let _ = run.request(seconds(second), &RequestHead::of(&request("/search", None))).await;
+    }
+    let json = serde_json::to_value(run.report()).unwrap();
+    let samples = json["limits"].as_array().unwrap().iter().flat_map(|limit| limit["samples"].as_array().unwrap());
+    let times: Vec<_> =
+        samples.map(|sample| (sample["at_seconds"].as_f64(), sample["retry_after_seconds"].as_f64())).collect();
+    assert_eq!(times, [(Some(1_767_225_601.0), Some(59.0))]);
+}
+
+#[tokio::test]
+async fn a_report_follows_limits_that_are_replaced() {
+    let limits = || ["one", "two"].map(|name| Limit::new(name, FixedWindow::per_day(9)));
+    let live = LiveLimits::new(limits());
+    let mut run = DryRun::from_builder(RateLimitLayer::live_builder(&live)).unwrap();
+    for _ in 0..2 {
+        let _ = run.request(seconds(0), &RequestHead::of(&request("/", None))).await;
+        live.replace(limits().into_iter().rev()).unwrap();
+    }
+    let requests: Vec<_> = run.report().limits.iter().map(|limit| (&*limit.name, limit.requests)).collect();
+    assert_eq!(requests, [("one", 2), ("two", 2)]);
 }
 
 #[tokio::test]
@@ -115,11 +144,15 @@ descriptors:
 
 #[tokio::test]
 async fn an_earlier_request_is_decided_at_the_time_of_its_predecessor() {
-    let mut run = DryRun::new([Limit::new("one", FixedWindow::per_minute(1))]);
-    for (second, is_allowed) in [(60, true), (59, false), (119, false), (120, true)] {
-        let explanation = run.request(seconds(second), &RequestHead::of(&request("/", None))).await;
-        assert_eq!(explanation.is_allowed(), is_allowed, "{second}");
+    let mut run = DryRun::new([Limit::new("one", FixedWindow::per_minute(1)).by(key::path())]);
+    let requests = [(60, "/a", true), (59, "/b", true), (59, "/a", false), (119, "/b", false), (120, "/a", true)];
+    for (second, path, is_allowed) in requests {
+        let explanation = run.request(seconds(second), &RequestHead::of(&request(path, None))).await;
+        assert_eq!(explanation.is_allowed(), is_allowed, "{second} {path}");
+        assert_eq!(explanation.at, Some(seconds(second.max(60))), "{second} {path}");
     }
+    let denied: Vec<_> = run.report().limits[0].samples.iter().map(|sample| sample.at).collect();
+    assert_eq!(denied, [seconds(60), seconds(119)]);
 }
 
 #[tokio::test]

@@ -155,6 +155,12 @@ fn duplicate_and_unprintable_names_are_made_distinct() {
     assert_ne!(names[0], names[1]);
     assert_eq!(names[2].len(), 64);
     assert!(names[2].starts_with("shop.path_???"), "{names:?}");
+    for length in [64, 65] {
+        let name = "n".repeat(length);
+        let long =
+            limits(&format!("- {{ key: path, rate_limit: {{ name: {name}, unit: day, requests_per_unit: 5 }} }}"));
+        assert_eq!((long[0].name() == name, long[0].name().len()), (length == 64, 64));
+    }
     // The name is part of storage keys, so it must not change between versions.
     assert_eq!(names[0], "same~5111bf129938e6c0");
 }

@@ -12,5 +12,6 @@ mod outage;
 mod penalty;
 mod random;
 mod reference;
+mod replaced;
 mod requests;
 mod service;

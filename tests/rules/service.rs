@@ -7,9 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use http::{Request, Response, StatusCode};
 use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::explain::Explanation;
 use tower_ratelimit::key::PeerAddr;
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{HttpOptions, RateLimitLayer, Store};
+use tower_ratelimit::{HttpOptions, Limit, RateLimitLayer, RequestHead, Store};
 
 pub(crate) struct Limited {
     builder: tower_ratelimit::Builder<HttpOptions>,
@@ -31,9 +32,15 @@ impl Limited {
     }
 
     pub(crate) fn with(yaml: &str, extractors: &Extractors) -> Self {
-        let limits = Rules::from_yaml(yaml).unwrap().limits(extractors).unwrap();
+        Self::of(Rules::from_yaml(yaml).unwrap().limits(extractors).unwrap())
+    }
+
+    pub(crate) fn of(limits: Vec<Limit>) -> Self {
+        Self::of_builder(RateLimitLayer::builder(limits))
+    }
+
+    pub(crate) fn of_builder(builder: tower_ratelimit::Builder<HttpOptions>) -> Self {
         let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-        let builder = RateLimitLayer::builder(limits);
         Self { layer: builder.clone().build(), builder, runtime }
     }
 
@@ -51,6 +58,10 @@ impl Limited {
             status: response.status(),
             left: standings.split(", ").filter(|member| !member.is_empty()).map(standing).collect(),
         }
+    }
+
+    pub(crate) fn explain(&self, request: &Request<()>) -> Explanation {
+        self.runtime.block_on(self.layer.explain(&RequestHead::of(request)))
     }
 
     /// Returns whether the request was forwarded.

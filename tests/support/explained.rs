@@ -280,7 +280,13 @@ fn limits(seed: u64, choices: Choices, is_spare: &Arc<AtomicBool>) -> Vec<Limit>
         let rules = Rules::from_yaml(&file(&mut random)).expect("a file");
         let extractors = Extractors::new().register("path", key::path()).register("later", later("x-user"));
         let place = random.below(limits.len() as u64 + 1) as usize;
-        limits.splice(place..place, rules.limits(&extractors).expect("limits"));
+        let mut rules = rules.limits(&extractors).expect("limits");
+        rules.retain(|_| random.below(8) > 0);
+        let rules = rules.into_iter().map(|limit| match random.below(6) {
+            0 => limit.when(when::header("x-plan", "pro")),
+            _ => limit,
+        });
+        limits.splice(place..place, rules.collect::<Vec<_>>());
     }
     limits
 }
@@ -379,13 +385,15 @@ fn file(random: &mut Random) -> String {
         "- { key: method, value: POST, rate_limit: { unit: minute, requests_per_unit: 4, name: posts, cost: 2 } }",
         "- { key: header.x-user, rate_limit: { unit: minute, requests_per_unit: 2, replaces: [{ name: posts }] } }",
         "- { key: header.x-user, value: bob, rate_limit: { unlimited: true, replaces: [{ name: posts }] } }",
+        "- { key: method, rate_limit: { unit: minute, requests_per_unit: 6, key: [header.x-plan, later], \
+           on_missing_key: skip, replaces: [{ name: api }] } }",
         "- { key: query.user, value: 'a*', rate_limit: { unit: minute, requests_per_unit: 2, on_missing_key: share } }",
         "- { key: later, shadow_mode: true, rate_limit: { unit: hour, requests_per_unit: 3 } }",
         "- { key: header.x-plan, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 2, soft: 50% } }",
         "- { key: path, value: /login, descriptors: [{ key: remote_address, \
            rate_limit: { period: 7s, requests_per_unit: 2, key: [header.x-user], on_missing_key: reject, \
            algorithm: sliding_log } }] }",
-        "- { key: path, value: '/api/*', rate_limit: { unit: minute, requests_per_unit: 5, algorithm: leaky_bucket, \
+        "- { key: path, value: '/api/*', rate_limit: { name: api, unit: minute, requests_per_unit: 5, algorithm: leaky_bucket, \
            overridable: true } }",
     ];
     let chosen: Vec<&str> = descriptors.into_iter().filter(|_| random.below(2) == 0).collect();

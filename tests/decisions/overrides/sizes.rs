@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Algorithm, FixedWindow, Limit, Limiter, OverrideError, RateLimitLayer, Rounding, SlidingLog, SlidingWindow,
-    SlidingWindowCounter, TokenBucket,
+    Algorithm, CalendarWindow, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit, Limiter, OverrideError,
+    RateLimitLayer, Rounding, SlidingLog, SlidingWindow, SlidingWindowCounter, TokenBucket, Weekday,
 };
 
 use crate::overrides::DAY;
@@ -76,7 +76,6 @@ async fn a_cost_over_the_limit_needs_an_override() {
 
 #[tokio::test]
 async fn unsupported_algorithms_and_periods_are_errors() {
-    const HOUR: Duration = Duration::from_secs(3_600);
     let refused = async |limit: Algorithm, given: Algorithm| {
         let limiter = Limiter::new([Limit::new("limit", limit).overridable()]);
         let overrides = limiter.overrides("limit").unwrap();
@@ -86,17 +85,44 @@ async fn unsupported_algorithms_and_periods_are_errors() {
         assert_eq!(overrides.get("42").await.unwrap(), None);
         error.to_string()
     };
-    let window = FixedWindow::per_day(1).into();
-    for given in [FixedWindow::per_hour(1).into(), SlidingLog::per_day(1).into(), TokenBucket::per_day(1).into()] {
-        let text = refused(window, given).await;
-        assert!(text.contains("is not a size of the limit \"limit\"") && text.contains("FixedWindow"), "{text}");
+    let is_no_size = async |limit: Algorithm, is: &str, given: Algorithm, other: &str| {
+        let text = refused(limit, given).await;
+        let expected = format!("{other} is not a size of the limit \"limit\", which is {is}: ");
+        assert!(text.starts_with(&expected), "{text}");
+    };
+    let (window, day) = (FixedWindow::new(3, Duration::from_secs(60)).into(), "a fixed window of 3 per 60 s");
+    let short = FixedWindow::new(3, Duration::from_micros(1_500));
+    is_no_size(window, day, short.into(), "a fixed window of 3 per 0.0015 s").await;
+    is_no_size(window, day, SlidingLog::per_minute(3).into(), "a sliding log of 3 per 60 s").await;
+    is_no_size(window, day, LeakyBucket::per_second(2).into(), "a leaky bucket of 2 per 1 s with a capacity of 2")
+        .await;
+    let queue = LeakyBucketQueue::per_second(2).waiting(5);
+    is_no_size(window, day, queue.into(), "a leaky bucket queue of 2 per 1 s with a capacity of 5").await;
+
+    let sliding = SlidingWindow::per_hour(1);
+    let [ten, five] =
+        ["a sliding window of 1 per 3600 s in 10 buckets", "a sliding window of 2 per 3600 s in 5 buckets"];
+    is_no_size(sliding.into(), ten, SlidingWindow::per_hour(2).buckets(5).into(), five).await;
+
+    let (counter, up) = (SlidingWindowCounter::per_hour(1), "a sliding window counter of 1 per 3600 s");
+    let down = "a sliding window counter (rounded down) of 1 per 3600 s";
+    is_no_size(counter.into(), up, counter.rounding(Rounding::Down).into(), down).await;
+
+    let (bucket, continuous) =
+        (TokenBucket::per_hour(1).burst(4), "a token bucket of 1 per 3600 s with a capacity of 4");
+    let stepwise = "a token bucket (at intervals) of 1 per 3600 s with a capacity of 4";
+    is_no_size(bucket.into(), continuous, bucket.at_intervals().into(), stepwise).await;
+
+    let (month, first) = (CalendarWindow::monthly(9), "a calendar window of 9 per month from day 1 in UTC");
+    #[cfg(feature = "time-zones")]
+    {
+        let billed = "a calendar window of 9 per month from day 15 in Europe/Berlin";
+        is_no_size(month.into(), first, month.from_day(15).in_zone("Europe/Berlin").into(), billed).await;
     }
-    refused(SlidingWindow::per_day(1).into(), SlidingWindow::per_day(2).buckets(5).into()).await;
-    let counter = SlidingWindowCounter::per_day(1);
-    refused(counter.into(), counter.rounding(Rounding::Down).into()).await;
-    let bucket = TokenBucket::per_day(1);
-    refused(bucket.into(), bucket.at_intervals().into()).await;
-    refused(bucket.into(), TokenBucket::new(1, 1, HOUR).into()).await;
+    let week = "a calendar window of 9 per week from Sunday in UTC";
+    is_no_size(month.into(), first, CalendarWindow::weekly(9, Weekday::Sunday).into(), week).await;
+    is_no_size(month.into(), first, CalendarWindow::daily(9).into(), "a calendar window of 9 per day in UTC").await;
+    is_no_size(month.into(), first, CalendarWindow::yearly(9).into(), "a calendar window of 9 per year in UTC").await;
 }
 
 #[tokio::test]

@@ -1,13 +1,17 @@
 //! The contents of explanations.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use http::{Method, Request};
 use serde_json::json;
-use tower_ratelimit::explain::{Conclusion, LimitStatus};
-use tower_ratelimit::key::{KeyError, KeyExtractor};
+use tower_ratelimit::explain::{Conclusion, LimitExplanation, LimitStatus};
+use tower_ratelimit::key::{KeyError, KeyExtractor, TrustedProxies};
 use tower_ratelimit::rules::{Extractors, Rules};
 use tower_ratelimit::when::{self, Condition};
 use tower_ratelimit::{
-    AddressList, FixedWindow, Limit, Limiter, OnMissingKey, RateLimitLayer, RequestHead, TokenBucket, key,
+    AddressList, FixedWindow, KeyList, LeakyBucketQueue, Limit, Limiter, ListAction, OnMissingKey, Penalty,
+    RateLimitLayer, RequestHead, TokenBucket, key,
 };
 
 use crate::service::{from, get, with};
@@ -17,8 +21,11 @@ fn layer(limits: impl IntoIterator<Item = Limit>) -> RateLimitLayer {
     RateLimitLayer::builder(limits).store(paused_store()).build()
 }
 
+/// Returns the text of an explanation, with `#` for each fingerprint, which depends on the secret of the store.
 async fn text(layer: &RateLimitLayer, request: &Request<()>) -> String {
-    layer.explain(&RequestHead::of(request)).await.to_string()
+    let explanation = layer.explain(&RequestHead::of(request)).await;
+    let applied = explanation.limits.iter().filter_map(LimitExplanation::applied);
+    applied.fold(explanation.to_string(), |text, applied| text.replace(&applied.fingerprint, "#"))
 }
 
 #[tokio::test]
@@ -36,13 +43,14 @@ async fn each_limit_has_a_line_that_says_whether_it_applies_and_why() {
         text(&limits, &from("2001:db8::7")).await,
         "\
 allowed, decided by the store (memory)
-  burst: allowed, 19 of 20 left, cost 1, reset after 100ms, by peer address 2001:db8::/64
+  burst: allowed, 19 of 20 left, cost 1, reset after 100ms, by peer address 2001:db8::/64, \
+fingerprint #
   posts: does not apply: requires method is POST
   users: does not apply: the client did not send the key, by header x-user (missing)
   carts: allowed, 99 of 100 left, cost 1, reset after 86400s, in the bucket of requests without a key: the client did \
-not send the key, by cookie cart (missing)
-  trial: would deny, but is not enforced, 1 of 1 left, cost 2
-  guests: allowed, 8 of 9 left, cost 1, reset after 86400s"
+not send the key, by cookie cart (missing), fingerprint #
+  trial: would deny, but is not enforced, 1 of 1 left, cost 2, fingerprint #
+  guests: allowed, 8 of 9 left, cost 1, reset after 86400s, fingerprint #"
     );
 }
 
@@ -69,7 +77,8 @@ descriptors:
         text(&limits, &request).await,
         "\
 allowed, decided by the store (memory)
-  login (path=/login > remote_address): allowed, 1 of 2 left, cost 1, reset after 3600s, by peer address 192.0.2.7
+  login (path=/login > remote_address): allowed, 1 of 2 left, cost 1, reset after 3600s, by peer address 192.0.2.7, \
+fingerprint #
   visits (remote_address): does not apply: replaced by another limit
   shop.header.x-plan_p* (header.x-plan=p*): does not match the request"
     );
@@ -81,27 +90,145 @@ async fn lists_are_explained_before_limits() {
         .store(paused_store())
         .always_reject(when::header("x-bot", "yes"))
         .never_limit(AddressList::new(key::peer_ip(), ["192.0.2.0/24", "198.51.100.7"]))
+        .never_limit(KeyList::new(key::header("x-user"), ["ann", "bob"]))
         .build();
+    let exempt = limits.explain(&RequestHead::of(&from("192.0.2.7"))).await;
     assert_eq!(
-        text(&limits, &from("192.0.2.7")).await,
+        exempt.to_string(),
         "\
 exempt by never_limit, without a decision of the limits
   always_reject does not match: requires header x-bot is \"yes\"
   never_limit matches: requires address is in a list of 2 networks
+  never_limit does not match: requires key is in a list of 2 keys
   all: not reached"
     );
-    let explanation = limits.explain(&RequestHead::of(&with(&[("x-bot", "yes")]))).await;
-    assert!(matches!(explanation.conclusion, Conclusion::Listed { .. }), "{explanation}");
+    assert!(exempt.is_allowed());
+    let listed = limits.explain(&RequestHead::of(&with(&[("x-bot", "yes")]))).await;
+    assert!(matches!(listed.conclusion, Conclusion::Listed { .. }), "{listed}");
+    assert!(!listed.is_allowed());
 }
 
 #[tokio::test]
 async fn the_limit_that_rejects_a_request_without_a_key_is_named() {
     let one = Limit::new("one", FixedWindow::per_hour(1));
-    let limits = layer([one, Limit::new("users", FixedWindow::per_hour(1)).by(key::header("x-user"))]);
+    let by = key::header("x-user").or(key::peer_ip());
+    let limits = layer([one, Limit::new("users", FixedWindow::per_hour(1)).by(by)]);
     let explanation = limits.explain(&RequestHead::of(&with(&[("x-user", "a"), ("x-user", "b")]))).await;
     assert!(matches!(explanation.conclusion, Conclusion::MissingKey { error: KeyError::Ambiguous }), "{explanation}");
     assert!(matches!(explanation.limits[1].status, LimitStatus::Rejects { error: KeyError::Ambiguous, .. }));
+    // The ambiguous key is the first of the two.
+    assert_eq!(explanation.limits[1].key()[0].name(), "header x-user");
     assert_eq!(explanation.limits[0].applied().unwrap().outcome, None);
+    assert!(explanation.limits[1].denies() && !explanation.limits[0].denies());
+    assert!(!explanation.is_allowed());
+}
+
+#[tokio::test]
+async fn a_rejection_without_a_key_names_the_reason() {
+    let by: [(Arc<dyn KeyExtractor>, _); 3] = [
+        (Arc::new(key::header("x-user")), "the client did not send the key"),
+        (Arc::new(key::peer_ip()), "the server does not provide the key"),
+        (Arc::new(key::extension(|user: &User| user.0)), "the request lacks the extension of the key"),
+    ];
+    for (by, reason) in by {
+        let [all, later, users] = ["all", "later", "users"].map(|name| Limit::new(name, FixedWindow::per_hour(9)));
+        let later = later.by(key::from_async_fn(|_| async { Some(7) }));
+        let limits = RateLimitLayer::builder([all, later, users.by(by)]).cost(5).build();
+        let text = text(&limits, &get("/")).await;
+        let expected = format!(
+            "\
+rejected: {reason}, without a decision of the limits
+  all: not decided, cost 5, fingerprint #
+  later: not reached
+  users: rejects the request: {reason}, by "
+        );
+        assert!(text.starts_with(&expected), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn outcomes_are_described_in_words() {
+    let one = || Limit::new("one", FixedWindow::per_hour(1));
+    let penalty = Penalty::after(1, Duration::from_secs(60)).locked_out_for(Duration::from_secs(7_200));
+    for (limit, used, cost, conclusion, outcome) in [
+        (one(), 1, 1, "denied, retry after 3600s", "denied, retry after 3600s, 0 of 1 left, cost 1, reset after 3600s"),
+        (one(), 0, 2, "denied: the cost exceeds the capacity", "denied, 1 of 1 left, cost 2"),
+        (one().shadow(), 1, 1, "allowed", "would deny, but is not enforced, retry after 3600s, 0 of 1 left, cost 1"),
+        (one().soft(100), 1, 1, "allowed", "allowed within the overage, 0 of 1 left, cost 1, reset after 3600s"),
+        (
+            Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(9)),
+            2,
+            1,
+            "allowed after a delay of 2s",
+            "allowed after a delay of 2s, 7 of 10 left, cost 1, reset after 3s",
+        ),
+        (
+            one().penalty(penalty),
+            2,
+            1,
+            "denied, retry after 7200s",
+            "denied, retry after 7200s, locked out by a penalty, 0 of 1 left, cost 1",
+        ),
+    ] {
+        let expected = format!("{conclusion}, decided by the store (memory)\n  {}: {outcome}", limit.name());
+        let limiter = Limiter::builder([limit]).store(paused_store()).build();
+        for _ in 0..used {
+            let _ = limiter.acquire("ann", 1).await.unwrap();
+        }
+        let explanation = limiter.explain("ann", cost).await;
+        assert!(explanation.to_string().starts_with(&expected), "{explanation}\n{expected}");
+        assert_eq!(explanation.limits[0].denies(), conclusion.starts_with("denied"), "{explanation}");
+        assert_eq!(explanation.is_allowed(), conclusion.starts_with("allowed"), "{explanation}");
+    }
+}
+
+#[tokio::test]
+async fn few_of_many_rules_that_do_not_match_are_listed() {
+    let descriptors = (0..12).map(|number| {
+        format!("- {{ key: method, value: M{number}, rate_limit: {{ unit: hour, requests_per_unit: 1 }} }}\n")
+    });
+    let rules = Rules::from_yaml(&format!("domain: shop\ndescriptors:\n{}", descriptors.collect::<String>()));
+    let text = text(&layer(rules.unwrap().limits(&Extractors::new()).unwrap()), &get("/")).await;
+    assert_eq!(text.matches(": does not match the request").count(), 10, "{text}");
+    assert!(text.ends_with("\n  2 more limits do not match the request"), "{text}");
+}
+
+#[derive(Clone)]
+struct User(&'static str);
+
+#[tokio::test]
+async fn keys_are_named_by_their_extractors() {
+    let later = key::from_async_fn(|_| async { Some(7) });
+    let by: [(Arc<dyn KeyExtractor>, _); 9] = [
+        (Arc::new(key::peer_ip()), "peer address 192.0.2.7"),
+        (Arc::new(key::peer_ip().ipv4_prefix(24)), "peer address 192.0.2.0/24"),
+        (Arc::new(key::client_ip(TrustedProxies::hops(1).x_forwarded_for())), "client address 198.51.100.7"),
+        (Arc::new(key::header("x-forwarded-for")), "header x-forwarded-for 198.51.100.7"),
+        (Arc::new(key::query("user")), "query user ann"),
+        (Arc::new(key::extension(|user: &User| user.0)), "extension User ann"),
+        (Arc::new(key::method()), "method GET"),
+        (Arc::new(key::from_fn(|_| Some("ann"))), "key ann"),
+        // The first alternative is not known before it is looked up.
+        (Arc::new(later.or(key::peer_ip())), "key (looked up)"),
+    ];
+    let mut request = from("192.0.2.7");
+    *request.uri_mut() = "/?user=ann".parse().unwrap();
+    request.headers_mut().insert("x-forwarded-for", "198.51.100.7".parse().unwrap());
+    request.extensions_mut().insert(User("ann"));
+    for (by, expected) in by {
+        let limits = layer([Limit::new("all", FixedWindow::per_hour(9)).by(by)]);
+        let explanation = limits.explain(&RequestHead::of(&request)).await.reveal_keys();
+        assert_eq!(explanation.limits[0].key()[0].to_string(), expected);
+    }
+}
+
+#[tokio::test]
+async fn conditions_show_no_credentials() {
+    for name in ["authorization", "cookie", "x-api-key", "x-password", "x-secret", "x-session", "x-bypass-token"] {
+        let limit = Limit::new("all", FixedWindow::per_hour(9)).when(when::header(name, "s3cr3t"));
+        let text = text(&layer([limit]), &get("/")).await;
+        assert!(text.contains(name) && !text.contains("s3cr3t"), "{text}");
+    }
 }
 
 #[tokio::test]
@@ -129,6 +256,7 @@ async fn credentials_are_hidden_until_they_are_revealed() {
     let explanation = limits.explain(&RequestHead::of(&request)).await;
     let shown = [explanation.to_string(), format!("{explanation:?}"), serde_json::to_string(&explanation).unwrap()];
     assert!(!shown.concat().contains(secret), "{shown:#?}");
+    assert_eq!(serde_json::to_value(&explanation).unwrap()["limits"][0]["key"][0]["hidden"], true);
     // Four parts, and one of each of the other limits.
     assert_eq!(explanation.to_string().matches('#').count(), 7, "{explanation}");
     assert_eq!(explanation.reveal_keys().to_string().matches(secret).count(), 7);
@@ -146,9 +274,9 @@ async fn an_explanation_serializes_to_json() {
     assert_eq!(
         serde_json::to_value(&explanation).unwrap(),
         json!({
-            "conclusion": { "result": "allowed", "delay": 0.0 },
+            "conclusion": { "result": "allowed", "delay_seconds": 0.0 },
             "decided_by": { "store": { "name": "memory" } },
-            "at": 1_767_225_600.0,
+            "at_seconds": 1_767_225_600.0,
             "lists": [],
             "limits": [
                 {
@@ -164,11 +292,11 @@ async fn an_explanation_serializes_to_json() {
                     "outcome": {
                         "allowed": true,
                         "enforced": true,
-                        "delay": 0.0,
-                        "retry_after": null,
+                        "delay_seconds": 0.0,
+                        "retry_after_seconds": null,
                         "remaining": 9,
-                        "more_after": 0.1,
-                        "reset_after": 0.1,
+                        "more_after_seconds": 0.1,
+                        "reset_after_seconds": 0.1,
                         "uses_overage": false,
                         "locked_out": false,
                     },
@@ -213,8 +341,18 @@ async fn a_limiter_without_limits_explains_that_none_applies() {
 }
 
 #[tokio::test]
+async fn explaining_reports_no_events() {
+    let limits = RateLimitLayer::builder([Limit::new("trial", FixedWindow::per_hour(1)).shadow()])
+        .always_reject_with(ListAction::Shadow, when::path_prefix("/"))
+        .observe(|event| panic!("{event:?} was reported"))
+        .cost(2)
+        .build();
+    assert!(limits.explain(&RequestHead::of(&get("/"))).await.lists[0].matches);
+}
+
+#[tokio::test]
 async fn explaining_creates_no_keys_in_memory() {
-    let store = std::sync::Arc::new(paused_store());
+    let store = Arc::new(paused_store());
     let limits = RateLimitLayer::builder([Limit::new("all", FixedWindow::per_hour(8)).by(key::peer_ip())])
         .store(store.clone())
         .build();
