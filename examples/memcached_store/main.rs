@@ -20,7 +20,8 @@ use self::store::Memcached;
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "tcp://127.0.0.1:11211".to_owned());
     let store = CasStore::new(Memcached::connect(&address).await?);
-    let limits = RateLimitLayer::builder([Limit::new("minute", FixedWindow::per_minute(10))]).store(store).build();
+    let minute = Limit::new("minute", FixedWindow::per_minute(10));
+    let limits = RateLimitLayer::builder([minute]).store(store).build();
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limits);
     axum::serve(TcpListener::bind("127.0.0.1:3000").await?, app).await?;
     Ok(())

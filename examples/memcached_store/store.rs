@@ -37,7 +37,8 @@ impl Memcached {
 impl CompareAndSwap for Memcached {
     async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
         // v: return the value, c: return its version.
-        let found = self.run(async |client| client.meta_get(key, false, None, Some(&["v", "c"])).await).await?;
+        let flags = Some(&["v", "c"][..]);
+        let found = self.run(async |client| client.meta_get(key, false, None, flags).await).await?;
         Ok(found.and_then(|found| Some(Versioned { value: found.data?, version: found.cas? })))
     }
 

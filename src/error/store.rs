@@ -7,9 +7,11 @@ use crate::node::Node;
 
 /// A failure of a store. It is not a denial: [`OnStoreError`](crate::OnStoreError) decides what happens to the request.
 ///
-/// The message includes the causes, in one line. It is for operators; clients never see it. [`kind`](Self::kind)
-/// classifies the failure, and [`source`](std::error::Error::source) returns the cause, for example the error of the
-/// database's client. `Debug` shows the message too.
+/// The message includes the causes, in one line. It is for operators. For clients, use [`response`](Self::response).
+/// With the feature `axum`, the error implements Axum's `IntoResponse`, so that a handler can return it.
+///
+/// [`kind`](Self::kind) classifies the failure, and [`source`](std::error::Error::source) returns the cause, for example
+/// the error of the database's client. `Debug` shows the message too.
 ///
 /// ```
 /// use tower_ratelimit::{StoreError, StoreErrorKind};
@@ -39,6 +41,7 @@ enum Cause {
     },
     #[cfg(feature = "redis")]
     QueueFull(Box<dyn std::error::Error + Send + Sync>),
+    Contention,
     BreakerOpen,
     NotSupported,
     OverridesFull {
@@ -61,6 +64,9 @@ pub enum StoreErrorKind {
     /// The store was not called, because too many requests are waiting for it. Does not affect the
     /// [circuit breaker](crate::CircuitBreaker).
     QueueFull,
+    /// The store gave up, because other requests changed or held a key of the request. Does not affect
+    /// the [circuit breaker](crate::CircuitBreaker). Only a [`CasStore`](crate::store::CasStore) returns it.
+    Contention,
     /// The store was not called, because the [circuit breaker](crate::CircuitBreaker) is open.
     BreakerOpen,
     /// The store does not support [overrides](crate::Overrides).
@@ -113,6 +119,11 @@ impl StoreError {
         )
     }
 
+    /// Returns whether other requests were in the way, which does not show whether the store works.
+    pub(crate) const fn is_inconclusive(&self) -> bool {
+        matches!(self.kind(), StoreErrorKind::QueueFull | StoreErrorKind::Contention)
+    }
+
     /// Wraps the cause why the store, whose address may be `at`, can't be used at all.
     #[cfg(feature = "redis")]
     pub(crate) fn unusable(at: Option<String>, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
@@ -127,6 +138,10 @@ impl StoreError {
     #[cfg(feature = "redis")]
     pub(crate) fn queue_full(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::of(Cause::QueueFull(source.into()))
+    }
+
+    pub(crate) const fn contention() -> Self {
+        Self::of(Cause::Contention)
     }
 
     pub(crate) const fn breaker_open() -> Self {
@@ -155,6 +170,7 @@ impl StoreError {
             Cause::TimedOut { .. } => StoreErrorKind::TimedOut,
             #[cfg(feature = "redis")]
             Cause::QueueFull(_) => StoreErrorKind::QueueFull,
+            Cause::Contention => StoreErrorKind::Contention,
             Cause::BreakerOpen => StoreErrorKind::BreakerOpen,
             Cause::NotSupported => StoreErrorKind::NotSupported,
             Cause::OverridesFull { .. } => StoreErrorKind::Full,
@@ -202,6 +218,11 @@ impl StoreError {
             Cause::QueueFull(_) => {
                 write!(f, "the rate limit store{at} was not called, because too many requests are waiting for it")
             }
+            Cause::Contention => write!(
+                f,
+                "the rate limit store{at} gave up, because other requests changed or held a key of the request: too \
+                 many requests charge it at once, or the store is slow"
+            ),
             Cause::BreakerOpen => {
                 write!(
                     f,
@@ -235,11 +256,7 @@ impl std::error::Error for StoreError {
             #[cfg(feature = "redis")]
             Cause::QueueFull(source) => Some(&**source),
             Cause::Failed(source) | Cause::RequestFailed(source) => Some(&**source),
-            Cause::TimedOut { .. }
-            | Cause::BreakerOpen
-            | Cause::NotSupported
-            | Cause::OverridesFull { .. }
-            | Cause::ChargeCount { .. } => None,
+            _ => None,
         }
     }
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::breaker::Tick;
 use super::breakers::{Breakers, Changes, HealthCheck, HealthChecks, Nodes};
-use crate::error::{StoreError, StoreErrorKind};
+use crate::error::StoreError;
 use crate::hash::KeyHash;
 use crate::node::Node;
 use crate::store::{Charge, Store};
@@ -55,8 +55,8 @@ impl Attempt {
         store: &dyn Store,
         answer: Result<T, StoreError>,
     ) -> (Result<T, StoreError>, Changes) {
-        if matches!(&answer, Err(error) if error.kind() == StoreErrorKind::QueueFull) {
-            // A full queue opens no breaker. The requests in the queue show whether the nodes work.
+        if matches!(&answer, Err(error) if error.is_inconclusive()) {
+            // It shows nothing about the nodes: other requests were in its way.
             return (answer, Changes::new());
         }
         let trials = std::mem::take(&mut self.trials);

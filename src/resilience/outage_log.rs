@@ -84,11 +84,12 @@ impl OutageLog {
             && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if is_due {
             let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
-            // This line shows the outage of a node whose open breaker was not logged, so its end is logged.
+            // This line shows that the node fails, even if the opening of its breaker is not logged, so its end is.
             let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
-            let outage = outages.iter_mut().find(|outage| outage.is_open && outage.node.as_ref() == error.node());
-            outage.into_iter().for_each(|outage| outage.is_logged = true);
-            drop(outages);
+            let failing =
+                outages.iter_mut().filter(|outage| error.node().is_none() || outage.node.as_ref() == error.node());
+            failing.for_each(|outage| outage.is_logged = true);
+            // Logged before the lock is released, so that it does not follow the line of an end that it precedes.
             tracing::warn!(
                 %error,
                 store = context.store.name(),
@@ -131,7 +132,8 @@ impl OutageLog {
                 outage.is_open = false;
                 if std::mem::take(&mut outage.is_logged) {
                     outage.last = now;
-                    drop(outages);
+                    // The lines of the next outage are due together, so that none shows it without the others.
+                    self.next.fetch_max((self.since.elapsed() + LOG_INTERVAL).as_micros() as u64, Ordering::Relaxed);
                     let suppressed = self.suppressed.swap(0, Ordering::Relaxed);
                     tracing::info!(
                         store = context.store.name(),

@@ -22,7 +22,7 @@ use crate::validation::checked;
 /// therefore skipped after as many deadlines as failures, however many requests wait for it.
 ///
 /// Answers that are ready at once, as those of a memory store, never open a breaker. Neither do errors that concern a
-/// single request, such as a Redis key of another type.
+/// single request, such as a Redis key of another type or [contention](crate::StoreErrorKind::Contention) for a key.
 ///
 /// ```
 /// use std::time::Duration;

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::task::coop::poll_proceed;
 
@@ -29,6 +30,12 @@ enum State<T> {
     Remembered(T),
     Taken,
     Pending(Pending<T>),
+}
+
+tokio::task_local! {
+    /// How long the current task's request may wait for other requests: half of its deadline. The other half is for the
+    /// database.
+    pub(crate) static LONGEST_WAIT: Duration;
 }
 
 /// The boxed future of a result that is not ready yet.

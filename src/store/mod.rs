@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 pub use self::cas::{CasStore, CompareAndSwap, Versioned};
 pub(crate) use self::evaluation::resize::Resized;
+pub(crate) use self::future::LONGEST_WAIT;
 pub use self::future::StoreFuture;
 pub use self::memory::MemoryStore;
 pub(crate) use self::override_store::LONGEST_OVERRIDE;

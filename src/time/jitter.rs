@@ -5,9 +5,13 @@ use std::time::Duration;
 
 /// Returns a random duration between half of `pause` and all of it.
 pub(crate) fn jittered(pause: Duration) -> Duration {
+    pause / 2 + random_up_to(pause / 2)
+}
+
+/// Returns a random duration between zero and `longest`.
+pub(crate) fn random_up_to(longest: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) >> 32;
-    let fraction = random as f64 / f64::from(u32::MAX);
-    pause / 2 + (pause / 2).mul_f64(fraction)
+    longest.mul_f64(random as f64 / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

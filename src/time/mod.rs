@@ -12,7 +12,7 @@ use std::time::Duration;
 
 #[cfg(feature = "cycle-clock")]
 pub use self::cycle::CycleClock;
-pub(crate) use self::jitter::jittered;
+pub(crate) use self::jitter::{jittered, random_up_to};
 pub use self::manual::ManualClock;
 pub use self::system::SystemClock;
 

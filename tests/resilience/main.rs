@@ -5,6 +5,7 @@ mod limited;
 mod breaker;
 mod bugs;
 mod config;
+mod contention;
 mod deadline;
 mod events;
 mod explain;

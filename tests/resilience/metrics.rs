@@ -4,15 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use support::redis_server::Folder;
 use support::split_mix::Random;
 use tower::Layer;
-use tower_ratelimit::{FixedWindow, Limit, LiveLimits, MetricsRecorder, RateLimitLayer, TokenBucket, key};
+use tower_ratelimit::rules::{Extractors, Rules};
+use tower_ratelimit::{
+    FixedWindow, Limit, Limiter, ListAction, LiveLimits, MetricsRecorder, OnStoreError, Penalty, RateLimitLayer,
+    Recorder, TokenBucket, key, when,
+};
 
-use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, with};
+use crate::limited::{LOCALLY, acquire, ask, hello, limiter, ms, ten, with};
 use support::faulty_store::{FaultyStore, Mode};
 
 /// Returns the value of each series, by its name and labels. For histograms, it is the number of samples.
-fn series(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
+pub(crate) fn series(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     let read = |(key, _, _, value): (metrics_util::CompositeKey, _, _, DebugValue)| {
         let labels: Vec<_> = key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
         let name = format!("{}{{{}}}", key.key().name().trim_start_matches("ratelimit_"), labels.join(","));
@@ -92,6 +97,43 @@ async fn each_decision_is_one_count_and_each_token_charged_too() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rejections_are_counted_by_reason_and_list_matches_by_action() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let limits = [
+        Limit::new("users", FixedWindow::per_day(10)).by(key::header("x-user")),
+        Limit::new("peers", FixedWindow::per_day(10)).by(key::peer_ip()),
+    ];
+    let layer = RateLimitLayer::builder(limits)
+        .always_reject_with(ListAction::Shadow, when::header("x-list", "tried"))
+        .always_reject_with(ListAction::TooManyRequests, when::header("x-list", "slow"))
+        .always_reject(when::header("x-list", "blocked"))
+        .recorder(MetricsRecorder::new())
+        .build();
+    for (headers, status) in [
+        (&[][..], 400),
+        (&[("x-user", "ann"), ("x-user", "bob")], 400),
+        (&[("x-user", "ann")], 500),
+        (&[("x-list", "tried")], 400),
+        (&[("x-list", "slow")], 429),
+        (&[("x-list", "blocked")], 403),
+    ] {
+        assert_eq!(ask(&layer.layer(hello()), with(headers)).await.status, status, "{headers:?}");
+    }
+    let series = series(&exporter.snapshotter());
+    let expected = [
+        ("list_matches_total{action=forbidden}", 1.0),
+        ("list_matches_total{action=shadow}", 1.0),
+        ("list_matches_total{action=too_many_requests}", 1.0),
+        ("rejections_total{reason=ambiguous_key}", 1.0),
+        ("rejections_total{reason=listed}", 2.0),
+        ("rejections_total{reason=missing_key}", 2.0),
+        ("rejections_total{reason=no_peer_address}", 1.0),
+    ];
+    assert_eq!(series, expected.map(|(name, value)| (name.to_owned(), value)).into());
+}
+
+#[tokio::test(start_paused = true)]
 async fn failures_of_the_store_are_counted() {
     let exporter = DebuggingRecorder::new();
     let _installed = metrics::set_default_local_recorder(&exporter);
@@ -122,6 +164,46 @@ async fn failures_of_the_store_are_counted() {
     assert_eq!(series(&exporter.snapshotter())["breaker_state{node=store}"], 0.0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn policies_for_a_failing_store_are_counted() {
+    for (policy, fallback, rejections) in
+        [(OnStoreError::Reject, "rejected", 1.0), (OnStoreError::Allow, "allowed", 0.0)]
+    {
+        let exporter = DebuggingRecorder::new();
+        let _installed = metrics::set_default_local_recorder(&exporter);
+        let limits = RateLimitLayer::builder([ten()]).store(FaultyStore::new(Mode::Fails)).on_store_error(policy);
+        ask(&limits.recorder(MetricsRecorder::new()).build().layer(hello()), with(&[])).await;
+        let series = series(&exporter.snapshotter());
+        assert_eq!(series[&format!("fallbacks_total{{to={fallback}}}")], 1.0);
+        assert_eq!(series["store_errors_total{kind=failed}"], 1.0);
+        assert_eq!(series.get("rejections_total{reason=store_failed}").copied().unwrap_or(0.0), rejections);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_decisions_that_waited_for_the_store_have_a_duration() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let store = FaultyStore::new(Mode::Remembered);
+    let limiter = limiter(&store).recorder(MetricsRecorder::new()).build();
+    assert!(acquire(&limiter).await.0.is_ok());
+    let series = series(&exporter.snapshotter());
+    assert_eq!(series["decisions_total{limit=ten,outcome=allowed,decided_by=remembered_denial}"], 1.0);
+    assert!(!series.keys().any(|name| name.starts_with("store_duration_seconds")), "{series:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lockouts_are_counted_when_they_begin() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = metrics::set_default_local_recorder(&exporter);
+    let penalty = Penalty::after(2, ms(60_000)).locked_out_for(ms(60_000));
+    let limiter = Limiter::builder([ten().penalty(penalty)]).recorder(MetricsRecorder::new()).build();
+    for _ in 0..4 {
+        let _ = limiter.acquire("ann", 11).await.expect("the memory store does not fail");
+    }
+    assert_eq!(series(&exporter.snapshotter())["penalties_total{limit=ten}"], 1.0);
+}
+
 #[test]
 fn loads_of_live_limits_are_counted() {
     let exporter = DebuggingRecorder::new();
@@ -132,6 +214,22 @@ fn loads_of_live_limits_are_counted() {
     let series = series(&exporter.snapshotter());
     assert_eq!(series["rules_info{}"], 2.0);
     assert_eq!(series["rules_loads_total{result=applied}"], 1.0);
+    assert_eq!(series["rules_loads_total{result=rejected}"], 0.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_rules_file_is_counted() {
+    let exporter = Arc::new(DebuggingRecorder::new());
+    let (recorder, local) = (MetricsRecorder::new(), exporter.clone());
+    let folder = Folder::new();
+    let path = folder.write("limits.yaml", "domain: shop");
+    let limits = Rules::watch(path, Extractors::new()).expect("a file");
+    // Files are applied on another thread.
+    let limits = limits.observe(move |event| metrics::with_local_recorder(&*local, || recorder.event(event)));
+    folder.write("limits.yaml", "domain:");
+    tokio::time::sleep(ms(5_000)).await;
+    assert_eq!(series(&exporter.snapshotter())["rules_loads_total{result=rejected}"], 1.0);
+    drop(limits);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,11 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use metrics::set_default_local_recorder;
+use metrics_util::debugging::DebuggingRecorder;
 use tokio::time::sleep;
 use tower_ratelimit::store::{Charge, KeyHash, KeyHasher, LimitSpec, Node, Refund, StoreFuture};
-use tower_ratelimit::{Decision, Event, FixedWindow, Limit, Limiter, Store, StoreErrorKind};
+use tower_ratelimit::{Decision, Event, FixedWindow, Limit, Limiter, MetricsRecorder, Store, StoreErrorKind};
 
 use crate::limited::ms;
+use crate::metrics::series;
 use support::faulty_store::{FaultyStore, Mode, Operation};
 
 /// A store with two stores as its nodes.
@@ -158,6 +161,20 @@ async fn a_failing_node_opens_only_its_own_breaker() {
         }
         assert_eq!(setup.changes(), ["one: Open"]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_metric_of_a_breaker_names_its_node() {
+    let exporter = DebuggingRecorder::new();
+    let _installed = set_default_local_recorder(&exporter);
+    let mut setup = Setup::new();
+    setup.limiter = Limiter::builder(setup.limiter.limits().to_vec())
+        .store(setup.store.clone())
+        .recorder(MetricsRecorder::new())
+        .build();
+    setup.fail(1).await;
+    let series = series(&exporter.snapshotter());
+    assert_eq!((series.get("breaker_state{node=two}"), series.get("breaker_state{node=one}")), (Some(&2.0), None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -221,9 +221,62 @@ async fn stats_count_per_limit_and_name_the_keys_denied_most() {
     }
     let [all, users] = &stats.limits()[..] else { panic!("there are two limits: {stats:?}") };
     assert_eq!((all.limit.as_str(), all.allowed, all.denied, all.shadow_denied, all.charged), ("all", 1, 0, 9, 1));
+    assert_eq!(all.top_keys, []);
     assert_eq!((users.limit.as_str(), users.allowed, users.denied, users.charged), ("users", 3, 7, 3));
     let top: Vec<_> = users.top_keys.iter().map(|key| (key.key.as_str(), key.denied, key.error)).collect();
     assert_eq!(top, [("user ann of users", 4, 0), ("user eve of users", 3, 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stats_count_delayed_requests_and_overage_as_allowed() {
+    let stats = Stats::new();
+    let queue = Limit::new("queue", LeakyBucketQueue::per_second(1).waiting(9));
+    let limiter = Limiter::builder([queue, window("soft", 1).soft(100)]).recorder(stats.clone()).build();
+    for _ in 0..3 {
+        let _ = limiter.acquire("ann", 1).await.expect("the memory store does not fail");
+    }
+    // The queue had capacity for the request that the other limit denied.
+    let counts = stats.limits().into_iter().map(|limit| (limit.allowed, limit.denied, limit.charged));
+    assert_eq!(counts.collect::<Vec<_>>(), [(3, 0, 2), (2, 1, 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_displayed_by_its_first_denied_request_in_at_most_128_bytes() {
+    let stats = Stats::new().top_keys(2).display_keys(|_, head| Some(head.header("x-text")?.replace('~', "é")));
+    let limit = window("users", 1).by(key::header("x-user"));
+    let service = RateLimitLayer::builder([limit]).recorder(stats.clone()).build().layer(hello());
+    // The first request is allowed. The text of the second is 129 bytes long, of which the last two are one character.
+    let expected = "b".repeat(127);
+    for text in ["a", &format!("{expected}~"), "c"] {
+        ask(&service, with(&[("x-user", "ann"), ("x-text", text)])).await;
+    }
+    assert_eq!(stats.limits()[0].top_keys.iter().map(|key| &key.key).collect::<Vec<_>>(), [&expected]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stats_keep_at_most_a_thousand_keys() {
+    let stats = Stats::new().top_keys(2_000);
+    let limiter = Limiter::builder([window("mails", 1)]).recorder(stats.clone()).build();
+    for key in 0..1_001_u64 {
+        let _ = limiter.acquire(key, 2).await.expect("the memory store does not fail");
+    }
+    assert_eq!(stats.limits()[0].top_keys.len(), 1_000);
+}
+
+/// A limit in quota mode neither allows nor denies a request that another one allows.
+#[tokio::test(start_paused = true)]
+async fn stats_count_no_request_that_only_another_quota_allows() {
+    let stats = Stats::new().top_keys(5);
+    let quotas = [window("own", 1).quota_mode(), window("team", 4).quota_mode()];
+    let limiter = Limiter::builder(quotas).recorder(stats.clone()).build();
+    for _ in 0..3 {
+        let _ = limiter.acquire("ann", 2).await.expect("the memory store does not fail");
+    }
+    let counts = stats.limits().into_iter().map(|limit| {
+        (limit.limit, [limit.allowed, limit.denied, limit.shadow_denied, limit.charged], limit.top_keys.len())
+    });
+    let expected = [("own".to_owned(), [0; 4], 0), ("team".to_owned(), [2, 1, 0, 4], 1)];
+    assert_eq!(counts.collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test(start_paused = true)]

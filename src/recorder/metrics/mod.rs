@@ -142,6 +142,7 @@ impl Recorder for MetricsRecorder {
                     StoreErrorKind::Failed => "failed",
                     StoreErrorKind::TimedOut => "timed_out",
                     StoreErrorKind::QueueFull => "queue_full",
+                    StoreErrorKind::Contention => "contention",
                     StoreErrorKind::BreakerOpen => "breaker_open",
                     StoreErrorKind::NotSupported => "not_supported",
                     StoreErrorKind::Full => "full",

@@ -7,7 +7,6 @@ use crate::error::StoreError;
 
 #[derive(Debug)]
 pub(super) enum CasError {
-    Contention { attempts: u32 },
     Aborted,
     ValueCount { keys: usize, values: usize },
     Decode { key: String, error: DecodeError },
@@ -21,12 +20,6 @@ pub(super) fn undecodable(key: &str, error: DecodeError) -> StoreError {
 impl fmt::Display for CasError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Contention { attempts } => {
-                write!(
-                    f,
-                    "other writers changed a key of the request in each of {attempts} attempts: too many requests charge it at once"
-                )
-            }
             Self::Aborted => write!(
                 f,
                 "the task of the request has ended: its Tokio runtime has shut down, or the database's client has panicked"

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::backend::CompareAndSwap;
 use super::error::undecodable;
-use super::retry::{ATTEMPTS, contention, pause_before};
+use super::retry::Retries;
 use super::store::CasStore;
 use super::stored_override::StoredOverride;
 use crate::hash::KeyHash;
@@ -21,14 +21,14 @@ impl<B: CompareAndSwap> OverrideStore for CasStore<B> {
             let expires_at = expires_after.map_or(0, |after| now.saturating_add(lifetime_micros(after)));
             let value = StoredOverride { size, expires_at }.to_bytes();
             let ttl = expires_after.unwrap_or(LONGEST_OVERRIDE).min(LONGEST_OVERRIDE) + database.ttl_margin;
-            for attempt in 0..ATTEMPTS {
-                pause_before(attempt).await;
+            let mut retries = Retries::new();
+            loop {
+                retries.next_attempt().await?;
                 let version = database.backend.get(&name).await?.map(|found| found.version);
                 if database.backend.compare_and_swap(&name, version, &value, ttl).await? {
                     return Ok(());
                 }
             }
-            Err(contention())
         })
     }
 

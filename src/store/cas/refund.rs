@@ -3,7 +3,7 @@
 use super::backend::CompareAndSwap;
 use super::database::Database;
 use super::entry::Entry;
-use super::retry::{ATTEMPTS, contention, pause_before};
+use super::retry::Retries;
 use crate::charge::{Charge, Refund};
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -42,8 +42,9 @@ async fn refund<B: CompareAndSwap>(database: &Database<B>, refund: &Refund<'_>) 
     let &Refund { spec, key, cost, mark } = refund;
     let charge = Charge { spec, key, cost };
     let key = database.key(spec, key);
-    for attempt in 0..ATTEMPTS {
-        pause_before(attempt).await;
+    let mut retries = Retries::new();
+    loop {
+        retries.next_attempt().await?;
         let at = database.backend.now().await?;
         let found = database.backend.get(&key).await?;
         let mut entry = Entry::new(key.clone(), found, &charge)?;
@@ -52,5 +53,4 @@ async fn refund<B: CompareAndSwap>(database: &Database<B>, refund: &Refund<'_>) 
             return Ok(());
         }
     }
-    Err(contention())
 }

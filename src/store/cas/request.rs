@@ -8,7 +8,7 @@ use super::database::Database;
 use super::entry::{Entry, Written};
 use super::error::undecodable;
 use super::refund::refund_all;
-use super::retry::{ATTEMPTS, contention, pause_before};
+use super::retry::Retries;
 use super::stored_override::StoredOverride;
 use crate::algorithm::{Availability, CompactState, StateMut};
 use crate::charge::{Charge, Refund};
@@ -54,9 +54,10 @@ pub(super) async fn decide<B: CompareAndSwap>(
     charges: &[Charge<'_>],
     operation: Operation,
     writes: &WriteFlag,
+    retries: Retries,
 ) -> Result<Decision, StoreError> {
     let _locks = match operation {
-        Operation::Decide => Some(database.locks.lock(charges.iter().map(|charge| charge.key)).await),
+        Operation::Decide => Some(retries.wait(database.locks.lock(charges.iter().map(|charge| charge.key))).await?),
         Operation::Peek | Operation::Preview => None,
     };
     let at = database.backend.now().await?;
@@ -64,7 +65,7 @@ pub(super) async fn decide<B: CompareAndSwap>(
     let charges = resized.charges(charges);
     let entry = |(charge, found): (&Charge<'_>, _)| Entry::new(database.key(charge.spec, charge.key), found, charge);
     let entries: Result<_, StoreError> = charges.iter().zip(found).map(entry).collect();
-    let mut request = Request { database, charges: &charges, entries: entries?, at, writes };
+    let mut request = Request { database, charges: &charges, entries: entries?, at, writes, retries };
     let decision = match operation {
         Operation::Decide => request.commit().await?,
         Operation::Peek => request.evaluate(Task::Peek),
@@ -100,6 +101,7 @@ struct Request<'a, B> {
     entries: Vec<Entry>,
     at: Timestamp,
     writes: &'a WriteFlag,
+    retries: Retries,
 }
 
 impl<B: CompareAndSwap> Request<'_, B> {
@@ -124,12 +126,11 @@ impl<B: CompareAndSwap> Request<'_, B> {
     }
 
     async fn try_commit(&mut self) -> Result<Decision, StoreError> {
-        for attempt in 0..ATTEMPTS {
-            pause_before(attempt).await;
+        loop {
+            self.retries.next_attempt().await?;
             let decision = self.evaluate(Task::Decide);
             if self.entries.iter().any(Entry::is_outdated) {
                 self.refund_written().await?;
-                self.at = self.database.backend.now().await?;
                 self.read_again().await?;
                 continue;
             }
@@ -138,7 +139,6 @@ impl<B: CompareAndSwap> Request<'_, B> {
             }
             self.read_again().await?;
         }
-        Err(contention())
     }
 
     /// Writes the entries that have changed. Stops at the first one that another process has changed, and returns
@@ -162,8 +162,9 @@ impl<B: CompareAndSwap> Request<'_, B> {
         Ok(true)
     }
 
-    /// Reads the entries again that were not written.
+    /// Reads the time again, and the entries that were not written.
     async fn read_again(&mut self) -> Result<(), StoreError> {
+        self.at = self.database.backend.now().await?;
         let keys = self.entries.iter().filter(|entry| entry.written.is_none()).map(|entry| entry.key.clone());
         let found = self.database.get_all(&keys.collect::<Vec<_>>()).await?;
         let entries = self.entries.iter_mut().zip(self.charges).filter(|(entry, _)| entry.written.is_none());

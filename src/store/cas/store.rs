@@ -10,6 +10,7 @@ use super::completion::{WriteFlag, complete};
 use super::database::Database;
 use super::refund::{refund_all, refund_decision};
 use super::request::{self, Operation};
+use super::retry::Retries;
 use crate::charge::{Charge, OwnedCharge, Refund};
 use crate::decision::Decision;
 use crate::error::StoreError;
@@ -22,9 +23,14 @@ use crate::store::{Store, StoreFuture};
 /// Keeps limits in a database that can [compare and swap](CompareAndSwap), and decides exactly as a
 /// [`MemoryStore`](crate::MemoryStore) does.
 ///
-/// This crate runs the algorithms: it reads the states of a request's keys, decides, and writes the changed states. If
-/// another process has changed a key since, it reads that key again, up to 32 times with growing pauses. A decision
-/// takes one read and one write for each limit that it charges; a denial takes only the read.
+/// This crate runs the algorithms: it reads the states of a request's keys, decides, and writes the changed states. A
+/// decision takes one read and one write for each limit that it charges; a denial takes only the read.
+///
+/// Requests of one process for the same key take turns. If another process has changed a key meanwhile, the request reads
+/// the time and the key again: at once after the first lost races, then after random pauses of up to 4 ms. It waits for
+/// its turn and tries again for at most half of its [deadline](crate::Builder::deadline), so that the other half is left
+/// for the last attempt. After that it fails with [`Contention`](crate::StoreErrorKind::Contention), which opens no circuit
+/// breaker. Refunds, which have no deadline, end after 64 attempts.
 ///
 /// Several limits are charged all or nothing, one key after the other in the order of their names. If a later limit
 /// turns out to be exhausted, or if the caller gives up, for instance at a deadline, the earlier charges are refunded.
@@ -76,7 +82,7 @@ impl<B: CompareAndSwap> CasStore<B> {
         }
         StoreFuture::pending(async move {
             let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
-            request::decide(&database, &charges, operation, &WriteFlag::default()).await
+            request::decide(&database, &charges, operation, &WriteFlag::default(), Retries::new()).await
         })
     }
 }
@@ -88,10 +94,10 @@ async fn decide_several<B: CompareAndSwap>(
 ) -> Result<Decision, StoreError> {
     let (charged_database, charged) = (database.clone(), charges.clone());
     let writes = WriteFlag::default();
-    let raised = writes.clone();
+    let (raised, retries) = (writes.clone(), Retries::new());
     let decide = async move {
         let charges: Vec<_> = charges.iter().map(OwnedCharge::as_charge).collect();
-        request::decide(&database, &charges, Operation::Decide, &raised).await
+        request::decide(&database, &charges, Operation::Decide, &raised, retries).await
     };
     let undo = async move |decision: Decision| {
         let charges: Vec<_> = charged.iter().map(OwnedCharge::as_charge).collect();

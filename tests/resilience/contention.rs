@@ -1,0 +1,210 @@
+//! Requests for one key of a database with compare-and-swap that are in each other's way.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+use tower_ratelimit::store::{CasStore, CompareAndSwap, Versioned};
+use tower_ratelimit::{
+    Builder, CircuitBreaker, Clock, FixedWindow, Limit, Limiter, ManualClock, StoreError, Timestamp, TokenBucket,
+};
+
+use crate::limited::ms;
+
+/// A database in memory. Clones share it.
+#[derive(Clone, Debug, Default)]
+struct Database {
+    values: Arc<Mutex<HashMap<String, Versioned>>>,
+    /// The number of the next writes that other processes precede.
+    conflicts: Arc<AtomicU64>,
+    /// When each write began.
+    writes: Arc<Mutex<Vec<Instant>>>,
+    /// The time that each read and each write takes.
+    latency: Duration,
+    hangs: Arc<AtomicBool>,
+    clock: ManualClock,
+    /// By how much the clock advances when a write conflicts.
+    advance: Duration,
+}
+
+impl Database {
+    fn conflicting(conflicts: u64) -> Self {
+        Self { conflicts: Arc::new(conflicts.into()), ..Self::default() }
+    }
+
+    async fn called(&self) {
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if !self.latency.is_zero() {
+            tokio::time::sleep(self.latency).await;
+        }
+    }
+
+    fn limiter(&self) -> Builder {
+        let limit = Limit::new("many", FixedWindow::new(1_000, Duration::from_secs(10)));
+        Limiter::builder([limit.overridable()]).store(CasStore::new(self.clone()))
+    }
+
+    /// Returns the pauses between writes.
+    fn pauses(&self) -> Vec<Duration> {
+        self.writes.lock().unwrap().windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+}
+
+impl CompareAndSwap for Database {
+    async fn get(&self, key: &str) -> Result<Option<Versioned>, StoreError> {
+        self.called().await;
+        Ok(self.values.lock().unwrap().get(key).cloned())
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        expected: Option<u64>,
+        value: &[u8],
+        _ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        self.writes.lock().unwrap().push(Instant::now());
+        self.called().await;
+        let precede = |left: u64| left.checked_sub(1);
+        if self.conflicts.fetch_update(Ordering::Relaxed, Ordering::Relaxed, precede).is_ok() {
+            self.clock.advance(self.advance);
+            return Ok(false);
+        }
+        let mut values = self.values.lock().unwrap();
+        let found = values.get(key).map(|found| found.version);
+        if found == expected {
+            let version = found.unwrap_or(0) + 1;
+            values.insert(key.to_owned(), Versioned { value: value.to_vec(), version });
+        }
+        Ok(found == expected)
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), StoreError> {
+        self.values.lock().unwrap().remove(key);
+        Ok(())
+    }
+
+    async fn now(&self) -> Result<Timestamp, StoreError> {
+        Ok(self.clock.now())
+    }
+}
+
+/// Returns whether a request is allowed, or else the kind of error.
+async fn acquire(limiter: &Limiter) -> String {
+    match limiter.acquire("key", 1).await {
+        Ok(decision) => if decision.is_allowed() { "allowed" } else { "denied" }.to_owned(),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_lost_races_are_tried_again_at_once() {
+    let database = Database::conflicting(4);
+    assert_eq!(acquire(&database.limiter().build()).await, "allowed");
+    assert_eq!(database.pauses(), [Duration::ZERO; 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn later_attempts_follow_after_random_pauses_of_a_few_milliseconds() {
+    let database = Database::conflicting(100);
+    assert_eq!(acquire(&database.limiter().deadline(Duration::from_secs(10)).build()).await, "allowed");
+    let pauses = database.pauses();
+    // Tokio's timers have a resolution of a millisecond.
+    assert!(pauses.iter().all(|pause| *pause <= ms(6)), "{pauses:?}");
+    for pause in [ms(1), ms(2), ms(3), ms(4)] {
+        assert!(pauses.contains(&pause), "no {pause:?} in {pauses:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_reads_the_time_again() {
+    let database = Database { advance: Duration::from_secs(2), ..Database::conflicting(1) };
+    database.clock.advance(Duration::from_secs(9));
+    let decision = database.limiter().build().acquire("key", 1).await.unwrap();
+    assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(9), "the window that began meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_at_a_later_time_charges_every_limit_once() {
+    let database = Database { advance: ms(1), ..Database::default() };
+    let limits = [Limit::new("one", TokenBucket::per_day(9)), Limit::new("other", TokenBucket::per_day(9))];
+    let limiter = Limiter::builder(limits).store(CasStore::new(database.clone())).build();
+    for conflicts in 1..=3 {
+        assert_eq!(acquire(&limiter).await, "allowed");
+        // The second request loses a race for its first key, and the third also for its second one.
+        database.conflicts.store(conflicts, Ordering::Relaxed);
+    }
+    database.conflicts.store(0, Ordering::Relaxed);
+    let decision = limiter.peek("key", 0).await.unwrap();
+    assert_eq!([0, 1].map(|limit| decision.outcomes()[limit].remaining()), [6, 6]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_end_before_the_deadline() {
+    for latency in [0, 1, 3] {
+        for deadline in [20, 50, 500].map(ms) {
+            let database = Database { latency: ms(latency), ..Database::conflicting(u64::MAX) };
+            let (limiter, began) = (database.limiter().deadline(deadline).build(), Instant::now());
+            assert_eq!(acquire(&limiter).await, "Contention", "{deadline:?}");
+            assert!(began.elapsed() < deadline, "after {:?} of {deadline:?}", began.elapsed());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn overrides_and_refunds_that_lose_every_race_end() {
+    let database = Database::default();
+    let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).build();
+    let receipt = limiter.acquire("key", 1).await.unwrap().into_receipt();
+    database.conflicts.store(u64::MAX, Ordering::Relaxed);
+    let overrides = limiter.overrides("many").unwrap();
+    let error = overrides.set("key", FixedWindow::new(5, Duration::from_secs(10)), None).await.unwrap_err();
+    assert!(error.to_string().contains("too many requests"), "{error}");
+    drop(limiter.refund(receipt).await);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let writes = database.writes.lock().unwrap().len();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(database.writes.lock().unwrap().len(), writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_races_open_no_breaker() {
+    let database = Database::conflicting(u64::MAX);
+    let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).build();
+    for _ in 0..5 {
+        assert_eq!(acquire(&limiter).await, "Contention");
+    }
+    database.conflicts.store(0, Ordering::Relaxed);
+    assert_eq!(acquire(&limiter).await, "allowed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_wait_for_their_turn_in_the_process_open_no_breaker() {
+    let database = Database { latency: ms(15), ..Database::default() };
+    let limiter = database.limiter().circuit_breaker(CircuitBreaker::new().failures(1)).deadline(ms(50)).build();
+    let mut results = join_all((0..5).map(|_| acquire(&limiter))).await;
+    results.sort();
+    assert_eq!(results, ["Contention", "Contention", "Contention", "Contention", "allowed"]);
+    assert_eq!(acquire(&limiter).await, "allowed");
+}
+
+/// Each request that has its turn waited for another one that timed out.
+#[tokio::test(start_paused = true)]
+async fn a_hanging_database_opens_the_breaker_although_requests_wait_for_their_turn() {
+    let database = Database::default();
+    let limiter = database.limiter().build();
+    assert_eq!(acquire(&limiter).await, "allowed");
+    database.hangs.store(true, Ordering::Relaxed);
+    let requests = (0..1_000).map(async |at| {
+        tokio::time::sleep(ms(at)).await;
+        acquire(&limiter).await
+    });
+    let results = join_all(requests).await;
+    let opened = results.iter().position(|result| result == "BreakerOpen");
+    assert!(opened.is_some_and(|at| at < 500), "after {opened:?} ms");
+}
