@@ -89,7 +89,7 @@ impl CostTable {
     }
 
     fn of(&self, head: &RequestHead<'_>) -> u64 {
-        let path = head.matched_path().unwrap_or_else(|| head.uri.path());
+        let path = head.matched_path().unwrap_or_else(|| head.path());
         let Some(costs) = self.routes.get(path) else { return self.otherwise };
         let mut cost = costs.of_method(head.method);
         if cost.is_none() && *head.method == Method::HEAD {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::header::{AsHeaderName, HeaderValue};
+use http::header::AsHeaderName;
 use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 
 /// The head of a request: everything except the body.
@@ -13,7 +13,7 @@ use http::{Extensions, HeaderMap, Method, Request, Uri, Version};
 ///
 /// let request = Request::get("/search").header("x-plan", "pro").body(()).unwrap();
 /// let head = RequestHead::of(&request);
-/// assert_eq!((head.uri.path(), head.header("x-plan")), ("/search", Some("pro")));
+/// assert_eq!((head.path(), head.header("x-plan")), ("/search", Some("pro")));
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -54,7 +54,8 @@ impl<'a> RequestHead<'a> {
         (value, ambiguity.into_inner())
     }
 
-    /// Returns the value of the header `name`, if it occurs exactly once and is visible ASCII.
+    /// Returns the value of the header `name` without the whitespace around it, if it occurs exactly once, and is visible
+    /// ASCII and not blank.
     ///
     /// Returns `None` if the header is [repeated](crate::key#repeated-headers), because another reader of the request
     /// may take another line. A closure for a key or a condition then counts as ambiguous, regardless of its result, so
@@ -63,7 +64,7 @@ impl<'a> RequestHead<'a> {
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&'a str> {
         match self.single_header(name) {
-            Ok(value) => value?.to_str().ok(),
+            Ok(value) => str::from_utf8(value?).ok().filter(|value| !value.is_empty() && value.is_ascii()),
             Err(Repeated) => {
                 if let Some(ambiguity) = self.ambiguity {
                     ambiguity.store(true, Ordering::Relaxed);
@@ -73,13 +74,34 @@ impl<'a> RequestHead<'a> {
         }
     }
 
-    /// Returns the value of a header that must not be repeated.
-    pub(crate) fn single_header(&self, name: impl AsHeaderName) -> Result<Option<&'a HeaderValue>, Repeated> {
-        let mut values = self.headers.get_all(name).iter();
+    /// Returns the values of all lines of a header. HTTP/2 transmits the whitespace around a value, which is not part of
+    /// it (RFC 9110, section 5.5).
+    pub(crate) fn header_lines(&self, name: impl AsHeaderName) -> impl Iterator<Item = &'a [u8]> {
+        self.headers.get_all(name).iter().map(|value| value.as_bytes().trim_ascii())
+    }
+
+    /// Returns the value of a header that must not be repeated. See [`header_lines`](Self::header_lines).
+    pub(crate) fn single_header(&self, name: impl AsHeaderName) -> Result<Option<&'a [u8]>, Repeated> {
+        let mut values = self.header_lines(name);
         match (values.next(), values.next()) {
             (value, None) => Ok(value),
             (_, Some(_)) => Err(Repeated),
         }
+    }
+
+    /// Returns the path that the client sent. In a nested router of Axum, this includes the router's prefix, which
+    /// [`uri`](Self::uri) lacks.
+    #[must_use]
+    pub fn path(&self) -> &'a str {
+        self.original_uri().unwrap_or(self.uri).path()
+    }
+
+    /// Returns the URI that the client sent, if a router of Axum has handled the request.
+    pub(crate) fn original_uri(&self) -> Option<&'a Uri> {
+        #[cfg(feature = "axum")]
+        return self.extensions.get().map(|axum::extract::OriginalUri(uri)| uri);
+        #[cfg(not(feature = "axum"))]
+        None
     }
 
     /// Returns the matched route as it is written in the router (`/users/{id}`), if there is one: that of a
@@ -119,25 +141,31 @@ pub struct RoutePattern(pub String);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repeated;
 
-/// A copy of a head without its extensions, for rejections after the request has been consumed.
+/// A copy of a head without most of its extensions, for rejections after the request has been consumed.
 #[derive(Debug)]
 pub(crate) struct OwnedHead {
     method: Method,
     uri: Uri,
     version: Version,
     headers: HeaderMap,
-    /// Empty.
+    /// Contains the URI that the client sent, if a router has changed it.
     extensions: Extensions,
 }
 
 impl OwnedHead {
     pub(crate) fn new(head: &RequestHead<'_>) -> Self {
+        #[allow(unused_mut, reason = "without Axum, there is no such router")]
+        let mut extensions = Extensions::new();
+        #[cfg(feature = "axum")]
+        if let Some(uri) = head.original_uri() {
+            extensions.insert(axum::extract::OriginalUri(uri.clone()));
+        }
         Self {
             method: head.method.clone(),
             uri: head.uri.clone(),
             version: head.version,
             headers: head.headers.clone(),
-            extensions: Extensions::new(),
+            extensions,
         }
     }
 

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use http::header::{GetAll, HeaderValue};
+use http::HeaderName;
 
 use super::bucket_key::Key;
 use super::key_buf::KeyBuf;
@@ -44,7 +44,7 @@ use crate::request::RequestHead;
     label = "expected a `KeyExtractor`",
     note = "use an extractor of `tower_ratelimit::key`: `key::peer_ip()`, `key::header(\"x-api-key\")`, or a tuple of them",
     note = "wrap the address of a client in `key::client_ip`: `key::client_ip(TrustedProxies::hops(1).x_forwarded_for())`",
-    note = "wrap a closure in `key::from_fn` or `key::from_async_fn`: `key::from_fn(|head| Some(head.uri.path().len()))`"
+    note = "wrap a closure in `key::from_fn` or `key::from_async_fn`: `key::from_fn(|head| Some(head.path().len()))`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Appends the key's parts to `key`, or returns why there is none.
@@ -75,9 +75,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
         }
     }
 
-    /// Returns all lines of the header whose value is the key, or `None` for other keys.
+    /// Returns the name of the header whose value is the key, or `None` for other keys.
     #[doc(hidden)]
-    fn candidates<'a>(&self, _head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
+    fn header_name(&self) -> Option<&HeaderName> {
         None
     }
 
@@ -163,8 +163,8 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
         (**self).hashed(head, hasher)
     }
 
-    fn candidates<'a>(&self, head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
-        (**self).candidates(head)
+    fn header_name(&self) -> Option<&HeaderName> {
+        (**self).header_name()
     }
 }
 

@@ -5,10 +5,11 @@ use http::Method;
 use super::extractor::{Extracted, KeyExtractor, describe_shown, write};
 use super::key_buf::KeyBuf;
 use super::key_part::KeyPart;
+use crate::grpc;
 use crate::request::RequestHead;
 
-/// Extracts the path as the client spelled it, without the query. One route can have many spellings, each with a bucket
-/// of its own: prefer [`matched_route`], except for services without a router, such as gRPC.
+/// Extracts the [path](RequestHead::path) as the client spelled it, without the query. One route can have many spellings,
+/// each with a bucket of its own: prefer [`matched_route`], except for services without a router.
 pub const fn path() -> Path {
     Path
 }
@@ -19,7 +20,7 @@ pub struct Path;
 
 impl KeyExtractor for Path {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        write(head.uri.path(), key)
+        write(head.path(), key)
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {
@@ -30,6 +31,9 @@ impl KeyExtractor for Path {
 /// Extracts the route that the request has matched, as it is written in the router (`/users/{id}`). All requests
 /// without a matched route share one key. In Axum, add the layer to the `Router` rather than around it: outside, no
 /// route is matched yet.
+///
+/// The route of a gRPC request that no router has handled is its path (`/package.Service/Method`). Clients can invent
+/// methods, each with a bucket of its own.
 pub const fn matched_route() -> MatchedRoute {
     MatchedRoute
 }
@@ -40,7 +44,11 @@ pub struct MatchedRoute;
 
 impl KeyExtractor for MatchedRoute {
     fn extract(&self, head: &RequestHead<'_>, key: &mut KeyBuf) -> Extracted {
-        write(head.matched_path().unwrap_or(""), key)
+        let route = head.matched_path().unwrap_or_else(|| {
+            let is_routed = head.original_uri().is_some();
+            if !is_routed && grpc::content_type(head).is_some() { head.path() } else { "" }
+        });
+        write(route, key)
     }
 
     fn describe(&self, head: &RequestHead<'_>) -> Vec<KeyPart> {

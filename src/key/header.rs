@@ -1,6 +1,6 @@
 //! Keys from headers.
 
-use http::header::{GetAll, HeaderName, HeaderValue};
+use http::HeaderName;
 
 use super::extractor::{Extracted, Hashed, KeyError, KeyExtractor, describe_as, write};
 use super::key_buf::KeyBuf;
@@ -9,9 +9,9 @@ use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::hash::KeyHasher;
 use crate::request::{Repeated, RequestHead};
 
-/// Extracts the value of the header `name`, as bytes.
+/// Extracts the value of the header `name`, as bytes, without the whitespace around it.
 ///
-/// The key is missing if the header is absent or empty. A request that repeats the header is
+/// The key is missing if the header is absent or blank. A request that repeats the header is
 /// [ambiguous](super#repeated-headers), and is rejected with 400. Clients choose their headers: see
 /// [trust](super#trust).
 ///
@@ -45,7 +45,7 @@ pub fn try_header(name: &str) -> Result<Header, ConfigError> {
 pub struct Header(HeaderName);
 
 impl Header {
-    fn value<'a>(&self, head: &RequestHead<'a>) -> Result<&'a HeaderValue, KeyError> {
+    fn value<'a>(&self, head: &RequestHead<'a>) -> Result<&'a [u8], KeyError> {
         match head.single_header(&self.0) {
             Ok(Some(value)) if !value.is_empty() => Ok(value),
             Ok(_) => Err(KeyError::NotSent),
@@ -64,7 +64,7 @@ impl KeyExtractor for Header {
 
     fn hashed(&self, head: &RequestHead<'_>, hasher: &KeyHasher) -> Hashed {
         match self.value(head) {
-            Ok(value) => Hashed::Now(hasher.hash(value.as_bytes())),
+            Ok(value) => Hashed::Now(hasher.hash(value)),
             Err(error) => Hashed::Missing(error),
         }
     }
@@ -73,7 +73,7 @@ impl KeyExtractor for Header {
         describe_as(format!("header {}", self.0).into(), self, head)
     }
 
-    fn candidates<'a>(&self, head: &RequestHead<'a>) -> Option<GetAll<'a, HeaderValue>> {
-        Some(head.headers.get_all(&self.0))
+    fn header_name(&self) -> Option<&HeaderName> {
+        Some(&self.0)
     }
 }

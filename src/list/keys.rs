@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use http::HeaderValue;
 
 use crate::error::{ConfigError, ConfigErrorKind, or_panic};
 use crate::hash::{KeyHash, KeyHasher};
@@ -36,8 +35,8 @@ use crate::when::Condition;
 /// # let _ = limits;
 /// ```
 ///
-/// An entry has the type that the extractor finds: text for a header, the closure's result for
-/// [`key::extension`](crate::key::extension), a tuple for a tuple of extractors. Instead of an extractor with
+/// An entry has the type that the extractor finds: text without whitespace around it for a header, the closure's result
+/// for [`key::extension`](crate::key::extension), a tuple for a tuple of extractors. Instead of an extractor with
 /// [`or`](KeyExtractor::or), use one list for each alternative, and combine them with [`or`](Condition::or). For
 /// addresses, use an [`AddressList`](crate::AddressList). A request without the key is on no list.
 ///
@@ -111,9 +110,8 @@ impl Condition for KeyList {
             return self.holds(head);
         }
         let hashes = self.hashes.load();
-        let is_listed = |value: &HeaderValue| hashes.contains(&self.hasher.hash(value.as_bytes()));
-        match self.extractor.candidates(head) {
-            Some(values) => values.iter().any(is_listed),
+        match self.extractor.header_name() {
+            Some(name) => head.header_lines(name).any(|value| hashes.contains(&self.hasher.hash(value))),
             // The number of combinations of several headers' lines is the client's choice, so they are not tried.
             None => true,
         }

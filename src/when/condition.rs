@@ -26,7 +26,7 @@ use crate::request::RequestHead;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a condition on requests",
     label = "expected a `Condition`",
-    note = "wrap a closure in `when::from_fn`: `when::from_fn(|head| head.uri.path() == \"/\")`",
+    note = "wrap a closure in `when::from_fn`: `when::from_fn(|head| head.path() == \"/\")`",
     note = "`tower_ratelimit::when` has conditions on the method, route, path, headers and time of day"
 )]
 pub trait Condition: Send + Sync + 'static {

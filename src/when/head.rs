@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderName, Method};
 
 use super::condition::Condition;
 use crate::error::{ConfigError, ConfigErrorKind, or_panic};
@@ -56,7 +56,7 @@ pub struct Route(String);
 
 impl Condition for Route {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        head.matched_path().unwrap_or(head.uri.path()) == self.0
+        head.matched_path().unwrap_or_else(|| head.path()) == self.0
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,8 +66,8 @@ impl Condition for Route {
 
 /// Matches requests whose path is `prefix` or lies below it. `/api` matches `/api` and `/api/users`, but not `/apis`.
 ///
-/// Compares the path as the client spelled it. One route can have many spellings, so don't use this condition to exempt
-/// requests from a limit that must hold.
+/// Compares the [path](RequestHead::path) as the client spelled it. One route can have many spellings, so don't use this
+/// condition to exempt requests from a limit that must hold.
 ///
 /// # Panics
 ///
@@ -96,7 +96,7 @@ pub struct PathPrefix(String);
 
 impl Condition for PathPrefix {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        head.uri.path().strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        head.path().strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,8 +108,8 @@ fn with_slash(what: &'static str, path: String) -> Result<String, ConfigError> {
     if path.starts_with('/') { Ok(path) } else { Err(ConfigErrorKind::PathWithoutSlash { what, path }.into()) }
 }
 
-/// Matches requests with the header `name: value`. Values are compared as a whole and byte by byte; a list is not split
-/// at its commas.
+/// Matches requests with the header `name: value`. Values are compared as a whole and byte by byte, without the
+/// whitespace around them; a list is not split at its commas.
 ///
 /// If the header is [repeated](crate::key#repeated-headers), the condition [holds](Condition::holds) if all lines have
 /// the value, and [may hold](Condition::may_hold) if at least one has.
@@ -130,7 +130,7 @@ pub fn header(name: &str, value: impl Into<String>) -> Header {
 /// Returns an error if `name` is not a valid header name.
 pub fn try_header(name: &str, value: impl Into<String>) -> Result<Header, ConfigError> {
     let name = name.parse().map_err(|_| ConfigErrorKind::HeaderName { name: name.to_owned() })?;
-    Ok(Header { name, value: value.into() })
+    Ok(Header { name, value: value.into().trim_ascii().to_owned() })
 }
 
 /// A condition on a header. Returned by [`header`].
@@ -141,18 +141,18 @@ pub struct Header {
 }
 
 impl Header {
-    fn matches(&self, value: &HeaderValue) -> bool {
-        value.as_bytes() == self.value.as_bytes()
+    fn matches(&self, value: &[u8]) -> bool {
+        value == self.value.as_bytes()
     }
 }
 
 impl Condition for Header {
     fn holds(&self, head: &RequestHead<'_>) -> bool {
-        self.may_hold(head) && head.headers.get_all(&self.name).iter().all(|value| self.matches(value))
+        self.may_hold(head) && head.header_lines(&self.name).all(|value| self.matches(value))
     }
 
     fn may_hold(&self, head: &RequestHead<'_>) -> bool {
-        head.headers.get_all(&self.name).iter().any(|value| self.matches(value))
+        head.header_lines(&self.name).any(|value| self.matches(value))
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,7 +14,7 @@
 //!     .by(key::peer_ip());
 //!
 //! let large = Limit::new("large", FixedWindow::per_hour(5))
-//!     .when(when::from_fn(|head| head.uri.path().ends_with(".zip")));
+//!     .when(when::from_fn(|head| head.path().ends_with(".zip")));
 //! # let _ = (posts, large);
 //! ```
 

@@ -47,6 +47,12 @@ async fn a_limit_applies_where_its_condition_holds() {
 }
 
 #[tokio::test]
+async fn a_route_is_compared_as_it_is_written_in_the_router() {
+    let app = app([Limit::new("user", FixedWindow::per_day(2)).when(when::route("/users/1"))]);
+    assert_eq!(ask(&app, request("GET", "/users/1", "")).await.header("ratelimit"), None);
+}
+
+#[tokio::test]
 async fn limits_that_do_not_apply_are_left_out() {
     let app = app([
         Limit::new("all", FixedWindow::per_day(3)),

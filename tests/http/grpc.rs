@@ -290,3 +290,74 @@ async fn replacing_responses_does_not_change_grpc_rejections() {
     assert_eq!(status(&ask_as("application/grpc").await).0, Some("8"));
     assert_eq!(ask_as("text/html").await.body, "<p>No.</p>");
 }
+
+#[tokio::test]
+async fn the_route_of_a_grpc_request_without_a_router_is_its_path() {
+    let limited = |by: Limit| limited(by.by(key::matched_route()));
+    let one = || Limit::new("one", FixedWindow::per_minute(1));
+    let to = |mut request: Request<()>, path: &'static str| {
+        *request.uri_mut() = http::Uri::from_static(path);
+        request
+    };
+    let grpc = || call("application/grpc+proto");
+    let service = limited(one());
+    for path in ["/package.Service/One", "/package.Service/Two"] {
+        assert_eq!(ask(&service, to(grpc(), path)).await.body, "hello", "{path}");
+        assert_eq!(status(&ask(&service, to(grpc(), path)).await).0, Some("8"), "{path}");
+    }
+    // Other requests share a bucket, whatever path they invent.
+    for other in [
+        call("application/json"),
+        request(Method::POST, Version::HTTP_11, "application/grpc"),
+        request(Method::GET, Version::HTTP_2, "application/grpc"),
+    ] {
+        let service = limited(one());
+        assert_eq!(ask(&service, to(other.clone(), "/a")).await.status, StatusCode::OK, "{other:?}");
+        assert!(ask(&service, to(other.clone(), "/b")).await.is_refused(), "{other:?}");
+    }
+    // A route that the router names takes precedence.
+    let service = limited(one());
+    let mut routed = grpc();
+    routed.extensions_mut().insert(key::RoutePattern("/package.Service/{*method}".to_owned()));
+    assert_eq!(ask(&service, to(routed.clone(), "/package.Service/One")).await.body, "hello");
+    assert_eq!(status(&ask(&service, to(routed, "/package.Service/Two")).await).0, Some("8"));
+}
+
+/// The content type does not give a path that no route of Axum's router matches a bucket of its own.
+#[tokio::test]
+async fn unknown_paths_of_a_router_share_a_bucket_also_with_the_content_type_of_grpc() {
+    use axum::Router;
+    use axum::body::Body;
+
+    let layer = RateLimitLayer::builder([Limit::new("one", FixedWindow::per_minute(1)).by(key::matched_route())]);
+    let app = Router::new().route("/known", axum::routing::get(async || "known"));
+    let app = app.layer(layer.store(paused_store()).build());
+    let unknown = |path: &'static str| {
+        let mut request = call("application/grpc").map(|()| Body::empty());
+        *request.uri_mut() = http::Uri::from_static(path);
+        request
+    };
+    assert_eq!(ask(&app, unknown("/a")).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(status(&ask(&app, unknown("/b")).await).0, Some("8"));
+}
+
+#[tokio::test]
+async fn rules_and_explanations_know_the_path_of_a_grpc_request() {
+    use tower_ratelimit::RequestHead;
+    use tower_ratelimit::rules::{Extractors, Rules};
+
+    let yaml = "
+domain: shop
+descriptors:
+- { key: path, value: /package.Service/Method, rate_limit: { name: method, unit: year, requests_per_unit: 1 } }
+";
+    let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
+    let layer = RateLimitLayer::builder(limits).store(paused_store()).build();
+    let explanation = layer.explain(&RequestHead::of(&call("application/grpc"))).await;
+    assert!(explanation.limits[0].applied().is_some(), "{explanation}");
+    let service = layer.layer(Hello::default());
+    assert_eq!(ask(&service, call("application/grpc")).await.remaining(), 0);
+    let by_route = RateLimitLayer::new([Limit::new("one", FixedWindow::per_minute(1)).by(key::matched_route())]);
+    let explanation = by_route.explain(&RequestHead::of(&call("application/grpc"))).await.to_string();
+    assert!(explanation.contains(", by route /package.Service/Method,"), "{explanation}");
+}

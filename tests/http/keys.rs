@@ -103,6 +103,22 @@ async fn an_override_of_unknown_methods_applies_to_all_of_them() {
     }
 }
 
+#[tokio::test]
+async fn alternatives_of_an_asynchronous_key_are_named_like_those_of_others() {
+    let later = key::from_async_fn(|head| {
+        let user = head.header("x-user").map(str::to_owned);
+        async move { user }
+    });
+    let limit = one().by(later.or(key::header("x-team"))).overridable();
+    let limits = RateLimitLayer::builder([limit]).store(paused_store()).build();
+    let overrides = limits.overrides("one").unwrap();
+    overrides.set(key::first("ann"), FixedWindow::per_minute(3), None).await.unwrap();
+    overrides.set(key::second("ann"), FixedWindow::per_minute(5), None).await.unwrap();
+    let service = limits.layer(Hello::default());
+    assert_eq!(ask(&service, with(&[("x-user", "ann")])).await.remaining(), 2);
+    assert_eq!(ask(&service, with(&[("x-team", "ann")])).await.remaining(), 4);
+}
+
 /// Conditions and tables of costs name methods of the server's choice.
 #[tokio::test]
 async fn conditions_and_costs_know_methods_of_any_name() {
@@ -112,7 +128,9 @@ async fn conditions_and_costs_know_methods_of_any_name() {
     let service = RateLimitLayer::builder([purges]).store(paused_store()).costs(costs).build().layer(Hello::default());
     let request = |name: &str| Request::builder().method(name).uri("/").body(()).unwrap();
     assert_eq!(ask(&service, request("PURGE")).await.remaining(), 10);
-    assert_eq!(ask(&service, request("LINK")).await.header("ratelimit"), None);
+    for other in ["LINK", "purge"] {
+        assert_eq!(ask(&service, request(other)).await.header("ratelimit"), None, "{other}");
+    }
     assert_eq!(ask(&service, request("PURGE")).await.remaining(), 0);
 }
 

@@ -50,6 +50,20 @@ async fn headers_show_the_lower_of_two_limits_of_one_name() {
     }
 }
 
+/// Otherwise, the headers might describe different limits.
+#[tokio::test]
+async fn all_headers_describe_the_inner_of_two_limits_with_equal_remaining() {
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+    for (outer, inner, window) in
+        [(hourly("api", 5), daily("api", 5), 86_400), (daily("api", 5), hourly("api", 5), 3_600)]
+    {
+        let answer = reported(layer([outer]).headers(styles).build(), layer([inner]).headers(styles).build()).await;
+        assert_eq!(answer.policies(), [Member::new("api", &[("q", 5), ("w", window)])]);
+        assert_eq!(answer.standings(), [Member::new("api", &[("r", 4), ("t", window)])]);
+        assert_eq!(answer.header("x-ratelimit-reset"), Some(window.to_string().as_str()));
+    }
+}
+
 #[tokio::test]
 async fn limits_of_different_names_keep_their_order() {
     let name = r#"a, "b\"#;

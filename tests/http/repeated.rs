@@ -142,6 +142,10 @@ async fn never_limit_requires_all_lines_of_a_header_to_match() {
     // All lines must meet a condition.
     let expected = [200, 200, 429, 429, 200];
     assert_eq!(statuses(limits().never_limit(when::header(KEY, "ours")).build(), &requests).await, expected);
+    let ours = when::path_prefix("/never").or(when::header(KEY, "ours"));
+    assert_eq!(statuses(limits().never_limit(ours).build(), &requests).await, expected);
+    let ours = when::path_prefix("/").and(when::header(KEY, "ours"));
+    assert_eq!(statuses(limits().never_limit(ours).build(), &requests).await, expected);
     let not_free = when::not(when::header(KEY, "free"));
     let requests: [&[&str]; 3] = [&["free"], &["free", "pro"], &["pro"]];
     assert_eq!(statuses(limits().never_limit(not_free).build(), &requests).await, [200, 429, 200]);
@@ -159,6 +163,12 @@ async fn a_limit_applies_where_any_line_meets_its_condition() {
     assert_eq!(statuses(not_pro, &requests).await, [200, 429, 429, 200]);
     let listed = limits(Box::new(|limit| limit.when(KeyList::new(key::header(KEY), ["free"]))));
     assert_eq!(statuses(listed, &requests).await, [200, 429, 429, 200]);
+    // The same if another condition, which does not read the header, comes first.
+    let never = || when::path_prefix("/never");
+    let either = limits(Box::new(move |limit| limit.when(never().or(when::header(KEY, "free")))));
+    assert_eq!(statuses(either, &requests).await, [200, 429, 429, 200]);
+    let both = limits(Box::new(move |limit| limit.when(when::not(never()).and(when::header(KEY, "free")))));
+    assert_eq!(statuses(both, &requests).await, [200, 429, 429, 200]);
 }
 
 #[tokio::test]

@@ -2,11 +2,14 @@
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use axum::routing::get as route;
 use http::Method;
 use tower::Layer;
 use tower_ratelimit::rules::{Extractors, Rules};
-use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, key, when};
+use tower_ratelimit::{CostTable, FixedWindow, Limit, RateLimitLayer, RequestHead, key, when};
 
 use crate::service::{Hello, get};
 use crate::store::paused_store;
@@ -34,6 +37,15 @@ async fn left(app: Router, paths: [&str; 2]) -> [i64; 2] {
     left
 }
 
+/// Returns a router in which `layer` limits two nested routers from within.
+fn nested(layer: RateLimitLayer) -> Router {
+    let inner = || {
+        let fallback = async || "nothing";
+        Router::new().route("/login", route(async || "a login")).fallback(fallback).layer(layer.clone())
+    };
+    Router::new().nest("/api", inner()).nest("/shop", inner())
+}
+
 const PATHS: [&str; 2] = ["/api/users/1", "/api/users/2"];
 
 #[tokio::test]
@@ -55,6 +67,40 @@ async fn conditions_and_costs_match_the_route() {
     for table in tables {
         assert_eq!(left(users().layer(layer([hundred()]).costs(table)), paths).await, [98, 96]);
     }
+}
+
+#[tokio::test]
+async fn nested_routers_see_the_path_that_the_client_sent() {
+    let path_prefix = || layer([hundred().when(when::path_prefix("/api/login"))]);
+    assert_eq!(left(nested(path_prefix()), ["/api/login", "/api/login?x=1"]).await, [99, 98]);
+    let answer = ask(&nested(path_prefix()), get("/shop/login").map(|()| Body::empty())).await;
+    assert_eq!(answer.header("ratelimit"), None);
+    let by_path = || layer([hundred().by(key::path())]);
+    assert_eq!(left(nested(by_path()), ["/api/login", "/shop/login"]).await, [99, 99]);
+    assert_eq!(left(nested(by_path()), ["/api/login", "/api/login"]).await, [99, 98]);
+    // No route has matched, so the path is compared.
+    let condition = layer([hundred().when(when::route("/api/other"))]);
+    assert_eq!(left(nested(condition), ["/api/other", "/api/other"]).await, [99, 98]);
+    let table = CostTable::new().path("/api/other", 2).path("/api/login", 5);
+    let costs = RateLimitLayer::builder([hundred()]).costs(table).store(paused_store()).build();
+    assert_eq!(left(nested(costs), ["/api/other", "/api/login"]).await, [98, 93]);
+    let closure = layer([hundred().when(when::from_fn(|head| head.path() == "/shop/login"))]);
+    assert_eq!(left(nested(closure), ["/shop/login", "/shop/login"]).await, [99, 98]);
+}
+
+/// An explanation in the place of the layer reads the same path.
+#[tokio::test]
+async fn explanations_in_nested_routers_see_the_path_that_the_client_sent() {
+    async fn explain(State(limits): State<RateLimitLayer>, request: Request, next: Next) -> Response {
+        let explanation = limits.explain(&RequestHead::of(&request)).await;
+        let answer = next.run(request).await;
+        assert!(explanation.to_string().contains(", by path /api/login,"), "{explanation}");
+        answer
+    }
+    let limits = layer([hundred().by(key::path()).when(when::path_prefix("/api"))]);
+    let inner = Router::new().route("/login", route(async || "a login")).layer(limits.clone());
+    let app = Router::new().nest("/api", inner.layer(middleware::from_fn_with_state(limits, explain)));
+    assert_eq!(ask(&app, get("/api/login").map(|()| Body::empty())).await.remaining(), 99);
 }
 
 #[tokio::test]

@@ -170,3 +170,21 @@ async fn in_tonic() {
     assert_eq!(details.quota_failure().map(|failure| failure.violations[0].subject.as_str()), Some("limit:two"));
     assert_eq!(status.metadata().get("ratelimit").unwrap(), "\"two\";r=0;t=60");
 }
+
+#[tokio::test]
+async fn in_tonic_each_method_has_a_route_of_its_own() {
+    let (_, health) = tonic_health::server::health_reporter();
+    let by_route = Limit::new("one", FixedWindow::per_minute(1)).by(key::matched_route());
+    let layer = RateLimitLayer::builder([by_route]).store(paused_store()).build();
+    let server = Server::run(async |listener| {
+        let server = tonic::transport::Server::builder().layer(layer).add_service(health);
+        server.serve_with_incoming(TcpIncoming::from(listener)).await.expect("Tonic serves");
+    })
+    .await;
+    let mut client = HealthClient::new(Channel::from_shared(server.uri("")).unwrap().connect().await.unwrap());
+    let request = HealthCheckRequest::default;
+    assert!(client.check(request()).await.is_ok());
+    assert!(client.watch(request()).await.is_ok(), "another method has another bucket");
+    assert_eq!(client.check(request()).await.unwrap_err().code(), tonic::Code::ResourceExhausted);
+    assert_eq!(client.watch(request()).await.unwrap_err().code(), tonic::Code::ResourceExhausted);
+}

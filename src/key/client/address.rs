@@ -114,7 +114,7 @@ fn x_forwarded_for(headers: &HeaderMap) -> impl Iterator<Item = Option<IpAddr>> 
 /// Returns the address in a single-valued header, or `None` if the header is absent.
 fn single(head: &RequestHead<'_>, name: &HeaderName) -> Option<Result<IpAddr, AddressError>> {
     Some(match head.single_header(name) {
-        Ok(value) => node::address(value?.as_bytes().trim_ascii()).ok_or(AddressError::Unreadable),
+        Ok(value) => node::address(value?).ok_or(AddressError::Unreadable),
         Err(Repeated) => Err(AddressError::Repeated),
     })
 }
