@@ -60,6 +60,7 @@
 //! | `metrics` | | `MetricsRecorder`, which counts decisions through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | | `conformance`: a suite of tests for stores of your own |
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![doc(test(attr(deny(unused_must_use))))]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -75,6 +76,7 @@ mod decision;
 pub mod dry_run;
 mod error;
 pub mod explain;
+mod grpc;
 // Compiled for documentation only. Its doctests need these features. Without them, they are skipped, but the pages are
 // still rendered.
 #[cfg_attr(docsrs, doc(cfg(all())))]
@@ -114,7 +116,7 @@ pub mod when;
 pub use algorithm::*;
 pub use builder::Builder;
 pub use cost::CostTable;
-pub use decision::{DecidedBy, Decision, Outcome, Receipt, Verdict};
+pub use decision::{AllowedDecision, DecidedBy, Decision, Outcome, Receipt, Verdict};
 pub use error::{ConfigError, StoreError, StoreErrorKind};
 pub use http::{
     ChargeError, CountInFlight, HeaderStyle, HttpOptions, InFlightFuture, IntoRejectionResponse, KeepBody,
@@ -144,3 +146,20 @@ pub use time::{Clock, ManualClock, SystemClock, Timestamp};
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+// Checks that doctests deny unused results, and that a decision that may be a denial is one: only its use differs.
+/// ```
+/// # async fn operation(limiter: tower_ratelimit::Limiter) -> Result<(), tower_ratelimit::StoreError> {
+/// let _ = limiter.acquire("key", 1).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// ```compile_fail
+/// # async fn operation(limiter: tower_ratelimit::Limiter) -> Result<(), tower_ratelimit::StoreError> {
+/// limiter.acquire("key", 1).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(doctest)]
+struct IgnoredDecision;

@@ -1,5 +1,6 @@
 //! Decisions about requests, and their parts.
 
+mod allowed;
 mod decided_by;
 mod outcome;
 mod receipt;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+pub use self::allowed::AllowedDecision;
 pub use self::decided_by::DecidedBy;
 pub use self::outcome::Outcome;
 pub use self::receipt::Receipt;

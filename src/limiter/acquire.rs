@@ -5,7 +5,7 @@ use super::charges::{Charges, acquire, acquire_from_all, charges_of_key, check_c
 use super::error::AcquireError;
 #[cfg(doc)]
 use crate::builder::Builder;
-use crate::decision::{Decision, Verdict};
+use crate::decision::{AllowedDecision, Decision, Verdict};
 #[cfg(doc)]
 use crate::error::StoreErrorKind;
 use crate::key::{self, Key};
@@ -62,10 +62,10 @@ impl Limiter {
     ///
     /// Returns an error if a limit denies, or if the store can't decide and the [policy](Builder::on_store_error) is to
     /// reject.
-    pub async fn try_acquire(&self, key: impl Key, cost: u64) -> Result<Decision, AcquireError> {
+    pub async fn try_acquire(&self, key: impl Key, cost: u64) -> Result<AllowedDecision, AcquireError> {
         let decision = self.acquire(key, cost).await?;
         match decision.verdict() {
-            Verdict::Allow { .. } => Ok(decision),
+            Verdict::Allow { .. } => Ok(AllowedDecision(decision)),
             Verdict::Deny { retry_after } => Err(AcquireError::Denied { retry_after }),
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Limiter;
+use super::queues::Queues;
 use crate::builder::Builder;
 use crate::error::{ConfigError, or_panic};
 use crate::limit::{Derived, check_needs_no_request};
@@ -31,6 +32,6 @@ impl Builder {
             None => check_needs_no_request(&self.limits())?,
         }
         let (client, ()) = self.into_client()?;
-        Ok(Limiter { client: Arc::new(client), live: live_limits.map(Derived::new) })
+        Ok(Limiter { client: Arc::new(client), live: live_limits.map(Derived::new), queues: Queues::default() })
     }
 }

@@ -18,7 +18,8 @@ pub enum AcquireError {
     Denied {
         /// The shortest wait after which it would be allowed, if nothing else is charged. `None` if no wait can help,
         /// because the cost exceeds the capacity. If a queue would delay the operation for longer than
-        /// [`wait_at_most`](crate::Limiter::wait_at_most) may wait, it is that delay.
+        /// [`wait_at_most`](crate::Limiter::wait_at_most) may wait, it is that delay. Zero if the limits
+        /// would allow it, but earlier operations were still waiting.
         retry_after: Option<Duration>,
     },
     /// The store could not decide, and the [policy](crate::OnStoreError) is to reject.

@@ -8,6 +8,7 @@ mod build;
 mod charges;
 mod error;
 mod explain;
+mod queues;
 mod wait;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::error::AcquireError;
+use self::queues::Queues;
 use crate::builder::Builder;
 use crate::decision::Receipt;
 use crate::error::ConfigError;
@@ -65,6 +67,7 @@ pub struct Limiter {
     client: Arc<StoreClient>,
     /// Derives the client for the current limits, if they can be replaced.
     live: Option<Derived<StoreClient>>,
+    queues: Queues,
 }
 
 impl Limiter {

@@ -1,26 +1,33 @@
 //! Waits until the limits allow an operation.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Limiter;
-use super::charges::{Charges, acquire, charges_of_key};
+use super::charges::acquire;
 use super::error::AcquireError;
 #[cfg(doc)]
 use crate::builder::Builder;
-use crate::decision::{Decision, Verdict};
-use crate::key::Key;
+use crate::decision::{AllowedDecision, Decision, Outcome, Verdict};
+use crate::key::{self, Key};
 use crate::resilience::ReservationGuard;
 use crate::store::Charge;
 
 impl Limiter {
     /// Waits until every limit allows `key` to take `cost` tokens, however long that takes, and takes them.
     ///
-    /// Operations that wait are not served in the order of their calls, unless a limit is a
-    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue). If the future is dropped while it waits in a queue, its slot is
-    /// refunded if it is still the last one.
+    /// Operations that wait for the same key are served one after the other, in the order of their calls: a small one
+    /// does not overtake a large one. Clones of a limiter share this order; other limiters and processes, and calls
+    /// after [`LiveLimits`](crate::LiveLimits) were replaced, have an order of their own. [`acquire`](Self::acquire) and
+    /// operations that cost 0 do not wait for others. If they or other processes take the tokens for which an operation
+    /// had its turn, it may go to the end of the queue.
+    ///
+    /// If the future is dropped, the next operation takes its place. If it has a slot of a
+    /// [`LeakyBucketQueue`](crate::LeakyBucketQueue), the slot is refunded if it is still the last one.
     ///
     /// ```
     /// use tower_ratelimit::{Limit, Limiter, TokenBucket};
@@ -38,41 +45,92 @@ impl Limiter {
     ///
     /// Returns an error if no wait can help, or if the store can't decide and the [policy](Builder::on_store_error) is
     /// to reject.
-    pub async fn wait(&self, key: impl Key, cost: u64) -> Result<Decision, AcquireError> {
+    pub async fn wait(&self, key: impl Key, cost: u64) -> Result<AllowedDecision, AcquireError> {
         self.wait_at_most(key, cost, Duration::MAX).await
     }
 
     /// Waits as [`wait`](Self::wait) does, for `longest` at most.
     ///
+    /// If operations that came before take longer than `longest`, it returns an error after `longest`. The error's
+    /// `retry_after` is the wait by the limits alone, and zero if they would allow the operation.
+    ///
     /// # Errors
     ///
     /// Returns an error if the limits would allow the operation only after `longest`, or never, which is reported
-    /// immediately; or if the store can't decide and the [policy](Builder::on_store_error) is to reject.
-    pub async fn wait_at_most(&self, key: impl Key, cost: u64, longest: Duration) -> Result<Decision, AcquireError> {
+    /// immediately; if its turn does not come within `longest`; or if the store can't decide and the
+    /// [policy](Builder::on_store_error) is to reject.
+    pub async fn wait_at_most(
+        &self,
+        key: impl Key,
+        cost: u64,
+        longest: Duration,
+    ) -> Result<AllowedDecision, AcquireError> {
         let client = self.current_client();
-        let charges: Charges<'_> = charges_of_key(&client, &key, |_| cost).collect();
+        let key = key::hash(&key, client.hasher());
         // A denial that leads to a wait does not count towards a penalty.
-        let without_strikes: SmallVec<[_; 4]> = charges.iter().map(|charge| charge.spec.without_strikes()).collect();
-        let charges = without_strikes.iter().zip(&charges).map(|(spec, charge)| Charge { spec, ..*charge });
-        let charges: SmallVec<[Charge<'_>; 4]> = charges.collect();
+        let without_strikes = |spec| client.limits().current(spec).without_strikes();
+        let specs: SmallVec<[_; 4]> = client.limits().all_specs().iter().map(without_strikes).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = specs.iter().map(|spec| Charge { spec, key, cost }).collect();
         let deadline = Instant::now().checked_add(longest);
         let remaining =
             || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-        loop {
-            let decision = acquire(&client, &charges).await?;
-            let wait = match decision.verdict() {
-                Verdict::Allow { delay: Duration::ZERO } => return Ok(decision),
-                Verdict::Allow { delay } if delay <= remaining() => {
-                    return Ok(ReservationGuard::new(&client, decision, delay).wait().await);
-                }
-                Verdict::Allow { delay } => {
-                    client.refund(&decision.into_receipt()).await?;
-                    return Err(AcquireError::Denied { retry_after: Some(delay) });
-                }
-                Verdict::Deny { retry_after: Some(wait) } if wait <= remaining() => wait,
-                Verdict::Deny { retry_after } => return Err(AcquireError::Denied { retry_after }),
+        // Decides whether the operation may proceed, or else, after which instant it should be tried again. Takes
+        // nothing before its turn.
+        let decide = async |is_turn: bool| -> Result<ControlFlow<Decision, Instant>, AcquireError> {
+            let decision = if is_turn { acquire(&client, &charges) } else { client.peek(&charges) }.await?;
+            let (wait, pause) = match decision.verdict() {
+                Verdict::Allow { delay } => (Some(delay), Duration::ZERO),
+                Verdict::Deny { retry_after } => (retry_after, retry_after.unwrap_or_default()),
             };
-            tokio::time::sleep(wait).await;
-        }
+            let remaining = remaining();
+            if wait.is_none_or(|wait| wait > remaining) || !is_turn && remaining.is_zero() {
+                client.refund(&decision.into_receipt()).await?;
+                return Err(AcquireError::Denied { retry_after: wait });
+            }
+            let may_proceed = is_turn && decision.is_allowed();
+            Ok(if may_proceed { ControlFlow::Break(decision) } else { ControlFlow::Continue(Instant::now() + pause) })
+        };
+
+        let id = (Arc::as_ptr(&client) as usize, key);
+        let mut attempt = decide(cost == 0 || !self.queues.has(id)).await?;
+        let mut is_shared = false;
+        let decision = 'served: loop {
+            let mut next = match attempt {
+                ControlFlow::Break(decision) => break decision,
+                ControlFlow::Continue(next) => next,
+            };
+            let place = self.queues.enter(id);
+            is_shared = match timeout(remaining(), place.queue.lock()).await {
+                Err(_) => false,
+                // The last turn left enough, so the next turn need not wait for this decision. Only once, because other
+                // operations may have taken the tokens since.
+                Ok(mut left) if !is_shared && *left >= cost => {
+                    *left -= cost;
+                    true
+                }
+                Ok(mut left) => loop {
+                    sleep_until(next).await;
+                    match decide(true).await? {
+                        ControlFlow::Continue(later) => next = later,
+                        ControlFlow::Break(decision) => {
+                            *left = tokens_left(&decision);
+                            break 'served decision;
+                        }
+                    }
+                },
+            };
+            drop(place);
+            attempt = decide(is_shared).await?;
+        };
+        Ok(AllowedDecision(match decision.delay() {
+            Duration::ZERO => decision,
+            delay => ReservationGuard::new(&client, decision, delay).wait().await,
+        }))
     }
+}
+
+/// Returns the number of tokens that every limit has left.
+fn tokens_left(decision: &Decision) -> u64 {
+    let enforced = decision.outcomes().iter().filter(|outcome| outcome.is_enforced());
+    enforced.map(Outcome::remaining).min().unwrap_or_default()
 }

@@ -25,4 +25,5 @@ mod subject;
 mod thresholds;
 mod trace;
 mod vectors;
+mod wait_order;
 mod waits;
