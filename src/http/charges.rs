@@ -104,9 +104,10 @@ impl<'a> ChargeFinder<'a, '_> {
     /// Adds the charges of the limits that a search finds.
     fn search(&mut self, index: usize, head: &RequestHead<'_>) -> Result<(), Reason> {
         let (config, resized, charges) = (self.config, self.resized, &mut *self.charges);
-        let indexed = &config.client.limits().indexed()[index];
+        let limits = config.client.limits();
+        let indexed = &limits.indexed()[index];
         let mut result = Ok(());
-        let pending = indexed.index.find(head, &mut |position, matched| {
+        let pending = limits.find(index, head, &mut |position, matched| {
             if let (Some(limit), Match::Applies(key), Ok(())) = (indexed.get(position), matched, &result) {
                 match found_charge(config, resized, limit, key, head) {
                     Ok(charge) => charges.extend(charge),

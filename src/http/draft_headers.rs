@@ -3,6 +3,7 @@
 use http::{HeaderMap, HeaderValue};
 
 use super::effective_window::Replenishment;
+use super::header_map::append;
 use super::header_style::HeaderStyle;
 use super::headers::{Headers, reported};
 use super::limit_text::integer;
@@ -111,8 +112,8 @@ impl Headers {
 
 impl DraftHeaders {
     pub(super) fn write(self, headers: &mut HeaderMap) {
-        headers.append(RATE_LIMIT_POLICY, self.policies);
-        if headers.append(RATE_LIMIT, self.quotas) {
+        append(headers, RATE_LIMIT_POLICY, self.policies);
+        if append(headers, RATE_LIMIT, self.quotas) {
             merge(headers);
         }
     }

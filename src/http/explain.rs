@@ -148,10 +148,10 @@ impl<'a> Finder<'a> {
                 Extracted::Pending(rest) => pending.push(Pending::Key { limit: index, prefix: key, rest }),
             }
         }
-        for (index, indexed) in limits.indexed().iter().enumerate() {
+        for index in 0..limits.indexed().len() {
             let mut matches = Vec::new();
             let mut on_match = |position, matched: Match<&KeyBuf>| matches.push((position, matched.cloned()));
-            match indexed.index.find(head, &mut on_match) {
+            match limits.find(index, head, &mut on_match) {
                 None => self.record_matches(index, &matches),
                 Some(found) => pending.push(Pending::Search { index, found }),
             }

@@ -1,5 +1,6 @@
 //! The styles of response headers about limits.
 
+use std::iter;
 use std::mem::discriminant;
 
 /// A set of response headers that report the remaining tokens of limits.
@@ -78,6 +79,16 @@ impl HeaderStyle {
     pub(super) fn shares_headers_with(&self, other: &Self) -> bool {
         let is_ietf = |style: &Self| matches!(style, Self::IetfDraft10 | Self::IetfDraft11);
         discriminant(self) == discriminant(other) || is_ietf(self) && is_ietf(other)
+    }
+}
+
+/// Yields the style itself, so that a single style is accepted instead of a list.
+impl IntoIterator for HeaderStyle {
+    type Item = Self;
+    type IntoIter = iter::Once<Self>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        iter::once(self)
     }
 }
 

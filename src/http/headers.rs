@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
+use super::header_map::{append, insert, insert_missing};
 use super::header_style::{HeaderStyle, Reset};
 use super::limit_text::LimitText;
 use super::merge::{RATE_LIMIT, RATE_LIMIT_POLICY, merge_names};
@@ -124,7 +125,7 @@ impl Headers {
                     let mut over = reported(decision).filter(|outcome| outcome.uses_overage()).peekable();
                     if decision.is_allowed() && over.peek().is_some() {
                         let names = join(over.map(|outcome| &self.limits[outcome.limit()].name));
-                        if headers.append(RATE_LIMIT_OVERAGE, names) {
+                        if append(headers, RATE_LIMIT_OVERAGE, names) {
                             merge_names(&RATE_LIMIT_OVERAGE, headers);
                         }
                     }
@@ -154,11 +155,11 @@ impl Headers {
         if capacity > DEFAULT_HEADER_CAPACITY {
             headers.reserve(capacity);
         }
-        headers.insert(CONTENT_TYPE, content_type);
+        insert(headers, CONTENT_TYPE, content_type);
         if let Some(seconds) = retry_after {
             self.write_retry_after(seconds, headers);
         }
-        headers.insert(CACHE_CONTROL, NO_STORE);
+        insert(headers, CACHE_CONTROL, NO_STORE);
         if let Some(decision) = decision {
             self.write(decision, headers);
         }
@@ -166,14 +167,14 @@ impl Headers {
 
     /// Adds the time after which a rejected request may be retried, unless the response contains it.
     pub(super) fn write_retry_after(&self, seconds: u64, headers: &mut HeaderMap) {
-        headers.entry(RETRY_AFTER).or_insert_with(|| number(seconds));
+        insert_missing(headers, RETRY_AFTER, number(seconds));
         self.write_x_retry_after(seconds, headers);
     }
 
     /// Adds `X-Ratelimit-Retry-After`, if it is one of the styles, unless the response contains it.
     pub(super) fn write_x_retry_after(&self, seconds: u64, headers: &mut HeaderMap) {
         if self.styles.contains(&HeaderStyle::XRetryAfter) {
-            headers.entry(X_RETRY_AFTER).or_insert_with(|| number(seconds));
+            insert_missing(headers, X_RETRY_AFTER, number(seconds));
         }
     }
 

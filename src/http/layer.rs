@@ -93,7 +93,7 @@ impl RateLimitLayer {
     /// use tower_ratelimit::{FixedWindow, HeaderStyle, Limit, RateLimitLayer, Reset, key};
     ///
     /// let limits = RateLimitLayer::builder([Limit::new("daily", FixedWindow::per_day(1_000)).by(key::peer_ip())])
-    ///     .headers([HeaderStyle::XRateLimit(Reset::Seconds)])
+    ///     .headers(HeaderStyle::XRateLimit(Reset::Seconds))
     ///     .problem_json()
     ///     .build();
     /// # let _ = limits;

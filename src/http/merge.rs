@@ -5,6 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
+use super::header_map::insert;
+
 pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
@@ -31,8 +33,8 @@ pub(super) fn merge(headers: &mut HeaderMap) {
         report(name);
     }
     let kept = |name: &[u8]| tightest.get(name).map(|(_, position)| *position);
-    headers.insert(RATE_LIMIT, keep(&quota_items, kept));
-    headers.insert(RATE_LIMIT_POLICY, keep(&policies, kept));
+    insert(headers, RATE_LIMIT, keep(&quota_items, kept));
+    insert(headers, RATE_LIMIT_POLICY, keep(&policies, kept));
 }
 
 /// Removes repeated names from a list of names.
@@ -40,7 +42,7 @@ pub(super) fn merge(headers: &mut HeaderMap) {
 pub(super) fn merge_names(field: &HeaderName, headers: &mut HeaderMap) {
     let lines = lines(headers, field);
     if let Some(items) = items(&lines) {
-        headers.insert(field, keep(&items, |_| Some(0)));
+        insert(headers, field.clone(), keep(&items, |_| Some(0)));
     }
 }
 

@@ -22,12 +22,12 @@ pub(super) fn replace_missing_key(
     let policy = limit.missing_key();
     report(config, limit.name(), policy, error);
     match (error, policy) {
+        _ if policy.shares(error) => Ok(Some(KeyBuf::default().hash(config.client.hasher()))),
         (KeyError::NotApplicable, _) => Ok(None),
         (KeyError::Ambiguous, _) if spec.is_enforced() => Err(Reason::MissingKey(error)),
         // A limit in shadow mode rejects nothing.
         (KeyError::Ambiguous, _) | (_, OnMissingKey::Skip) => Ok(None),
-        (_, OnMissingKey::Share) => Ok(Some(KeyBuf::default().hash(config.client.hasher()))),
-        (_, OnMissingKey::Reject) => Err(Reason::MissingKey(error)),
+        _ => Err(Reason::MissingKey(error)),
     }
 }
 

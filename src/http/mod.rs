@@ -11,18 +11,19 @@
 //! | Charge more or less later | [`ledger`], [`balance`], [`permit`], [`charge_error`], [`settlement`] |
 //! | Respond | [`headers`], [`draft_headers`], [`triple_headers`], [`limit_text`], [`effective_window`], [`text`], [`merge`], [`response_body`] |
 //!
-//! [`in_flight`] is a layer of its own. [`acquire_response`] is for handlers that use a `Limiter`.
+//! [`in_flight`] is a layer of its own. [`error_response`] is for handlers that use a `Limiter`.
 
-mod acquire_response;
 mod balance;
 mod charge_error;
 mod charges;
 mod draft_headers;
 mod effective_window;
+mod error_response;
 mod explain;
 mod future;
 mod grpc;
 mod grpc_details;
+mod header_map;
 mod header_style;
 mod headers;
 mod in_flight;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::header_style::HeaderStyle;
+use super::layer_group::ReportOnce;
 use super::lists::Lists;
 use super::rejection::Rejection;
 use super::rejection_format::{Body, RejectionFormat};
-use super::rejection_response::IntoRejectionResponse;
+use super::rejection_response::{IntoRejectionResponse, complete};
 use crate::builder::Builder;
 use crate::cost::{CostRule, CostTable};
 use crate::list::ListAction;
@@ -138,7 +139,7 @@ impl Builder<HttpOptions> {
 
     /// Sets the response headers that report the remaining tokens of limits. Defaults to [`HeaderStyle::IETF`].
     ///
-    /// Several styles can be combined; `[]` disables them all. `Retry-After` is always sent. Of two styles that differ
+    /// Takes one style or several; `[]` disables them all. `Retry-After` is always sent. Of two styles that differ
     /// only in their [`Reset`](crate::Reset) or in the version of the draft, the first one is used.
     ///
     /// ```
@@ -168,8 +169,8 @@ impl Builder<HttpOptions> {
     /// [`http::Response`] with a body, such as text. `Retry-After` and `Cache-Control` are added unless the response has
     /// them. Genuine gRPC requests are rejected as described at [`grpc_rejections`](Self::grpc_rejections).
     ///
-    /// The body must be complete when the closure returns, as text, bytes and JSON are: a body that is still being
-    /// produced is replaced by an empty one.
+    /// The body must be complete when the closure returns, as text, bytes and JSON are. A body that is still being
+    /// produced, or is longer than 1 MiB or 1,024 frames, is replaced by an empty one.
     ///
     /// ```
     /// use axum::http::StatusCode;
@@ -185,7 +186,9 @@ impl Builder<HttpOptions> {
         mut self,
         respond: impl Fn(&Rejection<'_>) -> R + Send + Sync + 'static,
     ) -> Self {
-        let respond = move |rejection: &Rejection<'_>| respond(rejection).into_rejection_response();
+        let reported = ReportOnce::default();
+        let respond =
+            move |rejection: &Rejection<'_>| complete(respond(rejection).into_rejection_response(), &reported);
         self.options.format.body = Body::Custom(Arc::new(respond));
         self
     }

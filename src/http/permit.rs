@@ -10,7 +10,7 @@ use super::balance::Balance;
 use super::charge_error::ChargeError;
 use super::ledger::Ledger;
 use super::settlement;
-use crate::decision::Decision;
+use crate::decision::{AllowedDecision, Decision};
 use crate::error::StoreError;
 use crate::limit::Limit;
 
@@ -26,7 +26,7 @@ use crate::limit::Limit;
 /// // A batch costs one token per line. The layer has charged the first.
 /// async fn batch(permit: Permit, body: String) -> Result<&'static str, ChargeError> {
 ///     let more = (body.lines().count() as u64).saturating_sub(1);
-///     let _ = permit.try_charge(more).await?; // otherwise 429, as the layer would send it
+///     permit.try_charge(more).await?; // otherwise 429, as the layer would send it
 ///     Ok("done")
 /// }
 ///
@@ -121,9 +121,9 @@ impl Permit {
     ///
     /// Returns an error if the charge was denied, or if the store can't decide and the [policy](crate::OnStoreError) is
     /// to reject.
-    pub async fn try_charge(&self, more: u64) -> Result<Decision, ChargeError> {
+    pub async fn try_charge(&self, more: u64) -> Result<AllowedDecision, ChargeError> {
         match self.charge(more).await {
-            Ok(decision) if decision.is_allowed() => Ok(decision),
+            Ok(decision) if decision.is_allowed() => Ok(AllowedDecision(decision)),
             Ok(decision) => Err(ChargeError::denied(&self.ledger, decision)),
             Err(error) => Err(ChargeError::store(&self.ledger, error)),
         }

@@ -9,11 +9,13 @@ use http::header::{CACHE_CONTROL, HeaderValue};
 use smallvec::SmallVec;
 
 use super::grpc;
+use super::header_map::insert_missing;
 use super::headers::{Headers, NO_STORE};
 use super::rejection::Rejection;
 use super::text::concat;
 use super::wait::WaitText;
 use crate::decision::Decision;
+use crate::grpc::content_type;
 use crate::reason::Reason;
 use crate::request::RequestHead;
 
@@ -58,7 +60,7 @@ impl Default for RejectionFormat {
 impl RejectionFormat {
     /// Returns the content type of a gRPC response, if the request gets one.
     pub(super) fn grpc_content_type(&self, head: &RequestHead<'_>) -> Option<&'static str> {
-        if self.grpc { grpc::content_type(head) } else { None }
+        if self.grpc { content_type(head) } else { None }
     }
 
     /// Returns whether the response depends on the head of the request.
@@ -113,7 +115,7 @@ fn custom(rejection: &Rejection<'_>, respond: &Closure, headers: &Headers) -> Re
     if let Some(seconds) = rejection.retry_after_seconds() {
         headers.write_retry_after(seconds, response.headers_mut());
     }
-    response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_STORE);
+    insert_missing(response.headers_mut(), CACHE_CONTROL, NO_STORE);
     response
 }
 

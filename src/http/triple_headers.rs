@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
+use super::header_map::insert;
 use super::header_style::Reset;
 use super::text::numbers;
 use crate::decision::{Decision, Outcome, Verdict};
@@ -53,10 +54,10 @@ impl TripleNames {
             Reset::Seconds => ceil_seconds(outcome.reset_after()),
             Reset::Epoch => epoch_seconds(decision.at(), outcome),
         };
-        headers.insert(self.limit.clone(), capacity);
+        insert(headers, self.limit.clone(), capacity);
         let [remaining, reset] = numbers(outcome.remaining(), reset);
-        headers.insert(self.remaining.clone(), remaining);
-        headers.insert(self.reset.clone(), reset);
+        insert(headers, self.remaining.clone(), remaining);
+        insert(headers, self.reset.clone(), reset);
     }
 }
 

@@ -3,8 +3,8 @@
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::routing::get as route;
-use http::StatusCode;
-use tower_ratelimit::{AcquireError, FixedWindow, Limit, Limiter};
+use http::{Method, StatusCode};
+use tower_ratelimit::{AcquireError, FixedWindow, Limit, Limiter, StoreError};
 
 use crate::service::get;
 use crate::store::paused_store;
@@ -24,9 +24,13 @@ async fn left(State(mails): State<Limiter>, Path(to): Path<String>) -> Result<St
     Ok(mails.peek(&to, 0).await?.outcomes()[0].remaining().to_string())
 }
 
+async fn forget(State(mails): State<Limiter>, Path(to): Path<String>) -> Result<(), StoreError> {
+    mails.reset(&to).await
+}
+
 fn app(store: impl tower_ratelimit::Store) -> Router {
     let mails = Limiter::builder([Limit::new("secret-plan", FixedWindow::per_day(2))]).store(store).build();
-    Router::new().route("/{to}/{mails}", route(send)).route("/{to}", route(left)).with_state(mails)
+    Router::new().route("/{to}/{mails}", route(send)).route("/{to}", route(left).delete(forget)).with_state(mails)
 }
 
 fn request(path: &str) -> http::Request<axum::body::Body> {
@@ -56,9 +60,13 @@ async fn a_cost_over_the_capacity_is_denied_without_a_time_to_retry() {
 
 #[tokio::test]
 async fn a_failed_store_is_503_without_its_cause() {
-    for path in ["/ann/1", "/ann"] {
-        let failed = ask(&app(FaultyStore::new(Mode::Fails)), request(path)).await;
-        assert_eq!(failed.status, StatusCode::SERVICE_UNAVAILABLE, "{path}");
+    let app = app(FaultyStore::new(Mode::Fails));
+    let mut forget = request("/ann");
+    *forget.method_mut() = Method::DELETE;
+    for request in [request("/ann/1"), request("/ann"), forget] {
+        let sent = format!("{} {}", request.method(), request.uri());
+        let failed = ask(&app, request).await;
+        assert_eq!(failed.status, StatusCode::SERVICE_UNAVAILABLE, "{sent}");
         assert_eq!(failed.header("retry-after"), Some("1"));
         assert_eq!(failed.body, "Temporarily unavailable: try again in a moment.\n");
     }

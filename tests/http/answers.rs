@@ -182,14 +182,16 @@ async fn a_closure_writes_the_rejection() {
 #[tokio::test]
 async fn headers_set_by_a_closure_are_not_repeated() {
     let layer = one(FixedWindow::per_minute(1))
+        .headers([HeaderStyle::XRetryAfter])
         .on_reject(|_| {
             let response =
                 Response::builder().status(429).header("retry-after", "7").header("cache-control", "no-cache");
-            response.body(String::new()).unwrap()
+            response.header("x-ratelimit-retry-after", "7").body(String::new()).unwrap()
         })
         .build();
     let rejected = rejection_of(layer).await;
     assert_eq!(rejected.header("retry-after"), Some("7"));
+    assert_eq!(rejected.header("x-ratelimit-retry-after"), Some("7"));
     assert_eq!(rejected.header("cache-control"), Some("no-cache"));
     assert_eq!(rejected.body, "");
 }

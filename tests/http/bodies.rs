@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -201,4 +203,82 @@ async fn the_size_hint_of_the_body_is_kept() {
     let empty = ResponseBody::<Full<Bytes>>::default();
     assert!(empty.is_end_stream());
     assert_eq!(Answer::of(Response::new(empty)).await.body, "");
+}
+
+/// A body of a rejection, in as many frames of the same text, which counts how often it is polled.
+struct ManyFrames {
+    text: Bytes,
+    frames: usize,
+    polls: Arc<AtomicUsize>,
+}
+
+impl Body for ManyFrames {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        let Some(frames) = self.frames.checked_sub(1) else { return Poll::Ready(None) };
+        self.frames = frames;
+        Poll::Ready(Some(Ok(Frame::data(self.text.clone()))))
+    }
+}
+
+/// Returns the body of a rejection, and how often the closure's body was polled.
+async fn rejected_with(length: usize, frames: usize) -> (String, usize) {
+    let polls = Arc::new(AtomicUsize::new(0));
+    let layer = one().on_reject({
+        let polls = polls.clone();
+        move |rejection| {
+            let body = ManyFrames { text: "a".repeat(length).into(), frames, polls: polls.clone() };
+            let response =
+                Response::builder().status(rejection.status()).header("content-length", length.saturating_mul(frames));
+            response.body(axum::body::Body::new(body)).unwrap()
+        }
+    });
+    let service = layer.build().layer(Hello::default());
+    assert!(!ask(&service, get("/")).await.is_refused());
+    let answer = ask(&service, get("/")).await;
+    assert!(answer.is_refused());
+    let is_sent = frames < usize::MAX && answer.body.len() == length * frames;
+    assert_eq!(answer.header("content-length").is_some(), is_sent, "the length of the body");
+    (answer.body, polls.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn the_body_of_a_rejection_is_read_up_to_a_bound() {
+    const FRAMES: usize = 1_024;
+    const LENGTH: usize = 1 << 20;
+    for (length, frames) in [(3, 1), (1_000, FRAMES), (LENGTH, 1), (0, 5)] {
+        assert_eq!(rejected_with(length, frames).await, ("a".repeat(length * frames), frames + 1));
+    }
+    for (length, frames) in [(8, LENGTH / 2), (LENGTH / 2, 3), (LENGTH + 1, 1), (0, usize::MAX)] {
+        let (body, polls) = rejected_with(length, frames).await;
+        assert!(body.is_empty() && polls <= 1_025, "{polls} polls for {frames} frames of {length} bytes");
+    }
+}
+
+/// A body from a channel is complete, although it would yield to other tasks.
+#[tokio::test]
+async fn a_complete_body_of_many_frames_is_read_at_once() {
+    struct Channel(tokio::sync::mpsc::Receiver<Bytes>);
+    impl Body for Channel {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0.poll_recv(context).map(|data| data.map(|data| Ok(Frame::data(data))))
+        }
+    }
+    let layer = one().on_reject(|_| {
+        let (sender, receiver) = tokio::sync::mpsc::channel(1_000);
+        (0..1_000).for_each(|_| sender.try_send("a".into()).unwrap());
+        Response::new(axum::body::Body::new(Channel(receiver)))
+    });
+    let service = layer.build().layer(Hello::default());
+    let _ = ask(&service, get("/")).await;
+    assert_eq!(ask(&service, get("/")).await.body, "a".repeat(1_000));
 }

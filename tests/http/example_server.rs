@@ -177,12 +177,40 @@ fn a_permit_describes_and_resets_what_was_charged() {
         serde_json::from_str::<Value>(&body).expect("JSON")
     };
     let first = describe(4);
-    assert_eq!([&first["cost"], &first["remaining"], &first["delay"]], [4, 6, 0]);
+    assert_eq!([&first["cost"], &first["remaining"]], [4, 6]);
+    assert_eq!(first["delay_seconds"].as_f64(), Some(0.0));
     // A cost of 0 charges nothing.
     assert_eq!(describe(0)["remaining"], 6);
     assert_eq!(server.status(&format!("GET {path}&cost=7")), 429);
     assert_eq!(server.status(&format!("DELETE {path}")), 204);
     assert_eq!(describe(0)["remaining"], 10);
+}
+
+#[test]
+fn json_names_the_units_of_times() {
+    fn collect(value: &Value, path: &str, names: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    collect(value, name, names);
+                }
+            }
+            Value::Array(values) => values.iter().for_each(|value| collect(value, path, names)),
+            Value::Number(_) | Value::Null => names.push(path.to_owned()),
+            _ => {}
+        }
+    }
+    let server = ExampleServer::start();
+    let mut names = Vec::new();
+    for request in ["token-bucket", "leaky-bucket-queue", "explain/friends", "explain/token-bucket?cost=20"] {
+        let body = server.ask(&format!("GET /{request}\naccept: application/json\r\n")).1;
+        collect(&serde_json::from_str(&body).expect("JSON"), "", &mut names);
+    }
+    // These count tokens, or are absent.
+    let tokens = ["cost", "remaining", "capacity", "rule", "condition", "missing_key"];
+    names.retain(|name| !tokens.contains(&name.as_str()));
+    assert!(names.len() > 20, "{names:?}");
+    assert!(names.iter().all(|name| name.ends_with("_seconds")), "{names:?}");
 }
 
 #[test]
@@ -203,7 +231,45 @@ fn clients_that_try_many_parameters_reset_no_limit() {
 #[cfg(unix)]
 #[test]
 fn the_server_stops_on_sigterm() {
+    stop(&mut ExampleServer::start());
+}
+
+#[cfg(unix)]
+#[test]
+fn the_server_stops_on_sigterm_although_clients_wait() {
     let mut server = ExampleServer::start();
+    let send = |request: &str| {
+        let mut stream = TcpStream::connect(server.address).expect("a connection");
+        write!(stream, "{request}").expect("sent");
+        stream
+    };
+    // One connection is idle, one has sent half a request, one waits for an hour, and one for 2 seconds.
+    let mut idle = send("GET /help HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    assert_ne!(idle.read(&mut [0; 1_000]).expect("a response"), 0);
+    let _half = send("GET /help HTTP/1.1\r\nhost:");
+    let waiting = ["interval=3600", "interval=2"].map(|interval| {
+        let path = format!("/leaky-bucket-queue?amount=1&{interval}");
+        let remaining = || {
+            let body = server.ask(&format!("GET {path}&cost=0")).1;
+            serde_json::from_str::<Value>(&body).expect("JSON")["remaining"].as_u64()
+        };
+        assert_eq!(server.status(&format!("GET {path}")), 200);
+        let before = remaining();
+        let stream = send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
+        while remaining() >= before {}
+        stream
+    });
+    stop(&mut server);
+    let responses = waiting.map(|mut stream| {
+        let mut response = String::new();
+        stream.read_to_string(&mut response).map(|_| response).unwrap_or_default()
+    });
+    assert_eq!(responses[0], "");
+    assert!(responses[1].starts_with("HTTP/1.1 200"), "{responses:?}");
+}
+
+/// Sends SIGTERM, and waits for the end of the server.
+fn stop(server: &mut ExampleServer) {
     let pid = server.process.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
     let patience = Instant::now() + Duration::from_secs(20);

@@ -4,11 +4,12 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode, Version};
-use tower::{Layer, ServiceBuilder, service_fn};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, LeakyBucketQueue, Limit, ManualClock,
-    MemoryStore, RateLimitLayer, Refill, Rejection, Reset, SlidingLog, SlidingWindowCounter, TokenBucket,
+    Algorithm, Builder, FixedWindow, HeaderStyle, HttpOptions, LeakyBucket, LeakyBucketQueue, Limit, Limiter,
+    LiveLimits, ManualClock, MemoryStore, RateLimitLayer, Refill, Rejection, RequestHead, Reset, SlidingLog,
+    SlidingWindowCounter, TokenBucket, when,
 };
 
 use crate::service::{Hello, get, with};
@@ -339,6 +340,8 @@ async fn x_ratelimit_headers_describe_the_limit_with_the_least_remaining() {
         Limit::new("tight", FixedWindow::per_minute(5)),
         // This limit has the least remaining tokens, but another one denies.
         Limit::new("least", FixedWindow::per_second(1)).cost(0),
+        // Clients do not see limits in shadow mode.
+        Limit::new("trial", FixedWindow::per_second(3)).shadow(),
     ];
     let styles = [HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRetryAfter];
     let (layer, _) = layer(limits);
@@ -367,6 +370,52 @@ async fn x_ratelimit_headers_describe_the_last_limit_to_reset_among_equals() {
         let answer = ask(&service, get("/")).await;
         assert_eq!(answer.header("x-ratelimit-remaining"), Some("4"));
         assert_eq!(answer.header("x-ratelimit-reset"), Some("3600"), "reversed: {reverse}");
+    }
+}
+
+/// In any order of the limits.
+#[tokio::test]
+async fn x_ratelimit_headers_describe_the_limit_that_denies_longest() {
+    let hourly = Limit::new("hourly", FixedWindow::per_hour(4));
+    for (other, longest) in [
+        // A shorter wait, although fewer tokens remain.
+        (Limit::new("minutely", FixedWindow::per_minute(3)), "4"),
+        // No wait can help: the cost of the second request exceeds the capacity.
+        (Limit::new("small", FixedWindow::per_minute(2)), "2"),
+    ] {
+        for limits in [[hourly.clone(), other.clone()], [other, hourly.clone()]] {
+            let cost = |head: &RequestHead<'_>| if head.uri.path() == "/large" { 3 } else { 2 };
+            let (layer, _) = layer(limits);
+            let layer = layer.headers([HeaderStyle::XRateLimit(Reset::Seconds)]).cost_by(cost).build();
+            let service = layer.layer(Hello::default());
+            assert!(!ask(&service, get("/")).await.is_refused());
+            let denied = ask(&service, get("/large")).await;
+            assert!(denied.is_refused());
+            assert_eq!(denied.header("x-ratelimit-limit"), Some(longest));
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_headers_show_the_size_for_the_request() {
+    let styles = [HeaderStyle::IETF, HeaderStyle::XRateLimit(Reset::Seconds)];
+    let limit = two().size_when(when::header("x-plan", "pro"), TokenBucket::per_hour(60));
+    let service = layer([limit]).0.headers(styles).build().layer(Hello::default());
+    for (plan, left, t, size, window) in [("pro", 59, 3_540, 60, 3_600), ("free", 1, 60, 2, 60)] {
+        let answer = ask(&service, with(&[("x-plan", plan)])).await;
+        assert_eq!(answer.policies(), [Member::new("two", &[("q", size), ("w", window)])]);
+        assert_eq!(answer.standings(), [Member::new("two", &[("r", left), ("t", t)])]);
+        assert_eq!(answer.header("x-ratelimit-limit"), Some(size.to_string().as_str()));
+    }
+}
+
+/// A denied request uses no overage, even if another limit has some.
+#[tokio::test]
+async fn overage_is_reported_only_if_the_request_is_allowed() {
+    let soft = Limit::new("soft", FixedWindow::per_minute(1)).soft(200);
+    let service = layer([soft, two()]).0.headers([HeaderStyle::Overage]).build().layer(Hello::default());
+    for overage in [None, Some("\"soft\""), None] {
+        assert_eq!(ask(&service, get("/")).await.header("ratelimit-overage"), overage);
     }
 }
 
@@ -420,7 +469,9 @@ fn every_header_is_exposed_by_cors() {
         layer.exposed_headers().iter().map(|name| name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(names(&[]), ["retry-after"]);
-    assert_eq!(names(&[HeaderStyle::IETF]), ["retry-after", "ratelimit-policy", "ratelimit"]);
+    let draft = ["retry-after", "ratelimit-policy", "ratelimit"];
+    assert_eq!(names(&[HeaderStyle::IETF]), draft);
+    assert_eq!(names(&[HeaderStyle::IETF, HeaderStyle::IetfDraft10]), draft);
     let dashed = ["retry-after", "x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset"];
     assert_eq!(names(&[HeaderStyle::XRateLimitDashed(Reset::Epoch)]), dashed);
     let many = [HeaderStyle::XRetryAfter, HeaderStyle::XRateLimit(Reset::Epoch)];
@@ -440,4 +491,93 @@ async fn x_ratelimit_retry_after_is_sent_while_the_store_fails() {
     let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
     let response = ask(&layer().build().layer(Hello::default()), call.body(()).unwrap()).await;
     assert_eq!((response.header("grpc-status"), response.all("x-ratelimit-retry-after")), (Some("14"), vec!["1"]));
+}
+
+#[tokio::test]
+async fn a_single_limit_and_a_single_style_need_no_list() {
+    let one = || Limit::new("one", FixedWindow::per_minute(2));
+    let live = LiveLimits::new(one());
+    live.replace(one()).unwrap();
+    let layers = [RateLimitLayer::builder(one()), RateLimitLayer::live_builder(&live)];
+    for layer in layers {
+        let service = layer.headers(HeaderStyle::XRateLimit(Reset::Seconds)).build().layer(Hello::default());
+        assert_eq!(ask(&service, get("/")).await.header("x-ratelimit-remaining"), Some("1"));
+    }
+    assert_eq!(RateLimitLayer::new(one()).limits().len(), 1);
+    assert_eq!(Limiter::new(one()).limits().len(), 1);
+    // The types of empty lists are still inferred.
+    let bare = RateLimitLayer::builder([]).headers([]).build().layer(Hello::default());
+    assert!(ask(&bare, get("/")).await.header("ratelimit").is_none());
+}
+
+/// Returns the headers of a response, and as many others as a map can hold.
+fn full_headers(headers: &[(&'static str, &'static str)]) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.append(*name, HeaderValue::from_static(value));
+    }
+    let others = (0..).map(|other| HeaderName::try_from(format!("x-{other}")).unwrap());
+    let mut is_added = |name| map.try_insert(name, HeaderValue::from_static("")).is_ok();
+    assert!(others.map_while(|name| is_added(name).then_some(())).count() > 10_000);
+    map
+}
+
+fn response_with(headers: HeaderMap) -> Response<String> {
+    let mut response = Response::new("hello".to_owned());
+    *response.headers_mut() = headers;
+    response
+}
+
+fn all_styles() -> [HeaderStyle; 5] {
+    let (seconds, epoch) = (HeaderStyle::XRateLimit(Reset::Seconds), HeaderStyle::XRateLimitDashed(Reset::Epoch));
+    [HeaderStyle::IETF, seconds, epoch, HeaderStyle::Overage, HeaderStyle::XRetryAfter]
+}
+
+#[tokio::test]
+async fn a_response_with_very_many_headers_is_forwarded() {
+    let inner: [&[_]; 2] = [
+        &[],
+        &[
+            ("ratelimit", r#""two";r=5"#),
+            ("ratelimit-policy", r#""two";q=9"#),
+            ("ratelimit-overage", r#""two""#),
+            ("x-ratelimit-limit", "9"),
+            ("x-ratelimit-remaining", "5"),
+            ("x-ratelimit-reset", "5"),
+        ],
+    ];
+    for headers in inner {
+        for room in 0..8 {
+            let mut headers = full_headers(headers);
+            (0..room).for_each(|other| _ = headers.remove(format!("x-{other}")));
+            let count = headers.len();
+            let inner = service_fn(move |_: Request<()>| ready(Ok::<_, Infallible>(response_with(headers.clone()))));
+            for styles in [vec![HeaderStyle::IETF], all_styles().into()] {
+                let (layer, _) = layer([two().soft(100)]);
+                let service = layer.headers(styles).build().layer(inner.clone());
+                for _ in 0..3 {
+                    let response = service.clone().oneshot(get("/")).await.unwrap();
+                    assert_eq!(response.status(), StatusCode::OK);
+                    assert!((count..=count + 8).contains(&response.headers().len()), "{}", response.headers().len());
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_custom_rejection_with_very_many_headers_is_sent() {
+    for room in 0..8 {
+        let (layer, _) = layer([Limit::new("one", FixedWindow::per_minute(1))]);
+        let respond = move |_: &Rejection<'_>| {
+            let mut headers = full_headers(&[]);
+            (0..room).for_each(|other| _ = headers.remove(format!("x-{other}")));
+            response_with(headers)
+        };
+        let service = layer.headers(all_styles()).on_reject(respond).build().layer(Hello::default());
+        let _ = ask(&service, get("/")).await;
+        let response = service.oneshot(get("/")).await.unwrap();
+        // The most important header comes first.
+        assert_eq!(response.headers().contains_key("retry-after"), room > 0);
+    }
 }

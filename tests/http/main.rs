@@ -31,5 +31,7 @@ mod resolve;
 mod routes;
 mod services;
 mod spoofing;
+mod streams;
 mod subrequests;
 mod tables;
+mod whitespace;

@@ -17,6 +17,7 @@ use support::store_fixture::{StoreFixture, on_both_stores, user_key, visit};
 on_both_stores!(
     a_handler_charges_a_batch_after_parsing_it,
     a_denied_batch_can_be_refunded,
+    a_refund_includes_limits_with_a_cost_of_their_own,
     a_permit_settles_tokens,
     the_last_of_several_settlements_counts,
     concurrent_settlements_settle_once,
@@ -83,6 +84,16 @@ fn tokens() -> Limit {
 
 fn requests() -> Limit {
     Limit::new("requests", FixedWindow::per_day(100)).by(user_key())
+}
+
+async fn a_refund_includes_limits_with_a_cost_of_their_own(fixture: StoreFixture) {
+    let app = app(&fixture.builder([requests().cost(5), tokens()]).cost(100), async |permit: Permit, more| {
+        assert!(permit.charge(more).await.expect("a decision").is_allowed());
+        permit.refund().await.expect("a refund");
+    });
+    let answer = visit(&app, "/70", "ann").await;
+    assert_eq!((answer.remaining_of("requests"), answer.remaining_of("tokens")), (100, 1_000));
+    assert_eq!(fixture.remaining(&requests(), "ann").await, 100);
 }
 
 async fn a_permit_settles_tokens(fixture: StoreFixture) {

@@ -8,7 +8,9 @@ use axum::body::Body;
 use axum::routing::post;
 use http::{Request, Response, StatusCode, Version};
 use tower::{Layer, service_fn};
-use tower_ratelimit::{Builder, ChargeError, FixedWindow, HttpOptions, Limit, Permit, RateLimitLayer, Reason, key};
+use tower_ratelimit::{
+    Builder, ChargeError, FixedWindow, HttpOptions, Limit, Permit, RateLimitLayer, Reason, Rejection, key,
+};
 
 use support::answer::{Answer, ask};
 use support::store_fixture::StoreFixture;
@@ -47,6 +49,38 @@ async fn a_denied_charge_has_the_limiters_response() {
     // The layer adds the headers once, and the denied charge has taken nothing.
     assert_eq!(answer.remaining(), 4);
     assert_eq!(answer.all("ratelimit-policy").len(), 1);
+}
+
+#[tokio::test]
+async fn a_denied_charge_in_a_nested_router_has_the_path_that_the_client_sent() {
+    let reject = |rejection: &Rejection<'_>| (rejection.status(), rejection.head().path().to_owned());
+    let app: Router = Router::new().route("/", post(handler)).layer(builder().on_reject(reject).build());
+    let app = Router::new().nest("/api", app);
+    let nested = || {
+        let mut nested = request();
+        *nested.uri_mut() = "/api".parse().unwrap();
+        nested
+    };
+    assert_eq!(ask(&app, nested()).await.status, StatusCode::OK);
+    assert_eq!(ask(&app, nested()).await.body, "/api");
+}
+
+#[tokio::test]
+async fn a_charge_above_the_capacity_is_denied_without_a_time_to_retry() {
+    for more in [15, 16, u64::MAX] {
+        let handler = async move |permit: Permit| {
+            let denied = permit.try_charge(more).await.expect_err("a denial");
+            let decision = denied.decision().expect("a decision");
+            assert_eq!((decision.is_allowed(), decision.retry_after().is_none()), (false, more > 15), "{more}");
+            denied
+        };
+        let app: Router = Router::new().route("/", post(handler)).layer(builder().build());
+        let answer = ask(&app, request()).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS, "{more}");
+        // The whole capacity is available in the next window.
+        assert_eq!(answer.header("retry-after").is_none(), more > 15, "{more}");
+        assert_eq!(answer.remaining(), 14, "{more}");
+    }
 }
 
 #[tokio::test]

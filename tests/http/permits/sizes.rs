@@ -1,7 +1,8 @@
 //! Permits of limits with overage, in shadow mode, and with other sizes for some requests.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::extract::Path;
@@ -17,6 +18,7 @@ on_both_stores!(
     charges_may_use_overage,
     charges_that_a_shadow_limit_denied_are_not_refunded,
     a_shadow_limit_settles_the_whole_cost,
+    each_limit_reports_the_tokens_that_it_lacks,
 );
 
 /// Returns a router whose route `/{n}` settles n tokens and responds with the shortfall.
@@ -130,4 +132,21 @@ async fn a_shadow_limit_settles_the_whole_cost(fixture: StoreFixture) {
         assert_eq!(fixture.remaining(&shadow(), "ann").await, 2, "{path}");
     }
     assert_eq!(shortfall.load(Ordering::Relaxed), 30);
+}
+
+/// The shortfall of the settlement is that of the limit that lacks the most, in any order of the limits.
+async fn each_limit_reports_the_tokens_that_it_lacks(fixture: StoreFixture) {
+    let few = || Limit::new("few", FixedWindow::per_day(20)).by(user_key());
+    for (user, limits) in [("ann", [hundred(), few()]), ("bob", [few(), hundred()])] {
+        let reported = Arc::new(Mutex::new(BTreeMap::new()));
+        let noted = reported.clone();
+        let app = app(&fixture.builder(limits).observe(move |event: &Event<'_>| {
+            if let Event::Shortfall { limit, tokens, .. } = event {
+                noted.lock().expect("no thread has panicked").insert((*limit).to_owned(), *tokens);
+            }
+        }));
+        assert_eq!(visit(&app, "/130", user).await.body, "110", "{user}");
+        let expected = BTreeMap::from([("few".to_owned(), 110), ("hundred".to_owned(), 30)]);
+        assert_eq!(*reported.lock().expect("no thread has panicked"), expected, "{user}");
+    }
 }

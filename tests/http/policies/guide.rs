@@ -75,13 +75,13 @@ fn excerpts(document: &str) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn excerpts_of_policies_match_their_programs() {
-    let page = page("policies");
-    let excerpts = excerpts(&page);
-    for (program, excerpt) in &excerpts {
+fn excerpts_match_their_programs() {
+    let (policies, streams) = (page("policies"), page("streams"));
+    for (program, excerpt) in excerpts(&policies).into_iter().chain(excerpts(&streams)) {
         let (excerpt, source) = (lines(excerpt), text(program));
         assert!(lines(&source).windows(excerpt.len()).any(|there| there == excerpt), "{program}: {excerpt:#?}");
     }
+    let excerpts = excerpts(&policies);
     for (policy, ..) in POLICIES {
         let program = format!("examples/policies/{policy}.rs");
         assert!(excerpts.iter().any(|(shown, _)| *shown == program), "nothing of {policy} is shown");
@@ -132,6 +132,9 @@ fn links_to_the_guide_lead_somewhere() {
                 Some(("", _)) => {}
                 Some((page, anchor)) => check(name, link, page, anchor),
                 None if link.starts_with('#') => check(name, link, name, &link[1..]),
+                None if name == "README.md" && !link.starts_with("https://") => {
+                    assert!(repository(link).exists(), "{name}: {link}");
+                }
                 // Rustdoc checks links to items.
                 None => assert!(link.starts_with("https://") || link.starts_with("crate::"), "{name}: {link}"),
             }
@@ -157,7 +160,7 @@ fn the_index_links_to_every_page() {
 /// Links of other documents lead to files of the repository.
 #[test]
 fn links_for_contributors_lead_somewhere() {
-    for document in ["CONTRIBUTING.md", "docs/architecture.md", "docs/goals.md"] {
+    for document in ["CONTRIBUTING.md", ".github/SECURITY.md", "docs/architecture.md", "docs/goals.md"] {
         let (here, folder) = (text(document), Path::new(document).parent().expect("a folder"));
         for link in links(&here).filter(|link| !link.starts_with("https://")) {
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
@@ -166,6 +169,13 @@ fn links_for_contributors_lead_somewhere() {
             assert!(anchor.is_empty() || anchors(&target).iter().any(|known| known == anchor), "{document}: {link}");
         }
     }
+}
+
+#[test]
+fn the_readme_shows_the_page_and_links_to_the_examples() {
+    let readme = text("README.md");
+    assert!(links(&readme).any(|link| link.starts_with("docs/images/")), "there is no picture");
+    assert!(links(&readme).any(|link| link == "examples"), "there is no link");
 }
 
 /// GitHub and crates.io would show hidden lines.

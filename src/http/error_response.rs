@@ -1,4 +1,4 @@
-//! The response to a request whose handler a limiter denied an operation.
+//! The responses of handlers to the errors of a limiter or a permit.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -6,6 +6,7 @@ use http::{Request, Response};
 use super::headers::Headers;
 use super::rejection::Rejection;
 use super::rejection_format::{Body, RejectionFormat};
+use crate::error::StoreError;
 use crate::limiter::AcquireError;
 use crate::reason::Reason;
 use crate::request::RequestHead;
@@ -33,20 +34,42 @@ impl AcquireError {
     /// ```
     #[must_use]
     pub fn response(&self) -> Response<Bytes> {
-        let reason = match self {
-            Self::Denied { retry_after } => Reason::Limited { retry_after: *retry_after },
-            Self::Store(_) => Reason::StoreFailed,
-        };
-        let request = Request::new(());
-        let rejection = Rejection { reason, violated: &[], head: RequestHead::of(&request) };
-        let format = RejectionFormat { body: Body::PlainText, grpc: false };
-        format.response(&rejection, None, &Headers::new([], &[]), None)
+        match self {
+            Self::Denied { retry_after } => response(Reason::Limited { retry_after: *retry_after }),
+            Self::Store(error) => error.response(),
+        }
     }
+}
+
+impl StoreError {
+    /// Creates the response with which a layer rejects a request by default if the store fails: 503. It does not
+    /// contain the causes of the failure, unlike the error's own message, which is for operators.
+    ///
+    /// With the feature `axum`, a handler can return the error itself, which responds with this.
+    #[must_use]
+    pub fn response(&self) -> Response<Bytes> {
+        response(Reason::StoreFailed)
+    }
+}
+
+fn response(reason: Reason) -> Response<Bytes> {
+    let request = Request::new(());
+    let rejection = Rejection { reason, violated: &[], head: RequestHead::of(&request) };
+    let format = RejectionFormat { body: Body::PlainText, grpc: false };
+    format.response(&rejection, None, &Headers::new([], &[]), None)
 }
 
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 impl axum::response::IntoResponse for AcquireError {
+    fn into_response(self) -> axum::response::Response {
+        self.response().map(axum::body::Body::from)
+    }
+}
+
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl axum::response::IntoResponse for StoreError {
     fn into_response(self) -> axum::response::Response {
         self.response().map(axum::body::Body::from)
     }
