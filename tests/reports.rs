@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use support::faulty_store::{FaultyStore, Mode};
+use support::split_mix::Random;
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    CostTable, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, OnMissingKey, OnStoreError, RateLimit,
+    CostTable, FixedWindow, HeaderStyle, Limit, Limiter, LiveLimits, OnMissingKey, OnStoreError, Penalty, RateLimit,
     RateLimitLayer, RedisConfig, Reset, Share, Store, TraceRecorder, key,
 };
 use tracing::field::{Field, Visit};
@@ -116,6 +117,15 @@ fn a_missing_peer_address_is_reported_once() {
 }
 
 #[test]
+fn a_bad_body_of_a_rejection_is_reported_once() {
+    let limit = Limit::new("one", FixedWindow::per_minute(1));
+    let endless = || axum::body::Body::from_stream(futures_util::stream::pending::<Result<String, Infallible>>());
+    let reports = reports_of(&RateLimitLayer::builder([limit]).on_reject(move |_| Response::new(endless())).build());
+    let [report] = reports.as_slice() else { panic!("there are {} reports: {reports:#?}", reports.len()) };
+    assert!(report.starts_with("ERROR message=`on_reject` returned a response whose body is not complete"), "{report}");
+}
+
+#[test]
 fn the_first_denial_of_each_key_is_logged_and_the_others_counted() {
     let reports = Reports::default();
     tracing::subscriber::with_default(reports.clone(), || {
@@ -133,15 +143,54 @@ fn the_first_denial_of_each_key_is_logged_and_the_others_counted() {
         deny("ann", 5);
         deny("bob", 1);
         std::thread::sleep(Duration::from_millis(250));
-        deny("ann", 0);
+        // A new interval begins.
+        deny("ann", 2);
     });
     let lines = reports.0.lock().expect("no thread has panicked");
     let suppressed: Vec<&str> = lines.iter().filter_map(|line| line.rsplit("suppressed=").next()).collect();
     assert_eq!(suppressed, ["0", "4", "0"], "{lines:#?}");
     for line in &*lines {
         assert!(line.starts_with("INFO message=a limit denied a key limit=\"mails\" key="), "{line}");
+        assert!(line.contains(" cost=1 retry_after="), "{line}");
         assert!(!line.contains("ann"), "{line}");
     }
+}
+
+#[test]
+fn the_text_of_an_explanation_shows_the_fingerprint_in_the_log() {
+    let reports = Reports::default();
+    let limits = [Limit::new("mails", FixedWindow::per_day(1)), Limit::new("letters", FixedWindow::per_day(2))];
+    let limiter = Limiter::builder(limits).recorder(TraceRecorder::new()).build();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let denied = limiter.acquire("ann", 2).into_ready().expect("memory is ready").expect("a decision");
+        assert!(!denied.is_allowed());
+    });
+    let lines = reports.0.lock().expect("no thread has panicked").join("\n");
+    let (_, rest) = lines.split_once(" key=").expect("a key");
+    let fingerprint = rest.split(' ').next().expect("a fingerprint");
+
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let text = runtime.block_on(limiter.explain("ann", 1)).to_string();
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains(fingerprint)).collect();
+    assert!(matches!(lines[..], [line] if line.starts_with("  mails: ")), "{fingerprint} is not in: {text}");
+}
+
+#[test]
+fn a_logged_denial_names_a_penalty() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let minute = Duration::from_secs(60);
+        let mails = Limit::new("mails", FixedWindow::per_day(1));
+        let mails = mails.penalty(Penalty::after(2, minute).locked_out_for(minute));
+        let recorder = TraceRecorder::new().denial_interval(Duration::ZERO);
+        let limiter = Limiter::builder([mails]).recorder(recorder).build();
+        for _ in 0..3 {
+            let _ = limiter.acquire("ann", 2).into_ready();
+        }
+    });
+    let lines = reports.0.lock().expect("no thread has panicked");
+    let locked_out: Vec<bool> = lines.iter().map(|line| line.contains(" penalty=true ")).collect();
+    assert_eq!(locked_out, [false, true, true], "{lines:#?}");
 }
 
 #[test]
@@ -160,12 +209,34 @@ fn at_most_a_hundred_denied_keys_are_logged_per_interval() {
 }
 
 #[test]
+fn denials_of_further_keys_are_counted_in_the_next_interval() {
+    let reports = Reports::default();
+    tracing::subscriber::with_default(reports.clone(), || {
+        let interval = Duration::from_millis(500);
+        let recorder = TraceRecorder::new().denial_interval(interval);
+        let limiter = Limiter::builder([Limit::new("mails", FixedWindow::per_day(1))]).recorder(recorder).build();
+        for key in 0..130_u64 {
+            let _ = limiter.acquire(key, 2).into_ready();
+        }
+        std::thread::sleep(interval);
+        let _ = limiter.acquire("ann", 2).into_ready();
+    });
+    let lines = reports.0.lock().expect("no thread has panicked");
+    assert_eq!((lines.len(), lines.last().map(|line| suppressed(line))), (101, Some(30)), "{lines:#?}");
+}
+
+#[test]
 fn a_decision_is_recorded_in_the_fields_of_the_current_span() {
     let reports = Reports::default();
     tracing::subscriber::with_default(reports.clone(), || {
-        let limits = [Limit::new("wide", FixedWindow::per_day(9)), Limit::new("mails", FixedWindow::per_day(1))];
+        let limits = [
+            Limit::new("wide", FixedWindow::per_day(9)),
+            Limit::new("mails", FixedWindow::per_day(5)),
+            // Has fewer tokens left when both deny.
+            Limit::new("trial", FixedWindow::per_day(4)).shadow(),
+        ];
         let limiter = Limiter::builder(limits).recorder(TraceRecorder::new()).build();
-        for _ in 0..2 {
+        for (key, cost) in [("ann", 5), ("bob", 9)] {
             let span = tracing::info_span!(
                 target: "tower_ratelimit_test",
                 "request",
@@ -174,7 +245,7 @@ fn a_decision_is_recorded_in_the_fields_of_the_current_span() {
                 ratelimit.remaining = tracing::field::Empty,
                 ratelimit.decided_by = tracing::field::Empty,
             );
-            let _ = span.in_scope(|| limiter.acquire("ann", 1)).into_ready();
+            let _ = span.in_scope(|| limiter.acquire(key, cost)).into_ready();
         }
     });
     let lines = reports.0.lock().expect("no thread has panicked");
@@ -182,7 +253,7 @@ fn a_decision_is_recorded_in_the_fields_of_the_current_span() {
     assert_eq!(
         fields,
         " ratelimit.allowed=true ratelimit.decided_by=\"memory\" ratelimit.limit=\"mails\" ratelimit.remaining=0 \
-         ratelimit.allowed=false ratelimit.decided_by=\"memory\" ratelimit.limit=\"mails\" ratelimit.remaining=0"
+         ratelimit.allowed=false ratelimit.decided_by=\"memory\" ratelimit.limit=\"mails\" ratelimit.remaining=5"
             .replace("         ratelimit", " ratelimit")
     );
 }
@@ -390,6 +461,36 @@ fn the_end_of_every_reported_outage_is_reported() {
     let reports = reports_over(Duration::from_secs(77), Duration::from_millis(20), is_up);
     let (_, last) = reports.last().expect("reports");
     assert!(last.starts_with(CLOSED), "{reports:#?}");
+}
+
+/// At most one line of each kind is logged per minute, so the beginning of an outage may show a minute late.
+#[test]
+fn the_last_line_states_whether_the_store_is_in_use() {
+    for seed in 0..20 {
+        let mut random = Random(seed);
+        let length = |number| if number % 3 == 0 { 1 + number % 100 } else { 1 + number % 12 };
+        // The ends of the outages and of the times between them, in turn.
+        let ends: Vec<u64> = (0..30).scan(0, |end, _| (*end += length(random.next()), Some(*end)).1).collect();
+        let is_up = |since: Duration| ends.iter().filter(|end| **end <= since.as_secs()).count() % 2 == 1;
+        let over = Duration::from_secs(ends[ends.len() - 1]);
+        let reports = reports_over(over, Duration::from_millis(100), is_up);
+        for kind in [COULD_NOT_DECIDE, OPENED, CLOSED] {
+            let times: Vec<_> =
+                reports.iter().filter(|(_, line)| line.starts_with(kind)).map(|(time, _)| *time).collect();
+            let minute = Duration::from_secs(60);
+            assert!(times.is_sorted_by(|one, next| *next >= *one + minute), "seed {seed}: {kind:?} at {times:?}");
+        }
+        for (number, pair) in ends.windows(2).enumerate() {
+            let (begin, end) = (pair[0], pair[1]);
+            let last = reports.iter().rfind(|(time, _)| *time < Duration::from_secs(end));
+            let (_, last) = last.expect("the first outage is reported");
+            let is_up = number % 2 == 0;
+            // A breaker closes within three seconds.
+            if end - begin > if is_up { 3 } else { 61 } {
+                assert_eq!(last.starts_with(CLOSED), is_up, "seed {seed}, {begin} to {end} s: {last}: {reports:#?}");
+            }
+        }
+    }
 }
 
 /// Returns the number of suppressed lines that a line counts.

@@ -9,6 +9,7 @@ use deadpool_redis::redis::cmd;
 use support::limits::Patient;
 use support::redis_server::RedisServer;
 use support::split_mix::Random;
+use tower_ratelimit::explain::Decider;
 use tower_ratelimit::{
     Algorithm, BreakerState, Builder, Clock, Decision, Event, FixedWindow, LeakyBucket, LeakyBucketQueue, Limit,
     Limiter, ManualClock, MemoryStore, Receipt, RedisConfig, RedisStore, SlidingLog, SlidingWindow,
@@ -89,6 +90,13 @@ async fn a_flood_of_denied_requests_rarely_reaches_redis() {
         let asked = setup.calls().await - before;
         let most = 1 + started.elapsed().as_secs();
         assert!(asked <= most, "{name}: {asked} calls for 4,000 denials");
+        // Explanations use the cached denial, which may expire in between.
+        let mut deciders = Vec::new();
+        for _ in 0..3 {
+            assert!(!acquire(&limiter, 1).await.is_allowed());
+            deciders.push(limiter.explain("key", 1).await.decided_by);
+        }
+        assert!(deciders.contains(&Decider::RememberedDenial), "{name}: {deciders:?}");
         limiter.reset("key").await.expect("a reset");
     }
 }

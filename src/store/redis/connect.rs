@@ -13,19 +13,20 @@ impl RedisStore {
     /// # Errors
     ///
     /// Returns an error if the URL is invalid (its [`source`](std::error::Error::source) is then a [`ConfigError`]), if
-    /// Redis does not answer or rejects the credentials, or if the user may not load a script.
+    /// Redis does not answer or rejects the credentials, or if a command that the store needs is not permitted.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         RedisConfig::node(url).connect().await
     }
 }
 
 impl RedisConfig {
-    /// Connects, and loads the script.
+    /// Connects, loads the script, and checks that the server permits all [commands](RedisConfig#permissions).
     ///
     /// # Errors
     ///
     /// Returns an error if the configuration is invalid (its [`source`](std::error::Error::source) is then a
-    /// [`ConfigError`]), if Redis does not answer or rejects the credentials, or if the user may not load a script.
+    /// [`ConfigError`]), if Redis does not answer or rejects the credentials, or if a command that the store needs is
+    /// not permitted.
     pub async fn connect(self) -> Result<RedisStore, StoreError> {
         let deployment = self.build().map_err(invalid)?;
         deployment.open().await.map_err(|fault| StoreError::unusable(Some(self.address()), fault))?;

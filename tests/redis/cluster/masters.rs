@@ -194,6 +194,21 @@ fn user(name: &str, rules: &[&str]) -> String {
     format!("ACL SETUSER {name} reset on >s3cret {}", rules.join(" "))
 }
 
+/// Permissions are not replicated in a Cluster.
+#[tokio::test]
+async fn connecting_names_the_master_that_denies_a_command() {
+    let cluster = RedisCluster::start(0);
+    for node in 0..3 {
+        cluster.run(node, &user("limiter", &permissions()));
+    }
+    let config = RedisConfig::cluster([&cluster.urls()[0]]).patient().credentials("limiter", "s3cret");
+    config.clone().connect().await.expect("a connection");
+    cluster.run(2, "ACL SETUSER limiter -evalsha");
+    let error = config.connect().await.expect_err("one master denies it").to_string();
+    let master = format!("at 127.0.0.1:{}", cluster.port(2));
+    assert!(names_the_remedy(&error) && error.contains("'evalsha'") && error.contains(&master), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_name_each_missing_permission_for_a_cluster() {
     let cluster = RedisCluster::start(0);
@@ -209,11 +224,15 @@ async fn errors_name_each_missing_permission_for_a_cluster() {
     let error = config("+cluster|slots").connect().await.expect_err("it may not ask for the slots");
     assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
 
+    let error = config("+asking").connect().await.expect_err("it may not be redirected");
+    assert!(names_the_remedy(&format!("{error:?}")), "{error:?}");
+
     // While a slot moves, its keys are on another node.
-    let limiter = async |user| {
-        Limiter::builder([daily("limit", 10)]).patient().store(config(user).connect().await.expect("a store")).build()
+    let limiter = |user| {
+        let store = config(user).connect_lazily().expect("a store");
+        Limiter::builder([daily("limit", 10)]).patient().store(store).build()
     };
-    let (allowed, refused) = (limiter("all").await, limiter("+asking").await);
+    let (allowed, refused) = (limiter("all"), limiter("+asking"));
     assert!(allowed.acquire("key", 1).await.expect("a decision").is_allowed());
     let (from, slot, key) = slot(&cluster, "limit");
     let to = (from + 1) % 3;

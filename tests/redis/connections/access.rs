@@ -1,5 +1,7 @@
 //! Authentication and permissions.
 
+use std::collections::BTreeSet;
+use std::error::Error;
 use std::time::Duration;
 
 use deadpool_redis::redis::cmd;
@@ -142,6 +144,74 @@ async fn documented_permissions_suffice_to_check_a_connection() {
         charge(&limiter).await;
     }
     assert_eq!(refused_by(&server), [""; 0]);
+}
+
+/// Keys of another prefix do not show whether the user may call the commands.
+#[tokio::test]
+async fn documented_permissions_suffice_with_another_prefix() {
+    let server = RedisServer::start();
+    let rules: Vec<_> = documented().into_iter().map(|rule| rule.replace("~ratelimit:", "~mails:")).collect();
+    let rules: Vec<_> = rules.iter().map(String::as_str).collect();
+    let store = user(&server, "limits", &rules).connect().await.expect("a connection").prefix("mails");
+    assert_eq!(charge(&limiter(store).build()).await, 1);
+    assert_eq!(refused_by(&server), [""; 0]);
+}
+
+/// Returns the commands that are documented, without their subcommands.
+fn commands() -> BTreeSet<&'static str> {
+    documented().iter().filter_map(|rule| rule.strip_prefix('+')?.split('|').next()).collect()
+}
+
+#[tokio::test]
+async fn connecting_names_each_command_that_the_user_may_not_call() {
+    let server = RedisServer::start();
+    // Scripts of Redis before 7.0 cannot check permissions.
+    let is_old = server.ask::<String>(cmd("INFO").arg("server")).contains("redis_version:6.");
+    for command in commands().into_iter().filter(|command| !is_old || ["evalsha", "script", "time"].contains(command)) {
+        let rules: Vec<_> = documented().into_iter().filter(|rule| !rule.starts_with(&format!("+{command}"))).collect();
+        let error = user(&server, command, &rules).connect().await.expect_err(command).to_string();
+        assert!(names_the_remedy(&error) && error.contains(&format!("'{command}")), "{error}");
+    }
+    if !is_old {
+        let rules = [documented(), vec!["-lindex", "-lset"]].concat();
+        let error = user(&server, "limits", &rules).connect().await.expect_err("two are missing").to_string();
+        assert!(error.contains("'lindex', 'lset'"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn connecting_names_each_command_that_the_server_lacks() {
+    for command in commands().into_iter().chain(["hello"]) {
+        let server = RedisServer::start_with(&["--rename-command", command, ""]);
+        let error = RedisConfig::node(server.url()).patient().connect().await.expect_err(command).to_string();
+        // Redis before 7.0 writes backquotes.
+        let names_it = error.to_lowercase().replace('`', "'").contains(&format!("'{command}'"));
+        assert!(names_it && error.contains("rename-command"), "{error}");
+    }
+}
+
+/// Redis repeats the arguments of an unknown command in its error.
+#[tokio::test]
+async fn errors_show_no_arguments_of_commands() {
+    let check = |error: &dyn Error| {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains("h1dden") && !text.contains("args") && !text.contains("ratelimit:"), "{text}");
+            next = error.source();
+        }
+    };
+    let server = RedisServer::start_with(&["--rename-command", "HELLO", ""]);
+    let config = RedisConfig::node(server.url()).patient().credentials("limits", "h1dden");
+    check(&config.connect().await.expect_err("no HELLO"));
+    let server = RedisServer::start_with(&["--rename-command", "EVALSHA", ""]);
+    let store = RedisConfig::node(server.url()).patient().connect_lazily().expect("a store");
+    check(&limiter(store).build().acquire("key", 1).await.expect_err("no EVALSHA"));
+    let server = RedisServer::start_with(&["--rename-command", "SET", ""]);
+    let store = RedisConfig::node(server.url()).patient().connect_lazily().expect("a store");
+    let text = "domain: h1dden\ndescriptors:\n- key: path\n  rate_limit: {unit: hour, requests_per_unit: 1}\n";
+    let extractors = tower_ratelimit::rules::Extractors::new();
+    check(&store.publish_rules(text, &extractors).await.expect_err("no SET"));
 }
 
 /// Otherwise, the documentation grants too much, or the error is incomplete.

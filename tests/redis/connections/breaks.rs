@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use deadpool_redis::redis::cmd;
+use deadpool_redis::redis::{cmd, pipe};
 use tokio::runtime::Handle;
 use tower_ratelimit::{BreakerState, CircuitBreaker, Event, RedisConfig};
 
@@ -43,6 +43,7 @@ async fn a_restarted_server_is_used_again() {
 async fn cut_connections_neither_lose_nor_repeat_charges() {
     let server = RedisServer::start();
     let limiter = limiter(connect(&server).await).build();
+    let () = server.ask(cmd("CONFIG").arg("RESETSTAT"));
     let (mut answered, mut failed) = (0, 0);
     for n in 0..600 {
         if n % 20 == 0 {
@@ -256,6 +257,30 @@ async fn a_dropped_store_leaves_no_task() {
     assert!(tasks() > 0, "a clone keeps it");
     drop(clone);
     until("no task is left", || tasks() == 0).await;
+}
+
+#[tokio::test]
+async fn a_script_that_is_flushed_after_each_load_is_named_as_the_cause() {
+    let server = RedisServer::start();
+    let limiter = limiter(connect(&server).await).build();
+    let mut connection = server.connection().await;
+    let flushing = tokio::spawn(async move {
+        let mut flushes = pipe();
+        for _ in 0..100 {
+            flushes.cmd("SCRIPT").arg("FLUSH").ignore();
+        }
+        loop {
+            let () = flushes.query_async(&mut connection).await.expect("flushed");
+        }
+    });
+    let error = loop {
+        if let Err(error) = limiter.acquire("key", 1).await {
+            break error.to_string();
+        }
+    };
+    flushing.abort();
+    assert!(error.contains("SCRIPT FLUSH"), "{error}");
+    assert_eq!(charge(&limiter).await, charged(&limiter).await);
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@ mod access;
 mod breaks;
 mod proxy;
 mod sentinels;
+#[cfg(target_os = "linux")]
+mod sockets;
 #[cfg(feature = "redis-tls")]
 mod tls;
 mod waits;

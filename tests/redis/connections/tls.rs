@@ -2,6 +2,8 @@
 
 use tower_ratelimit::RedisConfig;
 
+#[cfg(target_os = "linux")]
+use crate::connections::sockets::nodelay_to;
 use crate::connections::{charge, limiter, resume};
 use support::certificates::{Authority, Certificate, url};
 use support::patient::{Patient, connected};
@@ -16,6 +18,8 @@ async fn a_server_is_trusted_only_by_the_configured_authority() {
     let limiter =
         limiter(config.clone().ca_certificates(&*authority.pem).connect().await.expect("a connection")).build();
     assert_eq!(charge(&limiter).await, 1);
+    #[cfg(target_os = "linux")]
+    assert_eq!(nodelay_to(server.port()), [true; 2]);
     server.restart();
     resume(&limiter).await;
 
@@ -79,7 +83,9 @@ async fn masters_named_by_sentinel_are_trusted_only_by_the_configured_authority(
     {
         let config = config.patient();
         let store = connected(config.clone().ca_certificates(&*authority.pem)).await;
-        assert!(charge(&limiter(store).build()).await > 0);
+        assert!(charge(&limiter(store.clone()).build()).await > 0);
+        #[cfg(target_os = "linux")]
+        assert!(!nodelay_to(master.port()).contains(&false));
         let another = Authority::new();
         let error = config.ca_certificates(&*another.pem).connect().await.expect_err("not trusted");
         assert!(format!("{error:?}").contains("UnknownIssuer"), "{error:?}");

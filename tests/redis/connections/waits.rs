@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::cmd;
 use tokio::runtime::{Builder, Runtime};
+use tower_ratelimit::RedisConfig;
 
-use crate::connections::{connect, limiter, short_deadline};
+use crate::connections::{charge, charged, connect, limiter, short_deadline};
+use support::patient::{Patient, connected};
+use support::redis_cluster::RedisCluster;
 use support::redis_server::RedisServer;
+use support::sentinel::{MASTER, Sentinels};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime")
@@ -39,6 +43,28 @@ fn a_store_works_after_a_runtime_ends_with_pending_requests() {
     }
     for _ in 0..20 {
         let _ = main.block_on(limiter.acquire("key", 1)).expect("a decision");
+    }
+}
+
+/// As in tests that share a store in a `static`.
+#[test]
+fn a_store_decides_in_each_of_consecutive_runtimes() {
+    let (server, master, cluster) = (RedisServer::start(), RedisServer::start(), RedisCluster::start(0));
+    let sentinels = Sentinels::watch(1, &master, 0);
+    for config in [
+        RedisConfig::node(server.url()),
+        RedisConfig::sentinel(MASTER, sentinels.urls()),
+        RedisConfig::cluster(cluster.urls()),
+    ] {
+        let lazy = config.clone().patient().connect_lazily().expect("a store");
+        let eager = runtime().block_on(connected(config.patient()));
+        for store in [lazy, eager] {
+            let limiter = limiter(store).build();
+            for _ in 0..5 {
+                let before = runtime().block_on(charged(&limiter));
+                assert_eq!(runtime().block_on(charge(&limiter)), before + 1);
+            }
+        }
     }
 }
 

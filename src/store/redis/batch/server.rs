@@ -42,9 +42,9 @@ impl Server {
         replies.timed().pop().unwrap_or(Err(Fault::Reply("expected more replies")))
     }
 
-    /// Returns the reply to `CLUSTER SLOTS`.
-    pub(in crate::store::redis) async fn slots(&self) -> Result<Value, Fault> {
-        self.query(cmd("CLUSTER").arg("SLOTS"), false).await
+    /// Returns the reply to `CLUSTER SLOTS`, with `asking` after `ASKING`.
+    pub(in crate::store::redis) async fn slots(&self, asking: bool) -> Result<Value, Fault> {
+        self.query(cmd("CLUSTER").arg("SLOTS"), asking).await
     }
 
     /// Sends another command. With `asking`, the slot of its key may be one that is being migrated to this server.

@@ -27,8 +27,20 @@ impl Cluster {
     pub(in crate::store::redis) async fn open(&self) -> Result<(), Fault> {
         self.0.load().await?;
         let masters = self.0.masters();
-        // A master that does not answer now may do so when it is needed.
-        join_all(masters.iter().map(|master| master.queue.server().open())).await;
+        let checks = masters.iter().map(|master| async move {
+            let server = master.queue.server();
+            server.open().await?;
+            // `ASKING` is needed only while slots move.
+            server.slots(true).await.map(drop)
+        });
+        for (master, check) in masters.iter().zip(join_all(checks).await) {
+            // A master that does not answer now may do so when it is needed.
+            if let Err(fault) = check
+                && fault.is_denied()
+            {
+                return Err(Fault::At(master.node.clone(), Box::new(fault)));
+            }
+        }
         Ok(())
     }
 

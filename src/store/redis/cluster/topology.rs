@@ -127,7 +127,7 @@ impl Topology {
 async fn load_from(masters: &[Arc<Master>]) -> Result<Vec<SlotRange>, Fault> {
     let replies = masters.iter().map(|master| {
         Box::pin(async move {
-            let owners = parse_slots(&master.queue.server().slots().await?, master.address.host())?;
+            let owners = parse_slots(&master.queue.server().slots(false).await?, master.address.host())?;
             // A node that has lost its configuration lists none.
             if owners.is_empty() { Err(Fault::Reply("expected ranges of slots")) } else { Ok(owners) }
         })

@@ -35,6 +35,9 @@ use super::url::{Credentials, address};
 /// Meanwhile, calls use another connection or wait for the current attempt; between attempts, they fail at once. A call
 /// that may have run is never sent again. Dropping the store and its clones ends all attempts.
 ///
+/// A connection belongs to the Tokio runtime that opened it. Once that has ended, as after each `#[tokio::test]`, the
+/// next call opens another connection. So runtimes can use a store in a `static` one after the other.
+///
 /// # Permissions
 ///
 /// With the [prefix](crate::RedisStore::prefix) `ratelimit`, Redis' user needs these permissions:
@@ -45,10 +48,10 @@ use super::url::{Credentials, address};
 /// ```
 ///
 /// A Cluster also requires `+asking +cluster|slots`, a master behind Sentinel `+role`, a database other than 0
-/// `+select`, and the Sentinels themselves `+role +sentinel|masters`. Connecting checks only the permissions for the
-/// script. Any other missing permission is reported by the error of the first request that needs it. The only command
-/// that requires more is `CLIENT SETINFO`, which is sent to a master behind Sentinel that uses TLS with custom
-/// certificates; its failure has no effect.
+/// `+select`, and the Sentinels themselves `+role +sentinel|masters`. Connecting checks all commands. Those that only
+/// the script calls are checked since Redis 7.0, and with this prefix; otherwise, the error of the first request that
+/// needs a missing permission reports it. The only command that requires more is `CLIENT SETINFO`, which is sent to a
+/// master behind Sentinel that uses TLS with custom certificates; its failure has no effect.
 #[derive(Clone)]
 #[must_use = "a configuration does nothing until it is connected"]
 pub struct RedisConfig {

@@ -6,6 +6,7 @@ use deadpool_redis::redis::{ConnectionInfo, RedisConnectionInfo, TlsMode};
 use deadpool_redis::redis::{TlsCertificates, sentinel::SentinelClientBuilder};
 
 use crate::error::RedisConfigError;
+use crate::store::redis::connection::tcp_settings;
 use crate::store::redis::error::Fault;
 
 /// Creates a client that gets the address of the master `name` from `sentinels`, and connects to it with these
@@ -16,7 +17,8 @@ pub(super) fn client(
     settings: RedisConnectionInfo,
     uses_tls: bool,
 ) -> Result<SentinelClient, Fault> {
-    let mut master = SentinelNodeConnectionInfo::default().set_redis_connection_info(settings);
+    let mut master =
+        SentinelNodeConnectionInfo::default().set_redis_connection_info(settings).set_tcp_settings(tcp_settings());
     if uses_tls {
         master = master.set_tls_mode(TlsMode::Secure);
     }
@@ -40,7 +42,8 @@ pub(super) fn client_with_certificates(
         .map_err(Fault::Url)?
         .set_client_to_redis_db(settings.db())
         .set_client_to_redis_protocol(settings.protocol())
-        .set_client_to_redis_tls_mode(TlsMode::Secure);
+        .set_client_to_redis_tls_mode(TlsMode::Secure)
+        .set_client_to_redis_tcp_settings(tcp_settings());
     if let Some(user) = settings.username() {
         builder = builder.set_client_to_redis_username(user);
     }

@@ -7,4 +7,4 @@ mod source;
 mod states;
 
 pub(super) use self::pool::ConnectionPool;
-pub(super) use self::source::{Source, settings};
+pub(super) use self::source::{Source, settings, tcp_settings};

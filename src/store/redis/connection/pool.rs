@@ -90,7 +90,7 @@ impl ConnectionPool {
             }
             return replies;
         }
-        Err(Fault::Reply("NOSCRIPT, although the script has just been loaded"))
+        Err(Fault::Flushed)
     }
 
     /// Sends another command. With `asking`, its key may be one that another master of a Cluster is migrating to this one.

@@ -1,5 +1,6 @@
 //! Opens, checks and replaces the connections of a pool in the background.
 
+use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -114,7 +115,9 @@ impl SharedPool {
             TaskKind::Attempt => &mut tasks[index].attempt,
             TaskKind::Check => &mut tasks[index].check,
         };
-        *latest = Some(runtime.spawn(task).abort_handle());
+        if let Some(previous) = latest.replace(runtime.spawn(task).abort_handle()) {
+            previous.abort();
+        }
     }
 
     /// Ends all background tasks.
@@ -130,20 +133,21 @@ fn is_open(index: &ConnectionState, connection: &PooledConnection) -> bool {
     index.connection().is_some_and(|open| open.is_same(connection))
 }
 
-/// Attempts to open a connection. If it is dropped before it succeeds, for instance with its runtime, the connection is
-/// left to the next call.
+/// Opens a connection and keeps it in the pool. The connection depends on the runtime of this task: if this is dropped
+/// with it, the next call opens another one.
 struct Attempt {
     shared: Arc<SharedPool>,
     index: usize,
-    is_over: bool,
+    opened: Option<PooledConnection>,
 }
 
 impl Attempt {
     fn new(shared: &Arc<SharedPool>, index: usize) -> Self {
-        Self { shared: shared.clone(), index, is_over: false }
+        Self { shared: shared.clone(), index, opened: None }
     }
 
-    /// Opens a connection, however many attempts that takes: the first at once if there were no `failures`.
+    /// Opens a connection, however many attempts that takes: the first at once if there were no `failures`. Then waits
+    /// until the task is aborted.
     async fn open(self, mut failures: u32) {
         loop {
             if failures > 0 {
@@ -152,7 +156,7 @@ impl Attempt {
             }
             let disconnections = self.shared.source.disconnections();
             match self.shared.source.connect().await {
-                Ok(connection) => return self.succeed(connection, failures, disconnections),
+                Ok(connection) => return self.keep(connection, failures, disconnections).await,
                 Err(fault) => {
                     failures = failures.saturating_add(1);
                     self.shared.states.set(self.index, ConnectionState::Down(Arc::new(fault)));
@@ -166,7 +170,7 @@ impl Attempt {
         let failures = open.failures();
         let disconnections = self.shared.source.disconnections();
         match self.shared.source.load(&mut open.connection).await {
-            Ok(()) => self.succeed(open.connection, failures.saturating_sub(1), disconnections),
+            Ok(()) => self.keep(open.connection, failures.saturating_sub(1), disconnections).await,
             Err(fault) => {
                 if failures > 0 {
                     self.shared.states.set(self.index, ConnectionState::Down(Arc::new(fault)));
@@ -177,23 +181,24 @@ impl Attempt {
         }
     }
 
-    /// Ends an attempt that began after so many `disconnections`.
-    fn succeed(mut self, connection: MultiplexedConnection, failures: u32, disconnections: u64) {
-        self.is_over = true;
+    /// Keeps the connection of an attempt that began after so many `disconnections`.
+    async fn keep(mut self, connection: MultiplexedConnection, failures: u32, disconnections: u64) {
         let connection = PooledConnection::new(self.index, connection, failures);
+        self.opened = Some(connection.clone());
         self.shared.states.set(self.index, ConnectionState::Open(connection.clone()));
         if self.shared.source.disconnections() != disconnections {
             // It may have been this one, which was not in the pool yet.
             self.shared.check(&connection);
         }
+        drop(connection);
+        pending().await
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if !self.is_over {
-            self.shared.states.set(self.index, ConnectionState::Idle);
-        }
+        let is_current = |state: &ConnectionState| self.opened.as_ref().is_none_or(|opened| is_open(state, opened));
+        self.shared.states.set_if(self.index, ConnectionState::Idle, is_current);
     }
 }
 

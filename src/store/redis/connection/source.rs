@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::io::tcp::TcpSettings;
 use deadpool_redis::redis::sentinel::SentinelClient;
 use deadpool_redis::redis::{
     AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, cmd,
@@ -67,7 +68,8 @@ impl Source {
     ) -> Result<Self, Fault> {
         let disconnections = Disconnections::default();
         let settings = settings(info.redis_settings().clone());
-        let manager = Manager::new_with_config(info.set_redis_settings(settings), disconnections.listen(config));
+        let info = info.set_redis_settings(settings).set_tcp_settings(tcp_settings());
+        let manager = Manager::new_with_config(info, disconnections.listen(config));
         let manager = manager.map_err(Fault::Url)?;
         // This fails only for timeouts of the pool, which are not set.
         let pool = Pool::builder(manager).max_size(connections).build();
@@ -131,7 +133,7 @@ impl Source {
         Ok(is_loaded)
     }
 
-    /// Loads the script, unless the server has it.
+    /// Loads the script, unless the server has it. The first time, checks the commands that it needs.
     pub(super) async fn load(&self, connection: &mut MultiplexedConnection) -> Result<(), Fault> {
         let _loading = self.loading.lock().await;
         // Asked in any case: without a login, a server answers this with an error, but closes the connection on a long
@@ -139,11 +141,26 @@ impl Source {
         if self.is_loaded(connection).await? {
             return Ok(());
         }
-        let hash: String = cmd("SCRIPT").arg("LOAD").arg(script::TEXT.as_str()).query_async(connection).await?;
+        if self.hash.get().is_none() {
+            let check = load_text(connection, script::CHECK).await?;
+            let () = cmd("EVALSHA").arg(check).arg(0).query_async(connection).await?;
+        }
+        let hash = load_text(connection, &script::TEXT).await?;
         // All servers compute the same hash.
         let _ = self.hash.set(hash.into());
         Ok(())
     }
+}
+
+/// Loads a script, and returns its hash.
+async fn load_text(connection: &mut MultiplexedConnection, text: &str) -> Result<String, Fault> {
+    Ok(cmd("SCRIPT").arg("LOAD").arg(text).query_async(connection).await?)
+}
+
+/// Returns the TCP settings of all connections. Sets `TCP_NODELAY`, so that a call does not wait for the acknowledgement
+/// of earlier ones.
+pub(in crate::store::redis) fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
 }
 
 /// Adds the settings that every connection needs.

@@ -12,7 +12,7 @@ pub(super) struct ConnectionStates(watch::Sender<Vec<ConnectionState>>);
 
 #[derive(Debug)]
 pub(super) enum ConnectionState {
-    /// It was never needed, or the runtime that was to open it has ended.
+    /// It was never needed, or its runtime has ended.
     Idle,
     Open(PooledConnection),
     /// An attempt is under way.

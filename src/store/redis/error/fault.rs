@@ -20,7 +20,7 @@ pub(in crate::store::redis) enum Fault {
     Unreachable(RedisError),
     /// The server rejects the user or the password, or requires them.
     Credentials(RedisError),
-    /// The user lacks a permission, for a command or for a key. Contains the server's message.
+    /// The user may not use a command or a key, or the server does not know a command. Contains the server's message.
     Permission(String),
     /// The server is loading its data.
     Loading(RedisError),
@@ -36,6 +36,8 @@ pub(in crate::store::redis) enum Fault {
     NoRuntime,
     /// The script could not perform a request: a key of another type, no memory left, a replica.
     Script(String),
+    /// The server lost the script again after each load.
+    Flushed,
     /// The reply is invalid.
     Reply(&'static str),
     /// Overrides change faster than they can be read.
@@ -78,6 +80,14 @@ impl Fault {
             Self::Call(error) | Self::Credentials(error) => error.is_unrecoverable_error() || error.is_io_error(),
             Self::Script(error) => codes(error).any(|code| matches!(code, "READONLY" | "MASTERDOWN")),
             _ => false,
+        }
+    }
+
+    /// Returns whether the server denied a command, so that requests fail until an operator permits it.
+    pub(in crate::store::redis) fn is_denied(&self) -> bool {
+        match self {
+            Self::Connect(fault) => fault.is_denied(),
+            _ => matches!(self, Self::Permission(_)),
         }
     }
 
@@ -148,7 +158,7 @@ impl Fault {
 /// and if `SELECT` fails.
 fn is_permission_error(error: &str) -> bool {
     // In scripts of Redis before 7.2, in scripts of later versions and Valkey, and outside of scripts.
-    ["The user executing the script can't", "ACL failure in script", "no permissions to"]
+    ["The user executing the script can't", "ACL failure in script", "no permissions to", "unknown command"]
         .iter()
         .any(|text| error.contains(text))
 }
@@ -162,13 +172,18 @@ impl From<RedisError> for Fault {
     fn from(error: RedisError) -> Self {
         match error.kind() {
             ErrorKind::AuthenticationFailed => Self::Credentials(error),
+            ErrorKind::RESP3NotSupported => Self::Permission("unknown command 'HELLO'".into()),
+            ErrorKind::Server(ServerErrorKind::NoScript) => Self::Flushed,
             ErrorKind::MasterNameNotFoundBySentinel => Self::NoMaster(error),
             ErrorKind::InvalidClientConfig => Self::Url(error),
             ErrorKind::Server(ServerErrorKind::NoPerm) => Self::Permission(error.to_string()),
             ErrorKind::Server(ServerErrorKind::BusyLoading) => Self::Loading(error),
             ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Self::NotMaster(error),
             _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS")) => Self::Credentials(error),
-            _ if error.detail().is_some_and(is_permission_error) => Self::Permission(error.to_string()),
+            _ if error.detail().is_some_and(is_permission_error) => {
+                // Redis repeats the arguments of an unknown command, which may be secret.
+                Self::Permission(error.to_string().split(", with args").take(1).collect())
+            }
             _ if error.is_timeout() => Self::TimedOut(error),
             _ => Self::Call(error),
         }

@@ -21,9 +21,9 @@ impl fmt::Display for Fault {
             ),
             Self::Permission(error) => write!(
                 f,
-                "Redis denies the user a command or a key that rate limits need: \
-                 grant the permissions listed in the documentation of `RedisConfig` with ACL SETUSER; \
-                 ACL LOG shows the missing one: {error}"
+                "Redis denies a command or a key that rate limits need: \
+                 grant the permissions listed in the documentation of `RedisConfig` with ACL SETUSER, \
+                 and remove `rename-command` from redis.conf; ACL LOG shows denied calls: {error}"
             ),
             Self::Loading(_) => write!(
                 f,
@@ -50,6 +50,12 @@ impl fmt::Display for Fault {
                  the next call connects again"
             ),
             Self::Script(error) => write!(f, "Redis could not decide: {error}"),
+            Self::Flushed => write!(
+                f,
+                "Redis loses the script each time after it was loaded: \
+                 find the client that sends SCRIPT FLUSH by CLIENT LIST, \
+                 and check that no proxy distributes calls over several servers"
+            ),
             Self::Changing => {
                 write!(f, "overrides of the request's keys change faster than they can be read: check what sets them")
             }
@@ -88,6 +94,7 @@ impl std::error::Error for Fault {
             | Self::Call(source) => Some(source),
             Self::Setting(_)
             | Self::Permission(_)
+            | Self::Flushed
             | Self::NoRuntime
             | Self::Script(_)
             | Self::Reply(_)

@@ -14,7 +14,7 @@ pub(super) use self::reply::{Replies, Reply, TimedReply};
 #[cfg(test)]
 pub(super) use self::request::encode;
 pub(super) use self::request::{LimitArgs, Mode, Request, Task, encode_clock, evalsha};
-pub(super) use self::text::TEXT;
+pub(super) use self::text::{CHECK, TEXT};
 
 #[cfg(test)]
 mod tests {

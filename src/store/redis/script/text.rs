@@ -15,10 +15,13 @@ const LOAD: &str = include_str!("lua/load.lua");
 const KEY: &str = include_str!("lua/key.lua");
 const PENALTY: &str = include_str!("lua/penalty.lua");
 
+/// A script of its own, which checks the commands that the other one calls.
+pub(in crate::store::redis) const CHECK: &str = include_str!("lua/check.lua");
+
 /// The other files.
 #[cfg(test)]
-pub(super) const OTHERS: [(&str, &str); 5] =
-    [("decide", MAIN), ("requests", REQUESTS), ("limits", LIMITS), ("task", TASK), ("load", LOAD)];
+pub(super) const OTHERS: [(&str, &str); 6] =
+    [("decide", MAIN), ("requests", REQUESTS), ("limits", LIMITS), ("task", TASK), ("load", LOAD), ("check", CHECK)];
 
 /// The files that those of algorithms use, and those of penalties and overrides, by name.
 const LIBRARIES: [(&[&str], &str); 5] = [
