@@ -14,6 +14,9 @@ use tower_ratelimit::{
 
 use self::counting::{allocations, live_bytes};
 
+#[path = "../examples/server/metrics.rs"]
+mod exporter;
+
 /// An allocator with counts for each thread, so that concurrent tests are independent.
 mod counting {
     // Implementing an allocator is unsafe.
@@ -343,4 +346,28 @@ async fn requests_to_a_hanging_redis_take_bounded_memory() {
     println!("bytes after each wave: {after:?}");
     let grown = after[9] - after[0];
     assert!(grown < 1 << 20, "memory grew by {grown} bytes in nine more waves");
+}
+
+/// Without upkeep, the exporter would keep 16 bytes of each decision of a store until the next scrape.
+#[tokio::test(start_paused = true)]
+async fn metrics_of_the_example_server_take_bounded_memory_while_nobody_scrapes() {
+    use support::faulty_store::{FaultyStore, Mode};
+
+    const REQUESTS: u64 = 10_000;
+    let (recorder, _route) = exporter::install().unwrap();
+    let limiter = Limiter::builder([Limit::new("limit", TokenBucket::per_second(1))])
+        .store(FaultyStore::new(Mode::Works))
+        .recorder(recorder)
+        .build();
+    let mut after = Vec::new();
+    for _minute in 0..10 {
+        for _ in 0..REQUESTS {
+            assert!(limiter.acquire("key", 0).await.unwrap().is_allowed());
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        after.push(live_bytes());
+    }
+    println!("bytes after each minute: {after:?}");
+    let grown = after[9] - after[0];
+    assert!(grown < 16 * REQUESTS as isize, "memory grew by {grown} bytes in nine more minutes");
 }

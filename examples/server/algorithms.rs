@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Query, Request};
@@ -91,17 +90,18 @@ impl Layers {
     }
 }
 
-/// Describes the decision that let the request pass. Times are in microseconds.
+/// Describes the decision that let the request pass.
 async fn describe(permit: Permit) -> impl IntoResponse {
     let decision = permit.decision();
     let outcome = decision.outcomes().first();
     let body = json!({
-        "decided_at": decision.at().as_micros(),
-        "delay": micros(decision.delay()),
+        // Since the Unix epoch, to the microsecond.
+        "at_seconds": decision.at().as_micros() as f64 / 1e6,
+        "delay_seconds": decision.delay().as_secs_f64(),
         "cost": outcome.map(|outcome| outcome.cost()),
         "remaining": outcome.map(|outcome| outcome.remaining()),
-        "more_after": outcome.and_then(|outcome| outcome.more_after()).map(micros),
-        "reset_after": outcome.map(|outcome| micros(outcome.reset_after())),
+        "more_after_seconds": outcome.and_then(|outcome| outcome.more_after()).map(|wait| wait.as_secs_f64()),
+        "reset_after_seconds": outcome.map(|outcome| outcome.reset_after().as_secs_f64()),
     });
     // Terminals prefer a line.
     ([(CONTENT_TYPE, "application/json")], format!("{body}\n"))
@@ -113,9 +113,4 @@ async fn forget(permit: Permit) -> StatusCode {
         Ok(()) => StatusCode::NO_CONTENT,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
-}
-
-/// Converts a span to whole microseconds.
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

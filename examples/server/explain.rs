@@ -1,7 +1,7 @@
 //! Explains requests instead of answering them: `/explain/user` tells what `/user` would do with the same request now.
 
 use axum::Json;
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{MatchedPath, OriginalUri, Request};
 use axum::http::header::{ACCEPT, VARY};
 use axum::response::{IntoResponse, Response};
 use tower_ratelimit::{RateLimitLayer, RequestHead};
@@ -10,8 +10,9 @@ use tower_ratelimit::{RateLimitLayer, RequestHead};
 ///
 /// An explanation tells who uses how much. A real server shows it to its operators only.
 pub(crate) async fn explain(layer: RateLimitLayer, mut request: Request) -> Response {
-    // The URI is already that of the explained route, but this is not.
+    // The URI is already that of the explained route, but these are not.
     request.extensions_mut().remove::<MatchedPath>();
+    request.extensions_mut().remove::<OriginalUri>();
     let explanation = layer.explain(&RequestHead::of(&request)).await;
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let body = match accept.contains("application/json") {

@@ -16,14 +16,19 @@ mod settings;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
 use tower_ratelimit::{MemoryStore, Store};
 
 use self::limits::Backend;
 use self::options::{Options, USAGE};
+
+/// The time that requests have to complete after Ctrl-C or SIGTERM, before their connections are closed.
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Bounds the memory of clients that send ever new names: the largest log of a key has a few kilobytes.
 const MAX_KEYS: usize = 10_000;
@@ -78,7 +83,7 @@ async fn connect(url: &str) -> Result<Arc<dyn Store>, String> {
 
 async fn serve(address: SocketAddr, app: Router) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
-    let shutdown = shutdown_signal()?;
+    let (shutdown, signalled) = (shutdown_signal()?, shutdown_signal()?);
     let url = format!("http://{}", listener.local_addr()?);
     println!("Open {url}/ in a browser, or try:\n");
     println!("  curl -i {url}/token-bucket");
@@ -87,7 +92,14 @@ async fn serve(address: SocketAddr, app: Router) -> std::io::Result<()> {
 
     // Gives the limiter each client's address.
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).with_graceful_shutdown(shutdown).await
+    let deadline = async {
+        signalled.await;
+        sleep(GRACE_PERIOD).await;
+    };
+    tokio::select! {
+        result = axum::serve(listener, service).with_graceful_shutdown(shutdown).into_future() => result,
+        () = deadline => Ok(()),
+    }
 }
 
 /// Installs handlers for Ctrl-C and SIGTERM, and returns a future that completes on either.

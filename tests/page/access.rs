@@ -51,6 +51,61 @@ async fn no_width_scrolls_sideways() {
 }
 
 #[tokio::test]
+async fn nothing_is_cut_off_on_a_screen_of_320_pixels() {
+    let browser = Browser::open(ALL).await;
+    browser.resize(320, 640, true).await;
+    browser.click("burst").await;
+    browser.wait_for_figures("fixed-window", 15).await;
+    browser.evaluate("document.querySelectorAll('[data-part=toggle]').forEach((button) => button.click());").await;
+    browser.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; });").await;
+    browser.wait_until("tables are filled", "return document.querySelectorAll('tbody tr').length > 90;").await;
+    assert_eq!(browser.evaluate(include_str!("cut_off.js")).await, json!([]));
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_phone_shows_a_chart_when_requests_are_sent() {
+    let browser = Browser::open("").await;
+    // Scrolls at once.
+    let features = json!({ "features": [{ "name": "prefers-reduced-motion", "value": "reduce" }] });
+    browser.devtools("Emulation.setEmulatedMedia", features).await;
+    for (width, height) in [(390, 844), (320, 640)] {
+        browser.resize(width, height, true).await;
+        for button in ["burst", "one"] {
+            browser.evaluate("scrollTo(0, 0);").await;
+            browser.click(button).await;
+            let is_visible = "const bottom = document.querySelector('.actions').getBoundingClientRect().top;
+                return [...document.querySelectorAll('.chart')].map((chart) => chart.getBoundingClientRect())
+                    .some((chart) => chart.top >= 0 && chart.bottom <= bottom);";
+            browser.wait_until("a whole chart is visible", is_visible).await;
+        }
+    }
+    // A chart that is in view already stays where it is.
+    browser.evaluate("document.getElementById('token-bucket').scrollIntoView();").await;
+    browser.click("one").await;
+    let is_decided = "return document.getElementById('status').textContent.startsWith('Fixed window: ');";
+    browser.wait_until("the requests are decided", is_decided).await;
+    let top = browser.evaluate("return document.getElementById('token-bucket').getBoundingClientRect().top;").await;
+    assert!(top.as_f64().is_some_and(|top| (0.0..20.0).contains(&top)), "{top}");
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn the_legend_explains_everything_that_the_charts_draw() {
+    let browser = Browser::open(ALL).await;
+    let classes = |within: &str| {
+        let paths = format!("[...document.querySelectorAll('{within} path')]");
+        format!("return [...new Set({paths}.map((path) => path.getAttribute('class')))].sort();")
+    };
+    // A line under the marks and one under the counts are no data.
+    let drawn =
+        browser.evaluate(&classes(".lane svg").replace(".sort", ".filter((name) => name !== 'base').sort")).await;
+    assert!(drawn.as_array().is_some_and(|classes| classes.len() > 9), "{drawn}");
+    assert_eq!(browser.evaluate(&classes(".legend")).await, drawn);
+    browser.close().await;
+}
+
+#[tokio::test]
 async fn controls_on_a_phone_are_large_enough_to_touch_and_within_reach() {
     let browser = Browser::open("").await;
     browser.resize(390, 844, true).await;

@@ -125,8 +125,10 @@ impl Browser {
         self.devtools("Emulation.setDeviceMetricsOverride", metrics).await;
     }
 
-    /// Fails if the page has logged an error, and closes the browser.
+    /// Fails if the page shows or has logged an error, and closes the browser.
     pub(crate) async fn close(self) {
+        let errors = "return [...document.querySelectorAll('.error')].map((error) => error.textContent).join('');";
+        assert_eq!(self.evaluate(errors).await, "");
         // Chromium reports each denied request as an error of the network.
         self.close_despite(" 429 ").await;
     }

@@ -1,6 +1,7 @@
 //! The page shows the decisions of the server.
 
 use serde_json::json;
+use support::http_client::get;
 
 use crate::browser::Browser;
 
@@ -68,6 +69,19 @@ async fn a_queue_delays_requests_evenly() {
     // The table rounds to milliseconds.
     assert!(times.windows(2).all(|pair| pair[1] - pair[0] > 0.497), "{times:?}");
     assert_eq!(browser.figure(name, "peak").await, times.len().min(10) as u64);
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn requests_that_leave_a_queue_exactly_a_period_apart_are_not_in_one_period() {
+    // One request every tenth of a second.
+    let browser = Browser::open("show=leaky-bucket-queue&leaky-bucket-queue.interval=1").await;
+    browser.evaluate("document.getElementById('rate').value = 20;").await;
+    browser.click("steady").await;
+    let passed = "return Number(document.querySelector('[data-part=allowed]').textContent) >= 40;";
+    browser.wait_until("40 requests have passed", passed).await;
+    let peak = browser.figure("leaky-bucket-queue", "peak").await;
+    assert!(peak <= 10, "{peak} in a period");
     browser.close().await;
 }
 
@@ -142,4 +156,81 @@ async fn settings_apply_at_once_and_the_server_explains_invalid_ones() {
     let is_gone = "return document.querySelector('[data-part=error]').textContent === '';";
     browser.wait_until("the error is gone", is_gone).await;
     browser.close_despite(" 400 ").await;
+}
+
+#[tokio::test]
+async fn an_idle_page_shows_the_requests_of_others_within_a_second() {
+    let browser = Browser::open("show=token-bucket&token-bucket.interval=3600").await;
+    get(browser.server.address, "/token-bucket?interval=3600&cost=3").await.expect("a response");
+    let remains = "return document.querySelector('[data-part=remaining]').textContent === '7';";
+    browser.wait_until("7 remain", remains).await;
+    let step = "return document.querySelector('.lane path.counted').getAttribute('d').includes('V');";
+    browser.wait_until("the chart shows the step", step).await;
+    assert_eq!(browser.figure("token-bucket", "allowed").await, 0, "the page counts its own requests only");
+
+    let starts = "performance.getEntriesByType('resource').filter(({ name }) => name.includes('cost=0'))
+        .map(({ startTime }) => startTime)";
+    browser.wait_until("the page has asked ten times", &format!("return {starts}.length >= 10;")).await;
+    let starts: Vec<f64> = serde_json::from_value(browser.evaluate(&format!("return {starts};")).await).expect("times");
+    let mut pauses: Vec<_> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    pauses.sort_by(f64::total_cmp);
+    // The longest may be longer on a loaded machine.
+    assert!(pauses[pauses.len() / 2] < 1_000.0, "{pauses:?}");
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn an_empty_page_says_which_button_to_press() {
+    let browser = Browser::open("show=token-bucket").await;
+    for width in [1440, 390, 320] {
+        browser.resize(width, 640, width < 400).await;
+        let is_first = "const said = document.querySelector('.intro');
+            return said.innerText.startsWith('Press Burst') && said.getBoundingClientRect().bottom < 320;";
+        assert_eq!(browser.evaluate(is_first).await, json!(true), "{width} px");
+    }
+    // Without a lane, no button has an effect.
+    browser.evaluate("document.querySelector('[name=token-bucket]').click();").await;
+    let is_said = "return document.querySelector('main').innerText.includes('Choose an algorithm above');";
+    browser.wait_until("the page says what to choose", is_said).await;
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn a_number_out_of_range_is_refused_before_anything_is_sent() {
+    let browser = Browser::open("show=token-bucket&token-bucket.interval=3600").await;
+    let set = |id: &str, value: &str| {
+        format!(
+            "const input = document.getElementById('{id}');
+             input.value = '{value}'; input.dispatchEvent(new Event('input', {{ bubbles: true }}));"
+        )
+    };
+    for (field, invalid, name, button) in
+        [("cost", "2000", "Cost", "one"), ("size", "0", "Burst of", "burst"), ("rate", "", "Steady at", "steady")]
+    {
+        let usual = browser.evaluate(&format!("return document.getElementById('{field}').value;")).await;
+        browser.evaluate(&set(field, invalid)).await;
+        browser.click(button).await;
+        let is_refused = format!(
+            "return document.getElementById('status').textContent.startsWith('Nothing was sent. {name}: ')
+                && document.activeElement.id === '{field}'
+                && getComputedStyle(document.getElementById('status')).color === 'rgb(185, 40, 28)';"
+        );
+        browser.wait_until("it is refused", &is_refused).await;
+        browser.evaluate(&set(field, usual.as_str().expect("text"))).await;
+    }
+    browser.click("one").await;
+    // This request is the first.
+    browser.wait_for_figures("token-bucket", 1).await;
+    assert_eq!(browser.figure("token-bucket", "allowed").await, 1);
+
+    // A steady rate pauses while a number is out of range.
+    browser.click("steady").await;
+    let is_told = "return document.getElementById('status').textContent.startsWith('Nothing was sent. Cost: ');";
+    browser.evaluate(&set("cost", "1001")).await;
+    assert_eq!(browser.evaluate(is_told).await, json!(true));
+    browser.evaluate(&set("cost", "1")).await;
+    assert_eq!(browser.evaluate(is_told).await, json!(false));
+    let goes_on = "return Number(document.querySelector('[data-part=allowed]').textContent) > 3;";
+    browser.wait_until("it goes on", goes_on).await;
+    browser.close().await;
 }

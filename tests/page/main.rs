@@ -3,4 +3,5 @@
 mod access;
 mod browser;
 mod decisions;
+mod outages;
 mod screenshots;

@@ -74,7 +74,7 @@ export class Card {
     this.#set('denied', totals.denied);
     this.#set('delayed', totals.delayed);
     this.#set('due', due > 0 ? ` + ${due} due` : '');
-    this.#set('remaining', remaining ?? '–');
+    this.#set('remaining', error ? '–' : (remaining ?? '–'));
     this.#set('capacity', capacity === null ? '' : ` of ${capacity}`);
     this.#set('window', `Peak in ${rate.seconds} s`);
     this.#set('peak', admissions.peak);

@@ -144,7 +144,8 @@ export class Chart {
     for (const { at, used } of this.#lane.samples) {
       counted += counted ? `H${round(this.#x(at))}V${y(used)}` : `M${round(this.#x(at))} ${y(used)}`;
     }
-    if (counted) counted += `H${round(this.#x(now + 2000))}`;
+    // Without answers of the server, the line ends at the last one.
+    if (counted && !this.#lane.error) counted += `H${round(this.#x(now + 2000))}`;
     this.#layers.counted.setAttribute('d', counted);
   }
 

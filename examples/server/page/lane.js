@@ -8,16 +8,27 @@ const MOST = 2000;
 /** The shortest and the longest pause between two requests that only ask what remains, in milliseconds. */
 const [SHORTEST_PAUSE, LONGEST_PAUSE] = [100, 500];
 
+/** The server hangs if it answers nothing, although no limit delays the request, for so many milliseconds. */
+const PATIENCE = 3000;
+
 /** A request counts as waiting after so many milliseconds. */
 const WAITING = 120;
 
 const OPTIONS = { cache: 'no-store', headers: { accept: 'application/json' } };
+
+/** Returns a signal that also ends a request when the server hangs. */
+const patient = (signal) => AbortSignal.any([signal, AbortSignal.timeout(PATIENCE)]);
+
+/** Rounds to microseconds, so that requests can be exactly a period apart. */
+const milliseconds = (seconds) => Math.round(seconds * 1e6) / 1000;
 
 /** Dispatches `change` when there is something new to show. */
 export class Lane extends EventTarget {
   #clock;
   #aborter = new AbortController();
   #timer;
+  /** The browser's time of the last response. */
+  #answered = -Infinity;
 
   constructor(algorithm, settings, clock) {
     super();
@@ -60,11 +71,10 @@ export class Lane extends EventTarget {
   /** Sends a request, and resolves when its response is recorded. */
   async send(cost) {
     const record = { sent: this.#clock.now(), arrival: this.#clock.now(), cost, verdict: 'pending' };
-    const aborter = this.#aborter;
     this.pending.add(record);
     this.#changed();
-    const answer = await this.#request(this.path(cost), aborter);
-    if (!answer || aborter !== this.#aborter) return record;
+    const answer = await this.#request(this.path(cost), this.#aborter.signal);
+    if (!answer) return record;
     this.pending.delete(record);
     this.response = answer;
     this.#record(record, answer);
@@ -80,10 +90,10 @@ export class Lane extends EventTarget {
       record.retryAfter = headers.get('retry-after');
       this.totals.denied += 1;
     } else if (status === 200) {
-      record.arrival = body.decided_at / 1000;
+      record.arrival = milliseconds(body.at_seconds);
       record.remaining = body.remaining;
-      record.delay = body.delay / 1000;
-      record.admitted = record.arrival + record.delay;
+      record.delay = milliseconds(body.delay_seconds);
+      record.admitted = milliseconds(body.at_seconds + body.delay_seconds);
       record.verdict = record.delay > 0 ? 'delayed' : 'allowed';
       this.totals.allowed += 1;
       if (record.delay > 0) this.totals.delayed += 1;
@@ -96,20 +106,19 @@ export class Lane extends EventTarget {
     if (this.records.length > MOST) this.records.shift();
   }
 
-  /** Asks what remains, at a cost of 0, now and again until nothing is in use. */
+  /** Asks what remains, at a cost of 0, now and again: others may use the same limit. */
   async peek() {
     clearTimeout(this.#timer);
-    const aborter = this.#aborter;
-    const answer = await this.#request(this.path(0), aborter);
-    if (!answer || aborter !== this.#aborter) return;
-    this.#changed();
-    this.#peekLater(answer.body?.more_after);
+    const { signal } = this.#aborter;
+    const answer = await this.#request(this.path(0), patient(signal));
+    // Invalid settings stay invalid.
+    if (signal.aborted || answer?.status === 400) return;
+    this.#peekLater(answer?.body?.more_after_seconds);
   }
 
   #peekLater(moreAfter) {
     clearTimeout(this.#timer);
-    if (this.remaining === this.capacity && this.pending.size === 0) return;
-    const wait = moreAfter == null ? LONGEST_PAUSE : Math.ceil(moreAfter / 1000) + 1;
+    const wait = moreAfter == null ? LONGEST_PAUSE : Math.ceil(moreAfter * 1000) + 1;
     const pause = Math.min(Math.max(wait, SHORTEST_PAUSE), LONGEST_PAUSE);
     this.#timer = setTimeout(() => (document.hidden ? this.#peekLater() : this.peek()), pause);
   }
@@ -120,7 +129,7 @@ export class Lane extends EventTarget {
     this.#aborter = new AbortController();
     clearTimeout(this.#timer);
     this.#clear();
-    await this.#request(this.path(), this.#aborter, 'DELETE');
+    await this.#request(this.path(), patient(this.#aborter.signal), 'DELETE');
     await this.peek();
   }
 
@@ -136,26 +145,35 @@ export class Lane extends EventTarget {
     clearTimeout(this.#timer);
   }
 
-  /** Returns the response, or nothing if the request was aborted or the server can't be reached. */
-  async #request(path, aborter, method = 'GET') {
+  /** Returns the response, or nothing if the request was aborted or the server does not answer. */
+  async #request(path, signal, method = 'GET') {
     const sent = this.#clock.browserTime();
+    const response = await this.#fetch(path, signal, method);
+    if (!response || signal.aborted) return null;
+    const { status, statusText, headers, text, received } = response;
+    const body = status === 200 ? JSON.parse(text) : null;
+    if (body) this.#clock.observe(sent, received, milliseconds(body.at_seconds));
+    this.error = status === 400 || status >= 500 ? text.trim() || statusText : '';
+    this.#sample(headers, body);
+    this.#changed();
+    return { status, statusText, headers, text, body, method, path };
+  }
+
+  async #fetch(path, signal, method) {
     try {
-      const response = await fetch(path, { ...OPTIONS, method, signal: aborter.signal });
-      const received = this.#clock.browserTime();
-      const text = await response.text();
+      const response = await fetch(path, { ...OPTIONS, method, signal });
       const { status, statusText, headers } = response;
-      const body = status === 200 ? JSON.parse(text) : null;
-      if (aborter !== this.#aborter) return null;
-      if (body) this.#clock.observe(sent, received, body.decided_at / 1000);
-      this.error = status === 400 || status >= 500 ? text.trim() || statusText : '';
-      this.#sample(headers, body);
-      return { status, statusText, headers, text, body, method, path };
+      const received = this.#clock.browserTime();
+      this.#answered = received;
+      return { status, statusText, headers, received, text: await response.text() };
     } catch (error) {
-      if (error.name !== 'AbortError') {
-        this.error = 'The server does not answer. Is it still running?';
-        this.pending.clear();
-        this.#changed();
-      }
+      // The browser sends few requests at a time, so this one may have waited for others.
+      const isLate = this.#clock.browserTime() - this.#answered < PATIENCE;
+      if (error.name === 'AbortError' || (error.name === 'TimeoutError' && isLate)) return null;
+      const hangs = error.name === 'TimeoutError';
+      this.error = hangs ? `No answer for ${PATIENCE / 1000} s: the server hangs.` : 'The server cannot be reached.';
+      if (!hangs) this.pending.clear();
+      this.#changed();
       return null;
     }
   }
@@ -165,13 +183,15 @@ export class Lane extends EventTarget {
     const remaining = /;r=(\d+)/.exec(headers.get('ratelimit'));
     const quota = /;q=(\d+)/.exec(headers.get('ratelimit-policy'));
     if (!remaining || !quota) return;
-    const at = body ? body.decided_at / 1000 : this.#clock.now();
-    const last = this.samples.at(-1);
+    const at = body ? milliseconds(body.at_seconds) : this.#clock.now();
+    const [last, before] = [this.samples.at(-1), this.samples.at(-2)];
     // A response that was delayed describes an instant long ago.
     if (last && last.at > at) return;
     this.capacity = Number(quota[1]);
     this.remaining = Number(remaining[1]);
-    this.samples.push({ at, used: this.capacity - this.remaining });
+    const used = this.capacity - this.remaining;
+    if (before?.used === used && last.used === used) last.at = at;
+    else this.samples.push({ at, used });
     if (this.samples.length > MOST) this.samples.shift();
     if (this.remaining < this.capacity) this.#ensurePeeking();
   }

@@ -9,21 +9,42 @@ import { ResponsePanel } from './response.js';
 import { Traffic } from './traffic.js';
 
 const element = (id) => document.getElementById(id);
+const isCalm = matchMedia('(prefers-reduced-motion: reduce)');
 const clock = new ServerClock();
 const { shown, settings } = address.read();
 /** The lane and the card of each algorithm that is shown. */
 const lanes = new Map();
 
 const inOrder = () => ALGORITHMS.filter((algorithm) => lanes.has(algorithm)).map((algorithm) => lanes.get(algorithm));
-const announce = (text) => (element('status').textContent = text);
+const announce = (text, isError = false) => {
+  element('status').textContent = text;
+  element('status').classList.toggle('error', isError);
+};
 const traffic = new Traffic(() => inOrder().map(({ lane }) => lane), clock, announce);
-const response = new ResponsePanel(() => count('cost'));
+const response = new ResponsePanel(() => element('cost').value);
 
-/** Returns the number in a field: its smallest or largest, if what is in it is out of range. */
-function count(id) {
-  const { valueAsNumber, min, max, defaultValue } = element(id);
-  if (Number.isNaN(valueAsNumber)) return Number(defaultValue);
-  return Math.min(Math.max(valueAsNumber, Number(min)), Number(max));
+const number = (id) => element(id).valueAsNumber;
+const invalidField = () => element('traffic').querySelector('input:invalid');
+
+/** Returns whether the traffic can be sent, and reports the first field that prevents it. */
+function isValid() {
+  const field = invalidField();
+  if (!field) return true;
+  announce(`Nothing was sent. ${field.labels[0].firstChild.data.trim()}: ${field.validationMessage}`, true);
+  field.focus();
+  return false;
+}
+
+/** Scrolls to the first lane unless a whole chart is in view. Buttons cover the bottom of a phone's screen. */
+function showChart() {
+  const actions = document.querySelector('.actions');
+  const bottom = getComputedStyle(actions).position === 'fixed' ? actions.getBoundingClientRect().top : innerHeight;
+  const isVisible = ({ element }) => {
+    const chart = element.querySelector('.chart').getBoundingClientRect();
+    return chart.top >= 0 && chart.bottom <= bottom;
+  };
+  const cards = inOrder().map(({ card }) => card);
+  if (!cards.some(isVisible)) cards[0]?.element.scrollIntoView({ behavior: isCalm.matches ? 'auto' : 'smooth' });
 }
 
 function show(algorithm) {
@@ -78,8 +99,8 @@ function setSteady(isOn) {
   element('steady').setAttribute('aria-pressed', isOn);
   element('steady').textContent = isOn ? 'Stop' : 'Steady';
   if (isOn) {
-    announce(`Sending ${count('rate')} requests per second to each limit.`);
-    traffic.startSteady(() => ({ perSecond: count('rate'), cost: count('cost') }));
+    announce(`Sending ${number('rate')} requests per second to each limit.`);
+    traffic.startSteady(() => !invalidField() && { perSecond: number('rate'), cost: number('cost') });
   } else {
     announce('');
     traffic.stopSteady();
@@ -92,17 +113,32 @@ function windowPeriod() {
   return settings.get(algorithm).period * 1000;
 }
 
-element('one').addEventListener('click', () => traffic.burst(1, count('cost')));
-element('burst').addEventListener('click', () => traffic.burst(count('size'), count('cost')));
-element('edge').addEventListener('click', () => traffic.acrossEdge(count('size'), count('cost'), windowPeriod()));
-element('steady').addEventListener('click', () => setSteady(!traffic.isSteady));
+const senders = {
+  one: () => traffic.burst(1, number('cost')),
+  burst: () => traffic.burst(number('size'), number('cost')),
+  edge: () => traffic.acrossEdge(number('size'), number('cost'), windowPeriod()),
+  steady: () => setSteady(true),
+};
+for (const [id, send] of Object.entries(senders)) {
+  element(id).addEventListener('click', () => {
+    if (id === 'steady' && traffic.isSteady) return setSteady(false);
+    if (!isValid()) return;
+    announce('Sending…');
+    send();
+    showChart();
+  });
+}
 element('again').addEventListener('click', async () => {
   traffic.stop();
   setSteady(false);
   await Promise.all(inOrder().map(({ lane }) => lane.forget()));
   announce('The server has forgotten your requests.');
 });
-element('cost').addEventListener('input', () => response.draw());
+element('traffic').addEventListener('input', () => {
+  if (element('status').classList.contains('error')) announce('');
+  if (traffic.isSteady) isValid();
+  response.draw();
+});
 element('traffic').addEventListener('submit', (event) => event.preventDefault());
 matchMedia('(max-width: 40rem)').addEventListener('change', arrange);
 
@@ -113,7 +149,6 @@ addChoices();
 shown.forEach(show);
 arrange();
 
-const isCalm = matchMedia('(prefers-reduced-motion: reduce)');
 let drawnAt = -Infinity;
 requestAnimationFrame(function draw(time) {
   // Without motion, the charts advance in steps.

@@ -47,10 +47,10 @@ export class ResponsePanel {
   }
 }
 
-function lines({ status, statusText, headers, text }) {
+function lines({ status, statusText, headers, text, body }) {
   const head = span(status === 200 ? 'ok' : 'not-ok', `${status} ${statusText}\n`);
   const fields = [...headers].flatMap(([name, value]) => [span('name', `${name}: `), `${value}\n`]);
-  return [head, ...fields, `\n${text.trim()}`];
+  return [head, ...fields, `\n${body ? JSON.stringify(body, null, 1) : text.trim()}`];
 }
 
 function span(className, text) {

@@ -64,11 +64,14 @@ export class Traffic {
     return this.#steady !== null;
   }
 
-  /** Sends requests at a rate until `stopSteady`. Calls `settings` before each, for `{perSecond, cost}`. */
+  /**
+   * Sends requests at a rate until `stopSteady`. Calls `settings` before each, for `{perSecond, cost}`, or for false to
+   * send none.
+   */
   startSteady(settings) {
     const next = () => {
-      const { perSecond, cost } = settings();
-      for (const lane of this.#lanes()) {
+      const { perSecond = 2, cost } = settings();
+      for (const lane of cost ? this.#lanes() : []) {
         if (lane.pending.size < MOST_PENDING) lane.send(cost);
       }
       this.#steady = setTimeout(next, 1000 / perSecond);
