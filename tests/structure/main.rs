@@ -1,8 +1,10 @@
 //! The layers of the crate: imports only go down, and there are no cycles.
 
+mod documents;
 mod graph;
 mod messages;
 mod source;
+mod workflow;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -51,6 +53,7 @@ const LEVELS: &[&str] = &[
     "store::redis",
     // Limits: keys, conditions and costs
     "request",
+    "grpc",
     "response",
     "signal",
     "when",
