@@ -1,6 +1,7 @@
 //! Axum with two limiters: failed logins by address, and requests by user. Start it with
-//! `cargo run --example axum_server`, and try `curl -i http://127.0.0.1:3000/report -H 'authorization: Bearer ann'`, also
-//! with `Bearer mallory`.
+//! `cargo run --example axum_server`, and try
+//! `curl -i http://127.0.0.1:3000/report -H 'authorization: Bearer ann'`, also with
+//! `Bearer mallory`.
 
 use std::net::SocketAddr;
 
@@ -19,22 +20,23 @@ use tower_ratelimit::{FixedWindow, Limit, RateLimitLayer, SlidingLog, TokenBucke
 struct User(String);
 
 fn app() -> Router {
-    // 20 failed logins an hour from each address. Other requests are refunded once they are answered, so that an address
-    // can have 20 of them at a time.
+    // 20 failed logins an hour from each address. Other requests are refunded once they are
+    // answered, so that an address can have 20 of them at a time.
     let failures = RateLimitLayer::new([Limit::new("failed-logins", SlidingLog::per_hour(20))
         .by(key::peer_ip())
         .count_if(|response| response.status == StatusCode::UNAUTHORIZED)]);
 
     // A request that one of these limits denies is charged to neither.
+    let user = key::extension(|user: &User| user.0.clone());
     let requests = RateLimitLayer::new([
-        Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(key::extension(|user: &User| user.0.clone())),
-        Limit::new("daily", FixedWindow::per_day(10_000)).by(key::extension(|user: &User| user.0.clone())),
+        Limit::new("burst", TokenBucket::per_second(10).burst(20)).by(user.clone()),
+        Limit::new("daily", FixedWindow::per_day(10_000)).by(user),
     ]);
 
     Router::new()
         .route("/hello", get(hello))
         .route("/report", get("a report\n").route_layer(requests.cost(10)))
-        // The last layer is the outermost: a request passes `failures`, then `authenticate`, then `requests`.
+        // The last layer is the outermost: a request passes `failures`, `authenticate`, `requests`.
         .layer(requests)
         .layer(from_fn(authenticate))
         .layer(failures)
@@ -45,10 +47,11 @@ async fn hello(Extension(user): Extension<User>) -> String {
 }
 
 async fn authenticate(mut request: Request, next: Next) -> Result<Response, StatusCode> {
-    let token = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let header = request.headers().get(AUTHORIZATION);
+    let token = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     // Look the token up in your database here.
-    let user = token.filter(|token| ["ann", "bob"].contains(token)).ok_or(StatusCode::UNAUTHORIZED)?;
-    let user = User(user.to_owned());
+    let user = token.filter(|token| ["ann", "bob"].contains(token));
+    let user = User(user.ok_or(StatusCode::UNAUTHORIZED)?.to_owned());
     request.extensions_mut().insert(user);
     Ok(next.run(request).await)
 }

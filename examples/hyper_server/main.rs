@@ -21,7 +21,8 @@ async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
     // One request a second from each address, three at once.
-    let limits = RateLimitLayer::new([Limit::new("burst", TokenBucket::per_second(1).burst(3)).by(key::peer_ip())]);
+    let burst = Limit::new("burst", TokenBucket::per_second(1).burst(3)).by(key::peer_ip());
+    let limits = RateLimitLayer::new([burst]);
 
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:3000".to_owned());
     let listener = TcpListener::bind(address).await?;
@@ -39,7 +40,8 @@ async fn main() -> std::io::Result<()> {
             .service(service_fn(hello));
         tokio::spawn(async move {
             let server = auto::Builder::new(TokioExecutor::new());
-            if let Err(error) = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service)).await {
+            let service = TowerToHyperService::new(service);
+            if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
                 eprintln!("connection of {peer}: {error}");
             }
         });

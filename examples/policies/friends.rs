@@ -16,6 +16,7 @@ pub(crate) fn app(store: Arc<dyn Store>) -> Router {
     // The gateway in front has found out who `x-user` is, and lets no client write it.
     let posts = Limit::new("posts", TokenBucket::per_second(1)).by(key::header("x-user"));
     let friends = Limit::new("friends", FixedWindow::per_day(150)).by(key::header("x-user"));
-    let limits = RateLimitLayer::builder([posts, friends.when(when::route("/friends"))]).store(store).build();
+    let limits = [posts, friends.when(when::route("/friends"))];
+    let limits = RateLimitLayer::builder(limits).store(store).build();
     Router::new().route("/posts", post("posted\n")).route("/friends", post("you are friends now\n")).route_layer(limits)
 }

@@ -36,9 +36,10 @@ async fn buy(permit: Permit, Json(purchase): Json<Purchase>) -> Response {
         Ok(decision) => match decision.retry_after() {
             Some(wait) => {
                 let seconds = wait.as_secs_f64().ceil().to_string();
-                (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, seconds)], "that is over your limit\n").into_response()
+                let text = "that is over your limit\n";
+                (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, seconds)], text).into_response()
             }
-            None => (StatusCode::FORBIDDEN, "that is more than you may ever spend at once\n").into_response(),
+            None => (StatusCode::FORBIDDEN, "you may never spend that at once\n").into_response(),
         },
         Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }

@@ -3,6 +3,7 @@
 
 use std::error::Error;
 
+use http::{Request, Response};
 use reqwest::{Body, Client};
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{LeakyBucketQueue, Limit, RateLimitLayer};
@@ -11,19 +12,19 @@ use tower_ratelimit::{LeakyBucketQueue, Limit, RateLimitLayer};
 async fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).unwrap_or("http://127.0.0.1:3000/".to_owned());
 
-    // Sends one request every 200 ms. Up to 50 requests wait, and further ones get 429 without being sent.
+    // Sends a request every 200 ms. Up to 50 requests wait. Further ones get 429, and are not sent.
     let polite = Limit::new("polite", LeakyBucketQueue::per_second(5).waiting(50));
     let reqwest = Client::new();
     let mut client = ServiceBuilder::new()
         // Responses keep the rate limit headers of the server.
         .layer(RateLimitLayer::builder([polite]).headers([]).build())
-        .service(service_fn(move |request: http::Request<Body>| {
+        .service(service_fn(move |request: Request<Body>| {
             let client = reqwest.clone();
-            async move { client.execute(request.try_into()?).await.map(http::Response::<Body>::from) }
+            async move { client.execute(request.try_into()?).await.map(Response::<Body>::from) }
         }));
 
     for _ in 0..10 {
-        let request = http::Request::get(&url).body(Body::default())?;
+        let request = Request::get(&url).body(Body::default())?;
         let response = client.ready().await?.call(request).await?;
         println!("{}", response.status());
     }

@@ -1,7 +1,8 @@
-//! A Tonic server, and a client that calls it until a limit denies: `cargo run --example tonic_server --features tonic`.
+//! A Tonic server, and a client that calls it until a limit denies:
+//! `cargo run --example tonic_server --features tonic`.
 //!
-//! Denied calls fail with the status `RESOURCE_EXHAUSTED` and the wait. Tonic needs no additional setup for
-//! `key::peer_ip`.
+//! Denied calls fail with the status `RESOURCE_EXHAUSTED` and the wait. Tonic needs no additional
+//! setup for `key::peer_ip`.
 
 use std::error::Error;
 
@@ -14,10 +15,12 @@ use tower_ratelimit::{Limit, RateLimitLayer, TokenBucket, key};
 
 async fn serve(listener: TcpListener) -> Result<(), tonic::transport::Error> {
     // One call a second from each address, three at once.
-    let limits = RateLimitLayer::new([Limit::new("burst", TokenBucket::per_second(1).burst(3)).by(key::peer_ip())]);
+    let burst = Limit::new("burst", TokenBucket::per_second(1).burst(3)).by(key::peer_ip());
+    let limits = RateLimitLayer::new([burst]);
     // Add your services here.
     let (_, health) = tonic_health::server::health_reporter();
-    Server::builder().layer(limits).add_service(health).serve_with_incoming(TcpIncoming::from(listener)).await
+    let server = Server::builder().layer(limits).add_service(health);
+    server.serve_with_incoming(TcpIncoming::from(listener)).await
 }
 
 #[tokio::main]

@@ -1,7 +1,7 @@
 //! A worker that limits jobs by tenant, without HTTP: `cargo run --example worker_queue`.
 //!
-//! A job over the limit of its tenant goes back to the queue until it is due, so that it does not block the jobs of other
-//! tenants.
+//! A job over the limit of its tenant goes back to the queue until it is due, so that it does not
+//! block the jobs of other tenants.
 
 use std::error::Error;
 
@@ -25,7 +25,7 @@ fn retry_later(job: Job, wait: std::time::Duration, queue: &UnboundedSender<Job>
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // Each tenant may run two jobs a second, and 1,000 a day. For several workers, use a `RedisStore`.
+    // Each tenant may run two jobs a second, and 1,000 a day. Several workers need a `RedisStore`.
     let limiter = Limiter::new([
         Limit::new("jobs", TokenBucket::per_second(2)),
         Limit::new("daily", FixedWindow::per_day(1_000)),

@@ -201,10 +201,6 @@ impl CalendarWindow {
 }
 
 impl Settings for CalendarWindow {
-    fn tag(&self) -> &'static str {
-        "cw"
-    }
-
     fn state_period(&self) -> StatePeriod {
         StatePeriod::Calendar(self.calendar)
     }

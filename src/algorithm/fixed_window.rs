@@ -40,10 +40,6 @@ impl FixedWindow {
 }
 
 impl Settings for FixedWindow {
-    fn tag(&self) -> &'static str {
-        "fw"
-    }
-
     fn state_period(&self) -> StatePeriod {
         StatePeriod::Micros(self.period)
     }

@@ -56,10 +56,6 @@ impl LeakyBucket {
 }
 
 impl Settings for LeakyBucket {
-    fn tag(&self) -> &'static str {
-        "lb"
-    }
-
     fn state_period(&self) -> StatePeriod {
         StatePeriod::Micros(self.interval)
     }

@@ -66,10 +66,6 @@ impl LeakyBucketQueue {
 }
 
 impl Settings for LeakyBucketQueue {
-    fn tag(&self) -> &'static str {
-        "lq"
-    }
-
     fn state_period(&self) -> StatePeriod {
         StatePeriod::Micros(self.interval)
     }

@@ -163,9 +163,30 @@ impl Algorithm {
         }
     }
 
-    /// Returns the tag in storage keys. It separates the states of this algorithm from those of others.
+    /// Returns the tag in storage keys, which separates the states of this algorithm from those of others, and the name
+    /// in words.
+    fn tag_and_name(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::FixedWindow(_) => ("fw", "fixed window"),
+            Self::CalendarWindow(_) => ("cw", "calendar window"),
+            Self::SlidingLog(_) => ("sl", "sliding log"),
+            Self::SlidingWindow(_) => ("sw", "sliding window"),
+            Self::SlidingWindowCounter(limit) => match limit.rounding {
+                Rounding::Up => ("sc", "sliding window counter"),
+                Rounding::Down => ("sc", "sliding window counter (rounded down)"),
+            },
+            Self::TokenBucket(limit) => match limit.refills() {
+                Refill::Continuous => ("tb", "token bucket"),
+                Refill::Interval => ("ti", "token bucket (at intervals)"),
+            },
+            Self::LeakyBucket(_) => ("lb", "leaky bucket"),
+            Self::LeakyBucketQueue(_) => ("lq", "leaky bucket queue"),
+        }
+    }
+
+    /// Returns the tag in storage keys.
     pub(crate) fn tag(&self) -> &'static str {
-        with_settings!(self, limit => limit.tag())
+        self.tag_and_name().0
     }
 
     /// Returns the period that the stored state is relative to.
@@ -193,9 +214,18 @@ impl Algorithm {
         with_settings!(self, limit => limit.with_size(size).map(Into::into))
     }
 
-    /// Describes the settings, for error messages.
+    /// Describes the settings in words, for error messages: `a fixed window of 3 per 60 s`.
     pub(crate) fn describe(&self) -> String {
-        with_settings!(self, limit => format!("{limit:?}"))
+        let (_, name) = self.tag_and_name();
+        let period = match self.state_period() {
+            StatePeriod::Micros(micros) => format!("{} s", micros as f64 / 1e6),
+            StatePeriod::Buckets(micros, buckets) => format!("{} s in {buckets} buckets", micros as f64 / 1e6),
+            StatePeriod::Calendar(calendar) => calendar.describe(),
+        };
+        match self.size() {
+            [limit, 0] => format!("a {name} of {limit} per {period}"),
+            [capacity, amount] => format!("a {name} of {amount} per {period} with a capacity of {capacity}"),
+        }
     }
 }
 

@@ -5,9 +5,6 @@ use super::state_period::StatePeriod;
 
 /// The settings of an algorithm, such as [`FixedWindow`](super::FixedWindow).
 pub(super) trait Settings: Copy {
-    /// Returns the tag in storage keys. It separates the states of this algorithm from those of others.
-    fn tag(&self) -> &'static str;
-
     /// Returns the period to which the state of a key belongs.
     fn state_period(&self) -> StatePeriod;
 

@@ -41,10 +41,6 @@ impl SlidingLog {
 }
 
 impl Settings for SlidingLog {
-    fn tag(&self) -> &'static str {
-        "sl"
-    }
-
     fn state_period(&self) -> StatePeriod {
         StatePeriod::Micros(self.period)
     }

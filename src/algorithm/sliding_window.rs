@@ -81,10 +81,6 @@ impl SlidingWindow {
 }
 
 impl Settings for SlidingWindow {
-    fn tag(&self) -> &'static str {
-        "sw"
-    }
-
     fn state_period(&self) -> StatePeriod {
         StatePeriod::Buckets(self.period, self.buckets)
     }

@@ -137,10 +137,6 @@ impl SlidingWindowCounter {
 }
 
 impl Settings for SlidingWindowCounter {
-    fn tag(&self) -> &'static str {
-        "sc"
-    }
-
     fn state_period(&self) -> StatePeriod {
         StatePeriod::Micros(self.period)
     }

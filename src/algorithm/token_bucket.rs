@@ -100,13 +100,6 @@ impl TokenBucket {
 }
 
 impl Settings for TokenBucket {
-    fn tag(&self) -> &'static str {
-        match self.refill {
-            Refill::Continuous => "tb",
-            Refill::Interval => "ti",
-        }
-    }
-
     fn state_period(&self) -> StatePeriod {
         StatePeriod::Micros(self.interval)
     }

@@ -14,6 +14,7 @@
 //! - [Programs](programs): Axum, Tonic, Hyper, a reqwest client and a worker queue.
 //! - [Policies](policies): complete policies, from "one post a second" to language model tokens.
 //! - [Recipes](recipes): login protection, webhooks, plans, admin endpoints.
+//! - [Streams](streams): WebSockets, event streams, uploads, and clients that disconnect.
 //! - [Without HTTP](without_http): outgoing clients, jobs, sockets and queues.
 //! - [Rules in a file](rules): limits in the format of Envoy's rate limit service.
 //!
@@ -67,6 +68,9 @@ pub mod programs {}
 
 #[doc = include_str!("recipes.md")]
 pub mod recipes {}
+
+#[doc = include_str!("streams.md")]
+pub mod streams {}
 
 #[doc = include_str!("without_http.md")]
 pub mod without_http {}

@@ -93,6 +93,17 @@ impl Calendar {
         };
         days * DAY * self.every as i64
     }
+
+    /// Describes the windows in words: `month from day 15 in Europe/Berlin`.
+    pub(super) fn describe(&self) -> String {
+        let unit = match self.unit {
+            Unit::Day => "day".to_owned(),
+            Unit::Week(first) => format!("week from {first:?}"),
+            Unit::Month(day) => format!("month from day {day}"),
+            Unit::Year => "year".to_owned(),
+        };
+        format!("{unit} in {}", self.zone.name())
+    }
 }
 
 /// As it appears in storage keys, such as `m15.Europe/Berlin`. No two calendars have the same text.
