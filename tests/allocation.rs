@@ -9,6 +9,7 @@ use std::future::{Future, Ready, ready};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -297,6 +298,39 @@ descriptors:
     let limits = Rules::from_yaml(yaml).unwrap().limits(&Extractors::new()).unwrap();
     assert_eq!(limits.len(), 4);
     allocates("rules", &layer(limits).headers([]).build(), ALLOWED, SEVERAL);
+}
+
+/// Recorders keep counts for each limit, and add those of a limit at its first request.
+#[test]
+fn the_first_request_under_a_limit_does_not_copy_the_counts_of_others() {
+    use tower_ratelimit::{DecisionRecord, MetricsRecorder, Recorder, Stats};
+
+    /// Counts the allocations of another recorder for the last decision.
+    struct Measured<R>(R, AtomicUsize);
+
+    impl<R: Recorder> Recorder for Measured<R> {
+        fn decision(&self, decision: &DecisionRecord<'_>) {
+            let before = COUNT.get();
+            self.0.decision(decision);
+            self.1.store(COUNT.get() - before, Ordering::Relaxed);
+        }
+    }
+
+    fn first_request(recorder: impl Recorder) -> usize {
+        let measured = Arc::new(Measured(recorder, AtomicUsize::new(0)));
+        let limits = LiveLimits::new([limit("first")]);
+        let layer = RateLimitLayer::live_builder(&limits).recorder(measured.clone()).build();
+        for number in 0..1_000 {
+            limits.replace([limit(&number.to_string())]).unwrap();
+            allocated(&layer, 1);
+        }
+        measured.1.load(Ordering::Relaxed)
+    }
+    // The name of the limit, the counts, and for metrics their labels.
+    for (most, allocations) in [(2, first_request(Stats::new())), (20, first_request(MetricsRecorder::new()))] {
+        println!("{allocations} of {most}");
+        assert!(allocations <= most, "{allocations} allocations, not {most}");
+    }
 }
 
 #[test]

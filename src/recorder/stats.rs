@@ -127,29 +127,27 @@ impl Stats {
     /// Returns the counts of all limits that have decided a request, ordered by name.
     #[must_use]
     pub fn limits(&self) -> Vec<LimitStats> {
-        self.limits.all().into_iter().map(|(limit, counters)| counters.read(limit)).collect()
+        self.limits.all().into_iter().map(|(limit, counters)| counters.read(limit.to_owned())).collect()
     }
 
-    fn update(&self, limit: &LimitRecord<'_>, update: impl FnOnce(&Counters)) {
+    fn counters(&self, limit: &LimitRecord<'_>) -> &Counters {
         let top_keys = (self.top_keys > 0).then_some(self.top_keys);
         let create = |_: &str| Counters { top_keys: top_keys.map(TopKeys::new).map(Mutex::new), ..Counters::default() };
-        self.limits.with(limit.limit(), create, update);
+        self.limits.get(limit.limit(), create)
     }
 }
 
 impl Recorder for Stats {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         for limit in decision.limits() {
-            self.update(&limit, |counters| counters.count(&limit));
+            self.counters(&limit).count(&limit);
         }
     }
 
     fn rejection(&self, rejection: &RejectionRecord<'_>) {
         let Some(display) = self.display.as_ref().filter(|_| self.top_keys > 0) else { return };
         for limit in rejection.denied_by() {
-            self.update(&limit, |counters| {
-                counters.display(limit.fingerprint(), || display(limit.limit(), rejection.head()))
-            });
+            self.counters(&limit).display(limit.fingerprint(), || display(limit.limit(), rejection.head()));
         }
     }
 }

@@ -21,7 +21,7 @@ impl CounterFamily {
     /// Increments the counter of a value of the label. The counter has the `common` labels, too.
     pub(super) fn increment(&self, value: &str, by: u64, common: &[Label]) {
         let create = |value: &str| counter!(self.name, with_labels(common, [(self.label, value)]));
-        self.counters.with(value, create, |counter| counter.increment(by));
+        self.counters.get(value, create).increment(by);
     }
 }
 

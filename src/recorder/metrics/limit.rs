@@ -41,7 +41,7 @@ impl LimitHandles {
     pub(super) fn count(&self, limit: &LimitRecord<'_>, source: DecisionSource) {
         let Some(detail) = limit.detail() else { return self.count_here(limit, source) };
         let create = |detail: &str| Self::new(with_labels(&self.labels, [("detail", detail)]));
-        self.details.with(detail, create, |handles| handles.count_here(limit, source));
+        self.details.get(detail, create).count_here(limit, source);
     }
 
     fn count_here(&self, limit: &LimitRecord<'_>, source: DecisionSource) {

@@ -96,9 +96,9 @@ impl MetricsRecorder {
         with_labels(&self.labels, labels)
     }
 
-    /// Calls `count` with the handles of a limit.
-    fn with_limit(&self, name: &str, count: impl FnOnce(&LimitHandles)) {
-        self.limits.with(name, |name| LimitHandles::new(self.labels([("limit", name)])), count);
+    /// Returns the handles of a limit.
+    fn limit(&self, name: &str) -> &LimitHandles {
+        self.limits.get(name, |name| LimitHandles::new(self.labels([("limit", name)])))
     }
 }
 
@@ -112,7 +112,7 @@ impl Recorder for MetricsRecorder {
     fn decision(&self, decision: &DecisionRecord<'_>) {
         let source = decision.source();
         for limit in decision.limits() {
-            self.with_limit(limit.limit(), |handles| handles.count(&limit, source));
+            self.limit(limit.limit()).count(&limit, source);
         }
         if matches!(source, DecisionSource::Store | DecisionSource::Fallback) {
             let labels = || self.labels([("decided_by", source.as_str())]);
@@ -158,7 +158,7 @@ impl Recorder for MetricsRecorder {
                 };
                 self.fallbacks.increment(to, 1, &self.labels);
             }
-            Event::PenaltyBegan { limit, .. } => self.with_limit(limit, LimitHandles::count_penalty),
+            Event::PenaltyBegan { limit, .. } => self.limit(limit).count_penalty(),
             Event::ListMatched { action } => {
                 let action = match action.status() {
                     Some(http::StatusCode::FORBIDDEN) => "forbidden",
